@@ -1,0 +1,58 @@
+"""Errors by the caller's next step.
+
+Every error that crosses a part's border is one of these, so that a caller decides by class and
+never by reading a message. Messages are sentences: what is wrong, and what to do instead.
+"""
+
+from __future__ import annotations
+
+
+class KybernateError(Exception):
+    """Root of all errors raised by Kybernate."""
+
+
+class ConfigError(KybernateError):
+    """A setting is wrong; a person must change it. `field` names it as the user wrote it."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+        self.problem = problem
+
+
+class RetryableError(KybernateError):
+    """The same call may work later; `delay` is the suggested wait in seconds."""
+
+    def __init__(self, message: str, delay: float = 1.0) -> None:
+        super().__init__(message)
+        self.delay = delay
+
+
+class ConflictError(KybernateError):
+    """The world changed under the call; read it again, then decide anew."""
+
+
+class NotFoundError(KybernateError):
+    """The thing that was named does not exist."""
+
+
+class RefusedError(KybernateError):
+    """A request that will never be right as it stands; the message says what to write instead."""
+
+
+class IllegalTransitionError(KybernateError):
+    """An event met a seat in a state that has no such transition: a bug, never a user's mistake."""
+
+
+class DriverError(KybernateError):
+    """A GPU driver call failed. `code` is the driver's own number, `name` its name for it."""
+
+    def __init__(self, call: str, code: int, name: str) -> None:
+        super().__init__(f"{call} failed: {name} ({code})")
+        self.call = call
+        self.code = code
+        self.name = name
+
+
+class DeadlineError(KybernateError):
+    """Something outside did not answer within its deadline."""

@@ -1,0 +1,228 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Gpu(_message.Message):
+    __slots__ = ("uuid", "index", "product", "memory_bytes", "numa", "healthy")
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    PRODUCT_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NUMA_FIELD_NUMBER: _ClassVar[int]
+    HEALTHY_FIELD_NUMBER: _ClassVar[int]
+    uuid: str
+    index: int
+    product: str
+    memory_bytes: int
+    numa: int
+    healthy: bool
+    def __init__(self, uuid: _Optional[str] = ..., index: _Optional[int] = ..., product: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., numa: _Optional[int] = ..., healthy: _Optional[bool] = ...) -> None: ...
+
+class Link(_message.Message):
+    __slots__ = ("a", "b", "kind")
+    A_FIELD_NUMBER: _ClassVar[int]
+    B_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    a: str
+    b: str
+    kind: str
+    def __init__(self, a: _Optional[str] = ..., b: _Optional[str] = ..., kind: _Optional[str] = ...) -> None: ...
+
+class Group(_message.Message):
+    __slots__ = ("name", "resource", "gpus", "seats", "active_slots")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    SEATS_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    resource: str
+    gpus: _containers.RepeatedScalarFieldContainer[str]
+    seats: int
+    active_slots: int
+    def __init__(self, name: _Optional[str] = ..., resource: _Optional[str] = ..., gpus: _Optional[_Iterable[str]] = ..., seats: _Optional[int] = ..., active_slots: _Optional[int] = ...) -> None: ...
+
+class ReportInventoryRequest(_message.Message):
+    __slots__ = ("gpus", "links", "groups", "driver_version", "cuda_version")
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    DRIVER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    CUDA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    gpus: _containers.RepeatedCompositeFieldContainer[Gpu]
+    links: _containers.RepeatedCompositeFieldContainer[Link]
+    groups: _containers.RepeatedCompositeFieldContainer[Group]
+    driver_version: str
+    cuda_version: str
+    def __init__(self, gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ..., driver_version: _Optional[str] = ..., cuda_version: _Optional[str] = ...) -> None: ...
+
+class ReportInventoryResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class AwaitedGroupsRequest(_message.Message):
+    __slots__ = ("resource",)
+    RESOURCE_FIELD_NUMBER: _ClassVar[int]
+    resource: str
+    def __init__(self, resource: _Optional[str] = ...) -> None: ...
+
+class AwaitedGroupsResponse(_message.Message):
+    __slots__ = ("groups",)
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, groups: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class PrepareSeatRequest(_message.Message):
+    __slots__ = ("resource", "device_ids")
+    RESOURCE_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_IDS_FIELD_NUMBER: _ClassVar[int]
+    resource: str
+    device_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, resource: _Optional[str] = ..., device_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class PrepareSeatResponse(_message.Message):
+    __slots__ = ("seat", "group")
+    SEAT_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    seat: str
+    group: str
+    def __init__(self, seat: _Optional[str] = ..., group: _Optional[str] = ...) -> None: ...
+
+class GetStatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Seat(_message.Message):
+    __slots__ = ("uid", "name", "group", "namespace", "pod", "model", "state", "address", "in_flight", "waiting", "wakes", "last_wake_ms", "active_seconds", "requests", "reason", "generation")
+    UID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    POD_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    WAKES_FIELD_NUMBER: _ClassVar[int]
+    LAST_WAKE_MS_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    uid: str
+    name: str
+    group: str
+    namespace: str
+    pod: str
+    model: str
+    state: str
+    address: str
+    in_flight: int
+    waiting: int
+    wakes: int
+    last_wake_ms: float
+    active_seconds: float
+    requests: int
+    reason: str
+    generation: int
+    def __init__(self, uid: _Optional[str] = ..., name: _Optional[str] = ..., group: _Optional[str] = ..., namespace: _Optional[str] = ..., pod: _Optional[str] = ..., model: _Optional[str] = ..., state: _Optional[str] = ..., address: _Optional[str] = ..., in_flight: _Optional[int] = ..., waiting: _Optional[int] = ..., wakes: _Optional[int] = ..., last_wake_ms: _Optional[float] = ..., active_seconds: _Optional[float] = ..., requests: _Optional[int] = ..., reason: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
+
+class NodeStatus(_message.Message):
+    __slots__ = ("node", "gpus", "links", "groups", "seats", "used_bytes", "park_budget_bytes", "parked_bytes")
+    class UsedBytesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    SEATS_FIELD_NUMBER: _ClassVar[int]
+    USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PARK_BUDGET_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PARKED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    gpus: _containers.RepeatedCompositeFieldContainer[Gpu]
+    links: _containers.RepeatedCompositeFieldContainer[Link]
+    groups: _containers.RepeatedCompositeFieldContainer[Group]
+    seats: _containers.RepeatedCompositeFieldContainer[Seat]
+    used_bytes: _containers.ScalarMap[str, int]
+    park_budget_bytes: int
+    parked_bytes: int
+    def __init__(self, node: _Optional[str] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ..., seats: _Optional[_Iterable[_Union[Seat, _Mapping]]] = ..., used_bytes: _Optional[_Mapping[str, int]] = ..., park_budget_bytes: _Optional[int] = ..., parked_bytes: _Optional[int] = ...) -> None: ...
+
+class ProxyReport(_message.Message):
+    __slots__ = ("hello", "demand", "drained")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    DEMAND_FIELD_NUMBER: _ClassVar[int]
+    DRAINED_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    demand: Demand
+    drained: Drained
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., demand: _Optional[_Union[Demand, _Mapping]] = ..., drained: _Optional[_Union[Drained, _Mapping]] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("proxy", "version")
+    PROXY_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    proxy: str
+    version: int
+    def __init__(self, proxy: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+
+class Demand(_message.Message):
+    __slots__ = ("uid", "in_flight", "waiting", "oldest_wait_seconds", "requests")
+    UID_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    uid: str
+    in_flight: int
+    waiting: int
+    oldest_wait_seconds: float
+    requests: int
+    def __init__(self, uid: _Optional[str] = ..., in_flight: _Optional[int] = ..., waiting: _Optional[int] = ..., oldest_wait_seconds: _Optional[float] = ..., requests: _Optional[int] = ...) -> None: ...
+
+class Drained(_message.Message):
+    __slots__ = ("uid", "generation")
+    UID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    uid: str
+    generation: int
+    def __init__(self, uid: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
+
+class AgentOrder(_message.Message):
+    __slots__ = ("seat", "gone", "grant", "drain", "revoke")
+    SEAT_FIELD_NUMBER: _ClassVar[int]
+    GONE_FIELD_NUMBER: _ClassVar[int]
+    GRANT_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    REVOKE_FIELD_NUMBER: _ClassVar[int]
+    seat: Seat
+    gone: SeatGone
+    grant: Lease
+    drain: Lease
+    revoke: Lease
+    def __init__(self, seat: _Optional[_Union[Seat, _Mapping]] = ..., gone: _Optional[_Union[SeatGone, _Mapping]] = ..., grant: _Optional[_Union[Lease, _Mapping]] = ..., drain: _Optional[_Union[Lease, _Mapping]] = ..., revoke: _Optional[_Union[Lease, _Mapping]] = ...) -> None: ...
+
+class SeatGone(_message.Message):
+    __slots__ = ("uid",)
+    UID_FIELD_NUMBER: _ClassVar[int]
+    uid: str
+    def __init__(self, uid: _Optional[str] = ...) -> None: ...
+
+class Lease(_message.Message):
+    __slots__ = ("uid", "generation")
+    UID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    uid: str
+    generation: int
+    def __init__(self, uid: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,102 @@
+"""Every name that Kybernate puts into Kubernetes objects or container environments, once."""
+
+from __future__ import annotations
+
+GROUP = "kyb.ai"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+GPU_NODE_KIND = "GPUNode"
+GPU_NODES_PATH = f"/apis/{GROUP}/{VERSION}/gpunodes"
+SCHEDULER_NAME = "kybernate-scheduler"
+NAMESPACE = "kyb-system"
+
+# Resources: kyb.ai/gpu-<n>x-seat
+RESOURCE_PREFIX = "kyb.ai/gpu-"
+RESOURCE_SUFFIX = "x-seat"
+VENDOR_RESOURCE = "nvidia.com/gpu"
+GPUS_ANNOTATION = "kyb.ai/gpus"
+
+# Opt-in label
+MANAGED_LABEL = "kyb.ai/managed"
+
+# Annotations that a user may set
+MODEL = "kyb.ai/model"
+VRAM = "kyb.ai/vram"
+PREFER_GROUP = "kyb.ai/prefer-group"
+REQUIRE_GROUP = "kyb.ai/require-group"
+GPU_PRODUCT = "kyb.ai/gpu-product"
+GPU_TOPOLOGY = "nvidia.com/gpu-topology"
+POLICY = "kyb.ai/policy"
+READY_WITHIN = "kyb.ai/ready-within"
+ON_PREEMPT = "kyb.ai/on-preempt"
+PRIORITY_HINTS = (PREFER_GROUP, REQUIRE_GROUP)
+
+# Annotations that only the system sets; a ValidatingAdmissionPolicy keeps them
+ASSIGNED_GROUP = "kyb.ai/group"
+ASSIGNED_AT = "kyb.ai/assigned-at"
+RESTORE_CLAIM = "kyb.ai/restore-claim"
+SEAT = "kyb.ai/seat"
+SYSTEM_ANNOTATIONS = (ASSIGNED_GROUP, ASSIGNED_AT, RESTORE_CLAIM, SEAT)
+
+# Written by the webhook into the pod so that a second pass computes from the original
+ORIGINAL_RESOURCES = "kyb.ai/original-resources"
+
+# Pod conditions
+WAKEABLE_CONDITION = "kyb.ai/wakeable"
+ACTIVE_CONDITION = "kyb.ai/active"
+
+# Container environment
+ENV_GROUP = "KYB_GPU_GROUP"
+ENV_SEAT = "KYB_GPU_SEAT"
+ENV_INDICES = "KYB_GPU_INDICES"
+ENV_GENERATION = "KYB_SEAT_GEN"
+ENV_CUDA_VISIBLE = "CUDA_VISIBLE_DEVICES"
+ENV_NVIDIA_VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+SYSTEM_ENV = (
+    ENV_GROUP,
+    ENV_SEAT,
+    ENV_INDICES,
+    ENV_GENERATION,
+    ENV_CUDA_VISIBLE,
+    ENV_NVIDIA_VISIBLE,
+)
+
+# CDI
+CDI_KIND = "kyb.ai/seat"
+VENDOR_CDI_KIND = "nvidia.com/gpu"
+
+# Paths inside a managed container, and on the node
+KYB_INIT_PATH = "/kyb/kyb-init"
+SEAT_SOCKET_DIR = "/run/kyb"
+SEAT_SOCKET_NAME = "seat.sock"
+AGENT_SOCKET = "/run/kyb/agent.sock"
+
+# Names that certificates of the kyb-ca carry
+CN_PROXY = "kyb-proxy"
+CN_SCHEDULER = "kyb-scheduler"
+CN_EXTENDER = "kyb-extender"
+
+
+def agent_server_name(node: str) -> str:
+    """The DNS name that the certificate of a node's agent carries."""
+    return f"{node}.agent.{GROUP}"
+
+
+def seat_resource(gpus: int) -> str:
+    """The resource of a seat on a group of `gpus` GPUs."""
+    return f"{RESOURCE_PREFIX}{gpus}{RESOURCE_SUFFIX}"
+
+
+def seat_resource_size(resource: str) -> int | None:
+    """How many GPUs a seat of this resource has, or None if it isn't a seat resource."""
+    if not (resource.startswith(RESOURCE_PREFIX) and resource.endswith(RESOURCE_SUFFIX)):
+        return None
+    digits = resource[len(RESOURCE_PREFIX) : -len(RESOURCE_SUFFIX)]
+    if not digits.isascii() or not digits.isdigit() or digits.startswith("0"):
+        return None
+    return int(digits)
+
+
+def seat_name(group: str, number: int) -> str:
+    """The device ID of a group's seat, numbered from 1."""
+    return f"{group}-seat-{number}"

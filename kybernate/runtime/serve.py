@@ -1,0 +1,81 @@
+"""What every service does around its own work: logs, stop signals, probes and metrics.
+
+Probes and metrics are on a plain port of their own, so that kubelet and Prometheus need no
+client certificate.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import REGISTRY, make_wsgi_app
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+def configure_logging(level: str = "INFO") -> None:
+    """Log lines go to stderr, one per event."""
+    logging.basicConfig(stream=sys.stderr, level=level.upper(), format=_FORMAT)
+
+
+def stop_event() -> threading.Event:
+    """An event that SIGTERM and SIGINT set."""
+    event = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: event.set())
+    return event
+
+
+class ProbeServer:
+    """`/healthz`, `/readyz` and `/metrics` on a plain port, in a daemon thread."""
+
+    def __init__(self, host: str, port: int, not_ready: Callable[[], str | None]) -> None:
+        """`not_ready` returns a sentence while the service can't do its work, else None."""
+        self._not_ready = not_ready
+        self._metrics = make_wsgi_app(REGISTRY)
+        self._server = make_server(host, port, self._app, _Server, _QuietHandler)
+        self.port: int = self._server.server_port
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+
+    def start(self) -> None:
+        """Start answering."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop answering and free the port."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _app(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "")
+        if path == "/metrics":
+            result: Iterable[bytes] = self._metrics(environ, start_response)
+            return result
+        status, text = self._answer(path)
+        start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
+        return [text.encode()]
+
+    def _answer(self, path: str) -> tuple[str, str]:
+        if path == "/healthz":
+            return "200 OK", "ok\n"
+        if path == "/readyz":
+            reason = self._not_ready()
+            return ("503 Service Unavailable", f"{reason}\n") if reason else ("200 OK", "ok\n")
+        return "404 Not Found", "try /healthz, /readyz or /metrics\n"
+
+
+class _Server(WSGIServer):
+    daemon_threads = True
+
+
+class _QuietHandler(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
+        """Probes every second would drown the log."""

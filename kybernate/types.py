@@ -1,0 +1,91 @@
+"""Identifiers, enumerations and frozen records that all parts share. No behaviour, no I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import NewType
+
+GpuUuid = NewType("GpuUuid", str)
+GroupName = NewType("GroupName", str)
+NodeName = NewType("NodeName", str)
+PodUid = NewType("PodUid", str)
+SeatName = NewType("SeatName", str)
+"""`<group>-seat-<k>`: a device ID of the plugin, or a seat named by the agent in a pod's group."""
+
+
+class Link(IntEnum):
+    """Quality of the path between two GPUs; greater is better."""
+
+    SYSTEM = 0
+    NUMA_NODE = 1
+    HOST_BRIDGE = 2
+    PCIE_SWITCH = 3
+    NVLINK = 4
+
+
+class SeatState(StrEnum):
+    """Where a seat's workload is. Transitions live in `kybernate.core.seats`."""
+
+    WAITING = "waiting"
+    STARTING = "starting"
+    ACTIVE = "active"
+    DRAINING = "draining"
+    PARKING = "parking"
+    PARKED = "parked"
+    WAKING = "waking"
+    FAILED = "failed"
+    GONE = "gone"
+
+
+class Tier(StrEnum):
+    """Where a parked seat's bytes are. Deeper tiers come with the checkpoint engine."""
+
+    RAM = "ram"
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One physical GPU of a node. `memory` in bytes; `numa` is -1 where the platform has none."""
+
+    uuid: GpuUuid
+    index: int
+    product: str
+    memory: int
+    numa: int = -1
+    healthy: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A seat resource and how its groups are cut. `group_size` in GPUs."""
+
+    name: str
+    resource: str
+    group_size: int
+    seats_per_group: int
+    active_slots: int = 1
+    allow_overprovision: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A set of GPUs of one node that seats share; members are kept by UUID, ordered by index."""
+
+    name: GroupName
+    resource: str
+    gpus: tuple[GpuUuid, ...]
+    seats: int
+    active_slots: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PodRef:
+    """A pod, named exactly: a name reused later has another UID."""
+
+    namespace: str
+    name: str
+    uid: PodUid
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
