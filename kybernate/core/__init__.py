@@ -1,1 +1,1 @@
-
+"""The decision core: pure functions of (snapshot, event, now)."""

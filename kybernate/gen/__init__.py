@@ -1,1 +1,1 @@
-
+"""Generated from proto/ by `make proto`; don't edit."""

@@ -1,1 +1,1 @@
-
+"""What every service needs around its own work: settings, logs, probes, metrics."""

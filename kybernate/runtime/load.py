@@ -99,10 +99,9 @@ def _from_file(file: Path) -> dict[str, Any]:
 
 def _option(settings: type[BaseModel], prefix: str, name: str) -> click.Option:
     field = settings.model_fields[name]
-    default = (
-        "" if field.is_required() else f" [default: {field.get_default(call_default_factory=True)}]"
-    )
-    text = f"{field.description or ''}{default}  (env {prefix}_{name.upper()})"
-    return click.Option(
-        [f"--{name.replace('_', '-')}"], default=None, help=text, show_default=False
-    )
+    text = f"{field.description or ''}"
+    if not field.is_required():
+        text += f" [default: {field.get_default(call_default_factory=True)}]"
+    text += f"  (env {prefix}_{name.upper()})"
+    flag = f"--{name.replace('_', '-')}"
+    return click.Option([flag], default=None, help=text, show_default=False)

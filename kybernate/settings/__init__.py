@@ -1,1 +1,1 @@
-
+"""Settings of each service: frozen, validated, with units."""

@@ -1,1 +1,1 @@
-
+"""Fakes at our own ports, and a virtual clock."""

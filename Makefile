@@ -1,0 +1,68 @@
+# Kybernate: `make demo` shows it, `make test` proves it, `make help` lists the rest.
+PYTHON ?= python3
+VENV   := .venv
+PY     := $(VENV)/bin/python
+STAMP  := $(VENV)/.installed
+PROTOS := $(wildcard proto/kybernate/gen/*.proto)
+K      ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup native proto states check test e2e demo cluster down bench test-gpu clean
+
+help: ## list the targets
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(STAMP) ## make .venv with the locked dependencies (idempotent)
+
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Kybernate needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
+	@[ -x $(PY) ] || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+native: ## build kyb-init and the simulated driver into build/
+	@$(MAKE) --no-print-directory -C native
+
+proto: setup ## generate kybernate/gen from proto/
+	$(PY) -m grpc_tools.protoc -I proto --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
+
+states: setup ## generate docs/states.md from the seat transition table
+	$(PY) -m kybernate.cli states > docs/states.md
+
+lock: ## renew requirements.lock from pyproject.toml (needs uv)
+	uv pip compile -q --universal --generate-hashes --all-extras --no-emit-index-url \
+	  --custom-compile-command "make lock" pyproject.toml -o requirements.lock
+
+check: setup ## lint, types, layers, YAML, proto and shell
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+	$(VENV)/bin/yamllint -s config .yamllint.yaml
+	$(VENV)/bin/shellcheck $$(git ls-files '*.sh' .ci/run)
+	@sh scripts/check-generated.sh $(PY)
+
+test: setup native ## unit, property and API tests (real etcd and kube-apiserver)
+	$(PY) -m pytest -m "not e2e and not gpu" $(if $(K),-k "$(K)")
+
+e2e: setup native ## the whole cluster on this machine; K=expression selects
+	$(PY) -m pytest tests/e2e -m e2e $(if $(K),-k "$(K)")
+
+demo: setup native ## six models share four GPUs, live; KEEP=1 leaves it up
+	$(PY) -m tests.demo $(if $(KEEP),--keep)
+
+cluster: setup native ## bring the one-machine cluster up and say how to talk to it
+	$(PY) -m tests.cluster up
+
+down: setup ## take the one-machine cluster down, whatever is left of it
+	$(PY) -m tests.cluster down
+
+bench: setup native ## every bench, one JSON line each
+	@for b in wake recover storm; do $(PY) -m bench.$$b --json || exit 1; done
+
+test-gpu: setup ## park and wake on a real NVIDIA GPU; skips loudly without one
+	$(PY) -m tests.gpu
+
+clean: ## remove what the build made (not the cache of cluster binaries)
+	rm -rf build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

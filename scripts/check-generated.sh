@@ -1,0 +1,19 @@
+#!/bin/sh
+# Fails if kybernate/gen or docs/states.md differ from what their sources generate.
+set -eu
+py=$1
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+"$py" -m grpc_tools.protoc -I proto --python_out="$tmp" --pyi_out="$tmp" \
+  --grpc_python_out="$tmp" proto/kybernate/gen/*.proto
+for file in "$tmp"/kybernate/gen/*; do
+  cmp -s "$file" "kybernate/gen/$(basename "$file")" || {
+    echo "kybernate/gen/$(basename "$file") is stale: run 'make proto'" >&2
+    exit 1
+  }
+done
+"$py" -m kybernate.cli states >"$tmp/states.md"
+cmp -s "$tmp/states.md" docs/states.md || {
+  echo "docs/states.md is stale: run 'make states'" >&2
+  exit 1
+}
