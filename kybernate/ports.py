@@ -1,0 +1,364 @@
+"""What the node agent asks of the world outside, shaped by the agent that calls it.
+
+Adapters implement these, `kybernate.testing` fakes them. Times are seconds, sizes are bytes,
+process IDs are those of the agent's own PID namespace. "Deadline" is always a duration from the
+call on; when it passes, `DeadlineError` is raised. Methods marked *quick* may be called on the
+event loop: they do no more than a few small reads or writes of /proc, /sys or a local file.
+Methods that are neither quick nor `async` block and are called from a worker thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+from kybernate.types import Gpu, GpuUuid, PodUid
+
+Phases = Mapping[str, float]
+"""Seconds that each phase of an operation took, by its name: lock, checkpoint, restore, unlock."""
+
+
+class Gpus(Protocol):
+    """What NVML says. Any thread may call; a lost GPU raises DriverError."""
+
+    def used(self, gpu: GpuUuid) -> int:
+        """Bytes of this GPU's memory that are in use by anyone, now. Raises DriverError."""
+        ...
+
+    def processes(self, gpu: GpuUuid) -> tuple[tuple[int, int | None], ...]:
+        """(PID, bytes or None if unknown) of each process that holds this GPU. Raises DriverError.
+
+        Processes that the agent's PID namespace can't see are left out.
+        """
+        ...
+
+    def driver_versions(self) -> tuple[str, str]:
+        """(driver version, CUDA version), such as ("580.95.05", "13.0"). Raises DriverError."""
+        ...
+
+
+class ProcessState(StrEnum):
+    """The CUDA driver's word on a process."""
+
+    RUNNING = "running"
+    LOCKED = "locked"
+    CHECKPOINTED = "checkpointed"
+    FAILED = "failed"
+    NO_CUDA = "no-cuda"
+    """It is gone, or has no CUDA context."""
+
+
+class DriverHelper(Protocol):
+    """One seat's own subprocess that makes the driver's checkpoint calls and can be killed.
+
+    One call at a time. DriverError carries the driver's own code; after one, the helper has
+    already taken back what the driver lets it take back (a lock, a checkpoint), so that
+    `states` says where each process really is. After DeadlineError the helper is dead, and so
+    is the caller's knowledge: start another, then ask it for `states`.
+    """
+
+    async def park(self, pids: Sequence[int], lock_timeout: float, deadline: float) -> Phases:
+        """Lock every process, then checkpoint every process: device memory is given back.
+
+        Phases: lock, checkpoint. A lock that times out leaves all RUNNING and raises
+        DriverError with code 600.
+        """
+        ...
+
+    async def wake(
+        self, pids: Sequence[int], gpu_map: Mapping[GpuUuid, GpuUuid], deadline: float
+    ) -> Phases:
+        """Restore every process, then unlock every process. Phases: restore, unlock.
+
+        `gpu_map` (old to new) is empty when the GPUs stay the same. Processes that are LOCKED
+        or RUNNING already are taken from where they are, so that a half-done wake or park can
+        be finished by it.
+        """
+        ...
+
+    async def states(self, pids: Sequence[int], deadline: float) -> Mapping[int, ProcessState]:
+        """Each process's state; never raises DriverError for one that is gone."""
+        ...
+
+    def kill(self) -> None:
+        """End the subprocess at once; idempotent, quick."""
+        ...
+
+
+class DriverHelpers(Protocol):
+    """Starts helpers by forking a process that has everything imported (about 10 ms each)."""
+
+    async def start(self, uid: PodUid) -> DriverHelper:
+        """A live helper for this seat. Raises DriverError if the driver can't be initialised."""
+        ...
+
+    def close(self) -> None:
+        """End all helpers and the process they are forked from; quick."""
+        ...
+
+
+class Freezer(Protocol):
+    """The sub-cgroup of its own in which a seat's tree lives. Handles are paths, as strings.
+
+    A handle stays valid over restarts of the agent. A handle whose cgroup is gone means that no
+    process is left: `pids` is empty, `thaw` and `kill` do nothing, `freeze` raises NotFoundError.
+    """
+
+    def place(self, tree_pid: int) -> str:
+        """Make the sub-cgroup in the container's own, move the process in, return the handle.
+
+        Idempotent, quick. Raises NotFoundError if the process is gone.
+        """
+        ...
+
+    async def freeze(self, handle: str, deadline: float) -> None:
+        """All processes stand still when it returns. On error the tree is left thawed."""
+        ...
+
+    def thaw(self, handle: str) -> None:
+        """All processes run on; idempotent, quick."""
+        ...
+
+    def frozen(self) -> frozenset[str]:
+        """Handles of all seats' trees on this node that are frozen or half-way to it; quick."""
+        ...
+
+    def pids(self, handle: str) -> tuple[int, ...]:
+        """All processes in it, zombies left out; quick."""
+        ...
+
+    async def kill(self, handle: str, deadline: float) -> None:
+        """Thaw and SIGKILL everything in it, again and again until nothing is left."""
+        ...
+
+
+class Procs(Protocol):
+    """/proc. All quick. A process that is gone raises NotFoundError where nothing else is said."""
+
+    def child_of(self, init_pid: int) -> int:
+        """PID of kyb-tree, the child of a seat container's PID 1."""
+        ...
+
+    def start_time(self, pid: int) -> int:
+        """Clock ticks since boot at its start: with the PID it names a process exactly."""
+        ...
+
+    def alive(self, pid: int, start_time: int) -> bool:
+        """Whether exactly this process exists and is no zombie."""
+        ...
+
+    def listening(self, pids: Sequence[int], port: int) -> bool:
+        """Whether one of these processes listens on this TCP port, in its network namespace."""
+        ...
+
+    def pod_uid_of(self, pid: int) -> PodUid | None:
+        """The pod whose cgroup the process is in, None for a process of no pod."""
+        ...
+
+    def ending(self, pid: int) -> bool:
+        """Whether SIGTERM or SIGKILL is pending for it (a frozen process can't take it), or it
+        is gone."""
+        ...
+
+
+class GatePhase(StrEnum):
+    """What kyb-init says of itself in its first frame."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    PARKED = "parked"
+
+
+@dataclass(frozen=True, slots=True)
+class GateHello:
+    """kyb-init has connected. `peer_pid` is PID 1 of the container (SO_PEERCRED).
+
+    `generation` is that of the `go` it obeyed, 0 before. `image` says that the pod names no
+    command: the entrypoint must come with `go`.
+    """
+
+    peer_pid: int
+    phase: GatePhase
+    generation: int
+    image: bool
+
+
+class SeatListener(Protocol):
+    """What seat sockets tell; called on the event loop, quick."""
+
+    def on_hello(self, uid: PodUid, hello: GateHello) -> None:
+        """kyb-init is at the door, anew or for the first time."""
+        ...
+
+    def on_term(self, uid: PodUid, signum: int) -> None:
+        """The container was asked to end; kyb-init waits up to 2 s for `ok`."""
+        ...
+
+    def on_exit(self, uid: PodUid, code: int) -> None:
+        """PID 1 is about to exit with this status."""
+        ...
+
+    def on_lost(self, uid: PodUid) -> None:
+        """The connection of PID 1 is closed."""
+        ...
+
+    def on_status(self, uid: PodUid) -> tuple[str, str]:
+        """(state, sentence) for `kyb-init status` in the container."""
+        ...
+
+    def on_probe(self, uid: PodUid) -> str:
+        """`run`, `alive` or `dead`, for `kyb-init probe`."""
+        ...
+
+
+class SeatDoors(Protocol):
+    """Each seat's socket: the one a caller comes through says which seat it speaks for.
+
+    Frames from a peer that isn't in the seat's pod (peer PID, its cgroup) are refused. Sending
+    to a seat without a connection does nothing: kyb-init says hello again when it is back.
+    """
+
+    def listen(self, listener: SeatListener) -> None:
+        """Who is told; once, before the first `open`."""
+        ...
+
+    async def open(self, uid: PodUid) -> Path:
+        """Make the seat's folder and socket and serve it; returns the folder. Idempotent."""
+        ...
+
+    async def close(self, uid: PodUid) -> None:
+        """Close, and remove the folder. Idempotent."""
+        ...
+
+    def go(self, uid: PodUid, generation: int, argv_prefix: Sequence[str]) -> None:
+        """Its turn: kyb-init starts the command. Quick."""
+        ...
+
+    def refuse(self, uid: PodUid, sentence: str) -> None:
+        """It will never get a turn: kyb-init prints the sentence and exits 1. Quick."""
+        ...
+
+    def ok(self, uid: PodUid) -> None:
+        """Answer to `term`: the agent has done what it had to. Quick."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SeatSpec:
+    """What a container gets through CDI. `mounts`: path in the container to path on the host.
+
+    Mounts are read-only binds. The vendor's device nodes and libraries of exactly these GPUs
+    are added from the vendor's own specification.
+    """
+
+    gpus: tuple[Gpu, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    mounts: Mapping[str, str] = field(default_factory=dict)
+
+
+class Specs(Protocol):
+    """Our CDI files, one per device ID. All block; a file is whole or absent."""
+
+    def write(self, device_id: str, spec: SeatSpec) -> None:
+        """Write or replace. Raises RetryableError if the vendor's specification isn't there,
+        RefusedError if it doesn't know one of the GPUs; the message says what to do."""
+        ...
+
+    def remove(self, device_id: str) -> None:
+        """Idempotent."""
+        ...
+
+    def ids(self) -> frozenset[str]:
+        """Device IDs that have a file."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A container that the kubelet gave devices."""
+
+    namespace: str
+    pod: str
+    container: str
+
+
+class PodResources(Protocol):
+    """The kubelet's pod-resources API. RetryableError when it doesn't answer in 2 s."""
+
+    async def holder(self, resource: str, device_ids: Sequence[str]) -> Holder:
+        """Who holds exactly these devices. Raises NotFoundError while the kubelet lists no one."""
+        ...
+
+    async def held(self) -> Mapping[str, Holder]:
+        """Every device ID of a seat resource that is held, and its holder."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ImageCommand:
+    """ENTRYPOINT and CMD of an image."""
+
+    entrypoint: tuple[str, ...]
+    cmd: tuple[str, ...]
+
+
+class Images(Protocol):
+    """The container runtime's word on images."""
+
+    async def command_of(self, image: str) -> ImageCommand:
+        """`image` as a container's status or spec names it. Raises NotFoundError, RetryableError
+        (no answer in 2 s)."""
+        ...
+
+
+class Journal(Protocol):
+    """Records by key that survive the process, and the machine where `synced` is asked for."""
+
+    def load(self) -> Mapping[str, Mapping[str, object]]:
+        """The last whole record of each key; what a crash cut off at the end counts as unwritten.
+        Blocks; called once, before the first `put`."""
+        ...
+
+    async def put(self, key: str, record: Mapping[str, object], *, synced: bool) -> None:
+        """Records are written in the order of the calls. With `synced`, it and all before it are
+        on the disk when this returns. Raises OSError if the disk refuses."""
+        ...
+
+    async def delete(self, key: str) -> None:
+        """Forget the key; idempotent."""
+        ...
+
+    def close(self) -> None:
+        """Finish writing and close the file."""
+        ...
+
+
+class KubeApi(Protocol):
+    """The API server; calls block up to `timeout`. Errors by the next step, see `errors`."""
+
+    def get(
+        self, path: str, params: Mapping[str, str] | None = None, *, timeout: float = 10.0
+    ) -> dict[str, object]:
+        """Read an object or list."""
+        ...
+
+    def post(
+        self, path: str, body: Mapping[str, object], *, timeout: float = 10.0
+    ) -> dict[str, object]:
+        """Create."""
+        ...
+
+    def patch(
+        self,
+        path: str,
+        body: Mapping[str, object],
+        kind: str = "merge",
+        params: Mapping[str, str] | None = None,
+        *,
+        timeout: float = 10.0,
+    ) -> dict[str, object]:
+        """Change; `kind` is merge, strategic, json or apply."""
+        ...
