@@ -12,10 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from kybernate.types import Gpu, GpuUuid, PodUid
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kybernate.types import Gpu, GpuUuid, PodUid
 
 Phases = Mapping[str, float]
 """Seconds that each phase of an operation took, by its name: lock, checkpoint, restore, unlock."""
