@@ -194,19 +194,27 @@ class Api:
         headers = self._headers()
         if payload is not None and type_ is not None:
             headers["content-type"] = type_
-        # A kept-alive connection may have been closed meanwhile: only reading may be repeated.
-        retries = urllib3.Retry(1, connect=0, redirect=0, status=0) if method == "GET" else False
         url = self._host + path + _query(params)
-        try:
+
+        def once() -> Any:
             return self._pool.request(
                 method,
                 url,
                 body=payload,
                 headers=headers,
                 timeout=urllib3.Timeout(total=timeout),
-                retries=retries,
+                retries=False,
                 preload_content=False,
             )
+
+        try:
+            try:
+                return once()
+            except urllib3.exceptions.ProtocolError:
+                # The server may have closed a kept-alive connection just now.
+                if method != "GET":
+                    raise
+                return once()
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise RetryableError(f"{method} {path}: {_cause(error)}") from error
 
