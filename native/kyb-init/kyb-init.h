@@ -1,0 +1,51 @@
+/* kyb-init: process 1 of a managed container. The protocol is on one page: docs/kyb-init.md. */
+#ifndef KYB_INIT_H
+#define KYB_INIT_H
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdnoreturn.h>
+#include <sys/types.h>
+
+#define KYB_PROTOCOL "1"
+#define KYB_FRAME_LIMIT (1u << 20) /* bytes of payload in one frame */
+
+enum exit_code { EXIT_REFUSED = 1, EXIT_USAGE = 2, EXIT_CANNOT_RUN = 126, EXIT_NOT_FOUND = 127 };
+
+/* Bytes received and not yet understood. Frames are handed out in place. */
+struct inbox {
+	size_t filled;
+	size_t taken; /* length of the frame handed out last, header included */
+	char covered; /* the byte behind that frame, where its terminating NUL stands */
+	char bytes[4 + KYB_FRAME_LIMIT + 1];
+};
+
+/* One frame's payload: fields separated by NUL, the last one NUL-terminated by inbox_next(). */
+struct frame {
+	char *start;
+	char *end;
+};
+
+/* wire.c: frames on a stream, and the seat's socket. */
+int wire_connect(void);                                 /* a connected non-blocking socket, or -1 */
+bool wire_send(int fd, size_t count, const char *const *fields); /* false: the stream is unusable */
+bool wire_write(int fd, const struct frame *frame);     /* relays a frame; blocks on a blocking fd */
+ssize_t inbox_fill(struct inbox *inbox, int fd);        /* read(2)'s result */
+int inbox_next(struct inbox *inbox, struct frame *out); /* 1 a frame, 0 need more, -1 too long */
+char *frame_field(struct frame *frame);                 /* the next field, or NULL after the last */
+
+/* init.c, tree.c, ask.c: the three lives of the program. */
+noreturn void init_run(bool image, char **args);
+noreturn void tree_run(int gate, char **args, const sigset_t *mask);
+int ask_status(void);
+int ask_probe(char **command);
+
+/* Prints "kyb-init: ..." on standard error. */
+void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* execvp(); on failure says why and returns 126 or 127. */
+int run_command(char **argv);
+/* A status of waitpid() as a shell reports it: the code, or 128 + the signal. */
+int exit_code_of(int status);
+
+#endif

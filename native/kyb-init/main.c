@@ -1,0 +1,70 @@
+/* Arguments, and nothing else. */
+#define _GNU_SOURCE
+#include "kyb-init.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#ifndef KYB_VERSION
+#define KYB_VERSION "unknown"
+#endif
+
+static const char usage[] =
+	"usage: kyb-init -- COMMAND [ARG...]          wait for the seat's turn, then run COMMAND\n"
+	"       kyb-init --image -- [ARG...]          the same with the image's own entry point\n"
+	"       kyb-init status                       say what this container's seat is doing\n"
+	"       kyb-init probe -- COMMAND [ARG...]    run COMMAND, or answer for a parked process\n"
+	"       kyb-init --help | --version\n";
+
+void complain(const char *format, ...)
+{
+	char line[1024];
+	int length = snprintf(line, sizeof(line), "kyb-init: ");
+	va_list arguments;
+
+	va_start(arguments, format);
+	length += vsnprintf(line + length, sizeof(line) - (size_t)length - 1, format, arguments);
+	va_end(arguments);
+	if (length > (int)sizeof(line) - 2)
+		length = (int)sizeof(line) - 2;
+	line[length++] = '\n';
+	if (write(STDERR_FILENO, line, (size_t)length) < 0)
+		return; /* standard error is gone: there is nobody left to tell */
+}
+
+int exit_code_of(int status)
+{
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/* What follows "--" at argv[at], or NULL if it does not stand there. */
+static char **after_dashes(int argc, char **argv, int at)
+{
+	return at < argc && strcmp(argv[at], "--") == 0 ? argv + at + 1 : NULL;
+}
+
+int main(int argc, char **argv)
+{
+	const char *first = argc > 1 ? argv[1] : "";
+	bool image = strcmp(first, "--image") == 0;
+	char **args = after_dashes(argc, argv, image || strcmp(first, "probe") == 0 ? 2 : 1);
+
+	/* The agent reads /proc of a process that may run as any user. */
+	prctl(PR_SET_DUMPABLE, 1);
+	if (strcmp(first, "--help") == 0)
+		return fputs(usage, stdout) < 0;
+	if (strcmp(first, "--version") == 0)
+		return printf("kyb-init %s, protocol %s\n", KYB_VERSION, KYB_PROTOCOL) < 0;
+	if (strcmp(first, "status") == 0 && argc == 2)
+		return ask_status();
+	if (args && *args && strcmp(first, "probe") == 0)
+		return ask_probe(args);
+	if (args && (*args || image))
+		init_run(image, args);
+	fputs(usage, stderr);
+	return EXIT_USAGE;
+}

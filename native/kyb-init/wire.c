@@ -1,0 +1,146 @@
+/* Frames: 4 bytes of big-endian length, then fields separated by NUL. */
+#define _GNU_SOURCE
+#include "kyb-init.h"
+
+#include <errno.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+static const char *socket_path(void)
+{
+	const char *path = getenv("KYB_SEAT_SOCKET");
+
+	return path && *path ? path : "/run/kyb/seat.sock";
+}
+
+int wire_connect(void)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	const char *path = socket_path();
+	int fd;
+
+	if (strlen(path) >= sizeof(address.sun_path)) {
+		errno = ENAMETOOLONG;
+		return -1;
+	}
+	strcpy(address.sun_path, path);
+	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return -1;
+	if (connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0) {
+		int reason = errno;
+
+		close(fd);
+		errno = reason;
+		return -1;
+	}
+	return fd;
+}
+
+static void put_length(char *at, size_t length)
+{
+	at[0] = (char)(length >> 24);
+	at[1] = (char)(length >> 16);
+	at[2] = (char)(length >> 8);
+	at[3] = (char)length;
+}
+
+static size_t get_length(const char *at)
+{
+	const unsigned char *byte = (const unsigned char *)at;
+
+	return (size_t)byte[0] << 24 | (size_t)byte[1] << 16 | (size_t)byte[2] << 8 | byte[3];
+}
+
+bool wire_send(int fd, size_t count, const char *const *fields)
+{
+	char bytes[512];
+	size_t length = 4;
+
+	for (size_t i = 0; i < count; i++) {
+		size_t size = strlen(fields[i]);
+
+		if (length + size + 1 > sizeof(bytes))
+			return false;
+		if (i)
+			bytes[length++] = 0;
+		memcpy(bytes + length, fields[i], size);
+		length += size;
+	}
+	put_length(bytes, length - 4);
+	/* A peer that lets its buffer fill up is given up, so that process 1 never waits for it. */
+	return send(fd, bytes, length, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)length;
+}
+
+bool wire_write(int fd, const struct frame *frame)
+{
+	const char *from = frame->start;
+	size_t left = (size_t)(frame->end - frame->start);
+	char header[4];
+
+	put_length(header, left);
+	if (write(fd, header, sizeof(header)) != (ssize_t)sizeof(header))
+		return false;
+	while (left) {
+		ssize_t done = write(fd, from, left);
+
+		if (done < 0 && errno == EINTR)
+			continue;
+		if (done <= 0)
+			return false;
+		from += done;
+		left -= (size_t)done;
+	}
+	return true;
+}
+
+ssize_t inbox_fill(struct inbox *inbox, int fd)
+{
+	/* One byte stays free: inbox_next() ends the last field with a NUL. */
+	ssize_t got = read(fd, inbox->bytes + inbox->filled, sizeof(inbox->bytes) - 1 - inbox->filled);
+
+	if (got > 0)
+		inbox->filled += (size_t)got;
+	return got;
+}
+
+int inbox_next(struct inbox *inbox, struct frame *out)
+{
+	size_t length;
+
+	if (inbox->taken) {
+		inbox->bytes[inbox->taken] = inbox->covered;
+		inbox->filled -= inbox->taken;
+		memmove(inbox->bytes, inbox->bytes + inbox->taken, inbox->filled);
+		inbox->taken = 0;
+	}
+	if (inbox->filled < 4)
+		return 0;
+	length = get_length(inbox->bytes);
+	if (length > KYB_FRAME_LIMIT)
+		return -1;
+	if (inbox->filled < 4 + length)
+		return 0;
+	inbox->taken = 4 + length;
+	inbox->covered = inbox->bytes[inbox->taken];
+	inbox->bytes[inbox->taken] = 0;
+	out->start = inbox->bytes + 4;
+	out->end = inbox->bytes + inbox->taken;
+	return 1;
+}
+
+char *frame_field(struct frame *frame)
+{
+	char *field = frame->start;
+
+	if (!field)
+		return NULL;
+	frame->start += strlen(field) + 1;
+	if (frame->start > frame->end)
+		frame->start = NULL;
+	return field;
+}
