@@ -1,0 +1,155 @@
+"""The life of a seat: one transition table, from which docs/states.md is rendered.
+
+The states say who may hold GPU memory: in `OCCUPYING` states the seat's processes hold theirs, or
+might, so nobody else may be given it. A seat leaves them only by an event that says its memory
+is confirmed free.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from kybernate.errors import IllegalTransitionError
+from kybernate.types import SeatState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class SeatEvent(StrEnum):
+    """What can happen to a seat. Each is a fact already: intents are states."""
+
+    GO = "go"
+    STARTED = "started"
+    DRAIN = "drain"
+    UNDRAIN = "undrain"
+    PARK = "park"
+    PARKED = "parked"
+    PARK_REVERTED = "park-reverted"
+    WAKE = "wake"
+    AWAKE = "awake"
+    WAKE_REVERTED = "wake-reverted"
+    FAIL = "fail"
+    ENDED = "ended"
+    DELETE = "delete"
+
+
+EVENT_MEANING: Mapping[SeatEvent, str] = MappingProxyType(
+    {
+        SeatEvent.GO: "its turn has come: the command is started",
+        SeatEvent.STARTED: "the workload listens on its port, or holds a CUDA context",
+        SeatEvent.DRAIN: "another seat needs the GPU: no new request starts",
+        SeatEvent.UNDRAIN: "nobody needs the GPU any more: requests start again",
+        SeatEvent.PARK: "nothing is in flight: lock, checkpoint and freeze begin",
+        SeatEvent.PARKED: "the tree is frozen and its device memory confirmed free",
+        SeatEvent.PARK_REVERTED: "the driver would not lock it in time: it runs on as it was",
+        SeatEvent.WAKE: "its memory is free: thaw, restore and unlock begin",
+        SeatEvent.AWAKE: "every process is running again",
+        SeatEvent.WAKE_REVERTED: "the GPU was not free after all: it stays parked, untouched",
+        SeatEvent.FAIL: "a step failed for good: the tree is killed and started anew",
+        SeatEvent.ENDED: "no process of it is left: the container may start again",
+        SeatEvent.DELETE: "the pod is gone, and all its processes",
+    }
+)
+
+STATE_MEANING: Mapping[SeatState, str] = MappingProxyType(
+    {
+        SeatState.WAITING: "bound to a group; no process yet, kyb-init waits at the gate",
+        SeatState.STARTING: "the command runs and has not started to serve",
+        SeatState.ACTIVE: "in GPU memory, serving",
+        SeatState.DRAINING: "in GPU memory, finishing what is in flight",
+        SeatState.PARKING: "being locked, checkpointed and frozen",
+        SeatState.PARKED: "frozen, its device memory in the host's RAM",
+        SeatState.WAKING: "being thawed, restored and unlocked",
+        SeatState.FAILED: "a step failed; being killed, its GPU given to nobody meanwhile",
+        SeatState.GONE: "the pod no longer exists",
+    }
+)
+
+_LIVE = (
+    SeatState.STARTING,
+    SeatState.ACTIVE,
+    SeatState.DRAINING,
+    SeatState.PARKING,
+    SeatState.PARKED,
+    SeatState.WAKING,
+)
+
+OCCUPYING: frozenset[SeatState] = frozenset({*_LIVE, SeatState.FAILED} - {SeatState.PARKED})
+"""States in which the seat's GPUs are, or may be, in use by it."""
+
+_TABLE: dict[tuple[SeatState, SeatEvent], SeatState] = {
+    (SeatState.WAITING, SeatEvent.GO): SeatState.STARTING,
+    (SeatState.STARTING, SeatEvent.STARTED): SeatState.ACTIVE,
+    (SeatState.ACTIVE, SeatEvent.DRAIN): SeatState.DRAINING,
+    (SeatState.DRAINING, SeatEvent.UNDRAIN): SeatState.ACTIVE,
+    (SeatState.DRAINING, SeatEvent.PARK): SeatState.PARKING,
+    (SeatState.PARKING, SeatEvent.PARKED): SeatState.PARKED,
+    (SeatState.PARKING, SeatEvent.PARK_REVERTED): SeatState.ACTIVE,
+    (SeatState.PARKED, SeatEvent.WAKE): SeatState.WAKING,
+    (SeatState.WAKING, SeatEvent.AWAKE): SeatState.ACTIVE,
+    (SeatState.WAKING, SeatEvent.WAKE_REVERTED): SeatState.PARKED,
+    (SeatState.FAILED, SeatEvent.ENDED): SeatState.WAITING,
+    (SeatState.FAILED, SeatEvent.DELETE): SeatState.GONE,
+    (SeatState.WAITING, SeatEvent.DELETE): SeatState.GONE,
+}
+_TABLE |= {(state, SeatEvent.FAIL): SeatState.FAILED for state in _LIVE}
+_TABLE |= {(state, SeatEvent.ENDED): SeatState.WAITING for state in _LIVE}
+_TABLE |= {(state, SeatEvent.DELETE): SeatState.GONE for state in _LIVE}
+
+TRANSITIONS: Mapping[tuple[SeatState, SeatEvent], SeatState] = MappingProxyType(_TABLE)
+
+
+def next_state(state: SeatState, event: SeatEvent) -> SeatState:
+    """The state after the event. Raises IllegalTransitionError if the table has no such entry."""
+    try:
+        return TRANSITIONS[state, event]
+    except KeyError:
+        known = ", ".join(e for s, e in TRANSITIONS if s == state) or "none"
+        raise IllegalTransitionError(
+            f"a seat that is {state} can't take the event {event}; it takes: {known}"
+        ) from None
+
+
+def render_markdown() -> str:
+    """docs/states.md, whole."""
+    lines = [
+        "# The states of a seat",
+        "",
+        "Rendered from the transition table in `kybernate/core/seats.py`; an event that a state",
+        "does not list is a bug and raises.",
+        "",
+        "```mermaid",
+        "stateDiagram-v2",
+        "    [*] --> waiting: bound",
+        *(f"    {s} --> {t}: {e}" for (s, e), t in TRANSITIONS.items() if _drawn(s, e)),
+        "    gone --> [*]",
+        "```",
+        "",
+        "From every state with a process, `fail` leads to failed and `ended` to waiting;",
+        "from every state, `delete` leads to gone.",
+        "",
+        "| state | holds GPU memory | meaning |",
+        "|---|---|---|",
+        *(
+            f"| {state} | {'yes' if state in OCCUPYING else 'no'} | {STATE_MEANING[state]} |"
+            for state in SeatState
+        ),
+        "",
+        "| event | meaning | from → to |",
+        "|---|---|---|",
+        *(f"| {event} | {EVENT_MEANING[event]} | {_edges(event)} |" for event in SeatEvent),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _drawn(state: SeatState, event: SeatEvent) -> bool:
+    everywhere = {SeatEvent.FAIL, SeatEvent.ENDED, SeatEvent.DELETE}
+    return event not in everywhere or state in {SeatState.ACTIVE, SeatState.FAILED}
+
+
+def _edges(event: SeatEvent) -> str:
+    return ", ".join(f"{s} → {t}" for (s, e), t in TRANSITIONS.items() if e == event)

@@ -1,0 +1,280 @@
+"""Who of a node's seats is in GPU memory: one pure decision over all of them.
+
+Demand is served oldest first. A demander that doesn't fit names the seats that must leave
+(`victims`); they are drained together once each has had its residency or is idle, and until then
+its GPUs are kept from younger demand. So a group of several GPUs can't be starved by smaller
+groups that keep taking one of them, and the oldest demander always gets its turn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from kybernate.core.seats import OCCUPYING
+from kybernate.types import SeatState
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from kybernate.types import GpuUuid, GroupName, PodUid, SeatName
+
+
+@dataclass(frozen=True, slots=True)
+class SeatView:
+    """What the decision knows of a seat. All times are of one monotonic clock, in seconds.
+
+    `vram` in bytes per GPU, None for the whole GPU. `bound_at` is since when it wants to start;
+    `idle_since` since when nothing was in flight or waiting; before `not_before` it asks for
+    nothing (an attempt has just been refused).
+    """
+
+    uid: PodUid
+    name: SeatName
+    group: GroupName
+    gpus: frozenset[GpuUuid]
+    vram: int | None
+    state: SeatState
+    bound_at: float
+    active_since: float | None = None
+    idle_since: float | None = None
+    in_flight: int = 0
+    waiting: int = 0
+    waiting_since: float | None = None
+    drained: bool = False
+    drain_since: float | None = None
+    connected: bool = False
+    priority: int = 0
+    not_before: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SwapPolicy:
+    """Seconds. `drain_limit`: how long requests in flight may hold up a switch."""
+
+    min_residency: float = 1.0
+    idle_after: float = 0.5
+    drain_limit: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class SwapView:
+    """A node: its seats, bytes per healthy GPU, slots per group, bytes never given out."""
+
+    seats: tuple[SeatView, ...]
+    gpu_memory: Mapping[GpuUuid, int]
+    active_slots: Mapping[GroupName, int]
+    reserve: int = 0
+
+
+class ActionKind(StrEnum):
+    """What to do with a seat."""
+
+    START = "start"
+    DRAIN = "drain"
+    UNDRAIN = "undrain"
+    REVOKE = "revoke"
+    PARK = "park"
+    WAKE = "wake"
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing to do, and why, as a sentence for people."""
+
+    kind: ActionKind
+    uid: PodUid
+    reason: str
+
+
+def decide(view: SwapView, policy: SwapPolicy, now: float) -> tuple[Action, ...]:
+    """What to do now. Empty when nothing is to be done until an event or `next_check`."""
+    return _Decision(view, policy, now).run()
+
+
+def next_check(view: SwapView, policy: SwapPolicy, now: float) -> float | None:
+    """The next time at which `decide` may answer differently without an event, or None."""
+    if not any(wants(seat) for seat in view.seats):
+        return None
+    times = [time for seat in view.seats for time in _turning_points(seat, policy)]
+    return min((time for time in times if time > now), default=None)
+
+
+def violations(view: SwapView) -> tuple[str, ...]:
+    """Breaches of the system's invariant, as sentences; empty when all is well."""
+    found = []
+    for gpu, memory in view.gpu_memory.items():
+        on = [s for s in view.seats if s.state in OCCUPYING and gpu in s.gpus]
+        slots = min((view.active_slots.get(s.group, 1) for s in on), default=1)
+        names = ", ".join(s.name for s in on)
+        if len(on) > slots:
+            found.append(f"GPU {gpu} has {len(on)} active seats ({names}) for {slots} slots")
+        need = sum(_need(s, gpu, view) for s in on)
+        if need > memory - view.reserve:
+            found.append(f"seats {names} need {need} bytes of GPU {gpu}, which has {memory}")
+    return tuple(found)
+
+
+def wants(seat: SeatView) -> bool:
+    """Whether the seat asks for its turn: at the gate, or parked with requests waiting."""
+    if seat.state is SeatState.WAITING:
+        return seat.connected
+    return seat.state is SeatState.PARKED and seat.waiting > 0
+
+
+def _turning_points(seat: SeatView, policy: SwapPolicy) -> Iterable[float]:
+    if wants(seat):
+        yield seat.not_before
+    if seat.state is SeatState.ACTIVE:
+        if seat.active_since is not None:
+            yield seat.active_since + policy.min_residency
+        if seat.idle_since is not None:
+            yield seat.idle_since + policy.idle_after
+    if seat.state is SeatState.DRAINING and seat.drain_since is not None:
+        yield seat.drain_since + policy.drain_limit
+
+
+def _asks_since(seat: SeatView) -> float:
+    if seat.state is SeatState.PARKED and seat.waiting_since is not None:
+        return seat.waiting_since
+    return seat.bound_at
+
+
+def _need(seat: SeatView, gpu: GpuUuid, view: SwapView) -> int:
+    if seat.vram is None:
+        return view.gpu_memory[gpu] - view.reserve
+    return seat.vram
+
+
+def _fits(seat: SeatView, beside: Collection[SeatView], view: SwapView) -> bool:
+    """Whether the seat could be active beside these."""
+    for gpu in seat.gpus:
+        if gpu not in view.gpu_memory:
+            return False
+        on = [s for s in beside if gpu in s.gpus] + [seat]
+        if len(on) > min(view.active_slots.get(s.group, 1) for s in on):
+            return False
+        if sum(_need(s, gpu, view) for s in on) > view.gpu_memory[gpu] - view.reserve:
+            return False
+    return True
+
+
+class _Decision:
+    """One run of `decide`; collects actions, and what older demand keeps from younger."""
+
+    def __init__(self, view: SwapView, policy: SwapPolicy, now: float) -> None:
+        self._view = view
+        self._policy = policy
+        self._now = now
+        self._occupying = [seat for seat in view.seats if seat.state in OCCUPYING]
+        self._held: list[SeatView] = []
+        self._held_for_starts: list[SeatView] = []
+        self._needed: set[PodUid] = set()
+        self._actions: list[Action] = []
+
+    def run(self) -> tuple[Action, ...]:
+        for seat in self._demand():
+            self._serve(seat)
+        for seat in self._view.seats:
+            if seat.state is SeatState.DRAINING and seat.uid not in self._needed:
+                self._act(ActionKind.UNDRAIN, seat, "no other seat needs its GPUs any more")
+        return tuple(self._actions)
+
+    def _demand(self) -> list[SeatView]:
+        asking = [s for s in self._view.seats if wants(s) and self._now >= s.not_before]
+        return sorted(asking, key=lambda s: (-s.priority, _asks_since(s), s.uid))
+
+    def _serve(self, seat: SeatView) -> None:
+        starts = seat.state is SeatState.WAITING
+        held = self._held + (self._held_for_starts if starts else [])
+        if not _fits(seat, held, self._view):
+            return
+        if _fits(seat, self._occupying + held, self._view):
+            self._occupying.append(seat)
+            kind, why = (
+                (ActionKind.START, "its turn at the gate has come")
+                if starts
+                else (ActionKind.WAKE, f"{seat.waiting} requests wait for it")
+            )
+            self._act(kind, seat, why)
+            return
+        self._make_room(seat)
+
+    def _make_room(self, seat: SeatView) -> None:
+        victims = self._victims(seat)
+        states = {victim.state for victim in victims}
+        if not victims or SeatState.FAILED in states:
+            return
+        if SeatState.STARTING in states:
+            # A start has no known end: requests of others go on, but no further start may
+            # come in between, so that this seat waits for one start at most.
+            self._held_for_starts.append(seat)
+            return
+        self._held.append(seat)
+        self._needed.update(victim.uid for victim in victims)
+        settled = not states & {SeatState.WAKING, SeatState.WAITING, SeatState.PARKED}
+        together = settled and all(
+            self._may_leave(v) for v in victims if v.state is SeatState.ACTIVE
+        )
+        for victim in victims:
+            self._evict(victim, seat, together=together)
+
+    def _victims(self, seat: SeatView) -> list[SeatView]:
+        """The fewest seats, in order of preference, without which this one fits; or none."""
+        held = self._held
+        candidates = sorted(
+            (s for s in self._occupying if s.gpus & seat.gpus), key=self._preference
+        )
+        chosen: list[SeatView] = []
+        stay = [*self._occupying, *held]
+        for candidate in candidates:
+            if _fits(seat, stay, self._view):
+                break
+            chosen.append(candidate)
+            stay.remove(candidate)
+        if not _fits(seat, stay, self._view):
+            return []
+        for candidate in tuple(reversed(chosen)):
+            if _fits(seat, [*stay, candidate], self._view):
+                chosen.remove(candidate)
+                stay.append(candidate)
+        return chosen
+
+    def _preference(self, seat: SeatView) -> tuple[int, int, float, str]:
+        leaving = (SeatState.PARKING, SeatState.DRAINING)
+        if seat.state in leaving:
+            rank = leaving.index(seat.state)
+        elif seat.state is SeatState.ACTIVE:
+            rank = 2 if self._may_leave(seat) else 3
+        else:
+            rank = 5 if seat.state is SeatState.FAILED else 4
+        busy = int(seat.in_flight + seat.waiting > 0)
+        return rank, busy, seat.active_since or 0.0, seat.uid
+
+    def _may_leave(self, seat: SeatView) -> bool:
+        since, idle = seat.active_since, seat.idle_since
+        resided = since is None or self._now >= since + self._policy.min_residency
+        unused = not seat.in_flight and not seat.waiting
+        idled = unused and idle is not None and self._now >= idle + self._policy.idle_after
+        return resided or idled
+
+    def _evict(self, victim: SeatView, seat: SeatView, *, together: bool) -> None:
+        why = f"seat {seat.name} needs its GPUs"
+        if victim.state is SeatState.ACTIVE and together:
+            self._act(ActionKind.DRAIN, victim, why)
+        elif victim.state is SeatState.DRAINING and victim.drained:
+            self._act(ActionKind.PARK, victim, f"{why}, and nothing is in flight")
+        elif victim.state is SeatState.DRAINING and self._overdue(victim):
+            self._act(
+                ActionKind.REVOKE,
+                victim,
+                f"{why}, and requests were still in flight after {self._policy.drain_limit:g} s",
+            )
+
+    def _overdue(self, seat: SeatView) -> bool:
+        since = seat.drain_since
+        return since is not None and self._now >= since + self._policy.drain_limit
+
+    def _act(self, kind: ActionKind, seat: SeatView, reason: str) -> None:
+        self._actions.append(Action(kind, seat.uid, reason))
