@@ -1,0 +1,146 @@
+"""The agent's journal: an append-only file of checksummed lines, one record each.
+
+A line is `<crc32, 8 hex digits> <JSON>`. JSON is {"e": epoch} as the first line, then
+{"k": key, "v": record} or {"k": key} for a deletion. The first line that is torn or wrong ends
+the file: what follows was never acknowledged. Rewritten when it has grown to many times its
+content; the new file is whole on the disk before it takes the name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import orjson
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+_REWRITE_AT = 4096
+"""Lines after which the file is rewritten, if that at least halves it."""
+
+
+class FileJournal:
+    """Implements `ports.Journal` on one file.
+
+    `epoch` (such as the boot ID) says for how long the records mean anything: records of
+    another epoch are dropped by `load`.
+    """
+
+    def __init__(self, path: Path, epoch: str) -> None:
+        self._path = path
+        self._epoch = epoch
+        self._records: dict[str, Mapping[str, object]] = {}
+        self._lines = 0
+        self._fd = -1
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="journal")
+
+    def load(self) -> Mapping[str, Mapping[str, object]]:
+        """See `ports.Journal.load`. Also makes the file whole again for appending."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._records = dict(_replay(self._path, self._epoch))
+        self._rewrite()
+        return dict(self._records)
+
+    async def put(self, key: str, record: Mapping[str, object], *, synced: bool) -> None:
+        """See `ports.Journal.put`."""
+        line = _line({"k": key, "v": record})
+        await self._submit(key, record, line, synced=synced)
+
+    async def delete(self, key: str) -> None:
+        """See `ports.Journal.delete`."""
+        await self._submit(key, None, _line({"k": key}), synced=False)
+
+    def close(self) -> None:
+        """See `ports.Journal.close`."""
+        self._writer.shutdown(wait=True)
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    async def _submit(
+        self, key: str, record: Mapping[str, object] | None, line: bytes, *, synced: bool
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        done = loop.run_in_executor(self._writer, self._append, key, record, line, synced)
+        await asyncio.shield(done)
+
+    def _append(
+        self,
+        key: str,
+        record: Mapping[str, object] | None,
+        line: bytes,
+        synced: bool,
+    ) -> None:
+        if record is None:
+            self._records.pop(key, None)
+        else:
+            self._records[key] = record
+        _write_all(self._fd, line)
+        self._lines += 1
+        if self._lines >= _REWRITE_AT and self._lines > 2 * len(self._records):
+            self._rewrite()
+        elif synced:
+            os.fdatasync(self._fd)
+
+    def _rewrite(self) -> None:
+        new = self._path.with_suffix(".new")
+        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        lines = [_line({"e": self._epoch})]
+        lines += [_line({"k": key, "v": record}) for key, record in self._records.items()]
+        _write_all(fd, b"".join(lines))
+        os.fsync(fd)
+        new.rename(self._path)
+        folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        os.fsync(folder)
+        os.close(folder)
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd, self._lines = fd, len(lines)
+
+
+def _line(value: Mapping[str, object]) -> bytes:
+    text = orjson.dumps(value)
+    return b"%08x %s\n" % (zlib.crc32(text), text)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+def _replay(path: Path, epoch: str) -> dict[str, Mapping[str, object]]:
+    records: dict[str, Mapping[str, object]] = {}
+    lines = _whole_lines(path)
+    if next(lines, {}).get("e") != epoch:
+        return records
+    for entry in lines:
+        key, value = entry.get("k"), entry.get("v")
+        if not isinstance(key, str):
+            break
+        if isinstance(value, dict):
+            records[key] = value
+        else:
+            records.pop(key, None)
+    return records
+
+
+def _whole_lines(path: Path) -> Iterator[Mapping[str, object]]:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return
+    for line in data.splitlines(keepends=True):
+        if not line.endswith(b"\n") or line[8:9] != b" ":
+            return
+        text = line[9:-1]
+        if line[:8] != b"%08x" % zlib.crc32(text):
+            return
+        entry = orjson.loads(text)
+        if not isinstance(entry, dict):
+            return
+        yield entry

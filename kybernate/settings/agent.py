@@ -1,0 +1,71 @@
+"""Settings of the node agent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat
+
+
+class AgentSettings(BaseModel):
+    """What `kyb-agent` reads from flags, environment and file."""
+
+    model_config = ConfigDict(frozen=True)
+
+    node: str = Field(description="This node's name in Kubernetes.", min_length=1)
+    kubeconfig: Path | None = Field(
+        None, description="kubeconfig file; without it the pod's service account is used."
+    )
+    listen: str = Field("0.0.0.0:9443", description="host:port of the mutual-TLS API for proxies.")
+    advertise: str = Field("", description="host:port that proxies reach; default: `listen`.")
+    tls_dir: Path = Field(
+        Path("/etc/kybernate/tls"), description="Folder of ca.crt, agent-<node>.crt and .key."
+    )
+    run_dir: Path = Field(Path("/run/kyb"), description="Folder of the sockets.")
+    state_dir: Path = Field(Path("/var/lib/kyb"), description="Folder of journal and kyb-init.")
+    cdi_dir: Path = Field(Path("/var/run/cdi"), description="Folder of CDI specifications.")
+    kubelet_dir: Path = Field(Path("/var/lib/kubelet"), description="The kubelet's root folder.")
+    cri_socket: Path = Field(
+        Path("/run/containerd/containerd.sock"), description="The container runtime's socket."
+    )
+    kyb_init: Path | None = Field(
+        None, description="Built kyb-init to install; without it the newest installed one is used."
+    )
+    min_residency_s: float = Field(
+        1.0, ge=0, description="How long a woken seat keeps its GPUs while it has traffic (s)."
+    )
+    idle_after_s: float = Field(
+        0.5, ge=0, description="A seat without requests for this long gives way at once (s)."
+    )
+    drain_limit_s: PositiveFloat = Field(
+        30.0, description="Requests in flight for longer than this don't hold up a switch (s)."
+    )
+    start_limit_s: PositiveFloat = Field(
+        1800.0, description="A workload that doesn't serve after this is started anew (s)."
+    )
+    lock_timeout_ms: int = Field(
+        5000, ge=1, description="How long the driver may wait for running kernels (ms)."
+    )
+    step_deadline_s: PositiveFloat = Field(
+        120.0, description="Deadline of one park or wake, after which its helper is killed (s)."
+    )
+    freeze_deadline_s: PositiveFloat = Field(5.0, description="Deadline of freezing a tree (s).")
+    confirm_deadline_s: PositiveFloat = Field(
+        10.0, description="How long device memory may take to show as free after a park (s)."
+    )
+    lease_break_s: float = Field(
+        5.0, ge=0, description="A broken proxy stream ends its leases after this (s)."
+    )
+    reserve_bytes: int = Field(
+        512 << 20, ge=0, description="Memory of each GPU that is given to no seat (bytes)."
+    )
+    status_interval_s: PositiveFloat = Field(
+        0.5, description="Shortest time between two writes of the GPUNode status (s)."
+    )
+    probe_listen: str = Field("0.0.0.0:9444", description="host:port of probes and metrics.")
+    log_level: str = Field("INFO", description="DEBUG, INFO, WARNING or ERROR.")
+
+    @property
+    def lock_timeout_s(self) -> float:
+        """`lock_timeout_ms` in seconds."""
+        return self.lock_timeout_ms / 1000

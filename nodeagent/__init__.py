@@ -1,0 +1,1 @@
+"""The node agent: owner of a node's seats."""
