@@ -1,0 +1,202 @@
+"""Which pod holds a seat of which group, cluster-wide.
+
+Claims come from two sides: pods that the API server shows as bound (truth, `upsert_claim`), and
+reservations for bindings that are on their way (`reserve`, which end by themselves). Everything
+but the reservations can be rebuilt from pods and GPUNodes, in whatever order they are seen.
+
+Invariant: `reserve` accepts no claim that would give a group more claims than it has seats.
+Truth is taken as it is, also where it breaks that: a pod that runs can't be denied.
+
+Not thread-safe; one owner.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kybernate.errors import ConflictError, NotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from kybernate.types import Gpu, GpuUuid, Group, GroupName, Link, NodeName, PodRef, PodUid
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSeats:
+    """What a node offers. Memory in bytes.
+
+    `park_budget` is the host memory for parked seats (None: unlimited), `reserve` what no seat may
+    use of a GPU. `not_ready` says in a sentence why the node takes no new seats now, if so.
+    """
+
+    name: NodeName
+    gpus: tuple[Gpu, ...]
+    links: Mapping[frozenset[GpuUuid], Link]
+    groups: tuple[Group, ...]
+    park_budget: int | None = None
+    reserve: int = 0
+    not_ready: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A pod's hold on one seat of a group.
+
+    `group` is None for a pod that was bound past the extender: it holds a seat, but nobody wrote
+    of which group. `vram` in bytes per GPU; None counts as the whole GPU.
+    """
+
+    pod: PodRef
+    node: NodeName
+    group: GroupName | None
+    resource: str
+    vram: int | None = None
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """A node and the claims on it at one moment, reservations included, ordered by pod UID."""
+
+    seats: NodeSeats
+    claims: tuple[Claim, ...] = ()
+    _taken: Mapping[GroupName | None, int] = field(init=False, repr=False, compare=False)
+    _gpus: Mapping[GpuUuid, Gpu] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        taken: dict[GroupName | None, int] = defaultdict(int)
+        for claim in self.claims:
+            taken[claim.group] += 1
+        object.__setattr__(self, "_taken", dict(taken))
+        object.__setattr__(self, "_gpus", {gpu.uuid: gpu for gpu in self.seats.gpus})
+
+    def taken(self, group: GroupName | None) -> int:
+        """How many seats of the group are claimed; None asks for claims of an unknown group."""
+        return self._taken.get(group, 0)
+
+    def gpus(self, group: Group) -> tuple[Gpu, ...]:
+        """The group's GPUs that the node still has, in the group's order."""
+        return tuple(self._gpus[uuid] for uuid in group.gpus if uuid in self._gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reservation:
+    claim: Claim
+    until: float
+
+
+class Ledger:
+    """The claims on all nodes. Times are seconds on any one clock."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[NodeName, NodeSeats] = {}
+        self._bound: dict[PodUid, Claim] = {}
+        self._reserved: dict[PodUid, _Reservation] = {}
+        self._on_node: dict[NodeName, set[PodUid]] = defaultdict(set)
+        self._views: dict[NodeName, NodeView] = {}
+
+    def upsert_node(self, seats: NodeSeats) -> None:
+        """Take in a node, new or changed. Claims on it stay, whatever it offers now."""
+        self._nodes[seats.name] = seats
+        self._views.pop(seats.name, None)
+
+    def remove_node(self, name: NodeName) -> None:
+        """Forget what a node offers. Claims on it stay until their pods are gone."""
+        self._nodes.pop(name, None)
+        self._views.pop(name, None)
+
+    def upsert_claim(self, claim: Claim) -> None:
+        """Take in a bound pod. It takes the place of the pod's reservation, if there is one."""
+        self._forget(claim.pod.uid)
+        self._bound[claim.pod.uid] = claim
+        self._place(claim)
+
+    def remove_claim(self, uid: PodUid) -> None:
+        """The pod is gone, or will never run again: free whatever it holds."""
+        self._forget(uid)
+
+    def reserve(self, claim: Claim, now: float, ttl: float) -> None:
+        """Hold a seat for `ttl` seconds, until the pod is seen bound.
+
+        Repeating it for the same pod, node and group renews it; for another node or group it moves
+        it. Raises ConflictError if the group has no seat left or the pod is bound already, and
+        NotFoundError if the node has no such group.
+        """
+        self.expire(now)
+        if claim.pod.uid in self._bound:
+            raise ConflictError(f"pod {claim.pod} is bound to {self._bound[claim.pod.uid].node}")
+        group = self._group(claim)
+        others = [c for c in self.claims_of(claim.node, group.name) if c.pod.uid != claim.pod.uid]
+        if len(others) >= group.seats:
+            raise ConflictError(f"all {group.seats} seats of {group.name} are taken")
+        self._forget(claim.pod.uid)
+        self._reserved[claim.pod.uid] = _Reservation(claim, now + ttl)
+        self._place(claim)
+
+    def release(self, uid: PodUid) -> None:
+        """Drop the pod's reservation. A bound pod's claim stays."""
+        if uid in self._reserved:
+            self._forget(uid)
+
+    def expire(self, now: float) -> None:
+        """Drop the reservations whose time is over."""
+        for uid in [uid for uid, held in self._reserved.items() if held.until <= now]:
+            self._forget(uid)
+
+    def node(self, name: NodeName) -> NodeView | None:
+        """The node as of now, or None if no GPUNode of that name is known."""
+        seats = self._nodes.get(name)
+        if seats is None:
+            return None
+        if name not in self._views:
+            claims = (self._claim(uid) for uid in sorted(self._on_node.get(name, ())))
+            self._views[name] = NodeView(seats, tuple(claims))
+        return self._views[name]
+
+    def nodes(self) -> Iterator[NodeName]:
+        """The names of all known nodes, sorted."""
+        return iter(sorted(self._nodes))
+
+    def claims_of(self, node: NodeName, group: GroupName | None) -> tuple[Claim, ...]:
+        """All claims on a group, reservations included, ordered by pod UID."""
+        claims = (self._claim(uid) for uid in sorted(self._on_node.get(node, ())))
+        return tuple(claim for claim in claims if claim.group == group)
+
+    def claim(self, uid: PodUid) -> Claim | None:
+        """What the pod holds, bound or reserved."""
+        return self._claim(uid) if uid in self._bound or uid in self._reserved else None
+
+    def bound(self, uid: PodUid) -> bool:
+        """Whether the pod was seen bound: its claim is truth and not a reservation."""
+        return uid in self._bound
+
+    def unplaced(self) -> int:
+        """How many bound pods hold a seat of which nobody wrote the group."""
+        return sum(claim.group is None for claim in self._bound.values())
+
+    def _claim(self, uid: PodUid) -> Claim:
+        return self._bound[uid] if uid in self._bound else self._reserved[uid].claim
+
+    def _group(self, claim: Claim) -> Group:
+        seats = self._nodes.get(claim.node)
+        for group in seats.groups if seats else ():
+            if group.name == claim.group and group.resource == claim.resource:
+                return group
+        raise NotFoundError(f"node {claim.node} has no group {claim.group} of {claim.resource}")
+
+    def _place(self, claim: Claim) -> None:
+        self._on_node[claim.node].add(claim.pod.uid)
+        self._views.pop(claim.node, None)
+
+    def _forget(self, uid: PodUid) -> None:
+        old = self.claim(uid)
+        if old is None:
+            return
+        self._bound.pop(uid, None)
+        self._reserved.pop(uid, None)
+        self._views.pop(old.node, None)
+        self._on_node[old.node].discard(uid)
+        if not self._on_node[old.node]:
+            del self._on_node[old.node]

@@ -1,0 +1,260 @@
+"""Which group of a node a pod gets, and how good the node is for it.
+
+All policies share one selection: rule out what can't be, then take the greatest worth. Ties are
+broken alike everywhere, down to the GPUs' indices, so that the same state always gives the same
+answer: least contended GPUs, then the group that breaks the worst-linked larger group, then
+the best link inside, then the lowest indices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from kybernate.core.quantity import format_quantity
+from kybernate.core.topology import worst_link
+from kybernate.types import Link
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from kybernate.core.ledger import NodeView
+    from kybernate.types import Group, GroupName
+
+    Policy = Callable[["NodeView", Group, "Demand"], int]
+    Groups = tuple[Group, ...]
+
+FULL = 1000
+"""Worth and load are in thousandths."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a pod asks for. `vram` in bytes per GPU, None for the whole GPU.
+
+    `products` are alternatives, `topology` is the least link between any two GPUs of the group.
+    A required group is a condition, a preferred one a wish.
+    """
+
+    resource: str
+    vram: int | None = None
+    products: tuple[str, ...] = ()
+    prefer_group: GroupName | None = None
+    require_group: GroupName | None = None
+    topology: Link | None = None
+
+
+class Candidates(NamedTuple):
+    """The groups that can take a pod; if there are none, why, and whether a free seat would help."""
+
+    groups: Groups
+    reason: str = ""
+    seat_helps: bool = False
+
+
+def candidates(view: NodeView, demand: Demand) -> Candidates:
+    """The node's groups that can take the pod now, or the sentence that says why none can."""
+    left = view.seats.groups
+    for rule in _RULES:
+        passed = tuple(group for group in left if rule.passes(view, group, demand))
+        if not passed:
+            return Candidates((), rule.sentence(view, left, demand), rule.seat_helps)
+        left = passed
+    return Candidates(left)
+
+
+def choose_group(view: NodeView, demand: Demand, policy: Policy) -> Group | None:
+    """The best group for the pod, or None if no group can take it."""
+    return max(
+        candidates(view, demand).groups,
+        key=lambda group: _rank(view, group, demand, policy),
+        default=None,
+    )
+
+
+def score(view: NodeView, demand: Demand, policy: Policy) -> int:
+    """How well the node suits the pod, from 0 (not at all) to 10.
+
+    Nodes without the preferred group get at most 5, so that any node that has it free is better.
+    """
+    best = choose_group(view, demand, policy)
+    if best is None:
+        return 0
+    idle = FULL - load(view, best)
+    points = (9 * policy(view, best, demand) + idle) // FULL
+    if demand.prefer_group is None:
+        return points
+    return 5 + (points + 1) // 2 if best.name == demand.prefer_group else points // 2
+
+
+def load(view: NodeView, group: Group) -> int:
+    """Claims per seat on the group's GPUs, in thousandths, over all groups that share them."""
+    gpus = set(group.gpus)
+    sharing = [other for other in view.seats.groups if not gpus.isdisjoint(other.gpus)]
+    seats = sum(other.seats for other in sharing)
+    taken = sum(min(view.taken(other.name), other.seats) for other in sharing)
+    return FULL * taken // seats if seats else FULL
+
+
+def usable(view: NodeView, group: Group) -> int:
+    """The bytes that a seat may use on each GPU of the group: the smallest GPU less the reserve."""
+    memory = min((gpu.memory for gpu in view.gpus(group)), default=0)
+    return max(0, memory - view.seats.reserve)
+
+
+def _best_fit(view: NodeView, group: Group, demand: Demand) -> int:
+    """The smallest GPU that is large enough; without a declared size all are alike."""
+    room = usable(view, group)
+    return FULL * demand.vram // room if demand.vram is not None and room else FULL
+
+
+def _bin_pack(view: NodeView, group: Group, demand: Demand) -> int:
+    """GPUs that are in use already, so that others stay empty."""
+    return load(view, group)
+
+
+def _spread(view: NodeView, group: Group, demand: Demand) -> int:
+    """GPUs with the fewest seats taken, so that seats wait for each other least."""
+    return FULL - load(view, group)
+
+
+POLICIES: Mapping[str, Policy] = {
+    "best-fit": _best_fit,
+    "bin-pack": _bin_pack,
+    "spread": _spread,
+}
+"""A policy gives a group's worth for a pod, 0 to FULL; the greatest wins."""
+
+
+def _rank(view: NodeView, group: Group, demand: Demand, policy: Policy) -> tuple[object, ...]:
+    links = view.seats.links
+    return (
+        group.name == demand.prefer_group,
+        policy(view, group, demand),
+        -load(view, group),
+        -_broken_link(view, group),
+        worst_link(links, group.gpus),
+        [-gpu.index for gpu in view.gpus(group)],
+        group.name,
+    )
+
+
+def _broken_link(view: NodeView, group: Group) -> int:
+    """The best link of a larger group that the pod would keep from working as a whole."""
+    gpus = set(group.gpus)
+    larger = (other for other in view.seats.groups if gpus < set(other.gpus))
+    return max((worst_link(view.seats.links, other.gpus) for other in larger), default=-1)
+
+
+class _Rule(NamedTuple):
+    passes: Callable[[NodeView, Group, Demand], bool]
+    sentence: Callable[[NodeView, Groups, Demand], str]
+    seat_helps: bool = False
+
+
+def _is_of_resource(view: NodeView, group: Group, demand: Demand) -> bool:
+    return group.resource == demand.resource
+
+
+def _no_resource(view: NodeView, left: Groups, demand: Demand) -> str:
+    return f"the node has no group for {demand.resource}"
+
+
+def _is_ready(view: NodeView, group: Group, demand: Demand) -> bool:
+    return view.seats.not_ready is None
+
+
+def _not_ready(view: NodeView, left: Groups, demand: Demand) -> str:
+    return f"the node takes no new seats: {view.seats.not_ready}"
+
+
+def _is_required(view: NodeView, group: Group, demand: Demand) -> bool:
+    return demand.require_group in (None, group.name)
+
+
+def _no_such_group(view: NodeView, left: Groups, demand: Demand) -> str:
+    names = ", ".join(group.name for group in left)
+    return f"the node has no group {demand.require_group} for {demand.resource}; it has {names}"
+
+
+def _is_product(view: NodeView, group: Group, demand: Demand) -> bool:
+    return not demand.products or all(g.product in demand.products for g in view.gpus(group))
+
+
+def _no_product(view: NodeView, left: Groups, demand: Demand) -> str:
+    found = sorted({gpu.product for group in left for gpu in view.gpus(group)})
+    wanted = " or ".join(demand.products)
+    return f"the pod asks for {wanted}, and the groups have {', '.join(found) or 'no GPU'}"
+
+
+def _is_linked(view: NodeView, group: Group, demand: Demand) -> bool:
+    return demand.topology is None or worst_link(view.seats.links, group.gpus) >= demand.topology
+
+
+def _no_link(view: NodeView, left: Groups, demand: Demand) -> str:
+    best = Link(max(worst_link(view.seats.links, group.gpus) for group in left))
+    wanted = demand.topology.name if demand.topology is not None else ""
+    return f"the pod asks for GPUs linked by {_words(wanted)}, and the best is {_words(best.name)}"
+
+
+def _is_large_enough(view: NodeView, group: Group, demand: Demand) -> bool:
+    return demand.vram is None or demand.vram <= usable(view, group)
+
+
+def _too_small(view: NodeView, left: Groups, demand: Demand) -> str:
+    room = format_quantity(max(usable(view, group) for group in left))
+    wanted = format_quantity(demand.vram or 0)
+    return f"the pod asks for {wanted} per GPU, and a seat may use at most {room}"
+
+
+def _is_parkable(view: NodeView, group: Group, demand: Demand) -> bool:
+    budget = view.seats.park_budget
+    if budget is None or demand.vram is None or group.seats <= group.active_slots:
+        return True
+    return demand.vram * len(group.gpus) <= budget
+
+
+def _not_parkable(view: NodeView, left: Groups, demand: Demand) -> str:
+    need = format_quantity((demand.vram or 0) * len(left[0].gpus))
+    have = format_quantity(view.seats.park_budget or 0)
+    return f"parking the seat would take {need} of host memory, and the node's budget is {have}"
+
+
+def _is_healthy(view: NodeView, group: Group, demand: Demand) -> bool:
+    gpus = view.gpus(group)
+    return len(gpus) == len(group.gpus) and all(gpu.healthy for gpu in gpus)
+
+
+def _unhealthy(view: NodeView, left: Groups, demand: Demand) -> str:
+    names = ", ".join(group.name for group in left)
+    return f"a GPU of {names} is unhealthy or gone"
+
+
+def _has_seat(view: NodeView, group: Group, demand: Demand) -> bool:
+    return view.taken(group.name) < group.seats
+
+
+def _no_seat(view: NodeView, left: Groups, demand: Demand) -> str:
+    seats = sum(group.seats for group in left)
+    names = ", ".join(group.name for group in left)
+    return f"all {seats} seats of {names} are taken"
+
+
+_RULES = (
+    _Rule(_is_of_resource, _no_resource),
+    _Rule(_is_required, _no_such_group),
+    _Rule(_is_healthy, _unhealthy),
+    _Rule(_is_product, _no_product),
+    _Rule(_is_linked, _no_link),
+    _Rule(_is_large_enough, _too_small),
+    _Rule(_is_parkable, _not_parkable),
+    _Rule(_is_ready, _not_ready),
+    _Rule(_has_seat, _no_seat, seat_helps=True),
+)
+"""In this order: what never fits is said before what may pass."""
+
+
+def _words(name: str) -> str:
+    return {"NVLINK": "NVLink", "PCIE_SWITCH": "PCIe switch"}.get(
+        name, name.lower().replace("_", " ")
+    )
