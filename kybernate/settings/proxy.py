@@ -1,0 +1,84 @@
+"""Settings of the proxy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+
+class ProxySettings(BaseModel):
+    """What the proxy can be told. Times are in seconds, sizes in bytes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    listen: str = Field("0.0.0.0:8080", description="host:port of the HTTP API and /metrics")
+    kubeconfig: Path | None = Field(
+        None, description="kubeconfig to watch GPUNodes with; without it, the pod's own account"
+    )
+    agents: dict[str, str] = Field(
+        default_factory=dict,
+        description="fixed agents as node=host:port,…; then no GPUNodes are watched",
+    )
+    tls_dir: Path = Field(
+        Path("/etc/kyb/tls"), description="folder with ca.crt, proxy.crt and proxy.key"
+    )
+    wait_limit_s: float = Field(
+        60.0, gt=0, description="longest time a request is held for its seat (s)"
+    )
+    max_waiting_per_model: int = Field(
+        256, ge=1, description="requests held per model; one more is answered 429"
+    )
+    retry_after_s: int = Field(5, ge=1, description="Retry-After of a 429 or 503 answer (s)")
+    lease_break_s: float = Field(
+        3.0,
+        gt=0,
+        description="how long requests in flight may go on after the agent's stream broke (s); "
+        "keep it below the agents' own lease_break_s",
+    )
+    report_interval_s: float = Field(
+        0.02, ge=0, description="changes of requests in flight are reported this often (s)"
+    )
+    agent_ping_s: float = Field(
+        30.0, gt=0, description="silence after which an agent's connection is probed (s)"
+    )
+    max_body_bytes: int = Field(
+        32 * 1024 * 1024, ge=1024, description="largest request body (bytes)"
+    )
+    connect_limit_s: float = Field(
+        5.0, gt=0, description="how long a refused connection to a granted seat is retried (s)"
+    )
+    idle_connection_s: float = Field(
+        2.0, gt=0, description="how long an unused connection to a seat is kept (s)"
+    )
+    answer_silence_s: float = Field(
+        600.0, gt=0, description="longest silence of a model in the middle of an answer (s)"
+    )
+    shutdown_limit_s: float = Field(
+        30.0, ge=0, description="how long requests may finish after SIGTERM (s)"
+    )
+    log_level: str = Field("INFO", description="DEBUG, INFO, WARNING or ERROR")
+
+    @field_validator("agents", mode="before")
+    @classmethod
+    def _split_agents(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        pairs = [part.partition("=") for part in value.split(",") if part.strip()]
+        if any(not node.strip() or not address.strip() for node, _, address in pairs):
+            raise ValueError("write it as node=host:port, several separated by commas")
+        return {node.strip(): address.strip() for node, _, address in pairs}
+
+    @field_validator("listen")
+    @classmethod
+    def _check_listen(cls, value: str) -> str:
+        host, colon, port = value.rpartition(":")
+        if not (host and colon and port.isascii() and port.isdigit() and int(port) < 65536):
+            raise ValueError("write it as host:port, for example 127.0.0.1:8080")
+        return value
+
+    @property
+    def host_port(self) -> tuple[str, int]:
+        """`listen`, taken apart."""
+        host, _, port = self.listen.rpartition(":")
+        return host.strip("[]"), int(port)

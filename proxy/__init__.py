@@ -1,0 +1,1 @@
+"""The smart proxy: routes OpenAI requests by model and holds them while a seat wakes."""

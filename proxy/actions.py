@@ -1,0 +1,111 @@
+"""What the proxy's decisions speak of: seats as agents describe them, actions, and views."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kybernate.types import NodeName, PodUid, SeatState
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of waiting. `wait` and `lease_break` in seconds, `waiting` in requests per model."""
+
+    wait: float = 60.0
+    waiting: int = 256
+    lease_break: float = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class SeatInfo:
+    """A seat as its agent describes it. `address` is `host:port`, empty until it has started."""
+
+    uid: PodUid
+    node: NodeName
+    name: str
+    group: str
+    pod: str
+    model: str
+    state: SeatState
+    address: str = ""
+    reason: str = ""
+    last_wake_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Serve:
+    """Send the request to the seat now. `held` is how long it waited (s)."""
+
+    ticket: int
+    seat: SeatInfo
+    generation: int
+    held: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """Answer the request with this status and sentence."""
+
+    ticket: int
+    status: int
+    code: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """End a request that is in flight."""
+
+    ticket: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The seat's demand changed; tell its agent, at once if urgent."""
+
+    node: NodeName
+    uid: PodUid
+    urgent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """Nothing is in flight on this lease any more; close idle connections, then tell the agent."""
+
+    node: NodeName
+    uid: PodUid
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckAt:
+    """Call `Admission.tick` at this time."""
+
+    at: float
+
+
+Action = Serve | Reject | Abort | Report | Drained | CheckAt
+
+
+@dataclass(frozen=True, slots=True)
+class DemandView:
+    """What an agent is told about one of its seats. `oldest_wait` in seconds."""
+
+    in_flight: int
+    waiting: int
+    oldest_wait: float
+    requests: int
+
+
+@dataclass(frozen=True, slots=True)
+class SeatView:
+    """One seat as the proxy sees it now, for people and metrics."""
+
+    info: SeatInfo
+    connected: bool
+    granted: bool
+    in_flight: int
+    waiting: int

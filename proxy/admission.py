@@ -1,0 +1,392 @@
+"""Who is served, who is held and who is refused: the proxy's decisions, without I/O or clock.
+
+`Admission` is told what happened (a request came or left, an agent's order, a broken stream) and
+answers with actions for its owner, the event loop. What it promises, whatever the order of events:
+
+- a request is served only by a seat whose lease is granted, under that lease's generation;
+- `Drained` is said only when nothing is in flight on the seat, and nothing new starts after it
+  until the next grant;
+- requests of one model are served in the order in which they came;
+- a request that left is counted nowhere, so that it can't wake a seat.
+
+Times are seconds of the owner's monotonic clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kybernate.types import SeatState
+from proxy.actions import (
+    Abort,
+    CheckAt,
+    DemandView,
+    Drained,
+    Reject,
+    Report,
+    SeatView,
+    Serve,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from kybernate.types import NodeName, PodUid
+    from proxy.actions import Action, Limits, SeatInfo
+
+
+@dataclass(slots=True, eq=False)
+class _Seat:
+    info: SeatInfo
+    connected: bool = True
+    confirmed: bool = True  # named by the agent on its present stream
+    lease: int | None = None
+    draining: bool = False
+    in_flight: set[int] = field(default_factory=set)
+    requests: int = 0
+    ends_at: float | None = None  # when a broken stream ends what is in flight
+
+    @property
+    def open(self) -> bool:
+        return (
+            self.connected
+            and self.lease is not None
+            and not self.draining
+            and bool(self.info.address)
+        )
+
+
+@dataclass(slots=True)
+class _Queue:
+    waiting: dict[int, float] = field(default_factory=dict)  # ticket → when it came
+    target: PodUid | None = None  # the seat that is asked to wake for them
+
+
+_WAKE_COST: dict[SeatState, int] = {
+    SeatState.ACTIVE: 0,
+    SeatState.WAKING: 1,
+    SeatState.STARTING: 2,
+    SeatState.PARKED: 3,
+    SeatState.DRAINING: 4,
+    SeatState.PARKING: 5,
+    SeatState.WAITING: 6,
+    SeatState.FAILED: 7,
+    SeatState.GONE: 8,
+}
+"""Lower is sooner ready. A seat on its way is never abandoned for one that isn't."""
+
+
+class Admission:
+    """Seats, leases and waiting requests of one proxy. Single owner, not thread-safe."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._seats: dict[PodUid, _Seat] = {}
+        self._queues: dict[str, _Queue] = {}
+        self._in_flight: dict[int, _Seat] = {}
+        self._waiting: dict[int, str] = {}
+
+    # --- requests -----------------------------------------------------------------------------
+
+    def arrive(self, ticket: int, model: str, now: float) -> list[Action]:
+        """A request came: Serve or Reject, or it is held (CheckAt)."""
+        best: _Seat | None = None
+        known = False
+        for seat in self._seats.values():
+            if seat.info.model != model:
+                continue
+            known = True
+            if seat.open and (best is None or _load(seat) < _load(best)):
+                best = seat
+        if best is not None:
+            return self._serve(ticket, best, 0.0)
+        if not known:
+            return [Reject(ticket, 404, "model_not_found", self._unknown(model))]
+        return self._hold(ticket, model, now)
+
+    def leave(self, ticket: int, now: float, *, answered: bool = False) -> list[Action]:
+        """The request is over, or its client has gone. Unknown tickets are ignored."""
+        seat = self._in_flight.pop(ticket, None)
+        if seat is not None:
+            seat.in_flight.discard(ticket)
+            seat.requests += answered
+            return [*self._report(seat, urgent=False), *self._if_drained(seat)]
+        model = self._waiting.get(ticket)
+        return self._remove(ticket, model, now) if model is not None else []
+
+    def tick(self, now: float) -> list[Action]:
+        """Refuse what waited too long, and end what a broken stream no longer covers."""
+        actions: list[Action] = []
+        for model in list(self._queues):
+            actions += self._expire(model, now)
+        for seat in list(self._seats.values()):
+            if seat.ends_at is not None and seat.ends_at <= now:
+                seat.ends_at = None
+                actions += _abort(seat, f"The connection to node {seat.info.node} was lost.")
+        return actions
+
+    # --- orders of an agent -------------------------------------------------------------------
+
+    def connected(self, node: NodeName) -> list[Action]:
+        """A new stream: the agent will name its seats and leases anew; repeat our demand."""
+        actions: list[Action] = []
+        for seat in self._of(node):
+            seat.connected, seat.confirmed, seat.lease, seat.draining = True, False, None, False
+            actions += self._report(seat, urgent=True)
+        return actions
+
+    def seat(self, info: SeatInfo, now: float) -> list[Action]:
+        """A seat exists or changed."""
+        seat = self._seats.get(info.uid)
+        if seat is None:
+            seat = self._seats[info.uid] = self._add(info)
+        old, seat.info, seat.confirmed = seat.info.model, info, True
+        actions = self._settle(info.model, now)
+        return actions + (self._settle(old, now) if old != info.model else [])
+
+    def gone(self, uid: PodUid, now: float) -> list[Action]:
+        """A seat is no more. What is in flight there ends by itself, with its connection."""
+        seat = self._seats.pop(uid, None)
+        return self._settle(seat.info.model, now) if seat else []
+
+    def grant(self, uid: PodUid, generation: int, now: float) -> list[Action]:
+        """Requests may go to the seat. Also takes back a drain that is under way."""
+        seat = self._seats.get(uid)
+        if seat is None:
+            return []
+        seat.lease, seat.draining, seat.ends_at = generation, False, None
+        return self._settle(seat.info.model, now)
+
+    def drain(self, uid: PodUid, generation: int, now: float) -> list[Action]:
+        """Start nothing new; Drained follows when nothing is in flight."""
+        seat = self._seats.get(uid)
+        if seat is None or (seat.lease is not None and seat.lease != generation):
+            return []
+        seat.lease, seat.draining, seat.ends_at = generation, True, None
+        return [*self._if_drained(seat), *self._settle(seat.info.model, now)]
+
+    def revoke(self, uid: PodUid, generation: int, now: float) -> list[Action]:
+        """The lease is over: what is in flight is ended. A lease of another generation stays."""
+        seat = self._seats.get(uid)
+        if seat is None or (seat.lease is not None and seat.lease != generation):
+            return []
+        seat.lease, seat.draining = None, False
+        reason = f"The seat of {seat.info.model} had to be given up before the answer was complete."
+        return [*_abort(seat, reason), *self._settle(seat.info.model, now)]
+
+    def disconnected(self, node: NodeName, now: float) -> list[Action]:
+        """The stream broke: nothing new starts, what is in flight has `lease_break` seconds."""
+        ends_at = now + self._limits.lease_break
+        models = []
+        for seat in self._of(node):
+            seat.connected, seat.lease, seat.draining = False, None, False
+            seat.ends_at = ends_at
+            models.append(seat.info.model)
+        actions: list[Action] = [CheckAt(ends_at)] if models else []
+        for model in dict.fromkeys(models):
+            actions += self._settle(model, now)
+        return actions
+
+    def forget_unconfirmed(self, node: NodeName, now: float) -> list[Action]:
+        """Drop seats that the agent did not name again on its new stream."""
+        gone = [seat.info.uid for seat in self._of(node) if seat.connected and not seat.confirmed]
+        return [action for uid in gone for action in self.gone(uid, now)]
+
+    def forget_node(self, node: NodeName, now: float) -> list[Action]:
+        """The node has left the cluster; all its seats are gone."""
+        gone = [seat.info.uid for seat in self._of(node)]
+        return [action for uid in gone for action in self.gone(uid, now)]
+
+    # --- views --------------------------------------------------------------------------------
+
+    def demand(self, uid: PodUid, now: float) -> DemandView | None:
+        """What to tell the agent about a seat; None if the seat is unknown."""
+        seat = self._seats.get(uid)
+        if seat is None:
+            return None
+        waiting = self._waiting_for(seat)
+        oldest = max(0.0, now - next(iter(waiting.values()))) if waiting else 0.0
+        return DemandView(len(seat.in_flight), len(waiting), oldest, seat.requests)
+
+    def is_drained(self, uid: PodUid, generation: int) -> bool:
+        """Whether `Drained` for this lease is still true."""
+        seat = self._seats.get(uid)
+        if seat is None:
+            return True
+        return seat.draining and seat.lease == generation and not seat.in_flight
+
+    def seats(self) -> Iterator[SeatView]:
+        """All seats, by model, node and name."""
+        for seat in sorted(self._seats.values(), key=_order):
+            yield SeatView(
+                seat.info,
+                seat.connected,
+                seat.open,
+                len(seat.in_flight),
+                len(self._waiting_for(seat)),
+            )
+
+    def waiting(self) -> dict[str, int]:
+        """Requests held, by model."""
+        return {model: len(queue.waiting) for model, queue in self._queues.items()}
+
+    def models(self) -> list[str]:
+        """All models that have a seat, whatever its state."""
+        return sorted({seat.info.model for seat in self._seats.values() if seat.info.model})
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _add(self, info: SeatInfo) -> _Seat:
+        """A new seat; what is still in flight on a forgotten one of the same pod counts on."""
+        tickets = {t for t, old in self._in_flight.items() if old.info.uid == info.uid}
+        seat = _Seat(info, in_flight=tickets)
+        self._in_flight.update(dict.fromkeys(tickets, seat))
+        return seat
+
+    def _serve(self, ticket: int, seat: _Seat, held: float) -> list[Action]:
+        if seat.lease is None:
+            raise AssertionError("a seat without a lease was chosen")
+        seat.in_flight.add(ticket)
+        self._in_flight[ticket] = seat
+        return [
+            Serve(ticket, seat.info, seat.lease, held),
+            *self._report(seat, urgent=False),
+        ]
+
+    def _hold(self, ticket: int, model: str, now: float) -> list[Action]:
+        queue = self._queues.setdefault(model, _Queue())
+        if len(queue.waiting) >= self._limits.waiting:
+            reason = f"{len(queue.waiting)} requests wait for {model} already; try again later."
+            return [Reject(ticket, 429, "too_many_waiting", reason)]
+        queue.waiting[ticket] = now
+        self._waiting[ticket] = model
+        return [CheckAt(now + self._limits.wait), *self._aim(model, changed=True)]
+
+    def _remove(self, ticket: int, model: str, now: float) -> list[Action]:
+        del self._waiting[ticket]
+        del self._queues[model].waiting[ticket]
+        return self._settle(model, now, changed=True)
+
+    def _expire(self, model: str, now: float) -> list[Action]:
+        queue = self._queues[model]
+        late = [ticket for ticket, at in queue.waiting.items() if at + self._limits.wait <= now]
+        if not late:
+            return []
+        status, code, reason = self._why_late(model)
+        actions: list[Action] = []
+        for ticket in late:
+            del self._waiting[ticket]
+            del queue.waiting[ticket]
+            actions.append(Reject(ticket, status, code, reason))
+        return actions + self._settle(model, now, changed=True)
+
+    def _why_late(self, model: str) -> tuple[int, str, str]:
+        seats = [seat.info for seat in self._seats.values() if seat.info.model == model]
+        if seats and all(info.state is SeatState.FAILED for info in seats):
+            why = seats[0].reason or "its workload failed"
+            return 503, "seat_failed", f"No seat of {model} can be woken: {why}"
+        states = ", ".join(f"{info.node}/{info.name} is {info.state}" for info in seats)
+        wait, now = f"{self._limits.wait:g}", states or "no seat is left"
+        reason = f"{model} did not wake within {wait} s ({now}); try again later."
+        return 429, "wait_limit", reason
+
+    def _settle(self, model: str, now: float, *, changed: bool = False) -> list[Action]:
+        """After a seat of the model changed: serve who waits, or ask another seat to wake."""
+        queue = self._queues.get(model)
+        if queue is None:
+            return []
+        actions: list[Action] = []
+        while queue.waiting:
+            seat = min((s for s in self._seats_of(model) if s.open), key=_load, default=None)
+            if seat is None:
+                break
+            ticket, came = next(iter(queue.waiting.items()))
+            del queue.waiting[ticket]
+            del self._waiting[ticket]
+            changed = True
+            actions += self._serve(ticket, seat, max(0.0, now - came))
+        actions += self._aim(model, changed=changed)
+        if not queue.waiting:
+            del self._queues[model]
+        return actions
+
+    def _aim(self, model: str, *, changed: bool) -> list[Action]:
+        """Choose which seat carries the waiting requests; report where that changes anything."""
+        queue = self._queues[model]
+        old = self._seats.get(queue.target) if queue.target else None
+        new = self._cheapest(model, old) if queue.waiting else None
+        queue.target = new.info.uid if new else None
+        if old is new:
+            return self._report(new, urgent=len(queue.waiting) == 1) if new and changed else []
+        touched = [seat for seat in (old, new) if seat is not None]
+        return [report for seat in touched for report in self._report(seat, urgent=True)]
+
+    def _cheapest(self, model: str, old: _Seat | None) -> _Seat | None:
+        usable = [
+            seat
+            for seat in self._seats_of(model)
+            if seat.connected and seat.info.state is not SeatState.GONE
+        ]
+        if not usable:
+            return None
+        best = min(usable, key=self._wake_order)
+        if old in usable and _wake_cost(old) <= _wake_cost(best):
+            return old
+        return best
+
+    def _wake_order(self, seat: _Seat) -> tuple[int, int, float, str]:
+        return (
+            _wake_cost(seat),
+            self._rivals(seat),
+            seat.info.last_wake_ms,
+            str(seat.info.uid),
+        )
+
+    def _rivals(self, seat: _Seat) -> int:
+        """Requests on other seats of the same group: they would have to be drained first."""
+        return sum(
+            len(other.in_flight) + len(self._waiting_for(other))
+            for other in self._of(seat.info.node)
+            if other is not seat and other.info.group == seat.info.group
+        )
+
+    def _waiting_for(self, seat: _Seat) -> dict[int, float]:
+        queue = self._queues.get(seat.info.model)
+        return queue.waiting if queue and queue.target == seat.info.uid else {}
+
+    def _if_drained(self, seat: _Seat) -> list[Action]:
+        if not seat.draining or seat.lease is None or seat.in_flight:
+            return []
+        return [Drained(seat.info.node, seat.info.uid, seat.lease)]
+
+    def _report(self, seat: _Seat, *, urgent: bool) -> list[Action]:
+        if self._seats.get(seat.info.uid) is not seat:
+            return []
+        return [Report(seat.info.node, seat.info.uid, urgent)]
+
+    def _of(self, node: NodeName) -> Iterable[_Seat]:
+        return [seat for seat in self._seats.values() if seat.info.node == node]
+
+    def _seats_of(self, model: str) -> Iterable[_Seat]:
+        return [seat for seat in self._seats.values() if seat.info.model == model]
+
+    def _unknown(self, model: str) -> str:
+        known = ", ".join(self.models()) or "none yet"
+        return f"The model {model!r} does not exist here. Known models: {known}."
+
+
+def _load(seat: _Seat) -> tuple[int, str]:
+    return len(seat.in_flight), str(seat.info.uid)
+
+
+def _wake_cost(seat: _Seat) -> int:
+    return _WAKE_COST[seat.info.state]
+
+
+def _order(seat: _Seat) -> tuple[str, str, str]:
+    return seat.info.model, seat.info.node, seat.info.name
+
+
+def _abort(seat: _Seat, reason: str) -> list[Action]:
+    return [Abort(ticket, reason) for ticket in sorted(seat.in_flight)]

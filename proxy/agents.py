@@ -1,0 +1,290 @@
+"""One stream per agent: demand goes up, leases come down, and a broken stream is made anew."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import socket
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from kybernate import keys
+from kybernate.gen import agent_pb2, agent_pb2_grpc
+from kybernate.types import NodeName, PodUid, SeatState
+from proxy.actions import SeatInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kybernate.settings.proxy import ProxySettings
+    from proxy.desk import Desk
+
+log = logging.getLogger(__name__)
+
+PROTOCOL = 1
+PROXY_NAME = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+_CONNECT_LIMIT = 5.0
+_PATIENT_AFTER = 20.0
+_QUICK, _PATIENT = 0.1, 2.0
+_NAMING = 5.0
+"""Seconds in which a restarted agent names its seats again; others are forgotten then."""
+
+
+class Agents:
+    """The streams to all known agents. Use from the event loop's thread only."""
+
+    def __init__(self, desk: Desk, settings: ProxySettings) -> None:
+        self._desk = desk
+        self._settings = settings
+        self._links: dict[NodeName, AgentLink] = {}
+        self._stopping: set[asyncio.Task[None]] = set()
+
+    def set(self, node: str, address: str) -> None:
+        """The node's agent is at this address (`host:port`)."""
+        name = NodeName(node)
+        old = self._links.get(name)
+        if old is not None and old.address == address:
+            return
+        if old is not None:
+            self._stop(old)
+        link = self._links[name] = AgentLink(name, address, self._desk, self._settings)
+        self._desk.links[name] = link
+        link.start()
+
+    def remove(self, node: str) -> None:
+        """The node has left the cluster."""
+        link = self._links.pop(NodeName(node), None)
+        if link is None:
+            return
+        self._stop(link)
+        self._desk.links.pop(link.node, None)
+        self._desk.apply(self._desk.admission.forget_node(link.node, self._desk.now))
+
+    def on_node(self, kind: str, item: Mapping[str, Any]) -> None:
+        """An event of the GPUNode watch."""
+        name = str(item["metadata"]["name"])
+        address = str(((item.get("status") or {}).get("agent") or {}).get("address") or "")
+        if kind == "DELETED":
+            self.remove(name)
+        elif address:
+            self.set(name, address)
+
+    def not_ready(self) -> str | None:
+        """A sentence if there are agents and none is connected."""
+        if self._links and not any(link.connected for link in self._links.values()):
+            return f"none of the {len(self._links)} agents is connected"
+        return None
+
+    async def stop(self) -> None:
+        """End all streams."""
+        for link in self._links.values():
+            self._stop(link)
+        self._links.clear()
+        await asyncio.gather(*self._stopping)
+
+    def _stop(self, link: AgentLink) -> None:
+        task = asyncio.ensure_future(link.stop())
+        self._stopping.add(task)
+        task.add_done_callback(self._stopping.discard)
+
+
+class AgentLink:
+    """The stream to one agent. Satisfies `proxy.desk.Link`."""
+
+    def __init__(self, node: NodeName, address: str, desk: Desk, settings: ProxySettings) -> None:
+        self.node = node
+        self.address = address
+        self.connected = False
+        self._desk = desk
+        self._settings = settings
+        self._dirty: dict[PodUid, None] = {}
+        self._drained: dict[PodUid, int] = {}
+        self._wake = asyncio.Event()
+        self._later: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Connect, and keep connected."""
+        self._task = asyncio.create_task(self._run(), name=f"agent {self.node}")
+
+    async def stop(self) -> None:
+        """End the stream; leases of this agent are over."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    def report(self, uid: PodUid, *, urgent: bool) -> None:
+        """The seat's demand changed. What is not urgent is sent together, a little later."""
+        if not self.connected:
+            return
+        self._dirty[uid] = None
+        if urgent:
+            self._wake.set()
+        elif self._later is None:
+            loop = asyncio.get_running_loop()
+            self._later = loop.call_later(self._settings.report_interval_s, self._flush)
+
+    def drained(self, uid: PodUid, generation: int) -> None:
+        """Nothing is in flight on this lease any more."""
+        if self.connected:
+            self._drained[uid] = generation
+            self._dirty[uid] = None
+            self._wake.set()
+
+    def _flush(self) -> None:
+        self._later = None
+        self._wake.set()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        down_since, told = loop.time(), False
+        while True:
+            try:
+                await self._session()
+                reason = "the agent ended the stream"
+            except (grpc.aio.AioRpcError, TimeoutError, OSError) as error:
+                reason = _reason(error)
+            finally:
+                was, self.connected = self.connected, False
+                if was:
+                    self._desk.apply(self._desk.admission.disconnected(self.node, self._desk.now))
+            if was or not told:
+                log.warning("agent %s at %s: %s; trying again", self.node, self.address, reason)
+                told = True
+            down_since = loop.time() if was else down_since
+            patient = loop.time() - down_since > _PATIENT_AFTER
+            await asyncio.sleep(_PATIENT if patient else _QUICK)
+
+    async def _session(self) -> None:
+        async with self._channel() as channel:
+            async with asyncio.timeout(_CONNECT_LIMIT):
+                await channel.channel_ready()
+                call = agent_pb2_grpc.NodeAgentStub(channel).Serve()  # type: ignore[no-untyped-call]
+                hello = agent_pb2.Hello(proxy=PROXY_NAME, version=PROTOCOL)
+                await call.write(agent_pb2.ProxyReport(hello=hello))
+            self._begin()
+            writer = asyncio.create_task(self._write(call))
+            naming = asyncio.get_running_loop().call_later(_NAMING, self._forget)
+            try:
+                while (order := await call.read()) is not grpc.aio.EOF:
+                    self._obey(order)
+            finally:
+                naming.cancel()
+                writer.cancel()
+                call.cancel()
+
+    def _begin(self) -> None:
+        log.info("agent %s at %s: connected", self.node, self.address)
+        self._dirty.clear()
+        self._drained.clear()
+        self.connected = True
+        self._desk.apply(self._desk.admission.connected(self.node))
+
+    def _forget(self) -> None:
+        self._desk.apply(self._desk.admission.forget_unconfirmed(self.node, self._desk.now))
+
+    def _obey(self, order: agent_pb2.AgentOrder) -> None:
+        desk, now = self._desk, self._desk.now
+        admission = desk.admission
+        match order.WhichOneof("kind"):
+            case "seat":
+                desk.apply(admission.seat(seat_info(self.node, order.seat), now))
+            case "gone":
+                desk.seat_gone(PodUid(order.gone.uid))
+            case "grant":
+                uid, generation = _lease(order.grant)
+                self._drained.pop(uid, None)
+                desk.apply(admission.grant(uid, generation, now))
+            case "drain":
+                desk.apply(admission.drain(*_lease(order.drain), now))
+            case "revoke":
+                desk.apply(admission.revoke(*_lease(order.revoke), now))
+            case _:
+                log.warning("agent %s: an order of an unknown kind; is it newer?", self.node)
+
+    async def _write(self, call: Any) -> None:
+        # A failed write means a broken stream: the reader sees it too, and ends the session.
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                while self._dirty:
+                    uid = next(iter(self._dirty))
+                    del self._dirty[uid]
+                    for report in self._reports(uid):
+                        await call.write(report)
+
+    def _reports(self, uid: PodUid) -> list[agent_pb2.ProxyReport]:
+        reports = []
+        demand = self._desk.admission.demand(uid, self._desk.now)
+        if demand is not None:
+            reports.append(
+                agent_pb2.ProxyReport(
+                    demand=agent_pb2.Demand(
+                        uid=uid,
+                        in_flight=demand.in_flight,
+                        waiting=demand.waiting,
+                        oldest_wait_seconds=demand.oldest_wait,
+                        requests=demand.requests,
+                    )
+                )
+            )
+        generation = self._drained.pop(uid, None)
+        if generation is not None and self._desk.admission.is_drained(uid, generation):
+            lease = agent_pb2.Drained(uid=uid, generation=generation)
+            reports.append(agent_pb2.ProxyReport(drained=lease))
+        return reports
+
+    def _channel(self) -> Any:
+        tls = self._settings.tls_dir
+        credentials = grpc.ssl_channel_credentials(
+            root_certificates=(tls / "ca.crt").read_bytes(),
+            private_key=(tls / "proxy.key").read_bytes(),
+            certificate_chain=(tls / "proxy.crt").read_bytes(),
+        )
+        ping = int(self._settings.agent_ping_s * 1000)
+        options = [
+            ("grpc.ssl_target_name_override", keys.agent_server_name(self.node)),
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.enable_http_proxy", 0),
+            ("grpc.keepalive_time_ms", ping),
+            ("grpc.keepalive_timeout_ms", 5000),
+        ]
+        return grpc.aio.secure_channel(self.address, credentials, options=options)
+
+
+def seat_info(node: NodeName, seat: agent_pb2.Seat) -> SeatInfo:
+    """A seat as the agent describes it, as the proxy's decisions need it."""
+    try:
+        state = SeatState(seat.state)
+    except ValueError:
+        log.warning("agent %s: seat %s is %r, which is unknown here", node, seat.name, seat.state)
+        state = SeatState.WAITING
+    return SeatInfo(
+        uid=PodUid(seat.uid),
+        node=node,
+        name=seat.name,
+        group=seat.group,
+        pod=f"{seat.namespace}/{seat.pod}",
+        model=seat.model,
+        state=state,
+        address=seat.address,
+        reason=seat.reason,
+        last_wake_ms=seat.last_wake_ms,
+    )
+
+
+def _lease(lease: agent_pb2.Lease) -> tuple[PodUid, int]:
+    return PodUid(lease.uid), lease.generation
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, grpc.aio.AioRpcError):
+        return f"{error.code().name}: {error.details()}"
+    return str(error) or "no connection within its deadline"

@@ -1,0 +1,195 @@
+"""The HTTP side: routes, and the life of one request."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import secrets
+import time
+from typing import TYPE_CHECKING
+
+import orjson
+from aiohttp import web
+from prometheus_client.exposition import choose_encoder
+
+from proxy.openai import ApiError, model_list, model_of
+from proxy.upstream import REQUEST_ID, Exchange
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kybernate.settings.proxy import ProxySettings
+    from proxy.desk import Desk, Flight
+    from proxy.metrics import Metrics
+    from proxy.upstream import Pools
+
+log = logging.getLogger(__name__)
+
+_CLIENT_LEFT = 499
+_SAFE_ID = re.compile(r"[\w.:/+=@-]{1,128}", re.ASCII)
+
+
+class Front:
+    """The proxy's HTTP handlers."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        pools: Pools,
+        metrics: Metrics,
+        settings: ProxySettings,
+        not_ready: Callable[[], str | None],
+    ) -> None:
+        """`not_ready` returns a sentence while requests can't be served, else None."""
+        self._desk = desk
+        self._pools = pools
+        self._metrics = metrics
+        self._settings = settings
+        self._not_ready = not_ready
+        self._created = int(time.time())
+
+    def application(self) -> web.Application:
+        """The application to serve; run it with handler cancellation on."""
+        app = web.Application(client_max_size=self._settings.max_body_bytes)
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/v1/models/{model:.+}", self._model)
+        app.router.add_post("/v1/{path:.+}", self._serve)
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
+        app.router.add_get("/metrics", self._scrape)
+        app.router.add_route("*", "/{path:.*}", self._elsewhere)
+        return app
+
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
+        visit = _Visit(request, self._desk.now)
+        try:
+            response = await self._answer(visit)
+            visit.status = response.status
+        except ApiError as error:
+            visit.status = error.status
+            response = await visit.refuse(error, self._settings.retry_after_s)
+        finally:
+            self._account(visit)
+        return response
+
+    async def _answer(self, visit: _Visit) -> web.StreamResponse:
+        body = await self._body(visit.request)
+        model = model_of(body)
+        flight = await self._admit(visit, model)
+        visit.seat, visit.held = flight.serve.seat.name, flight.serve.held
+        visit.exchange = Exchange(visit.request, body, visit.request_id)
+        async with flight:
+            return await visit.exchange.run(flight, self._pools, self._settings.connect_limit_s)
+
+    async def _admit(self, visit: _Visit, model: str) -> Flight:
+        try:
+            flight = await self._desk.admit(model)
+        except ApiError as error:
+            # Only names that exist become labels of metrics.
+            visit.model = "" if error.status == 404 else model
+            raise
+        visit.model = model
+        return flight
+
+    async def _body(self, request: web.Request) -> bytes:
+        limit = self._settings.max_body_bytes
+        message = f"The body is larger than {limit} bytes."
+        if (request.content_length or 0) > limit:
+            raise ApiError(413, "body_too_large", message)
+        try:
+            return await request.read()
+        except web.HTTPRequestEntityTooLarge as error:
+            raise ApiError(413, "body_too_large", message) from error
+
+    def _account(self, visit: _Visit) -> None:
+        total = self._desk.now - visit.started
+        self._metrics.count(visit.model, visit.status, visit.held, total)
+        log.info(
+            "%s %s model=%s seat=%s status=%d held_ms=%.1f total_ms=%.1f",
+            visit.request_id,
+            visit.request.path,
+            visit.model or "-",
+            visit.seat or "-",
+            visit.status,
+            visit.held * 1000,
+            total * 1000,
+        )
+
+    async def _models(self, _: web.Request) -> web.Response:
+        return _json(model_list(self._desk.admission.seats(), self._created))
+
+    async def _model(self, request: web.Request) -> web.Response:
+        name = request.match_info["model"]
+        listed = model_list(self._desk.admission.seats(), self._created)
+        for entry in listed["data"]:
+            if entry["id"] == name:
+                return _json(entry)
+        known = ", ".join(self._desk.admission.models()) or "none yet"
+        message = f"The model {name!r} does not exist here. Known models: {known}."
+        return _error(ApiError(404, "model_not_found", message))
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        reason = self._not_ready()
+        return web.Response(status=503 if reason else 200, text=f"{reason or 'ok'}\n")
+
+    async def _scrape(self, request: web.Request) -> web.Response:
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        body = encode(self._metrics.registry)
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+    async def _elsewhere(self, request: web.Request) -> web.Response:
+        message = (
+            f"There is no {request.method} {request.path} here: POST to /v1/chat/completions, "
+            "/v1/completions or /v1/embeddings, or GET /v1/models."
+        )
+        return _error(ApiError(404, "unknown_url", message))
+
+
+class _Visit:
+    """What is known of one request, for its answer and its log line."""
+
+    def __init__(self, request: web.Request, started: float) -> None:
+        given = request.headers.get(REQUEST_ID, "")
+        self.request = request
+        self.request_id = given if _SAFE_ID.fullmatch(given) else f"req-{secrets.token_hex(8)}"
+        self.started = started
+        self.model = ""
+        self.seat = ""
+        self.held = 0.0
+        self.status = _CLIENT_LEFT
+        self.exchange: Exchange | None = None
+
+    async def refuse(self, error: ApiError, retry_after: int) -> web.StreamResponse:
+        """Answer with the error, or if the answer has begun, end it so that the client notices."""
+        begun = self.exchange.response if self.exchange else None
+        if begun is None:
+            response = _error(error)
+            response.headers[REQUEST_ID] = self.request_id
+            if error.status in (429, 503):
+                response.headers["Retry-After"] = str(retry_after)
+            return response
+        if begun.prepared and begun.content_type == "text/event-stream":
+            await _last_event(begun, error)
+        if self.request.transport is not None:
+            self.request.transport.close()
+        return begun
+
+
+async def _last_event(response: web.StreamResponse, error: ApiError) -> None:
+    try:
+        async with asyncio.timeout(1.0):
+            await response.write(b"data: " + error.body() + b"\n\n")
+    except (ConnectionError, TimeoutError):
+        log.debug("the client left before it could be told")
+
+
+def _json(data: object) -> web.Response:
+    return web.Response(body=orjson.dumps(data), content_type="application/json")
+
+
+def _error(error: ApiError) -> web.Response:
+    return web.Response(status=error.status, body=error.body(), content_type="application/json")

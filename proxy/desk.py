@@ -1,0 +1,176 @@
+"""The one owner of the proxy's decisions: feeds events to `Admission` and carries out its actions.
+
+Everything here runs on the event loop's thread; nothing awaits between a decision and its effect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import TYPE_CHECKING, Protocol, Self
+
+from proxy.actions import Abort, CheckAt, Drained, Reject, Report, Serve
+from proxy.openai import ApiError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+
+    from kybernate.types import NodeName, PodUid
+    from proxy.actions import Action
+    from proxy.admission import Admission
+
+
+class Link(Protocol):
+    """Carries demand to one agent."""
+
+    def report(self, uid: PodUid, *, urgent: bool) -> None:
+        """The seat's demand changed."""
+
+    def drained(self, uid: PodUid, generation: int) -> None:
+        """Nothing is in flight on this lease any more."""
+
+
+class Connections(Protocol):
+    """Kept connections to seats."""
+
+    def drop(self, uid: PodUid) -> None:
+        """Close all connections to this seat; none is in use."""
+
+
+class Flight:
+    """One request in flight: an async context that ends early if the lease does.
+
+    Leaving the context says that the request is over. Raises ApiError (503) if it was aborted.
+    """
+
+    def __init__(self, serve: Serve, desk: Desk) -> None:
+        self.serve = serve
+        self.answered = False
+        """Set it once the whole answer was passed on."""
+        self._desk = desk
+        self._aborted: str | None = None
+        self._scope: asyncio.Timeout | None = None
+
+    def abort(self, reason: str) -> None:
+        """End the request now; the sentence goes to the client."""
+        self._aborted = reason
+        if self._scope is not None:
+            self._scope.reschedule(asyncio.get_running_loop().time())
+
+    async def __aenter__(self) -> Self:
+        self._scope = asyncio.timeout(None)
+        await self._scope.__aenter__()
+        if self._aborted is not None:
+            self.abort(self._aborted)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        scope, self._scope = self._scope, None
+        try:
+            if scope is not None:
+                await scope.__aexit__(kind, error, trace)
+        except TimeoutError as timeout:
+            raise ApiError(503, "seat_revoked", self._aborted or "The seat was lost.") from timeout
+        finally:
+            self._desk.leave(self.serve.ticket, answered=self.answered)
+
+
+class Desk:
+    """Admits requests, one `Flight` each, and obeys agents."""
+
+    def __init__(self, admission: Admission, connections: Connections) -> None:
+        self.admission = admission
+        self.links: dict[NodeName, Link] = {}
+        self._connections = connections
+        self._held: dict[int, asyncio.Future[Flight]] = {}
+        self._flights: dict[int, Flight] = {}
+        self._tickets = itertools.count(1)
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def now(self) -> float:
+        """The time that decisions are made with (s, monotonic)."""
+        return self._loop.time()
+
+    async def admit(self, model: str) -> Flight:
+        """Wait for a seat of the model. Raises ApiError if the request is refused."""
+        ticket = next(self._tickets)
+        actions = self.admission.arrive(ticket, model, self.now)
+        first, rest = actions[0], actions[1:]
+        if isinstance(first, Serve):
+            flight = self._fly(first)
+            self.apply(rest)
+            return flight
+        if isinstance(first, Reject):
+            raise ApiError(first.status, first.code, first.reason)
+        held: asyncio.Future[Flight] = self._loop.create_future()
+        self._held[ticket] = held
+        self.apply(actions)
+        try:
+            return await held
+        except asyncio.CancelledError:
+            self.leave(ticket)
+            raise
+        finally:
+            self._held.pop(ticket, None)
+
+    def leave(self, ticket: int, *, answered: bool = False) -> None:
+        """The request is over, or its client has gone."""
+        flight = self._flights.pop(ticket, None)
+        self.apply(self.admission.leave(ticket, self.now, answered=answered))
+        if flight is not None:
+            self._drop_if_gone(flight.serve.seat.uid)
+
+    def seat_gone(self, uid: PodUid) -> None:
+        """An agent says that a seat is no more."""
+        self.apply(self.admission.gone(uid, self.now))
+        self._drop_if_gone(uid)
+
+    def apply(self, actions: Iterable[Action]) -> None:
+        """Carry out what was decided, in order."""
+        for action in actions:
+            match action:
+                case Report(node, uid, urgent):
+                    if link := self.links.get(node):
+                        link.report(uid, urgent=urgent)
+                case CheckAt(at):
+                    self._loop.call_at(at, self._tick, at)
+                case Drained(node, uid, generation):
+                    self._connections.drop(uid)
+                    if link := self.links.get(node):
+                        link.drained(uid, generation)
+                case Serve() | Reject() | Abort():
+                    self._tell(action)
+
+    def _tell(self, action: Serve | Reject | Abort) -> None:
+        if isinstance(action, Abort):
+            if flight := self._flights.get(action.ticket):
+                flight.abort(action.reason)
+            return
+        held = self._held.get(action.ticket)
+        if isinstance(action, Serve):
+            flight = self._fly(action)
+            if held is not None and not held.done():
+                held.set_result(flight)
+        elif held is not None and not held.done():
+            held.set_exception(ApiError(action.status, action.code, action.reason))
+
+    def _fly(self, serve: Serve) -> Flight:
+        flight = self._flights[serve.ticket] = Flight(serve, self)
+        return flight
+
+    def _tick(self, at: float) -> None:
+        # A timer may run a clock tick early.
+        self.apply(self.admission.tick(max(at, self.now)))
+
+    def _drop_if_gone(self, uid: PodUid) -> None:
+        if self.admission.demand(uid, self.now) is None and not any(
+            flight.serve.seat.uid == uid for flight in self._flights.values()
+        ):
+            self._connections.drop(uid)

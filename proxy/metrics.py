@@ -1,0 +1,79 @@
+"""The proxy's metrics. What can be counted now is read at the scrape, not kept twice."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from proxy.admission import Admission
+
+_HELD = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+_ANSWER = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+
+
+class Metrics:
+    """Counters and times of answered requests; durations in seconds."""
+
+    def __init__(self, admission: Admission) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "kyb_proxy_requests",
+            "Requests answered, by model and HTTP status (499: the client left).",
+            ["model", "status"],
+            registry=self.registry,
+        )
+        self.held = Histogram(
+            "kyb_proxy_held_seconds",
+            "How long requests were held for their seat, of those that were.",
+            ["model"],
+            buckets=_HELD,
+            registry=self.registry,
+        )
+        self.answer = Histogram(
+            "kyb_proxy_answer_seconds",
+            "From a request's arrival to the end of its answer.",
+            ["model"],
+            buckets=_ANSWER,
+            registry=self.registry,
+        )
+        self.registry.register(_Now(admission))
+        ProcessCollector(registry=self.registry)
+
+    def count(self, model: str, status: int, held: float, total: float) -> None:
+        """A request is over. `model` is empty for one that no seat serves."""
+        self.requests.labels(model, str(status)).inc()
+        if not model:
+            return
+        self.answer.labels(model).observe(total)
+        if held:
+            self.held.labels(model).observe(held)
+
+
+class _Now(Collector):
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        waiting = GaugeMetricFamily(
+            "kyb_proxy_waiting_requests", "Requests held, by model.", labels=["model"]
+        )
+        for model, number in self._admission.waiting().items():
+            waiting.add_metric([model], number)
+        labels = ["model", "node", "seat"]
+        in_flight = GaugeMetricFamily(
+            "kyb_proxy_in_flight_requests", "Requests in flight, by seat.", labels=labels
+        )
+        granted = GaugeMetricFamily(
+            "kyb_proxy_seat_granted", "Whether the seat may be sent requests.", labels=labels
+        )
+        for seat in self._admission.seats():
+            values = [seat.info.model, seat.info.node, seat.info.name]
+            in_flight.add_metric(values, seat.in_flight)
+            granted.add_metric(values, seat.granted)
+        return waiting, in_flight, granted

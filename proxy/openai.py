@@ -1,0 +1,87 @@
+"""OpenAI's shapes: the model that a request names, the list of models, and errors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from kybernate.errors import KybernateError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from proxy.actions import SeatView
+
+_KINDS = {429: "rate_limit_error"}
+
+
+class ApiError(KybernateError):
+    """An answer other than the model's. `status` is HTTP's, `code` a word for programs."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+
+    def body(self) -> bytes:
+        """The error as OpenAI's clients expect it."""
+        kind = "server_error" if self.status >= 500 else "invalid_request_error"
+        error = {
+            "message": self.message,
+            "type": _KINDS.get(self.status, kind),
+            "param": "model" if self.code == "model_not_found" else None,
+            "code": self.code,
+        }
+        return orjson.dumps({"error": error})
+
+
+def model_of(body: bytes) -> str:
+    """The model that the request's JSON names. Raises ApiError (400) saying what is wrong."""
+    try:
+        data = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise ApiError(400, "invalid_json", f"The body isn't JSON: {error}.") from error
+    model = data.get("model") if isinstance(data, dict) else None
+    if not isinstance(model, str) or not model:
+        raise ApiError(400, "model_missing", 'Name a model: {"model": "…"} as a JSON string.')
+    return model
+
+
+def model_list(seats: Iterable[SeatView], created: int) -> dict[str, Any]:
+    """The answer to GET /v1/models. `created` in seconds of the epoch."""
+    models: dict[str, dict[str, Any]] = {}
+    for seat in seats:
+        if not seat.info.model:
+            continue
+        entry = models.setdefault(seat.info.model, _model(seat.info.model, created))
+        entry["kyb"]["seats"].append(_seat(seat))
+    return {"object": "list", "data": list(models.values())}
+
+
+def _model(name: str, created: int) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": created,
+        "owned_by": "kybernate",
+        "kyb": {"seats": []},
+    }
+
+
+def _seat(seat: SeatView) -> dict[str, Any]:
+    info = seat.info
+    return {
+        "node": info.node,
+        "group": info.group,
+        "seat": info.name,
+        "pod": info.pod,
+        "state": info.state.value,
+        "reason": info.reason,
+        "connected": seat.connected,
+        "granted": seat.granted,
+        "in_flight": seat.in_flight,
+        "waiting": seat.waiting,
+        "last_wake_ms": info.last_wake_ms,
+    }

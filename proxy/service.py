@@ -1,0 +1,94 @@
+"""The proxy's parts, wired: HTTP in front, agents behind, the watch that finds them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from kybernate import keys
+from kybernate.adapters.k8s import Api, Watcher
+from kybernate.errors import ConfigError
+from proxy.actions import Limits
+from proxy.admission import Admission
+from proxy.agents import Agents
+from proxy.app import Front
+from proxy.desk import Desk
+from proxy.metrics import Metrics
+from proxy.upstream import Pools
+
+if TYPE_CHECKING:
+    from kybernate.settings.proxy import ProxySettings
+
+log = logging.getLogger(__name__)
+
+
+class Service:
+    """One proxy. Create it on a running event loop."""
+
+    def __init__(self, settings: ProxySettings) -> None:
+        self.port = 0
+        """Where it listens, once started."""
+        self._settings = settings
+        self._stopping = False
+        self._pools = Pools(settings)
+        limits = Limits(
+            settings.wait_limit_s, settings.max_waiting_per_model, settings.lease_break_s
+        )
+        self._admission = Admission(limits)
+        self._desk = Desk(self._admission, self._pools)
+        self._agents = Agents(self._desk, settings)
+        self._watcher: Watcher | None = None
+        front = Front(self._desk, self._pools, Metrics(self._admission), settings, self.not_ready)
+        self._runner = web.AppRunner(
+            front.application(),
+            handler_cancellation=True,
+            access_log=None,
+            shutdown_timeout=settings.shutdown_limit_s,
+        )
+
+    async def start(self) -> None:
+        """Connect to agents and listen. Raises ConfigError if a setting can't be used."""
+        for name in ("ca.crt", "proxy.crt", "proxy.key"):
+            if not (self._settings.tls_dir / name).is_file():
+                raise ConfigError("tls_dir", f"{self._settings.tls_dir}/{name} doesn't exist")
+        self._find_agents()
+        await self._runner.setup()
+        host, port = self._settings.host_port
+        site = web.TCPSite(self._runner, host, port)
+        await site.start()
+        self.port = self._runner.addresses[0][1]
+        log.info("listening on %s:%d", host, self.port)
+
+    async def stop(self) -> None:
+        """Accept nothing new, let requests finish, then end the streams."""
+        self._stopping = True
+        await self._runner.cleanup()
+        if self._watcher is not None:
+            await asyncio.to_thread(self._watcher.stop)
+        await self._agents.stop()
+        await self._pools.close()
+
+    def not_ready(self) -> str | None:
+        """Why requests can't be served now, or None."""
+        if self._stopping:
+            return "shutting down"
+        if self._watcher is not None and not self._watcher.synced.is_set():
+            return self._watcher.last_error or "the GPUNodes are not listed yet"
+        return self._agents.not_ready()
+
+    def _find_agents(self) -> None:
+        for node, address in self._settings.agents.items():
+            self._agents.set(node, address)
+        if self._settings.agents:
+            return
+        loop = asyncio.get_running_loop()
+
+        def on_event(kind: str, item: dict[str, Any]) -> None:
+            loop.call_soon_threadsafe(self._agents.on_node, kind, item)
+
+        api = Api(self._settings.kubeconfig, "kyb-proxy")
+        self._watcher = Watcher(api, keys.GPU_NODES_PATH, {}, on_event, "gpunodes")
+        self._watcher.start()
