@@ -1,0 +1,31 @@
+"""Prometheus metrics of the agent."""
+
+from __future__ import annotations
+
+from prometheus_client import Counter, Gauge, Histogram
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+
+STEP_SECONDS = Histogram(
+    "kyb_agent_step_seconds",
+    "Seconds that a phase of parking or waking took.",
+    ["operation", "phase"],
+    buckets=_SECONDS,
+)
+WAIT_SECONDS = Histogram(
+    "kyb_agent_wake_wait_seconds",
+    "Seconds from the first waiting request to the grant of its seat.",
+    buckets=_SECONDS,
+)
+SWAPS = Counter("kyb_agent_swaps_total", "Seats woken.", ["group"])
+FAILURES = Counter("kyb_agent_failures_total", "Steps that failed.", ["operation"])
+SEATS = Gauge("kyb_agent_seats", "Seats by state.", ["state"])
+LOOP_SECONDS = Histogram(
+    "kyb_agent_decide_seconds", "Seconds that one swap decision took.", buckets=_SECONDS
+)
+
+
+def observe(operation: str, phases: dict[str, float]) -> None:
+    """Note the seconds of each phase of one operation."""
+    for phase, seconds in phases.items():
+        STEP_SECONDS.labels(operation, phase).observe(seconds)

@@ -1,0 +1,124 @@
+"""What the agent reads from pods of its node, and a cache of them fed by a watch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from kybernate import keys
+from kybernate.core.quantity import parse_quantity
+from kybernate.types import GroupName, PodRef, PodUid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """A managed pod, as far as the agent cares. `assigned_at` in wall-clock seconds.
+
+    `group` is None if the pod never passed the extender. `over` says that it has ended for
+    good: its phase is Succeeded or Failed.
+    """
+
+    ref: PodRef
+    resource: str
+    container: str
+    group: GroupName | None
+    assigned_at: float
+    seat: str | None
+    model: str
+    vram: int | None
+    image: str
+    port: int | None
+    has_args: bool
+    ip: str
+    deleting: bool
+    over: bool
+
+
+def read_pod(pod: Mapping[str, Any]) -> PodFacts | None:
+    """The facts, or None if no container of the pod asks for a seat.
+
+    Raises RefusedError if kyb.ai/vram isn't a quantity.
+    """
+    meta, spec, status = pod["metadata"], pod.get("spec", {}), pod.get("status", {})
+    found = _seat_container(spec.get("containers") or ())
+    if found is None:
+        return None
+    container, resource = found
+    notes = meta.get("annotations") or {}
+    vram = notes.get(keys.VRAM)
+    ports = container.get("ports") or ()
+    return PodFacts(
+        ref=PodRef(meta["namespace"], meta["name"], PodUid(meta["uid"])),
+        resource=resource,
+        container=container["name"],
+        group=GroupName(notes[keys.ASSIGNED_GROUP]) if notes.get(keys.ASSIGNED_GROUP) else None,
+        assigned_at=_seconds(notes.get(keys.ASSIGNED_AT) or meta.get("creationTimestamp")),
+        seat=notes.get(keys.SEAT),
+        model=notes.get(keys.MODEL) or "",
+        vram=parse_quantity(vram, keys.VRAM) if vram else None,
+        image=container.get("image", ""),
+        port=ports[0].get("containerPort") if ports else None,
+        has_args=bool(container.get("args")),
+        ip=status.get("podIP") or "",
+        deleting=bool(meta.get("deletionTimestamp")),
+        over=status.get("phase") in ("Succeeded", "Failed"),
+    )
+
+
+class PodCache:
+    """The node's managed pods by UID. Fed on the loop; `on_change` hears of each one."""
+
+    def __init__(
+        self, on_change: Callable[[PodFacts], None], on_gone: Callable[[PodUid], None]
+    ) -> None:
+        self._pods: dict[PodUid, PodFacts] = {}
+        self._on_change = on_change
+        self._on_gone = on_gone
+
+    def event(self, kind: str, pod: Mapping[str, Any]) -> None:
+        """An event of the watch: ADDED, MODIFIED or DELETED."""
+        uid = PodUid(pod["metadata"]["uid"])
+        if kind == "DELETED":
+            self._pods.pop(uid, None)
+            self._on_gone(uid)
+            return
+        facts = read_pod(pod)
+        if facts is not None:
+            self._pods[uid] = facts
+            self._on_change(facts)
+
+    def named(self, namespace: str, name: str) -> PodFacts | None:
+        """The pod of this name that isn't being deleted, as the watch last showed it."""
+        for facts in self._pods.values():
+            named = facts.ref.namespace == namespace and facts.ref.name == name
+            if named and not facts.deleting:
+                return facts
+        return None
+
+    def bound(self, resource: str) -> list[PodFacts]:
+        """Live pods with a group and this resource, oldest bind first."""
+        live = (p for p in self._pods.values() if not (p.deleting or p.over))
+        wanted = (p for p in live if p.resource == resource and p.group is not None)
+        return sorted(wanted, key=lambda p: (p.assigned_at, p.ref.uid))
+
+    def uids(self) -> frozenset[PodUid]:
+        """UIDs of all pods in the cache."""
+        return frozenset(self._pods)
+
+
+def _seat_container(
+    containers: Iterable[Mapping[str, Any]],
+) -> tuple[Mapping[str, Any], str] | None:
+    for container in containers:
+        for resource in (container.get("resources") or {}).get("limits") or {}:
+            if keys.seat_resource_size(resource):
+                return container, resource
+    return None
+
+
+def _seconds(stamp: str | None) -> float:
+    return datetime.fromisoformat(stamp).timestamp() if stamp else 0.0

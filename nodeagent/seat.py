@@ -1,0 +1,199 @@
+"""A seat as the agent's loop holds it, and its form in the journal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kybernate.core.swap import SeatView
+from kybernate.types import GpuUuid, GroupName, PodRef, PodUid, SeatName, SeatState
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Mapping
+
+    from kybernate.ports import GateHello
+
+
+_PLAIN = (
+    "reason",
+    "generation",
+    "lease",
+    "address",
+    "pod_ip",
+    "handle",
+    "active_since",
+    "active_seconds",
+    "wakes",
+    "last_wake_ms",
+    "requests",
+    "started_once",
+    "image_mode",
+)
+"""Fields that go into the journal as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process, named exactly: PID and start time in clock ticks since boot."""
+
+    pid: int
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class SeatIdentity:
+    """What never changes about a seat. `vram` in bytes per GPU, None for the whole GPU.
+
+    `device_id` is the kubelet's token; `port` the first containerPort; `has_args` whether the
+    pod names arguments (then the image's CMD is not used).
+    """
+
+    pod: PodRef
+    container: str
+    resource: str
+    device_id: str
+    name: SeatName
+    group: GroupName
+    gpus: tuple[GpuUuid, ...]
+    vram: int | None
+    model: str
+    image: str
+    port: int | None = None
+    has_args: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """One seat. Owned by the loop: nothing else writes to it.
+
+    Times: `since` is wall-clock seconds, all others are of the loop's monotonic clock.
+    `generation` counts starts of the command, `lease` the times that it was granted to proxies.
+    `held` is bytes per GPU that its processes held when it was last parked.
+    """
+
+    identity: SeatIdentity
+    bound_at: float
+    since: float
+    state: SeatState = SeatState.WAITING
+    reason: str = ""
+    generation: int = 0
+    lease: int = 0
+    address: str = ""
+    pod_ip: str = ""
+    init: Process | None = None
+    tree: Process | None = None
+    handle: str = ""
+    cuda: tuple[Process, ...] = ()
+    held: Mapping[GpuUuid, int] = field(default_factory=dict)
+    active_since: float | None = None
+    active_seconds: float = 0.0
+    wakes: int = 0
+    last_wake_ms: float = 0.0
+    requests: int = 0
+    started_once: bool = False
+    # Known only while this agent runs.
+    connected: bool = False
+    ending: bool = False
+    deleted: bool = False
+    image_mode: bool = False
+    next_hello: GateHello | None = None
+    in_flight: int = 0
+    waiting: int = 0
+    waiting_since: float | None = None
+    idle_since: float | None = None
+    drain_since: float | None = None
+    not_before: float = 0.0
+    wake_began: float | None = None
+    work: asyncio.Task[None] | None = None
+    watch: asyncio.Task[None] | None = None
+
+    @property
+    def uid(self) -> PodUid:
+        """The pod's UID, the seat's key everywhere."""
+        return self.identity.pod.uid
+
+    def __str__(self) -> str:
+        return f"{self.identity.name} ({self.identity.pod})"
+
+    def view(self, *, drained: bool) -> SeatView:
+        """What the swap decision sees. A seat that is ending asks for nothing."""
+        return SeatView(
+            uid=self.uid,
+            name=self.identity.name,
+            group=self.identity.group,
+            gpus=frozenset(self.identity.gpus),
+            vram=self.identity.vram,
+            state=self.state,
+            bound_at=self.bound_at,
+            active_since=self.active_since,
+            idle_since=self.idle_since,
+            in_flight=self.in_flight,
+            waiting=0 if self.ending else self.waiting,
+            waiting_since=self.waiting_since,
+            drained=drained,
+            drain_since=self.drain_since,
+            connected=self.connected and not self.ending,
+            not_before=self.not_before,
+        )
+
+    def record(self) -> dict[str, object]:
+        """The journal's form; `from_record` reads it."""
+        one = self.identity
+        return {
+            "namespace": one.pod.namespace,
+            "pod": one.pod.name,
+            "uid": one.pod.uid,
+            "container": one.container,
+            "resource": one.resource,
+            "device_id": one.device_id,
+            "name": one.name,
+            "group": one.group,
+            "gpus": list(one.gpus),
+            "vram": one.vram,
+            "model": one.model,
+            "image": one.image,
+            "port": one.port,
+            "has_args": one.has_args,
+            "state": self.state.value,
+            "bound_at": self.bound_at,
+            "since": self.since,
+            "init": _pair(self.init),
+            "tree": _pair(self.tree),
+            "cuda": [_pair(process) for process in self.cuda],
+            "held": dict(self.held),
+            **{name: getattr(self, name) for name in _PLAIN},
+        }
+
+
+def from_record(record: Mapping[str, Any]) -> Seat:
+    """The seat that `Seat.record` wrote."""
+    identity = SeatIdentity(
+        pod=PodRef(record["namespace"], record["pod"], PodUid(record["uid"])),
+        container=record["container"],
+        resource=record["resource"],
+        device_id=record["device_id"],
+        name=SeatName(record["name"]),
+        group=GroupName(record["group"]),
+        gpus=tuple(GpuUuid(gpu) for gpu in record["gpus"]),
+        vram=record["vram"],
+        model=record["model"],
+        image=record["image"],
+        port=record["port"],
+        has_args=record["has_args"],
+    )
+    seat = Seat(identity, record["bound_at"], record["since"], SeatState(record["state"]))
+    for name in _PLAIN:
+        setattr(seat, name, record[name])
+    seat.init, seat.tree = _process(record["init"]), _process(record["tree"])
+    seat.cuda = tuple(Process(pid, start) for pid, start in record["cuda"])
+    seat.held = {GpuUuid(gpu): size for gpu, size in record["held"].items()}
+    return seat
+
+
+def _pair(process: Process | None) -> list[int] | None:
+    return [process.pid, process.start] if process else None
+
+
+def _process(pair: list[int] | None) -> Process | None:
+    return Process(*pair) if pair else None
