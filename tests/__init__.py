@@ -1,0 +1,1 @@
+"""Tests of Kybernate and the equipment that they need."""
