@@ -1,1 +1,85 @@
+"""The `kybernate` command: one group, and a module of this package per subcommand.
 
+Subcommands are imported when they are asked for, so that `kybernate --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kybernate.errors import KybernateError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_COMMANDS: Mapping[str, str] = {
+    "groups": "kybernate.cli.groups",
+    "pki": "kybernate.cli.pki",
+    "states": "kybernate.cli.states",
+}
+
+_HELP = """Many pods share a GPU: one is active, the others are parked and wake on a request.
+
+\b
+A cluster comes to it in this order:
+  kubectl apply -k config/default                      names, accounts, policies
+  kybernate pki init --dir DIR --node NODE ...         certificates between our services
+  kyb-webhook, kyb-extender, kyb-proxy                 once per cluster
+  kyb-agent, kyb-device-plugin                         on every GPU node
+  kubectl apply -f config/samples/two-models.yaml      two models to begin with
+
+\b
+Every service explains its own settings: kyb-agent --help, and so on. What runs where, and what
+each seat does, is in the cluster: kubectl get gpunodes -o yaml
+"""
+
+
+class _Group(click.Group):
+    """Finds subcommands by module, and turns our errors into one line and an exit status."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        module = _COMMANDS.get(cmd_name)
+        if module is None:
+            return None
+        try:
+            command = importlib.import_module(module).command
+        except ModuleNotFoundError as error:
+            return _unavailable(cmd_name, error)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{module}.command is no click command")
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KybernateError as error:
+            raise click.ClickException(str(error)) from error
+
+
+def _unavailable(name: str, error: ModuleNotFoundError) -> click.Command:
+    """Stands in for a subcommand whose packages are not installed, as those of nodes may be."""
+
+    def refuse() -> None:
+        raise click.ClickException(f"{error}; install kybernate with its extras")
+
+    return click.Command(name, callback=refuse, help=f"Not available here: {error}.")
+
+
+def _version() -> str:
+    try:
+        return metadata.version("kybernate")
+    except metadata.PackageNotFoundError:
+        return "not installed (run from its sources)"
+
+
+@click.group(cls=_Group, help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(_version(), prog_name="kybernate")
+def main() -> None:
+    """Entry point of the console script."""
