@@ -1,0 +1,1 @@
+"""The kubelet's device plugin for seats on GPU groups."""

@@ -1,0 +1,43 @@
+"""`kyb-device-plugin`: offer seats on this node's GPU groups to the kubelet."""
+
+from __future__ import annotations
+
+import click
+
+from deviceplugin.plugin import Plugin
+from kybernate.adapters.nvml import Nvml
+from kybernate.errors import ConfigError
+from kybernate.runtime.load import command
+from kybernate.runtime.serve import ProbeServer, configure_logging, stop_event
+from kybernate.settings.plugin import DEFAULT_SEATS, PluginSettings, parse_seats_config
+
+
+def run(settings: PluginSettings) -> None:
+    """Serve until SIGTERM."""
+    configure_logging(settings.log_level)
+    stop = stop_event()
+    host, _, port = settings.probe_listen.rpartition(":")
+    try:
+        config = DEFAULT_SEATS
+        if settings.profiles is not None:
+            config = parse_seats_config(settings.profiles.read_text())
+        plugin = Plugin(settings, config, Nvml())
+        probes = ProbeServer(host, int(port), plugin.not_ready)
+        probes.start()
+        try:
+            plugin.run(stop)
+        finally:
+            probes.stop()
+    except ConfigError as error:
+        raise click.ClickException(f"{settings.profiles}: {error}") from error
+    except OSError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    command(PluginSettings, "KYB_DEVICE_PLUGIN", run, "Offer seats on GPU groups to the kubelet.")()
+
+
+if __name__ == "__main__":
+    main()

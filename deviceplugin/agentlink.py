@@ -1,0 +1,134 @@
+"""The plugin's side of the node agent's socket.
+
+The agent may be away at any time: registering and listing go on without it, advice falls back to
+a fixed order, and preparing a seat waits for it as long as the kubelet's patience allows, because
+the kubelet itself tries again only after 11 to 15 seconds.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+import grpc
+
+from deviceplugin import metrics
+from deviceplugin.inventory import inventory_report
+from kybernate.errors import DeadlineError, RefusedError, RetryableError
+from kybernate.gen import agent_pb2, agent_pb2_grpc
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from deviceplugin.board import Board
+    from deviceplugin.inventory import Inventory
+
+log = logging.getLogger(__name__)
+
+ADVICE_DEADLINE = 0.5
+REPORT_DEADLINE = 5.0
+_PAUSE = 0.25
+_CHANNEL = (
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 500),
+)
+
+
+class AgentLink:
+    """Calls to the agent. Safe to use from many threads."""
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+        self._channel = grpc.insecure_channel(f"unix:{socket}", options=_CHANNEL)
+        self._agent = agent_pb2_grpc.NodeAgentStub(  # type: ignore[no-untyped-call]
+            self._channel
+        )
+
+    def awaited(self, resource: str) -> tuple[str, ...]:
+        """The groups that bound pods wait for, oldest first; none while the agent is away."""
+        request = agent_pb2.AwaitedGroupsRequest(resource=resource)
+        try:
+            answer = self._agent.AwaitedGroups(request, timeout=ADVICE_DEADLINE)
+        except grpc.RpcError as error:
+            log.info("the agent gives no advice for %s: %s", resource, error.details())
+            return ()
+        return tuple(answer.groups)
+
+    def prepare(self, resource: str, ids: Sequence[str], deadline: float) -> str:
+        """Have the agent prepare the seat of the pod that holds `ids`; the seat's name.
+
+        Tries for `deadline` seconds. Raises RefusedError with the agent's sentence,
+        RetryableError with its last one, or DeadlineError if it never answered.
+        """
+        end = time.monotonic() + deadline
+        request = agent_pb2.PrepareSeatRequest(resource=resource, device_ids=ids)
+        sentence = ""
+        while (left := end - time.monotonic()) > 0:
+            try:
+                answer = self._agent.PrepareSeat(request, timeout=left, wait_for_ready=True)
+            except grpc.RpcError as error:
+                if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                    break
+                if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                    raise RefusedError(error.details()) from error
+                sentence = error.details()
+                time.sleep(max(0.0, min(_PAUSE, end - time.monotonic())))
+            else:
+                return str(answer.seat)
+        if sentence:
+            raise RetryableError(sentence)
+        raise DeadlineError(
+            f"the node agent didn't answer on {self._socket} within {deadline:.0f} s; "
+            "see that kyb-agent runs on this node"
+        )
+
+    def report(self, inventory: Inventory) -> None:
+        """Tell the agent what the node has. Raises RetryableError if it doesn't take it."""
+        try:
+            self._agent.ReportInventory(inventory_report(inventory), timeout=REPORT_DEADLINE)
+        except grpc.RpcError as error:
+            raise RetryableError(f"the agent took no inventory: {error.details()}") from error
+
+    def close(self) -> None:
+        """Give the connection back; calls under way end with an error."""
+        self._channel.close()
+
+
+class Reporter:
+    """Keeps the agent's inventory in step: at the start, on change, and when the agent is back."""
+
+    def __init__(self, board: Board, agent: AgentLink, sign: Callable[[], object | None]) -> None:
+        """`sign` identifies the agent's socket as it is now; None while there is none."""
+        self._board = board
+        self._agent = agent
+        self._sign = sign
+        self._told: tuple[int, object] | None = None
+        self._failing = False
+
+    def step(self) -> None:
+        """Report if the inventory or the agent's socket is another than at the last report."""
+        version, inventory = self._board.current()
+        sign = self._sign()
+        if not version or sign is None or self._told == (version, sign):
+            return
+        try:
+            self._agent.report(inventory)
+        except RetryableError as error:
+            metrics.REPORTS.labels("failed").inc()
+            if not self._failing:
+                log.warning("%s; trying again until it does", error)
+            self._failing = True
+            return
+        metrics.REPORTS.labels("ok").inc()
+        log.info("the agent knows %d groups of this node", len(inventory.groups))
+        self._failing = False
+        self._told = (version, sign)
+
+    def run(self, stop: threading.Event, period: float = 0.2) -> None:
+        """Step every `period` seconds until `stop` is set."""
+        while not stop.wait(period):
+            self.step()

@@ -1,0 +1,174 @@
+"""Keep every seat resource served and registered at the kubelet that runs now.
+
+Level-triggered: each step compares what should be with what is. A kubelet deletes all sockets of
+its folder when it starts and makes a new kubelet.sock, so a new socket (inode and change time), or
+our own one missing, means: serve anew, then register. A kubelet may also drop a fresh
+registration by mistake, when the stream of an older one ends late; so if it doesn't list us a few
+seconds after registering, we register again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+import grpc
+
+from deviceplugin import metrics
+from deviceplugin.server import OPTIONS, SeatServer, SeatService
+from kybernate import keys
+from kybernate.errors import RetryableError
+from kybernate.gen import deviceplugin_pb2, deviceplugin_pb2_grpc
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from deviceplugin.board import Board
+
+log = logging.getLogger(__name__)
+
+API_VERSION = "v1beta1"
+# The kubelet dials back for up to 10 s before it answers.
+REGISTER_DEADLINE = 15.0
+RETRY = 1.0
+
+
+def socket_sign(socket: Path) -> tuple[int, int] | None:
+    """What tells one socket from a later one at the same path; None if there is none."""
+    try:
+        status = socket.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_ctime_ns
+
+
+def socket_name(resource: str) -> str:
+    """The file name of a resource's socket: kyb.ai/gpu-1x-seat → kyb-gpu-1x-seat.sock."""
+    return f"kyb-{resource.removeprefix(keys.GROUP + '/')}.sock"
+
+
+class Endpoint:
+    """One resource: its server, and what is known of its registration."""
+
+    def __init__(
+        self, resource: str, folder: Path, service: Callable[[str], SeatService], relist: float
+    ) -> None:
+        """`relist` is how long the kubelet may go without listing us, in seconds."""
+        self._resource = resource
+        self._folder = folder
+        self._socket = folder / socket_name(resource)
+        self._make_service = service
+        self._relist = relist
+        self._server: SeatServer | None = None
+        self._own_sign: tuple[int, int] | None = None
+        self._served_for: tuple[int, int] | None = None
+        self._registered: tuple[int, int] | None = None
+        self._unlisted_since: float | None = None
+        self._next_try = 0.0
+
+    @property
+    def listed(self) -> bool:
+        """Whether the kubelet takes our list now."""
+        return self._server is not None and self._server.service.listed
+
+    def step(self, kubelet: tuple[int, int] | None, now: float) -> None:
+        """Do what is missing. `kubelet` identifies its socket; None while there is none."""
+        if kubelet is None or now < self._next_try:
+            return
+        if self.listed or self._unlisted_since is None:
+            self._unlisted_since = now
+        try:
+            if self._served_for != kubelet or socket_sign(self._socket) != self._own_sign:
+                self._serve(kubelet)
+            if self._registered != kubelet:
+                self._register(kubelet)
+            elif now - self._unlisted_since > self._relist:
+                log.warning("the kubelet doesn't list %s; registering again", self._resource)
+                self._register(kubelet)
+        except RetryableError as error:
+            log.warning("%s; trying again in %.0f s", error, error.delay)
+            metrics.REGISTRATIONS.labels(self._resource, "failed").inc()
+            self._next_try = now + error.delay
+            self._registered = None
+
+    def stop(self) -> None:
+        """Stop serving and remove the socket."""
+        if self._server is not None:
+            self._server.stop()
+            self._server = None
+            self._served_for = None
+
+    def _serve(self, kubelet: tuple[int, int]) -> None:
+        self.stop()
+        self._registered = None
+        self._server = SeatServer(self._make_service(self._resource), self._socket)
+        self._own_sign = socket_sign(self._socket)
+        self._served_for = kubelet
+
+    def _register(self, kubelet: tuple[int, int]) -> None:
+        request = deviceplugin_pb2.RegisterRequest(
+            version=API_VERSION,
+            endpoint=self._socket.name,
+            resource_name=self._resource,
+            options=OPTIONS,
+        )
+        with grpc.insecure_channel(f"unix:{self._folder / 'kubelet.sock'}") as channel:
+            try:
+                stub = deviceplugin_pb2_grpc.RegistrationStub(  # type: ignore[no-untyped-call]
+                    channel
+                )
+                stub.Register(request, timeout=REGISTER_DEADLINE)
+            except grpc.RpcError as error:
+                raise RetryableError(
+                    f"the kubelet doesn't register {self._resource}: {error.details()}", RETRY
+                ) from error
+        metrics.REGISTRATIONS.labels(self._resource, "ok").inc()
+        log.info("registered %s", self._resource)
+        self._registered = kubelet
+        self._unlisted_since = None
+
+
+class Registrar:
+    """All resources of the node. One thread runs it."""
+
+    def __init__(
+        self,
+        kubelet_dir: Path,
+        board: Board,
+        service: Callable[[str], SeatService],
+        relist: float = 3.0,
+    ) -> None:
+        """`service` makes the service of a resource, anew for each time it is served."""
+        self._folder = kubelet_dir / "device-plugins"
+        self._board = board
+        self._service = service
+        self._relist = relist
+        self._endpoints: dict[str, Endpoint] = {}
+
+    def step(self, now: float) -> None:
+        """Look once at the kubelet's socket and ours. `now` is monotonic, in seconds."""
+        _, inventory = self._board.current()
+        for resource in inventory.resources():
+            if resource not in self._endpoints:
+                self._endpoints[resource] = Endpoint(
+                    resource, self._folder, self._service, self._relist
+                )
+        kubelet = socket_sign(self._folder / "kubelet.sock")
+        for endpoint in list(self._endpoints.values()):
+            endpoint.step(kubelet, now)
+
+    def not_listed(self) -> tuple[str, ...]:
+        """The resources that the kubelet doesn't list at the moment."""
+        return tuple(
+            name for name, endpoint in list(self._endpoints.items()) if not endpoint.listed
+        )
+
+    def run(self, stop: threading.Event, period: float = 0.1) -> None:
+        """Step every `period` seconds until `stop` is set, then remove the sockets."""
+        while not stop.wait(period):
+            self.step(time.monotonic())
+        for endpoint in self._endpoints.values():
+            endpoint.stop()
