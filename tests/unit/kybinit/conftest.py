@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[3]
 SOURCE = ROOT / "native" / "kyb-init"
 LIMIT = 10.0
+UNSHARE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 
 HOLD = signal.SIGRTMIN + 1
 RESUME = signal.SIGRTMIN + 2
@@ -104,7 +105,7 @@ class Container:
         return tree
 
     def end(self) -> tuple[int, str, str]:
-        """Status and what is left to read; not communicate(), which forgets what readline() kept."""
+        """Status and unread output (communicate() would forget what readline() kept)."""
         assert self.process.stdout is not None
         assert self.process.stderr is not None
         code = self.process.wait(LIMIT)

@@ -177,7 +177,7 @@ def test_a_running_command_outlives_an_agent_that_refuses_it(running, agent):
 
 
 def test_hold_and_resume_come_from_outside_only(running):
-    container, line = running(
+    container, _ = running(
         "import os, signal, ctypes, time\n"
         "os.kill(1, signal.SIGRTMIN + 1)\n"
         "forged = (ctypes.c_int * 32)(signal.SIGRTMIN + 1, 0, -1)\n"

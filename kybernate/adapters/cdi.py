@@ -1,0 +1,195 @@
+"""Container Device Interface files: what a seat's container gets from the host.
+
+A seat's specification is composed of the vendor's own one (kind nvidia.com/gpu, as nvidia-ctk
+writes it): its common edits and those of exactly the seat's GPUs, plus the seat's environment and
+mounts. The vendor's hooks are kept as they are. One file per device ID, whole or absent.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import yaml
+
+from kybernate import keys
+from kybernate.errors import RefusedError, RetryableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from kybernate.ports import SeatSpec
+    from kybernate.types import Gpu
+
+    Json = dict[str, Any]
+    Signature = tuple[tuple[str, int, int, int], ...]
+
+log = logging.getLogger(__name__)
+
+DEFAULT_DIRS = (Path("/etc/cdi"), Path("/var/run/cdi"))
+"""Where vendors put their specifications; of two devices of one name the last one counts."""
+
+_PREFIX = "kyb-"
+_SUFFIXES = frozenset({".json", ".yaml", ".yml"})
+_MOUNT_OPTIONS = ("ro", "nosuid", "nodev", "bind", "rprivate")
+_MIN_VERSION = "0.5.0"
+
+_IDENTITY = {
+    "env": lambda item: item.partition("=")[0],
+    "deviceNodes": lambda item: item.get("path"),
+    "mounts": lambda item: item.get("containerPath"),
+}
+"""What makes two items of a list the same thing; in other lists only equal items are."""
+
+
+def compose(vendor: Sequence[Mapping[str, Any]], device_id: str, spec: SeatSpec) -> Json:
+    """The seat's specification, from the vendor's (already parsed) and what the seat adds.
+
+    Raises RefusedError if the vendor's specifications don't know one of the GPUs.
+    """
+    edits = [source.get("containerEdits", {}) for source in vendor]
+    edits += [_gpu_edits(vendor, gpu) for gpu in spec.gpus]
+    edits.append(
+        {
+            "env": [f"{name}={value}" for name, value in spec.env.items()],
+            "mounts": [
+                {"hostPath": host, "containerPath": inside, "options": list(_MOUNT_OPTIONS)}
+                for inside, host in spec.mounts.items()
+            ],
+        }
+    )
+    versions = [str(source.get("cdiVersion", _MIN_VERSION)) for source in vendor]
+    return {
+        "cdiVersion": max([_MIN_VERSION, *versions], key=_version_key),
+        "kind": keys.CDI_KIND,
+        "devices": [{"name": device_id, "containerEdits": merge(edits)}],
+    }
+
+
+def merge(edits: Iterable[Mapping[str, Any]]) -> Json:
+    """Container edits in order, without duplicates.
+
+    A later item replaces an earlier one of the same variable, device path or mount point, in the
+    earlier one's place.
+    """
+    merged: Json = {}
+    for edit in edits:
+        for name, value in edit.items():
+            if not isinstance(value, list):
+                merged[name] = value
+                continue
+            identity = _IDENTITY.get(name, orjson.dumps)
+            items = {identity(item): item for item in merged.get(name, [])}
+            items.update((identity(item), item) for item in value)
+            merged[name] = list(items.values())
+    return {name: value for name, value in merged.items() if value != []}
+
+
+def _gpu_edits(vendor: Sequence[Mapping[str, Any]], gpu: Gpu) -> Mapping[str, Any]:
+    # By UUID first: an index means another GPU once one has fallen off the bus.
+    for name in (gpu.uuid, str(gpu.index)):
+        for source in reversed(vendor):
+            for device in source.get("devices", []):
+                if device.get("name") == name:
+                    edits: Mapping[str, Any] = device.get("containerEdits", {})
+                    return edits
+    raise RefusedError(
+        f"The node's CDI specification of kind {keys.VENDOR_CDI_KIND} has no device for GPU "
+        f"{gpu.index} ({gpu.uuid}): generate it anew with `nvidia-ctk cdi generate`."
+    )
+
+
+def _version_key(version: str) -> tuple[int, ...]:
+    return tuple(int(part) if part.isdigit() else 0 for part in version.split("."))
+
+
+class CdiSpecs:
+    """Implements `kybernate.ports.Specs`: our files in `out`, the vendor's in `vendor_dirs`."""
+
+    def __init__(self, out: Path, vendor_dirs: Sequence[Path] = DEFAULT_DIRS) -> None:
+        self._out = out
+        self._dirs = tuple(vendor_dirs)
+        self._parsed: tuple[Signature, tuple[Json, ...]] = ((), ())
+
+    def write(self, device_id: str, spec: SeatSpec) -> None:
+        """Write or replace the device's file, synced to the disk.
+
+        Raises RetryableError if the vendor's specification isn't there or can't be read,
+        RefusedError if it lacks one of the GPUs.
+        """
+        content = orjson.dumps(compose(self._vendor(), device_id, spec), option=orjson.OPT_INDENT_2)
+        target = self._file(device_id)
+        self._out.mkdir(mode=0o755, parents=True, exist_ok=True)
+        # Not a name that CDI reads.
+        temporary = target.with_suffix(".json.tmp")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        with open(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+        temporary.replace(target)
+
+    def remove(self, device_id: str) -> None:
+        """Remove the device's file, if there is one."""
+        self._file(device_id).unlink(missing_ok=True)
+
+    def ids(self) -> frozenset[str]:
+        """Device IDs that have a file."""
+        return frozenset(
+            path.stem.removeprefix(_PREFIX) for path in self._out.glob(f"{_PREFIX}*.json")
+        )
+
+    def _file(self, device_id: str) -> Path:
+        if "/" in device_id or not device_id:
+            raise RefusedError(f"{device_id!r} is no device ID: it would name a path.")
+        return self._out / f"{_PREFIX}{device_id}.json"
+
+    def _vendor(self) -> tuple[Json, ...]:
+        files = [path for folder in self._dirs for path in _candidates(folder)]
+        signature = tuple(_signature(path) for path in files)
+        if signature != self._parsed[0]:
+            found = [_parse(path) for path in files]
+            self._parsed = (
+                signature,
+                tuple(spec for spec in found if spec.get("kind") == keys.VENDOR_CDI_KIND),
+            )
+        if not self._parsed[1]:
+            folders = ", ".join(map(str, self._dirs))
+            raise RetryableError(
+                f"No CDI specification of kind {keys.VENDOR_CDI_KIND} in {folders}: install the "
+                "NVIDIA container toolkit, or run `nvidia-ctk cdi generate`."
+            )
+        return self._parsed[1]
+
+
+def _candidates(folder: Path) -> list[Path]:
+    try:
+        return sorted(
+            path
+            for path in folder.iterdir()
+            if path.suffix in _SUFFIXES and not path.name.startswith(_PREFIX)
+        )
+    except FileNotFoundError:
+        return []
+
+
+def _signature(path: Path) -> tuple[str, int, int, int]:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return (str(path), 0, 0, 0)
+    return (str(path), found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+def _parse(path: Path) -> Json:
+    """The file's content; {} with a log line if it is gone, or no specification."""
+    try:
+        text = path.read_text()
+        content = orjson.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        log.warning("The CDI specification %s can't be read and is left out: %s", path, error)
+        return {}
+    return content if isinstance(content, dict) else {}

@@ -1,0 +1,93 @@
+"""The container runtime's word on images, through the Container Runtime Interface."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import orjson
+
+from kybernate.errors import NotFoundError, RetryableError
+from kybernate.gen import cri_pb2, cri_pb2_grpc
+from kybernate.ports import ImageCommand
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_DEADLINE = 2.0
+_OPTIONS = (
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 500),
+)
+
+
+class CriImages:
+    """Implements `kybernate.ports.Images` on the runtime's socket (containerd, CRI-O).
+
+    Calls must come from one event loop.
+    """
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+        self._channel: grpc.aio.Channel | None = None
+
+    async def command_of(self, image: str) -> ImageCommand:
+        """ENTRYPOINT and CMD of an image, as a container's spec or status names it.
+
+        Raises NotFoundError if the runtime hasn't got it, RetryableError without an answer.
+        """
+        request = cri_pb2.ImageStatusRequest(image=cri_pb2.ImageSpec(image=image), verbose=True)
+        stub = cri_pb2_grpc.ImageServiceStub(self._open())
+        try:
+            answer = await stub.ImageStatus(request, timeout=_DEADLINE, wait_for_ready=True)
+        except grpc.aio.AioRpcError as error:
+            raise self._no_answer(error) from error
+        if not answer.HasField("image"):
+            raise NotFoundError(f"The container runtime has no image {image}.")
+        return command_from_info(image, answer.info.get("info", ""))
+
+    async def version(self) -> str:
+        """The runtime's name and version, such as "containerd 2.1.9". Raises RetryableError."""
+        stub = cri_pb2_grpc.RuntimeServiceStub(self._open())
+        try:
+            answer = await stub.Version(
+                cri_pb2.VersionRequest(), timeout=_DEADLINE, wait_for_ready=True
+            )
+        except grpc.aio.AioRpcError as error:
+            raise self._no_answer(error) from error
+        return f"{answer.runtime_name} {answer.runtime_version}"
+
+    async def close(self) -> None:
+        """Close the connection."""
+        if self._channel is not None:
+            await self._channel.close()
+            self._channel = None
+
+    def _open(self) -> grpc.aio.Channel:
+        if self._channel is None:
+            self._channel = grpc.aio.insecure_channel(f"unix:{self._socket}", options=_OPTIONS)
+        return self._channel
+
+    def _no_answer(self, error: grpc.aio.AioRpcError) -> RetryableError:
+        return RetryableError(
+            f"The container runtime at {self._socket} gave no answer: "
+            f"{error.code().name} {error.details()}"
+        )
+
+
+def command_from_info(image: str, info: str) -> ImageCommand:
+    """ENTRYPOINT and CMD in the runtime's verbose JSON, where the image's OCI config lies.
+
+    Raises RetryableError if this runtime doesn't give it.
+    """
+    try:
+        config: Any = orjson.loads(info)["imageSpec"]["config"]
+        return ImageCommand(
+            entrypoint=tuple(map(str, config.get("Entrypoint") or ())),
+            cmd=tuple(map(str, config.get("Cmd") or ())),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RetryableError(
+            f"The container runtime tells nothing of the command of image {image}; name the "
+            "command in the pod."
+        ) from error
