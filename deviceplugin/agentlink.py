@@ -131,4 +131,7 @@ class Reporter:
     def run(self, stop: threading.Event, period: float = 0.2) -> None:
         """Step every `period` seconds until `stop` is set."""
         while not stop.wait(period):
-            self.step()
+            try:
+                self.step()
+            except Exception:
+                log.exception("reporting failed unexpectedly; trying again")

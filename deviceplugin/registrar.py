@@ -169,6 +169,9 @@ class Registrar:
     def run(self, stop: threading.Event, period: float = 0.1) -> None:
         """Step every `period` seconds until `stop` is set, then remove the sockets."""
         while not stop.wait(period):
-            self.step(time.monotonic())
+            try:
+                self.step(time.monotonic())
+            except Exception:
+                log.exception("registering failed unexpectedly; looking again")
         for endpoint in self._endpoints.values():
             endpoint.stop()

@@ -1,0 +1,154 @@
+"""The other ends of the plugin: a kubelet's side and an agent's side over real Unix sockets."""
+
+# ruff: noqa: N802 - the names of the gRPC methods
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+
+from kybernate.errors import DriverError
+from kybernate.gen import agent_pb2, agent_pb2_grpc, deviceplugin_pb2, deviceplugin_pb2_grpc
+from kybernate.types import Gpu, GpuUuid
+
+pb = deviceplugin_pb2
+
+
+def until(condition, limit=10.0):
+    """Wait for other threads until `condition()` is true, and return what it returned."""
+    end = time.monotonic() + limit
+    while not (value := condition()):
+        assert time.monotonic() < end, "it didn't happen in time"
+        time.sleep(0.01)
+    return value
+
+
+class Kubelet(deviceplugin_pb2_grpc.RegistrationServicer):
+    """Registers as a kubelet does: dials back, asks for the options, answers, then lists."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.calls = []
+        self.lists = {}
+        self.versions = {}
+        self.ignore_lists = 0
+        self.refuse = 0
+        self._channels = {}
+        self._streams = {}
+        self.start()
+
+    def start(self):
+        for socket in self.folder.glob("*.sock"):
+            socket.unlink()
+        self._server = grpc.server(ThreadPoolExecutor(8))
+        deviceplugin_pb2_grpc.add_RegistrationServicer_to_server(self, self._server)
+        self._server.add_insecure_port(f"unix:{self.folder}/kubelet.sock")
+        self._server.start()
+
+    def stop(self):
+        for channel in self._channels.values():
+            channel.close()
+        self._channels.clear()
+        self.lists.clear()
+        self._server.stop(None).wait()
+
+    def restart(self):
+        self.stop()
+        self.start()
+
+    def Register(self, request, context):
+        self.calls.append(("Register", request.resource_name))
+        if self.refuse:
+            self.refuse -= 1
+            context.abort(grpc.StatusCode.INTERNAL, "not today")
+        channel = grpc.insecure_channel(f"unix:{self.folder}/{request.endpoint}")
+        stub = deviceplugin_pb2_grpc.DevicePluginStub(channel)
+        options = stub.GetDevicePluginOptions(pb.Empty(), timeout=5)
+        assert options.pre_start_required
+        assert options.get_preferred_allocation_available
+        self.versions[request.resource_name] = request.version
+        self.calls.append(("Options", request.resource_name))
+        self._channels[request.resource_name] = channel
+        if self.ignore_lists:
+            self.ignore_lists -= 1
+        else:
+            threading.Thread(target=self._list, args=(request.resource_name, stub)).start()
+        return pb.Empty()
+
+    def _list(self, resource, stub):
+        stream = stub.ListAndWatch(pb.Empty())
+        self._streams[resource] = stream
+        self.calls.append(("List", resource))
+        try:
+            for answer in stream:
+                self.lists[resource] = {one.ID: one.health for one in answer.devices}
+        except (grpc.RpcError, ValueError):
+            self.lists.pop(resource, None)
+
+    def drop(self, resource):
+        """End the stream, as a late end of an older registration makes a kubelet do."""
+        self.lists.pop(resource, None)
+        self._streams[resource].cancel()
+
+    def plugin(self, resource):
+        return deviceplugin_pb2_grpc.DevicePluginStub(self._channels[resource])
+
+
+class Agent(agent_pb2_grpc.NodeAgentServicer):
+    """Answers what it is told to."""
+
+    def __init__(self, socket):
+        self.socket = socket
+        self.reports = []
+        self.groups = []
+        self.prepared = []
+        self.answers = []
+        self._server = None
+
+    def start(self):
+        self._server = grpc.server(ThreadPoolExecutor(4))
+        agent_pb2_grpc.add_NodeAgentServicer_to_server(self, self._server)
+        self._server.add_insecure_port(f"unix:{self.socket}")
+        self._server.start()
+
+    def stop(self):
+        if self._server is not None:
+            self._server.stop(None).wait()
+            self._server = None
+
+    def ReportInventory(self, request, context):
+        self.reports.append(request)
+        return agent_pb2.ReportInventoryResponse()
+
+    def AwaitedGroups(self, request, context):
+        return agent_pb2.AwaitedGroupsResponse(groups=self.groups)
+
+    def PrepareSeat(self, request, context):
+        if self.answers:
+            context.abort(*self.answers.pop(0))
+        self.prepared.append((request.resource, list(request.device_ids)))
+        return agent_pb2.PrepareSeatResponse(seat="G1-seat-1", group="G1")
+
+
+class Driver:
+    """Two GPUs that can be lost."""
+
+    def __init__(self, count=2):
+        self.present = [
+            Gpu(GpuUuid(f"GPU-{at}"), at, "NVIDIA H100", 80 << 30) for at in range(count)
+        ]
+        self.broken = False
+
+    def devices(self):
+        if self.broken:
+            raise DriverError("nvmlInit", 9, "DRIVER_NOT_LOADED")
+        return list(self.present)
+
+    def links(self):
+        return {}
+
+    def driver_versions(self):
+        return "580.1", "13.0"
