@@ -158,10 +158,13 @@ class Admission:
         seat.lease, seat.draining, seat.ends_at = generation, False, None
         return self._settle(seat.info.model, now)
 
-    def drain(self, uid: PodUid, generation: int, now: float) -> list[Action]:
+    def drain(self, node: NodeName, uid: PodUid, generation: int, now: float) -> list[Action]:
         """Start nothing new; Drained follows when nothing is in flight."""
         seat = self._seats.get(uid)
-        if seat is None or (seat.lease is not None and seat.lease != generation):
+        if seat is None:
+            idle = all(old.info.uid != uid for old in self._in_flight.values())
+            return [Drained(node, uid, generation)] if idle else []
+        if seat.lease is not None and seat.lease != generation:
             return []
         seat.lease, seat.draining, seat.ends_at = generation, True, None
         return [*self._if_drained(seat), *self._settle(seat.info.model, now)]

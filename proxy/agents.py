@@ -202,7 +202,7 @@ class AgentLink:
                 self._drained.pop(uid, None)
                 desk.apply(admission.grant(uid, generation, now))
             case "drain":
-                desk.apply(admission.drain(*_lease(order.drain), now))
+                desk.apply(admission.drain(self.node, *_lease(order.drain), now))
             case "revoke":
                 desk.apply(admission.revoke(*_lease(order.revoke), now))
             case _:

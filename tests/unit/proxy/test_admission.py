@@ -1,0 +1,408 @@
+"""The proxy's decisions: examples by name, then whatever order of events hypothesis finds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from kybernate.types import NodeName, PodUid, SeatState
+from proxy.actions import Abort, CheckAt, Drained, Limits, Reject, Report, SeatInfo, Serve
+from proxy.admission import Admission
+
+N1 = NodeName("n1")
+A = PodUid("a")
+B = PodUid("b")
+
+
+def seat(uid=A, *, model="m", node=N1, group="G0", state=SeatState.PARKED, wake=0.0, reason=""):
+    return SeatInfo(
+        uid=uid,
+        node=node,
+        name=f"{group}-seat-{uid}",
+        group=group,
+        pod=f"default/{uid}",
+        model=model,
+        state=state,
+        address="10.0.0.1:8000",
+        reason=reason,
+        last_wake_ms=wake,
+    )
+
+
+@pytest.fixture
+def admission():
+    return Admission(Limits(wait=10.0, waiting=3, lease_break=2.0))
+
+
+def of(actions, kind):
+    return [action for action in actions if isinstance(action, kind)]
+
+
+def test_a_granted_seat_is_served_at_once_under_its_generation(admission):
+    admission.seat(seat(), 0)
+    admission.grant(A, 7, 0)
+    (serve,) = of(admission.arrive(1, "m", 0), Serve)
+    assert (serve.seat.uid, serve.generation, serve.held) == (A, 7, 0.0)
+
+
+def test_an_unknown_model_is_refused_and_the_known_ones_are_named(admission):
+    admission.seat(seat(), 0)
+    (reject,) = admission.arrive(1, "x", 0)
+    assert isinstance(reject, Reject)
+    assert reject.status == 404
+    assert "Known models: m" in reject.reason
+
+
+def test_the_first_waiting_request_is_reported_at_once(admission):
+    admission.seat(seat(), 0)
+    actions = admission.arrive(1, "m", 0)
+    assert of(actions, Report) == [Report(N1, A, urgent=True)]
+    assert of(actions, CheckAt) == [CheckAt(10.0)]
+    assert admission.demand(A, 4).waiting == 1
+    assert admission.demand(A, 4).oldest_wait == 4
+
+
+def test_held_requests_are_served_in_order_when_the_grant_comes(admission):
+    admission.seat(seat(), 0)
+    for ticket in (1, 2, 3):
+        admission.arrive(ticket, "m", ticket)
+    served = of(admission.grant(A, 1, 5), Serve)
+    assert [(s.ticket, s.held) for s in served] == [(1, 4), (2, 3), (3, 2)]
+    assert admission.waiting() == {}
+
+
+def test_a_seat_without_an_address_is_not_served_before_it_has_one(admission):
+    admission.seat(replace(seat(), address=""), 0)
+    admission.grant(A, 1, 0)
+    assert not of(admission.arrive(1, "m", 0), Serve)
+    assert of(admission.seat(seat(), 1), Serve)
+
+
+def test_a_full_queue_is_answered_429(admission):
+    admission.seat(seat(), 0)
+    for ticket in (1, 2, 3):
+        admission.arrive(ticket, "m", 0)
+    (reject,) = admission.arrive(4, "m", 0)
+    assert isinstance(reject, Reject)
+    assert (reject.status, reject.code) == (429, "too_many_waiting")
+
+
+def test_waiting_too_long_is_answered_429_naming_the_seats_state(admission):
+    admission.seat(seat(), 0)
+    admission.arrive(1, "m", 0)
+    admission.arrive(2, "m", 1)
+    (reject,) = of(admission.tick(10), Reject)
+    assert (reject.ticket, reject.status) == (1, 429)
+    assert "n1/G0-seat-a is parked" in reject.reason
+    assert admission.demand(A, 10).waiting == 1
+
+
+def test_waiting_for_a_failed_seat_ends_in_503_with_the_cause(admission):
+    admission.seat(seat(state=SeatState.FAILED, reason="restore ran out of memory"), 0)
+    admission.arrive(1, "m", 0)
+    (reject,) = of(admission.tick(10), Reject)
+    assert reject.status == 503
+    assert "restore ran out of memory" in reject.reason
+
+
+def test_a_request_that_left_lowers_the_demand_and_is_not_served(admission):
+    admission.seat(seat(), 0)
+    admission.arrive(1, "m", 0)
+    assert of(admission.leave(1, 1), Report) == [Report(N1, A, urgent=True)]
+    assert admission.demand(A, 1).waiting == 0
+    assert not of(admission.grant(A, 1, 2), Serve)
+
+
+def test_a_drain_lets_requests_finish_and_then_says_so(admission):
+    admission.seat(seat(), 0)
+    admission.grant(A, 1, 0)
+    admission.arrive(1, "m", 0)
+    assert not of(admission.drain(N1, A, 1, 1), Drained)
+    assert not of(admission.arrive(2, "m", 1), Serve)
+    assert of(admission.leave(1, 2, answered=True), Drained) == [Drained(N1, A, 1)]
+    assert admission.is_drained(A, 1)
+    assert admission.demand(A, 2).requests == 1
+    assert [s.generation for s in of(admission.grant(A, 2, 3), Serve)] == [2]
+    assert not admission.is_drained(A, 1)
+
+
+def test_a_drain_of_an_idle_seat_is_answered_at_once_also_a_second_time(admission):
+    admission.seat(seat(), 0)
+    admission.grant(A, 1, 0)
+    assert of(admission.drain(N1, A, 1, 1), Drained) == [Drained(N1, A, 1)]
+    assert of(admission.drain(N1, A, 1, 1), Drained) == [Drained(N1, A, 1)]
+
+
+def test_a_drain_of_an_unknown_seat_is_answered_so_that_nobody_waits_for_it(admission):
+    assert admission.drain(N1, A, 3, 0) == [Drained(N1, A, 3)]
+    assert admission.is_drained(A, 3)
+
+
+def test_a_grant_takes_a_drain_back(admission):
+    admission.seat(seat(), 0)
+    admission.grant(A, 1, 0)
+    admission.arrive(1, "m", 0)
+    admission.drain(N1, A, 1, 1)
+    admission.grant(A, 1, 2)
+    assert of(admission.arrive(2, "m", 2), Serve)
+    assert not of(admission.leave(1, 3), Drained)
+
+
+def test_a_revoke_ends_what_is_in_flight(admission):
+    admission.seat(seat(), 0)
+    admission.grant(A, 1, 0)
+    admission.arrive(1, "m", 0)
+    assert [a.ticket for a in of(admission.revoke(A, 1, 1), Abort)] == [1]
+    assert not of(admission.arrive(2, "m", 1), Serve)
+
+
+@pytest.mark.parametrize("order", ["drain", "revoke"])
+def test_an_order_for_an_older_lease_is_ignored(admission, order):
+    admission.seat(seat(), 0)
+    admission.grant(A, 2, 0)
+    admission.arrive(1, "m", 0)
+    node = (N1,) if order == "drain" else ()
+    assert getattr(admission, order)(*node, A, 1, 1) == []
+    assert of(admission.arrive(2, "m", 1), Serve)
+
+
+def test_a_broken_stream_starts_nothing_and_ends_flights_after_the_deadline(admission):
+    admission.seat(seat(), 0)
+    admission.grant(A, 1, 0)
+    admission.arrive(1, "m", 0)
+    assert of(admission.disconnected(N1, 1), CheckAt) == [CheckAt(3.0)]
+    assert not of(admission.arrive(2, "m", 1), Serve)
+    assert not of(admission.tick(2.9), Abort)
+    assert [a.ticket for a in of(admission.tick(3.0), Abort)] == [1]
+
+
+def test_a_stream_that_returns_with_a_grant_spares_what_is_in_flight(admission):
+    admission.seat(seat(), 0)
+    admission.grant(A, 1, 0)
+    admission.arrive(1, "m", 0)
+    admission.disconnected(N1, 1)
+    assert of(admission.connected(N1), Report) == [Report(N1, A, urgent=True)]
+    admission.seat(seat(state=SeatState.ACTIVE), 2)
+    admission.grant(A, 1, 2)
+    assert not of(admission.tick(3.0), Abort)
+    assert admission.demand(A, 3).in_flight == 1
+
+
+def test_seats_that_a_restarted_agent_does_not_name_are_forgotten(admission):
+    admission.seat(seat(A), 0)
+    admission.seat(seat(B, model="n"), 0)
+    admission.disconnected(N1, 1)
+    admission.connected(N1)
+    admission.seat(seat(A), 2)
+    admission.forget_unconfirmed(N1, 7)
+    assert admission.models() == ["m"]
+
+
+def test_a_forgotten_seat_that_comes_back_still_counts_what_is_in_flight(admission):
+    admission.seat(seat(), 0)
+    admission.grant(A, 1, 0)
+    admission.arrive(1, "m", 0)
+    admission.gone(A, 1)
+    admission.seat(seat(), 2)
+    assert not of(admission.drain(N1, A, 1, 3), Drained)
+    assert of(admission.leave(1, 4), Drained) == [Drained(N1, A, 1)]
+
+
+def test_of_several_granted_seats_the_least_loaded_is_served(admission):
+    for uid in (A, B):
+        admission.seat(seat(uid), 0)
+        admission.grant(uid, 1, 0)
+    chosen = [of(admission.arrive(t, "m", 0), Serve)[0].seat.uid for t in (1, 2, 3)]
+    assert chosen == [A, B, A]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "woken"),
+    [
+        pytest.param({"state": SeatState.PARKED}, {"state": SeatState.WAKING}, B, id="on its way"),
+        pytest.param({"state": SeatState.WAITING}, {"state": SeatState.PARKED}, B, id="started"),
+        pytest.param({"wake": 900.0}, {"wake": 20.0}, B, id="wakes faster"),
+        pytest.param({"state": SeatState.FAILED}, {"state": SeatState.WAITING}, B, id="not failed"),
+        pytest.param({}, {}, A, id="else the first by name"),
+    ],
+)
+def test_of_several_parked_seats_the_cheapest_is_woken(admission, first, second, woken):
+    admission.seat(seat(A, group="G0", **first), 0)
+    admission.seat(seat(B, group="G1", **second), 0)
+    admission.arrive(1, "m", 0)
+    assert {uid: admission.demand(uid, 0).waiting for uid in (A, B)} == {
+        A: int(woken == A),
+        B: int(woken == B),
+    }
+
+
+def test_a_seat_in_a_quiet_group_is_woken_before_one_in_a_busy_group(admission):
+    admission.seat(seat(A, group="G0"), 0)
+    admission.seat(seat(PodUid("c"), model="other", group="G0"), 0)
+    admission.seat(seat(B, group="G1"), 0)
+    admission.grant(PodUid("c"), 1, 0)
+    admission.arrive(1, "other", 0)
+    admission.arrive(2, "m", 0)
+    assert admission.demand(B, 0).waiting == 1
+
+
+def test_a_seat_on_its_way_is_not_given_up_for_another_as_good(admission):
+    admission.seat(seat(A, group="G0", wake=50.0), 0)
+    admission.arrive(1, "m", 0)
+    admission.seat(seat(B, group="G1", wake=1.0), 0)
+    admission.arrive(2, "m", 0)
+    assert admission.demand(A, 0).waiting == 2
+    assert admission.demand(B, 0).waiting == 0
+
+
+def test_waiting_requests_move_to_another_seat_when_theirs_is_gone(admission):
+    admission.seat(seat(A, group="G0"), 0)
+    admission.arrive(1, "m", 0)
+    admission.seat(seat(B, group="G1"), 0)
+    assert of(admission.gone(A, 1), Report) == [Report(N1, B, urgent=True)]
+    assert admission.demand(B, 1).waiting == 1
+
+
+UIDS = st.sampled_from([PodUid(c) for c in "abcd"])
+MODELS = {PodUid("a"): "m", PodUid("b"): "m", PodUid("c"): "n", PodUid("d"): "n"}
+NODES = {PodUid("a"): N1, PodUid("b"): NodeName("n2"), PodUid("c"): N1, PodUid("d"): N1}
+STATES = st.sampled_from(list(SeatState))
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Believes nothing that Admission says about itself: it keeps its own book."""
+
+    def __init__(self):
+        super().__init__()
+        self.limits = Limits(wait=10.0, waiting=4, lease_break=2.0)
+        self.admission = Admission(self.limits)
+        self.now = 0.0
+        self.ticket = 0
+        self.lease: dict[PodUid, int] = {}
+        self.generation = 0
+        self.held: list[tuple[int, str]] = []
+        self.flying: dict[int, PodUid] = {}
+        self.known: set[PodUid] = set()
+        self.up = {N1: True, NodeName("n2"): True}
+
+    def take(self, actions):
+        for action in actions:
+            match action:
+                case Serve(ticket, info, generation, _):
+                    assert self.lease.get(info.uid) == generation, "served without a lease"
+                    assert self.up[info.node]
+                    assert ticket not in self.flying
+                    model = MODELS[info.uid]
+                    waiting = [t for t, m in self.held if m == model]
+                    if waiting:
+                        assert waiting[0] == ticket, "not in order of arrival"
+                        self.held.remove((ticket, model))
+                    self.flying[ticket] = info.uid
+                case Reject(ticket, _, _, _):
+                    self.held = [(t, m) for t, m in self.held if t != ticket]
+                case Drained(_, uid, _):
+                    assert uid not in self.flying.values(), "drained with requests in flight"
+                    assert uid not in self.lease
+                case Abort(ticket, _):
+                    assert ticket in self.flying
+
+    @rule(uid=UIDS, state=STATES, address=st.sampled_from(["", "10.0.0.1:80"]))
+    def agent_names_a_seat(self, uid, state, address):
+        node = NODES[uid]
+        if not self.up[node]:
+            return
+        self.known.add(uid)
+        info = replace(
+            seat(uid, model=MODELS[uid], node=node, state=state),
+            address=address,
+        )
+        self.take(self.admission.seat(info, self.now))
+
+    @rule(uid=UIDS)
+    def agent_grants(self, uid):
+        if self.up[NODES[uid]] and uid in self.known:
+            self.generation += 1
+            self.lease[uid] = self.generation
+            self.take(self.admission.grant(uid, self.generation, self.now))
+
+    @rule(uid=UIDS)
+    def agent_drains(self, uid):
+        if generation := self.lease.pop(uid, None):
+            self.take(self.admission.drain(NODES[uid], uid, generation, self.now))
+
+    @rule(uid=UIDS)
+    def agent_revokes(self, uid):
+        if generation := self.lease.pop(uid, None):
+            actions = self.admission.revoke(uid, generation, self.now)
+            flying = {t for t, u in self.flying.items() if u == uid}
+            assert {a.ticket for a in of(actions, Abort)} == flying
+            self.take(actions)
+
+    @rule(uid=UIDS)
+    def agent_drops_a_seat(self, uid):
+        if self.up[NODES[uid]]:
+            self.known.discard(uid)
+            self.lease.pop(uid, None)
+            self.take(self.admission.gone(uid, self.now))
+
+    @rule(node=st.sampled_from([N1, NodeName("n2")]))
+    def stream_breaks_or_returns(self, node):
+        self.up[node] = not self.up[node]
+        for uid in [uid for uid in self.lease if NODES[uid] == node]:
+            del self.lease[uid]
+        if self.up[node]:
+            self.take(self.admission.connected(node))
+        else:
+            self.take(self.admission.disconnected(node, self.now))
+
+    @rule(model=st.sampled_from(["m", "n", "x"]))
+    def client_asks(self, model):
+        self.ticket += 1
+        actions = self.admission.arrive(self.ticket, model, self.now)
+        if not isinstance(actions[0], Serve | Reject):
+            self.held.append((self.ticket, model))
+        self.take(actions)
+
+    @rule(data=st.data(), answered=st.booleans())
+    def request_ends_or_client_leaves(self, data, answered):
+        tickets = [*self.flying, *(t for t, _ in self.held)]
+        if not tickets:
+            return
+        ticket = data.draw(st.sampled_from(tickets))
+        self.flying.pop(ticket, None)
+        self.held = [(t, m) for t, m in self.held if t != ticket]
+        self.take(self.admission.leave(ticket, self.now, answered=answered))
+
+    @rule(seconds=st.sampled_from([0.5, 3.0, 11.0]))
+    def time_passes(self, seconds):
+        self.now += seconds
+        self.take(self.admission.tick(self.now))
+
+    @invariant()
+    def demand_is_what_clients_want(self):
+        waiting = {m: sum(1 for _, held in self.held if held == m) for m in "mn"}
+        assert {m: n for m, n in waiting.items() if n} == self.admission.waiting()
+        reported = dict.fromkeys("mn", 0)
+        for view in self.admission.seats():
+            reported[view.info.model] += view.waiting
+            flying = sum(1 for uid in self.flying.values() if uid == view.info.uid)
+            assert view.in_flight == flying
+            assert view.granted <= (view.info.uid in self.lease)
+        for model, number in waiting.items():
+            assert reported[model] in (0, number), "one seat at a time carries the demand"
+            assert number <= self.limits.waiting
+
+    @invariant()
+    def nobody_waits_for_a_seat_that_is_open(self):
+        for view in self.admission.seats():
+            assert not (view.granted and view.waiting)
+
+
+AnyOrder.TestCase.settings = hypothesis_settings(
+    max_examples=150, stateful_step_count=40, deadline=None
+)
+TestAnyOrder = AnyOrder.TestCase

@@ -1,0 +1,314 @@
+"""The proxy over real sockets: clients in front, a model server and an agent behind."""
+
+from __future__ import annotations
+
+import asyncio
+
+import aiohttp
+import pytest
+
+
+async def newcomer(port):
+    async with aiohttp.request("GET", f"http://127.0.0.1:{port}/healthz") as answer:
+        return answer.status
+
+
+def test_a_request_reaches_a_granted_seat_and_its_answer_comes_back_whole(play):
+    async def scenario(stage):
+        await stage.seat()
+        headers = {"X-Request-Id": "mine-1", "Authorization": "Bearer k", "X-Kyb-Seat": "forged"}
+        async with stage.client.post(
+            "/v1/chat/completions?x=a%26b", data=b'{"model": "m", "n": 1}', headers=headers
+        ) as answer:
+            assert (answer.status, await answer.json()) == (200, {"counter": 1})
+            assert answer.headers["X-Model"] == "yes"
+            assert answer.headers["X-Request-Id"] == "mine-1"
+            assert answer.headers["X-Kyb-Seat"] == "n1/G0-seat-a"
+            assert answer.headers["X-Kyb-Wake-Ms"] == "0.0"
+        ((path, sent, body),) = stage.model.requests
+        assert (path, body) == ("/v1/chat/completions?x=a%26b", b'{"model": "m", "n": 1}')
+        assert sent["X-Request-Id"] == "mine-1"
+        assert sent["Authorization"] == "Bearer k"
+        assert "X-Kyb-Seat" not in sent
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/embeddings"])
+def test_other_endpoints_are_passed_through_also_large_answers(play, path):
+    async def scenario(stage):
+        await stage.seat()
+        async with stage.client.post(path, json={"model": "m"}) as answer:
+            assert answer.status == 200
+            assert len(await answer.read()) == 200_000
+
+    play(scenario)
+
+
+def test_a_request_waits_for_its_seat_and_the_agent_hears_of_it(play):
+    async def scenario(stage):
+        await stage.seat(granted=False)
+        asked = stage.asked()
+        await stage.agent.until(lambda: stage.agent.demand() == (0, 1))
+        stage.agent.lease("grant")
+        status, _, headers = await asked
+        assert status == 200
+        assert float(headers["X-Kyb-Wake-Ms"]) > 0
+        await stage.agent.until(lambda: stage.agent.demand() == (0, 0))
+        assert stage.agent.reports[-1].demand.requests == 1
+
+    play(scenario)
+
+
+def test_events_are_streamed_as_they_come(play):
+    async def scenario(stage):
+        await stage.seat()
+        stage.model.gate.clear()
+        async with stage.chat(stream=True) as answer:
+            assert answer.content_type == "text/event-stream"
+            assert await answer.content.readline() == b"data: one\n"
+            stage.model.gate.set()
+            assert await answer.content.read() == b"\ndata: [DONE]\n\n"
+
+    play(scenario)
+
+
+def test_a_client_that_leaves_while_waiting_lowers_the_demand(play):
+    async def scenario(stage):
+        await stage.seat(granted=False)
+        asked = stage.asked()
+        await stage.agent.until(lambda: stage.agent.demand() == (0, 1))
+        asked.cancel()
+        await stage.agent.until(lambda: stage.agent.demand() == (0, 0))
+        stage.agent.lease("grant")
+        await stage.seats(lambda seats: seats[0]["granted"])
+        assert stage.model.requests == []
+
+    play(scenario)
+
+
+def test_a_client_that_leaves_in_mid_answer_is_told_to_the_model(play):
+    async def scenario(stage):
+        await stage.seat()
+        stage.model.gate.clear()
+        async with stage.chat(stream=True) as answer:
+            await answer.content.readline()
+            answer.close()
+        async with asyncio.timeout(5):
+            await stage.model.left.wait()
+        await stage.agent.until(lambda: stage.agent.demand() == (0, 0))
+
+    play(scenario)
+
+
+def test_a_drain_finishes_what_is_in_flight_and_closes_idle_connections(play):
+    async def scenario(stage):
+        await stage.seat()
+        stage.model.gate.clear()
+        first = stage.asked()
+        async with asyncio.timeout(5):
+            await stage.model.arrived.wait()
+        stage.agent.lease("drain")
+        await stage.seats(lambda seats: not seats[0]["granted"])
+        second = stage.asked()
+        await stage.agent.until(lambda: stage.agent.demand() == (1, 1))
+        assert stage.agent.drained() == []
+        stage.model.gate.set()
+        assert (await first)[0] == 200
+        await stage.agent.until(lambda: stage.agent.drained() == [("a", 1)])
+        await stage.model.until_no_connection()
+        assert not second.done()
+        stage.agent.lease("grant", generation=2)
+        assert (await second)[0] == 200
+
+    play(scenario)
+
+
+def test_a_revoke_ends_an_answer_that_has_not_begun_with_503(play):
+    async def scenario(stage):
+        await stage.seat()
+        stage.model.gate.clear()
+        asked = stage.asked()
+        async with asyncio.timeout(5):
+            await stage.model.arrived.wait()
+        stage.agent.lease("revoke")
+        status, body, headers = await asked
+        assert (status, body["error"]["code"]) == (503, "seat_revoked")
+        assert headers["Retry-After"] == "5"
+        await stage.agent.until(lambda: stage.agent.demand() == (0, 0))
+
+    play(scenario)
+
+
+def test_a_revoke_ends_a_stream_with_an_error_event_and_no_proper_end(play):
+    async def scenario(stage):
+        await stage.seat()
+        stage.model.gate.clear()
+        async with stage.chat(stream=True) as answer:
+            await answer.content.readline()
+            stage.agent.lease("revoke")
+            await answer.content.readline()
+            assert b"seat_revoked" in await answer.content.readline()
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await answer.content.read()
+
+    play(scenario)
+
+
+def test_a_broken_stream_of_the_agent_stops_new_requests_and_then_old_ones(play):
+    async def scenario(stage):
+        await stage.seat()
+        stage.model.gate.clear()
+        flying = stage.asked()
+        async with asyncio.timeout(5):
+            await stage.model.arrived.wait()
+        await stage.agent.stop()
+        await stage.seats(lambda seats: not seats[0]["connected"])
+        waiting = stage.asked()
+        status, body, _ = await flying
+        assert (status, body["error"]["code"]) == (503, "seat_revoked")
+        assert not waiting.done()
+        await stage.agent.start()
+        await stage.agent.until(lambda: stage.agent.hellos == 2)
+        stage.model.gate.set()
+        await stage.seat(state="active")
+        assert (await waiting)[0] == 200
+
+    play(scenario, lease_break_s=0.2)
+
+
+def test_a_stream_that_returns_in_time_spares_what_is_in_flight(play):
+    async def scenario(stage):
+        await stage.seat()
+        stage.model.gate.clear()
+        flying = stage.asked()
+        async with asyncio.timeout(5):
+            await stage.model.arrived.wait()
+        stage.agent.hang_up()
+        await stage.agent.until(lambda: stage.agent.hellos == 2)
+        await stage.agent.until(lambda: stage.agent.demand() == (1, 0))
+        await stage.seat(state="active")
+        stage.model.gate.set()
+        assert (await flying)[0] == 200
+
+    play(scenario)
+
+
+def test_what_waits_too_long_or_too_many_is_answered_429(play):
+    async def scenario(stage):
+        await stage.seat(granted=False)
+        first = stage.asked()
+        await stage.agent.until(lambda: stage.agent.demand() == (0, 1))
+        status, body, headers = await stage.asked()
+        assert (status, body["error"]["code"]) == (429, "too_many_waiting")
+        assert body["error"]["type"] == "rate_limit_error"
+        assert headers["Retry-After"] == "5"
+        status, body, _ = await first
+        assert (status, body["error"]["code"]) == (429, "wait_limit")
+        await stage.agent.until(lambda: stage.agent.demand() == (0, 0))
+
+    play(scenario, max_waiting_per_model=1, wait_limit_s=0.5)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        pytest.param(b'{"model": "x"}', 404, "model_not_found", id="unknown model"),
+        pytest.param(b"{", 400, "invalid_json", id="not JSON"),
+        pytest.param(b"[]", 400, "model_missing", id="not an object"),
+        pytest.param(b'{"model": 1}', 400, "model_missing", id="model is no string"),
+        pytest.param(b'"' + b"x" * 2000 + b'"', 413, "body_too_large", id="too large"),
+    ],
+)
+def test_a_request_that_can_not_be_right_is_refused_in_openais_shape(play, body, status, code):
+    async def scenario(stage):
+        await stage.seat()
+        async with stage.client.post("/v1/chat/completions", data=body) as answer:
+            error = (await answer.json())["error"]
+            assert (answer.status, error["code"]) == (status, code)
+            assert error["message"].endswith(".")
+            assert answer.headers["X-Request-Id"].startswith("req-")
+        assert stage.model.requests == []
+
+    play(scenario, max_body_bytes=1024)
+
+
+def test_a_server_that_listens_late_after_its_wake_is_tried_again(play):
+    async def scenario(stage):
+        await stage.model.stop()
+        await stage.seat()
+        asked = stage.asked()
+        await stage.seats(lambda seats: seats[0]["in_flight"] == 1)
+        await stage.model.start()
+        assert (await asked)[0] == 200
+
+    play(scenario)
+
+
+def test_a_seat_that_does_not_answer_is_a_502_with_a_sentence(play):
+    async def scenario(stage):
+        await stage.model.stop()
+        await stage.seat()
+        status, body, _ = await stage.asked()
+        assert (status, body["error"]["code"]) == (502, "upstream_failed")
+        assert "default/pod-a" in body["error"]["message"]
+
+    play(scenario, connect_limit_s=0.1)
+
+
+def test_models_are_listed_whatever_their_state(play):
+    async def scenario(stage):
+        await stage.seat(granted=False, state="parked", model="org/m")
+        async with stage.client.get("/v1/models") as answer:
+            (model,) = (await answer.json())["data"]
+        assert (model["id"], model["object"]) == ("org/m", "model")
+        assert model["kyb"]["seats"][0]["state"] == "parked"
+        async with stage.client.get("/v1/models/org/m") as answer:
+            assert (await answer.json())["id"] == "org/m"
+        async with stage.client.get("/v1/models/none") as answer:
+            assert (answer.status, (await answer.json())["error"]["code"]) == (
+                404,
+                "model_not_found",
+            )
+
+    play(scenario)
+
+
+def test_probes_and_metrics_answer(play):
+    async def scenario(stage):
+        await stage.seat()
+        assert (await stage.asked())[0] == 200
+        for path in ("/healthz", "/readyz"):
+            async with stage.client.get(path) as answer:
+                assert answer.status == 200
+        async with stage.client.get("/metrics") as answer:
+            text = await answer.text()
+        assert 'kyb_proxy_requests_total{model="m",status="200"} 1.0' in text
+        assert 'kyb_proxy_seat_granted{model="m",node="n1",seat="G0-seat-a"} 1.0' in text
+        await stage.agent.stop()
+        await stage.seats(lambda seats: not seats[0]["connected"])
+        async with stage.client.get("/readyz") as answer:
+            assert answer.status == 503
+            assert "none of the 1 agents" in await answer.text()
+        await stage.agent.start()
+
+    play(scenario)
+
+
+def test_a_stop_lets_requests_finish_and_accepts_no_new_ones(play):
+    async def scenario(stage):
+        await stage.seat()
+        stage.model.gate.clear()
+        flying = stage.asked()
+        async with asyncio.timeout(5):
+            await stage.model.arrived.wait()
+        stopping = asyncio.create_task(stage.service.stop())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await newcomer(stage.service.port)
+        stage.model.gate.set()
+        assert (await flying)[0] == 200
+        await stopping
+
+    play(scenario)
