@@ -145,15 +145,21 @@ class Ledger:
         for uid in [uid for uid, held in self._reserved.items() if held.until <= now]:
             self._forget(uid)
 
-    def node(self, name: NodeName) -> NodeView | None:
-        """The node as of now, or None if no GPUNode of that name is known."""
+    def node(self, name: NodeName, without: PodUid | None = None) -> NodeView | None:
+        """The node as of now, or None if no GPUNode of that name is known.
+
+        `without` leaves out what that pod holds there: a retry must not stand in its own way.
+        """
         seats = self._nodes.get(name)
         if seats is None:
             return None
         if name not in self._views:
             claims = (self._claim(uid) for uid in sorted(self._on_node.get(name, ())))
             self._views[name] = NodeView(seats, tuple(claims))
-        return self._views[name]
+        view = self._views[name]
+        if without is None or without not in self._on_node.get(name, ()):
+            return view
+        return NodeView(seats, tuple(c for c in view.claims if c.pod.uid != without))
 
     def nodes(self) -> Iterator[NodeName]:
         """The names of all known nodes, sorted."""

@@ -45,7 +45,7 @@ class Demand:
 
 
 class Candidates(NamedTuple):
-    """The groups that can take a pod; if there are none, why, and whether a free seat would help."""
+    """The groups that can take a pod; if none, why, and whether a free seat would help."""
 
     groups: Groups
     reason: str = ""

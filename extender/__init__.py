@@ -1,0 +1,1 @@
+"""The kube-scheduler's HTTP extender: filter, prioritize, bind, preempt."""

@@ -1,0 +1,162 @@
+"""Binding: choose a group, hold its seat, and tell the API server, once per pod.
+
+The kube-scheduler may give up waiting for a bind that succeeds, and may ask again: the same pod
+on the same node is always a success, with the group that was written first. While it is unknown
+whether a Binding took effect, its seat stays reserved.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from extender.objects import read_pod
+from kybernate import keys
+from kybernate.core.ledger import Claim
+from kybernate.core.placement import candidates, choose_group
+from kybernate.errors import (
+    ConflictError,
+    KybernateError,
+    NotFoundError,
+    RefusedError,
+    RetryableError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from extender.cluster import Cluster
+    from extender.objects import SeatPod
+    from extender.snapshot import Snapshot
+    from extender.wire import BindArgs
+    from kybernate.core.placement import Demand, Policy
+    from kybernate.types import GroupName, NodeName
+
+log = logging.getLogger(__name__)
+
+
+class Binder:
+    """Binds pods; calls for several pods may run side by side."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        cluster: Cluster,
+        policy: Policy,
+        stamp: Callable[[], str],
+        ttl: float,
+    ) -> None:
+        """`stamp` gives the time as RFC 3339.
+
+        `ttl` is for how many seconds a seat stays reserved after a Binding of unknown outcome: more
+        than the API server's own limit for a request, which is 60.
+        """
+        self._snapshot = snapshot
+        self._cluster = cluster
+        self._policy = policy
+        self._stamp = stamp
+        self._ttl = ttl
+        self._turns: dict[NodeName, threading.Lock] = defaultdict(threading.Lock)
+        self._turns_lock = threading.Lock()
+
+    def bind(self, args: BindArgs) -> str:
+        """Bind the pod. The empty string is success, else the sentence that says what is wrong."""
+        try:
+            self._bind(args)
+        except KybernateError as error:
+            log.warning("pod %s was not bound to %s: %s", args.pod, args.node, error)
+            return f"pod {args.pod} was not bound to {args.node}: {error}"
+        return ""
+
+    def _bind(self, args: BindArgs) -> None:
+        pod = self._pod(args)
+        if pod.node is not None:
+            _check_bound(pod, args)
+            return
+        if pod.problem:
+            raise RefusedError(pod.problem)
+        claim = self._reserve(pod, pod.demand, args.node) if pod.demand else None
+        notes = {}
+        if claim is not None:
+            notes = {keys.ASSIGNED_GROUP: str(claim.group), keys.ASSIGNED_AT: self._stamp()}
+        try:
+            self._cluster.bind(args.pod, args.node, notes)
+        except (ConflictError, RetryableError) as error:
+            self._settle(args, error)
+            return
+        except (NotFoundError, RefusedError):
+            self._snapshot.release(args.pod.uid)
+            raise
+        if claim is not None:
+            self._snapshot.confirm(claim)
+            log.info("pod %s is bound to %s, group %s", args.pod, args.node, claim.group)
+
+    def _pod(self, args: BindArgs) -> SeatPod:
+        """The pod as the watch knows it, or else as the API server does."""
+        known = self._snapshot.pod(args.pod.uid)
+        return known if known is not None else self._read(args)
+
+    def _read(self, args: BindArgs) -> SeatPod:
+        pod = read_pod(self._cluster.pod(args.pod.namespace, args.pod.name))
+        if pod.ref.uid != args.pod.uid:
+            raise NotFoundError(
+                f"its UID is {pod.ref.uid} now and not {args.pod.uid}: it was deleted and made anew"
+            )
+        return pod
+
+    def _reserve(self, pod: SeatPod, demand: Demand, node: NodeName) -> Claim:
+        """Hold a seat: of the group that an earlier try chose, or else of the best one."""
+        with self._turns_lock:
+            turn = self._turns[node]
+        with turn:
+            view = self._snapshot.views([node], without=pod.ref.uid)[node]
+            if view is None:
+                raise NotFoundError("no GPUNode tells of its GPUs; see to the node agent there")
+            fitting = candidates(view, demand)
+            if not fitting.groups:
+                raise ConflictError(fitting.reason)
+            name = self._reserved(pod, node)
+            if name not in {group.name for group in fitting.groups}:
+                best = choose_group(view, demand, self._policy)
+                name = best.name if best else None
+            claim = Claim(pod.ref, node, name, demand.resource, demand.vram)
+            self._snapshot.reserve(claim, self._ttl)
+            return claim
+
+    def _reserved(self, pod: SeatPod, node: NodeName) -> GroupName | None:
+        earlier = self._snapshot.claim(pod.ref.uid)
+        return earlier.group if earlier is not None and earlier.node == node else None
+
+    def _settle(self, args: BindArgs, error: KybernateError) -> None:
+        """Find out whether the Binding took effect, now or by an earlier call.
+
+        Returns if the pod is where it should be. Otherwise raises, and keeps the reservation if a
+        Binding may still take effect.
+        """
+        pod = self._read_after(args, error)
+        if pod.node is None:
+            if isinstance(error, ConflictError):
+                self._snapshot.release(args.pod.uid)
+            raise error
+        claim = pod.claim()
+        if claim is not None:
+            self._snapshot.confirm(claim)
+        _check_bound(pod, args)
+        log.info("pod %s is bound to %s already, group %s", args.pod, args.node, pod.group)
+
+    def _read_after(self, args: BindArgs, error: KybernateError) -> SeatPod:
+        try:
+            return self._read(args)
+        except NotFoundError:
+            self._snapshot.release(args.pod.uid)
+            raise
+        except KybernateError:
+            # The first error says more, and what is unknown stays reserved.
+            raise error from None
+
+
+def _check_bound(pod: SeatPod, args: BindArgs) -> None:
+    if pod.node != args.node:
+        raise ConflictError(f"it is bound to {pod.node} already")

@@ -1,0 +1,245 @@
+"""Pods and GPUNodes as the extender understands them, read from their JSON. Pure.
+
+Reading is lenient where the object exists whatever we think of it: what can't be understood
+becomes a sentence (`problem`, `not_ready`) and never an exception.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from kybernate import keys
+from kybernate.core.ledger import Claim, NodeSeats
+from kybernate.core.placement import Demand
+from kybernate.core.quantity import parse_quantity
+from kybernate.errors import ConfigError
+from kybernate.types import Gpu, GpuUuid, Group, GroupName, Link, NodeName, PodRef, PodUid
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    Json = dict[str, Any]
+
+_FINISHED = ("Succeeded", "Failed")
+
+_LINKS = {
+    "system": Link.SYSTEM,
+    "numa": Link.NUMA_NODE,
+    "numanode": Link.NUMA_NODE,
+    "hostbridge": Link.HOST_BRIDGE,
+    "pcie": Link.PCIE_SWITCH,
+    "pcieswitch": Link.PCIE_SWITCH,
+    "nvlink": Link.NVLINK,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SeatPod:
+    """What placing a pod needs to know of it.
+
+    `resource` is None if it asks for no seat, `demand` also if what it asks for can't be had
+    anywhere: then `problem` says why and what to write instead.
+    """
+
+    ref: PodRef
+    resource: str | None
+    demand: Demand | None
+    problem: str
+    node: NodeName | None
+    group: GroupName | None
+    expendable: bool
+    finished: bool
+
+    def claim(self) -> Claim | None:
+        """The seat that the pod holds: none before it is bound and after it has ended."""
+        if self.node is None or self.resource is None or self.finished:
+            return None
+        vram = self.demand.vram if self.demand else None
+        return Claim(self.ref, self.node, self.group, self.resource, vram)
+
+
+def slim_pod(pod: Json) -> Json:
+    """The parts of a pod that `read_pod` reads, and those by which a watch keeps pods apart."""
+    meta, spec = _dict(pod.get("metadata")), _dict(pod.get("spec"))
+    notes = _dict(meta.get("annotations"))
+    return {
+        "metadata": {
+            **{k: meta[k] for k in ("namespace", "name", "uid", "resourceVersion") if k in meta},
+            "annotations": {k: v for k, v in notes.items() if k in _ANNOTATIONS},
+        },
+        "spec": {
+            "nodeName": spec.get("nodeName"),
+            "containers": [_slim_container(c) for c in _dicts(spec.get("containers"))],
+            "initContainers": [_slim_container(c) for c in _dicts(spec.get("initContainers"))],
+        },
+        "status": {"phase": _dict(pod.get("status")).get("phase")},
+    }
+
+
+def read_pod(pod: Json) -> SeatPod:
+    """Read a pod, whole or slimmed."""
+    meta, spec = _dict(pod.get("metadata")), _dict(pod.get("spec"))
+    notes = _dict(meta.get("annotations"))
+    seats = list(_seats(_dicts(spec.get("containers"))))
+    resource = seats[0][0] if seats else None
+    demand, problem = None, ""
+    try:
+        _check_seats(seats, list(_seats(_dicts(spec.get("initContainers")))))
+        demand = _demand(resource, notes) if resource else None
+    except ConfigError as error:
+        problem = str(error)
+    group = notes.get(keys.ASSIGNED_GROUP)
+    return SeatPod(
+        ref=PodRef(
+            str(meta.get("namespace", "")),
+            str(meta.get("name", "")),
+            PodUid(str(meta.get("uid", ""))),
+        ),
+        resource=resource,
+        demand=demand,
+        problem=problem,
+        node=NodeName(spec["nodeName"]) if spec.get("nodeName") else None,
+        group=GroupName(group) if group else None,
+        expendable=notes.get(keys.ON_PREEMPT) == "kill",
+        finished=_dict(pod.get("status")).get("phase") in _FINISHED,
+    )
+
+
+def read_gpu_node(node: Json, reserve: int) -> NodeSeats:
+    """Read a GPUNode; `reserve` is what no seat may use of a GPU, in bytes.
+
+    A status that can't be read gives a node without groups whose `not_ready` says so.
+    """
+    name = NodeName(str(_dict(node.get("metadata")).get("name", "")))
+    empty = NodeSeats(name, (), {}, (), reserve=reserve)
+    status = node.get("status")
+    if not status:
+        return replace(empty, not_ready="its agent has not reported GPUs yet")
+    try:
+        gpus = tuple(_gpu(item) for item in status.get("gpus") or ())
+        return replace(
+            empty,
+            gpus=gpus,
+            links=dict(_link(item) for item in status.get("links") or ()),
+            groups=tuple(_group(item) for item in status.get("groups") or ()),
+            park_budget=_dict(status.get("budget")).get("parkBytes"),
+            not_ready=_not_ready(status.get("conditions") or ()),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return replace(empty, not_ready=f"its GPUNode's status can't be read: {error!r}")
+
+
+def parse_link(text: str) -> Link | None:
+    """The kind of link that a person or an agent names, or None if there is no such kind."""
+    return _LINKS.get(text.lower().replace("-", "").replace("_", "").replace(" ", ""))
+
+
+_ANNOTATIONS = (
+    *(keys.VRAM, keys.GPU_PRODUCT, keys.GPU_TOPOLOGY, keys.PREFER_GROUP, keys.REQUIRE_GROUP),
+    *(keys.ASSIGNED_GROUP, keys.ON_PREEMPT),
+)
+
+
+def _slim_container(container: Json) -> Json:
+    limits = _dict(_dict(container.get("resources")).get("limits"))
+    seats = {name: amount for name, amount in limits.items() if keys.seat_resource_size(name)}
+    return {"name": container.get("name"), "resources": {"limits": seats}} if seats else {}
+
+
+def _seats(containers: Iterable[Json]) -> Iterator[tuple[str, str, str]]:
+    """Resource, amount and container of each seat that is asked for."""
+    for container in containers:
+        limits = _dict(_dict(container.get("resources")).get("limits"))
+        for name, amount in sorted(limits.items()):
+            if keys.seat_resource_size(name) and str(amount) != "0":
+                yield name, str(amount), str(container.get("name"))
+
+
+def _check_seats(seats: list[tuple[str, str, str]], init: list[tuple[str, str, str]]) -> None:
+    if init:
+        raise ConfigError(
+            f"initContainers[{init[0][2]}].resources.limits",
+            f"{init[0][0]} can't be held by an init container; ask for it in a container",
+        )
+    if len(seats) > 1:
+        names = ", ".join(f"{name} in {container}" for name, _, container in seats)
+        raise ConfigError("resources.limits", f"a pod holds one seat, not several ({names})")
+    if seats and seats[0][1] != "1":
+        raise ConfigError(
+            f"resources.limits[{seats[0][0]}]",
+            f'must be "1": a seat of several GPUs is another resource, such as {_EXAMPLE}',
+        )
+
+
+_EXAMPLE = keys.seat_resource(2)
+
+
+def _demand(resource: str, notes: Mapping[str, str]) -> Demand:
+    prefer, require = notes.get(keys.PREFER_GROUP), notes.get(keys.REQUIRE_GROUP)
+    products = (product.strip() for product in notes.get(keys.GPU_PRODUCT, "").split("|"))
+    return Demand(
+        resource=resource,
+        vram=parse_quantity(notes[keys.VRAM], keys.VRAM) if keys.VRAM in notes else None,
+        products=tuple(product for product in products if product),
+        prefer_group=GroupName(prefer) if prefer else None,
+        require_group=GroupName(require) if require else None,
+        topology=_topology(notes.get(keys.GPU_TOPOLOGY)),
+    )
+
+
+def _topology(text: str | None) -> Link | None:
+    if not text:
+        return None
+    link = parse_link(text)
+    if link is None:
+        raise ConfigError(
+            keys.GPU_TOPOLOGY,
+            f"{text!r} is no kind of link; write nvlink, pcie-switch, host-bridge, numa-node "
+            "or system",
+        )
+    return link
+
+
+def _gpu(item: Json) -> Gpu:
+    return Gpu(
+        uuid=GpuUuid(item["uuid"]),
+        index=int(item["index"]),
+        product=str(item["product"]),
+        memory=int(item["memoryBytes"]),
+        numa=int(item.get("numa", -1)),
+        healthy=bool(item["healthy"]),
+    )
+
+
+def _link(item: Json) -> tuple[frozenset[GpuUuid], Link]:
+    kind = parse_link(item["kind"])
+    # A kind that only a newer agent knows is no reason to lose the node.
+    return frozenset((GpuUuid(item["a"]), GpuUuid(item["b"]))), kind or Link.SYSTEM
+
+
+def _group(item: Json) -> Group:
+    return Group(
+        name=GroupName(item["name"]),
+        resource=str(item["resource"]),
+        gpus=tuple(GpuUuid(uuid) for uuid in item["gpus"]),
+        seats=int(item["seats"]),
+        active_slots=int(item.get("activeSlots", 1)),
+    )
+
+
+def _not_ready(conditions: Iterable[Json]) -> str | None:
+    for condition in conditions:
+        if condition.get("type") == "Ready" and condition.get("status") == "False":
+            return str(condition.get("message") or condition.get("reason") or "it is not ready")
+    return None
+
+
+def _dict(value: object) -> Json:
+    return value if isinstance(value, dict) else {}
+
+
+def _dicts(value: object) -> Iterator[Json]:
+    return (
+        (item for item in value if isinstance(item, dict)) if isinstance(value, list) else iter(())
+    )

@@ -1,0 +1,103 @@
+"""The mutual-TLS server: gunicorn with one threaded worker, since the ledger is in memory.
+
+Threads rather than processes also keep the kube-scheduler's connections open: a TLS handshake
+per call would cost more than the call.
+"""
+
+from __future__ import annotations
+
+import ssl
+from typing import TYPE_CHECKING, Any
+
+from gunicorn.app.base import BaseApplication
+
+from kybernate import keys
+from kybernate.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+    from wsgiref.types import WSGIApplication
+
+    from kybernate.settings.extender import ExtenderSettings
+
+
+class Server(BaseApplication):  # type: ignore[misc]
+    """Serves a WSGI application until SIGTERM; requests under way are finished."""
+
+    def __init__(
+        self,
+        settings: ExtenderSettings,
+        app: WSGIApplication,
+        started: Callable[[], None],
+        stopped: Callable[[], None],
+    ) -> None:
+        """`started` and `stopped` run in the serving process, around its life."""
+        self._settings = settings
+        self._app = app
+        self._started = started
+        self._stopped = stopped
+        super().__init__()
+
+    def load_config(self) -> None:
+        """Tell gunicorn what to do; nothing of it comes from its own files or environment."""
+        tls = self._settings.tls_dir
+        options = {
+            "bind": [self._settings.listen],
+            "workers": 1,
+            "worker_class": "gthread",
+            "threads": self._settings.threads,
+            # Longer than Go's HTTP client keeps an idle connection, so that it closes first.
+            "keepalive": 120,
+            "graceful_timeout": 15,
+            "certfile": str(tls / "extender.crt"),
+            "keyfile": str(tls / "extender.key"),
+            "ca_certs": str(tls / "ca.crt"),
+            "cert_reqs": ssl.CERT_REQUIRED,
+            "do_handshake_on_connect": True,
+            "ssl_context": _context,
+            "control_socket_disable": True,
+            "loglevel": self._settings.log_level.lower(),
+            "post_worker_init": lambda _worker: self._started(),
+            "worker_exit": lambda _server, _worker: self._stopped(),
+        }
+        for name, value in options.items():
+            self.cfg.set(name, value)
+
+    def load(self) -> WSGIApplication:
+        """The application, as gunicorn asks for it."""
+        return self._app
+
+
+def check_tls(folder: Path) -> None:
+    """Raise ConfigError if the extender's certificate files are not all there and fit together."""
+    try:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=folder / "ca.crt")
+        context.load_cert_chain(folder / "extender.crt", folder / "extender.key")
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            "tls_dir",
+            f"{folder} must hold ca.crt, extender.crt and extender.key; `kybernate pki init` "
+            f"makes them ({error})",
+        ) from error
+
+
+def refuse_caller(environ: Mapping[str, Any]) -> str | None:
+    """Why the peer of a request may not call the verbs, or None if it may."""
+    certificate = environ["gunicorn.socket"].getpeercert() or {}
+    names = [
+        value
+        for part in certificate.get("subject", ())
+        for key, value in part
+        if key == "commonName"
+    ]
+    if names == [keys.CN_SCHEDULER]:
+        return None
+    found = ", ".join(names) or "no name"
+    return f"only {keys.CN_SCHEDULER} may call the extender; your certificate names {found}"
+
+
+def _context(_config: object, default: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
+    context = default()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context

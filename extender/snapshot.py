@@ -1,0 +1,119 @@
+"""The ledger of the cluster's seats, kept up by two watches and shared by the serving threads.
+
+Everything in here can be lost at any time: the watches bring it back.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Any
+
+from extender.objects import read_gpu_node, read_pod
+from kybernate.core.ledger import Ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from extender.objects import SeatPod
+    from kybernate.core.ledger import Claim, NodeView
+    from kybernate.types import NodeName, PodUid
+
+log = logging.getLogger(__name__)
+
+
+class Snapshot:
+    """Owner of the ledger. All methods may be called from any thread and return at once."""
+
+    def __init__(self, clock: Callable[[], float], reserve: int = 0) -> None:
+        """`clock` gives seconds; `reserve` is what no seat may use of a GPU, in bytes."""
+        self._clock = clock
+        self._reserve = reserve
+        self._lock = threading.Lock()
+        self._ledger = Ledger()
+        self._pods: dict[PodUid, SeatPod] = {}
+
+    def pod_event(self, kind: str, item: dict[str, Any]) -> None:
+        """Take in an event of the watch on pods."""
+        pod = read_pod(item)
+        with self._lock:
+            if kind == "DELETED" or pod.finished:
+                self._pods.pop(pod.ref.uid, None)
+                self._ledger.remove_claim(pod.ref.uid)
+            elif pod.resource is not None or pod.expendable:
+                known = self._pods.get(pod.ref.uid)
+                self._pods[pod.ref.uid] = pod
+                claim = pod.claim()
+                if claim is not None:
+                    self._ledger.upsert_claim(claim)
+                    if claim.group is None and (known is None or known.node is None):
+                        self._warn_unplaced(pod)
+
+    def node_event(self, kind: str, item: dict[str, Any]) -> None:
+        """Take in an event of the watch on GPUNodes."""
+        seats = read_gpu_node(item, self._reserve)
+        with self._lock:
+            if kind == "DELETED":
+                self._ledger.remove_node(seats.name)
+            else:
+                self._ledger.upsert_node(seats)
+
+    def views(
+        self, names: Iterable[NodeName], without: PodUid | None = None
+    ) -> dict[NodeName, NodeView | None]:
+        """The named nodes as of now, in the same order; None for one without a GPUNode.
+
+        What the pod `without` holds there is left out.
+        """
+        with self._lock:
+            self._ledger.expire(self._clock())
+            return {name: self._ledger.node(name, without) for name in names}
+
+    def pod(self, uid: PodUid) -> SeatPod | None:
+        """A pod that asks for a seat, or that may be preempted, if the watch has seen it."""
+        with self._lock:
+            return self._pods.get(uid)
+
+    def claim(self, uid: PodUid) -> Claim | None:
+        """What the pod holds, bound or reserved."""
+        with self._lock:
+            self._ledger.expire(self._clock())
+            return self._ledger.claim(uid)
+
+    def reserve(self, claim: Claim, ttl: float) -> None:
+        """Hold a seat for `ttl` seconds. Raises ConflictError or NotFoundError if it can't be."""
+        with self._lock:
+            self._ledger.reserve(claim, self._clock(), ttl)
+
+    def release(self, uid: PodUid) -> None:
+        """Drop the pod's reservation; what a bound pod holds stays."""
+        with self._lock:
+            self._ledger.release(uid)
+
+    def confirm(self, claim: Claim) -> None:
+        """The pod was bound as reserved: don't let the reservation end if the watch is late.
+
+        A pod that the watch doesn't know keeps its reservation only: the watch may have seen its
+        deletion already, and would not report it again.
+        """
+        with self._lock:
+            if claim.pod.uid in self._pods:
+                self._ledger.upsert_claim(claim)
+
+    def unplaced(self) -> int:
+        """How many pods hold a seat of which nobody wrote the group."""
+        with self._lock:
+            return self._ledger.unplaced()
+
+    def nodes(self) -> int:
+        """How many nodes with GPUs are known."""
+        with self._lock:
+            return sum(1 for _ in self._ledger.nodes())
+
+    @staticmethod
+    def _warn_unplaced(pod: SeatPod) -> None:
+        log.warning(
+            "pod %s (%s) holds a %s on %s without a group: it was bound past the extender, and "
+            "the node agent will refuse it",
+            *(pod.ref, pod.ref.uid, pod.resource, pod.node),
+        )

@@ -1,0 +1,48 @@
+"""The two watches that feed the snapshot, and what they mean for being ready."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from extender import metrics
+from extender.objects import slim_pod
+from kybernate import keys
+from kybernate.adapters.k8s import Watcher
+
+if TYPE_CHECKING:
+    from extender.snapshot import Snapshot
+    from kybernate.adapters.k8s import Source
+
+
+class Watches:
+    """Pods and GPUNodes of the whole cluster."""
+
+    def __init__(self, api: Source, snapshot: Snapshot) -> None:
+        self.started = False
+        """Whether the threads run, or ran."""
+        # Any pod may ask for a seat, with or without our label: resources can't be selected by.
+        self._all = (
+            Watcher(api, "/api/v1/pods", {}, snapshot.pod_event, "pods", keep=slim_pod),
+            Watcher(api, keys.GPU_NODES_PATH, {}, snapshot.node_event, "GPUNodes"),
+        )
+        metrics.UNPLACED.set_function(snapshot.unplaced)
+        metrics.NODES.set_function(snapshot.nodes)
+        metrics.WATCHES_BROKEN.set_function(lambda: sum(bool(w.last_error) for w in self._all))
+
+    def start(self) -> None:
+        """Start listing and watching."""
+        self.started = True
+        for watch in self._all:
+            watch.start()
+
+    def stop(self) -> None:
+        """End both watches."""
+        for watch in self._all:
+            watch.stop()
+
+    def not_ready(self) -> str | None:
+        """Why the snapshot can't be trusted yet: it may lack seats that are taken."""
+        for watch in self._all:
+            if not watch.synced.is_set():
+                return watch.last_error or "the first list of pods and GPUNodes is under way"
+        return None

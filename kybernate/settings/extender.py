@@ -1,0 +1,60 @@
+"""Settings of the extender."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+
+class ExtenderSettings(BaseModel):
+    """What the extender can be told. Times are in seconds, sizes in bytes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    listen: str = Field(
+        "127.0.0.1:9444", description="where the kube-scheduler calls, mutual TLS (host:port)"
+    )
+    probe_listen: str = Field(
+        "127.0.0.1:9445", description="where probes and metrics are served, plain (host:port)"
+    )
+    kubeconfig: Path | None = Field(
+        None, description="kubeconfig to use; without it, the pod's own account"
+    )
+    tls_dir: Path = Field(
+        Path("/etc/kyb/tls"), description="folder with ca.crt, extender.crt and extender.key"
+    )
+    policy: Literal["best-fit", "bin-pack", "spread"] = Field(
+        "best-fit", description="how groups are chosen: best-fit, bin-pack or spread"
+    )
+    reserve_bytes: int = Field(
+        0, ge=0, description="what no seat may use of each GPU; set it as for the agents (bytes)"
+    )
+    reservation_s: float = Field(
+        120.0,
+        gt=60,
+        description="how long a seat stays reserved for a binding of unknown outcome; more than "
+        "the 60 seconds that the API server gives a request (s)",
+    )
+    api_timeout_s: float = Field(
+        4.0,
+        gt=0,
+        description="limit for one call to the API server; a bind makes up to three within the "
+        "scheduler's httpTimeout (s)",
+    )
+    threads: int = Field(16, ge=2, le=256, description="calls served at the same time")
+    max_body_bytes: int = Field(
+        128 * 1024 * 1024, ge=1024, description="largest request body (bytes)"
+    )
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        "INFO", description="DEBUG, INFO, WARNING or ERROR"
+    )
+
+    @field_validator("listen", "probe_listen")
+    @classmethod
+    def _host_and_port(cls, value: str) -> str:
+        host, _, port = value.rpartition(":")
+        if not host or not port.isdecimal() or int(port) > 65535:
+            raise ValueError("write it as host:port, for example 127.0.0.1:9444")
+        return value
