@@ -9,10 +9,10 @@ Methods that are neither quick nor `async` block and are called from a worker th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -324,13 +324,14 @@ class Journal(Protocol):
         Blocks; called once, before the first `put`."""
         ...
 
-    async def put(self, key: str, record: Mapping[str, object], *, synced: bool) -> None:
-        """Records are written in the order of the calls. With `synced`, it and all before it are
-        on the disk when this returns. Raises OSError if the disk refuses."""
+    def put(self, key: str, record: Mapping[str, object], *, synced: bool) -> Awaitable[None]:
+        """Records are written in the order of the calls; the call itself is quick and only
+        queues. Once the answer is awaited it is written, and with `synced` it and all before it
+        are on the disk. The answer raises OSError if the disk refuses."""
         ...
 
-    async def delete(self, key: str) -> None:
-        """Forget the key; idempotent."""
+    def delete(self, key: str) -> Awaitable[None]:
+        """Forget the key; idempotent, queued like `put`."""
         ...
 
     def close(self) -> None:
@@ -343,24 +344,22 @@ class KubeApi(Protocol):
 
     def get(
         self, path: str, params: Mapping[str, str] | None = None, *, timeout: float = 10.0
-    ) -> dict[str, object]:
+    ) -> Any:
         """Read an object or list."""
         ...
 
-    def post(
-        self, path: str, body: Mapping[str, object], *, timeout: float = 10.0
-    ) -> dict[str, object]:
+    def post(self, path: str, body: object, *, timeout: float = 10.0) -> Any:
         """Create."""
         ...
 
     def patch(
         self,
         path: str,
-        body: Mapping[str, object],
+        body: object,
         kind: str = "merge",
         params: Mapping[str, str] | None = None,
         *,
         timeout: float = 10.0,
-    ) -> dict[str, object]:
+    ) -> Any:
         """Change; `kind` is merge, strategic, json or apply."""
         ...

@@ -104,7 +104,7 @@ class Seat:
     idle_since: float | None = None
     drain_since: float | None = None
     not_before: float = 0.0
-    wake_began: float | None = None
+    complain_at: float = 0.0
     work: asyncio.Task[None] | None = None
     watch: asyncio.Task[None] | None = None
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Awaitable, Iterator, Mapping
     from pathlib import Path
 
 _REWRITE_AT = 4096
@@ -46,14 +46,13 @@ class FileJournal:
         self._rewrite()
         return dict(self._records)
 
-    async def put(self, key: str, record: Mapping[str, object], *, synced: bool) -> None:
+    def put(self, key: str, record: Mapping[str, object], *, synced: bool) -> Awaitable[None]:
         """See `ports.Journal.put`."""
-        line = _line({"k": key, "v": record})
-        await self._submit(key, record, line, synced=synced)
+        return self._submit(key, record, _line({"k": key, "v": record}), synced=synced)
 
-    async def delete(self, key: str) -> None:
+    def delete(self, key: str) -> Awaitable[None]:
         """See `ports.Journal.delete`."""
-        await self._submit(key, None, _line({"k": key}), synced=False)
+        return self._submit(key, None, _line({"k": key}), synced=False)
 
     def close(self) -> None:
         """See `ports.Journal.close`."""
@@ -62,12 +61,11 @@ class FileJournal:
             os.close(self._fd)
             self._fd = -1
 
-    async def _submit(
+    def _submit(
         self, key: str, record: Mapping[str, object] | None, line: bytes, *, synced: bool
-    ) -> None:
+    ) -> Awaitable[None]:
         loop = asyncio.get_running_loop()
-        done = loop.run_in_executor(self._writer, self._append, key, record, line, synced)
-        await asyncio.shield(done)
+        return loop.run_in_executor(self._writer, self._append, key, record, line, synced)
 
     def _append(
         self,

@@ -1,0 +1,297 @@
+"""The agent's loop: the single owner of the node's seats.
+
+Everything that happens comes in here as a plain call on the event loop; each asks for one swap
+decision (`kick`), whose actions are journalled and then carried out by the lifecycle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from kybernate.core.seats import SeatEvent
+from kybernate.core.swap import ActionKind, SwapPolicy, decide, next_check
+from kybernate.errors import NotFoundError
+from kybernate.ports import GatePhase
+from kybernate.types import SeatState
+from nodeagent import metrics
+from nodeagent.lifecycle import Lifecycle
+from nodeagent.node import SEAT
+from nodeagent.recover import adopt
+from nodeagent.seat import Process
+from nodeagent.steps import Steps
+
+if TYPE_CHECKING:
+    from kybernate.core.swap import Action
+    from kybernate.ports import GateHello
+    from kybernate.types import PodUid
+    from nodeagent.leases import Demand, Outbox
+    from nodeagent.node import Node
+    from nodeagent.pods import PodFacts
+    from nodeagent.seat import Seat
+
+log = logging.getLogger(__name__)
+
+
+class Loop:
+    """Takes events, decides, acts. Implements `ports.SeatListener`."""
+
+    def __init__(self, node: Node) -> None:
+        settings = node.settings
+        self.node = node
+        self.steps = Steps(node)
+        self.life = Lifecycle(node, self.steps, self.kick, self._vanished, self._came_back)
+        self._policy = SwapPolicy(
+            settings.min_residency_s, settings.idle_after_s, settings.drain_limit_s
+        )
+        self._kicked = False
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self.device_freed = asyncio.Event()
+        node.world.doors.listen(self)
+
+    # --- deciding -----------------------------------------------------------------------------
+
+    def kick(self) -> None:
+        """Decide once this round of events is through."""
+        if not self._kicked:
+            self._kicked = True
+            asyncio.get_running_loop().call_soon(self._decide)
+
+    def _decide(self) -> None:
+        self._kicked = False
+        began = time.perf_counter()
+        now = self.node.world.now()
+        view = self.node.swap_view()
+        for action in decide(view, self._policy, now):
+            self._apply(action)
+        self._timer("swap", next_check(view, self._policy, now))
+        metrics.LOOP_SECONDS.observe(time.perf_counter() - began)
+
+    def _timer(self, name: str, when: float | None) -> None:
+        if name in self._timers:
+            self._timers.pop(name).cancel()
+        if when is not None:
+            call = self.kick if name == "swap" else self._expire
+            self._timers[name] = asyncio.get_running_loop().call_at(when, call)
+
+    def _apply(self, action: Action) -> None:
+        seat, why = self.node.seats[action.uid], action.reason
+        if seat.ending:
+            return
+        match action.kind:
+            case ActionKind.START:
+                self.node.move(seat, SeatEvent.GO, why)
+                self.life.work(seat, self.life.start(seat))
+            case ActionKind.WAKE:
+                self.node.move(seat, SeatEvent.WAKE, why)
+                self.life.work(seat, self.life.wake(seat))
+            case ActionKind.DRAIN:
+                self.node.leases.drain(seat.uid)
+                self.node.move(seat, SeatEvent.DRAIN, why)
+                self.kick()
+            case ActionKind.UNDRAIN:
+                self.node.move(seat, SeatEvent.UNDRAIN, why)
+                self.life.activate(seat)
+            case ActionKind.REVOKE:
+                self.node.tell(seat, "Warning", "Revoked", why)
+                self.node.leases.revoke(seat.uid)
+                self.kick()
+            case ActionKind.PARK:
+                self.node.move(seat, SeatEvent.PARK, why)
+                self.life.work(seat, self.life.park(seat))
+
+    # --- seats and pods -----------------------------------------------------------------------
+
+    def add(self, seat: Seat) -> None:
+        """A seat is new."""
+        self.node.seats[seat.uid] = seat
+        self.node.save(seat)
+        self.node.changed(seat)
+        self.kick()
+
+    def pod_changed(self, facts: PodFacts) -> None:
+        """The watch shows a pod anew."""
+        seat = self.node.seats.get(facts.ref.uid)
+        if seat is None:
+            return
+        if facts.ip and facts.ip != seat.pod_ip:
+            seat.pod_ip = facts.ip
+            self.node.save(seat)
+            if seat.identity.port and seat.started_once:
+                seat.address = f"{facts.ip}:{seat.identity.port}"
+            self.node.changed(seat)
+        if facts.over:
+            self.pod_gone(facts.ref.uid)
+        elif facts.deleting and not seat.ending:
+            self.life.end(seat)
+
+    def pod_gone(self, uid: PodUid) -> None:
+        """The pod no longer exists, or has ended for good."""
+        seat = self.node.seats.get(uid)
+        if seat is None or seat.deleted:
+            return
+        seat.deleted = True
+        self.life.end(seat)
+
+    def _vanished(self, seat: Seat) -> None:
+        self.node.move(seat, SeatEvent.DELETE, "its pod is gone")
+        self.node.seats.pop(seat.uid, None)
+        self.node.leases.forget(seat.uid)
+        self.node.world.journal.delete(SEAT + seat.uid)
+        self.life.aside(self.node.world.doors.close(seat.uid))
+        for observer in self.node.observers:
+            observer.seat_gone(seat)
+        self.device_freed.set()
+
+    # --- seat sockets -------------------------------------------------------------------------
+
+    def on_hello(self, uid: PodUid, hello: GateHello) -> None:
+        """kyb-init is at the door."""
+        seat = self.node.seats.get(uid)
+        if seat is None:
+            return
+        try:
+            init = Process(hello.peer_pid, self.node.world.procs.start_time(hello.peer_pid))
+        except NotFoundError:
+            return
+        if seat.init not in (None, init) and not self._outlived(seat):
+            seat.next_hello = hello
+            self.life.watch_end(seat)
+            return
+        self._welcome(seat, init, hello)
+        self.kick()
+
+    def _outlived(self, seat: Seat) -> bool:
+        """Whether a new kyb-init may take a seat at once: the old one never started a command."""
+        return seat.state is SeatState.WAITING
+
+    def _welcome(self, seat: Seat, init: Process, hello: GateHello) -> None:
+        seat.init, seat.image_mode = init, hello.image
+        try:
+            if hello.phase is GatePhase.WAITING or not seat.handle:
+                tree = self.node.world.procs.child_of(init.pid)
+                seat.tree = Process(tree, self.node.world.procs.start_time(tree))
+                seat.handle = self.node.world.freezer.place(tree)
+        except NotFoundError as error:
+            log.info("%s: ended before its tree was placed: %s", seat, error)
+            self.life.watch_end(seat)
+            return
+        seat.connected = True
+        if hello.phase is GatePhase.WAITING and seat.state is SeatState.STARTING:
+            self.life.work(seat, self.life.release_gate(seat))
+        elif hello.phase is not GatePhase.WAITING and seat.state is SeatState.WAITING:
+            self._adopt(seat, hello)
+        self.node.save(seat)
+
+    def _adopt(self, seat: Seat, hello: GateHello) -> None:
+        # The journal knows nothing of its start: it was lost. What runs there is taken over.
+        seat.generation = hello.generation
+        self.node.move(seat, SeatEvent.GO, "found running, without a record of its start")
+        self.life.work(seat, adopt(self, seat))
+
+    def _came_back(self, seat: Seat) -> None:
+        hello, seat.next_hello = seat.next_hello, None
+        if hello is not None:
+            self.on_hello(seat.uid, hello)
+
+    def on_term(self, uid: PodUid, signum: int) -> None:
+        """The container was asked to end."""
+        seat = self.node.seats.get(uid)
+        if seat is None:
+            self.node.world.doors.ok(uid)
+            return
+        log.info("%s: asked to end by signal %d", seat, signum)
+        self.life.end(seat)
+        if seat.state is SeatState.PARKED:
+            self.life.let_go(seat)
+        elif seat.state is not SeatState.PARKING:
+            self.node.world.doors.ok(uid)
+
+    def on_exit(self, uid: PodUid, code: int) -> None:
+        """PID 1 is about to exit."""
+        seat = self.node.seats.get(uid)
+        if seat is not None:
+            seat.reason = f"its container exited with status {code}"
+            self._away(seat)
+
+    def on_lost(self, uid: PodUid) -> None:
+        """The connection of PID 1 is closed."""
+        seat = self.node.seats.get(uid)
+        if seat is not None:
+            self._away(seat)
+
+    def _away(self, seat: Seat) -> None:
+        seat.connected = False
+        self.life.watch_end(seat)
+        self.kick()
+
+    def on_status(self, uid: PodUid) -> tuple[str, str]:
+        """For `kyb-init status`."""
+        seat = self.node.seats.get(uid)
+        return (
+            (seat.state.value, seat.reason) if seat else ("unknown", "the agent has no such seat")
+        )
+
+    def on_probe(self, uid: PodUid) -> str:
+        """For `kyb-init probe`: ask the workload only while it can answer."""
+        seat = self.node.seats.get(uid)
+        if seat is None or seat.state is SeatState.FAILED:
+            return "dead"
+        asks = (SeatState.STARTING, SeatState.ACTIVE, SeatState.DRAINING)
+        return "run" if seat.state in asks else "alive"
+
+    # --- proxies ------------------------------------------------------------------------------
+
+    def proxy_joined(self, name: str, outbox: Outbox) -> None:
+        """A proxy's stream begins."""
+        self.node.leases.joined(name, outbox, self.node.leases_of_serving())
+        self.node.save_proxies()
+        self.kick()
+
+    def proxy_left(self, name: str, outbox: Outbox) -> None:
+        """A proxy's stream ended; its leases last until the deadline."""
+        for uid in self.node.leases.left(name, outbox, self.node.world.now()):
+            self._demand_changed(uid)
+        self._expire()
+
+    def _expire(self) -> None:
+        touched, due = self.node.leases.expire(self.node.world.now())
+        for uid in touched:
+            self._demand_changed(uid)
+        if touched:
+            self.node.save_proxies()
+        self._timer("leases", due)
+        self.kick()
+
+    def watch_leases(self) -> None:
+        """After a restart: end what earlier proxies held when its time has come."""
+        self._expire()
+
+    def proxy_demand(self, name: str, uid: PodUid, demand: Demand) -> None:
+        """A proxy's demand for a seat changed."""
+        seat = self.node.seats.get(uid)
+        if seat is None:
+            return
+        seat.requests += self.node.leases.report(name, uid, demand)
+        self._demand_changed(uid)
+
+    def _demand_changed(self, uid: PodUid) -> None:
+        seat = self.node.seats.get(uid)
+        if seat is None:
+            return
+        total = self.node.leases.total(uid)
+        busy_before = seat.in_flight or seat.waiting
+        seat.in_flight, seat.waiting = total.in_flight, total.waiting
+        seat.waiting_since = total.since
+        if seat.in_flight or seat.waiting:
+            seat.idle_since = None
+        elif busy_before or seat.idle_since is None:
+            seat.idle_since = self.node.world.now()
+        self.kick()
+
+    def proxy_drained(self, name: str, uid: PodUid, generation: int) -> None:
+        """A proxy has nothing in flight on this lease."""
+        if self.node.leases.returned(name, uid, generation):
+            self.kick()

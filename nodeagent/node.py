@@ -1,0 +1,210 @@
+"""The node's state: its seats, its inventory, its leases. The loop owns it; no locks.
+
+Every change of a seat's state goes through `move`: table, journal, observers, in that order.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from kybernate.core.seats import next_state
+from kybernate.core.swap import SwapView
+from kybernate.types import Gpu, GpuUuid, Group, GroupName, SeatState
+from nodeagent import metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from kybernate.core.seats import SeatEvent
+    from kybernate.ports import (
+        DriverHelpers,
+        Freezer,
+        Gpus,
+        Images,
+        Journal,
+        PodResources,
+        Procs,
+        SeatDoors,
+        Specs,
+    )
+    from kybernate.settings.agent import AgentSettings
+    from kybernate.types import PodUid
+    from nodeagent.leases import Leases
+    from nodeagent.seat import Seat
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+INVENTORY = "inventory"
+PROXIES = "proxies"
+SEAT = "seat/"
+
+
+class Blocking(Protocol):
+    """Runs a blocking call off the loop, with a deadline in seconds (DeadlineError)."""
+
+    async def __call__(self, call: Callable[[], T], deadline: float) -> T:
+        """The call's result."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """All ports of the agent, and the two clocks."""
+
+    gpus: Gpus
+    helpers: DriverHelpers
+    freezer: Freezer
+    procs: Procs
+    doors: SeatDoors
+    specs: Specs
+    pod_resources: PodResources
+    images: Images
+    journal: Journal
+    blocking: Blocking
+    now: Callable[[], float]
+    wall: Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What the plugin reported. Links are (UUID, UUID, kind as on the wire)."""
+
+    gpus: tuple[Gpu, ...] = ()
+    links: tuple[tuple[str, str, str], ...] = ()
+    groups: tuple[Group, ...] = ()
+    driver_version: str = ""
+    cuda_version: str = ""
+
+    def record(self) -> dict[str, object]:
+        """The journal's form."""
+        return asdict(self)
+
+    @staticmethod
+    def from_record(record: Mapping[str, Any]) -> Inventory:
+        """The inventory that `record` wrote."""
+        return Inventory(
+            tuple(Gpu(**gpu) for gpu in record["gpus"]),
+            tuple((a, b, kind) for a, b, kind in record["links"]),
+            tuple(Group(**{**g, "gpus": tuple(g["gpus"])}) for g in record["groups"]),
+            record["driver_version"],
+            record["cuda_version"],
+        )
+
+    def group(self, name: GroupName) -> Group | None:
+        """The group of this name."""
+        return next((group for group in self.groups if group.name == name), None)
+
+    def gpu(self, uuid: GpuUuid) -> Gpu | None:
+        """The GPU of this UUID."""
+        return next((gpu for gpu in self.gpus if gpu.uuid == uuid), None)
+
+    def memory(self) -> dict[GpuUuid, int]:
+        """Bytes of each healthy GPU."""
+        return {gpu.uuid: gpu.memory for gpu in self.gpus if gpu.healthy}
+
+
+class Observer(Protocol):
+    """Who hears of changes; called on the loop, must be quick."""
+
+    def seat_changed(self, seat: Seat) -> None:
+        """A seat is new, or its state, reason, address or counters changed."""
+        ...
+
+    def seat_gone(self, seat: Seat) -> None:
+        """The seat's pod no longer exists."""
+        ...
+
+    def told(self, seat: Seat, kind: str, reason: str, sentence: str) -> None:
+        """Something people should read: an event of kind Normal or Warning."""
+        ...
+
+
+@dataclass(slots=True)
+class Node:
+    """The state. `inventory` is None until the plugin reported one, ever."""
+
+    settings: AgentSettings
+    world: World
+    leases: Leases
+    seats: dict[PodUid, Seat] = field(default_factory=dict)
+    inventory: Inventory | None = None
+    observers: list[Observer] = field(default_factory=list)
+
+    def move(self, seat: Seat, event: SeatEvent, reason: str) -> None:
+        """Take the seat through the transition table, note it, tell it.
+
+        Raises IllegalTransitionError; then nothing has changed.
+        """
+        before, seat.state = seat.state, next_state(seat.state, event)
+        seat.since, seat.reason = self.world.wall(), reason
+        log.info("%s: %s -> %s (%s)", seat, before, seat.state, reason)
+        self._count_active(seat, before)
+        self.save(seat)
+        self.changed(seat)
+
+    def _count_active(self, seat: Seat, before: SeatState) -> None:
+        serving = (SeatState.ACTIVE, SeatState.DRAINING)
+        now = self.world.now()
+        if before in serving and seat.state not in serving and seat.active_since is not None:
+            seat.active_seconds += now - seat.active_since
+            seat.active_since = None
+        if seat.state in serving and before not in serving:
+            seat.active_since = now
+        seat.drain_since = now if seat.state is SeatState.DRAINING else None
+
+    def changed(self, seat: Seat) -> None:
+        """Tell the observers."""
+        for observer in self.observers:
+            observer.seat_changed(seat)
+
+    def tell(self, seat: Seat, kind: str, reason: str, sentence: str) -> None:
+        """Tell people: log line and Kubernetes event. `kind` is Normal or Warning."""
+        log.log(logging.WARNING if kind == "Warning" else logging.INFO, "%s: %s", seat, sentence)
+        for observer in self.observers:
+            observer.told(seat, kind, reason, sentence)
+
+    def save(self, seat: Seat, *, synced: bool = False) -> Awaitable[None]:
+        """Journal the seat as it is now; await it where an act depends on the record."""
+        return self.world.journal.put(SEAT + seat.uid, seat.record(), synced=synced)
+
+    def save_proxies(self) -> None:
+        """Journal who holds leases, so that a restarted agent waits for them."""
+        self.world.journal.put(PROXIES, {"names": self.leases.names()}, synced=False)
+
+    def set_inventory(self, inventory: Inventory) -> None:
+        """Take over the plugin's report."""
+        self.inventory = inventory
+        self.world.journal.put(INVENTORY, inventory.record(), synced=False)
+
+    def swap_view(self) -> SwapView:
+        """What the swap decision looks at."""
+        inventory = self.inventory or Inventory()
+        return SwapView(
+            seats=tuple(
+                seat.view(drained=self.leases.drained(seat.uid)) for seat in self.seats.values()
+            ),
+            gpu_memory=inventory.memory(),
+            active_slots={group.name: group.active_slots for group in inventory.groups},
+            reserve=self.settings.reserve_bytes,
+        )
+
+    def parked_bytes(self) -> int:
+        """Bytes of device memory that parked seats keep in the host's RAM."""
+        parked = (s for s in self.seats.values() if s.state is SeatState.PARKED)
+        return sum(sum(seat.held.values()) for seat in parked)
+
+    def count_states(self) -> None:
+        """Set the gauge of seats by state."""
+        found = Counter(seat.state for seat in self.seats.values())
+        for state in SeatState:
+            metrics.SEATS.labels(state.value).set(found[state])
+
+    def leases_of_serving(self) -> dict[PodUid, int]:
+        """Generation of each seat's lease that requests may use now."""
+        active = (s for s in self.seats.values() if s.state is SeatState.ACTIVE and not s.ending)
+        return {seat.uid: seat.lease for seat in active}

@@ -1,0 +1,159 @@
+"""After a restart: from the journal's intents to what the processes really are.
+
+Seats whose state needs no question (parked, active) serve at once. Seats caught half-way keep
+their transient state, which keeps their GPUs from others, until the driver has been asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from kybernate.core.seats import SeatEvent
+from kybernate.errors import DeadlineError, DriverError, NotFoundError
+from kybernate.ports import ProcessState
+from kybernate.types import SeatState
+from nodeagent.node import INVENTORY, PROXIES, SEAT, Inventory
+from nodeagent.seat import from_record
+from nodeagent.steps import Broken
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nodeagent.loop import Loop
+    from nodeagent.seat import Seat
+
+log = logging.getLogger(__name__)
+
+_KEEP_FROZEN = (SeatState.PARKED, SeatState.PARKING, SeatState.WAKING)
+
+
+async def recover(loop: Loop) -> None:
+    """Load the journal, take every seat up where it was, open the seats' sockets."""
+    world = loop.node.world
+    records = world.journal.load()
+    if INVENTORY in records:
+        loop.node.inventory = Inventory.from_record(records[INVENTORY])
+    for key, record in records.items():
+        if key.startswith(SEAT):
+            seat = from_record(record)
+            loop.node.seats[seat.uid] = seat
+    _thaw_the_forgotten(loop)
+    _remember_proxies(loop, records.get(PROXIES, {}))
+    for seat in tuple(loop.node.seats.values()):
+        _resume(loop, seat)
+    await asyncio.gather(*(world.doors.open(uid) for uid in loop.node.seats))
+    loop.watch_leases()
+    loop.kick()
+
+
+async def adopt(loop: Loop, seat: Seat) -> None:
+    """A tree runs that no record knows: thaw it, undo what was done to it, see that it serves."""
+    loop.node.world.freezer.thaw(seat.handle)
+    try:
+        seat.cuda = await loop.steps.find_cuda(seat)
+    except (DriverError, DeadlineError) as error:
+        raise Broken(f"found running without a record, and the driver says: {error}") from error
+    await loop.steps.finish_wake(seat)
+    await loop.life.await_started(seat)
+
+
+def _thaw_the_forgotten(loop: Loop) -> None:
+    """Frozen trees that no seat keeps frozen, or whose container is ending, must be able to die."""
+    world = loop.node.world
+    kept = {seat.handle for seat in loop.node.seats.values() if _stays_frozen(loop, seat)}
+    for handle in world.freezer.frozen() - kept:
+        log.warning("thawing %s: no seat keeps it frozen", handle)
+        world.freezer.thaw(handle)
+
+
+def _stays_frozen(loop: Loop, seat: Seat) -> bool:
+    if seat.state not in _KEEP_FROZEN or seat.tree is None:
+        return False
+    return not loop.node.world.procs.ending(seat.tree.pid)
+
+
+def _remember_proxies(loop: Loop, record: Mapping[str, object]) -> None:
+    names = record.get("names")
+    serving = (SeatState.ACTIVE, SeatState.DRAINING)
+    held = {s.uid: s.lease for s in loop.node.seats.values() if s.state in serving}
+    for name in names if isinstance(names, list) else ():
+        loop.node.leases.remember(str(name), dict(held), loop.node.world.now())
+
+
+def _resume(loop: Loop, seat: Seat) -> None:
+    world, life = loop.node.world, loop.life
+    if seat.init is None or not world.procs.alive(seat.init.pid, seat.init.start):
+        if seat.state is not SeatState.WAITING:
+            life.watch_end(seat)
+        return
+    match seat.state:
+        case SeatState.STARTING:
+            life.work(seat, life.await_started(seat))
+        case SeatState.ACTIVE:
+            life.activate(seat)
+        case SeatState.DRAINING:
+            loop.node.move(seat, SeatEvent.UNDRAIN, "the agent was restarted")
+            life.activate(seat)
+        case SeatState.PARKED:
+            life.work(seat, _keep_parked(loop, seat))
+        case SeatState.PARKING:
+            life.work(seat, _finish_park(loop, seat))
+        case SeatState.WAKING:
+            life.work(seat, _finish_wake(loop, seat))
+        case SeatState.FAILED:
+            life.work(seat, life.kill(seat))
+        case _:
+            pass
+
+
+async def _keep_parked(loop: Loop, seat: Seat) -> None:
+    if not _stays_frozen(loop, seat):
+        loop.life.end(seat)
+    elif seat.handle not in loop.node.world.freezer.frozen():
+        await _freeze(loop, seat)
+    await loop.life.warm(seat)
+
+
+async def _finish_park(loop: Loop, seat: Seat) -> None:
+    """Forward if all of it is checkpointed already, else back."""
+    if not await _is_checkpointed(loop, seat):
+        await loop.steps.finish_wake(seat)
+        loop.node.move(seat, SeatEvent.PARK_REVERTED, "the agent was restarted while parking it")
+        loop.life.activate(seat)
+        return
+    await _freeze(loop, seat)
+    await loop.steps.confirm_free(seat)
+    loop.node.move(seat, SeatEvent.PARKED, "parked in RAM; the agent was restarted meanwhile")
+    loop.kick()
+
+
+async def _finish_wake(loop: Loop, seat: Seat) -> None:
+    """Back if all of it is still checkpointed, else forward."""
+    if seat.cuda and await _is_checkpointed(loop, seat):
+        await _freeze(loop, seat)
+        loop.node.move(seat, SeatEvent.WAKE_REVERTED, "the agent was restarted before it woke")
+        loop.kick()
+        return
+    await loop.steps.finish_wake(seat)
+    loop.node.move(seat, SeatEvent.AWAKE, "awake; the agent was restarted meanwhile")
+    loop.life.activate(seat)
+
+
+async def _is_checkpointed(loop: Loop, seat: Seat) -> bool:
+    try:
+        states = await loop.steps.states(seat)
+    except (DriverError, DeadlineError) as error:
+        raise Broken(f"after a restart the driver does not say where it is: {error}") from error
+    if states & {ProcessState.FAILED, ProcessState.NO_CUDA}:
+        raise Broken("after a restart some of its processes are gone or failed")
+    return states <= {ProcessState.CHECKPOINTED}
+
+
+async def _freeze(loop: Loop, seat: Seat) -> None:
+    deadline = loop.node.settings.freeze_deadline_s
+    try:
+        await loop.node.world.freezer.freeze(seat.handle, deadline)
+    except (DeadlineError, NotFoundError) as error:
+        raise Broken(f"its tree could not be frozen again: {error}") from error

@@ -1,0 +1,241 @@
+"""The steps of parking and waking, through the ports. Reads seats, never writes to them.
+
+Each step either does what it says, or undoes it (`Reverted`: the seat is as it was), or says
+that the seat's state is lost (`Broken`: kill it and start it anew).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+from kybernate.errors import DeadlineError, DriverError, KybernateError, NotFoundError
+from kybernate.ports import ProcessState
+from nodeagent.seat import Process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from kybernate.ports import DriverHelper
+    from kybernate.types import GpuUuid, PodUid
+    from nodeagent.node import Node
+    from nodeagent.seat import Seat
+
+_NVML_DEADLINE = 5.0
+_STATES_DEADLINE = 5.0
+_ROOM_PATIENCE = 0.25
+_POLL = 0.002
+LOCK_TIMED_OUT = 600
+_NO_CONTEXT = (None, ProcessState.NO_CUDA)
+
+
+class Reverted(KybernateError):  # noqa: N818 - an outcome, not always an error
+    """The step was undone, or never begun: the seat is as it was before."""
+
+
+class Broken(KybernateError):  # noqa: N818 - an outcome, not always an error
+    """The seat's processes can't be brought back to a known state."""
+
+
+class Steps:
+    """Owns the seats' helpers."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._world = node.world
+        self._helpers: dict[PodUid, DriverHelper] = {}
+        self._starting: dict[PodUid, asyncio.Lock] = {}
+
+    async def holders(self, seat: Seat) -> tuple[tuple[Process, ...], dict[GpuUuid, int]]:
+        """The seat's processes on its GPUs, and bytes per GPU where NVML knows them."""
+        tree = set(self._world.freezer.pids(seat.handle))
+        found: set[int] = set()
+        held: dict[GpuUuid, int] = {}
+        for gpu, processes in (await self._processes(seat.identity.gpus)).items():
+            mine = [(pid, size) for pid, size in processes if pid in tree]
+            found.update(pid for pid, _ in mine)
+            sizes = [size for _, size in mine if size is not None]
+            if len(sizes) == len(mine):
+                held[gpu] = sum(sizes)
+        return self._named(sorted(found)), held
+
+    def _named(self, pids: Iterable[int]) -> tuple[Process, ...]:
+        named = []
+        for pid in pids:
+            with contextlib.suppress(NotFoundError):
+                named.append(Process(pid, self._world.procs.start_time(pid)))
+        return tuple(named)
+
+    async def _processes(
+        self, gpus: tuple[GpuUuid, ...]
+    ) -> dict[GpuUuid, tuple[tuple[int, int | None], ...]]:
+        read = self._world.gpus.processes
+        return await self._world.blocking(lambda: {gpu: read(gpu) for gpu in gpus}, _NVML_DEADLINE)
+
+    async def started(self, seat: Seat) -> bool:
+        """Whether the workload serves: it listens on its port, or holds a GPU if it has none."""
+        if seat.identity.port is None:
+            return bool((await self.holders(seat))[0])
+        pids = self._world.freezer.pids(seat.handle)
+        return bool(pids) and self._world.procs.listening(pids, seat.identity.port)
+
+    async def lack_of_room(self, seat: Seat, patience: float = _ROOM_PATIENCE) -> str | None:
+        """Why its GPUs haven't the memory free that it needs, or None if they have."""
+        until = self._world.now() + patience
+        while True:
+            lack = await self._lack(seat)
+            if lack is None or self._world.now() >= until:
+                return lack
+            await asyncio.sleep(_POLL)
+
+    async def _lack(self, seat: Seat) -> str | None:
+        gpus = seat.identity.gpus
+        read = self._world.gpus.used
+        used = await self._world.blocking(lambda: [read(gpu) for gpu in gpus], _NVML_DEADLINE)
+        memory = self._node.inventory.memory() if self._node.inventory else {}
+        for gpu, taken in zip(gpus, used, strict=True):
+            if gpu not in memory:
+                return f"GPU {gpu} isn't healthy, or isn't in the plugin's inventory"
+            need = self._need(seat, gpu, memory[gpu])
+            if taken + need > memory[gpu]:
+                return (
+                    f"GPU {gpu} has {taken} of {memory[gpu]} bytes in use and the seat needs {need}"
+                )
+        return None
+
+    def _need(self, seat: Seat, gpu: GpuUuid, memory: int) -> int:
+        if gpu in seat.held:
+            return seat.held[gpu]
+        whole = memory - self._node.settings.reserve_bytes
+        return whole if seat.identity.vram is None else seat.identity.vram
+
+    async def helper(self, seat: Seat) -> DriverHelper:
+        """The seat's helper, started if there is none. Raises DriverError."""
+        async with self._starting.setdefault(seat.uid, asyncio.Lock()):
+            if seat.uid not in self._helpers:
+                self._helpers[seat.uid] = await self._world.helpers.start(seat.uid)
+            return self._helpers[seat.uid]
+
+    def drop_helper(self, seat: Seat) -> None:
+        """End the seat's helper, if it has one."""
+        helper = self._helpers.pop(seat.uid, None)
+        if helper is not None:
+            helper.kill()
+
+    async def park(self, seat: Seat) -> dict[str, float]:
+        """Lock, checkpoint, freeze, confirm. Returns seconds by phase; Reverted, Broken."""
+        phases = dict(await self._checkpoint(seat)) if seat.cuda else {}
+        began = self._world.now()
+        try:
+            await self._world.freezer.freeze(seat.handle, self._node.settings.freeze_deadline_s)
+        except (DeadlineError, NotFoundError) as error:
+            await self._undo(seat, f"its tree could not be frozen: {error}")
+        frozen = self._world.now()
+        await self.confirm_free(seat)
+        return phases | {"freeze": frozen - began, "confirm": self._world.now() - frozen}
+
+    async def _checkpoint(self, seat: Seat) -> Mapping[str, float]:
+        settings = self._node.settings
+        try:
+            helper = await self.helper(seat)
+            return await helper.park(_pids(seat), settings.lock_timeout_s, settings.step_deadline_s)
+        except DeadlineError as error:
+            self.drop_helper(seat)
+            raise Broken(f"the driver did not finish parking it: {error}") from error
+        except DriverError as error:
+            if error.code == LOCK_TIMED_OUT or await self._all(seat, ProcessState.RUNNING):
+                raise Reverted(f"the driver would not park it: {error}") from error
+            raise Broken(f"the driver failed to park it: {error}") from error
+
+    async def _undo(self, seat: Seat, why: str) -> None:
+        try:
+            await self.finish_wake(seat)
+        except Broken as error:
+            raise Broken(f"{why}, and undoing the checkpoint failed: {error}") from error
+        raise Reverted(why)
+
+    async def confirm_free(self, seat: Seat) -> None:
+        """Wait till NVML shows none of its processes on its GPUs; raises Broken."""
+        if not seat.cuda:
+            return
+        until = self._world.now() + self._node.settings.confirm_deadline_s
+        while await self.on_gpus(seat):
+            if self._world.now() >= until:
+                raise Broken(
+                    "NVML still shows its processes on the GPU "
+                    f"{self._node.settings.confirm_deadline_s:g} s after the checkpoint"
+                )
+            await asyncio.sleep(_POLL)
+
+    async def on_gpus(self, seat: Seat) -> bool:
+        """Whether NVML shows one of its processes with memory on its GPUs."""
+        mine = set(_pids(seat))
+        shown = await self._processes(seat.identity.gpus)
+        return any(pid in mine and size != 0 for rows in shown.values() for pid, size in rows)
+
+    async def wake(self, seat: Seat) -> dict[str, float]:
+        """Thaw, restore, unlock, check. Returns seconds by phase; raises Broken."""
+        began = self._world.now()
+        self._world.freezer.thaw(seat.handle)
+        thawed = self._world.now()
+        phases = await self.finish_wake(seat)
+        return {"thaw": thawed - began, **phases}
+
+    async def finish_wake(self, seat: Seat) -> dict[str, float]:
+        """From wherever its processes are to RUNNING. Raises Broken."""
+        self._world.freezer.thaw(seat.handle)
+        if not seat.cuda:
+            return {}
+        try:
+            helper = await self.helper(seat)
+            phases = await helper.wake(_pids(seat), {}, self._node.settings.step_deadline_s)
+            began = self._world.now()
+            if not await self._all(seat, ProcessState.RUNNING):
+                raise Broken("after the restore the driver does not call all processes running")
+        except (DeadlineError, DriverError) as error:
+            self.drop_helper(seat)
+            raise Broken(f"the driver failed to wake it: {error}") from error
+        return {**phases, "canary": self._world.now() - began}
+
+    async def find_cuda(self, seat: Seat) -> tuple[Process, ...]:
+        """The tree's processes with a CUDA context, parked or not, by the driver's word."""
+        pids = self._world.freezer.pids(seat.handle)
+        helper = await self.helper(seat)
+        states = await helper.states(pids, _STATES_DEADLINE)
+        return self._named(pid for pid in pids if states.get(pid) not in _NO_CONTEXT)
+
+    async def states(self, seat: Seat) -> frozenset[ProcessState]:
+        """The different states that its processes are in. Raises DeadlineError, DriverError."""
+        if not seat.cuda:
+            return frozenset()
+        helper = await self.helper(seat)
+        return frozenset((await helper.states(_pids(seat), _STATES_DEADLINE)).values())
+
+    async def _all(self, seat: Seat, state: ProcessState) -> bool:
+        try:
+            return await self.states(seat) == {state}
+        except (DeadlineError, DriverError):
+            self.drop_helper(seat)
+            return False
+
+    async def kill(self, seat: Seat) -> None:
+        """End every process of the tree. Raises DeadlineError if some live on."""
+        self.drop_helper(seat)
+        if seat.handle:
+            await self._world.freezer.kill(seat.handle, self._node.settings.confirm_deadline_s)
+
+    async def gone(self, seat: Seat) -> bool:
+        """Whether nothing of it is left, not on the GPUs either."""
+        procs = self._world.procs
+        if seat.init and procs.alive(seat.init.pid, seat.init.start):
+            return False
+        if seat.handle and self._world.freezer.pids(seat.handle):
+            return False
+        if any(procs.alive(process.pid, process.start) for process in seat.cuda):
+            return False
+        return not seat.cuda or not await self.on_gpus(seat)
+
+
+def _pids(seat: Seat) -> list[int]:
+    return [process.pid for process in seat.cuda]
