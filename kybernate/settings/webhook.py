@@ -1,0 +1,127 @@
+"""Settings of the admission webhook."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path  # noqa: TC003 - pydantic reads it
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from kybernate import keys
+
+_ENVIRONMENT = {
+    # Memory that NCCL exports, and multicast objects of NVLink switches, make a checkpoint hang.
+    "NCCL_CUMEM_ENABLE": "0",
+    "NCCL_NVLS_ENABLE": "0",
+    # io_uring can't be dumped, and downloads by xet keep connections open.
+    "HF_HUB_DISABLE_XET": "1",
+    "UV_USE_IO_URING": "0",
+    # Forked workers inherit the parent's descriptors of the GPU.
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+}
+_GROUP_ENVIRONMENT = {
+    # Mappings of another process's GPU memory can't be checkpointed.
+    "NCCL_P2P_DISABLE": "1",
+    "NCCL_SHM_DISABLE": "1",
+    "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
+}
+
+
+class WebhookSettings(BaseModel):
+    """What the webhook can be told. Times are in seconds or days, as their names say."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    listen: str = Field("127.0.0.1:18443", description="host:port of the HTTPS API")
+    probe_listen: str = Field(
+        "127.0.0.1:18081", description="host:port of /healthz, /readyz and /metrics, plain HTTP"
+    )
+    kubeconfig: Path | None = Field(
+        None, description="kubeconfig to use; without it, the pod's own account"
+    )
+    cert_dir: Path | None = Field(
+        None, description="folder to keep CA and leaf in; without it, they are kept in the Secret"
+    )
+    secret: str = Field(
+        "kyb-webhook-tls", description=f"Secret in {keys.NAMESPACE} that keeps CA and leaf"
+    )
+    service: str = Field("kyb-webhook", description=f"name of our Service in {keys.NAMESPACE}")
+    url: str = Field(
+        "", description="https URL that the API server calls instead of the Service, if it does"
+    )
+    configuration: str = Field(
+        "kyb-webhook", description="name of both webhook configurations, which get our caBundle"
+    )
+    ca_days: int = Field(3650, ge=2, description="how long a new CA is good for (days)")
+    leaf_days: int = Field(90, ge=2, description="how long a new leaf is good for (days)")
+    renew_days: int = Field(
+        30, ge=1, description="CA and leaf are renewed this long before their end (days)"
+    )
+    check_s: float = Field(
+        10.0, gt=0, description="how often certificates and caBundles are checked (s)"
+    )
+    scheduler_name: str = Field(
+        keys.SCHEDULER_NAME, description="scheduler that places pods with a seat"
+    )
+    min_grace_s: int = Field(
+        60, ge=0, description="least terminationGracePeriodSeconds of a pod with a seat (s)"
+    )
+    environment: dict[str, str] = Field(
+        default_factory=lambda: dict(_ENVIRONMENT),
+        description="JSON object of variables that a checkpoint needs; a pod's own value wins",
+    )
+    group_environment: dict[str, str] = Field(
+        default_factory=lambda: dict(_GROUP_ENVIRONMENT),
+        description="the same, only for seats on two GPUs or more",
+    )
+    threads: int = Field(8, ge=1, description="requests answered at the same time")
+    log_level: str = Field("INFO", description="DEBUG, INFO, WARNING or ERROR")
+
+    @field_validator("environment", "group_environment", mode="before")
+    @classmethod
+    def _parse_object(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(value)
+        except ValueError as error:
+            raise ValueError('write a JSON object, such as {"NCCL_NVLS_ENABLE": "0"}') from error
+
+    @field_validator("environment", "group_environment")
+    @classmethod
+    def _leave_system_names(cls, value: dict[str, str]) -> dict[str, str]:
+        taken = sorted(set(value) & set(keys.SYSTEM_ENV))
+        if taken:
+            raise ValueError(f"{taken[0]} is set by the system for every seat; leave it out")
+        return value
+
+    @field_validator("listen", "probe_listen")
+    @classmethod
+    def _check_address(cls, value: str) -> str:
+        host, colon, port = value.rpartition(":")
+        if not (host and colon and port.isascii() and port.isdigit() and int(port) < 65536):
+            raise ValueError("write it as host:port, for example 127.0.0.1:18443")
+        return value
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, value: str) -> str:
+        parts = urlsplit(value)
+        if value and not (parts.scheme == "https" and parts.hostname):
+            raise ValueError("write it as https://host:port")
+        return value
+
+    @property
+    def probe_address(self) -> tuple[str, int]:
+        """`probe_listen`, taken apart."""
+        host, _, port = self.probe_listen.rpartition(":")
+        return host.strip("[]"), int(port)
+
+    @property
+    def server_names(self) -> tuple[str, ...]:
+        """The DNS names and addresses that the API server may call us by."""
+        full = f"{self.service}.{keys.NAMESPACE}.svc"
+        host = urlsplit(self.url).hostname
+        names = (full, f"{full}.cluster.local", "localhost", "127.0.0.1")
+        return names if host is None or host in names else (*names, host)

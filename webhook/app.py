@@ -1,0 +1,121 @@
+"""The HTTP side: two questions of the API server, answered from what is known of the cluster."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from flask import Flask, Response, request
+from prometheus_client import Counter, Histogram
+from werkzeug.exceptions import HTTPException
+
+from kybernate.errors import RefusedError
+from webhook import wire
+from webhook.cluster import Cluster, read_nodes
+from webhook.mutate import mutate
+from webhook.validate import refusals, unprepared
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kybernate.settings.webhook import WebhookSettings
+
+    Json = dict[str, Any]
+
+log = logging.getLogger(__name__)
+
+_MAX_BODY = 16 * 1024 * 1024
+
+_REVIEWS = Counter("kyb_webhook_reviews", "Pods reviewed.", ["verb", "outcome"])
+_SECONDS = Histogram(
+    "kyb_webhook_review_seconds",
+    "Time to answer a review.",
+    ["verb"],
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5),
+)
+
+
+class Known:
+    """The cluster as the last events of GPUNodes left it; fed by a watch, read by requests."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, Json] = {}
+        self._lock = threading.Lock()
+        self._cluster = Cluster()
+
+    @property
+    def cluster(self) -> Cluster:
+        """What is known now."""
+        return self._cluster
+
+    def on_event(self, kind: str, node: Json) -> None:
+        """Take in one event of the watch on GPUNodes."""
+        name = node["metadata"]["name"]
+        with self._lock:
+            nodes = {**self._nodes, name: node}
+            if kind == "DELETED":
+                del nodes[name]
+            self._cluster, self._nodes = read_nodes(nodes.values()), nodes
+
+
+def make_app(settings: WebhookSettings, cluster: Callable[[], Cluster]) -> Flask:
+    """The application with `POST /mutate` and `POST /validate`."""
+    app = Flask(__name__)
+    app.config["MAX_CONTENT_LENGTH"] = _MAX_BODY
+
+    def mutating(review: wire.Review) -> Json:
+        return wire.allow(review.uid, mutate(review.pod, cluster(), settings))
+
+    def validating(review: wire.Review) -> Json:
+        scheduler = settings.scheduler_name
+        sentences = refusals(review.pod, cluster(), scheduler) or unprepared(review.pod, scheduler)
+        if sentences:
+            raise RefusedError(" ".join(sentences))
+        return wire.allow(review.uid)
+
+    app.post("/mutate", endpoint="mutate")(lambda: _answer("mutate", mutating))
+    app.post("/validate", endpoint="validate")(lambda: _answer("validate", validating))
+    app.register_error_handler(HTTPException, _on_http_error)
+    app.register_error_handler(Exception, _on_error)
+    return app
+
+
+def _answer(verb: str, decide: Callable[[wire.Review], Json]) -> Response:
+    started = time.perf_counter()
+    try:
+        review = wire.parse_review(request.get_data())
+    except RefusedError as error:
+        _REVIEWS.labels(verb, "malformed").inc()
+        return _json({"error": str(error)}, 400)
+    try:
+        answer, outcome = decide(review), "allowed"
+    except RefusedError as error:
+        answer, outcome = wire.deny(review.uid, str(error)), "refused"
+        log.info("%s refused %s: %s", verb, _name(review), error)
+    _REVIEWS.labels(verb, outcome).inc()
+    _SECONDS.labels(verb).observe(time.perf_counter() - started)
+    return _json(answer, 200)
+
+
+def _name(review: wire.Review) -> str:
+    meta = review.pod["metadata"]
+    return f"{meta.get('namespace', '')}/{meta.get('name') or meta.get('generateName', '')}"
+
+
+def _json(body: Json, status: int) -> Response:
+    return Response(orjson.dumps(body), status, mimetype="application/json")
+
+
+def _on_http_error(error: HTTPException) -> Response:
+    return _json(
+        {"error": f"{error.name}: POST an AdmissionReview to /mutate or /validate."},
+        error.code or 500,
+    )
+
+
+def _on_error(error: Exception) -> Response:
+    log.error("a review could not be answered", exc_info=error)
+    return _json({"error": "The webhook met a fault of its own; its log says which."}, 500)

@@ -1,0 +1,216 @@
+"""Reading what a pod asks for: which container wants how many GPUs, and what is wrong with it.
+
+Pure: a pod is the plain JSON of the API server. Sentences say what to write instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kybernate import keys
+from kybernate.core.quantity import parse_quantity
+from kybernate.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    Json = dict[str, Any]
+
+DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
+"""Kubernetes' own annotation for the container that is meant when none is named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A seat on `gpus` GPUs, wanted by the container at `index` of spec.containers."""
+
+    index: int
+    gpus: int
+
+    @property
+    def resource(self) -> str:
+        """The seat's resource."""
+        return keys.seat_resource(self.gpus)
+
+
+def annotations_of(pod: Json) -> dict[str, str]:
+    """The pod's annotations, empty if it has none."""
+    return pod.get("metadata", {}).get("annotations") or {}
+
+
+def is_labelled(pod: Json) -> bool:
+    """Whether the pod opts in by the label."""
+    labels = pod.get("metadata", {}).get("labels") or {}
+    return bool(labels.get(keys.MANAGED_LABEL) == "true")
+
+
+def concerns_us(pod: Json) -> bool:
+    """Whether we have a say: the label, a seat resource in any container, or the annotation."""
+    if is_labelled(pod) or keys.GPUS_ANNOTATION in annotations_of(pod):
+        return True
+    return any(_seats(container) for _, container in all_containers(pod))
+
+
+def all_containers(pod: Json) -> Iterator[tuple[str, Json]]:
+    """Every container with the list that holds it: `initContainers` or `containers`."""
+    for field in ("initContainers", "containers"):
+        for container in pod["spec"].get(field) or ():
+            yield field, container
+
+
+def amounts(container: Json, field: str) -> dict[str, str]:
+    """The container's `limits` or `requests`, values as text."""
+    resources = container.get("resources") or {}
+    return {name: str(value) for name, value in (resources.get(field) or {}).items()}
+
+
+def read_ask(pod: Json) -> tuple[Ask | None, list[str]]:
+    """What the pod asks for and what is wrong with how it asks; without sentences, it is right.
+
+    For a pod that concerns us there is an Ask or a sentence.
+    """
+    problems = [*_init_problems(pod), *_annotation_problems(pod)]
+    found: list[Ask] = []
+    for index, container in enumerate(pod["spec"]["containers"]):
+        ask, wrong = _read_container(index, container)
+        problems += wrong
+        found += [ask] if ask else []
+    if len(found) > 1:
+        names = " and ".join(pod["spec"]["containers"][ask.index]["name"] for ask in found)
+        problems.append(
+            f"Containers {names} each ask for GPUs, but a pod has one seat; "
+            "put the GPU work into one container, or into several pods."
+        )
+    if problems:
+        return None, problems
+    ask = found[0] if found else None
+    return _with_annotation(pod, ask)
+
+
+def _with_annotation(pod: Json, ask: Ask | None) -> tuple[Ask | None, list[str]]:
+    text = annotations_of(pod).get(keys.GPUS_ANNOTATION)
+    if text is None:
+        return (ask, []) if ask else (None, [_NOTHING_ASKED])
+    if ask is None:
+        return _by_annotation(pod, int(text))
+    if ask.gpus != int(text):
+        problem = (
+            f"{keys.GPUS_ANNOTATION} says {text}, but the container asks for {ask.gpus} GPUs; "
+            "leave the annotation out."
+        )
+        return None, [problem]
+    return ask, []
+
+
+_NOTHING_ASKED = (
+    f'The label {keys.MANAGED_LABEL}: "true" needs a container with a limit of '
+    f"{keys.seat_resource(1)} or {keys.VENDOR_RESOURCE}; add one, or remove the label."
+)
+
+
+def _by_annotation(pod: Json, gpus: int) -> tuple[Ask | None, list[str]]:
+    names = [container["name"] for container in pod["spec"]["containers"]]
+    if len(names) == 1:
+        return Ask(0, gpus), []
+    default = annotations_of(pod).get(DEFAULT_CONTAINER)
+    if default in names:
+        return Ask(names.index(default), gpus), []
+    problem = (
+        f"{keys.GPUS_ANNOTATION} doesn't say which of {', '.join(names)} gets the GPUs; "
+        f"name it in {DEFAULT_CONTAINER}, or set a limit of {keys.seat_resource(gpus)} in it."
+    )
+    return None, [problem]
+
+
+def _annotation_problems(pod: Json) -> list[str]:
+    text = annotations_of(pod).get(keys.GPUS_ANNOTATION)
+    if text is None:
+        return []
+    problems = []
+    if not is_labelled(pod):
+        problems.append(
+            f"{keys.GPUS_ANNOTATION} has an effect only on pods with the label "
+            f'{keys.MANAGED_LABEL}: "true"; add the label, or remove the annotation.'
+        )
+    if keys.seat_resource_size(f"{keys.RESOURCE_PREFIX}{text}{keys.RESOURCE_SUFFIX}") is None:
+        problems.append(
+            f"{keys.GPUS_ANNOTATION} is {text!r}; write a whole number of GPUs, such as 2."
+        )
+    return problems
+
+
+def _init_problems(pod: Json) -> list[str]:
+    return [
+        f"Init container {container['name']} asks for {_first_gpu(container)}; "
+        "a seat belongs to one of spec.containers, ask for it there."
+        for container in pod["spec"].get("initContainers") or ()
+        if _first_gpu(container)
+    ]
+
+
+def _first_gpu(container: Json) -> str | None:
+    names = [*_seats(container), *([keys.VENDOR_RESOURCE] if _wants_vendor(container) else [])]
+    return names[0] if names else None
+
+
+def _seats(container: Json) -> list[str]:
+    """The seat resources that a container names, whatever the amount."""
+    names = {**amounts(container, "requests"), **amounts(container, "limits")}
+    return sorted(name for name in names if keys.seat_resource_size(name) is not None)
+
+
+def _wants_vendor(container: Json) -> bool:
+    both = (amounts(container, field).get(keys.VENDOR_RESOURCE) for field in ("limits", "requests"))
+    return any(text not in (None, "0") for text in both)
+
+
+def _read_container(index: int, container: Json) -> tuple[Ask | None, list[str]]:
+    seats, vendor = _seats(container), _wants_vendor(container)
+    if not seats and not vendor:
+        return None, []
+    problem = _mixture(container["name"], seats, vendor=vendor)
+    if problem:
+        return None, [problem]
+    resource = seats[0] if seats else keys.VENDOR_RESOURCE
+    count, problem = _count(container, resource)
+    if problem:
+        return None, [problem]
+    size = keys.seat_resource_size(resource)
+    if size is None:
+        return Ask(index, count), []
+    if count == 1:
+        return Ask(index, size), []
+    problem = (
+        f"Container {container['name']} asks for {count} of {resource}, but a pod has one seat; "
+        f"write 1, or for more GPUs in one seat 1 of {keys.seat_resource(2)}."
+    )
+    return None, [problem]
+
+
+def _mixture(name: str, seats: list[str], *, vendor: bool) -> str | None:
+    if len(seats) > 1:
+        return f"Container {name} asks for {' and '.join(seats)}; ask for one of them."
+    if seats and vendor:
+        return (
+            f"Container {name} asks for {seats[0]} and {keys.VENDOR_RESOURCE}; "
+            f"a seat brings its GPUs with it, remove {keys.VENDOR_RESOURCE}."
+        )
+    return None
+
+
+def _count(container: Json, resource: str) -> tuple[int, str | None]:
+    name = container["name"]
+    limit = amounts(container, "limits").get(resource)
+    request = amounts(container, "requests").get(resource)
+    if limit is None:
+        return 0, f"Container {name} requests {resource} without a limit; set it under limits."
+    if request not in (None, limit):
+        return 0, (
+            f"Container {name} has a request of {request} and a limit of {limit} for {resource}; "
+            "make them equal, or leave the request out."
+        )
+    try:
+        return parse_quantity(limit, resource), None
+    except ConfigError as error:
+        return 0, f"Container {name}: {error}."

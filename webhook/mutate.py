@@ -1,0 +1,146 @@
+"""What admission does to a pod that asks for a seat. Pure; a second pass changes nothing."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+from kybernate import keys
+from kybernate.core.quantity import format_quantity, parse_quantity
+from kybernate.errors import RefusedError
+from webhook import asking
+from webhook.original import Original, read_original
+from webhook.patch import diff
+from webhook.validate import products, refusals
+
+if TYPE_CHECKING:
+    from kybernate.settings.webhook import WebhookSettings
+    from webhook.asking import Ask
+    from webhook.cluster import Cluster
+
+    Json = dict[str, Any]
+
+SHM_VOLUME = "kyb-shm"
+SHM_PATH = "/dev/shm"  # noqa: S108 - a mount point, not a temporary file
+
+
+def mutate(pod: Json, cluster: Cluster, settings: WebhookSettings) -> list[Json]:
+    """The JSON Patch that gives the pod what a seat needs; empty if it doesn't concern us.
+
+    Raises RefusedError, with all sentences, if the pod can't have a seat as it stands.
+    """
+    if not asking.concerns_us(pod):
+        return []
+    problems = refusals(pod, cluster, settings.scheduler_name)
+    ask, _ = asking.read_ask(pod)
+    if problems or ask is None:
+        raise RefusedError(" ".join(problems))
+    wanted = copy.deepcopy(pod)
+    _change(wanted, ask, cluster, settings)
+    return diff(pod, wanted)
+
+
+def _change(pod: Json, ask: Ask, cluster: Cluster, settings: WebhookSettings) -> None:
+    spec, container = pod["spec"], pod["spec"]["containers"][ask.index]
+    original = _record(pod, container, ask, cluster)
+    _set_resources(pod, container, ask, original)
+    _set_command(container)
+    _set_environment(container, settings, ask.gpus)
+    _share_memory(spec, container)
+    _tolerate(spec)
+    spec["schedulerName"] = settings.scheduler_name
+    _append_missing(spec, "readinessGates", {"conditionType": keys.WAKEABLE_CONDITION})
+    grace = spec.get("terminationGracePeriodSeconds")
+    # Kubernetes' own default of 30 s is filled in before admission; without it, it would be later.
+    spec["terminationGracePeriodSeconds"] = max(
+        30 if grace is None else grace, settings.min_grace_s
+    )
+
+
+def _record(pod: Json, container: Json, ask: Ask, cluster: Cluster) -> Original:
+    original, _ = read_original(pod, container["name"])
+    if original is None:
+        stated = keys.VRAM in asking.annotations_of(pod)
+        original = Original(
+            container["name"],
+            copy.deepcopy(container.get("resources") or {}),
+            container.get("command"),
+            container.get("args"),
+            None if stated else cluster.largest_gpu(ask.resource, products(pod)),
+        )
+        metadata = pod["metadata"]
+        metadata["annotations"] = {
+            **asking.annotations_of(pod),
+            keys.ORIGINAL_RESOURCES: original.to_text(),
+        }
+    return original
+
+
+def _set_resources(pod: Json, container: Json, ask: Ask, original: Original) -> None:
+    """One seat instead of the vendor's resource, and memory for what the GPUs hold."""
+    stated = asking.annotations_of(pod).get(keys.VRAM)
+    vram = parse_quantity(stated) if stated is not None else original.vram or 0
+    before = {"resources": original.resources}
+    limit = asking.amounts(before, "limits").get("memory")
+    request = asking.amounts(before, "requests").get("memory", limit or "0")
+    resources = container["resources"] = container.get("resources") or {}
+    for field, memory in (("limits", limit), ("requests", request)):
+        # Null is how some clients write an empty object.
+        amounts = resources[field] = resources.get(field) or {}
+        amounts.pop(keys.VENDOR_RESOURCE, None)
+        amounts[ask.resource] = "1"
+        if memory is not None:
+            _set_amount(amounts, "memory", parse_quantity(memory) + vram * ask.gpus)
+
+
+def _set_amount(amounts: Json, name: str, wanted: int) -> None:
+    # The API server rewrites quantities in its own form; the same amount is left as it is.
+    present = amounts.get(name)
+    if present is None or parse_quantity(str(present)) != wanted:
+        amounts[name] = format_quantity(wanted)
+
+
+def _set_command(container: Json) -> None:
+    command = container.get("command") or []
+    if command[:1] == [keys.KYB_INIT_PATH]:
+        return
+    if command:
+        arguments = container.pop("args", None) or []
+        container["command"] = [keys.KYB_INIT_PATH, "--", *command, *arguments]
+    else:
+        container["command"] = [keys.KYB_INIT_PATH, "--image", "--"]
+
+
+def _set_environment(container: Json, settings: WebhookSettings, gpus: int) -> None:
+    wanted = dict(settings.environment)
+    if gpus > 1:
+        wanted |= settings.group_environment
+    present = {variable["name"] for variable in container.get("env") or ()}
+    missing = [{"name": name, "value": wanted[name]} for name in sorted(wanted.keys() - present)]
+    if missing:
+        container["env"] = [*(container.get("env") or ()), *missing]
+
+
+def _share_memory(spec: Json, container: Json) -> None:
+    mounts = container.get("volumeMounts") or []
+    if any(mount["mountPath"].rstrip("/") == SHM_PATH for mount in mounts):
+        return
+    container["volumeMounts"] = [*mounts, {"name": SHM_VOLUME, "mountPath": SHM_PATH}]
+    volumes = spec.get("volumes") or []
+    if all(volume["name"] != SHM_VOLUME for volume in volumes):
+        spec["volumes"] = [*volumes, {"name": SHM_VOLUME, "emptyDir": {"medium": "Memory"}}]
+
+
+def _tolerate(spec: Json) -> None:
+    """What Kubernetes adds for the vendor's resource, so that tainted GPU nodes stay in reach."""
+    for toleration in spec.get("tolerations") or ():
+        covers = toleration.get("key") in (None, "", keys.VENDOR_RESOURCE)
+        if covers and toleration.get("operator") == "Exists" and not toleration.get("effect"):
+            return
+    _append_missing(spec, "tolerations", {"key": keys.VENDOR_RESOURCE, "operator": "Exists"})
+
+
+def _append_missing(spec: Json, field: str, item: Json) -> None:
+    items = spec.get(field) or []
+    if item not in items:
+        spec[field] = [*items, item]

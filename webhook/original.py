@@ -1,0 +1,68 @@
+"""The asking container as it was: recorded at the first pass for every later one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from kybernate import keys
+from kybernate.core.quantity import parse_quantity
+from kybernate.errors import ConfigError
+from webhook.asking import amounts, annotations_of
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Original:
+    """The asking container as it was before we changed it, as an annotation keeps it.
+
+    `vram` is the amount per GPU (bytes) that was assumed, None if the pod says it itself.
+    """
+
+    container: str
+    resources: Json
+    command: list[str] | None
+    args: list[str] | None
+    vram: int | None = None
+
+    def to_text(self) -> str:
+        """As JSON, the same for the same content."""
+        fields = {
+            "container": self.container,
+            "resources": self.resources,
+            "command": self.command,
+            "args": self.args,
+            "vram": self.vram,
+        }
+        kept = {name: value for name, value in fields.items() if value is not None}
+        return json.dumps(kept, sort_keys=True, separators=(",", ":"))
+
+
+def read_original(pod: Json, container: str) -> tuple[Original | None, str | None]:
+    """What was recorded for this container, or None, and what is wrong with it."""
+    text = annotations_of(pod).get(keys.ORIGINAL_RESOURCES)
+    if text is None:
+        return None, None
+    try:
+        fields = json.loads(text)
+        original = Original(
+            str(fields["container"]),
+            fields["resources"],
+            fields.get("command"),
+            fields.get("args"),
+            fields.get("vram"),
+        )
+        for field in ("limits", "requests"):
+            memory = amounts({"resources": original.resources}, field).get("memory")
+            if memory is not None:
+                parse_quantity(memory)
+        if original.container == container and isinstance(original.vram, int | None):
+            return original, None
+    except (ValueError, KeyError, TypeError, AttributeError, ConfigError):
+        pass
+    return None, (
+        f"The annotation {keys.ORIGINAL_RESOURCES} is not what the webhook wrote for container "
+        f"{container}; remove it, the webhook writes it itself."
+    )

@@ -1,0 +1,203 @@
+"""Why a pod is refused, each reason in a sentence that says what to write instead. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from kybernate import keys
+from kybernate.core.quantity import parse_quantity
+from kybernate.errors import ConfigError
+from kybernate.types import Link
+from webhook import asking
+from webhook.original import read_original
+
+if TYPE_CHECKING:
+    from webhook.cluster import Cluster
+
+    Json = dict[str, Any]
+
+_DURATION = re.compile(r"([0-9]+(\.[0-9]+)?(ms|s|m|h))+")
+_GROUP = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,50}[A-Za-z0-9])?")
+_LINKS = tuple(link.name.lower().replace("_", "-") for link in sorted(Link, reverse=True))
+_PROBES = ("livenessProbe", "startupProbe", "readinessProbe")
+
+
+def refusals(pod: Json, cluster: Cluster, scheduler: str) -> list[str]:
+    """Why the pod can't have a seat as it stands, before or after mutation; none if it can.
+
+    A pod that doesn't concern us is never refused.
+    """
+    if not asking.concerns_us(pod):
+        return []
+    ask, problems = asking.read_ask(pod)
+    problems += [*_pod_rules(pod, scheduler), *_annotation_rules(pod), *_environment_rules(pod)]
+    if ask is None:
+        return problems
+    container = pod["spec"]["containers"][ask.index]
+    problems += [*_probe_rules(container), *_memory_rules(container)]
+    problems += _group_rules(pod, cluster, ask.resource)
+    original, wrong = read_original(pod, container["name"])
+    if wrong:
+        problems.append(wrong)
+    assumed = original is not None and original.vram is not None
+    if keys.VRAM not in asking.annotations_of(pod) and not assumed:
+        problems += _vram_rules(pod, cluster, ask.resource)
+    return problems
+
+
+def unprepared(pod: Json, scheduler: str) -> list[str]:
+    """What the mutating webhook would have done and is not (or no longer) there."""
+    ask, problems = asking.read_ask(pod)
+    if not asking.concerns_us(pod) or ask is None or problems:
+        return []
+    container = pod["spec"]["containers"][ask.index]
+    gates = [gate.get("conditionType") for gate in pod["spec"].get("readinessGates") or ()]
+    checks = {
+        "spec.schedulerName": pod["spec"].get("schedulerName") == scheduler,
+        "spec.readinessGates": keys.WAKEABLE_CONDITION in gates,
+        f"the limits of container {container['name']}": asking.amounts(container, "limits").get(
+            ask.resource
+        )
+        == "1",
+        f"the command of container {container['name']}": (container.get("command") or [""])[0]
+        == keys.KYB_INIT_PATH,
+        f"annotation {keys.ORIGINAL_RESOURCES}": keys.ORIGINAL_RESOURCES
+        in asking.annotations_of(pod),
+    }
+    return [
+        f"After admission by the mutating webhook {what} is not what it wrote; check that the "
+        "MutatingWebhookConfiguration kyb-webhook is in place and no other webhook undoes its work."
+        for what, fine in checks.items()
+        if not fine
+    ]
+
+
+def products(pod: Json) -> tuple[str, ...]:
+    """The GPU products that the pod accepts; empty means any."""
+    text = asking.annotations_of(pod).get(keys.GPU_PRODUCT, "")
+    return tuple(part.strip() for part in text.split("|") if part.strip())
+
+
+def _pod_rules(pod: Json, scheduler: str) -> list[str]:
+    spec, problems = pod["spec"], []
+    if spec.get("shareProcessNamespace"):
+        problems.append(
+            "spec.shareProcessNamespace is true, but process 1 of the seat's container must be "
+            "ours; leave it out."
+        )
+    if spec.get("hostPID"):
+        problems.append(
+            "spec.hostPID is true, but a seat's processes need a PID namespace of their own; "
+            "leave it out."
+        )
+    if spec.get("nodeName"):
+        problems.append(
+            "spec.nodeName passes the scheduler by, so no GPUs would be assigned; "
+            "use a nodeSelector on kubernetes.io/hostname instead."
+        )
+    if spec.get("schedulerName") not in (None, "", "default-scheduler", scheduler):
+        problems.append(
+            f"spec.schedulerName is {spec['schedulerName']}, but seats are assigned by "
+            f"{scheduler}; leave it out."
+        )
+    if any((spec.get("resources") or {}).get(field) for field in ("limits", "requests")):
+        problems.append(
+            "spec.resources limits the pod as a whole, but a parked seat's memory is added to its "
+            "container; set resources on the containers instead."
+        )
+    return problems
+
+
+def _annotation_rules(pod: Json) -> list[str]:
+    given, problems = asking.annotations_of(pod), []
+    taken = [name for name in keys.SYSTEM_ANNOTATIONS if name in given]
+    if taken:
+        problems.append(
+            f"Annotation {taken[0]} is written by the system; remove it, and ask for a group with "
+            f"{keys.PREFER_GROUP} or {keys.REQUIRE_GROUP}."
+        )
+    if keys.VRAM in given:
+        problems += _vram_form(given[keys.VRAM])
+    if not _DURATION.fullmatch(given.get(keys.READY_WITHIN, "1s")):
+        problems.append(
+            f"{keys.READY_WITHIN} is {given[keys.READY_WITHIN]!r}; write a time, such as 30s or 2m."
+        )
+    if given.get(keys.ON_PREEMPT, "pause") not in ("pause", "kill"):
+        problems.append(f"{keys.ON_PREEMPT} is {given[keys.ON_PREEMPT]!r}; write pause or kill.")
+    if given.get(keys.GPU_TOPOLOGY, _LINKS[0]) not in _LINKS:
+        problems.append(
+            f"{keys.GPU_TOPOLOGY} is {given[keys.GPU_TOPOLOGY]!r}; write one of "
+            f"{', '.join(_LINKS)}."
+        )
+    if keys.GPU_PRODUCT in given and not products(pod):
+        problems.append(
+            f"{keys.GPU_PRODUCT} is empty; write product names separated by |, or leave it out."
+        )
+    return problems
+
+
+def _vram_form(text: str) -> list[str]:
+    try:
+        if parse_quantity(text, keys.VRAM) > 0:
+            return []
+    except ConfigError as error:
+        return [f"{error}."]
+    return [f"{keys.VRAM} is {text!r}; write the most memory used per GPU, such as 24Gi."]
+
+
+def _environment_rules(pod: Json) -> list[str]:
+    return [
+        f"Container {container['name']} sets {variable['name']}, which the system sets for the "
+        "GPUs of the seat; remove it."
+        for _, container in asking.all_containers(pod)
+        for variable in container.get("env") or ()
+        if variable["name"] in keys.SYSTEM_ENV or variable["name"].startswith("KYB_")
+    ]
+
+
+def _probe_rules(container: Json) -> list[str]:
+    return [
+        f"Container {container['name']} has a {probe}, which would fail while the seat is parked; "
+        f"remove it: the pod's readiness follows the gate {keys.WAKEABLE_CONDITION}."
+        for probe in _PROBES
+        if container.get(probe)
+    ]
+
+
+def _memory_rules(container: Json) -> list[str]:
+    problems = []
+    for field in ("limits", "requests"):
+        text = asking.amounts(container, field).get("memory")
+        try:
+            parse_quantity(text or "0", f"resources.{field}.memory")
+        except ConfigError as error:
+            problems.append(f"Container {container['name']}: {error}.")
+    return problems
+
+
+def _group_rules(pod: Json, cluster: Cluster, resource: str) -> list[str]:
+    problems, known = [], cluster.names(resource)
+    for annotation in keys.PRIORITY_HINTS:
+        name = asking.annotations_of(pod).get(annotation)
+        if name is None:
+            continue
+        if not _GROUP.fullmatch(name):
+            problems.append(f"{annotation} is {name!r}; write the name of a group, such as G01.")
+        elif cluster.groups and name not in known:
+            there = ", ".join(sorted(known)[:16]) or "none"
+            problems.append(
+                f"{annotation} is {name}, but no node has a group of that name for {resource}; "
+                f"there are: {there}."
+            )
+    return problems
+
+
+def _vram_rules(pod: Json, cluster: Cluster, resource: str) -> list[str]:
+    if cluster.largest_gpu(resource, products(pod)) is not None:
+        return []
+    problem = (
+        f"No node is known that offers {resource} with the GPUs this pod accepts, so the memory "
+        f"of its GPUs is unknown; write the most it uses per GPU in {keys.VRAM}, such as 24Gi."
+    )
+    return [problem]

@@ -1,0 +1,133 @@
+"""AdmissionReview v1 as the API server speaks it: bytes in, a plain answer out. Pure."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from kybernate.errors import RefusedError
+
+Json = dict[str, Any]
+
+API_VERSION = "admission.k8s.io/v1"
+KIND = "AdmissionReview"
+
+_LONGEST_MESSAGE = 4000
+_UNPROCESSABLE = 422
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """One question of the API server. `pod` is checked to have the shape that we read."""
+
+    uid: str
+    operation: str
+    dry_run: bool
+    pod: Json
+
+
+def parse_review(body: bytes) -> Review:
+    """The question in a request's body. Raises RefusedError, naming the field, if it is none."""
+    try:
+        review = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise RefusedError(f"The body is not JSON: {error}.") from error
+    _check(review, dict, "the body")
+    if review.get("apiVersion") != API_VERSION or review.get("kind") != KIND:
+        raise RefusedError(f"The body is not an {KIND} of {API_VERSION}.")
+    request = _field(review, "request", dict, "request")
+    uid = _field(request, "uid", str, "request.uid")
+    kind = _field(request, "kind", dict, "request.kind")
+    if (kind.get("group", ""), kind.get("kind")) != ("", "Pod"):
+        raise RefusedError("request.kind is not Pod; register this webhook for pods alone.")
+    pod = _field(request, "object", dict, "request.object")
+    _check_pod(pod)
+    operation = _field(request, "operation", str, "request.operation")
+    return Review(uid, operation, bool(request.get("dryRun")), pod)
+
+
+def allow(uid: str, patch: list[Json] | None = None) -> Json:
+    """Yes, with these changes."""
+    response: Json = {"uid": uid, "allowed": True}
+    if patch:
+        response["patchType"] = "JSONPatch"
+        response["patch"] = base64.b64encode(orjson.dumps(patch)).decode()
+    return _review(response)
+
+
+def deny(uid: str, message: str) -> Json:
+    """No, and why."""
+    status = {
+        "status": "Failure",
+        "code": _UNPROCESSABLE,
+        "reason": "Invalid",
+        "message": message[:_LONGEST_MESSAGE],
+    }
+    return _review({"uid": uid, "allowed": False, "status": status})
+
+
+def _review(response: Json) -> Json:
+    return {"apiVersion": API_VERSION, "kind": KIND, "response": response}
+
+
+def _check_pod(pod: Json) -> None:
+    metadata = _field(pod, "metadata", dict, "object.metadata")
+    for field in ("labels", "annotations"):
+        for name, value in (_optional(metadata, field, dict, "object.metadata") or {}).items():
+            _check(value, str, f"object.metadata.{field}[{name}]")
+    spec = _field(pod, "spec", dict, "object.spec")
+    _optional(spec, "resources", dict, "object.spec")
+    _field(spec, "containers", list, "object.spec.containers")
+    for field in ("containers", "initContainers"):
+        for container in _objects(spec, field, "object.spec"):
+            _check_container(container, f"object.spec.{field}")
+    for volume in _objects(spec, "volumes", "object.spec"):
+        _field(volume, "name", str, "object.spec.volumes.name")
+    for field in ("tolerations", "readinessGates"):
+        _objects(spec, field, "object.spec")
+    _optional(spec, "terminationGracePeriodSeconds", int, "object.spec")
+
+
+def _check_container(container: Json, where: str) -> None:
+    _field(container, "name", str, f"{where}.name")
+    resources = _optional(container, "resources", dict, where) or {}
+    for field in ("limits", "requests"):
+        _optional(resources, field, dict, f"{where}.resources")
+    for field in ("command", "args"):
+        for word in _optional(container, field, list, where) or ():
+            _check(word, str, f"{where}.{field}")
+    for variable in _objects(container, "env", where):
+        _field(variable, "name", str, f"{where}.env.name")
+    for mount in _objects(container, "volumeMounts", where):
+        _field(mount, "mountPath", str, f"{where}.volumeMounts.mountPath")
+
+
+def _objects(holder: Json, field: str, where: str) -> list[Json]:
+    items: list[Json] = _optional(holder, field, list, where) or []
+    for item in items:
+        _check(item, dict, f"{where}.{field}")
+    return items
+
+
+def _optional(holder: Json, field: str, form: type, where: str) -> Any:
+    value = holder.get(field)
+    if value is not None:
+        _check(value, form, f"{where}.{field}")
+    return value
+
+
+def _field(holder: Json, field: str, form: type, where: str) -> Any:
+    value = holder.get(field)
+    _check(value, form, where)
+    return value
+
+
+_FORMS = {dict: "an object", list: "a list", str: "a text", int: "a number"}
+
+
+def _check(value: object, form: type, where: str) -> None:
+    if not isinstance(value, form):
+        raise RefusedError(f"{where} is not {_FORMS[form]}.")
