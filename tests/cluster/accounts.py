@@ -1,0 +1,94 @@
+"""Objects of ours in the API server: config/ is applied, and accounts get tokens."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+from kybernate import keys
+from kybernate.errors import KybernateError, NotFoundError, RetryableError
+
+from . import pki
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from kybernate.adapters.k8s import Api
+
+    from .layout import Layout
+    from .spec import Ports
+
+TOKEN_SECONDS = 30 * 24 * 3600
+"""Tokens outlive a cluster that is left up."""
+
+APPLY_LIMIT = 60.0
+"""Seconds that one kubectl call may take."""
+
+_LOCAL_URL = re.compile(r"https://127\.0\.0\.1:\d+")
+
+
+def apply_overlay(kubectl: Path, layout: Layout, overlay: Path, ports: Ports) -> None:
+    """Applies a kustomize folder; webhook URLs on loopback get this cluster's port.
+
+    Raises KybernateError with what kubectl said.
+    """
+    rendered = _kubectl(kubectl, "kustomize", str(overlay))
+    text = _LOCAL_URL.sub(f"https://127.0.0.1:{ports.webhook}", rendered)
+    arguments = ("apply", "--server-side", "--field-manager=one-machine", "-f", "-")
+    access = (f"--kubeconfig={layout.kubeconfig('admin')}", f"--cache-dir={layout.kubectl_cache}")
+    _kubectl(kubectl, *arguments, *access, text=text)
+
+
+def write_kubeconfigs(
+    api: Api, accounts: Sequence[str], layout: Layout, server: str, limit: float = 15.0
+) -> None:
+    """A kubeconfig with a token for each service account kyb-<name>."""
+    for account in accounts:
+        token = _token(api, account, limit)
+        text = pki.kubeconfig(server, layout.pki / "ca.crt", {"token": token})
+        write_secret(layout.kubeconfig(account), text)
+
+
+def write_secret(path: Path, text: str) -> None:
+    """A file that only root reads."""
+    path.touch(mode=0o600)
+    path.write_text(text)
+
+
+def _token(api: Api, account: str, limit: float) -> str:
+    path = f"/api/v1/namespaces/{keys.NAMESPACE}/serviceaccounts/kyb-{account}/token"
+    request = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {"expirationSeconds": TOKEN_SECONDS},
+    }
+    deadline = time.monotonic() + limit
+    while True:
+        try:
+            token: str = api.post(path, request)["status"]["token"]
+        except (NotFoundError, RetryableError) as error:
+            if time.monotonic() > deadline:
+                raise KybernateError(
+                    f"service account kyb-{account} has no token: {error}"
+                ) from error
+            time.sleep(0.1)
+        else:
+            return token
+
+
+def _kubectl(kubectl: Path, *arguments: str, text: str | None = None) -> str:
+    run = subprocess.run(
+        [str(kubectl), *arguments],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=APPLY_LIMIT,
+        check=False,
+    )
+    if run.returncode:
+        shown = " ".join(arguments[:2])
+        raise KybernateError(f"kubectl {shown} failed: {run.stderr.strip()}")
+    return run.stdout

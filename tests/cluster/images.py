@@ -1,0 +1,219 @@
+"""The images that the cluster's pods run, built in the cache and rebuilt only if inputs change."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+import tarfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kybernate.errors import ConfigError, KybernateError
+
+from . import debs
+from .layout import REPOSITORY, cache_root
+from .locks import file_lock
+from .oci import Blob, ImageConfig, Layer, blob, write_archive
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from .layout import Progress
+
+HERE = Path(__file__).resolve().parent
+WORKLOADS = REPOSITORY / "tests" / "workloads"
+BUSYBOX = debs.DebSet("busybox", "bookworm", (("busybox-static", "1:1.35.0-4+deb12u1+b1"),))
+PYTHON = debs.DebSet("python", "bookworm", (("python3", "3.11.2-1+b1"),), closure=True)
+PIP_LIMIT = 600.0
+"""Seconds that fetching an image's wheels may take."""
+
+_APPLETS = (
+    "ash cat chmod cp cut date dd df du echo env false find grep head hostname httpd id ip kill",
+    "ls mkdir mount mv nc od ping printf ps pwd readlink rm rmdir sed seq sh sha256sum sleep",
+    "sort stat sync tail tar tee test timeout touch tr true uname uniq vi wc wget xargs",
+)
+
+_FORMAT = 1
+"""Part of every key; raise it when a recipe below changes in a way its inputs don't show."""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image: its full name and the archive to import."""
+
+    name: str
+    archive: Path
+
+
+def pause(progress: Progress) -> Image:
+    """What holds a pod's namespaces: one static binary that reaps."""
+    binary = pause_binary(progress)
+
+    def fill(layer: Layer) -> None:
+        layer.file("pause", binary.read_bytes(), 0o755)
+
+    return _image("localhost/pause:1", [_layer([binary], fill)], ImageConfig(("/pause",)))
+
+
+def pause_binary(progress: Progress) -> Path:
+    """The static reaper; it is also PID 1 of every node. Raises KybernateError."""
+    source = HERE / "pause.c"
+    target = cache_root() / "images" / f"pause-{_digest([source])}"
+    with file_lock(target.with_suffix(".lock")):
+        if not target.exists():
+            progress("compiling pause")
+            argv = ["gcc", "-static", "-Os", "-s", "-Wall", "-Werror", "-o", f"{target}.part"]
+            _run([*argv, str(source)], "compiling pause.c failed")
+            Path(f"{target}.part").replace(target)
+    return target
+
+
+def busybox(progress: Progress) -> Image:
+    """A shell and the usual small commands, for tests."""
+    unpacked = debs.unpack(BUSYBOX, progress)
+    binary = unpacked.folder / "bin" / "busybox"
+
+    def fill(layer: Layer) -> None:
+        _skeleton(layer)
+        layer.file("bin/busybox", binary.read_bytes(), 0o755)
+        for applet in " ".join(_APPLETS).split():
+            layer.link(f"bin/{applet}", "busybox")
+
+    config = ImageConfig(command=("/bin/sh",))
+    return _image("localhost/busybox:1", [_layer([binary], fill)], config)
+
+
+def toy(progress: Progress) -> Image:
+    """The toy model server and the counter, on Debian's Python and pinned wheels."""
+    requirements = WORKLOADS / "requirements.txt"
+    if not requirements.exists():
+        raise ConfigError("images", f"{requirements} is missing, so the toy image can't be built")
+    sources = sorted(WORKLOADS.rglob("*.py"))
+    base = _python_layer(requirements, progress)
+
+    def fill(layer: Layer) -> None:
+        for source in sources:
+            name = source.relative_to(WORKLOADS)
+            layer.file(f"app/tests/workloads/{name}", source.read_bytes())
+
+    config = ImageConfig(
+        entrypoint=("/usr/bin/python3",),
+        command=("-m", "tests.workloads.toymodel"),
+        env=(
+            "PATH=/usr/local/bin:/usr/bin:/bin",
+            "PYTHONPATH=/app:/usr/local/lib/wheels",
+            "PYTHONUNBUFFERED=1",
+            "PYTHONDONTWRITEBYTECODE=1",
+        ),
+        workdir="/app",
+    )
+    return _image("localhost/toy:1", [base, _layer(sources, fill)], config)
+
+
+BUILDERS: dict[str, Callable[[Progress], Image]] = {
+    "pause": pause,
+    "busybox": busybox,
+    "toy": toy,
+}
+
+
+def build(names: Sequence[str], progress: Progress) -> list[Image]:
+    """The named images. Raises ConfigError for an unknown name, KybernateError if one fails."""
+    for name in names:
+        if name not in BUILDERS:
+            raise ConfigError("images", f"{name} is unknown; there are {', '.join(BUILDERS)}")
+    return [BUILDERS[name](progress) for name in names]
+
+
+def _python_layer(requirements: Path, progress: Progress) -> Blob:
+    unpacked = debs.unpack(PYTHON, progress)
+    wheels = _wheels(requirements, progress)
+
+    def fill(layer: Layer) -> None:
+        _skeleton(layer)
+        for link in ("bin", "sbin", "lib", "lib64"):
+            source = unpacked.folder / link
+            if source.is_dir() and not source.is_symlink():
+                layer.tree(source, link)
+        for folder in ("usr/bin", "usr/lib", "usr/lib64", "etc"):
+            if (unpacked.folder / folder).is_dir():
+                layer.tree(unpacked.folder / folder, folder)
+        layer.tree(wheels, "usr/local/lib/wheels")
+
+    return _layer([requirements], fill, unpacked.digest, "python")
+
+
+def _wheels(requirements: Path, progress: Progress) -> Path:
+    """The wheels of a requirements file with hashes, unpacked for Debian's Python 3.11."""
+    target = cache_root() / "wheels" / _digest([requirements])
+    with file_lock(target.with_suffix(".lock")):
+        if not target.exists():
+            progress(f"fetching the wheels of {requirements.relative_to(REPOSITORY)}")
+            part = target.with_suffix(".part")
+            shutil.rmtree(part, ignore_errors=True)
+            options = ["--quiet", "--disable-pip-version-check", "--require-hashes", "--no-deps"]
+            platform = ["--only-binary=:all:", "--python-version", "3.11"]
+            argv = [sys.executable, "-m", "pip", "install", *options, *platform]
+            argv += ["--no-compile", "--target", str(part), "-r", str(requirements)]
+            _run(argv, f"fetching the wheels of {requirements} failed")
+            part.rename(target)
+    return target
+
+
+def _skeleton(layer: Layer) -> None:
+    """The folders that a container expects and no package brings."""
+    for name in ("dev", "proc", "sys", "run", "root", "var/log", "etc", "usr/lib"):
+        layer.folder(name)
+    layer.folder("tmp", 0o1777)
+    layer.file("etc/passwd", b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n")
+    layer.file("etc/group", b"root:x:0:\nnogroup:x:65534:\n")
+
+
+def _layer(inputs: Sequence[Path], fill: Callable[[Layer], None], *more: str) -> Blob:
+    """A layer whose key is its inputs' content; filled only if it isn't there."""
+    target = cache_root() / "images" / f"layer-{_digest(inputs, *more, fill.__qualname__)}.tar"
+    with file_lock(target.with_suffix(".lock")):
+        if not target.exists():
+            with _replacing(target) as part, tarfile.open(part, "w") as tar:
+                fill(Layer(tar))
+    return blob(target)
+
+
+def _image(name: str, layers: list[Blob], config: ImageConfig) -> Image:
+    text = "".join(one.digest for one in layers) + repr(config) + name
+    stem = name.rsplit("/", 1)[1].replace(":", "-")
+    key = hashlib.sha256(text.encode()).hexdigest()[:12]
+    target = cache_root() / "images" / f"{stem}-{key}.oci.tar"
+    with file_lock(target.with_suffix(".lock")):
+        if not target.exists():
+            write_archive(target, name, layers, config)
+    return Image(name, target)
+
+
+def _digest(files: Sequence[Path], *more: str) -> str:
+    total = hashlib.sha256(f"{_FORMAT}|{'|'.join(more)}".encode())
+    for file in files:
+        total.update(f"{file.name}\0".encode())
+        total.update(hashlib.sha256(file.read_bytes()).digest())
+    return total.hexdigest()[:16]
+
+
+@contextmanager
+def _replacing(target: Path) -> Iterator[Path]:
+    part = target.with_suffix(".part")
+    yield part
+    part.replace(target)
+
+
+def _run(argv: list[str], failure: str) -> None:
+    try:
+        run = subprocess.run(argv, capture_output=True, text=True, timeout=PIP_LIMIT, check=False)
+    except FileNotFoundError as error:
+        raise KybernateError(f"{failure}: {argv[0]} is missing") from error
+    if run.returncode:
+        tail = " / ".join(run.stderr.strip().splitlines()[-3:])
+        raise KybernateError(f"{failure}: {tail}")

@@ -1,0 +1,152 @@
+"""Our services as supervised processes: command lines, environment, and when they are ready."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .layout import REPOSITORY
+from .spec import AGENT_PORT, AGENT_PROBE_PORT, NODE_SERVICES, PLUGIN_PROBE_PORT
+from .supervisor import ProcessSpec
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .layout import Layout
+    from .spec import ClusterSpec, Ports
+
+ACCOUNTS = ("agent", "extender", "webhook", "proxy", "scheduler")
+"""Each has the service account kyb-<name> and a kubeconfig of that name."""
+
+KYB_INIT = REPOSITORY / "build" / "kyb-init"
+SIMGPU_BUILD = REPOSITORY / "build" / "simgpu"
+SIMGPU_LIBRARIES = "/run/simgpu/lib"
+
+_MODULES = {
+    "agent": "nodeagent",
+    "plugin": "deviceplugin",
+    "extender": "extender",
+    "webhook": "webhook",
+    "proxy": "proxy",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One process of ours, and the URL that answers 200 once it can do its work."""
+
+    process: ProcessSpec
+    ready_url: str
+
+
+def process_name(service: str, node: str | None) -> str:
+    """The supervised name: `agent-n1`, or `extender`."""
+    return f"{service}-{node}" if node else service
+
+
+def services(spec: ClusterSpec, layout: Layout, ports: Ports) -> list[Service]:
+    """All services of the cluster, in the order in which they are started."""
+    return [
+        _service(name, node, spec, layout, ports)
+        for name in ("extender", "webhook", "agent", "plugin", "proxy")
+        if name in spec.running_services
+        for node in (spec.node_names if name in NODE_SERVICES else (None,))
+    ]
+
+
+def _service(
+    name: str, node: str | None, spec: ClusterSpec, layout: Layout, ports: Ports
+) -> Service:
+    settings, ready = _SETTINGS[name](spec, layout, ports, node or "")
+    env = {"PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1", **settings}
+    env.update(spec.service_env.get(name, {}))
+    full = process_name(name, node)
+    process = ProcessSpec(
+        name=full,
+        argv=(sys.executable, "-m", _MODULES[name]),
+        env=env,
+        log=str(layout.logs / f"{full}.log"),
+        inside=f"node-{node}" if node else None,
+    )
+    return Service(process, ready)
+
+
+def _agent(
+    spec: ClusterSpec, layout: Layout, _ports: Ports, node: str
+) -> tuple[dict[str, str], str]:
+    address = spec.node_ip(node)
+    settings = {
+        "KYB_AGENT_NODE": node,
+        "KYB_AGENT_KUBECONFIG": str(layout.kubeconfig("agent")),
+        "KYB_AGENT_LISTEN": f"{address}:{AGENT_PORT}",
+        "KYB_AGENT_ADVERTISE": f"{address}:{AGENT_PORT}",
+        "KYB_AGENT_TLS_DIR": str(layout.tls),
+        "KYB_AGENT_KYB_INIT": str(KYB_INIT),
+        "KYB_AGENT_PROBE_LISTEN": f"{address}:{AGENT_PROBE_PORT}",
+        "LD_LIBRARY_PATH": SIMGPU_LIBRARIES,
+    }
+    return settings, f"http://{address}:{AGENT_PROBE_PORT}/readyz"
+
+
+def _plugin(
+    spec: ClusterSpec, layout: Layout, _ports: Ports, node: str
+) -> tuple[dict[str, str], str]:
+    address = spec.node_ip(node)
+    settings = {
+        "KYB_DEVICE_PLUGIN_NODE": node,
+        "KYB_DEVICE_PLUGIN_PROFILES": str(seats_file(layout)),
+        "KYB_DEVICE_PLUGIN_PROBE_LISTEN": f"{address}:{PLUGIN_PROBE_PORT}",
+        "LD_LIBRARY_PATH": SIMGPU_LIBRARIES,
+    }
+    return settings, f"http://{address}:{PLUGIN_PROBE_PORT}/readyz"
+
+
+def _extender(
+    _spec: ClusterSpec, layout: Layout, ports: Ports, _node: str
+) -> tuple[dict[str, str], str]:
+    settings = {
+        "KYB_EXTENDER_LISTEN": f"127.0.0.1:{ports.extender}",
+        "KYB_EXTENDER_PROBE_LISTEN": f"127.0.0.1:{ports.extender_probe}",
+        "KYB_EXTENDER_KUBECONFIG": str(layout.kubeconfig("extender")),
+        "KYB_EXTENDER_TLS_DIR": str(layout.tls),
+    }
+    return settings, f"http://127.0.0.1:{ports.extender_probe}/readyz"
+
+
+def _webhook(
+    _spec: ClusterSpec, layout: Layout, ports: Ports, _node: str
+) -> tuple[dict[str, str], str]:
+    settings = {
+        "KYB_WEBHOOK_LISTEN": f"127.0.0.1:{ports.webhook}",
+        "KYB_WEBHOOK_PROBE_LISTEN": f"127.0.0.1:{ports.webhook_probe}",
+        "KYB_WEBHOOK_KUBECONFIG": str(layout.kubeconfig("webhook")),
+        "KYB_WEBHOOK_CERT_DIR": str(layout.work / "webhook"),
+        "KYB_WEBHOOK_URL": f"https://127.0.0.1:{ports.webhook}",
+    }
+    return settings, f"http://127.0.0.1:{ports.webhook_probe}/readyz"
+
+
+def _proxy(
+    _spec: ClusterSpec, layout: Layout, ports: Ports, _node: str
+) -> tuple[dict[str, str], str]:
+    settings = {
+        "KYB_PROXY_LISTEN": f"127.0.0.1:{ports.proxy}",
+        "KYB_PROXY_KUBECONFIG": str(layout.kubeconfig("proxy")),
+        "KYB_PROXY_TLS_DIR": str(layout.tls),
+    }
+    return settings, f"http://127.0.0.1:{ports.proxy}/readyz"
+
+
+def seats_file(layout: Layout) -> Path:
+    """The device plugin's file of seat profiles."""
+    return layout.configs / "seats.yaml"
+
+
+_SETTINGS = {
+    "agent": _agent,
+    "plugin": _plugin,
+    "extender": _extender,
+    "webhook": _webhook,
+    "proxy": _proxy,
+}

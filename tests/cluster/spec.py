@@ -1,0 +1,204 @@
+"""What a cluster shall be: pure values, checked when they are made."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kybernate.errors import ConfigError
+
+from .layout import REPOSITORY
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+GIB = 1 << 30
+TIB = 1 << 40
+NODE_SERVICES = ("agent", "plugin")
+HOST_SERVICES = ("extender", "webhook", "proxy")
+ALL_SERVICES = frozenset((*NODE_SERVICES, *HOST_SERVICES))
+OVERLAY = REPOSITORY / "config" / "overlays" / "one-machine"
+TEST_IMAGES = ("busybox",)
+
+_NAME = re.compile(r"[a-z][a-z0-9]{0,7}")
+
+SEATS = {
+    "profiles": [
+        {"name": "1x", "resource": "kyb.ai/gpu-1x-seat", "groupSize": 1, "seatsPerGroup": 8},
+        {"name": "2x", "resource": "kyb.ai/gpu-2x-seat", "groupSize": 2, "seatsPerGroup": 8},
+    ]
+}
+"""The seat profiles of the device plugin, unless a spec names others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSpec:
+    """The simulated GPUs of each node.
+
+    `memory` is the paper size of one GPU in bytes; `scale` says how many paper bytes stand for
+    one real byte. `zero_copy` makes parking and waking free of copying, to measure the rest.
+    """
+
+    count: int = 4
+    memory: int = 80 * GIB
+    scale: int = 1024
+    product: str = "NVIDIA H100 80GB HBM3"
+    zero_copy: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSpec:
+    """One cluster.
+
+    `name` (short, lower case) prefixes bridges, cgroups and the work folder. `subnet` is an IPv4
+    /16: node i gets the i-th /24 of it. `host_memory` is the memory in bytes that the nodes show
+    (None: the machine's own). `services` are those of ours that run. `overlay` is the kustomize
+    folder that is applied (None: nothing). `service_env` adds environment per service, for
+    instance {"agent": {"KYB_AGENT_IDLE_AFTER_S": "0.2"}}. `seats` is the device plugin's file.
+    """
+
+    name: str = "kyb"
+    nodes: tuple[str, ...] = ("n1", "n2")
+    control_plane_only: bool = False
+    controller_manager: bool = True
+    subnet: str = "10.88.0.0/16"
+    port_base: int = 16440
+    gpus: GpuSpec = field(default_factory=GpuSpec)
+    host_memory: int | None = 2 * TIB
+    services: frozenset[str] = ALL_SERVICES
+    images: tuple[str, ...] = (*TEST_IMAGES, "toy")
+    overlay: Path | None = OVERLAY
+    seats: Mapping[str, object] = field(default_factory=lambda: SEATS)
+    service_env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    work: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ConfigError("name", f"{self.name!r} must be 1-8 lower-case letters or digits")
+        for node in self.nodes:
+            if not _NAME.fullmatch(node):
+                raise ConfigError("nodes", f"{node!r} must be 1-8 lower-case letters or digits")
+        if len(set(self.nodes)) != len(self.nodes) or len(self.nodes) > 200:
+            raise ConfigError("nodes", "names must differ, and there may be at most 200")
+        if not self.control_plane_only and not self.nodes:
+            raise ConfigError("nodes", "name at least one, or set control_plane_only")
+        unknown = self.services - ALL_SERVICES
+        if unknown:
+            known = ", ".join(sorted(ALL_SERVICES))
+            raise ConfigError("services", f"{min(unknown)} is unknown; there are {known}")
+        self._check_network()
+
+    def _check_network(self) -> None:
+        try:
+            network = ipaddress.IPv4Network(self.subnet)
+        except ValueError as error:
+            raise ConfigError("subnet", f"{self.subnet} isn't an IPv4 network: {error}") from error
+        if network.prefixlen != 16:
+            raise ConfigError("subnet", f"{self.subnet} must be a /16")
+        if not 1024 <= self.port_base <= 65000:
+            raise ConfigError("port_base", f"{self.port_base} must be in 1024-65000")
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """The nodes that get a kubelet: none if there's only a control plane."""
+        return () if self.control_plane_only else self.nodes
+
+    @property
+    def running_services(self) -> frozenset[str]:
+        """The services that this cluster runs."""
+        return self.services - set(NODE_SERVICES) if self.control_plane_only else self.services
+
+    def number(self, node: str) -> int:
+        """The node's number, from 1."""
+        return self.nodes.index(node) + 1
+
+    def node_subnet(self, node: str) -> str:
+        """The /24 of the node's pods."""
+        first = ipaddress.IPv4Network(self.subnet).network_address
+        return f"{first + 256 * self.number(node)}/24"
+
+    def node_ip(self, node: str) -> str:
+        """The node's address: that of its bridge."""
+        first = ipaddress.IPv4Network(self.subnet).network_address
+        return str(first + 256 * self.number(node) + 1)
+
+    def bridge(self, node: str) -> str:
+        """The node's bridge (at most 15 bytes)."""
+        return f"{self.name}{self.number(node)}"
+
+    def cgroup(self, node: str) -> str:
+        """The cgroup that holds everything of the node's kubelet."""
+        return f"{self.name}-{node}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The TCP ports on 127.0.0.1, counted from one base."""
+
+    base: int
+
+    @property
+    def apiserver(self) -> int:
+        """kube-apiserver (TLS)."""
+        return self.base + 3
+
+    @property
+    def etcd(self) -> int:
+        """etcd's clients (plain)."""
+        return self.base
+
+    @property
+    def etcd_peer(self) -> int:
+        """etcd's peers (plain)."""
+        return self.base + 1
+
+    @property
+    def controller_manager(self) -> int:
+        """kube-controller-manager (TLS)."""
+        return self.base + 2
+
+    @property
+    def scheduler(self) -> int:
+        """kube-scheduler (TLS)."""
+        return self.base + 4
+
+    @property
+    def extender(self) -> int:
+        """The extender's verbs (mutual TLS)."""
+        return self.base + 5
+
+    @property
+    def extender_probe(self) -> int:
+        """The extender's probes and metrics (plain)."""
+        return self.base + 6
+
+    @property
+    def webhook(self) -> int:
+        """The webhook (TLS)."""
+        return self.base + 7
+
+    @property
+    def webhook_probe(self) -> int:
+        """The webhook's probes and metrics (plain)."""
+        return self.base + 8
+
+    @property
+    def proxy(self) -> int:
+        """The proxy (plain)."""
+        return self.base + 9
+
+    def all(self) -> tuple[int, ...]:
+        """Every port on 127.0.0.1."""
+        return tuple(range(self.base, self.base + 10))
+
+
+AGENT_PORT = 9443
+"""The agent's mutual TLS port on its node's address."""
+
+AGENT_PROBE_PORT = 9444
+PLUGIN_PROBE_PORT = 9445
+KUBELET_PORT = 10250
+KUBELET_HEALTH_PORT = 10248
