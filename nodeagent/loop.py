@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kybernate.ports import GateHello
     from kybernate.types import PodUid
     from nodeagent.leases import Demand, Outbox
-    from nodeagent.node import Node
+    from nodeagent.node import Inventory, Node
     from nodeagent.pods import PodFacts
     from nodeagent.seat import Seat
 
@@ -109,6 +109,11 @@ class Loop:
         self.node.seats[seat.uid] = seat
         self.node.save(seat)
         self.node.changed(seat)
+        self.kick()
+
+    def inventory_reported(self, inventory: Inventory) -> None:
+        """The plugin says what the node has."""
+        self.node.set_inventory(inventory)
         self.kick()
 
     def pod_changed(self, facts: PodFacts) -> None:

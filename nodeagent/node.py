@@ -126,13 +126,17 @@ class Observer(Protocol):
 
 @dataclass(slots=True)
 class Node:
-    """The state. `inventory` is None until the plugin reported one, ever."""
+    """The state. `inventory` is None until the plugin reported one, ever.
+
+    `park_budget` is how many bytes of device memory the host's RAM may hold.
+    """
 
     settings: AgentSettings
     world: World
     leases: Leases
     seats: dict[PodUid, Seat] = field(default_factory=dict)
     inventory: Inventory | None = None
+    park_budget: int = 0
     observers: list[Observer] = field(default_factory=list)
 
     def move(self, seat: Seat, event: SeatEvent, reason: str) -> None:

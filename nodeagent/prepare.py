@@ -15,7 +15,7 @@ from kybernate.errors import (
     RetryableError,
 )
 from kybernate.ports import SeatSpec
-from kybernate.types import GpuUuid, GroupName, SeatName, SeatState
+from kybernate.types import GpuUuid, GroupName, SeatName
 from nodeagent.seat import Seat, SeatIdentity
 
 if TYPE_CHECKING:
@@ -240,11 +240,10 @@ class Preparer:
             except KybernateError as error:
                 log.warning("pod %s holds %s, but: %s", facts.ref, device_id, error)
 
-    def drop_vanished(self, uids: frozenset[PodUid]) -> None:
-        """After the first listing: forget seats of pods that were deleted meanwhile."""
-        for uid, seat in tuple(self._node.seats.items()):
-            if uid not in uids and seat.state is not SeatState.GONE:
-                self._loop.pod_gone(uid)
+    def drop_vanished(self, known: frozenset[PodUid]) -> None:
+        """After the first listing: of the seats known before it, end those without a pod."""
+        for uid in known - self._cache.uids():
+            self._loop.pod_gone(uid)
 
 
 def _gpus_of(inventory: Inventory, group: Group) -> tuple[Gpu, ...]:

@@ -1,0 +1,94 @@
+"""Between the agent's records and the messages of its API."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kybernate.gen import agent_pb2 as pb
+from kybernate.types import Gpu, GpuUuid, Group, GroupName
+from nodeagent.node import Inventory
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nodeagent.node import Node
+    from nodeagent.seat import Seat
+
+
+def inventory_from(report: pb.ReportInventoryRequest) -> Inventory:
+    """The plugin's report."""
+    return Inventory(
+        tuple(
+            Gpu(GpuUuid(g.uuid), g.index, g.product, g.memory_bytes, g.numa, g.healthy)
+            for g in report.gpus
+        ),
+        tuple((link.a, link.b, link.kind) for link in report.links),
+        tuple(
+            Group(
+                GroupName(g.name),
+                g.resource,
+                tuple(GpuUuid(uuid) for uuid in g.gpus),
+                g.seats,
+                g.active_slots or 1,
+            )
+            for g in report.groups
+        ),
+        report.driver_version,
+        report.cuda_version,
+    )
+
+
+def seat_message(seat: Seat) -> pb.Seat:
+    """A seat as proxies and people see it."""
+    return pb.Seat(
+        uid=seat.uid,
+        name=seat.identity.name,
+        group=seat.identity.group,
+        namespace=seat.identity.pod.namespace,
+        pod=seat.identity.pod.name,
+        model=seat.identity.model,
+        state=seat.state.value,
+        address=seat.address,
+        in_flight=seat.in_flight,
+        waiting=seat.waiting,
+        wakes=seat.wakes,
+        last_wake_ms=seat.last_wake_ms,
+        active_seconds=seat.active_seconds,
+        requests=seat.requests,
+        reason=seat.reason,
+        generation=seat.lease,
+    )
+
+
+def status_message(node: Node, used: Mapping[GpuUuid, int]) -> pb.NodeStatus:
+    """The whole node. `used` in bytes by GPU, as NVML says."""
+    inventory = node.inventory or Inventory()
+    return pb.NodeStatus(
+        node=node.settings.node,
+        gpus=[
+            pb.Gpu(
+                uuid=g.uuid,
+                index=g.index,
+                product=g.product,
+                memory_bytes=g.memory,
+                numa=g.numa,
+                healthy=g.healthy,
+            )
+            for g in inventory.gpus
+        ],
+        links=[pb.Link(a=a, b=b, kind=kind) for a, b, kind in inventory.links],
+        groups=[
+            pb.Group(
+                name=g.name,
+                resource=g.resource,
+                gpus=g.gpus,
+                seats=g.seats,
+                active_slots=g.active_slots,
+            )
+            for g in inventory.groups
+        ],
+        seats=[seat_message(seat) for seat in node.seats.values()],
+        used_bytes={str(gpu): size for gpu, size in used.items()},
+        park_budget_bytes=node.park_budget,
+        parked_bytes=node.parked_bytes(),
+    )
