@@ -31,6 +31,7 @@ class SeatInfo:
     state: SeatState
     address: str = ""
     reason: str = ""
+    wakes: int = 0
     last_wake_ms: float = 0.0
 
 

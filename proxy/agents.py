@@ -276,6 +276,7 @@ def seat_info(node: NodeName, seat: agent_pb2.Seat) -> SeatInfo:
         state=state,
         address=seat.address,
         reason=seat.reason,
+        wakes=seat.wakes,
         last_wake_ms=seat.last_wake_ms,
     )
 

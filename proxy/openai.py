@@ -83,5 +83,6 @@ def _seat(seat: SeatView) -> dict[str, Any]:
         "granted": seat.granted,
         "in_flight": seat.in_flight,
         "waiting": seat.waiting,
+        "wakes": info.wakes,
         "last_wake_ms": info.last_wake_ms,
     }
