@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from deviceplugin.plugin import Plugin
@@ -11,6 +13,9 @@ from kybernate.runtime.load import command
 from kybernate.runtime.serve import ProbeServer, configure_logging, stop_event
 from kybernate.settings.plugin import DEFAULT_SEATS, PluginSettings, parse_seats_config
 
+if TYPE_CHECKING:
+    from kybernate.settings.plugin import SeatsConfig
+
 
 def run(settings: PluginSettings) -> None:
     """Serve until SIGTERM."""
@@ -18,10 +23,7 @@ def run(settings: PluginSettings) -> None:
     stop = stop_event()
     host, _, port = settings.probe_listen.rpartition(":")
     try:
-        config = DEFAULT_SEATS
-        if settings.profiles is not None:
-            config = parse_seats_config(settings.profiles.read_text())
-        plugin = Plugin(settings, config, Nvml())
+        plugin = Plugin(settings, _config(settings), Nvml())
         probes = ProbeServer(host, int(port), plugin.not_ready)
         probes.start()
         try:
@@ -29,9 +31,16 @@ def run(settings: PluginSettings) -> None:
         finally:
             probes.stop()
     except ConfigError as error:
-        raise click.ClickException(f"{settings.profiles}: {error}") from error
+        source = settings.profiles or "default profiles"
+        raise click.ClickException(f"{source}: {error}") from error
     except OSError as error:
         raise click.ClickException(str(error)) from error
+
+
+def _config(settings: PluginSettings) -> SeatsConfig:
+    if settings.profiles is None:
+        return DEFAULT_SEATS
+    return parse_seats_config(settings.profiles.read_text())
 
 
 def main() -> None:

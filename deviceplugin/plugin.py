@@ -23,7 +23,7 @@ from deviceplugin.server import SeatService
 from kybernate.errors import KybernateError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from deviceplugin.inventory import Inventory
     from kybernate.settings.plugin import PluginSettings, SeatsConfig
@@ -40,7 +40,7 @@ _PATIENCE = 2
 class Driver(Protocol):
     """What the plugin needs of the GPU driver; calls may raise DriverError."""
 
-    def devices(self) -> list[Gpu]:
+    def devices(self) -> Sequence[Gpu]:
         """The GPUs, healthy or not."""
 
     def links(self) -> Mapping[frozenset[GpuUuid], Link]:
@@ -66,6 +66,7 @@ class Plugin:
             settings.kubelet_dir, self._board, self._service, settings.relist_s
         )
         self._failures = 0
+        self._trouble = ""
 
     def run(self, stop: threading.Event) -> None:
         """Serve until `stop` is set. Raises ConfigError if the groups don't fit the node."""
@@ -93,23 +94,25 @@ class Plugin:
         except KybernateError as error:
             metrics.DISCOVERY_FAILURES.inc()
             self._failures += 1
-            log.warning("the GPU driver doesn't answer: %s", error)
+            self._complain(f"the GPU driver doesn't answer: {error}")
             if version and self._failures >= _PATIENCE:
                 self._publish(all_lost(before))
             return
         self._failures = 0
+        self._trouble = ""
         if version:
             self._publish(next_inventory(self._config, before, seen))
         elif seen.gpus:
             self._publish(first_inventory(self._config, seen))
         else:
-            log.warning("the driver shows no GPU; looking again")
+            self._complain("the GPU driver shows no GPU")
 
     def not_ready(self) -> str | None:
         """Why seats can't be had now, or None."""
         version, inventory = self._board.current()
         if not version:
-            return "no GPU was found yet; see that the NVIDIA driver is loaded on this node"
+            cause = f" ({self._trouble})" if self._trouble else ""
+            return f"no GPU found yet{cause}; see that the NVIDIA driver is loaded on this node"
         if not inventory.groups:
             return "no profile fits the GPUs of this node; see `kybernate groups`"
         missing = self._registrar.not_listed()
@@ -119,6 +122,11 @@ class Plugin:
         self.refresh()
         while not self._board.current()[0] and not stop.wait(_FIRST_TRIES):
             self.refresh()
+
+    def _complain(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            log.warning("%s; looking again", trouble)
+        self._trouble = trouble
 
     def _look(self) -> Sighting:
         gpus = tuple(self._driver.devices())
