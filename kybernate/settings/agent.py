@@ -59,6 +59,9 @@ class AgentSettings(BaseModel):
     reserve_bytes: int = Field(
         512 << 20, ge=0, description="Memory of each GPU that is given to no seat (bytes)."
     )
+    park_bytes: int = Field(
+        0, ge=0, description="Host memory for parked seats (bytes); 0: 90 % of the host's memory."
+    )
     status_interval_s: PositiveFloat = Field(
         0.5, description="Shortest time between two writes of the GPUNode status (s)."
     )

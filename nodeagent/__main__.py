@@ -1,0 +1,51 @@
+"""kyb-agent: parse, wire, run."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import TYPE_CHECKING
+
+from kybernate.adapters.cuda import CudaHelpers
+from kybernate.runtime.load import command
+from kybernate.runtime.serve import ProbeServer, configure_logging
+from kybernate.settings.agent import AgentSettings
+
+if TYPE_CHECKING:
+    from nodeagent.wiring import Agent
+
+
+def run(settings: AgentSettings) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    helpers = CudaHelpers()  # its slow import runs beside ours
+    configure_logging(settings.log_level)
+    asyncio.run(_run(settings, helpers))
+
+
+async def _run(settings: AgentSettings, helpers: CudaHelpers) -> None:
+    from nodeagent.wiring import Agent  # noqa: PLC0415 - after the helpers were started
+
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    agent = Agent(settings, helpers)
+    probes = _probes(settings, agent)
+    probes.start()
+    try:
+        await agent.run(stop)
+    finally:
+        probes.stop()
+
+
+def _probes(settings: AgentSettings, agent: Agent) -> ProbeServer:
+    host, _, port = settings.probe_listen.rpartition(":")
+    return ProbeServer(host, int(port), agent.not_ready)
+
+
+def main() -> None:
+    """The console script `kyb-agent`."""
+    command(AgentSettings, "KYB_AGENT", run, "Own the seats of this node's GPUs.")()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""kyb-init on the host: one file per build, never replaced."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import TYPE_CHECKING
+
+from kybernate.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_PREFIX = "kyb-init-"
+
+
+def install_kyb_init(built: Path | None, folder: Path) -> Path:
+    """The file that containers get mounted. Raises ConfigError if there is none.
+
+    A given build is copied to `folder` under a name that its content decides; without one, the
+    newest that is there is taken.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if built is None:
+        return _newest(folder)
+    try:
+        data = built.read_bytes()
+    except OSError as error:
+        raise ConfigError("kyb_init", f"can't read {built}: {error.strerror}") from error
+    target = folder / f"{_PREFIX}{hashlib.sha256(data).hexdigest()}"
+    if not target.exists():
+        new = folder / f".{target.name}.{os.getpid()}"
+        new.write_bytes(data)
+        new.chmod(0o755)
+        new.rename(target)
+    return target
+
+
+def _newest(folder: Path) -> Path:
+    files = sorted(folder.glob(f"{_PREFIX}*"), key=lambda file: file.stat().st_mtime)
+    if not files:
+        raise ConfigError("kyb_init", f"no kyb-init in {folder}; say where the built one is")
+    return files[-1]

@@ -1,0 +1,335 @@
+"""What the agent writes to Kubernetes: GPUNode status, pod conditions, annotations, events.
+
+Nothing waits for it. Writes are queued by key, so that a newer one replaces an older one that
+has not gone out yet, and retried while the API server is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+from kybernate import keys
+from kybernate.errors import (
+    ConflictError,
+    KybernateError,
+    NotFoundError,
+    RefusedError,
+    RetryableError,
+)
+from kybernate.types import SeatState
+from nodeagent.node import Inventory
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from kybernate.ports import KubeApi
+    from kybernate.types import PodRef, PodUid, SeatName
+    from nodeagent.node import Node
+    from nodeagent.pods import PodFacts
+    from nodeagent.seat import Seat
+
+log = logging.getLogger(__name__)
+
+_RETRY = 1.0
+_LOOK_AGAIN = 2.0
+_CALL_TIMEOUT = 5.0
+_QUEUE_LIMIT = 10_000
+_ACTION_LIMIT = 1024
+_WAKEABLE = (
+    SeatState.ACTIVE,
+    SeatState.DRAINING,
+    SeatState.PARKING,
+    SeatState.PARKED,
+    SeatState.WAKING,
+)
+
+
+class Writes:
+    """A queue of calls to the API server by key, the newest of each key; one at a time."""
+
+    def __init__(self, api: Callable[[], Awaitable[KubeApi]]) -> None:
+        self._api = api
+        self._waiting: dict[str, Callable[[KubeApi], object]] = {}
+        self._some = asyncio.Event()
+
+    def put(self, key: str, call: Callable[[KubeApi], object]) -> None:
+        """Queue a call; quick. Beyond the limit the oldest is dropped, which is logged."""
+        self._waiting.pop(key, None)
+        if len(self._waiting) >= _QUEUE_LIMIT:
+            oldest = next(iter(self._waiting))
+            del self._waiting[oldest]
+            log.warning("too much to write to the API server: dropping %s", oldest)
+        self._waiting[key] = call
+        self._some.set()
+
+    async def run(self) -> None:
+        """Make the calls, for ever."""
+        api = await self._api()
+        while True:
+            await self._some.wait()
+            if not self._waiting:
+                self._some.clear()
+                continue
+            key = next(iter(self._waiting))
+            call = self._waiting.pop(key)
+            await self._make(api, key, call)
+
+    async def _make(self, api: KubeApi, key: str, call: Callable[[KubeApi], object]) -> None:
+        try:
+            await asyncio.to_thread(call, api)
+        except RetryableError as error:
+            log.info("%s: %s; trying again", key, error)
+            self._waiting.setdefault(key, call)
+            await asyncio.sleep(_RETRY)
+        except (NotFoundError, ConflictError) as error:
+            log.debug("%s: the object has gone: %s", key, error)
+        except KybernateError as error:
+            log.warning("%s: %s", key, error)
+
+
+class Publisher:
+    """Implements `node.Observer` and `prepare.Pods`."""
+
+    def __init__(self, node: Node, api: Callable[[], Awaitable[KubeApi]], address: str) -> None:
+        self._node = node
+        self._api = api
+        self._address = address
+        self._writes = Writes(api)
+        self._wakeable: dict[PodUid, bool] = {}
+        self._changed = asyncio.Event()
+        self._events = 0
+        self._ready_since = _stamp(node.world.wall())
+
+    async def run(self) -> None:
+        """Publish, for ever."""
+        await asyncio.gather(self._writes.run(), self._publish_node())
+
+    def touch(self) -> None:
+        """Something that the GPUNode status shows has changed."""
+        self._changed.set()
+
+    # --- Observer -----------------------------------------------------------------------------
+
+    def seat_changed(self, seat: Seat) -> None:
+        """See `node.Observer`."""
+        self.touch()
+        self._set_wakeable(seat)
+
+    def seat_gone(self, seat: Seat) -> None:
+        """See `node.Observer`."""
+        self.touch()
+        self._wakeable.pop(seat.uid, None)
+
+    def told(self, seat: Seat, kind: str, reason: str, sentence: str) -> None:
+        """See `node.Observer`."""
+        self._events += 1
+        body = self._event(seat.identity.pod, kind, reason, sentence)
+        path = f"/api/v1/namespaces/{seat.identity.pod.namespace}/events"
+        self._writes.put(f"event {self._events}", lambda api: api.post(path, body))
+
+    # --- pods ---------------------------------------------------------------------------------
+
+    def mark_seat(self, facts: PodFacts, seat: SeatName) -> None:
+        """Write kyb.ai/seat once; this also makes the kubelet look at the pod again."""
+        body = {"metadata": {"uid": facts.ref.uid, "annotations": {keys.SEAT: seat}}}
+        self._writes.put(f"seat {facts.ref}", lambda api: api.patch(_pod_path(facts.ref), body))
+
+    def _set_wakeable(self, seat: Seat) -> None:
+        value = seat.state in _WAKEABLE
+        if self._wakeable.get(seat.uid, None if seat.started_once else False) == value:
+            return
+        self._wakeable[seat.uid] = value
+        condition = {
+            "type": keys.WAKEABLE_CONDITION,
+            "status": str(value),
+            "reason": "Started" if value else "NotStarted",
+            "message": "serves, or wakes on a request" if value else seat.reason,
+            "lastTransitionTime": _stamp(self._node.world.wall()),
+        }
+        ref = seat.identity.pod
+        body = {"metadata": {"uid": ref.uid}, "status": {"conditions": [condition]}}
+        path = f"{_pod_path(ref)}/status"
+        self._writes.put(f"wakeable {ref}", lambda api: api.patch(path, body, "strategic"))
+
+    def _event(self, pod: PodRef, kind: str, reason: str, sentence: str) -> dict[str, Any]:
+        wall = self._node.world.wall()
+        stamp = _stamp(wall)
+        return {
+            "metadata": {
+                "name": f"{pod.name[:200]}.{int(wall * 1e6):x}.{self._events:x}",
+                "namespace": pod.namespace,
+            },
+            "involvedObject": {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "namespace": pod.namespace,
+                "name": pod.name,
+                "uid": pod.uid,
+            },
+            "type": kind,
+            "reason": reason,
+            "message": sentence[:_ACTION_LIMIT],
+            "source": {"component": "kyb-agent", "host": self._node.settings.node},
+            "firstTimestamp": stamp,
+            "lastTimestamp": stamp,
+            "count": 1,
+        }
+
+    # --- GPUNode ------------------------------------------------------------------------------
+
+    async def _publish_node(self) -> None:
+        api = await self._api()
+        written: dict[str, Any] | None = None
+        while True:
+            self._changed.clear()
+            status = self.status()
+            if status != written and await self._write_node(api, status):
+                written = status
+            await asyncio.sleep(self._node.settings.status_interval_s)
+            self._node.count_states()
+            try:
+                await asyncio.wait_for(self._changed.wait(), _LOOK_AGAIN)
+            except TimeoutError:
+                continue
+
+    async def _write_node(self, api: KubeApi, status: dict[str, Any]) -> bool:
+        try:
+            await asyncio.to_thread(self._patch_node, api, status)
+        except KybernateError as error:
+            log.warning("GPUNode %s is not written: %s", self._node.settings.node, error)
+            return False
+        return True
+
+    def _patch_node(self, api: KubeApi, status: dict[str, Any]) -> None:
+        name = self._node.settings.node
+        path = f"{keys.GPU_NODES_PATH}/{name}"
+        try:
+            api.patch(f"{path}/status", {"status": status}, timeout=_CALL_TIMEOUT)
+        except NotFoundError:
+            body = {
+                "apiVersion": keys.API_VERSION,
+                "kind": keys.GPU_NODE_KIND,
+                "metadata": {"name": name},
+            }
+            api.post(keys.GPU_NODES_PATH, body, timeout=_CALL_TIMEOUT)
+            api.patch(f"{path}/status", {"status": status}, timeout=_CALL_TIMEOUT)
+
+    def status(self) -> dict[str, Any]:
+        """The GPUNode status now."""
+        node = self._node
+        inventory = node.inventory or Inventory()
+        return {
+            "observedGeneration": 1,
+            "conditions": [self._ready()],
+            "agent": {"address": self._address, "version": _version()},
+            "driver": {"version": inventory.driver_version, "cuda": inventory.cuda_version},
+            "gpus": [
+                {
+                    "index": g.index,
+                    "uuid": g.uuid,
+                    "product": g.product,
+                    "memoryBytes": g.memory,
+                    "numa": g.numa,
+                    "healthy": g.healthy,
+                }
+                for g in inventory.gpus
+            ],
+            "links": [{"a": a, "b": b, "kind": kind} for a, b, kind in inventory.links],
+            "groups": [
+                {
+                    "name": g.name,
+                    "resource": g.resource,
+                    "gpus": list(g.gpus),
+                    "seats": g.seats,
+                    "activeSlots": g.active_slots,
+                }
+                for g in inventory.groups
+            ],
+            "budget": {"parkBytes": node.park_budget, "parkedBytes": node.parked_bytes()},
+            "seats": [_seat_status(seat) for seat in node.seats.values()],
+        }
+
+    def _ready(self) -> dict[str, Any]:
+        ready = self._node.inventory is not None
+        return {
+            "type": "Ready",
+            "status": str(ready),
+            "reason": "AgentRuns" if ready else "NoInventory",
+            "message": "the agent serves"
+            if ready
+            else "the device plugin has not reported this node's GPUs yet",
+            "lastTransitionTime": self._ready_since,
+        }
+
+
+class PodReader:
+    """Reads single pods. Part of `prepare.Pods`."""
+
+    def __init__(
+        self,
+        api: Callable[[], Awaitable[KubeApi]],
+        parse: Callable[[Any], PodFacts | None],
+        publisher: Publisher,
+    ) -> None:
+        self._api = api
+        self._parse = parse
+        self._publisher = publisher
+
+    async def read(self, namespace: str, name: str) -> PodFacts | None:
+        """See `prepare.Pods`."""
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}"
+        try:
+            api = await asyncio.wait_for(asyncio.shield(_task(self._api())), _CALL_TIMEOUT)
+            pod = await asyncio.to_thread(lambda: api.get(path, timeout=_CALL_TIMEOUT))
+        except TimeoutError as error:
+            raise RetryableError("the API server has not been reached yet") from error
+        except RefusedError as error:
+            raise RetryableError(f"the API server does not let the agent read pods: {error}") from (
+                error
+            )
+        return self._parse(pod)
+
+    def mark_seat(self, facts: PodFacts, seat: SeatName) -> None:
+        """See `prepare.Pods`."""
+        self._publisher.mark_seat(facts, seat)
+
+
+def _task(what: Awaitable[KubeApi]) -> asyncio.Future[KubeApi]:
+    return asyncio.ensure_future(what)
+
+
+def _seat_status(seat: Seat) -> dict[str, Any]:
+    return {
+        "uid": seat.uid,
+        "name": seat.identity.name,
+        "group": seat.identity.group,
+        "namespace": seat.identity.pod.namespace,
+        "pod": seat.identity.pod.name,
+        "model": seat.identity.model,
+        "state": seat.state.value,
+        "reason": seat.reason,
+        "since": _stamp(seat.since),
+        "requests": seat.requests,
+        "activeSeconds": round(seat.active_seconds, 3),
+        "wakes": seat.wakes,
+        "lastWakeMs": round(seat.last_wake_ms, 3),
+    }
+
+
+def _pod_path(ref: PodRef) -> str:
+    return f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}"
+
+
+def _stamp(wall: float) -> str:
+    return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _version() -> str:
+    try:
+        return version("kybernate")
+    except PackageNotFoundError:
+        return "0"

@@ -1,0 +1,229 @@
+"""The agent put together: ports to adapters, servers, watch, publishing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from kybernate import keys
+from kybernate.adapters.cdi import CdiSpecs
+from kybernate.adapters.cri import CriImages
+from kybernate.adapters.freezer import CgroupFreezer
+from kybernate.adapters.journal import FileJournal
+from kybernate.adapters.nvml import Nvml
+from kybernate.adapters.podresources import KubeletPodResources
+from kybernate.adapters.procfs import Procfs
+from kybernate.adapters.seatsocket import SeatSockets
+from kybernate.errors import ConfigError, DeadlineError, KybernateError
+from nodeagent.api import PluginApi, ProxyApi, serve_plugin, serve_proxies
+from nodeagent.install import install_kyb_init
+from nodeagent.leases import Leases
+from nodeagent.loop import Loop
+from nodeagent.node import Node, World
+from nodeagent.pods import PodCache, read_pod
+from nodeagent.prepare import Preparer
+from nodeagent.publish import PodReader, Publisher
+from nodeagent.recover import recover
+from nodeagent.streams import Streams
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    import grpc
+
+    from kybernate.adapters.cuda import CudaHelpers
+    from kybernate.adapters.k8s import Api, Watcher
+    from kybernate.settings.agent import AgentSettings
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_PARK_SHARE = 0.9
+_COLLECT_AFTER = 2.0
+_SYNC_POLL = 0.05
+_CONNECT_RETRY = 1.0
+
+
+class Agent:
+    """One agent. `helpers` are started by the caller, before all else, for their slow import."""
+
+    def __init__(self, settings: AgentSettings, helpers: CudaHelpers) -> None:
+        self._settings = settings
+        self.world = _world(settings, helpers)
+        self.node = Node(settings, self.world, Leases(settings.lease_break_s))
+        self.node.park_budget = settings.park_bytes or _host_memory()
+        self.loop = Loop(self.node)
+        self.streams = Streams(self.loop)
+        self._api: asyncio.Task[Api] | None = None
+        self._watcher: Watcher | None = None
+        self._servers: list[grpc.aio.Server] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._recovered = False
+
+    def not_ready(self) -> str | None:
+        """Why the agent can't do its work, as a sentence, or None. Any thread may ask."""
+        if not self._recovered:
+            return "the journal is being read"
+        watcher = self._watcher
+        if watcher is None or not watcher.synced.is_set():
+            return "the pods of this node have not been listed yet"
+        return watcher.last_error
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set. Seats stay as they are when it ends."""
+        self._api = asyncio.create_task(self._connect())
+        publisher = Publisher(self.node, self._get_api, self._address())
+        cache = PodCache(self.loop.pod_changed, self.loop.pod_gone)
+        preparer = self._preparer(cache, publisher)
+        self.node.observers += [self.streams, publisher]
+        await recover(self.loop)
+        self._recovered = True
+        await self._serve(preparer, publisher)
+        self._begin(publisher.run(), self._watch(cache, preparer), self._collect(preparer))
+        await stop.wait()
+        await self._end()
+
+    def _preparer(self, cache: PodCache, publisher: Publisher) -> Preparer:
+        settings = self._settings
+        kyb_init = install_kyb_init(settings.kyb_init, settings.state_dir / "bin")
+        return Preparer(self.loop, cache, PodReader(self._get_api, read_pod, publisher), kyb_init)
+
+    def _begin(self, *what: Awaitable[None]) -> None:
+        for one in what:
+            task = asyncio.ensure_future(_forever(one))
+            self._tasks.append(task)
+
+    async def _serve(self, preparer: Preparer, publisher: Publisher) -> None:
+        settings = self._settings
+        proxy_server, _ = await serve_proxies(
+            ProxyApi(self.loop, self.streams), settings.listen, settings.tls_dir, settings.node
+        )
+        plugin_server = await serve_plugin(
+            PluginApi(self.loop, preparer, publisher.touch),
+            settings.run_dir / Path(keys.AGENT_SOCKET).name,
+        )
+        self._servers += [proxy_server, plugin_server]
+        log.info("serving %d seats of %s", len(self.node.seats), settings.node)
+
+    def _address(self) -> str:
+        return self._settings.advertise or self._settings.listen
+
+    # --- the API server -----------------------------------------------------------------------
+
+    async def _get_api(self) -> Api:
+        if self._api is None:
+            raise RuntimeError("run() comes first")
+        return await asyncio.shield(self._api)
+
+    async def _connect(self) -> Api:
+        while True:
+            try:
+                return await asyncio.to_thread(_open_api, self._settings)
+            except ConfigError as error:
+                log.warning("no access to the API server: %s", error)
+                await asyncio.sleep(_CONNECT_RETRY)
+
+    async def _watch(self, cache: PodCache, preparer: Preparer) -> None:
+        from kybernate.adapters.k8s import Watcher  # noqa: PLC0415 - not before serving
+
+        api = await self._get_api()
+        known = frozenset(self.node.seats)
+        running = asyncio.get_running_loop()
+
+        def post(kind: str, pod: dict[str, object]) -> None:
+            running.call_soon_threadsafe(cache.event, kind, pod)
+
+        params = {"fieldSelector": f"spec.nodeName={self._settings.node}"}
+        self._watcher = Watcher(api, "/api/v1/pods", params, post, "pods")
+        self._watcher.start()
+        while not self._watcher.synced.is_set():
+            await asyncio.sleep(_SYNC_POLL)
+        # Everything posted before `synced` is handled before this goes on.
+        await asyncio.sleep(0)
+        preparer.drop_vanished(known)
+        await self._adopt(preparer)
+
+    async def _adopt(self, preparer: Preparer) -> None:
+        try:
+            await preparer.adopt_pods()
+        except KybernateError as error:
+            log.warning("pods without a record are not looked for: %s", error)
+
+    async def _collect(self, preparer: Preparer) -> None:
+        while True:
+            await self.loop.device_freed.wait()
+            self.loop.device_freed.clear()
+            await asyncio.sleep(_COLLECT_AFTER)
+            try:
+                await preparer.collect()
+            except KybernateError as error:
+                log.info("CDI files are not cleaned up now: %s", error)
+                self.loop.device_freed.set()
+
+    async def _end(self) -> None:
+        for server in self._servers:
+            await server.stop(grace=0.2)
+        for task in self._tasks:
+            task.cancel()
+        if self._watcher is not None:
+            await asyncio.to_thread(self._watcher.stop)
+        self.world.helpers.close()
+        self.world.journal.close()
+
+
+async def blocking(call: Callable[[], T], deadline: float) -> T:
+    """Implements `node.Blocking` by a thread. A call that outlives its deadline is left to itself."""
+    try:
+        return await asyncio.wait_for(asyncio.to_thread(call), deadline)
+    except TimeoutError as error:
+        raise DeadlineError(f"no answer within {deadline:g} s") from error
+
+
+async def _forever(what: Awaitable[None]) -> None:
+    try:
+        await what
+    except Exception:
+        # The supervisor restarts an agent that is half dead; the seats live on.
+        log.exception("a part of the agent ended unexpectedly")
+        os._exit(1)
+
+
+def _world(settings: AgentSettings, helpers: CudaHelpers) -> World:
+    procs = Procfs()
+    return World(
+        gpus=Nvml(),
+        helpers=helpers,
+        freezer=CgroupFreezer(),
+        procs=procs,
+        doors=SeatSockets(settings.run_dir / "seats", procs),
+        specs=CdiSpecs(settings.cdi_dir),
+        pod_resources=KubeletPodResources(settings.kubelet_dir / "pod-resources" / "kubelet.sock"),
+        images=CriImages(settings.cri_socket),
+        journal=FileJournal(settings.state_dir / "state" / "journal", _boot_id()),
+        blocking=blocking,
+        now=time.monotonic,
+        wall=time.time,
+    )
+
+
+def _open_api(settings: AgentSettings) -> Api:
+    from kybernate.adapters.k8s import Api  # noqa: PLC0415 - half a second to import
+
+    return Api(settings.kubeconfig, "kyb-agent")
+
+
+def _boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _host_memory() -> int:
+    """Nine tenths of the host's memory: what a park may fill."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemTotal:"):
+            return int(int(line.split()[1]) * 1024 * _PARK_SHARE)
+    return 0
