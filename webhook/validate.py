@@ -125,10 +125,10 @@ def _annotation_rules(pod: Json) -> list[str]:
         )
     if given.get(keys.ON_PREEMPT, "pause") not in ("pause", "kill"):
         problems.append(f"{keys.ON_PREEMPT} is {given[keys.ON_PREEMPT]!r}; write pause or kill.")
-    if given.get(keys.GPU_TOPOLOGY, _LINKS[0]) not in _LINKS:
+    link = given.get(keys.GPU_TOPOLOGY, _LINKS[0])
+    if link.strip().lower().replace("_", "-") not in _LINKS:
         problems.append(
-            f"{keys.GPU_TOPOLOGY} is {given[keys.GPU_TOPOLOGY]!r}; write one of "
-            f"{', '.join(_LINKS)}."
+            f"{keys.GPU_TOPOLOGY} is {link!r}; write one of {', '.join(_LINKS)}."
         )
     if keys.GPU_PRODUCT in given and not products(pod):
         problems.append(

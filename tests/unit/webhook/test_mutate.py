@@ -1,0 +1,286 @@
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kybernate import keys
+from kybernate.core.quantity import parse_quantity
+from kybernate.errors import RefusedError
+from kybernate.settings.webhook import WebhookSettings
+from tests.unit.webhook.pods import CLUSTER, GIB, apply, pod, seat
+from webhook.cluster import Cluster
+from webhook.mutate import mutate
+from webhook.validate import refusals, unprepared
+
+SETTINGS = WebhookSettings()
+NAME = SETTINGS.scheduler_name
+VRAM = {keys.VRAM: "24Gi"}
+
+
+def admitted(given_pod: dict[str, Any], cluster: Cluster = CLUSTER) -> dict[str, Any]:
+    return apply(given_pod, mutate(given_pod, cluster, SETTINGS))
+
+
+def container(given_pod: dict[str, Any], cluster: Cluster = CLUSTER) -> dict[str, Any]:
+    first: dict[str, Any] = admitted(given_pod, cluster)["spec"]["containers"][0]
+    return first
+
+
+@pytest.mark.parametrize(
+    "asking",
+    [
+        pod({"nvidia.com/gpu": "2"}, notes=VRAM),
+        pod({"nvidia.com/gpu": 2}, {"nvidia.com/gpu": 2}, notes=VRAM),
+        pod(notes={**VRAM, keys.GPUS_ANNOTATION: "2"}),
+        pod(seat(2), notes=VRAM),
+        pod(seat(2), seat(2), notes=VRAM, label=None),
+        pod(seat(2), notes={**VRAM, keys.GPUS_ANNOTATION: "2"}),
+    ],
+)
+def test_every_way_of_asking_becomes_one_seat(asking: dict[str, Any]) -> None:
+    resources = container(asking)["resources"]
+    assert resources["limits"] == {"kyb.ai/gpu-2x-seat": "1"}
+    assert resources["requests"] == {"kyb.ai/gpu-2x-seat": "1", "memory": "48Gi"}
+
+
+def test_the_pod_gets_what_a_seat_needs() -> None:
+    spec = admitted(pod(seat(), notes=VRAM))["spec"]
+    assert spec["schedulerName"] == "kybernate-scheduler"
+    assert spec["readinessGates"] == [{"conditionType": "kyb.ai/wakeable"}]
+    assert spec["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists"}]
+    assert spec["terminationGracePeriodSeconds"] == 60
+    assert spec["volumes"] == [{"name": "kyb-shm", "emptyDir": {"medium": "Memory"}}]
+    first = spec["containers"][0]
+    assert first["volumeMounts"] == [{"name": "kyb-shm", "mountPath": "/dev/shm"}]
+    assert {"name": "NCCL_NVLS_ENABLE", "value": "0"} in first["env"]
+    assert "hostPath" not in json.dumps(spec)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_variables_for_several_gpus_are_set_only_there(n: int) -> None:
+    names = [variable["name"] for variable in container(pod(seat(n), notes=VRAM))["env"]]
+    assert ("NCCL_P2P_DISABLE" in names) == (n > 1)
+
+
+def test_what_the_pod_says_itself_is_kept() -> None:
+    spec = admitted(
+        pod(
+            seat(),
+            notes=VRAM,
+            container={
+                "env": [{"name": "NCCL_NVLS_ENABLE", "value": "1"}],
+                "volumeMounts": [{"name": "mine", "mountPath": "/dev/shm/"}],
+            },
+            spec={
+                "terminationGracePeriodSeconds": 600,
+                "tolerations": [{"operator": "Exists"}],
+                "volumes": [{"name": "mine", "emptyDir": {}}],
+                "readinessGates": [{"conditionType": "other"}],
+                "schedulerName": "default-scheduler",
+            },
+        )
+    )["spec"]
+    assert spec["terminationGracePeriodSeconds"] == 600
+    assert spec["tolerations"] == [{"operator": "Exists"}]
+    assert [volume["name"] for volume in spec["volumes"]] == ["mine"]
+    assert [gate["conditionType"] for gate in spec["readinessGates"]] == [
+        "other",
+        "kyb.ai/wakeable",
+    ]
+    assert spec["containers"][0]["env"][0]["value"] == "1"
+    assert spec["schedulerName"] == "kybernate-scheduler"
+
+
+def test_a_narrower_toleration_does_not_stand_in() -> None:
+    narrow = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoExecute"}
+    spec = admitted(pod(seat(), notes=VRAM, spec={"tolerations": [narrow]}))["spec"]
+    assert spec["tolerations"] == [narrow, {"key": "nvidia.com/gpu", "operator": "Exists"}]
+
+
+@pytest.mark.parametrize(
+    ("command", "args", "wanted_command", "wanted_args"),
+    [
+        (["a", "b"], ["c"], ["--", "a", "b", "c"], None),
+        (["a"], None, ["--", "a"], None),
+        (None, ["c"], ["--image", "--"], ["c"]),
+        (None, None, ["--image", "--"], None),
+        ([], [], ["--image", "--"], []),
+    ],
+)
+def test_kyb_init_runs_the_command(
+    command: list[str] | None,
+    args: list[str] | None,
+    wanted_command: list[str],
+    wanted_args: list[str] | None,
+) -> None:
+    given_words = {"command": command, "args": args}
+    more = {field: words for field, words in given_words.items() if words is not None}
+    first = container(pod(seat(), notes=VRAM, container=more))
+    assert first["command"] == ["/kyb/kyb-init", *wanted_command]
+    assert first.get("args") == wanted_args
+
+
+@pytest.mark.parametrize(
+    ("limit", "request_", "wanted_limit", "wanted_request"),
+    [
+        (None, None, None, 48),
+        (None, "1Gi", None, 49),
+        ("2Gi", "1Gi", 50, 49),
+        ("2Gi", "2Gi", 50, 50),
+        ("2Gi", None, 50, 50),
+    ],
+)
+def test_memory_is_raised_alike(
+    limit: str | None, request_: str | None, wanted_limit: int | None, wanted_request: int
+) -> None:
+    limits = seat(2, **({"memory": limit} if limit else {}))
+    requests = {"memory": request_} if request_ else None
+    resources = container(pod(limits, requests, notes=VRAM))["resources"]
+    found = {field: resources[field].get("memory") for field in ("limits", "requests")}
+    in_gib = {field: text and parse_quantity(text) / GIB for field, text in found.items()}
+    assert in_gib == {"limits": wanted_limit, "requests": wanted_request}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "product", "wanted"),
+    [(1, None, "80Gi"), (2, None, "160Gi"), (1, "NVIDIA L4", "24Gi"), (1, "x | NVIDIA L4", "24Gi")],
+)
+def test_without_vram_the_largest_gpu_that_fits_counts(
+    gpus: int, product: str | None, wanted: str
+) -> None:
+    notes = {keys.GPU_PRODUCT: product} if product else None
+    resources = container(pod(seat(gpus), notes=notes))["resources"]
+    assert resources["requests"]["memory"] == wanted
+
+
+def test_an_assumed_amount_stays_when_larger_gpus_appear() -> None:
+    once = admitted(pod(seat(), notes={keys.GPU_PRODUCT: "NVIDIA L4"}))
+    assert mutate(once, Cluster(), SETTINGS) == []
+
+
+def test_without_vram_and_without_known_gpus_the_pod_is_refused() -> None:
+    with pytest.raises(RefusedError, match=keys.VRAM):
+        mutate(pod(seat()), Cluster(), SETTINGS)
+
+
+def test_a_copy_with_another_vram_is_computed_from_the_original() -> None:
+    once = admitted(pod(seat(memory="1Gi"), notes=VRAM))
+    once["metadata"]["annotations"][keys.VRAM] = "10Gi"
+    resources = container(once)["resources"]
+    assert (resources["limits"]["memory"], resources["requests"]["memory"]) == ("11Gi", "11Gi")
+
+
+def test_quantities_that_the_api_server_rewrote_are_left() -> None:
+    once = admitted(pod(seat(memory="500000"), notes={keys.VRAM: "1000000"}))
+    assert once["spec"]["containers"][0]["resources"]["limits"]["memory"] == "1500000"
+    for field in ("limits", "requests"):
+        once["spec"]["containers"][0]["resources"][field]["memory"] = "1500k"
+    assert mutate(once, CLUSTER, SETTINGS) == []
+
+
+def test_other_pods_are_left_alone() -> None:
+    plain = pod({"nvidia.com/gpu": "1"}, label=None)
+    assert mutate(plain, CLUSTER, SETTINGS) == []
+    assert mutate(pod(label="false"), CLUSTER, SETTINGS) == []
+
+
+def test_the_asking_container_is_found_among_several() -> None:
+    both = pod(seat(), notes=VRAM)
+    both["spec"]["containers"].insert(0, {"name": "other"})
+    after = admitted(both)["spec"]["containers"]
+    assert after[0] == {"name": "other"}
+    assert after[1]["command"][0] == "/kyb/kyb-init"
+    named = pod(notes={**VRAM, keys.GPUS_ANNOTATION: "1"})
+    named["spec"]["containers"].append({"name": "gpu"})
+    named["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"] = "gpu"
+    assert admitted(named)["spec"]["containers"][1]["resources"]["limits"] == seat()
+
+
+def test_all_reasons_are_given_at_once() -> None:
+    wrong = pod(
+        seat(1, **{"nvidia.com/gpu": "1"}), notes={keys.VRAM: "much"}, spec={"hostPID": True}
+    )
+    with pytest.raises(RefusedError) as caught:
+        mutate(wrong, CLUSTER, SETTINGS)
+    assert all(word in str(caught.value) for word in ("hostPID", "kyb.ai/vram", "nvidia.com/gpu"))
+
+
+QUANTITIES = st.sampled_from(["1", "512Mi", "1500M", "1.5Gi", "3e9", "1000000"])
+WORDS = st.lists(st.sampled_from(["python", "--port", "-c", ""]), max_size=3)
+
+
+def _some(field: str, values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """The field with a value, or without the field."""
+    return st.just({}) | st.builds(lambda value: {field: value}, values)
+
+
+def _merged(*parts: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.tuples(*parts).map(lambda all_: {k: v for part in all_ for k, v in part.items()})
+
+
+_NAMES = st.sampled_from(["A", "NCCL_CUMEM_ENABLE"])
+_PATHS = st.sampled_from(["/dev/shm", "/v"])
+CONTAINERS = _merged(
+    _some("command", WORDS),
+    _some("args", WORDS),
+    _some("env", st.builds(lambda name: [{"name": name, "value": "x"}], _NAMES)),
+    _some("volumeMounts", st.builds(lambda path: [{"name": "v", "mountPath": path}], _PATHS)),
+)
+SPECS = _merged(
+    _some("terminationGracePeriodSeconds", st.integers(0, 100)),
+    _some("tolerations", st.just([{"key": "nvidia.com/gpu", "operator": "Exists"}])),
+    _some("initContainers", st.just([{"name": "init", "image": "x"}])),
+)
+MEMORY = _some("memory", QUANTITIES)
+
+
+@st.composite
+def asking_pods(draw: st.DrawFn) -> dict[str, Any]:
+    gpus = draw(st.integers(1, 2))
+    way = draw(st.sampled_from(["seat", "vendor", "annotation"]))
+    limits = draw(_merged(MEMORY, _some("cpu", st.just("1"))))
+    limits |= {"seat": seat(gpus), "vendor": {"nvidia.com/gpu": str(gpus)}}.get(way, {})
+    notes = draw(_some(keys.VRAM, QUANTITIES))
+    if way == "annotation":
+        notes[keys.GPUS_ANNOTATION] = str(gpus)
+    return pod(
+        limits or draw(st.sampled_from([None, {}])),
+        draw(MEMORY) or draw(st.sampled_from([None, {}])),
+        notes=notes or draw(st.sampled_from([None, {}])),
+        container=draw(CONTAINERS),
+        spec=draw(SPECS),
+    )
+
+
+@given(asking_pods())
+def test_twice_is_once_and_the_result_is_valid(given_pod: dict[str, Any]) -> None:
+    before = copy.deepcopy(given_pod)
+    once = admitted(given_pod)
+    assert given_pod == before
+    assert mutate(once, CLUSTER, SETTINGS) == []
+    assert refusals(once, CLUSTER, NAME) == []
+    assert unprepared(once, NAME) == []
+    assert unprepared(given_pod, NAME)
+
+
+@given(asking_pods())
+def test_memory_grows_by_what_the_gpus_hold_and_the_class_is_kept(
+    given_pod: dict[str, Any],
+) -> None:
+    old = given_pod["spec"]["containers"][0]["resources"]
+    new = container(given_pod)["resources"]
+    notes = given_pod["metadata"].get("annotations") or {}
+    gpus = keys.seat_resource_size(next(name for name in new["limits"] if "seat" in name)) or 0
+    extra = gpus * (parse_quantity(notes[keys.VRAM]) if keys.VRAM in notes else 80 * GIB)
+    old_limit = old.get("limits", {}).get("memory")
+    old_request = old.get("requests", {}).get("memory", old_limit or "0")
+    assert ("memory" in new["limits"]) == (old_limit is not None)
+    if old_limit is not None:
+        assert parse_quantity(new["limits"]["memory"]) == parse_quantity(old_limit) + extra
+    assert parse_quantity(new["requests"]["memory"]) == parse_quantity(old_request) + extra
+    assert new["limits"].get("cpu") == old.get("limits", {}).get("cpu")
