@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from extender.objects import read_gpu_node, read_pod
@@ -41,13 +42,19 @@ class Snapshot:
                 self._pods.pop(pod.ref.uid, None)
                 self._ledger.remove_claim(pod.ref.uid)
             elif pod.resource is not None or pod.expendable:
-                known = self._pods.get(pod.ref.uid)
-                self._pods[pod.ref.uid] = pod
-                claim = pod.claim()
-                if claim is not None:
-                    self._ledger.upsert_claim(claim)
-                    if claim.group is None and (known is None or known.node is None):
-                        self._warn_unplaced(pod)
+                self._take_in(pod)
+
+    def _take_in(self, pod: SeatPod) -> None:
+        known = self._pods.get(pod.ref.uid)
+        if known is not None and known.node is not None and pod.node is None:
+            # We know of its binding before the watch does: this event is from before it.
+            return
+        self._pods[pod.ref.uid] = pod
+        claim = pod.claim()
+        if claim is not None:
+            self._ledger.upsert_claim(claim)
+            if claim.group is None and (known is None or known.node is None):
+                self._warn_unplaced(pod)
 
     def node_event(self, kind: str, item: dict[str, Any]) -> None:
         """Take in an event of the watch on GPUNodes."""
@@ -97,7 +104,10 @@ class Snapshot:
         deletion already, and would not report it again.
         """
         with self._lock:
-            if claim.pod.uid in self._pods:
+            pod = self._pods.get(claim.pod.uid)
+            if pod is not None:
+                bound = replace(pod, node=claim.node, group=claim.group)
+                self._pods[claim.pod.uid] = bound
                 self._ledger.upsert_claim(claim)
 
     def unplaced(self) -> int:
