@@ -46,7 +46,7 @@ def main() -> None:
 @click.option("--node", "nodes", multiple=True, default=("n1", "n2"), help="Node; repeatable.")
 @click.option("--gpus", default=4, show_default=True, help="GPUs per node.")
 @click.option("--subnet", default="10.88.0.0/16", show_default=True, help="/16 of the pods.")
-@click.option("--port-base", default=16440, show_default=True, help="First of ten local ports.")
+@click.option("--port-base", type=int, help="First of ten local ports (default: any free).")
 @click.option("--services", default=",".join(sorted(ALL_SERVICES)), show_default=True)
 @click.option("--images", default="busybox,toy", show_default=True)
 @click.option("--control-plane-only", is_flag=True, help="etcd, API server, controllers.")
@@ -54,7 +54,7 @@ def up(  # noqa: PLR0917 - one parameter per option; click passes them by name
     nodes: tuple[str, ...],
     gpus: int,
     subnet: str,
-    port_base: int,
+    port_base: int | None,
     services: str,
     images: str,
     control_plane_only: bool,

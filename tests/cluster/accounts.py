@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from kybernate import keys
 from kybernate.errors import KybernateError, NotFoundError, RetryableError
 
 from . import pki
+from .layout import REPOSITORY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,16 +32,29 @@ APPLY_LIMIT = 60.0
 _LOCAL_URL = re.compile(r"https://127\.0\.0\.1:\d+")
 
 
-def apply_overlay(kubectl: Path, layout: Layout, overlay: Path, ports: Ports) -> None:
-    """Applies a kustomize folder; webhook URLs on loopback get this cluster's port.
-
-    Raises KybernateError with what kubectl said.
-    """
+def render(kubectl: Path, overlay: Path, ports: Ports) -> str:
+    """The objects of a kustomize folder; webhook URLs on loopback get this cluster's port."""
     rendered = _kubectl(kubectl, "kustomize", str(overlay))
-    text = _LOCAL_URL.sub(f"https://127.0.0.1:{ports.webhook}", rendered)
+    return _LOCAL_URL.sub(f"https://127.0.0.1:{ports.webhook}", rendered)
+
+
+def apply(kubectl: Path, layout: Layout, objects: str) -> None:
+    """Applies objects. Raises KybernateError with what kubectl said."""
     arguments = ("apply", "--server-side", "--field-manager=one-machine", "-f", "-")
     access = (f"--kubeconfig={layout.kubeconfig('admin')}", f"--cache-dir={layout.kubectl_cache}")
-    _kubectl(kubectl, *arguments, *access, text=text)
+    _kubectl(kubectl, *arguments, *access, text=objects)
+
+
+def mutual_tls(layout: Layout, nodes: Sequence[str]) -> None:
+    """The certificates between our services, by the product's own command."""
+    argv = [sys.executable, "-m", "kybernate.cli", "pki", "init", "--dir", str(layout.tls)]
+    for node in nodes:
+        argv += ["--node", node]
+    run = subprocess.run(
+        argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=APPLY_LIMIT, check=False
+    )
+    if run.returncode:
+        raise KybernateError(f"`kybernate pki init` failed: {run.stderr.strip()}")
 
 
 def write_kubeconfigs(
@@ -47,8 +62,8 @@ def write_kubeconfigs(
 ) -> None:
     """A kubeconfig with a token for each service account kyb-<name>."""
     for account in accounts:
-        token = _token(api, account, limit)
-        text = pki.kubeconfig(server, layout.pki / "ca.crt", {"token": token})
+        user = {"token": token(api, account, limit)}
+        text = pki.kubeconfig(server, layout.pki / "ca.crt", user)
         write_secret(layout.kubeconfig(account), text)
 
 
@@ -58,7 +73,8 @@ def write_secret(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def _token(api: Api, account: str, limit: float) -> str:
+def token(api: Api, account: str, limit: float = 15.0) -> str:
+    """A token of service account kyb-<account>, waiting up to `limit` seconds until it exists."""
     path = f"/api/v1/namespaces/{keys.NAMESPACE}/serviceaccounts/kyb-{account}/token"
     request = {
         "apiVersion": "authentication.k8s.io/v1",
@@ -68,7 +84,7 @@ def _token(api: Api, account: str, limit: float) -> str:
     deadline = time.monotonic() + limit
     while True:
         try:
-            token: str = api.post(path, request)["status"]["token"]
+            issued: str = api.post(path, request)["status"]["token"]
         except (NotFoundError, RetryableError) as error:
             if time.monotonic() > deadline:
                 raise KybernateError(
@@ -76,7 +92,7 @@ def _token(api: Api, account: str, limit: float) -> str:
                 ) from error
             time.sleep(0.1)
         else:
-            return token
+            return issued
 
 
 def _kubectl(kubectl: Path, *arguments: str, text: str | None = None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import time
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kybernate.errors import KybernateError, NotFoundError
+from kybernate.errors import ConfigError, KybernateError, NotFoundError
 
 from . import bringup, preflight, teardown
 from .control import Process, Supervisor, log_tail
@@ -81,7 +82,7 @@ class Cluster:
     def __init__(self, spec: ClusterSpec, layout: Layout) -> None:
         self.spec = spec
         self.layout = layout
-        self.ports = Ports(spec.port_base)
+        self._base = spec.port_base
         self._supervisor = Supervisor(layout)
         self._apis: dict[str, Api] = {}
 
@@ -121,6 +122,13 @@ class Cluster:
     def kubeconfig(self) -> Path:
         """The administrator's kubeconfig."""
         return self.layout.kubeconfig("admin")
+
+    @property
+    def ports(self) -> Ports:
+        """The cluster's ports on 127.0.0.1, known once it is up."""
+        if self._base is None:
+            raise NotFoundError("the cluster isn't up, so it has no ports yet")
+        return Ports(self._base)
 
     @property
     def server(self) -> str:
@@ -195,20 +203,46 @@ class Cluster:
         """The end of a process's log."""
         return log_tail(self.layout.logs / f"{name}.log", lines)
 
+    def _choose_ports(self) -> int:
+        """Those of the spec if they are free, else any. Raises ConfigError."""
+        if self._base is None:
+            return Ports.free(port_taken).base
+        for port in Ports(self._base).all():
+            if port_taken(port):
+                raise ConfigError(
+                    "port_base",
+                    f"port {port} on 127.0.0.1 is taken by another process; end it, or choose "
+                    "another base",
+                )
+        return self._base
+
     def _start(self, progress: Progress) -> None:
         made = bringup.make(self.spec, progress)
         self.layout.work.mkdir(parents=True, exist_ok=True)
         state = State(self.layout.state_file)
-        state.facts = _facts(self.spec, made.binaries.path("kubectl"))
+        self._base = self._choose_ports()
+        state.facts = _facts(self.spec, self._base, made.binaries.path("kubectl"))
         state.write()
         started = time.monotonic()
         try:
-            bringup.Bringup(self.spec, self.layout, state, made, progress).run()
+            placed = bringup.Placed(self.spec, self.layout, self.ports)
+            bringup.Bringup(placed, state, made, progress).run()
         except BaseException:
             if not os.environ.get("KEEP"):
                 teardown.down(self.layout)
             raise
         progress(f"cluster up in {time.monotonic() - started:.1f} s")
+
+
+def port_taken(port: int) -> bool:
+    """True if nobody can listen on this port of 127.0.0.1 now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+    return False
 
 
 def layout_of(spec: ClusterSpec) -> Layout:
@@ -233,13 +267,13 @@ def running(spec: ClusterSpec | None = None, progress: Progress = silent) -> Ite
             cluster.down()
 
 
-def _facts(spec: ClusterSpec, kubectl: Path) -> dict[str, Any]:
+def _facts(spec: ClusterSpec, port_base: int, kubectl: Path) -> dict[str, Any]:
     return {
         "kubectl": str(kubectl),
         "nodes": list(spec.nodes),
         "control_plane_only": spec.control_plane_only,
         "services": sorted(spec.services),
-        "port_base": spec.port_base,
+        "port_base": port_base,
         "subnet": spec.subnet,
     }
 

@@ -12,11 +12,13 @@ from kybernate.errors import ConfigError
 from .layout import REPOSITORY
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 GIB = 1 << 30
 TIB = 1 << 40
+FIRST_PORT = 16440
+PORTS = 10
 NODE_SERVICES = ("agent", "plugin")
 HOST_SERVICES = ("extender", "webhook", "proxy")
 ALL_SERVICES = frozenset((*NODE_SERVICES, *HOST_SERVICES))
@@ -54,7 +56,8 @@ class ClusterSpec:
     """One cluster.
 
     `name` (short, lower case) prefixes bridges, cgroups and the work folder. `subnet` is an IPv4
-    /16: node i gets the i-th /24 of it. `host_memory` is the memory in bytes that the nodes show
+    /16: node i gets the i-th /24 of it. `port_base` is the first of ten ports on 127.0.0.1 (None:
+    the first ten that are free). `host_memory` is the memory in bytes that the nodes show
     (None: the machine's own). `services` are those of ours that run. `overlay` is the kustomize
     folder that is applied (None: nothing). `service_env` adds environment per service, for
     instance {"agent": {"KYB_AGENT_IDLE_AFTER_S": "0.2"}}. `seats` is the device plugin's file.
@@ -65,7 +68,7 @@ class ClusterSpec:
     control_plane_only: bool = False
     controller_manager: bool = True
     subnet: str = "10.88.0.0/16"
-    port_base: int = 16440
+    port_base: int | None = None
     gpus: GpuSpec = field(default_factory=GpuSpec)
     host_memory: int | None = 2 * TIB
     services: frozenset[str] = ALL_SERVICES
@@ -98,7 +101,7 @@ class ClusterSpec:
             raise ConfigError("subnet", f"{self.subnet} isn't an IPv4 network: {error}") from error
         if network.prefixlen != 16:
             raise ConfigError("subnet", f"{self.subnet} must be a /16")
-        if not 1024 <= self.port_base <= 65000:
+        if self.port_base is not None and not 1024 <= self.port_base <= 65000:
             raise ConfigError("port_base", f"{self.port_base} must be in 1024-65000")
 
     @property
@@ -108,7 +111,9 @@ class ClusterSpec:
 
     @property
     def running_services(self) -> frozenset[str]:
-        """The services that this cluster runs."""
+        """The services that this cluster runs; without config/ they have no accounts."""
+        if self.overlay is None:
+            return frozenset()
         return self.services - set(NODE_SERVICES) if self.control_plane_only else self.services
 
     def number(self, node: str) -> int:
@@ -139,6 +144,14 @@ class Ports:
     """The TCP ports on 127.0.0.1, counted from one base."""
 
     base: int
+
+    @classmethod
+    def free(cls, taken: Callable[[int], bool]) -> Ports:
+        """The first ports from FIRST_PORT on of which none is taken. Raises ConfigError."""
+        for base in range(FIRST_PORT, 32000, PORTS):
+            if not any(taken(port) for port in cls(base).all()):
+                return cls(base)
+        raise ConfigError("port_base", "no ten ports in a row are free on 127.0.0.1")
 
     @property
     def apiserver(self) -> int:
@@ -192,7 +205,7 @@ class Ports:
 
     def all(self) -> tuple[int, ...]:
         """Every port on 127.0.0.1."""
-        return tuple(range(self.base, self.base + 10))
+        return tuple(range(self.base, self.base + PORTS))
 
 
 AGENT_PORT = 9443
