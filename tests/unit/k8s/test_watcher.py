@@ -1,0 +1,239 @@
+"""Watching through ends, errors and forgotten versions, on a scripted source."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kybernate.adapters.k8s import Watcher
+from kybernate.errors import ConflictError, RetryableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+END = object()
+LIMIT_S = 10.0
+
+
+def pod(name: str, version: int = 1, uid: str | None = None) -> dict[str, Any]:
+    meta = {
+        "namespace": "d",
+        "name": name,
+        "uid": uid or f"u-{name}",
+        "resourceVersion": str(version),
+    }
+    return {"metadata": meta}
+
+
+class Feed:
+    """One open watch: what the test puts in comes out; END ends it, an exception breaks it."""
+
+    def __init__(self) -> None:
+        self.items: queue.Queue[Any] = queue.Queue()
+
+    def send(self, kind: str, item: dict[str, Any]) -> None:
+        self.items.put({"type": kind, "object": item})
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        while (item := self.items.get(timeout=LIMIT_S)) is not END:
+            if isinstance(item, Exception):
+                raise item
+            yield item
+
+    def close(self) -> None:
+        self.items.put(END)
+
+
+class Script:
+    """An API server that answers lists and watches from queues."""
+
+    def __init__(self) -> None:
+        self.lists: queue.Queue[Any] = queue.Queue()
+        self.watches: queue.Queue[Any] = queue.Queue()
+        self.asked: list[dict[str, Any]] = []
+
+    def listing(self, *items: dict[str, Any], version: int = 10, more: str | None = None) -> None:
+        meta = {"resourceVersion": str(version), **({"continue": more} if more else {})}
+        self.lists.put({"metadata": meta, "items": list(items)})
+
+    def feed(self) -> Feed:
+        feed = Feed()
+        self.watches.put(feed)
+        return feed
+
+    def get(self, path: str, params: Any = None, *, timeout: float = 0) -> Any:
+        return self._next(self.lists, params)
+
+    def watch(self, path: str, params: Any, *, timeout: float) -> Any:
+        return self._next(self.watches, params)
+
+    def _next(self, source: queue.Queue[Any], params: Any) -> Any:
+        self.asked.append(dict(params))
+        item = source.get(timeout=LIMIT_S)
+        if isinstance(item, Exception):
+            raise item
+        return item
+
+
+class Seen:
+    """The events that arrived, as `KIND name@version`."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.arrived = threading.Condition()
+
+    def __call__(self, kind: str, item: dict[str, Any]) -> None:
+        meta = item["metadata"]
+        with self.arrived:
+            self.events.append(f"{kind} {meta['name']}@{meta['resourceVersion']}")
+            self.arrived.notify_all()
+
+    def wait_for(self, *events: str) -> None:
+        with self.arrived:
+            self.arrived.wait_for(lambda: len(self.events) >= len(events), LIMIT_S)
+            assert self.events == list(events)
+            self.events.clear()
+
+
+@pytest.fixture
+def script() -> Script:
+    return Script()
+
+
+@pytest.fixture
+def seen() -> Seen:
+    return Seen()
+
+
+@pytest.fixture
+def watcher(script: Script, seen: Seen) -> Iterator[Watcher]:
+    watcher = Watcher(script, "/api/v1/pods", {"fieldSelector": "x"}, seen, "pods", page=2)
+    watcher.start()
+    yield watcher
+    script.feed().close()
+    script.listing()
+    watcher.stop()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "nothing happened in time"
+        time.sleep(0.005)
+
+
+def test_lists_in_pages_then_watches_from_there(
+    script: Script, seen: Seen, watcher: Watcher
+) -> None:
+    script.listing(pod("a"), pod("b"), more="next")
+    assert not watcher.synced.wait(0.05)
+    script.listing(pod("c"))
+    seen.wait_for("ADDED a@1", "ADDED b@1", "ADDED c@1")
+    assert watcher.synced.wait(LIMIT_S)
+    feed = script.feed()
+    feed.send("MODIFIED", pod("a", 11))
+    feed.send("DELETED", pod("b", 12))
+    seen.wait_for("MODIFIED a@11", "DELETED b@12")
+    first, second, watch = script.asked
+    assert (first["limit"], "continue" in first) == (2, False)
+    assert (second["continue"], second["fieldSelector"]) == ("next", "x")
+    assert (watch["resourceVersion"], watch["allowWatchBookmarks"]) == ("10", True)
+    assert watch["timeoutSeconds"] >= 240
+
+
+def test_a_watch_that_ends_is_resumed_from_its_last_bookmark(
+    script: Script, seen: Seen, watcher: Watcher
+) -> None:
+    script.listing(pod("a"))
+    feed = script.feed()
+    feed.send("BOOKMARK", {"metadata": {"resourceVersion": "99"}})
+    feed.close()
+    script.feed().send("ADDED", pod("b", 100))
+    seen.wait_for("ADDED a@1", "ADDED b@100")
+    assert script.asked[-1]["resourceVersion"] == "99"
+
+
+def test_a_broken_watch_is_resumed_and_said(script: Script, seen: Seen, watcher: Watcher) -> None:
+    script.listing(pod("a", 1), version=5)
+    script.feed().items.put(RetryableError("connection reset"))
+    until(lambda: watcher.last_error is not None)
+    assert watcher.last_error == "pods: connection reset"
+    script.feed().send("MODIFIED", pod("a", 6))
+    seen.wait_for("ADDED a@1", "MODIFIED a@6")
+    assert watcher.last_error is None
+    assert script.asked[-1]["resourceVersion"] == "5"
+
+
+@pytest.mark.parametrize("answer", ["event", "status"])
+def test_a_forgotten_version_is_listed_anew(
+    script: Script, seen: Seen, watcher: Watcher, answer: str
+) -> None:
+    """What vanished, changed or was replaced meanwhile is reported; what is the same is not."""
+    script.listing(pod("same"), pod("changed"), pod("gone"), pod("replaced"))
+    seen.wait_for("ADDED same@1", "ADDED changed@1", "ADDED gone@1", "ADDED replaced@1")
+    if answer == "event":
+        script.feed().send("ERROR", {"code": 410, "message": "too old resource version"})
+    else:
+        script.watches.put(ConflictError("too old resource version"))
+    script.listing(pod("same"), pod("changed", 8), pod("replaced", 9, uid="other"), version=20)
+    seen.wait_for("MODIFIED changed@8", "DELETED replaced@1", "ADDED replaced@9", "DELETED gone@1")
+    script.feed().send("ADDED", pod("new", 21))
+    seen.wait_for("ADDED new@21")
+    assert script.asked[-1]["resourceVersion"] == "20"
+
+
+def test_a_failed_list_is_repeated(script: Script, seen: Seen, watcher: Watcher) -> None:
+    script.lists.put(RetryableError("connection refused"))
+    until(lambda: watcher.last_error is not None)
+    assert not watcher.synced.is_set()
+    script.listing(pod("a"))
+    seen.wait_for("ADDED a@1")
+
+
+def test_a_receiver_that_fails_loses_one_event_only(
+    script: Script, caplog: pytest.LogCaptureFixture
+) -> None:
+    names: list[str] = []
+
+    def receive(kind: str, item: dict[str, Any]) -> None:
+        names.append(item["metadata"]["name"])
+        if names == ["a"]:
+            raise ZeroDivisionError
+
+    with caplog.at_level(logging.CRITICAL):
+        watcher = Watcher(script, "/api/v1/pods", {}, receive, "pods")
+        watcher.start()
+        script.listing(pod("a"), pod("b"))
+        assert watcher.synced.wait(LIMIT_S)
+        script.feed()
+        watcher.stop()
+    assert names == ["a", "b"]
+
+
+def test_objects_are_reduced_before_they_are_kept(script: Script, seen: Seen) -> None:
+    def keep(item: dict[str, Any]) -> dict[str, Any]:
+        return {"metadata": item["metadata"]}
+
+    items: list[dict[str, Any]] = []
+    watcher = Watcher(script, "/p", {}, lambda _kind, item: items.append(item), "p", keep=keep)
+    watcher.start()
+    script.listing({**pod("a"), "spec": {"large": "x"}})
+    assert watcher.synced.wait(LIMIT_S)
+    script.feed()
+    watcher.stop()
+    assert items == [pod("a")]
+
+
+def test_stop_ends_a_silent_watch_at_once(script: Script, watcher: Watcher) -> None:
+    script.listing()
+    script.feed()
+    until(lambda: len(script.asked) == 2)
+    started = time.monotonic()
+    watcher.stop()
+    assert time.monotonic() - started < 1
+    assert watcher.last_error is None
