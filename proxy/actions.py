@@ -82,13 +82,20 @@ class Drained:
 
 
 @dataclass(frozen=True, slots=True)
+class Close:
+    """No lease covers the seat any more; close all connections to it."""
+
+    uid: PodUid
+
+
+@dataclass(frozen=True, slots=True)
 class CheckAt:
     """Call `Admission.tick` at this time."""
 
     at: float
 
 
-Action = Serve | Reject | Abort | Report | Drained | CheckAt
+Action = Serve | Reject | Abort | Report | Drained | Close | CheckAt
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from kybernate.types import SeatState
 from proxy.actions import (
     Abort,
     CheckAt,
+    Close,
     DemandView,
     Drained,
     Reject,
@@ -123,7 +124,7 @@ class Admission:
         for seat in list(self._seats.values()):
             if seat.ends_at is not None and seat.ends_at <= now:
                 seat.ends_at = None
-                actions += _abort(seat, f"The connection to node {seat.info.node} was lost.")
+                actions += _end(seat, f"The connection to node {seat.info.node} was lost.")
         return actions
 
     # --- orders of an agent -------------------------------------------------------------------
@@ -176,7 +177,7 @@ class Admission:
             return []
         seat.lease, seat.draining = None, False
         reason = f"The seat of {seat.info.model} had to be given up before the answer was complete."
-        return [*_abort(seat, reason), *self._settle(seat.info.model, now)]
+        return [*_end(seat, reason), *self._settle(seat.info.model, now)]
 
     def disconnected(self, node: NodeName, now: float) -> list[Action]:
         """The stream broke: nothing new starts, what is in flight has `lease_break` seconds."""
@@ -391,5 +392,5 @@ def _order(seat: _Seat) -> tuple[str, str, str]:
     return seat.info.model, seat.info.node, seat.info.name
 
 
-def _abort(seat: _Seat, reason: str) -> list[Action]:
-    return [Abort(ticket, reason) for ticket in sorted(seat.in_flight)]
+def _end(seat: _Seat, reason: str) -> list[Action]:
+    return [*(Abort(ticket, reason) for ticket in sorted(seat.in_flight)), Close(seat.info.uid)]

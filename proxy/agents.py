@@ -88,7 +88,9 @@ class Agents:
         await asyncio.gather(*self._stopping)
 
     def _stop(self, link: AgentLink) -> None:
-        task = asyncio.ensure_future(link.stop())
+        # At once, so that a new link to the same node is not taken for the old one's end.
+        link.end()
+        task = asyncio.ensure_future(link.ended())
         self._stopping.add(task)
         task.add_done_callback(self._stopping.discard)
 
@@ -112,12 +114,23 @@ class AgentLink:
         """Connect, and keep connected."""
         self._task = asyncio.create_task(self._run(), name=f"agent {self.node}")
 
-    async def stop(self) -> None:
-        """End the stream; leases of this agent are over."""
+    def end(self) -> None:
+        """End the stream: leases of this agent are over now, `ended` waits for the rest."""
+        self._lost()
         if self._task is not None:
             self._task.cancel()
+
+    async def ended(self) -> None:
+        """Wait until the stream has ended."""
+        if self._task is not None:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
+
+    def _lost(self) -> bool:
+        was, self.connected = self.connected, False
+        if was:
+            self._desk.apply(self._desk.admission.disconnected(self.node, self._desk.now))
+        return was
 
     def report(self, uid: PodUid, *, urgent: bool) -> None:
         """The seat's demand changed. What is not urgent is sent together, a little later."""
@@ -151,9 +164,7 @@ class AgentLink:
             except (grpc.aio.AioRpcError, TimeoutError, OSError) as error:
                 reason = _reason(error)
             finally:
-                was, self.connected = self.connected, False
-                if was:
-                    self._desk.apply(self._desk.admission.disconnected(self.node, self._desk.now))
+                was = self._lost()
             if was or not told:
                 log.warning("agent %s at %s: %s; trying again", self.node, self.address, reason)
                 told = True
@@ -254,7 +265,8 @@ class AgentLink:
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.enable_http_proxy", 0),
             ("grpc.keepalive_time_ms", ping),
-            ("grpc.keepalive_timeout_ms", 5000),
+            ("grpc.keepalive_timeout_ms", ping),
+            ("grpc.http2.max_pings_without_data", 0),
         ]
         return grpc.aio.secure_channel(self.address, credentials, options=options)
 

@@ -9,7 +9,7 @@ import asyncio
 import itertools
 from typing import TYPE_CHECKING, Protocol, Self
 
-from proxy.actions import Abort, CheckAt, Drained, Reject, Report, Serve
+from proxy.actions import Abort, CheckAt, Close, Drained, Reject, Report, Serve
 from proxy.openai import ApiError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Connections(Protocol):
     """Kept connections to seats."""
 
     def drop(self, uid: PodUid) -> None:
-        """Close all connections to this seat; none is in use."""
+        """Close all connections to this seat."""
 
 
 class Flight:
@@ -141,6 +141,8 @@ class Desk:
                         link.report(uid, urgent=urgent)
                 case CheckAt(at):
                     self._loop.call_at(at, self._tick, at)
+                case Close(uid):
+                    self._connections.drop(uid)
                 case Drained(node, uid, generation):
                     self._connections.drop(uid)
                     if link := self.links.get(node):

@@ -40,7 +40,10 @@ class ProxySettings(BaseModel):
         0.02, ge=0, description="changes of requests in flight are reported this often (s)"
     )
     agent_ping_s: float = Field(
-        30.0, gt=0, description="silence after which an agent's connection is probed (s)"
+        1.5,
+        ge=1,
+        description="silence after which an agent's connection is probed, and time to answer (s); "
+        "twice this and lease_break_s must be less than the agents' lease_break_s and 2 s",
     )
     max_body_bytes: int = Field(
         32 * 1024 * 1024, ge=1024, description="largest request body (bytes)"

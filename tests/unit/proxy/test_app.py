@@ -194,6 +194,48 @@ def test_a_stream_that_returns_in_time_spares_what_is_in_flight(play):
     play(scenario)
 
 
+def test_agents_are_found_and_forgotten_as_gpu_nodes_come_and_go(play):
+    async def scenario(stage):
+        await stage.seat()
+        agents, name = stage.service._agents, {"name": "n1"}
+        agents.on_node("DELETED", {"metadata": name})
+        await stage.seats(lambda seats: seats == [])
+        agents.on_node("ADDED", {"metadata": name})
+        agent = {"address": f"127.0.0.1:{stage.agent.port}"}
+        agents.on_node("MODIFIED", {"metadata": name, "status": {"agent": agent}})
+        await stage.agent.until(lambda: stage.agent.hellos == 2)
+        await stage.seat()
+        assert (await stage.asked())[0] == 200
+
+    play(scenario)
+
+
+def test_an_agent_that_moves_is_followed(play):
+    async def scenario(stage):
+        await stage.seat()
+        await stage.agent.stop()
+        stage.agent.port = 0
+        await stage.agent.start()
+        agent = {"address": f"127.0.0.1:{stage.agent.port}"}
+        node = {"metadata": {"name": "n1"}, "status": {"agent": agent}}
+        stage.service._agents.on_node("MODIFIED", node)
+        await stage.agent.until(lambda: stage.agent.hellos == 2)
+        await stage.seat(state="active")
+        assert (await stage.asked())[0] == 200
+
+    play(scenario)
+
+
+def test_a_revoke_closes_idle_connections_too(play):
+    async def scenario(stage):
+        await stage.seat()
+        assert (await stage.asked())[0] == 200
+        stage.agent.lease("revoke")
+        await stage.model.until_no_connection()
+
+    play(scenario, idle_connection_s=60)
+
+
 def test_what_waits_too_long_or_too_many_is_answered_429(play):
     async def scenario(stage):
         await stage.seat(granted=False)
