@@ -1,0 +1,132 @@
+"""The YAML of config/ against the names and rules of the code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from kybernate import keys
+from kybernate.settings.webhook import WebhookSettings
+from kybernate.types import SeatState
+from tests.unit.webhook.pods import CLUSTER
+from webhook.mutate import mutate
+from webhook.validate import refusals
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CONFIG = Path(__file__).parents[3] / "config"
+FILES = sorted(CONFIG.rglob("*.yaml"))
+
+
+def documents(folder: str) -> Iterator[dict[str, Any]]:
+    for file in sorted((CONFIG / folder).rglob("*.yaml")):
+        yield from (found for found in yaml.safe_load_all(file.read_text()) if found)
+
+
+def of_kind(folder: str, kind: str) -> list[dict[str, Any]]:
+    return [found for found in documents(folder) if found["kind"] == kind]
+
+
+@pytest.mark.parametrize("file", FILES, ids=[str(file.relative_to(CONFIG)) for file in FILES])
+def test_every_file_is_reached_by_a_kustomization(file: Path) -> None:
+    assert list(yaml.safe_load_all(file.read_text()))
+    if file.name == "kustomization.yaml" or file.parent.name == "samples":
+        return
+    listed = yaml.safe_load((file.parent / "kustomization.yaml").read_text())
+    generated = [name for entry in listed.get("configMapGenerator", ()) for name in entry["files"]]
+    assert file.name in [*listed.get("resources", ()), *generated]
+
+
+def test_the_crd_is_named_as_in_the_code_and_knows_every_state() -> None:
+    (crd,) = of_kind("crd", "CustomResourceDefinition")
+    assert crd["metadata"]["name"] == f"gpunodes.{keys.GROUP}"
+    assert crd["spec"]["names"]["kind"] == keys.GPU_NODE_KIND
+    assert crd["spec"]["names"]["shortNames"] == ["gpun"]
+    (version,) = crd["spec"]["versions"]
+    assert (version["name"], version["subresources"]) == (keys.VERSION, {"status": {}})
+    status = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
+    assert {"observedGeneration", "conditions"} <= set(status)
+    states = status["seats"]["items"]["properties"]["state"]["enum"]
+    assert set(states) == set(SeatState)
+
+
+ACCOUNTS = ["kyb-agent", "kyb-extender", "kyb-proxy", "kyb-scheduler", "kyb-webhook"]
+
+
+def test_each_service_has_an_account_and_no_role_has_wildcards() -> None:
+    accounts = of_kind("rbac", "ServiceAccount")
+    assert sorted(account["metadata"]["name"] for account in accounts) == ACCOUNTS
+    for role in [*of_kind("rbac", "ClusterRole"), *of_kind("rbac", "Role")]:
+        for rule in role["rules"]:
+            assert "*" not in str(rule)
+            if "secrets" in rule["resources"]:
+                assert rule["resourceNames"] == [WebhookSettings().secret]
+                assert "create" not in rule["verbs"]
+
+
+def test_bindings_name_our_accounts() -> None:
+    for kind in ("ClusterRoleBinding", "RoleBinding"):
+        for binding in of_kind("rbac", kind):
+            (subject,) = binding["subjects"]
+            assert subject["namespace"] == keys.NAMESPACE
+            assert subject["name"] in ACCOUNTS
+
+
+def test_webhooks_fail_closed_and_are_named_as_the_settings_say() -> None:
+    settings = WebhookSettings()
+    found = [
+        *of_kind("webhook", "MutatingWebhookConfiguration"),
+        *of_kind("webhook", "ValidatingWebhookConfiguration"),
+    ]
+    paths = set()
+    for configuration in found:
+        assert configuration["metadata"]["name"] == settings.configuration
+        (hook,) = configuration["webhooks"]
+        assert (hook["failurePolicy"], hook["timeoutSeconds"]) == ("Fail", 5)
+        assert hook["sideEffects"] == "None"
+        assert hook["clientConfig"]["service"]["name"] == settings.service
+        paths.add(hook["clientConfig"]["service"]["path"])
+        (condition,) = hook["matchConditions"]
+        assert keys.MANAGED_LABEL in condition["expression"]
+        assert keys.GPUS_ANNOTATION in condition["expression"]
+        (selector,) = hook["namespaceSelector"]["matchExpressions"]
+        assert set(selector["values"]) == {"kube-system", keys.NAMESPACE}
+    assert paths == {"/mutate", "/validate"}
+
+
+def test_the_policy_keeps_every_system_annotation() -> None:
+    policies = {
+        policy["metadata"]["name"]: policy
+        for policy in of_kind("policy", "ValidatingAdmissionPolicy")
+    }
+    policy = policies["kyb-system-annotations"]["spec"]
+    touched = next(item for item in policy["variables"] if item["name"] == "touched")
+    for annotation in keys.SYSTEM_ANNOTATIONS:
+        assert f"'{annotation}'" in touched["expression"]
+    (rule,) = policy["matchConstraints"]["resourceRules"]
+    assert {"pods", "pods/status", "pods/binding", "bindings"} == set(rule["resources"])
+    bound = {
+        binding["spec"]["policyName"]
+        for binding in of_kind("policy", "ValidatingAdmissionPolicyBinding")
+    }
+    assert bound == set(policies)
+
+
+def _sample_pods() -> Iterator[dict[str, Any]]:
+    for found in documents("samples"):
+        if found["kind"] == "Pod":
+            yield found
+        elif found["kind"] in ("Deployment", "Job"):
+            yield found["spec"]["template"]
+
+
+def test_samples_are_admitted() -> None:
+    pods = list(_sample_pods())
+    assert pods
+    for pod in pods:
+        assert refusals(pod, CLUSTER, keys.SCHEDULER_NAME) == []
+        assert mutate(pod, CLUSTER, WebhookSettings())

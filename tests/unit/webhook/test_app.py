@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import base64
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kybernate import keys
+from kybernate.settings.webhook import WebhookSettings
+from tests.unit.webhook.pods import CLUSTER, apply, pod, seat
+from webhook.app import Known, make_app
+
+if TYPE_CHECKING:
+    from flask.testing import FlaskClient
+
+
+@pytest.fixture
+def client() -> FlaskClient:
+    return make_app(WebhookSettings(), lambda: CLUSTER).test_client()
+
+
+def review(given_pod: Any, **more: Any) -> dict[str, Any]:
+    request = {
+        "uid": "u-1",
+        "kind": {"group": "", "version": "v1", "kind": "Pod"},
+        "operation": "CREATE",
+        "dryRun": False,
+        "object": given_pod,
+    }
+    return {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {**request, **more},
+    }
+
+
+VRAM = {keys.VRAM: "24Gi"}
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_mutate_answers_with_a_patch(client: FlaskClient, dry_run: bool) -> None:
+    given_pod = pod(seat(), notes=VRAM)
+    answer = client.post("/mutate?timeout=5s", json=review(given_pod, dryRun=dry_run))
+    assert (answer.status_code, answer.mimetype) == (200, "application/json")
+    body = answer.get_json()
+    assert (body["apiVersion"], body["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+    response = body["response"]
+    assert (response["uid"], response["allowed"]) == ("u-1", True)
+    assert response["patchType"] == "JSONPatch"
+    after = apply(given_pod, json.loads(base64.b64decode(response["patch"])))
+    assert client.post("/validate", json=review(after)).get_json()["response"]["allowed"]
+    again = client.post("/mutate", json=review(after)).get_json()["response"]
+    assert again == {"uid": "u-1", "allowed": True}
+
+
+def test_refusals_carry_the_sentences(client: FlaskClient) -> None:
+    wrong = pod(seat(), notes=VRAM, spec={"hostPID": True})
+    for path in ("/mutate", "/validate"):
+        response = client.post(path, json=review(wrong)).get_json()["response"]
+        assert response["allowed"] is False
+        assert response["status"]["code"] == 422
+        assert "spec.hostPID" in response["status"]["message"]
+
+
+def test_a_pod_that_passed_the_mutating_webhook_by_is_refused(client: FlaskClient) -> None:
+    response = client.post("/validate", json=review(pod(seat(), notes=VRAM))).get_json()["response"]
+    assert response["allowed"] is False
+    assert "MutatingWebhookConfiguration" in response["status"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b"", "not JSON"),
+        (b"[]", "the body is not an object"),
+        (b"{}", "not an AdmissionReview"),
+        (b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}', "request is not"),
+        (json.dumps(review(None)).encode(), "request.object is not an object"),
+        (json.dumps(review({})).encode(), "object.metadata is not an object"),
+        (json.dumps(review({"metadata": {}, "spec": {}})).encode(), "containers is not a list"),
+        (json.dumps(review(pod(), uid=1)).encode(), "request.uid is not a text"),
+        (json.dumps(review(pod(), kind={"kind": "Node"})).encode(), "not Pod"),
+        (json.dumps(review(pod(notes={"a": 1}))).encode(), "annotations[a] is not a text"),
+        (json.dumps(review(pod(spec={"tolerations": [1]}))).encode(), "tolerations is not"),
+    ],
+)
+def test_what_is_no_review_is_named(client: FlaskClient, body: bytes, says: str) -> None:
+    answer = client.post("/mutate", data=body, content_type="application/json")
+    assert answer.status_code == 400
+    assert says in answer.get_json()["error"]
+
+
+def test_other_paths_and_methods_get_json(client: FlaskClient) -> None:
+    assert client.get("/mutate").status_code == 405
+    assert "error" in client.get("/nowhere").get_json()
+    assert client.post("/mutate", data=b"x" * (17 * 1024 * 1024)).status_code == 413
+
+
+def test_a_fault_of_ours_is_json_too(caplog: pytest.LogCaptureFixture) -> None:
+    def broken() -> Any:
+        raise ZeroDivisionError
+
+    client = make_app(WebhookSettings(), broken).test_client()
+    with caplog.at_level(logging.CRITICAL):
+        answer = client.post("/mutate", json=review(pod(seat())))
+    assert answer.status_code == 500
+    assert "its log" in answer.get_json()["error"]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 2) | st.sampled_from(["", "c", "1", "x" * 70]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=6,
+)
+FIELDS = st.sampled_from(
+    [
+        "metadata",
+        "labels",
+        "annotations",
+        "spec",
+        "containers",
+        "initContainers",
+        "resources",
+        "limits",
+        "requests",
+        "env",
+        "command",
+        "args",
+        "volumes",
+        "volumeMounts",
+        "tolerations",
+        "readinessGates",
+        "terminationGracePeriodSeconds",
+        "name",
+        "memory",
+        "schedulerName",
+    ]
+)
+
+
+def _spoil(value: Any, field: str, by: Any) -> Any:
+    """The document with every field of that name replaced."""
+    if isinstance(value, dict):
+        return {k: by if k == field else _spoil(v, field, by) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_spoil(item, field, by) for item in value]
+    return value
+
+
+@given(field=FIELDS, by=JSON)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_shape_of_a_pod_is_a_fault(client: FlaskClient, field: str, by: Any) -> None:
+    full = pod(
+        seat(memory="1Gi"),
+        {"memory": "1Gi"},
+        notes=VRAM,
+        container={
+            "command": ["a"],
+            "args": ["b"],
+            "env": [{"name": "A", "value": "1"}],
+            "volumeMounts": [{"name": "v", "mountPath": "/v"}],
+        },
+        spec={
+            "initContainers": [{"name": "i"}],
+            "volumes": [{"name": "v"}],
+            "tolerations": [{"key": "a"}],
+            "readinessGates": [{"conditionType": "a"}],
+            "terminationGracePeriodSeconds": 1,
+            "schedulerName": "default-scheduler",
+        },
+    )
+    for path in ("/mutate", "/validate"):
+        answer = client.post(path, json=review(_spoil(full, field, by)))
+        assert answer.status_code in (200, 400), answer.get_json()
+
+
+def test_known_follows_the_watch() -> None:
+    known = Known()
+    group = {"name": "G0", "resource": "kyb.ai/gpu-1x-seat", "gpus": ["a"]}
+    gpu = {"uuid": "a", "product": "P", "memoryBytes": 1}
+    node = {"metadata": {"name": "n1"}, "status": {"gpus": [gpu], "groups": [group]}}
+    known.on_event("ADDED", node)
+    assert known.cluster.names("kyb.ai/gpu-1x-seat") == {"G0"}
+    known.on_event("MODIFIED", {"metadata": {"name": "n1"}})
+    assert known.cluster.groups == ()
+    known.on_event("MODIFIED", node)
+    known.on_event("DELETED", node)
+    assert known.cluster.groups == ()
