@@ -1,0 +1,386 @@
+/* The side of a checkpoint that happens in the process itself: its restore thread. */
+#define _GNU_SOURCE
+#include "driver.h"
+
+#include <semaphore.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define STACK_BYTES (256 * 1024)
+#define MILLISECOND 1000000ULL
+
+struct sg_block simgpu_block;
+
+static sem_t started;
+
+static struct sg_fault *fault(enum sg_fault_kind kind, enum sg_call call)
+{
+    return sg.files.faults ? sg_take_fault(sg.files.faults, kind, call, simgpu_block.pod) : NULL;
+}
+
+static void set_state(CUprocessState state)
+{
+    __atomic_store_n(&simgpu_block.state, (uint32_t)state, __ATOMIC_RELEASE);
+}
+
+/* A process whose state is FAILED can only be killed. */
+static CUresult fails(enum sg_call call)
+{
+    if (!fault(SG_FAILED, call))
+        return CUDA_SUCCESS;
+    set_state(CU_PROCESS_STATE_FAILED);
+    return CUDA_ERROR_UNKNOWN;
+}
+
+static bool is_late(void)
+{
+    return simgpu_block.deadline_ns && sg_now_ns() >= simgpu_block.deadline_ns;
+}
+
+static void die(void)
+{
+    signal(SIGSEGV, SIG_DFL);
+    sigset_t only;
+    sigemptyset(&only);
+    sigaddset(&only, SIGSEGV);
+    pthread_sigmask(SIG_UNBLOCK, &only, NULL);
+    raise(SIGSEGV);
+}
+
+/* Waits for the gate, which running calls of the application hold. */
+static bool take_gate(void)
+{
+    if (!simgpu_block.deadline_ns)
+        return pthread_mutex_lock(&sg.gate) == 0;
+    struct timespec until = {.tv_sec = (time_t)(simgpu_block.deadline_ns / 1000000000ULL),
+                             .tv_nsec = (long)(simgpu_block.deadline_ns % 1000000000ULL)};
+    return pthread_mutex_clocklock(&sg.gate, CLOCK_MONOTONIC, &until) == 0;
+}
+
+static CUresult do_lock(void)
+{
+    if (simgpu_block.state != CU_PROCESS_STATE_RUNNING)
+        return CUDA_ERROR_ILLEGAL_STATE;
+    if (fault(SG_DIES_ON_LOCK, SG_LOCK))
+        die();
+    const struct sg_fault *timeout = fault(SG_LOCK_TIMEOUT, SG_LOCK);
+    while (timeout && timeout->kind == SG_LOCK_TIMEOUT && !is_late())
+        sg_sleep_ns(MILLISECOND);
+    if (is_late() || !take_gate())
+        return CUDA_ERROR_NOT_READY;
+    CUresult result = fails(SG_LOCK);
+    if (result == CUDA_SUCCESS)
+        set_state(CU_PROCESS_STATE_LOCKED);
+    pthread_mutex_unlock(&sg.gate);
+    return result;
+}
+
+/* Copies an allocation between the GPU and `private`, in the direction that `to_gpu` says. The
+ * extents are what is there, so the private copy isn't attached to the allocation meanwhile. */
+static void move(struct sg_alloc *alloc, char *private, bool to_gpu)
+{
+    for (uint64_t done = 0; done < alloc->real;) {
+        uint64_t length;
+        char *device = sg_piece(alloc, done, &length);
+        if (length > alloc->real - done)
+            length = alloc->real - done;
+        if (to_gpu)
+            memcpy(device, private + done, length);
+        else
+            memcpy(private + done, device, length);
+        done += length;
+    }
+}
+
+static char *private_memory(uint64_t bytes)
+{
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE,
+                    -1, 0);
+    return at == MAP_FAILED ? NULL : at;
+}
+
+/* Copies all device memory to private memory; false when there isn't enough of it. */
+static bool save_all(void)
+{
+    for (struct sg_alloc *alloc = sg.allocs; alloc; alloc = alloc->next) {
+        if (!alloc->extents)
+            continue;
+        char *private = private_memory(alloc->real);
+        if (!private)
+            return false;
+        move(alloc, private, false);
+        alloc->private_copy = private;
+    }
+    return true;
+}
+
+static void unsave_all(void)
+{
+    for (struct sg_alloc *alloc = sg.allocs; alloc; alloc = alloc->next) {
+        if (!alloc->extents || !alloc->private_copy)
+            continue;
+        munmap(alloc->private_copy, alloc->real);
+        alloc->private_copy = NULL;
+    }
+}
+
+static void close_gpus(const char *why)
+{
+    for (struct sg_alloc *alloc = sg.allocs; alloc; alloc = alloc->next)
+        sg_drop_extents(sg_device_of(alloc->context), alloc);
+    for (unsigned i = 0; i < sg.devices; i++)
+        sg_close_gpu(&sg.device[i], why);
+}
+
+static CUresult do_checkpoint(void)
+{
+    if (simgpu_block.state != CU_PROCESS_STATE_LOCKED)
+        return CUDA_ERROR_ILLEGAL_STATE;
+    CUresult result = fails(SG_CHECKPOINT);
+    if (result)
+        return result;
+    const struct sg_fault *injected = fault(SG_CHECKPOINT_FAILS, SG_CHECKPOINT);
+    if (injected)
+        return injected->code;
+    if (!save_all() || !sg_accounts_lock()) {
+        unsave_all();
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    close_gpus("checkpoint");
+    sg_accounts_unlock();
+    sg_detach(&sg.files);
+    set_state(CU_PROCESS_STATE_CHECKPOINTED);
+    return CUDA_SUCCESS;
+}
+
+static int gpu_by_uuid(const CUuuid *uuid)
+{
+    for (unsigned i = 0; i < sg.node.gpus; i++)
+        if (memcmp(sg.node.gpu[i].uuid_bytes, uuid->bytes, sizeof uuid->bytes) == 0)
+            return (int)i;
+    return -1;
+}
+
+static bool contains(const unsigned *list, unsigned count, unsigned wanted)
+{
+    for (unsigned i = 0; i < count; i++)
+        if (list[i] == wanted)
+            return true;
+    return false;
+}
+
+/* Reads the map into target[old GPU] = new GPU. A map must name every GPU that the process was
+ * given, whatever CUDA_VISIBLE_DEVICES left of them, and lead to GPUs of the same product that it
+ * was given too. No map means that each goes back to where it was. */
+static bool read_map(unsigned target[SG_MAX_GPUS])
+{
+    unsigned given[SG_MAX_GPUS], old[SG_MAX_GPUS], new[SG_MAX_GPUS], count = simgpu_block.pairs;
+    for (unsigned i = 0; i < SG_MAX_GPUS; i++)
+        target[i] = i;
+    if (count == 0)
+        return true;
+    unsigned given_count = sg_given(&sg.node, given);
+    for (unsigned i = 0; i < count; i++) {
+        int from = gpu_by_uuid(&simgpu_block.pair[i].oldUuid);
+        int to = gpu_by_uuid(&simgpu_block.pair[i].newUuid);
+        if (from < 0 || to < 0 || contains(old, i, (unsigned)from) || contains(new, i, (unsigned)to)
+            || !contains(given, given_count, (unsigned)to)
+            || strcmp(sg.node.gpu[from].product, sg.node.gpu[to].product) != 0)
+            return false;
+        old[i] = (unsigned)from;
+        new[i] = (unsigned)to;
+        target[from] = (unsigned)to;
+    }
+    for (unsigned i = 0; i < sg.given_count; i++)
+        if (!contains(old, count, sg.given[i]))
+            return false;
+    return true;
+}
+
+static bool any_lost(const unsigned target[SG_MAX_GPUS])
+{
+    for (unsigned i = 0; i < sg.devices; i++)
+        if (sg_lost(&sg.files, target[sg.device[i].gpu]))
+            return true;
+    return false;
+}
+
+static CUresult open_gpus(const unsigned target[SG_MAX_GPUS])
+{
+    for (unsigned i = 0; i < sg.devices; i++) {
+        struct sg_device *device = &sg.device[i];
+        if (device->contexts == 0)
+            continue;
+        CUresult result = sg_open_gpu(device, target[device->gpu], "restore");
+        if (result)
+            return result;
+        uint64_t bytes = 0;
+        for (struct sg_alloc *alloc = sg.allocs; alloc; alloc = alloc->next) {
+            if (sg_device_of(alloc->context) != device)
+                continue;
+            result = sg_take(device, alloc);
+            if (result)
+                return result;
+            bytes += alloc->size;
+        }
+        if (bytes)
+            sg_log(device, "acquire", bytes, "restore");
+    }
+    return CUDA_SUCCESS;
+}
+
+/* Takes all GPUs or none. */
+static CUresult reopen(const unsigned target[SG_MAX_GPUS])
+{
+    unsigned before[SG_MAX_GPUS];
+    for (unsigned i = 0; i < sg.devices; i++)
+        before[i] = sg.device[i].gpu;
+    if (!sg_accounts_lock())
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    CUresult result = open_gpus(target);
+    if (result)
+        close_gpus("restore failed");
+    sg_accounts_unlock();
+    for (unsigned i = 0; i < sg.devices; i++)
+        sg.device[i].gpu = result ? before[i] : target[before[i]];
+    return result;
+}
+
+static void load_all(void)
+{
+    for (struct sg_alloc *alloc = sg.allocs; alloc; alloc = alloc->next) {
+        if (!alloc->extents)
+            continue;
+        char *private = alloc->private_copy;
+        alloc->private_copy = NULL;
+        move(alloc, private, true);
+        munmap(private, alloc->real);
+    }
+}
+
+static CUresult out_of_memory(bool forever)
+{
+    simgpu_block.stuck = forever;
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult restore_attached(void)
+{
+    CUresult result = fails(SG_RESTORE);
+    if (result)
+        return result;
+    if (fault(SG_RESTORE_OOM, SG_RESTORE))
+        return out_of_memory(true);
+    unsigned target[SG_MAX_GPUS];
+    if (!read_map(target))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (any_lost(target))
+        return CUDA_ERROR_UNKNOWN;
+    result = reopen(target);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY)
+        return out_of_memory(!(sg.node.flags & SG_RESTORE_OOM_RETRY));
+    if (result)
+        return result;
+    load_all();
+    if (simgpu_block.pairs)
+        sg.given_count = sg_given(&sg.node, sg.given);
+    set_state(CU_PROCESS_STATE_LOCKED);
+    return CUDA_SUCCESS;
+}
+
+static CUresult do_restore(void)
+{
+    if (simgpu_block.state != CU_PROCESS_STATE_CHECKPOINTED)
+        return CUDA_ERROR_ILLEGAL_STATE;
+    if (simgpu_block.stuck || !sg_attach(&sg.files))
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    CUresult result = restore_attached();
+    if (result)
+        sg_detach(&sg.files);
+    return result;
+}
+
+static CUresult do_unlock(void)
+{
+    if (simgpu_block.state != CU_PROCESS_STATE_LOCKED)
+        return CUDA_ERROR_ILLEGAL_STATE;
+    CUresult result = fails(SG_UNLOCK);
+    if (result)
+        return result;
+    set_state(CU_PROCESS_STATE_RUNNING);
+    pthread_cond_broadcast(&sg.opened);
+    return CUDA_SUCCESS;
+}
+
+static CUresult answer(enum sg_call call)
+{
+    if (call == SG_LOCK)
+        return do_lock();
+    CUresult result = CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sg.gate);
+    if (call == SG_CHECKPOINT)
+        result = do_checkpoint();
+    else if (call == SG_RESTORE)
+        result = do_restore();
+    else if (call == SG_UNLOCK)
+        result = do_unlock();
+    pthread_mutex_unlock(&sg.gate);
+    return result;
+}
+
+static void serve(void)
+{
+    sigset_t wake;
+    sigemptyset(&wake);
+    sigaddset(&wake, SG_WAKE);
+    for (;;) {
+        siginfo_t info;
+        sigwaitinfo(&wake, &info);
+        uint64_t asked = __atomic_load_n(&simgpu_block.asked, __ATOMIC_ACQUIRE);
+        if (asked == simgpu_block.done)
+            continue;
+        __atomic_store_n(&simgpu_block.started, asked, __ATOMIC_RELEASE);
+        simgpu_block.result = answer((enum sg_call)simgpu_block.call);
+        __atomic_store_n(&simgpu_block.done, asked, __ATOMIC_RELEASE);
+    }
+}
+
+static void *restore_thread(void *nothing)
+{
+    pthread_setname_np(pthread_self(), "cuda-restore");
+    simgpu_block.tid = (int32_t)syscall(SYS_gettid);
+    sem_post(&started);
+    serve();
+    return nothing;
+}
+
+bool sg_start_restore_thread(void)
+{
+    if (getrandom(&simgpu_block.nonce, sizeof simgpu_block.nonce, 0) < 0)
+        return false;
+    sem_init(&started, 0, 0);
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    /* The thread takes no signal of the application's. */
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    pthread_t thread;
+    int error = pthread_create(&thread, &attributes, restore_thread, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    if (error)
+        return false;
+    while (sem_wait(&started) != 0)
+        continue;
+    __atomic_store_n(&simgpu_block.magic, SG_BLOCK_MAGIC, __ATOMIC_RELEASE);
+    return true;
+}
