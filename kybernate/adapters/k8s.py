@@ -101,6 +101,17 @@ class Api:
         """Read an object or a list."""
         return self._call("GET", path, params, timeout=timeout)
 
+    def text(
+        self, path: str, params: Params | None = None, *, timeout: float = DEFAULT_TIMEOUT
+    ) -> str:
+        """Read a subresource that is plain text, such as a container's log."""
+        deadline = time.monotonic() + timeout
+        what = f"GET {path}"
+        response = self._send("GET", path, params or {}, None, None, timeout)
+        if response.status >= 400:
+            _raise_for(response, deadline, what)
+        return _read(response, deadline, what).decode(errors="replace")
+
     def post(
         self,
         path: str,
@@ -219,7 +230,7 @@ class Api:
             raise RetryableError(f"{method} {path}: {_cause(error)}") from error
 
     def _headers(self) -> dict[str, str]:
-        headers = {"accept": "application/json", "user-agent": self._user_agent}
+        headers = {"accept": "application/json, */*", "user-agent": self._user_agent}
         # Reading the settings renews a token that is about to end.
         for setting in self._configuration.auth_settings().values():
             if setting["value"]:

@@ -1,0 +1,1 @@
+"""Benches: each sets up what it needs, takes it down again, and ends with one JSON line."""

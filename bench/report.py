@@ -1,0 +1,45 @@
+"""The one JSON line that every bench ends with, and the words before it."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+Metrics = dict[str, tuple[float, str]]
+"""Name → (value, unit)."""
+
+
+def say(text: str) -> None:
+    """Progress goes to stderr: stdout ends with the JSON line."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def emit(bench: str, metrics: Metrics, baseline: Mapping[str, object], *, as_json: bool) -> None:
+    """Print the figures: a table for people, and with `as_json` the line for machines."""
+    for name, (value, unit) in metrics.items():
+        say(f"  {name:24} {value:10.3f} {unit}")
+    if not as_json:
+        return
+    line = {
+        "bench": bench,
+        "metrics": {n: {"value": round(v, 4), "unit": u} for n, (v, u) in metrics.items()},
+        "baseline": baseline,
+    }
+    print(json.dumps(line), flush=True)
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The smallest value that at least `percent` of all values don't exceed."""
+    ordered = sorted(values)
+    rank = max(1, -(-len(ordered) * percent // 100))
+    return ordered[int(rank) - 1]
+
+
+def median(values: Sequence[float]) -> float:
+    """The middle value."""
+    return statistics.median(values)
