@@ -14,7 +14,7 @@ from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 
 from proxy.openai import ApiError, model_list, model_of
-from proxy.upstream import REQUEST_ID, Exchange
+from proxy.upstream import REQUEST_ID, ClientLeftError, Exchange
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,6 +69,8 @@ class Front:
         except ApiError as error:
             visit.status = error.status
             response = await visit.refuse(error, self._settings.retry_after_s)
+        except ClientLeftError:
+            response = visit.end()
         finally:
             self._account(visit)
         return response
@@ -174,9 +176,14 @@ class _Visit:
             return response
         if begun.prepared and begun.content_type == "text/event-stream":
             await _last_event(begun, error)
+        return self.end()
+
+    def end(self) -> web.StreamResponse:
+        """Close the connection, whatever of the answer was sent."""
         if self.request.transport is not None:
             self.request.transport.close()
-        return begun
+        begun = self.exchange.response if self.exchange else None
+        return begun or web.Response(status=_CLIENT_LEFT)
 
 
 async def _last_event(response: web.StreamResponse, error: ApiError) -> None:

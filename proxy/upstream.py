@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 import aiohttp
@@ -10,9 +11,12 @@ from aiohttp import web
 from multidict import CIMultiDict
 from yarl import URL
 
+from kybernate.errors import KybernateError
 from proxy.openai import ApiError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from multidict import CIMultiDictProxy
 
     from kybernate.settings.proxy import ProxySettings
@@ -42,6 +46,10 @@ _NOT_TO_CLIENT = _HOP_BY_HOP | {"content-length", REQUEST_ID.lower()}
 _OURS = "x-kyb-"
 _WHOLE = 64 * 1024
 """Answers up to this many bytes are read before the first byte is passed on: one write."""
+
+
+class ClientLeftError(KybernateError):
+    """The client closed its connection in mid-answer; nobody is left to be told."""
 
 
 class Pools:
@@ -108,7 +116,11 @@ class Exchange:
         self._request_id = request_id
 
     async def run(self, flight: Flight, pools: Pools, connect_limit: float) -> web.StreamResponse:
-        """Do it. Raises ApiError (502) if the seat doesn't answer, or stops in mid-answer."""
+        """Do it.
+
+        Raises ApiError (502) if the seat doesn't answer, or stops in mid-answer, and
+        ClientLeftError.
+        """
         seat = flight.serve.seat
         upstream = await self._open(pools.session(seat.uid), seat, connect_limit)
         try:
@@ -161,16 +173,28 @@ class Exchange:
         if length is not None:
             response.content_length = length
         self.response = response
-        await response.prepare(self._request)
+        with _client_side():
+            await response.prepare(self._request)
         async for chunk in upstream.content.iter_any():
-            await response.write(chunk)
-        await response.write_eof()
+            with _client_side():
+                await response.write(chunk)
+        with _client_side():
+            await response.write_eof()
         return response
 
     def _to_seat(self) -> CIMultiDict[str]:
         headers = _without(self._request.headers, _NOT_TO_SEAT)
         headers[REQUEST_ID] = self._request_id
         return headers
+
+
+@contextlib.contextmanager
+def _client_side() -> Iterator[None]:
+    # Without this a client's reset would look like one of the seat.
+    try:
+        yield
+    except ConnectionError as error:
+        raise ClientLeftError("the client closed its connection") from error
 
 
 def kyb_headers(request_id: str, serve: Serve) -> dict[str, str]:
