@@ -1,21 +1,21 @@
-"""How soon seats wake again after the node's agent was killed with -9, and that nothing else notices.
+"""How soon seats wake again after the node's agent was killed (-9), and that nothing else notices.
 
-Ten models hold seats on two GPUs: two are active, eight parked. The agent is killed; a request to a parked model
-is sent at once. A sample is the time from the kill to that request's answer, less the time that the
-supervisor waited before it started the agent again.
+Ten models hold seats on two GPUs: two are active, eight parked. The agent is killed; a request to
+a parked model is sent at once. A sample is the time from the kill to that request's answer, less
+the time that the supervisor waited before it started the agent again.
 """
 
 from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import click
 
 from bench.report import emit, percentile, say
 from tests.cluster import Cluster, ClusterSpec, GpuSpec
 from tests.cluster.cluster import running
-from tests.cluster.procs import identify
 from tests.kit.models import Models
 from tests.kit.pods import Pods, SeatPod, ready
 
@@ -25,7 +25,7 @@ MODELS = tuple(f"m{number}" for number in range(10))
 @click.command()
 @click.option("--kills", default=10, show_default=True, help="How often the agent is killed.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON line on stdout.")
-def main(kills: int, as_json: bool) -> None:  # noqa: FBT001 - click passes a flag
+def main(kills: int, as_json: bool) -> None:
     """Measure the agent's recovery."""
     profile = {"name": "1x", "resource": "kyb.ai/gpu-1x-seat", "groupSize": 1, "seatsPerGroup": 5}
     spec = ClusterSpec(
@@ -105,12 +105,9 @@ def _processes(pods: Pods, cluster: Cluster) -> set[str]:
     for pod in pods.all().values():
         for status in pod["status"]["containerStatuses"]:
             found.add(f"{status['containerID']} {status['restartCount']}")
-    listed = cluster.node("n1").run(
-        "sh",
-        "-c",
-        "cat /sys/fs/cgroup/freezer/kyb-n1/kubepods/*/*/kyb/cgroup.procs /sys/fs/cgroup/freezer/kyb-n1/kubepods/*/*/*/kyb/cgroup.procs 2>/dev/null; true",
-    )
-    found.update(f"pid {pid}" for pid in listed.stdout.split())
+    cgroups = Path("/sys/fs/cgroup/freezer") / cluster.spec.cgroup("n1")
+    for procs in cgroups.glob("**/kyb/cgroup.procs"):
+        found.update(f"pid {pid}" for pid in procs.read_text().split())
     return found
 
 

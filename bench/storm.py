@@ -19,6 +19,7 @@ from kybernate import keys
 from kybernate.errors import KybernateError
 from tests.cluster import Cluster, ClusterSpec
 from tests.cluster.cluster import running
+from tests.cluster.spec import TIB
 from tests.kit.pods import Pods, SeatPod, group_of, ready
 
 if TYPE_CHECKING:
@@ -56,10 +57,10 @@ class Tally:
 @click.option("--pods", "count", default=200, show_default=True, help="Pods in all.")
 @click.option("--seed", default=1, show_default=True, help="Order of sizes and restarts.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON line on stdout.")
-def main(count: int, seed: int, as_json: bool) -> None:  # noqa: FBT001 - click passes a flag
+def main(count: int, seed: int, as_json: bool) -> None:
     """Create and delete pods in waves while parts restart; count wrong GPUs and lost pods."""
     tally, started = Tally(), time.monotonic()
-    with running(ClusterSpec(images=("toy",), seats=SEATS), say) as cluster:
+    with running(ClusterSpec(images=("toy",), seats=SEATS, host_memory=8 * TIB), say) as cluster:
         Storm(cluster, tally, random.Random(seed)).run(count)
     for story in tally.stories:
         say(story)

@@ -1,8 +1,8 @@
 """What orchestration adds to a wake that must first park the group's other active seat.
 
 Two empty models share one GPU of the zero-cost driver (nothing is copied; the journal is synced).
-A sample is the time from a request through the proxy to its first byte while the *other* model is active,
-less the same request to a model that is active already, both taken in turn.
+A sample is the time from a request through the proxy to its first byte while the *other* model is
+active, less the same request to a model that is active already, both taken in turn.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PAUSE = 0.1
 @click.command()
 @click.option("--samples", default=200, show_default=True, help="Wakes to measure.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON line on stdout.")
-def main(samples: int, as_json: bool) -> None:  # noqa: FBT001 - click passes a flag
+def main(samples: int, as_json: bool) -> None:
     """Measure the orchestration overhead of a wake."""
     spec = ClusterSpec(
         nodes=("n1",),

@@ -1,0 +1,1 @@
+"""The whole chain on the one-machine cluster."""

@@ -1,0 +1,52 @@
+"""One cluster for all e2e tests; each test leaves it without pods."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cluster import Cluster, ClusterSpec
+from tests.cluster.cluster import running
+from tests.cluster.spec import TIB
+from tests.kit.models import Models
+from tests.kit.pods import Pods
+from tests.simgpu import read_log, violations
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SEATS = {
+    "profiles": [
+        {"name": "1x", "resource": "kyb.ai/gpu-1x-seat", "groupSize": 1, "seatsPerGroup": 4},
+        {"name": "2x", "resource": "kyb.ai/gpu-2x-seat", "groupSize": 2, "seatsPerGroup": 3},
+        {"name": "4x", "resource": "kyb.ai/gpu-4x-seat", "groupSize": 4, "seatsPerGroup": 2},
+    ]
+}
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """Two nodes with four simulated GPUs each, all profiles, all services."""
+    with running(ClusterSpec(seats=SEATS, host_memory=4 * TIB), print) as up:
+        yield up
+
+
+@pytest.fixture
+def pods(cluster: Cluster) -> Iterator[Pods]:
+    """The default namespace, empty before and after; the driver must never have seen two holders."""
+    found = Pods(cluster.api())
+    yield found
+    names = list(found.all())
+    found.delete(names, grace=0)
+    found.gone(names, 60)
+    for node in cluster.nodes:
+        assert not violations(read_log(node.simgpu_root))
+
+
+@pytest.fixture
+def models(cluster: Cluster) -> Iterator[Models]:
+    """A client of the proxy."""
+    client = Models(cluster.proxy_url)
+    yield client
+    client.close()

@@ -1,0 +1,117 @@
+"""From pod to process: which GPUs a container gets, and when it starts."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kybernate import keys
+from tests.kit.pods import SeatPod, condition, group_of, ready
+
+if TYPE_CHECKING:
+    from tests.cluster import Cluster
+    from tests.kit.models import Models
+    from tests.kit.pods import Pods
+
+pytestmark = pytest.mark.e2e
+
+
+def opened(pods: Pods, name: str) -> set[str]:
+    """The GPUs that the driver lets the container open, as it printed at its start."""
+    lines = [line for line in pods.log(name).splitlines() if line.startswith("{")]
+    return set(json.loads(lines[0])["gpus"])
+
+
+def members(cluster: Cluster, pod: dict[str, Any]) -> set[str]:
+    """The GPUs of the group that the extender wrote at bind."""
+    status = cluster.api().get(f"{keys.GPU_NODES_PATH}/{pod['spec']['nodeName']}")["status"]
+    (group,) = [one for one in status["groups"] if one["name"] == group_of(pod)]
+    return set(group["gpus"])
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 4])
+def test_a_pod_of_each_profile_gets_exactly_its_groups_gpus(
+    cluster: Cluster, pods: Pods, models: Models, gpus: int
+) -> None:
+    name = f"p{gpus}x"
+    pods.create(SeatPod(name, gpus=gpus))
+    pod = pods.wait([name], ready, 60, "Ready")[name]
+    wanted = members(cluster, pod)
+    assert len(wanted) == gpus
+    assert opened(pods, name) == wanted
+    answer = models.ask(name)
+    assert answer.status == 200
+    assert answer.intact
+
+
+def test_the_bound_group_wins_over_the_kubelets_choice(cluster: Cluster, pods: Pods) -> None:
+    # Required groups in an order that no rule of the kubelet follows.
+    wanted = {"g3": "G3", "g1": "G1", "g2": "G2", "g0": "G0"}
+    for name, group in wanted.items():
+        pods.create(
+            SeatPod(name, node="n1", annotations={keys.REQUIRE_GROUP: group}, bytes_="1GiB")
+        )
+    found = pods.wait(wanted, ready, 90, "Ready")
+    for name, group in wanted.items():
+        assert group_of(found[name]) == group
+        assert opened(pods, name) == members(cluster, found[name])
+
+
+def test_over_provisioned_pods_wait_at_the_gate_and_start_in_turn(
+    pods: Pods, models: Models
+) -> None:
+    names = ["first", "second", "third"]
+    for name in names:
+        pods.create(SeatPod(name, node="n1", annotations={keys.REQUIRE_GROUP: "G0"}))
+        pods.wait([name], lambda pod: bool(pod["spec"].get("nodeName")), 30, "bound")
+    found = pods.wait(names, ready, 90, "Ready")
+    assert all(condition(pod, keys.WAKEABLE_CONDITION) for pod in found.values())
+    starts = {n: p["status"]["containerStatuses"][0]["restartCount"] for n, p in found.items()}
+    assert set(starts.values()) == {0}
+    for name in names:
+        assert models.ask(name).intact
+
+
+def test_two_pods_of_one_group_alternate_with_their_state_intact(
+    pods: Pods, models: Models
+) -> None:
+    names = ("left", "right")
+    for name in names:
+        pods.create(SeatPod(name, node="n1", annotations={keys.REQUIRE_GROUP: "G1"}))
+    pods.wait(names, ready, 60, "Ready")
+    first = {name: models.ask(name).counter for name in names}
+    for round_ in range(1, 6):
+        for name in names:
+            answer = models.ask(name)
+            assert answer.status == 200
+            assert answer.intact
+            assert answer.counter == first[name] + round_
+
+
+def test_a_2x_seat_and_two_1x_seats_take_turns_on_overlapping_groups(
+    pods: Pods, models: Models
+) -> None:
+    groups = {"wide": (2, "G01"), "a": (1, "G0"), "b": (1, "G1")}
+    for name, (gpus, group) in groups.items():
+        annotations = {keys.REQUIRE_GROUP: group}
+        pods.create(SeatPod(name, gpus=gpus, node="n2", annotations=annotations))
+    pods.wait(groups, ready, 90, "Ready")
+    for _ in range(3):
+        for name in groups:
+            answer = models.ask(name)
+            assert answer.status == 200
+            assert answer.intact
+
+
+def test_a_parked_pod_is_deleted_at_once(pods: Pods, models: Models) -> None:
+    names = ("stays", "goes")
+    for name in names:
+        pods.create(SeatPod(name, node="n1", annotations={keys.REQUIRE_GROUP: "G2"}))
+    pods.wait(names, ready, 60, "Ready")
+    models.ask("goes")
+    models.ask("stays")
+    pods.delete(["goes"], grace=30)
+    assert pods.gone(["goes"], 20) < 10
+    assert models.ask("stays").intact
