@@ -120,11 +120,13 @@ static bool map_memory(struct sg_device *device)
     if (fd < 0)
         return false;
     void *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    close(fd);
-    if (at == MAP_FAILED)
+    if (at == MAP_FAILED) {
+        close(fd);
         return false;
+    }
     /* A forked child is no user of the device. */
     madvise(at, size, MADV_DONTFORK);
+    device->file = fd;
     device->memory = at;
     device->mapped = size;
     return true;
@@ -132,8 +134,11 @@ static bool map_memory(struct sg_device *device)
 
 static void unmap_memory(struct sg_device *device)
 {
-    if (device->memory)
+    if (device->memory) {
         munmap(device->memory, device->mapped);
+        close(device->file);
+    }
+    device->file = -1;
     device->memory = NULL;
     device->mapped = 0;
 }

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/mman.h>
+#include <unistd.h>
 
 struct sg_driver sg = {
     .gate = PTHREAD_MUTEX_INITIALIZER,
@@ -21,6 +21,9 @@ static void forget_in_child(void)
     sg.ready = false;
     memset(&simgpu_block, 0, sizeof simgpu_block);
     /* Mappings of the device were not inherited (MADV_DONTFORK); the descriptors were. */
+    for (unsigned i = 0; i < sg.devices; i++)
+        if (sg.device[i].file >= 0)
+            close(sg.device[i].file);
     sg.files.state = NULL;
     sg.files.faults = NULL;
     sg_detach(&sg.files);
@@ -53,7 +56,7 @@ __attribute__((destructor)) static void say_goodbye(void)
 
 static void show(unsigned gpu)
 {
-    sg.device[sg.devices] = (struct sg_device){.gpu = gpu, .slot = -1};
+    sg.device[sg.devices] = (struct sg_device){.gpu = gpu, .slot = -1, .file = -1};
     sg.device[sg.devices].primary.device = (int)sg.devices;
     sg.devices++;
 }

@@ -46,10 +46,12 @@ struct sg_context {
     unsigned flags;
 };
 
-/* A visible GPU. `slot` is -1, and nothing is mapped, while there is no context or while parked. */
+/* A visible GPU. `slot` and `file` (the GPU's memory) are -1, and nothing is mapped, while there is
+ * no context or while parked; without copying there is no file at all. */
 struct sg_device {
     unsigned gpu;
     int slot;
+    int file;
     char *memory;
     size_t mapped;
     unsigned contexts;
