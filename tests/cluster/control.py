@@ -28,6 +28,10 @@ ANSWER_LIMIT = 30.0
 """Seconds that the supervisor has for an answer."""
 
 
+LAUNCH_LIMIT = 10.0
+"""Seconds that the supervisor has to start."""
+
+
 class Supervisor:
     """The supervisor of one cluster. Every call is its own connection."""
 
@@ -35,27 +39,27 @@ class Supervisor:
         self._layout = layout
 
     def launch(self) -> ProcessId:
-        """Starts the supervisor in its own session and waits until it answers."""
+        """Starts the supervisor in its own session, as nobody's child, and waits until it
+        answers. Raises DeadlineError with the end of its log."""
         log = self._layout.logs / "supervisor.log"
         argv = [sys.executable, "-m", "tests.cluster.supervisor", str(self._layout.work)]
         with log.open("ab") as out:
-            popen = subprocess.Popen(
-                argv,
+            subprocess.run(
+                ["setsid", "--fork", *argv],
                 cwd=REPOSITORY,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                start_new_session=True,
                 env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+                timeout=ANSWER_LIMIT,
+                check=True,
             )
-
-        def answers() -> bool:
-            if popen.poll() is not None:
-                raise KybernateError(f"the supervisor ended at once; see {log}")
-            return self.reachable()
-
-        wait_until(answers, 10.0, f"the supervisor doesn't answer; see {log}")
-        found = identify(popen.pid)
+        wait_until(
+            self.reachable,
+            LAUNCH_LIMIT,
+            lambda: f"the supervisor doesn't answer; it said\n{log_tail(log)}",
+        )
+        found = identify(int(self._ask({"verb": "pid"})))
         if found is None:
             raise KybernateError(f"the supervisor ended at once; see {log}")
         return found

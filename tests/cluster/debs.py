@@ -85,9 +85,9 @@ def unpack(debs: DebSet, progress: Progress) -> Unpacked:
     return Unpacked(target / "root", manifest)
 
 
-def mirror() -> str:
+def mirror(sources: Path = SOURCES) -> str:
     """The URL of the Debian mirror that this host uses. Raises ConfigError if it has none."""
-    for line in _source_lines():
+    for line in _source_lines(sources):
         found = re.match(r"(?:URIs:|deb(?:\s+\[[^\]]*\])?)\s+((?:https?|mirror|file)\S+)", line)
         if found and "security" not in found[1] and "debian" in found[1]:
             return found[1]
@@ -96,9 +96,9 @@ def mirror() -> str:
     )
 
 
-def _source_lines() -> Iterable[str]:
-    parts = SOURCES / "sources.list.d"
-    main = SOURCES / "sources.list"
+def _source_lines(sources: Path) -> Iterable[str]:
+    parts = sources / "sources.list.d"
+    main = sources / "sources.list"
     for file in [*sorted(parts.glob("*.sources")), main, *sorted(parts.glob("*.list"))]:
         if file.exists():
             yield from file.read_text().splitlines()

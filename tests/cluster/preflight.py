@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import socket
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +18,10 @@ from kybernate.errors import ConfigError, KybernateError
 
 from . import binaries, debs, prefix
 from .layout import cache_root, work_root
+from .services import KYB_INIT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from .spec import ClusterSpec
 
@@ -37,10 +39,14 @@ _TOOLS = {
     "unshare": "util-linux",
     "nsenter": "util-linux",
     "setpriv": "util-linux",
+    "setsid": "util-linux",
     "mount": "mount",
     "umount": "mount",
     "ip": "iproute2",
 }
+
+
+_MODULES = ("cryptography", "kubernetes", "grpc", "yaml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,13 @@ class Machine:
     free_memory: int
     reachable: Callable[[str], bool]
     cgroups: bool
+    keyring: bool
+    to_build: Callable[[Sequence[str]], list[str]]
+    unpacked: bool
+    mirror: Callable[[], str]
+    go_proxy: Callable[[], str | None]
+    modules: Callable[[str], bool]
+    kyb_init: bool
 
 
 def this_machine() -> Machine:
@@ -82,6 +95,13 @@ def this_machine() -> Machine:
         reachable=_reachable,
         cgroups=Path("/sys/fs/cgroup/cgroup.controllers").exists()
         or Path("/sys/fs/cgroup/memory").is_dir(),
+        keyring=debs.KEYRING.exists(),
+        to_build=binaries.to_build,
+        unpacked=prefix.cached(),
+        mirror=debs.mirror,
+        go_proxy=_go_proxy,
+        modules=lambda name: importlib.util.find_spec(name) is not None,
+        kyb_init=KYB_INIT.exists(),
     )
 
 
@@ -103,14 +123,14 @@ def check(spec: ClusterSpec, machine: Machine) -> list[Missing]:
     """Everything that is missing for this cluster on this machine."""
     nodes = not spec.control_plane_only
     wanted = binaries.ALL if nodes else binaries.CONTROL_PLANE
-    to_build = binaries.to_build(wanted)
+    to_build = machine.to_build(wanted)
     found = list(_platform(machine))
     if nodes:
         found += _node_tools(machine)
-    found += _modules(spec)
+    found += _made_here(spec, machine)
     found += _build_tools(machine, to_build)
     found += _room(machine, building=bool(to_build))
-    found += _network(machine, building=bool(to_build), unpacking=nodes and not prefix.cached())
+    found += _network(machine, building=bool(to_build), unpacking=nodes and not machine.unpacked)
     return found
 
 
@@ -144,24 +164,21 @@ def _node_tools(machine: Machine) -> Iterator[Missing]:
     for tool, package in (("gcc", "gcc libc6-dev"), ("make", "make")):
         if machine.which(tool) is None:
             yield Missing(f"the command {tool}", f"apt-get install {package}")
-    if not prefix.cached():
-        for tool, package in (("apt-get", "apt"), ("dpkg-deb", "dpkg")):
-            if machine.which(tool) is None:
-                yield Missing(f"Debian's {tool}", f"use a Debian host; there, {package} brings it")
-        if not debs.KEYRING.exists():
-            yield Missing("the keys of Debian's archive", "apt-get install debian-archive-keyring")
+    if machine.unpacked:
+        return
+    for tool, package in (("apt-get", "apt"), ("dpkg-deb", "dpkg")):
+        if machine.which(tool) is None:
+            yield Missing(f"Debian's {tool}", f"use a Debian host; there, {package} brings it")
+    if not machine.keyring:
+        yield Missing("the keys of Debian's archive", "apt-get install debian-archive-keyring")
 
 
-def _modules(spec: ClusterSpec) -> Iterator[Missing]:
-    modules = {"cryptography": "make setup", "kubernetes": "make setup", "grpc": "make setup"}
-    for module, mend in modules.items():
-        if importlib.util.find_spec(module) is None:
-            yield Missing(f"the Python package {module} in {sys.executable}", mend)
-    if spec.running_services and "agent" in spec.running_services:
-        from .services import KYB_INIT  # noqa: PLC0415 - only then
-
-        if not KYB_INIT.exists():
-            yield Missing(f"kyb-init ({KYB_INIT})", "make native")
+def _made_here(spec: ClusterSpec, machine: Machine) -> Iterator[Missing]:
+    absent = [name for name in _MODULES if not machine.modules(name)]
+    if absent:
+        yield Missing(f"the Python packages {', '.join(absent)} in {sys.executable}", "make setup")
+    if "agent" in spec.running_services and not machine.kyb_init:
+        yield Missing(f"kyb-init ({KYB_INIT})", "make native")
 
 
 def _build_tools(machine: Machine, to_build: list[str]) -> Iterator[Missing]:
@@ -195,7 +212,7 @@ def _room(machine: Machine, *, building: bool) -> Iterator[Missing]:
 
 def _network(machine: Machine, *, building: bool, unpacking: bool) -> Iterator[Missing]:
     if building and machine.which("go") is not None:
-        proxy = _go_proxy()
+        proxy = machine.go_proxy()
         if proxy and not machine.reachable(proxy):
             yield Missing(
                 f"a way to the Go module proxy {proxy}",
@@ -203,7 +220,7 @@ def _network(machine: Machine, *, building: bool, unpacking: bool) -> Iterator[M
             )
     if unpacking:
         try:
-            url = debs.mirror()
+            url = machine.mirror()
         except ConfigError as error:
             yield Missing("a Debian mirror", str(error))
             return
@@ -213,8 +230,6 @@ def _network(machine: Machine, *, building: bool, unpacking: bool) -> Iterator[M
 
 def _go_proxy() -> str | None:
     """The first proxy that Go would ask, or None if it is told to ask none."""
-    import subprocess  # noqa: PLC0415 - only where something is built
-
     run = subprocess.run(
         ["go", "env", "GOPROXY"], capture_output=True, text=True, timeout=30, check=False
     )

@@ -116,6 +116,8 @@ class Server:
         verb = request["verb"]
         if verb == "status":
             return [child.public() for child in self._children.values()]
+        if verb == "pid":
+            return os.getpid()
         if verb == "quit":
             self._quit.set()
             return None
