@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_SHUTDOWN_S = 10
+_SHUTDOWN_S = 3
 
 
 class LeafContext:

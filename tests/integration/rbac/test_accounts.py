@@ -1,0 +1,188 @@
+"""Each account may do what its service does, and nothing else that matters."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kybernate import keys
+from kybernate.errors import ConflictError, RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.cluster.cluster import Cluster
+
+pytestmark = pytest.mark.integration
+
+NAMESPACE = "annotations"
+READ = {"get", "list", "watch"}
+EVENTS = {"events": {"create", "patch"}, "events.events.k8s.io": {"create", "patch"}}
+SEES_NODES = {"gpunodes.kyb.ai": READ}
+HOOKS = "admissionregistration.k8s.io"
+
+ALLOWED: dict[str, dict[str, set[str]]] = {
+    "extender": {"pods": READ, "pods/binding": {"create"}, **SEES_NODES, **EVENTS},
+    "agent": {
+        "pods": READ | {"patch"},
+        "pods/status": {"patch"},
+        "gpunodes.kyb.ai": READ | {"create"},
+        "gpunodes/status.kyb.ai": {"patch", "update"},
+        **EVENTS,
+    },
+    "webhook": {
+        f"mutatingwebhookconfigurations.{HOOKS}:kyb-webhook": {"get", "update", "patch"},
+        f"validatingwebhookconfigurations.{HOOKS}:kyb-webhook": {"get", "update", "patch"},
+        "secrets:kyb-webhook-tls": {"get", "update", "patch"},
+        **SEES_NODES,
+    },
+    "proxy": SEES_NODES,
+}
+VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
+RESOURCES = (
+    *("pods", "pods/binding", "pods/status", "pods/exec", "pods/eviction", "bindings", "nodes"),
+    *("nodes/proxy", "nodes/status", "secrets", "configmaps", "services", "serviceaccounts/token"),
+    *("events", "events.events.k8s.io", "namespaces", "deployments.apps", "daemonsets.apps"),
+    *("gpunodes.kyb.ai", "gpunodes/status.kyb.ai", "leases.coordination.k8s.io"),
+    *(f"mutatingwebhookconfigurations.{HOOKS}", f"validatingwebhookconfigurations.{HOOKS}"),
+    *(f"validatingadmissionpolicies.{HOOKS}", "clusterroles.rbac.authorization.k8s.io"),
+    "customresourcedefinitions.apiextensions.k8s.io",
+    *("secrets:kyb-webhook-tls", "secrets:kyb-ca"),
+    *(f"mutatingwebhookconfigurations.{HOOKS}:kyb-webhook",),
+    *(f"validatingwebhookconfigurations.{HOOKS}:kyb-webhook",),
+)
+
+
+def may(cluster: Cluster, account: str, verb: str, what: str) -> bool:
+    """Ask the API server; `what` is resource[/sub][.group][:name]."""
+    path, _, name = what.partition(":")
+    first, _, rest = path.partition("/")
+    sub, _, group = rest.partition(".") if rest else ("", "", "")
+    if not rest:
+        first, _, group = first.partition(".")
+    attributes = {
+        "namespace": keys.NAMESPACE,
+        "verb": verb,
+        "group": group,
+        "resource": first,
+        "subresource": sub,
+        "name": name,
+    }
+    user = f"system:serviceaccount:{keys.NAMESPACE}:kyb-{account}"
+    groups = ["system:serviceaccounts", "system:authenticated"]
+    spec = {"user": user, "groups": groups, "resourceAttributes": attributes}
+    path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+    return bool(cluster.api().post(path, {"spec": spec})["status"]["allowed"])
+
+
+@pytest.mark.parametrize("account", sorted(ALLOWED))
+def test_an_account_may_do_its_work_and_no_more(control_plane: Cluster, account: str) -> None:
+    wanted = {(verb, what) for what, verbs in ALLOWED[account].items() for verb in verbs}
+    # A right to all of a resource is one to each of its objects.
+    asked = set(itertools.product(VERBS, RESOURCES)) | wanted
+    found = {(verb, what) for verb, what in asked if may(control_plane, account, verb, what)}
+    assert found == wanted
+
+
+def test_the_scheduler_may_schedule_and_not_read_secrets(control_plane: Cluster) -> None:
+    for verb, what in (
+        ("list", "pods"),
+        ("create", "pods/binding"),
+        ("watch", "nodes"),
+        ("update", "leases.coordination.k8s.io:kybernate-scheduler"),
+        ("list", "persistentvolumes"),
+    ):
+        assert may(control_plane, "scheduler", verb, what), (verb, what)
+    assert not may(control_plane, "scheduler", "get", "secrets")
+    assert not may(control_plane, "scheduler", "patch", "gpunodes/status.kyb.ai")
+
+
+@pytest.fixture
+def pod(control_plane: Cluster) -> Iterator[str]:
+    """The path of a plain pod that is bound nowhere."""
+    api = control_plane.api()
+    for path, name in (("", NAMESPACE), (f"/{NAMESPACE}/serviceaccounts", "default")):
+        with contextlib.suppress(ConflictError):
+            api.post(f"/api/v1/namespaces{path}", {"metadata": {"name": name}})
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods"
+    api.post(path, plain())
+    yield f"{path}/p"
+    api.delete(f"{path}/p", {"gracePeriodSeconds": 0})
+
+
+def plain(**metadata: Any) -> dict[str, Any]:
+    spec = {"containers": [{"name": "c", "image": "x"}], "schedulerName": "nobody"}
+    return {"metadata": {"name": "p", **metadata}, "spec": spec}
+
+
+def notes(**annotations: str | None) -> dict[str, Any]:
+    names = {f"kyb.ai/{name.replace('_', '-')}": text for name, text in annotations.items()}
+    return {"metadata": {"annotations": names}}
+
+
+@pytest.mark.parametrize("annotation", keys.SYSTEM_ANNOTATIONS)
+def test_nobody_else_creates_or_adds_system_annotations(
+    control_plane: Cluster, pod: str, annotation: str
+) -> None:
+    api = control_plane.api()
+    change = {"metadata": {"annotations": {annotation: "x"}}}
+    with pytest.raises(RefusedError, match="leave"):
+        api.patch(pod, change)
+    with pytest.raises(RefusedError, match="leave"):
+        api.patch(f"{pod}/status", change)
+    made = plain(annotations={annotation: "x"})
+    made["metadata"]["name"] = "q"
+    with pytest.raises(RefusedError, match="leave"):
+        api.post(pod.rpartition("/")[0], made)
+    api.patch(pod, {"metadata": {"annotations": {"other": "x"}, "labels": {"kyb.ai/x": "y"}}})
+
+
+def test_the_agent_writes_the_seat_and_only_that(control_plane: Cluster, pod: str) -> None:
+    agent, admin = control_plane.api("agent"), control_plane.api()
+    agent.patch(pod, notes(seat="G0-seat-1"))
+    with pytest.raises(RefusedError, match="extender"):
+        agent.patch(pod, notes(group="G0"))
+    for change in (notes(seat="G1-seat-1"), notes(seat=None)):
+        for path in (pod, f"{pod}/status"):
+            with pytest.raises(RefusedError, match="agent"):
+                admin.patch(path, change)
+    agent.patch(pod, notes(seat=None))
+
+
+def binding(**annotations: str) -> dict[str, Any]:
+    made = notes(**annotations)
+    made["metadata"]["name"] = "p"
+    return {**made, "target": {"kind": "Node", "name": "nowhere"}}
+
+
+def test_the_extender_binds_with_the_group_and_nobody_changes_it(
+    control_plane: Cluster, pod: str
+) -> None:
+    admin, extender = control_plane.api(), control_plane.api("extender")
+    wanted = binding(group="G0", assigned_at="2026-01-01T00:00:00Z")
+    for path in (f"{pod}/binding", f"/api/v1/namespaces/{NAMESPACE}/bindings"):
+        with pytest.raises(RefusedError, match="extender"):
+            admin.post(path, wanted)
+    with pytest.raises(RefusedError, match="agent"):
+        extender.post(f"{pod}/binding", binding(seat="s"))
+    with pytest.raises(RefusedError):
+        extender.patch(pod, notes(group="G0"))
+    extender.post(f"{pod}/binding", wanted)
+    bound = admin.get(pod)
+    assert bound["spec"]["nodeName"] == "nowhere"
+    assert bound["metadata"]["annotations"][keys.ASSIGNED_GROUP] == "G0"
+    for change in (notes(group="G1"), notes(group=None), notes(assigned_at=None)):
+        with pytest.raises(RefusedError, match="extender"):
+            admin.patch(pod, change)
+    replaced = admin.get(pod)
+    del replaced["metadata"]["annotations"]
+    with pytest.raises(RefusedError, match="extender"):
+        admin.put(pod, replaced)
+
+
+def test_other_schedulers_bind_plain_pods(control_plane: Cluster, pod: str) -> None:
+    control_plane.api().post(f"{pod}/binding", binding())
+    assert control_plane.api().get(pod)["spec"]["nodeName"] == "nowhere"
