@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_SLACK = 0.001
+
 
 class Loop:
     """Takes events, decides, acts. Implements `ports.SeatListener`."""
@@ -74,7 +76,8 @@ class Loop:
             self._timers.pop(name).cancel()
         if when is not None:
             call = self.kick if name == "swap" else self._expire
-            self._timers[name] = asyncio.get_running_loop().call_at(when, call)
+            # The event loop may fire early by its clock's resolution, before the time has come.
+            self._timers[name] = asyncio.get_running_loop().call_at(when + _SLACK, call)
 
     def _apply(self, action: Action) -> None:
         seat, why = self.node.seats[action.uid], action.reason

@@ -142,6 +142,8 @@ class Steps:
             return await helper.park(_pids(seat), settings.lock_timeout_s, settings.step_deadline_s)
         except DeadlineError as error:
             self.drop_helper(seat)
+            if await self._all(seat, ProcessState.RUNNING):
+                raise Reverted(f"the driver did not begin to park it: {error}") from error
             raise Broken(f"the driver did not finish parking it: {error}") from error
         except DriverError as error:
             if error.code == LOCK_TIMED_OUT or await self._all(seat, ProcessState.RUNNING):
@@ -188,8 +190,7 @@ class Steps:
         if not seat.cuda:
             return {}
         try:
-            helper = await self.helper(seat)
-            phases = await helper.wake(_pids(seat), {}, self._node.settings.step_deadline_s)
+            phases = await self._restore(seat)
             began = self._world.now()
             if not await self._all(seat, ProcessState.RUNNING):
                 raise Broken("after the restore the driver does not call all processes running")
@@ -197,6 +198,18 @@ class Steps:
             self.drop_helper(seat)
             raise Broken(f"the driver failed to wake it: {error}") from error
         return {**phases, "canary": self._world.now() - began}
+
+    async def _restore(self, seat: Seat) -> Mapping[str, float]:
+        deadline = self._node.settings.step_deadline_s
+        until = self._world.now() + deadline / 2
+        try:
+            return await (await self.helper(seat)).wake(_pids(seat), {}, deadline)
+        except DeadlineError:
+            # A helper that was dead, rather than hung, has done no harm: another may do it.
+            self.drop_helper(seat)
+            if self._world.now() >= until:
+                raise
+            return await (await self.helper(seat)).wake(_pids(seat), {}, deadline)
 
     async def find_cuda(self, seat: Seat) -> tuple[Process, ...]:
         """The tree's processes with a CUDA context, parked or not, by the driver's word."""

@@ -45,7 +45,6 @@ T = TypeVar("T")
 
 _PARK_SHARE = 0.9
 _COLLECT_AFTER = 2.0
-_SYNC_POLL = 0.05
 _CONNECT_RETRY = 1.0
 
 
@@ -141,8 +140,7 @@ class Agent:
         params = {"fieldSelector": f"spec.nodeName={self._settings.node}"}
         self._watcher = Watcher(api, "/api/v1/pods", params, post, "pods")
         self._watcher.start()
-        while not self._watcher.synced.is_set():
-            await asyncio.sleep(_SYNC_POLL)
+        await asyncio.to_thread(self._watcher.synced.wait)
         # Everything posted before `synced` is handled before this goes on.
         await asyncio.sleep(0)
         preparer.drop_vanished(known)
@@ -177,7 +175,7 @@ class Agent:
 
 
 async def blocking(call: Callable[[], T], deadline: float) -> T:
-    """Implements `node.Blocking` by a thread. A call that outlives its deadline is left to itself."""
+    """Implements `node.Blocking` by a thread; a call beyond its deadline is left to itself."""
     try:
         return await asyncio.wait_for(asyncio.to_thread(call), deadline)
     except TimeoutError as error:

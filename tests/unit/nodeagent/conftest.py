@@ -1,0 +1,210 @@
+"""A node agent on a made-up machine, with a proxy of its own, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from kybernate.core.swap import violations
+from kybernate.settings.agent import AgentSettings
+from kybernate.testing import machine as fakes
+from kybernate.types import Gpu, GpuUuid, Group, GroupName, PodRef, PodUid, SeatName, SeatState
+from nodeagent.leases import Demand, Leases
+from nodeagent.loop import Loop
+from nodeagent.node import Inventory, Node, World
+from nodeagent.recover import recover
+from nodeagent.seat import Seat, SeatIdentity
+
+GIB = 1 << 30
+GPUS = tuple(Gpu(GpuUuid(f"GPU-{i}"), i, "H100", 80 * GIB, 0) for i in range(2))
+RESOURCE = "kyb.ai/gpu-1x-seat"
+G0 = Group(GroupName("G0"), RESOURCE, (GPUS[0].uuid,), 4)
+G1 = Group(GroupName("G1"), RESOURCE, (GPUS[1].uuid,), 4)
+G01 = Group(GroupName("G01"), "kyb.ai/gpu-2x-seat", (GPUS[0].uuid, GPUS[1].uuid), 4)
+INVENTORY = Inventory(GPUS, (), (G0, G1, G01), "580", "13.0")
+
+
+class Observer:
+    """Remembers what people would read, and checks the invariant after every change."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.events: list[tuple[str, str]] = []
+        self.states: list[tuple[PodUid, SeatState]] = []
+        self.broken: list[str] = []
+
+    def seat_changed(self, seat: Seat) -> None:
+        self.states.append((seat.uid, seat.state))
+        self.broken += violations(self.node.swap_view())
+
+    def seat_gone(self, seat: Seat) -> None:
+        self.states.append((seat.uid, SeatState.GONE))
+
+    def told(self, seat: Seat, kind: str, reason: str, sentence: str) -> None:
+        self.events.append((reason, sentence))
+
+
+class Proxy:
+    """A proxy with requests of a fixed length. Implements `leases.Outbox`."""
+
+    def __init__(self, loop: Loop, name: str = "p1", service: float = 0.05) -> None:
+        self.loop = loop
+        self.name = name
+        self.service = service
+        self.leases: dict[PodUid, int] = {}
+        self.draining: dict[PodUid, int] = {}
+        self.waiting: dict[PodUid, int] = {}
+        self.in_flight: dict[PodUid, int] = {}
+        self.answered: dict[PodUid, int] = {}
+        self.revoked = 0
+        self.here = True
+        loop.proxy_joined(name, self)
+
+    def request(self, uid: PodUid) -> None:
+        self.waiting[uid] = self.waiting.get(uid, 0) + 1
+        self._pump(uid)
+
+    def cancel(self, uid: PodUid) -> None:
+        self.waiting[uid] = 0
+        self._report(uid)
+
+    def grant(self, uid: PodUid, generation: int) -> None:
+        self.leases[uid] = generation
+        self.draining.pop(uid, None)
+        self._soon(self._pump, uid)
+
+    def drain(self, uid: PodUid, generation: int) -> None:
+        self.draining[uid] = generation
+        self._soon(self._maybe_drained, uid)
+
+    def revoke(self, uid: PodUid, generation: int) -> None:
+        self.leases.pop(uid, None)
+        self.draining.pop(uid, None)
+        self.revoked += self.in_flight.get(uid, 0)
+        self.in_flight[uid] = 0
+
+    def leave(self) -> None:
+        self.here = False
+        self.loop.proxy_left(self.name, self)
+
+    def _soon(self, call: Any, uid: PodUid) -> None:
+        asyncio.get_running_loop().call_soon(call, uid)
+
+    def _pump(self, uid: PodUid) -> None:
+        if uid in self.leases and uid not in self.draining:
+            begun, self.waiting[uid] = self.waiting.get(uid, 0), 0
+            self.in_flight[uid] = self.in_flight.get(uid, 0) + begun
+            for _ in range(begun):
+                asyncio.get_running_loop().call_later(self.service, self._finish, uid)
+        self._report(uid)
+
+    def _finish(self, uid: PodUid) -> None:
+        if self.in_flight.get(uid, 0):
+            self.in_flight[uid] -= 1
+            self.answered[uid] = self.answered.get(uid, 0) + 1
+        self._report(uid)
+        self._maybe_drained(uid)
+
+    def _maybe_drained(self, uid: PodUid) -> None:
+        if self.here and uid in self.draining and not self.in_flight.get(uid, 0):
+            self.leases.pop(uid, None)
+            self.loop.proxy_drained(self.name, uid, self.draining.pop(uid))
+
+    def _report(self, uid: PodUid) -> None:
+        if not self.here:
+            return
+        now = asyncio.get_running_loop().time()
+        demand = Demand(
+            self.in_flight.get(uid, 0), self.waiting.get(uid, 0), now, self.answered.get(uid, 0)
+        )
+        self.loop.proxy_demand(self.name, uid, demand)
+
+
+class Rig:
+    """One agent on one machine."""
+
+    def __init__(self, machine: fakes.Machine | None = None, **settings: Any) -> None:
+        self.machine = machine or fakes.Machine({gpu.uuid: gpu.memory for gpu in GPUS})
+        self.settings = AgentSettings(node="n1", **settings)
+        self.clock = asyncio.get_running_loop()
+        world = World(
+            gpus=fakes.FakeGpus(self.machine),
+            helpers=fakes.FakeHelpers(self.machine),
+            freezer=fakes.FakeFreezer(self.machine),
+            procs=fakes.FakeProcs(self.machine),
+            doors=fakes.FakeDoors(self.machine),
+            specs=fakes.FakeSpecs(self.machine),
+            pod_resources=fakes.FakePodResources(self.machine),
+            images=fakes.FakeImages(self.machine),
+            journal=fakes.FakeJournal(self.machine),
+            blocking=fakes.inline,
+            now=self.clock.time,
+            wall=lambda: 1_700_000_000 + self.clock.time(),
+        )
+        self.node = Node(self.settings, world, Leases(self.settings.lease_break_s))
+        self.loop = Loop(self.node)
+        self.seen = Observer(self.node)
+        self.node.observers.append(self.seen)
+
+    def begin(self) -> None:
+        self.loop.inventory_reported(INVENTORY)
+
+    async def recover(self) -> None:
+        self.machine.carry_on()
+        await recover(self.loop)
+
+    async def seat(self, name: str, group: Group = G0, size: int = 40 * GIB, **more: Any) -> PodUid:
+        """A pod that is bound and whose container starts now."""
+        uid = PodUid(f"uid-{name}")
+        app = fakes.App(group.gpus, size, delay=more.pop("delay", 0.5))
+        self.machine.apps[uid] = app
+        identity = SeatIdentity(
+            pod=PodRef("default", name, uid),
+            container="main",
+            resource=group.resource,
+            device_id=f"{name}-token",
+            name=SeatName(f"{group.name}-seat-{name}"),
+            group=group.name,
+            gpus=group.gpus,
+            vram=more.pop("vram", None),
+            model=name,
+            image=more.pop("image", "img"),
+            port=more.pop("port", 8000),
+        )
+        seat = Seat(identity, self.clock.time(), 0.0)
+        seat.pod_ip = "10.0.0.1"
+        self.loop.add(seat)
+        await self.node.world.doors.open(uid)
+        self.machine.start_container(uid)
+        return uid
+
+    def state(self, uid: PodUid) -> SeatState:
+        return self.node.seats[uid].state
+
+    async def until(self, uid: PodUid, state: SeatState, limit: float = 60.0) -> None:
+        end = self.clock.time() + limit
+        while uid not in self.node.seats or self.state(uid) is not state:
+            found = self.state(uid) if uid in self.node.seats else "no seat"
+            assert self.clock.time() < end, f"{uid} is {found}, not {state}: {self.seen.events}"
+            await asyncio.sleep(0.01)
+
+    def check(self) -> None:
+        assert self.seen.broken == []
+        assert self.machine.breaches == []
+
+
+@pytest.fixture
+def rig() -> type[Rig]:
+    return Rig
+
+
+@pytest.fixture
+def proxy() -> type[Proxy]:
+    return Proxy
+
+
+@pytest.fixture
+def groups() -> dict[str, Group]:
+    return {"G0": G0, "G1": G1, "G01": G01}
