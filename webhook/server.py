@@ -34,21 +34,17 @@ _SHUTDOWN_S = 3
 class LeafContext:
     """A TLS context whose certificate can be exchanged; new connections get the new one."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._loaded = False
+    def __init__(self) -> None:
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
 
     def use(self, certificate: bytes, key: bytes) -> None:
         """Serve this leaf from now on."""
-        path = self._folder / "leaf.pem"
         # OpenSSL reads certificates with keys from files alone.
-        write_private(path, certificate + key)
-        try:
+        with tempfile.TemporaryDirectory(prefix="kyb-webhook-") as folder:
+            path = Path(folder) / "leaf.pem"
+            write_private(path, certificate + key)
             self.context.load_cert_chain(path)
-        finally:
-            path.unlink()
 
 
 class Service:
@@ -96,8 +92,7 @@ class Server(BaseApplication):  # type: ignore[misc]
         """Raises ConfigError if the credentials can't be read."""
         self._settings = settings
         self._api = Api(settings.kubeconfig, "kyb-webhook")
-        self._folder = tempfile.TemporaryDirectory(prefix="kyb-webhook-")
-        self._leaf = LeafContext(Path(self._folder.name))
+        self._leaf = LeafContext()
         super().__init__()
 
     def load_config(self) -> None:

@@ -127,9 +127,7 @@ def _annotation_rules(pod: Json) -> list[str]:
         problems.append(f"{keys.ON_PREEMPT} is {given[keys.ON_PREEMPT]!r}; write pause or kill.")
     link = given.get(keys.GPU_TOPOLOGY, _LINKS[0])
     if link.strip().lower().replace("_", "-") not in _LINKS:
-        problems.append(
-            f"{keys.GPU_TOPOLOGY} is {link!r}; write one of {', '.join(_LINKS)}."
-        )
+        problems.append(f"{keys.GPU_TOPOLOGY} is {link!r}; write one of {', '.join(_LINKS)}.")
     if keys.GPU_PRODUCT in given and not products(pod):
         problems.append(
             f"{keys.GPU_PRODUCT} is empty; write product names separated by |, or leave it out."

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +19,6 @@ from kybernate.errors import ConflictError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from kybernate.adapters.k8s import Api
     from tests.cluster.cluster import Cluster
@@ -57,6 +57,14 @@ class Webhook:
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(20)
+
+    def kill_worker(self) -> None:
+        assert self._process is not None
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
+        (worker,) = children.read_text().split()
+        os.kill(int(worker), signal.SIGKILL)
+        until(lambda: worker not in children.read_text().split(), "the worker is not reaped")
+        until(self._ready, f"no new worker got ready; see {self._log}")
 
     def metrics(self) -> str:
         return requests.get(self._url("/metrics"), timeout=5).text

@@ -199,6 +199,13 @@ def test_closed_without_us_and_the_same_ca_afterwards(
     until(lambda: _works(control_plane, namespace), "the CA of the Secret doesn't work again")
 
 
+def test_a_worker_that_dies_is_replaced(
+    control_plane: Cluster, namespace: str, webhook: Webhook
+) -> None:
+    webhook.kill_worker()
+    create(control_plane.api(), namespace, seat_pod("after", annotations=VRAM), dryRun="All")
+
+
 def test_reviews_are_counted(control_plane: Cluster, namespace: str, webhook: Webhook) -> None:
     create(control_plane.api(), namespace, seat_pod("count", annotations=VRAM), dryRun="All")
     assert 'kyb_webhook_reviews_total{outcome="allowed",verb="mutate"}' in webhook.metrics()

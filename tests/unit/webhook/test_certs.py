@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ssl
 import stat
+import tempfile
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -224,8 +225,11 @@ def _until(true: object, limit: int = 1000) -> None:
     raise AssertionError("it did not come true")
 
 
-def test_the_leaf_is_exchanged_in_place_and_leaves_no_file(tmp_path: Path) -> None:
-    leaf = LeafContext(tmp_path)
+def test_the_leaf_is_exchanged_in_place_and_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    leaf = LeafContext()
     served: list[bytes] = []
     for _ in range(2):
         world = World()
