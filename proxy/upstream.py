@@ -41,9 +41,9 @@ _HOP_BY_HOP = frozenset(
         "upgrade",
     }
 )
-_NOT_TO_SEAT = _HOP_BY_HOP | {"host", "content-length", "content-encoding", "expect"}
-_NOT_TO_CLIENT = _HOP_BY_HOP | {"content-length", REQUEST_ID.lower()}
-_OURS = "x-kyb-"
+_OURS = {SEAT.lower(), WAKE_MS.lower(), REQUEST_ID.lower()}
+_NOT_TO_SEAT = _HOP_BY_HOP | _OURS | {"host", "content-length", "content-encoding", "expect"}
+_NOT_TO_CLIENT = _HOP_BY_HOP | _OURS | {"content-length"}
 _WHOLE = 64 * 1024
 """Answers up to this many bytes are read before the first byte is passed on: one write."""
 
@@ -212,7 +212,7 @@ def _without(headers: CIMultiDictProxy[str], names: frozenset[str]) -> CIMultiDi
     kept: CIMultiDict[str] = CIMultiDict()
     for name, value in headers.items():
         lower = name.lower()
-        if lower not in names and lower not in named and not lower.startswith(_OURS):
+        if lower not in names and lower not in named:
             kept.add(name, value)
     return kept
 

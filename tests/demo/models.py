@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,13 +69,19 @@ def deployment(model: Model) -> dict[str, Any]:
 
 
 def arguments(model: Model) -> list[str]:
-    """The command line of the toy model server, after the image's entrypoint."""
+    """The command line of the toy model server, after the image's entrypoint.
+
+    All its memory is parked and woken, but only a part is filled and checked with every answer.
+    """
     return [
         "-m",
         "tests.workloads.toy_server",
         f"--model={model.name}",
         f"--port={PORT}",
         f"--bytes={model.vram - GIB}",
+        "--fill=4MiB",
+        f"--seed={zlib.crc32(model.name.encode())}",
+        "--token-delay=0.002",
     ]
 
 

@@ -44,6 +44,11 @@ def test_no_two_models_fit_on_one_gpu_and_some_need_two():
     [
         pytest.param({"counter": 3, "checksum": "a", "expected": "a"}, "", id="as it must be"),
         pytest.param({"counter": 3, "checksum": "a", "expected": "b"}, "lost state", id="changed"),
+        pytest.param(
+            {"counter": 3, "device": [3, 2], "checksum": "a", "expected": "a"},
+            "[3, 2] in GPU memory",
+            id="an older state on one GPU",
+        ),
         pytest.param({"counter": 3}, "lost state", id="no checksum"),
         pytest.param({}, "without a counter", id="no counter"),
     ],
