@@ -31,12 +31,11 @@ def run(settings: ExtenderSettings) -> None:
         raise click.UsageError(str(error)) from error
     snapshot = Snapshot(time.monotonic, settings.reserve_bytes)
     watches = Watches(api, snapshot)
-    policy = POLICIES[settings.policy]
-    cluster = ApiCluster(api, settings.api_timeout_s)
+    policy, cluster = POLICIES[settings.policy], ApiCluster(api, settings.api_timeout_s)
     binder = Binder(snapshot, cluster, policy, _now, settings.reservation_s)
     verbs = Verbs(snapshot, binder, policy)
     app = create_app(verbs, watches.not_ready, refuse_caller, settings.max_body_bytes)
-    host, _, port = settings.probe_listen.rpartition(":")
+    host, port = settings.probe_listen.rsplit(":", 1)
     probes = ProbeServer(host, int(port), watches.not_ready)
 
     def started() -> None:

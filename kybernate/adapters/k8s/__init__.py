@@ -1,0 +1,17 @@
+"""The Kubernetes API: raw JSON calls with deadlines, and watches that survive what clusters do."""
+
+from __future__ import annotations
+
+from .api import DEFAULT_TIMEOUT, PATCH_TYPES, Api, error_for
+from .watch import Source, Stream, Watcher, drop_managed_fields
+
+__all__ = [
+    "DEFAULT_TIMEOUT",
+    "PATCH_TYPES",
+    "Api",
+    "Source",
+    "Stream",
+    "Watcher",
+    "drop_managed_fields",
+    "error_for",
+]

@@ -1,0 +1,240 @@
+"""Keeping up with a collection of objects, through ends, errors and forgotten versions."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kybernate.errors import ConflictError, KybernateError, RetryableError
+
+from .api import DEFAULT_TIMEOUT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    Json = dict[str, Any]
+    Params = Mapping[str, str | int | bool]
+    OnEvent = Callable[[str, Json], None]
+
+log = logging.getLogger(__name__)
+
+
+class Stream(Protocol):
+    """An open watch: an iterator of its events, which another thread may end."""
+
+    def __iter__(self) -> Iterator[Json]:
+        """Events as the API server sent them. Raises RetryableError when the connection breaks."""
+
+    def close(self) -> None:
+        """End the watch; a blocked reader returns."""
+
+
+class Source(Protocol):
+    """What a Watcher needs of the API."""
+
+    def get(
+        self, path: str, params: Params | None = None, *, timeout: float = DEFAULT_TIMEOUT
+    ) -> Json:
+        """One GET."""
+
+    def watch(self, path: str, params: Params, *, timeout: float) -> Stream:
+        """Open a watch; `timeout` is the longest silence in seconds."""
+
+
+class Watcher:
+    """Keeps up with one collection: calls `on_event` for all that is, then for all that changes.
+
+    It lists (in pages), watches from there with bookmarks, resumes when a watch ends and lists
+    anew when the API server forgot the version (410). After a second list it reports only what
+    differs, and DELETED for what vanished meanwhile. Events come from one thread, in order. An
+    exception of `on_event` is logged, and the next event follows.
+
+    `keep` reduces an object to what the receiver needs, before it is passed on and remembered
+    (the last one seen is what a made-up DELETED carries); by default managedFields are dropped.
+    """
+
+    def __init__(  # noqa: PLR0913 - all but the last two are required
+        self,
+        api: Source,
+        path: str,
+        params: Params,
+        on_event: OnEvent,
+        name: str,
+        *,
+        keep: Callable[[Json], Json] | None = None,
+        page: int = 500,
+    ) -> None:
+        self.synced = threading.Event()
+        """Set once everything that existed at the start was reported."""
+        self.last_error: str | None = None
+        """Why the watch is interrupted, in a sentence; None while all is well."""
+        self._api = api
+        self._path = path
+        self._params = dict(params)
+        self._on_event = on_event
+        self._name = name
+        self._keep = keep or drop_managed_fields
+        self._page = page
+        self._known: dict[tuple[str, str], Json] = {}
+        self._version: str | None = None
+        self._stream: Stream | None = None
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._backoff = _Backoff()
+        self._thread = threading.Thread(target=self._run, name=f"watch {name}", daemon=True)
+
+    def start(self) -> None:
+        """Start listing and watching."""
+        self._thread.start()
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """End the watch and wait for its thread, at most `timeout` seconds."""
+        self._stopping.set()
+        with self._lock:
+            if self._stream is not None:
+                self._stream.close()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                if self._version is None:
+                    self._list()
+                self._watch()
+            except KybernateError as error:
+                self._interrupted(error)
+            except Exception as error:
+                log.exception("watch %s", self._name)
+                self._version = None
+                self._interrupted(error)
+
+    def _interrupted(self, error: Exception) -> None:
+        if self._stopping.is_set():
+            return
+        self.last_error = f"{self._name}: {error}"
+        delay = self._backoff.next()
+        log.warning("watch %s: %s; again in %.1f s", self._name, error, delay)
+        self._stopping.wait(delay)
+
+    def _list(self) -> None:
+        seen: set[tuple[str, str]] = set()
+        token: str | None = None
+        while True:
+            query = {**self._params, "limit": self._page, **({"continue": token} if token else {})}
+            page = self._api.get(self._path, query, timeout=30.0)
+            for item in page.get("items") or ():
+                seen.add(self._listed(item))
+            meta = page.get("metadata") or {}
+            token = meta.get("continue")
+            if not token or self._stopping.is_set():
+                break
+        if self._stopping.is_set():
+            return
+        for key in [key for key in self._known if key not in seen]:
+            self._emit("DELETED", self._known.pop(key))
+        self._version = str(meta["resourceVersion"])
+        self.synced.set()
+
+    def _listed(self, raw: Json) -> tuple[str, str]:
+        item = self._keep(raw)
+        key, old = _key(item), self._known.get(_key(item))
+        if old is not None and _meta(old, "uid") != _meta(item, "uid"):
+            self._emit("DELETED", old)
+            old = None
+        if old is None or _meta(old, "resourceVersion") != _meta(item, "resourceVersion"):
+            self._known[key] = item
+            self._emit("ADDED" if old is None else "MODIFIED", item)
+        return key
+
+    def _watch(self) -> None:
+        # Watches of many clients must not all end in the same second.
+        seconds = random.randint(240, 300)  # noqa: S311 - spreading load, not a secret
+        query = {
+            **self._params,
+            "resourceVersion": self._version or "",
+            "allowWatchBookmarks": True,
+            "timeoutSeconds": seconds,
+        }
+        try:
+            stream = self._api.watch(self._path, query, timeout=seconds + 15.0)
+        except ConflictError:
+            self._version = None
+            raise
+        started = time.monotonic()
+        try:
+            if self._hold(stream):
+                self.last_error = None
+                self._consume(stream)
+        finally:
+            self._hold(None)
+            stream.close()
+        if time.monotonic() - started < 1.0:
+            raise RetryableError("the API server ended the watch at once")
+        self._backoff.reset()
+
+    def _hold(self, stream: Stream | None) -> bool:
+        with self._lock:
+            self._stream = stream
+        return not self._stopping.is_set()
+
+    def _consume(self, stream: Stream) -> None:
+        for event in stream:
+            if self._stopping.is_set():
+                return
+            kind, item = event.get("type"), event.get("object") or {}
+            if kind == "ERROR":
+                self._version = None
+                raise RetryableError(str(item.get("message", "the watch failed")))
+            self._version = _meta(item, "resourceVersion") or self._version
+            if kind in ("ADDED", "MODIFIED", "DELETED"):
+                self._changed(kind, self._keep(item))
+            self._backoff.reset()
+
+    def _changed(self, kind: str, item: Json) -> None:
+        key = _key(item)
+        if kind == "DELETED":
+            self._known.pop(key, None)
+        else:
+            self._known[key] = item
+        self._emit(kind, item)
+
+    def _emit(self, kind: str, item: Json) -> None:
+        try:
+            self._on_event(kind, item)
+        except Exception:
+            log.exception("watch %s: %s %s was not taken in", self._name, kind, _key(item))
+
+
+def drop_managed_fields(item: dict[str, Any]) -> dict[str, Any]:
+    """The object without the book-keeping of server-side apply, often half of its bytes."""
+    meta = item.get("metadata")
+    if isinstance(meta, dict):
+        meta.pop("managedFields", None)
+    return item
+
+
+class _Backoff:
+    """Delays in seconds that double from 0.2 to 10, each shortened by up to a half at random."""
+
+    def __init__(self) -> None:
+        self._delay = 0.2
+
+    def next(self) -> float:
+        delay, self._delay = self._delay, min(10.0, self._delay * 2)
+        return delay * random.uniform(0.5, 1.0)  # noqa: S311 - spreading load, not a secret
+
+    def reset(self) -> None:
+        self._delay = 0.2
+
+
+def _key(item: Json) -> tuple[str, str]:
+    return _meta(item, "namespace") or "", _meta(item, "name") or ""
+
+
+def _meta(item: Json, field: str) -> str | None:
+    value = (item.get("metadata") or {}).get(field)
+    return None if value is None else str(value)
