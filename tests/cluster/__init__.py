@@ -1,8 +1,8 @@
 """A real Kubernetes on this machine: control plane, kubelets, our services, simulated GPUs.
 
-    from tests.cluster import Cluster, ClusterSpec
-    cluster = Cluster.up(ClusterSpec(), print)
-    cluster.kubectl("get", "nodes"); cluster.process("agent-n1").kill9(); cluster.down()
+from tests.cluster import Cluster, ClusterSpec
+cluster = Cluster.up(ClusterSpec(), print)
+cluster.kubectl("get", "nodes"); cluster.process("agent-n1").kill9(); cluster.down()
 """
 
 from __future__ import annotations

@@ -188,7 +188,7 @@ class Bringup:
 
     def _start_services(self, *, node_part: bool) -> None:
         seats = services.seats_file(self._layout)
-        seats.write_text(yaml.safe_dump(dict(self._spec.seats), sort_keys=False))
+        seats.write_text(yaml.safe_dump(dict(self._spec.seats_config), sort_keys=False))
         for service in services.services(self._spec, self._layout, self._ports):
             if (service.process.inside is not None) == node_part:
                 self._supervisor.add(service.process)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from .control import Process, Supervisor, log_tail
 from .layout import Layout, Progress, silent, work_root
 from .locks import file_lock
 from .procs import resident_mib
-from .spec import AGENT_PORT, ClusterSpec, Ports
+from .spec import AGENT_PORT, ClusterSpec, GpuSpec, Ports
 from .state import State
 
 if TYPE_CHECKING:
@@ -219,6 +220,7 @@ class Cluster:
     def _start(self, progress: Progress) -> None:
         made = bringup.make(self.spec, progress)
         self.layout.work.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(self.layout.logs, ignore_errors=True)
         state = State(self.layout.state_file)
         self._base = self._choose_ports()
         state.facts = _facts(self.spec, self._base, made.binaries.path("kubectl"))
@@ -275,6 +277,8 @@ def _facts(spec: ClusterSpec, port_base: int, kubectl: Path) -> dict[str, Any]:
         "services": sorted(spec.services),
         "port_base": port_base,
         "subnet": spec.subnet,
+        "gpus": asdict(spec.gpus),
+        "host_memory": spec.host_memory,
     }
 
 
@@ -287,4 +291,6 @@ def _from_facts(spec: ClusterSpec, facts: dict[str, Any]) -> ClusterSpec:
         services=frozenset(facts["services"]),
         port_base=facts["port_base"],
         subnet=facts["subnet"],
+        gpus=GpuSpec(**facts["gpus"]),
+        host_memory=facts["host_memory"],
     )

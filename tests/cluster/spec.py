@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kybernate import keys
 from kybernate.errors import ConfigError
 
 from .layout import REPOSITORY
@@ -27,13 +28,10 @@ TEST_IMAGES = ("busybox",)
 
 _NAME = re.compile(r"[a-z][a-z0-9]{0,7}")
 
-SEATS = {
-    "profiles": [
-        {"name": "1x", "resource": "kyb.ai/gpu-1x-seat", "groupSize": 1, "seatsPerGroup": 8},
-        {"name": "2x", "resource": "kyb.ai/gpu-2x-seat", "groupSize": 2, "seatsPerGroup": 8},
-    ]
-}
-"""The seat profiles of the device plugin, unless a spec names others."""
+PROFILE_SIZES = (1, 2, 4)
+"""GPUs per group of the profiles that a node offers, as far as it has that many GPUs."""
+
+SEATS_PER_GROUP = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +58,8 @@ class ClusterSpec:
     the first ten that are free). `host_memory` is the memory in bytes that the nodes show
     (None: the machine's own). `services` are those of ours that run. `overlay` is the kustomize
     folder that is applied (None: nothing). `service_env` adds environment per service, for
-    instance {"agent": {"KYB_AGENT_IDLE_AFTER_S": "0.2"}}. `seats` is the device plugin's file.
+    instance {"agent": {"KYB_AGENT_IDLE_AFTER_S": "0.2"}}. `seats` is what the device
+    plugin's file says (None: eight seats on each group of one, two and four GPUs).
     """
 
     name: str = "kyb"
@@ -74,7 +73,7 @@ class ClusterSpec:
     services: frozenset[str] = ALL_SERVICES
     images: tuple[str, ...] = (*TEST_IMAGES, "toy")
     overlay: Path | None = OVERLAY
-    seats: Mapping[str, object] = field(default_factory=lambda: SEATS)
+    seats: Mapping[str, object] | None = None
     service_env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     work: Path | None = None
 
@@ -115,6 +114,24 @@ class ClusterSpec:
         if self.overlay is None:
             return frozenset()
         return self.services - set(NODE_SERVICES) if self.control_plane_only else self.services
+
+    @property
+    def seats_config(self) -> Mapping[str, object]:
+        """The content of the device plugin's file."""
+        if self.seats is not None:
+            return self.seats
+        return {
+            "profiles": [
+                {
+                    "name": f"{size}x",
+                    "resource": keys.seat_resource(size),
+                    "groupSize": size,
+                    "seatsPerGroup": SEATS_PER_GROUP,
+                }
+                for size in PROFILE_SIZES
+                if size <= self.gpus.count
+            ]
+        }
 
     def number(self, node: str) -> int:
         """The node's number, from 1."""

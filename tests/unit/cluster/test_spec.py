@@ -3,10 +3,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from kybernate.errors import ConfigError
+from kybernate.settings.plugin import parse_seats_config
+from tests import simgpu
+from tests.cluster.bringup import gpu_description
 from tests.cluster.layout import SOCKET_PATH_LIMIT, Layout
-from tests.cluster.spec import FIRST_PORT, ClusterSpec, Ports
+from tests.cluster.spec import FIRST_PORT, ClusterSpec, GpuSpec, Ports
 
 
 @pytest.mark.parametrize(
@@ -74,3 +78,18 @@ def test_sockets_of_the_longest_names_fit() -> None:
     node = layout.node("n2345678")
     for path in (node.cri_socket, node.root / "kubelet/pod-resources/kubelet.sock"):
         assert len(str(path)) <= SOCKET_PATH_LIMIT
+
+
+@pytest.mark.parametrize(("gpus", "sizes"), [(1, [1]), (2, [1, 2]), (4, [1, 2, 4])])
+def test_the_seats_of_a_node_fit_its_gpus_and_the_plugin_accepts_them(gpus, sizes) -> None:
+    spec = ClusterSpec(gpus=GpuSpec(count=gpus))
+    config = parse_seats_config(yaml.safe_dump(dict(spec.seats_config)))
+    assert [entry.group_size for entry in config.profiles] == sizes
+
+
+def test_gpus_are_described_in_pairs_for_the_driver() -> None:
+    described = simgpu.parse(gpu_description(ClusterSpec()), name="n1")
+    assert len(described.gpus) == 4
+    assert {gpu.memory for gpu in described.gpus} == {80 << 30}
+    assert described.links[0][1] == described.links[2][3] == "NV18"
+    assert described.links[1][2] == "SYS"
