@@ -19,7 +19,7 @@ from kybernate import keys
 from kybernate.errors import RefusedError, RetryableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from kybernate.ports import SeatSpec
     from kybernate.types import Gpu
@@ -37,7 +37,7 @@ _SUFFIXES = frozenset({".json", ".yaml", ".yml"})
 _MOUNT_OPTIONS = ("ro", "nosuid", "nodev", "bind", "rprivate")
 _MIN_VERSION = "0.5.0"
 
-_IDENTITY = {
+_IDENTITY: Mapping[str, Callable[[Any], object]] = {
     "env": lambda item: item.partition("=")[0],
     "deviceNodes": lambda item: item.get("path"),
     "mounts": lambda item: item.get("containerPath"),

@@ -37,7 +37,7 @@ class CriImages:
         Raises NotFoundError if the runtime hasn't got it, RetryableError without an answer.
         """
         request = cri_pb2.ImageStatusRequest(image=cri_pb2.ImageSpec(image=image), verbose=True)
-        stub = cri_pb2_grpc.ImageServiceStub(self._open())
+        stub = cri_pb2_grpc.ImageServiceStub(self._open())  # type: ignore[no-untyped-call]
         try:
             answer = await stub.ImageStatus(request, timeout=_DEADLINE, wait_for_ready=True)
         except grpc.aio.AioRpcError as error:
@@ -48,7 +48,7 @@ class CriImages:
 
     async def version(self) -> str:
         """The runtime's name and version, such as "containerd 2.1.9". Raises RetryableError."""
-        stub = cri_pb2_grpc.RuntimeServiceStub(self._open())
+        stub = cri_pb2_grpc.RuntimeServiceStub(self._open())  # type: ignore[no-untyped-call]
         try:
             answer = await stub.Version(
                 cri_pb2.VersionRequest(), timeout=_DEADLINE, wait_for_ready=True

@@ -83,7 +83,9 @@ class CgroupFreezer:
 
         Raises NotFoundError if the process is gone.
         """
-        home = self._group_of(tree_pid)
+        home = self._group_or_none(tree_pid)
+        if home is None or not self._runs(tree_pid):
+            raise NotFoundError(f"There is no process {tree_pid} any more.")
         group = home if home.name == SUB_CGROUP else home / SUB_CGROUP
         try:
             group.mkdir(exist_ok=True)
@@ -169,12 +171,6 @@ class CgroupFreezer:
                 raise DeadlineError(f"The processes in {group} could not be frozen in time.")
             self._cgroup.order(group, frozen=False)
             await asyncio.sleep(_BETWEEN_TRIES)
-
-    def _group_of(self, pid: int) -> Path:
-        group = self._group_or_none(pid)
-        if group is None:
-            raise NotFoundError(f"There is no process {pid} any more.")
-        return group
 
     def _group_or_none(self, pid: int) -> Path | None:
         try:

@@ -68,15 +68,18 @@ class KubeletPodResources:
     async def _list(self) -> podresources_pb2.ListPodResourcesResponse:
         if self._channel is None:
             self._channel = grpc.aio.insecure_channel(f"unix:{self._socket}", options=_OPTIONS)
-        stub = podresources_pb2_grpc.PodResourcesListerStub(self._channel)
+        stub = podresources_pb2_grpc.PodResourcesListerStub(self._channel)  # type: ignore[no-untyped-call]
         request = podresources_pb2.ListPodResourcesRequest()
         try:
-            return await stub.List(request, timeout=_DEADLINE, wait_for_ready=True)
+            answer: podresources_pb2.ListPodResourcesResponse = await stub.List(
+                request, timeout=_DEADLINE, wait_for_ready=True
+            )
         except grpc.aio.AioRpcError as error:
             raise RetryableError(
                 f"The kubelet's pod-resources socket {self._socket} gave no answer: "
                 f"{error.code().name} {error.details()}"
             ) from error
+        return answer
 
 
 def _allocations(

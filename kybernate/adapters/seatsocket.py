@@ -1,0 +1,348 @@
+"""Each seat's socket, where kyb-init asks for its turn. The protocol's page is docs/kyb-init.md.
+
+The socket a caller came through says which seat it speaks for; the kernel says who the caller is
+(SO_PEERCRED), and its cgroup whether it belongs to the seat's pod. Everything it sends is
+untrusted: what isn't the protocol closes the connection with a log line, and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import shutil
+import socket
+import struct
+from typing import TYPE_CHECKING, Protocol
+
+from kybernate import keys
+from kybernate.errors import ConfigError, NotFoundError, RefusedError
+from kybernate.ports import GateHello, GatePhase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from kybernate.ports import SeatListener
+    from kybernate.types import PodUid
+
+log = logging.getLogger(__name__)
+
+PROTOCOL = "1"
+FRAME_LIMIT = 1 << 20
+"""Bytes of payload in a frame."""
+
+_HEADER = struct.Struct(">I")
+_CREDENTIALS = struct.Struct("3i")
+_CALLER_LIMIT = 256
+"""Bytes of payload in a frame of kyb-init's: none of its verbs needs more."""
+_HELLO_LIMIT = 5.0
+"""Seconds within which a new connection must have said who it is."""
+_MAX_CALLERS = 64
+_MAX_BACKLOG = 2 << 20
+_MAX_PATH = 107
+_UID = re.compile(r"[0-9a-z][0-9a-z-]{0,62}")
+
+
+class ProtocolError(Exception):
+    """The peer sent something that isn't the protocol. Stays inside this module."""
+
+
+def encode(*fields: str) -> bytes:
+    """One frame of these fields. Raises RefusedError if it isn't one that a peer could read."""
+    payload = "\0".join(fields).encode()
+    if len(payload) > FRAME_LIMIT or any("\0" in field for field in fields):
+        raise RefusedError("A frame holds at most 1 MiB, and its fields no NUL.")
+    return _HEADER.pack(len(payload)) + payload
+
+
+class FrameReader:
+    """Cuts a byte stream into frames; bytes may come in any pieces."""
+
+    def __init__(self, limit: int = FRAME_LIMIT) -> None:
+        self._limit = limit
+        self._bytes = bytearray()
+
+    def feed(self, data: bytes) -> list[tuple[str, ...]]:
+        """The frames that are whole now. Raises ProtocolError; the stream is lost then."""
+        self._bytes += data
+        frames = []
+        while len(self._bytes) >= _HEADER.size:
+            (length,) = _HEADER.unpack_from(self._bytes)
+            if length > self._limit:
+                raise ProtocolError(f"a frame of {length} bytes, above {self._limit}")
+            end = _HEADER.size + length
+            if len(self._bytes) < end:
+                break
+            try:
+                frames.append(tuple(self._bytes[_HEADER.size : end].decode().split("\0")))
+            except UnicodeDecodeError as error:
+                raise ProtocolError("a frame that is not UTF-8") from error
+            del self._bytes[:end]
+        return frames
+
+
+class Peers(Protocol):
+    """What must be known of a caller; `kybernate.adapters.procfs` knows it."""
+
+    def pod_uid_of(self, pid: int) -> PodUid | None:
+        """The pod the process belongs to. Raises NotFoundError if it is gone."""
+
+    def pid_in_container(self, pid: int) -> int:
+        """Its PID in its own PID namespace. Raises NotFoundError if it is gone."""
+
+
+class SeatSockets:
+    """Implements `kybernate.ports.SeatDoors` with one listening Unix socket per seat.
+
+    All methods are for one event loop. `folder` holds one folder per seat, which is what the
+    container gets mounted.
+    """
+
+    def __init__(self, folder: Path, peers: Peers) -> None:
+        self._folder = folder
+        self._peers = peers
+        self._listener: SeatListener | None = None
+        self._doors: dict[PodUid, _Door] = {}
+
+    def listen(self, listener: SeatListener) -> None:
+        """Who is told; once, before the first `open`."""
+        self._listener = listener
+
+    async def open(self, uid: PodUid) -> Path:
+        """Make the seat's folder and socket and serve it; returns the folder. Idempotent.
+
+        Raises ConfigError if the socket's path is longer than Unix sockets may have.
+        """
+        folder = self._path(uid)
+        if uid in self._doors:
+            return folder
+        if self._listener is None:
+            raise RuntimeError("listen() comes before open()")
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        door = self._doors[uid] = _Door(uid, self._listener, self._peers)
+        try:
+            await door.serve(folder / keys.SEAT_SOCKET_NAME)
+        except BaseException:
+            self._doors.pop(uid, None)
+            raise
+        return folder
+
+    async def close(self, uid: PodUid) -> None:
+        """Close the seat's connections and socket, and remove its folder. Idempotent."""
+        door = self._doors.pop(uid, None)
+        if door is not None:
+            door.close()
+        await asyncio.to_thread(shutil.rmtree, self._path(uid), ignore_errors=True)
+
+    def go(self, uid: PodUid, generation: int, argv_prefix: Sequence[str]) -> None:
+        """Its turn: kyb-init starts the command, behind these words if there are any."""
+        self._send(uid, "go", str(generation), *argv_prefix)
+
+    def refuse(self, uid: PodUid, sentence: str) -> None:
+        """It will never get a turn: kyb-init prints the sentence and exits 1."""
+        self._send(uid, "refuse", sentence)
+
+    def ok(self, uid: PodUid) -> None:
+        """Answer to `term`: kyb-init may pass the signal on."""
+        self._send(uid, "ok")
+
+    def _send(self, uid: PodUid, *fields: str) -> None:
+        door = self._doors.get(uid)
+        if door is not None and door.gate is not None:
+            door.gate.send(*fields)
+
+    def _path(self, uid: PodUid) -> Path:
+        if not _UID.fullmatch(uid):
+            raise RefusedError(f"{uid!r} is no pod UID: it would name a path.")
+        return self._folder / uid
+
+
+class _Door:
+    """One seat's socket and who is connected to it."""
+
+    def __init__(self, uid: PodUid, listener: SeatListener, peers: Peers) -> None:
+        self.uid = uid
+        self.listener = listener
+        self.peers = peers
+        self.callers: set[_Caller] = set()
+        self.gate: _Caller | None = None
+        self.closed = False
+        self._server: asyncio.Server | None = None
+
+    async def serve(self, path: Path) -> None:
+        """Bind the socket, whatever an earlier agent left there, and let any user connect."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_unix_server(lambda: _Caller(self), sock=_bind(path))
+
+    def close(self) -> None:
+        """Stop serving; connections are closed without a further word to the listener."""
+        if self._server is not None:
+            self._server.close()
+        self.closed = True
+        self.gate = None
+        for caller in tuple(self.callers):
+            caller.hang_up()
+
+    def settle(self, caller: _Caller, hello: GateHello) -> None:
+        """The newest connection of PID 1 is the one that counts."""
+        previous, self.gate = self.gate, caller
+        if previous is not None:
+            previous.hang_up()
+        self.listener.on_hello(self.uid, hello)
+
+    def leave(self, caller: _Caller) -> None:
+        """A connection has ended."""
+        self.callers.discard(caller)
+        if self.gate is caller:
+            self.gate = None
+            self.listener.on_lost(self.uid)
+
+
+class _Caller(asyncio.Protocol):
+    """One connection: PID 1 of the container, or a short question from inside it."""
+
+    def __init__(self, door: _Door) -> None:
+        self._door = door
+        self._reader = FrameReader(_CALLER_LIMIT)
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._pid = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if not isinstance(transport, asyncio.Transport):
+            raise TypeError("a Unix stream has a Transport")
+        self._transport = transport
+        self._door.callers.add(self)
+        peer: socket.socket = transport.get_extra_info("socket")
+        self._pid = _peer_pid(peer)
+        self._timer = asyncio.get_running_loop().call_later(_HELLO_LIMIT, self._overdue)
+        if self._door.closed:  # accepted just before
+            self.hang_up()
+        elif len(self._door.callers) > _MAX_CALLERS:
+            self._drop("more connections than a seat may have")
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for fields in self._reader.feed(data):
+                self._on_frame(fields)
+        except (ProtocolError, NotFoundError) as error:
+            self._drop(str(error))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._disarm()
+        self._door.leave(self)
+
+    def send(self, *fields: str) -> None:
+        """Send a frame. A peer that doesn't read is dropped, so that nothing piles up here."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        transport.write(encode(*fields))
+        if transport.get_write_buffer_size() > _MAX_BACKLOG:
+            self._drop("it does not read what it is sent")
+
+    def hang_up(self) -> None:
+        """Close the connection once what was sent is out."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def _on_frame(self, fields: tuple[str, ...]) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        verb, *arguments = fields
+        if self._door.gate is not self:
+            self._introduce(verb, arguments)
+        elif verb in _FROM_GATE and len(arguments) == 1:
+            _FROM_GATE[verb](self._door.listener, self._door.uid, _number(arguments[0]))
+        else:
+            raise ProtocolError(f"{verb!r} with {len(arguments)} arguments")
+
+    def _introduce(self, verb: str, arguments: list[str]) -> None:
+        door = self._door
+        if door.peers.pod_uid_of(self._pid) != door.uid:
+            self._refuse("This socket belongs to another pod.")
+        elif verb == "hello" and arguments[:1] != [PROTOCOL]:
+            self._refuse(f"This node's agent speaks protocol {PROTOCOL} of kyb-init only.")
+        elif verb == "hello" and door.peers.pid_in_container(self._pid) != 1:
+            self._refuse("Only process 1 of the seat's container may ask for its turn.")
+        elif verb == "hello":
+            hello = _hello(self._pid, arguments)
+            self._disarm()
+            door.settle(self, hello)
+        elif verb == "status" and not arguments:
+            self.send("status", *door.listener.on_status(door.uid))
+            self.hang_up()
+        elif verb == "probe" and not arguments:
+            self.send(door.listener.on_probe(door.uid))
+            self.hang_up()
+        else:
+            raise ProtocolError(f"{verb!r} with {len(arguments)} arguments before a hello")
+
+    def _refuse(self, sentence: str) -> None:
+        log.warning("Seat of pod %s: process %d refused: %s", self._door.uid, self._pid, sentence)
+        self.send("refuse", sentence)
+        self.hang_up()
+
+    def _overdue(self) -> None:
+        self._drop("it never said who it is")
+
+    def _drop(self, reason: str) -> None:
+        log.warning("Seat of pod %s: process %d dropped: %s", self._door.uid, self._pid, reason)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+_FROM_GATE: dict[str, Callable[[SeatListener, PodUid, int], None]] = {
+    "term": lambda listener, uid, number: listener.on_term(uid, number),
+    "exit": lambda listener, uid, number: listener.on_exit(uid, number),
+}
+
+
+def _hello(pid: int, arguments: list[str]) -> GateHello:
+    if len(arguments) != 4 or arguments[3] not in ("plain", "image"):
+        raise ProtocolError(f"hello with the arguments {arguments}")
+    try:
+        phase = GatePhase(arguments[1])
+    except ValueError as error:
+        raise ProtocolError(f"hello in phase {arguments[1]!r}") from error
+    return GateHello(
+        peer_pid=pid,
+        phase=phase,
+        generation=_number(arguments[2]),
+        image=arguments[3] == "image",
+    )
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise ProtocolError(f"{text!r} where a number belongs")
+    return int(text)
+
+
+def _bind(path: Path) -> socket.socket:
+    """A listening socket in place of whatever an earlier agent left there, open to any user."""
+    if len(os.fsencode(path)) > _MAX_PATH:
+        raise ConfigError("run_dir", f"{path} is above {_MAX_PATH} bytes; choose a shorter folder")
+    path.unlink(missing_ok=True)
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        server.bind(str(path))
+        path.chmod(0o666)
+        server.listen(_MAX_CALLERS)
+    except OSError:
+        server.close()
+        raise
+    return server
+
+
+def _peer_pid(peer: socket.socket) -> int:
+    credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid: int = _CREDENTIALS.unpack(credentials)[0]
+    return pid

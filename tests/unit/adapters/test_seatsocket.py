@@ -1,0 +1,417 @@
+"""Seat sockets: frames, who may speak for a seat, and callers that send anything at all."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import struct
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kybernate.adapters.seatsocket import (
+    FRAME_LIMIT,
+    FrameReader,
+    ProtocolError,
+    SeatSockets,
+    encode,
+)
+from kybernate.errors import ConfigError, NotFoundError, RefusedError
+from kybernate.ports import GateHello, GatePhase
+
+UID = "0f9c2d1e-8a3b-4c5d-9e6f-0123456789ab"
+LIMIT = 5.0
+field = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
+
+
+class Peers:
+    """This test's own process plays every process of a pod."""
+
+    def __init__(self) -> None:
+        self.pod = UID
+        self.inner = 1
+        self.gone = False
+
+    def pod_uid_of(self, pid):
+        assert pid == os.getpid()
+        if self.gone:
+            raise NotFoundError("gone")
+        return self.pod
+
+    def pid_in_container(self, pid):
+        return self.inner
+
+
+class Listener:
+    """Writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.told: asyncio.Queue[tuple[object, ...]] = asyncio.Queue()
+
+    def on_hello(self, uid, hello):
+        self.told.put_nowait(("hello", uid, hello))
+
+    def on_term(self, uid, signum):
+        self.told.put_nowait(("term", uid, signum))
+
+    def on_exit(self, uid, code):
+        self.told.put_nowait(("exit", uid, code))
+
+    def on_lost(self, uid):
+        self.told.put_nowait(("lost", uid))
+
+    def on_status(self, uid):
+        return "parked", "another seat is active"
+
+    def on_probe(self, uid):
+        return "alive"
+
+
+class Caller:
+    def __init__(self, reader, writer) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    def send(self, *fields: str) -> None:
+        self.writer.write(encode(*fields))
+
+    async def receive(self) -> list[str]:
+        async with asyncio.timeout(LIMIT):
+            (length,) = struct.unpack(">I", await self.reader.readexactly(4))
+            return (await self.reader.readexactly(length)).decode().split("\0")
+
+    async def ended(self) -> bool:
+        async with asyncio.timeout(LIMIT):
+            try:
+                return await self.reader.read() == b""
+            except ConnectionResetError:
+                return True
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+class World:
+    def __init__(self, folder) -> None:
+        self.peers = Peers()
+        self.listener = Listener()
+        self.doors = SeatSockets(folder, self.peers)
+        self.doors.listen(self.listener)
+        self.callers: list[Caller] = []
+
+    async def call(self, *first: str, uid: str = UID) -> Caller:
+        path = await self.doors.open(uid) / "seat.sock"
+        self.callers.append(Caller(*await asyncio.open_unix_connection(str(path))))
+        if first:
+            self.callers[-1].send(*first)
+        return self.callers[-1]
+
+    async def told(self):
+        async with asyncio.timeout(LIMIT):
+            return await self.listener.told.get()
+
+
+@pytest.fixture
+def run_dir():
+    # A Unix socket's path ends at 107 bytes, which pytest's own folders exceed.
+    with tempfile.TemporaryDirectory(prefix="kyb-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def play(run_dir):
+    """Runs a scene with a world, and closes what it left open."""
+
+    def run(scene):
+        async def main():
+            world = World(run_dir / "seats")
+            try:
+                await scene(world)
+            finally:
+                for caller in world.callers:
+                    caller.close()
+                await world.doors.close(UID)
+                for _ in range(5):  # the loop's own steps to close a connection
+                    await asyncio.sleep(0)
+
+        asyncio.run(main())
+
+    return run
+
+
+HELLO = ("hello", "1", "waiting", "0", "plain")
+
+
+def test_hello_go_term_ok_exit(play):
+    async def scene(world):
+        caller = await world.call(*HELLO)
+        hello = GateHello(os.getpid(), GatePhase.WAITING, 0, image=False)
+        assert await world.told() == ("hello", UID, hello)
+        world.doors.go(UID, 3, ["/bin/server", ""])
+        assert await caller.receive() == ["go", "3", "/bin/server", ""]
+        caller.send("term", "15")
+        assert await world.told() == ("term", UID, 15)
+        world.doors.ok(UID)
+        assert await caller.receive() == ["ok"]
+        caller.send("exit", "143")
+        assert await world.told() == ("exit", UID, 143)
+        caller.close()
+        assert await world.told() == ("lost", UID)
+
+    play(scene)
+
+
+def test_a_hello_tells_phase_generation_and_mode(play):
+    async def scene(world):
+        await world.call("hello", "1", "parked", "12", "image")
+        hello = GateHello(os.getpid(), GatePhase.PARKED, 12, image=True)
+        assert await world.told() == ("hello", UID, hello)
+
+    play(scene)
+
+
+def test_a_refusal_reaches_the_gate(play):
+    async def scene(world):
+        caller = await world.call(*HELLO)
+        await world.told()
+        world.doors.refuse(UID, "no GPU of this product")
+        assert await caller.receive() == ["refuse", "no GPU of this product"]
+
+    play(scene)
+
+
+def test_the_newest_connection_of_the_gate_counts(play):
+    async def scene(world):
+        old = await world.call(*HELLO)
+        await world.told()
+        new = await world.call(*HELLO)
+        assert (await world.told())[0] == "hello"
+        assert await old.ended()
+        world.doors.ok(UID)
+        assert await new.receive() == ["ok"]
+        assert world.listener.told.empty()
+
+    play(scene)
+
+
+def test_status_and_probe_are_answered_beside_the_gate(play):
+    async def scene(world):
+        gate = await world.call(*HELLO)
+        await world.told()
+        world.peers.inner = 40
+        status = await world.call("status")
+        assert await status.receive() == ["status", "parked", "another seat is active"]
+        probe = await world.call("probe")
+        assert await probe.receive() == ["alive"]
+        assert await status.ended()
+        assert await probe.ended()
+        world.doors.ok(UID)
+        assert await gate.receive() == ["ok"]
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "first", "said"),
+    [
+        (lambda peers: setattr(peers, "pod", "other"), HELLO, "another pod"),
+        (lambda peers: setattr(peers, "pod", None), ("status",), "another pod"),
+        (lambda peers: setattr(peers, "inner", 7), HELLO, "process 1"),
+        (lambda peers: None, ("hello", "2", "waiting", "0", "plain"), "protocol 1"),
+        (lambda peers: None, ("hello",), "protocol 1"),
+    ],
+)
+def test_who_may_not_speak_is_refused_with_a_sentence(play, caplog, prepare, first, said):
+    async def scene(world):
+        prepare(world.peers)
+        caller = await world.call(*first)
+        verb, sentence = await caller.receive()
+        assert verb == "refuse"
+        assert said in sentence
+        assert await caller.ended()
+        assert world.listener.told.empty()
+        assert said in caplog.text
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xff\xff\xff\xff",
+        struct.pack(">I", 257),
+        struct.pack(">I", 2) + b"\xff\xfe",
+        encode(""),
+        encode("go", "1"),
+        encode("hello", "1", "waiting", "0"),
+        encode("hello", "1", "asleep", "0", "plain"),
+        encode("hello", "1", "waiting", "-1", "plain"),
+        encode("hello", "1", "waiting", "٣", "plain"),
+        encode("hello", "1", "waiting", "9" * 30, "plain"),
+        encode("hello", "1", "waiting", "0", "odd"),
+        encode("status", "x"),
+        encode("term", "15"),
+        encode(*HELLO) + encode("term"),
+        encode(*HELLO) + encode("term", "x"),
+        encode(*HELLO) + encode("status"),
+    ],
+)
+def test_what_is_not_the_protocol_closes_the_connection_with_a_log_line(play, caplog, data):
+    async def scene(world):
+        caller = await world.call()
+        caller.writer.write(data)
+        assert await caller.ended()
+        assert "dropped" in caplog.text
+        probe = await world.call("probe")
+        assert await probe.receive() == ["alive"]
+
+    play(scene)
+
+
+def test_a_caller_that_is_gone_by_now_is_dropped(play, caplog):
+    async def scene(world):
+        world.peers.gone = True
+        caller = await world.call(*HELLO)
+        assert await caller.ended()
+        assert "gone" in caplog.text
+
+    play(scene)
+
+
+def test_a_seat_takes_only_so_many_callers(play):
+    async def scene(world):
+        for _ in range(64):
+            await world.call()
+        assert await (await world.call()).ended()
+
+    play(scene)
+
+
+def test_a_gate_that_does_not_read_is_dropped(play, caplog):
+    async def scene(world):
+        await world.call(*HELLO)
+        await world.told()
+        for _ in range(4):
+            world.doors.go(UID, 1, ["x" * (FRAME_LIMIT - 100)])
+        assert await world.told() == ("lost", UID)
+        assert "does not read" in caplog.text
+
+    play(scene)
+
+
+def test_sending_to_nobody_does_nothing(play):
+    async def scene(world):
+        world.doors.ok(UID)
+        await world.doors.open(UID)
+        world.doors.go(UID, 1, [])
+
+    play(scene)
+
+
+def test_any_user_may_connect_and_the_folder_goes_with_the_seat(play):
+    async def scene(world):
+        folder = await world.doors.open(UID)
+        assert await world.doors.open(UID) == folder
+        assert stat.S_IMODE((folder / "seat.sock").stat().st_mode) == 0o666
+        caller = await world.call(*HELLO)
+        await world.told()
+        await world.doors.close(UID)
+        assert await caller.ended()
+        assert not folder.exists()
+        await world.doors.close(UID)
+
+    play(scene)
+
+
+def test_a_socket_that_an_earlier_agent_left_is_replaced(play, run_dir):
+    async def scene(world):
+        folder = run_dir / "seats" / UID
+        folder.mkdir(parents=True)
+        (folder / "seat.sock").touch()
+        caller = await world.call("probe")
+        assert await caller.receive() == ["alive"]
+
+    play(scene)
+
+
+def test_a_path_that_no_socket_may_have_is_a_wrong_setting(tmp_path):
+    async def scene():
+        world = World(tmp_path / ("x" * 100))
+        with pytest.raises(ConfigError, match=r"run_dir: .*107 bytes"):
+            await world.doors.open(UID)
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("uid", ["", "..", "a/b", "A", "x" * 64])
+def test_a_uid_that_is_a_path_is_refused(play, uid):
+    async def scene(world):
+        with pytest.raises(RefusedError, match="no pod UID"):
+            await world.doors.open(uid)
+
+    play(scene)
+
+
+@given(st.lists(st.lists(field, min_size=1), max_size=8), st.data())
+def test_frames_survive_any_cutting(frames, data):
+    stream = b"".join(encode(*fields) for fields in frames)
+    reader, found = FrameReader(), []
+    while stream:
+        size = data.draw(st.integers(1, len(stream)))
+        found += reader.feed(stream[:size])
+        stream = stream[size:]
+    assert found == [tuple(fields) for fields in frames]
+
+
+@given(st.lists(st.binary(max_size=64), max_size=8))
+def test_any_bytes_give_frames_or_a_protocol_error(pieces):
+    reader = FrameReader(1024)
+    try:
+        for piece in pieces:
+            for fields in reader.feed(piece):
+                assert fields
+                assert all(isinstance(text, str) for text in fields)
+    except ProtocolError:
+        pass
+
+
+@pytest.mark.parametrize("fields", [("a\0b",), ("x" * (FRAME_LIMIT + 1),)])
+def test_what_no_peer_could_read_is_not_encoded(fields):
+    with pytest.raises(RefusedError):
+        encode(*fields)
+
+
+frame = st.one_of(
+    st.binary(max_size=40),
+    st.lists(
+        st.one_of(
+            st.sampled_from(
+                ["hello", "term", "exit", "status", "probe", "1", "waiting", "0", "plain"]
+            ),
+            field,
+        ),
+        min_size=1,
+        max_size=6,
+    ).map(lambda fields: encode(*fields)),
+)
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.lists(frame, max_size=6))
+def test_no_caller_ever_breaks_the_door(play, frames):
+    async def scene(world):
+        stranger = await world.call()
+        stranger.writer.write(b"".join(frames))
+        await world.call(*HELLO)
+        while (await world.told())[0] != "hello":
+            pass
+        probe = await world.call("probe")
+        assert await probe.receive() == ["alive"]
+
+    play(scene)
