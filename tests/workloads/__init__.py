@@ -1,0 +1,1 @@
+"""Programs that hold GPU memory. They know nothing of Kybernate, nor of the simulated driver."""
