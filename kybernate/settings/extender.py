@@ -29,7 +29,9 @@ class ExtenderSettings(BaseModel):
         "best-fit", description="how groups are chosen: best-fit, bin-pack or spread"
     )
     reserve_bytes: int = Field(
-        0, ge=0, description="what no seat may use of each GPU; set it as for the agents (bytes)"
+        512 << 20,
+        ge=0,
+        description="what no seat may use of each GPU; the same as for the agents (bytes)",
     )
     reservation_s: float = Field(
         120.0,
