@@ -168,6 +168,8 @@ class Lifecycle:
 
     def activate(self, seat: Seat) -> None:
         """It is ACTIVE: grant it to the proxies, and have a helper ready for its park."""
+        # Whoever uses the GPU at the next park is asked anew: workers come and go.
+        seat.cuda, seat.held = (), {}
         self._refresh_idle(seat)
         self._set_address(seat)
         if seat.ending:

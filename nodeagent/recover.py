@@ -117,8 +117,11 @@ async def _keep_parked(loop: Loop, seat: Seat) -> None:
 
 
 async def _finish_park(loop: Loop, seat: Seat) -> None:
-    """Forward if all of it is checkpointed already, else back."""
-    if not await _is_checkpointed(loop, seat):
+    """Forward if all of it is checkpointed already, else back.
+
+    Its processes are journalled before the first is locked: without them nothing was begun.
+    """
+    if not seat.cuda or not await _is_checkpointed(loop, seat):
         await loop.steps.finish_wake(seat)
         loop.node.move(seat, SeatEvent.PARK_REVERTED, "the agent was restarted while parking it")
         loop.life.activate(seat)

@@ -490,8 +490,8 @@ class FakeImages:
             raise NotFoundError(f"image {image} is not on this node") from None
 
 
-class Crash(SystemExit):
-    """The agent was killed here. Ends the event loop, whatever task it is raised in."""
+class Crash(BaseException):
+    """The agent was killed here; the event loop is stopped."""
 
 
 class FakeJournal:
@@ -528,7 +528,8 @@ class FakeJournal:
         if not crashes or machine.crash_after:
             write()
         if crashes:
-            raise Crash(1)
+            asyncio.get_running_loop().stop()
+            raise Crash
 
 
 def _done() -> Awaitable[None]:
