@@ -130,8 +130,7 @@ def test_a_process_that_is_gone_listens_nowhere(sleeper):
         (f"6:freezer:/kyb-n1/kubepods/besteffort/pod{UID}/{CONTAINER}/kyb", UID, CONTAINER),
         (f"0::/kubepods/pod{UID}", UID, None),
         (
-            f"0::/kubepods.slice/kubepods-pod{UID.replace('-', '_')}.slice/"
-            + f"cri-containerd-{CONTAINER}.scope",
+            f"0::/a.slice/k-pod{UID.replace('-', '_')}.slice/cri-containerd-{CONTAINER}.scope",
             UID,
             CONTAINER,
         ),
