@@ -152,7 +152,7 @@ _verb("stop", "Stop a process until `start`.", lambda cluster, name: cluster.pro
 _verb("restart", "Stop and start a process.", lambda cluster, name: cluster.process(name).restart())
 _verb(
     "kill",
-    "SIGKILL a process; the supervisor restarts it.",
+    "SIGKILL a process; the supervisor starts it anew.",
     lambda cluster, name: cluster.process(name).signal(signal.SIGKILL),
 )
 

@@ -68,14 +68,6 @@ def make_cgroup(state: State, name: str) -> None:
         (root / name).mkdir(exist_ok=True)
 
 
-def make_folder(state: State, path: Path) -> None:
-    """A folder that nodes mount over; only written down if it isn't there already."""
-    for folder in (*reversed(path.parents), path):
-        if not folder.exists():
-            state.will_make(kinds.FOLDER, str(folder))
-            folder.mkdir()
-
-
 def hierarchies() -> list[Path]:
     """The mounted cgroup hierarchies: one with version 2, one per controller with version 1."""
     if (CGROUPS / "cgroup.controllers").exists():
@@ -100,6 +92,8 @@ def undo(state: State) -> list[str]:
     left = []
     for kind, value in reversed(state.made):
         try:
+            if kind not in _UNDO:
+                raise KybernateError("made by another version of the harness; remove it by hand")
             _UNDO[kind](value)
         except (OSError, KybernateError) as error:
             left.append(f"{kind} {value}: {error}")
@@ -134,11 +128,6 @@ def _remove_cgroup(value: str, limit: float = 10.0) -> None:
                     time.sleep(0.02)
 
 
-def _remove_folder(value: str) -> None:
-    with suppress(OSError):  # not empty: somebody else uses it now
-        Path(value).rmdir()
-
-
 def _restore_forward(value: str) -> None:
     _FORWARD.write_text(f"{value}\n")
 
@@ -153,6 +142,5 @@ _UNDO = {
     kinds.MOUNT: _unmount,
     kinds.BRIDGE: _remove_bridge,
     kinds.CGROUP: _remove_cgroup,
-    kinds.FOLDER: _remove_folder,
     kinds.IP_FORWARD: _restore_forward,
 }

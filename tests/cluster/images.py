@@ -27,7 +27,12 @@ if TYPE_CHECKING:
 HERE = Path(__file__).resolve().parent
 WORKLOADS = REPOSITORY / "tests" / "workloads"
 BUSYBOX = debs.DebSet("busybox", "bookworm", (("busybox-static", "1:1.35.0-4+deb12u1+b1"),))
-PYTHON = debs.DebSet("python", "bookworm", (("python3", "3.11.2-1+b1"),), closure=True)
+PYTHON = debs.DebSet(
+    "python",
+    "bookworm",
+    (("python3", "3.11.2-1+b1"), ("libstdc++6", "12.2.0-14+deb12u1")),
+    closure=True,
+)
 PIP_LIMIT = 600.0
 """Seconds that fetching an image's wheels may take."""
 
@@ -102,7 +107,7 @@ def toy(progress: Progress) -> Image:
 
     config = ImageConfig(
         entrypoint=("/usr/bin/python3",),
-        command=("-m", "tests.workloads.toymodel"),
+        command=("-m", "tests.workloads.toy_server"),
         env=(
             "PATH=/usr/local/bin:/usr/bin:/bin",
             "PYTHONPATH=/app:/usr/local/lib/wheels",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,9 @@ from kybernate.errors import ConfigError
 REPOSITORY = Path(__file__).resolve().parents[2]
 SOCKET_PATH_LIMIT = 107
 """A unix socket's path may have at most this many bytes."""
+
+COVERED = (Path("/run"), Path("/var/lib"), Path("/var/log"))
+"""Folders of the host that a node sees, but changes only for itself."""
 
 _LONGEST_SOCKET = "nodename/kubelet/pod-resources/kubelet.sock"
 
@@ -42,6 +46,12 @@ class Layout:
 
     def __post_init__(self) -> None:
         longest = len(str(self.work)) + 1 + len(_LONGEST_SOCKET)
+        if any(self.work.is_relative_to(folder) for folder in COVERED):
+            raise ConfigError(
+                "KYB_WORK", f"{self.work} lies in a folder that nodes cover; use /var/tmp/…"
+            )
+        if not re.fullmatch(r"[-+./\w]*", str(self.work), re.ASCII):
+            raise ConfigError("KYB_WORK", f"{self.work} must have no blanks or special characters")
         if not self.work.is_absolute():
             raise ConfigError("KYB_WORK", f"{self.work} must be an absolute path")
         if longest > SOCKET_PATH_LIMIT:
@@ -134,6 +144,11 @@ class NodeLayout:
             self.simgpu: Path("/run/simgpu"),
             self.dev: Path("/dev"),
         }
+
+    def cover(self, folder: Path) -> tuple[Path, Path]:
+        """The upper and work folders of the node's overlay over a folder of the host."""
+        base = self.ram / "cover" / folder.name
+        return base / "upper", base / "work"
 
     @property
     def simgpu(self) -> Path:

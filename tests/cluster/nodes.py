@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from . import configs, host
 from .control import log_tail, wait_until
+from .layout import COVERED
 from .supervisor import ProcessSpec
 
 if TYPE_CHECKING:
@@ -42,9 +43,8 @@ class NodeBuilder:
     def prepare(self, name: str) -> None:
         """Folders, configuration, network and cgroup of a node; starts no process."""
         node = self.layout.node(name)
-        for source, target in node.binds().items():
+        for source in node.binds():
             source.mkdir(parents=True, exist_ok=True)
-            host.make_folder(self.state, target)
         (node.root / "cni").mkdir(exist_ok=True)
         (node.root / "cni" / "10-bridge.conflist").write_text(configs.cni(self.spec, node))
         config = configs.containerd(node, self.tools.cni, self.tools.runc)
@@ -132,16 +132,26 @@ class NodeBuilder:
 
 
 def holder_script(node: NodeLayout, pause: Path, *, paper: bool) -> str:
-    """The shell script that makes a node's mounts and then becomes its PID 1."""
+    """The shell script that makes a node's mounts and then becomes its PID 1.
+
+    The folders to mount over must exist. They are made in overlays that only the node sees, so
+    that the host's stay as they are: removing one from the host would unmount it in every node.
+    """
     lines = []
     for name in _KEPT_DEVICES:
         source = Path("/dev", name)
         lines.append(f"if [ -d {source} ]; then mount --rbind {source} {node.dev / name}; fi")
+    for covered in COVERED:
+        upper, work = node.cover(covered)
+        lines.append(f"mkdir -p {upper} {work}")
+        options = f"lowerdir={covered},upperdir={upper},workdir={work}"
+        lines.append(f"mount -t overlay -o {options} kyb {covered}")
     for source, target in node.binds().items():
-        lines.append(f"mount --rbind {shlex.quote(str(source))} {target}")
+        lines.append(f"mkdir -p {target}")
+        lines.append(f"mount --rbind {source} {target}")
     if paper:
-        lines.append(f"mount --bind {shlex.quote(str(node.meminfo))} /proc/meminfo")
-    lines.append(f": > {shlex.quote(str(node.up_file))}")
+        lines.append(f"mount --bind {node.meminfo} /proc/meminfo")
+    lines.append(f": > {node.up_file}")
     lines.append(f"exec {shlex.quote(str(pause))}")
     return "\n".join(lines)
 

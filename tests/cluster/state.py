@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 MOUNT = "mount"
 BRIDGE = "bridge"
 CGROUP = "cgroup"
-FOLDER = "folder"
 IP_FORWARD = "ip_forward"
 
 

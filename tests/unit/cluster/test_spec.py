@@ -71,6 +71,10 @@ def test_a_folder_too_deep_for_unix_sockets_is_refused() -> None:
         Layout(Path("/" + "x" * 90))
     with pytest.raises(ConfigError, match="absolute"):
         Layout(Path("relative"))
+    with pytest.raises(ConfigError, match="cover"):
+        Layout(Path("/run/kyb"))
+    with pytest.raises(ConfigError, match="blanks"):
+        Layout(Path("/tmp/a b"))
 
 
 def test_sockets_of_the_longest_names_fit() -> None:

@@ -16,7 +16,7 @@ from tests.cluster import teardown
 from tests.cluster.control import Supervisor, wait_until
 from tests.cluster.layout import Layout
 from tests.cluster.procs import ProcessId, identify
-from tests.cluster.state import FOLDER, State
+from tests.cluster.state import State
 from tests.cluster.supervisor import ProcessSpec
 
 
@@ -147,15 +147,3 @@ def test_down_leaves_alone_who_only_has_the_same_pid(layout) -> None:
     layout.processes_file.write_text(json.dumps([{"ids": [stranger]}]))
     State(layout.state_file).write()
     assert teardown.down(layout)
-
-
-def test_folders_are_removed_only_if_they_are_empty(layout) -> None:
-    state = State(layout.state_file)
-    empty, used = layout.logs / "empty", layout.logs / "used"
-    for folder in (empty, used):
-        state.will_make(FOLDER, str(folder))
-        folder.mkdir()
-    (used / "file").touch()
-    assert teardown.down(layout)
-    assert not empty.exists()
-    assert used.exists()
