@@ -243,7 +243,9 @@ class Lifecycle:
             return
         metrics.FAILURES.labels(seat.state.value).inc()
         self._node.tell(seat, "Warning", "SeatFailed", f"{why}; the workload is started anew")
-        if seat.state is not SeatState.FAILED:
+        if seat.state is SeatState.PARKED:
+            seat.ending, seat.reason = True, why
+        elif seat.state is not SeatState.FAILED:
             self._node.move(seat, SeatEvent.FAIL, why)
         self._node.leases.revoke(seat.uid)
         self.work(seat, self.kill(seat))

@@ -95,7 +95,8 @@ _TABLE: dict[tuple[SeatState, SeatEvent], SeatState] = {
     (SeatState.FAILED, SeatEvent.DELETE): SeatState.GONE,
     (SeatState.WAITING, SeatEvent.DELETE): SeatState.GONE,
 }
-_TABLE |= {(state, SeatEvent.FAIL): SeatState.FAILED for state in _LIVE}
+# A parked seat holds no GPU memory, so it must not come to occupy any by failing: it just ends.
+_TABLE |= {(s, SeatEvent.FAIL): SeatState.FAILED for s in _LIVE if s is not SeatState.PARKED}
 _TABLE |= {(state, SeatEvent.ENDED): SeatState.WAITING for state in _LIVE}
 _TABLE |= {(state, SeatEvent.DELETE): SeatState.GONE for state in _LIVE}
 
@@ -128,8 +129,8 @@ def render_markdown() -> str:
         "    gone --> [*]",
         "```",
         "",
-        "From every state with a process, `fail` leads to failed and `ended` to waiting;",
-        "from every state, `delete` leads to gone.",
+        "From every state with a process, `ended` leads to waiting, and `fail` to failed unless it",
+        "is parked; from every state, `delete` leads to gone.",
         "",
         "| state | holds GPU memory | meaning |",
         "|---|---|---|",

@@ -260,6 +260,8 @@ class _Decision:
         return resided or idled
 
     def _evict(self, victim: SeatView, seat: SeatView, *, together: bool) -> None:
+        if any(action.uid == victim.uid for action in self._actions):
+            return
         why = f"seat {seat.name} needs its GPUs"
         if victim.state is SeatState.ACTIVE and together:
             self._act(ActionKind.DRAIN, victim, why)

@@ -53,7 +53,31 @@ def test_an_agent_killed_at_any_write_goes_on(rig, proxy, crash_at, after):
     with contextlib.suppress(Crash, RuntimeError):  # the loop was stopped
         run_virtual(first())
     machine.crash_at = None
-    alive = {uid: machine.inits[uid] for uid in machine.inits}
+    go_on(rig, proxy, machine, ends[0] + 1.0)
+
+
+@pytest.mark.parametrize("millisecond", range(0, 60, 2))
+def test_an_agent_killed_between_two_driver_calls_goes_on(rig, proxy, millisecond):
+    machine = Machine({"GPU-0": 80 << 30, "GPU-1": 80 << 30})
+
+    async def first():
+        loop = asyncio.get_running_loop()
+
+        async def at_swap():
+            while machine.journal_writes < 18:  # noqa: ASYNC110 - the journal has no event
+                await asyncio.sleep(0.0005)
+            loop.call_later(millisecond / 1000, loop.stop)
+
+        await asyncio.gather(life(rig, proxy, machine), at_swap())
+
+    with contextlib.suppress(RuntimeError):  # the loop was stopped
+        run_virtual(first())
+    go_on(rig, proxy, machine, 2000.0)
+
+
+def go_on(rig, proxy, machine, start):
+    """The agent comes back: every seat answers, nothing was started anew or left locked."""
+    alive = dict(machine.inits)
 
     async def second():
         r = rig(machine, min_residency_s=0.1, idle_after_s=0.1, lease_break_s=1.0)
@@ -74,7 +98,7 @@ def test_an_agent_killed_at_any_write_goes_on(rig, proxy, crash_at, after):
         assert not locked
         r.check()
 
-    run_virtual(second(), start=ends[0] + 1.0)
+    run_virtual(second(), start=start)
 
 
 @pytest.mark.parametrize("cut", [SeatState.PARKING, SeatState.WAKING])
