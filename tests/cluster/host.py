@@ -6,6 +6,7 @@ after a crash in the middle.
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import subprocess
 import time
@@ -13,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kybernate.errors import KybernateError
+from kybernate.errors import ConfigError, KybernateError
 
 from . import state as kinds
 
@@ -50,7 +51,15 @@ def mount_tmpfs(state: State, path: Path) -> None:
 
 
 def make_bridge(state: State, name: str, address: str) -> None:
-    """A bridge that carries the node's address, so that the node's traffic stays on the host."""
+    """A bridge that carries the node's address, so that the node's traffic stays on the host.
+
+    Raises ConfigError if a network of this host overlaps with the node's.
+    """
+    taken = overlapping(run("ip", "-o", "-4", "address", "show"), address)
+    if taken:
+        raise ConfigError(
+            "subnet", f"{address} overlaps with {taken} of this host; choose another /16"
+        )
     forward = _FORWARD.read_text().strip()
     if forward == "0":
         state.will_make(kinds.IP_FORWARD, forward)
@@ -59,6 +68,18 @@ def make_bridge(state: State, name: str, address: str) -> None:
     run("ip", "address", "add", address, "dev", name)
     run("ip", "link", "set", name, "up")
     _FORWARD.write_text("1\n")
+
+
+def overlapping(addresses: str, wanted: str) -> str | None:
+    """The first of the host's networks that overlaps; `addresses` is `ip -o -4 address show`."""
+    network = ipaddress.IPv4Interface(wanted).network
+    for line in addresses.splitlines():
+        words = line.split()
+        if "inet" in words:
+            other = ipaddress.IPv4Interface(words[words.index("inet") + 1]).network
+            if network.overlaps(other):
+                return f"{other} on {words[1]}"
+    return None
 
 
 def make_cgroup(state: State, name: str) -> None:
@@ -91,9 +112,10 @@ def undo(state: State) -> list[str]:
     """Undoes all that the record names, the last made first. Returns what couldn't be undone."""
     left = []
     for kind, value in reversed(state.made):
+        if kind not in _UNDO:
+            left.append(f"{kind} {value}: made by another version of the harness; remove it")
+            continue
         try:
-            if kind not in _UNDO:
-                raise KybernateError("made by another version of the harness; remove it by hand")
             _UNDO[kind](value)
         except (OSError, KybernateError) as error:
             left.append(f"{kind} {value}: {error}")
