@@ -41,6 +41,8 @@ def plain(value: Any) -> Any:
         return [plain(item) for item in value]
     if isinstance(value, driver.CUuuid):
         return bytes(value.bytes).hex()
+    if isinstance(value, ctypes._Pointer):
+        return ctypes.cast(value, ctypes.c_void_p).value
     return int(value) if hasattr(value, "__int__") else structure(value)
 
 
@@ -99,6 +101,17 @@ def nvml(name: str, *arguments: Any) -> Any:
         for value in arguments
     ]
     return getattr(pynvml, name)(*resolved)
+
+
+def by_name(function: str, name: str) -> int:
+    """The handle that pynvml finds by a UUID or a bus ID."""
+    handle = getattr(pynvml, function)(name.encode())
+    return int(ctypes.cast(handle, ctypes.c_void_p).value or 0)
+
+
+def memory_v2(gpu: int) -> Any:
+    handle = pynvml.nvmlDeviceGetHandleByIndex(gpu)
+    return pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2)
 
 
 def field(number: int) -> int:
