@@ -13,12 +13,14 @@ import click
 from kybernate.errors import KybernateError
 
 from . import binaries, prefix, preflight
-from .cluster import Cluster, layout_of, take_down
+from .cluster import Cluster, take_down
 from .images import build
+from .layout import Layout, work_root
 from .spec import ALL_SERVICES, ClusterSpec, GpuSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 _STARTED = time.monotonic()
 
@@ -90,10 +92,17 @@ def how_to_talk(cluster: Cluster) -> str:
 
 
 @main.command()
-def down() -> None:
+@click.option("--name", help="Only this cluster; without it, every cluster below $KYB_WORK.")
+def down(name: str | None) -> None:
     """End every process and remove every mount, namespace, bridge and cgroup."""
-    gone = take_down(layout_of(ClusterSpec()))
-    _say("everything is down" if gone else "nothing was up")
+    folders = [folder for folder in sorted(clusters()) if name in {None, folder.name}]
+    gone = [folder.name for folder in folders if take_down(Layout(folder))]
+    _say(f"down: {', '.join(gone)}" if gone else "nothing was up")
+
+
+def clusters() -> list[Path]:
+    """The folders of clusters that run, or of which something is left."""
+    return [file.parent for file in work_root().glob("*/cluster.json")]
 
 
 @main.command()
