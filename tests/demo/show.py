@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import time
@@ -104,11 +105,13 @@ class Show:
     ) -> None:
         path, picture_at = picture
         async with aiohttp.ClientSession(self._cluster.proxy_url) as session:
-            self._wakes.look(await _seats(session))
+            rows = await _seats(session)
             started = time.monotonic()
             traffic = asyncio.create_task(player.play())
             for look in itertools.count(1):
-                rows = await _seats(session)
+                # A proxy that restarts is missed for a moment; its clients' answers tell of it.
+                with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+                    rows = await _seats(session)
                 self._wakes.look(rows)
                 snapshot = self._snapshot(player, rows, time.monotonic() - started)
                 screen.show(snapshot)
