@@ -297,6 +297,8 @@ static void fork_tree(char **args, const sigset_t *mask)
 {
 	int gate[2];
 
+	/* The child is born with the name by which the agent finds it, before hello is sent. */
+	prctl(PR_SET_NAME, "kyb-gate");
 	if (pipe(gate) < 0 || (self.tree = fork()) < 0) {
 		complain("cannot start: %s", strerror(errno));
 		_exit(EXIT_CANNOT_RUN);
@@ -307,6 +309,7 @@ static void fork_tree(char **args, const sigset_t *mask)
 	}
 	close(gate[0]);
 	self.gate = gate[1];
+	enter(WAITING);
 }
 
 noreturn void init_run(bool image, char **args)
@@ -322,7 +325,6 @@ noreturn void init_run(bool image, char **args)
 	signal(SIGCHLD, SIG_DFL); /* inherited as ignored, it would reap in our place */
 	sigfillset(&all);
 	sigprocmask(SIG_SETMASK, &all, &mask);
-	enter(WAITING);
 	fork_tree(args, &mask); /* before anything else is open: the tree must inherit none of it */
 	signals = signalfd(-1, &all, SFD_CLOEXEC | SFD_NONBLOCK);
 	if (signals < 0) {

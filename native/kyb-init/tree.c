@@ -113,7 +113,6 @@ noreturn void tree_run(int gate, char **args, const sigset_t *mask)
 	struct frame grant;
 	char *generation;
 
-	prctl(PR_SET_NAME, "kyb-gate");
 	setsid();
 	/* Daemons that lose their parent must stay below this process, or a dump would miss them. */
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
