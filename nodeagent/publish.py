@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kybernate import keys
 from kybernate.errors import (
     ConflictError,
+    DeadlineError,
     KybernateError,
     NotFoundError,
     RefusedError,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from kybernate.ports import KubeApi
     from kybernate.types import PodRef, PodUid, SeatName
-    from nodeagent.node import Node
+    from nodeagent.node import Blocking, Node
     from nodeagent.pods import PodFacts
     from nodeagent.seat import Seat
 
@@ -37,6 +38,7 @@ log = logging.getLogger(__name__)
 _RETRY = 1.0
 _LOOK_AGAIN = 2.0
 _CALL_TIMEOUT = 5.0
+_CALL_DEADLINE = 15.0
 _QUEUE_LIMIT = 10_000
 _ACTION_LIMIT = 1024
 _WAKEABLE = (
@@ -51,8 +53,9 @@ _WAKEABLE = (
 class Writes:
     """A queue of calls to the API server by key, the newest of each key; one at a time."""
 
-    def __init__(self, api: Callable[[], Awaitable[KubeApi]]) -> None:
+    def __init__(self, api: Callable[[], Awaitable[KubeApi]], blocking: Blocking) -> None:
         self._api = api
+        self._blocking = blocking
         self._waiting: dict[str, Callable[[KubeApi], object]] = {}
         self._some = asyncio.Event()
 
@@ -80,8 +83,8 @@ class Writes:
 
     async def _make(self, api: KubeApi, key: str, call: Callable[[KubeApi], object]) -> None:
         try:
-            await asyncio.to_thread(call, api)
-        except RetryableError as error:
+            await self._blocking(lambda: call(api), _CALL_DEADLINE)
+        except (RetryableError, DeadlineError) as error:
             log.info("%s: %s; trying again", key, error)
             self._waiting.setdefault(key, call)
             await asyncio.sleep(_RETRY)
@@ -98,7 +101,7 @@ class Publisher:
         self._node = node
         self._api = api
         self._address = address
-        self._writes = Writes(api)
+        self._writes = Writes(api, node.world.blocking)
         self._wakeable: dict[PodUid, bool] = {}
         self._changed = asyncio.Event()
         self._events = 0
@@ -198,7 +201,9 @@ class Publisher:
 
     async def _write_node(self, api: KubeApi, status: dict[str, Any]) -> bool:
         try:
-            await asyncio.to_thread(self._patch_node, api, status)
+            await self._node.world.blocking(
+                lambda: self._patch_node(api, status), 3 * _CALL_TIMEOUT
+            )
         except KybernateError as error:
             log.warning("GPUNode %s is not written: %s", self._node.settings.node, error)
             return False
@@ -274,8 +279,10 @@ class PodReader:
         api: Callable[[], Awaitable[KubeApi]],
         parse: Callable[[Any], PodFacts | None],
         publisher: Publisher,
+        blocking: Blocking,
     ) -> None:
         self._api = api
+        self._blocking = blocking
         self._parse = parse
         self._publisher = publisher
 
@@ -284,8 +291,8 @@ class PodReader:
         path = f"/api/v1/namespaces/{namespace}/pods/{name}"
         try:
             api = await asyncio.wait_for(asyncio.shield(_task(self._api())), _CALL_TIMEOUT)
-            pod = await asyncio.to_thread(lambda: api.get(path, timeout=_CALL_TIMEOUT))
-        except TimeoutError as error:
+            pod = await self._blocking(lambda: api.get(path, timeout=_CALL_TIMEOUT), _CALL_DEADLINE)
+        except (TimeoutError, DeadlineError) as error:
             raise RetryableError("the API server has not been reached yet") from error
         except RefusedError as error:
             raise RetryableError(f"the API server does not let the agent read pods: {error}") from (

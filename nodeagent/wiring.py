@@ -90,7 +90,9 @@ class Agent:
     def _preparer(self, cache: PodCache, publisher: Publisher) -> Preparer:
         settings = self._settings
         kyb_init = install_kyb_init(settings.kyb_init, settings.state_dir / "bin")
-        return Preparer(self.loop, cache, PodReader(self._get_api, read_pod, publisher), kyb_init)
+        return Preparer(
+            self.loop, cache, PodReader(self._get_api, read_pod, publisher, blocking), kyb_init
+        )
 
     def _begin(self, *what: Awaitable[None]) -> None:
         for one in what:

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator, Mapping
     from pathlib import Path
 
-_REWRITE_AT = 4096
-"""Lines after which the file is rewritten, if that at least halves it."""
-
 
 class FileJournal:
     """Implements `ports.Journal` on one file.
@@ -31,8 +28,10 @@ class FileJournal:
     another epoch are dropped by `load`.
     """
 
-    def __init__(self, path: Path, epoch: str) -> None:
+    def __init__(self, path: Path, epoch: str, rewrite_at: int = 4096) -> None:
+        """At `rewrite_at` lines the file is rewritten, if that at least halves it."""
         self._path = path
+        self._rewrite_at = rewrite_at
         self._epoch = epoch
         self._records: dict[str, Mapping[str, object]] = {}
         self._lines = 0
@@ -80,7 +79,7 @@ class FileJournal:
             self._records[key] = record
         _write_all(self._fd, line)
         self._lines += 1
-        if self._lines >= _REWRITE_AT and self._lines > 2 * len(self._records):
+        if self._lines >= self._rewrite_at and self._lines > 2 * len(self._records):
             self._rewrite()
         elif synced:
             os.fdatasync(self._fd)

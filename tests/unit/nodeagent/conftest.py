@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kybernate.core.swap import violations
+from kybernate.errors import ConfigError, NotFoundError, RetryableError
+from kybernate.ports import Holder
 from kybernate.settings.agent import AgentSettings
 from kybernate.testing import machine as fakes
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, PodRef, PodUid, SeatName, SeatState
 from nodeagent.leases import Demand, Leases
 from nodeagent.loop import Loop
 from nodeagent.node import Inventory, Node, World
+from nodeagent.pods import PodCache, PodFacts, read_pod
+from nodeagent.prepare import Preparer
 from nodeagent.recover import recover
 from nodeagent.seat import Seat, SeatIdentity
 
@@ -208,3 +214,68 @@ def proxy() -> type[Proxy]:
 @pytest.fixture
 def groups() -> dict[str, Group]:
     return {"G0": G0, "G1": G1, "G01": G01}
+
+
+class FakePods:
+    """The API server's pods. Implements `prepare.Pods` and feeds the cache like the watch."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+        self.cache = PodCache(rig.loop.pod_changed, rig.loop.pod_gone)
+        self.pods: dict[tuple[str, str], dict[str, Any]] = {}
+        self.marked: dict[str, str] = {}
+        self.down = False
+
+    def create(self, name: str, token: str, group: str | None = None, **more: Any) -> None:
+        notes = {"kyb.ai/assigned-at": more.get("at", "2026-11-21T10:00:00Z")}
+        if group:
+            notes["kyb.ai/group"] = group
+        if "vram" in more:
+            notes["kyb.ai/vram"] = more["vram"]
+        resource = more.get("resource", RESOURCE)
+        pod = {
+            "metadata": {
+                "namespace": "default",
+                "name": name,
+                "uid": f"uid-{name}",
+                "annotations": notes,
+            },
+            "spec": {
+                "containers": [
+                    {
+                        "name": "main",
+                        "image": "img",
+                        "ports": [{"containerPort": 8000}],
+                        "resources": {"limits": {resource: "1"} if resource else {}},
+                    }
+                ]
+            },
+            "status": {"podIP": "10.0.0.9"},
+        }
+        self.pods["default", name] = pod
+        self.rig.machine.holders[token] = Holder("default", name, "main")
+        with contextlib.suppress(ConfigError):
+            self.cache.event("ADDED", pod)
+
+    def delete(self, name: str) -> None:
+        self.cache.event("DELETED", self.pods.pop(("default", name)))
+
+    async def read(self, namespace: str, name: str) -> PodFacts | None:
+        if self.down:
+            raise RetryableError("the API server does not answer")
+        if (namespace, name) not in self.pods:
+            raise NotFoundError(f"no pod {namespace}/{name}")
+        return read_pod(self.pods[namespace, name])
+
+    def mark_seat(self, facts: PodFacts, seat: SeatName) -> None:
+        self.marked[facts.ref.uid] = seat
+
+
+@pytest.fixture
+def prepared() -> Any:
+    def make(rig: type[Rig]) -> tuple[Rig, Preparer, FakePods]:
+        r = rig()
+        pods = FakePods(r)
+        return r, Preparer(r.loop, pods.cache, pods, Path("/x/kyb-init-1")), pods
+
+    return make

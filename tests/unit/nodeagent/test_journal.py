@@ -1,0 +1,104 @@
+"""The journal on a real file, cut off at every byte."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import pytest
+
+from kybernate.adapters.journal import FileJournal
+
+
+def write(path, *steps, epoch="boot-1", rewrite_at=4096):
+    async def main():
+        journal = FileJournal(path, epoch, rewrite_at)
+        journal.load()
+        for key, value in steps:
+            if value is None:
+                await journal.delete(key)
+            else:
+                await journal.put(key, {"n": value}, synced=True)
+        journal.close()
+
+    asyncio.run(main())
+
+
+def read(path, epoch="boot-1"):
+    journal = FileJournal(path, epoch)
+    records = {key: record["n"] for key, record in journal.load().items()}
+    journal.close()
+    return records
+
+
+def test_the_last_record_of_each_key_counts(tmp_path):
+    write(tmp_path / "j", ("a", 1), ("b", 1), ("a", 2), ("b", None), ("c", 3))
+    assert read(tmp_path / "j") == {"a": 2, "c": 3}
+
+
+def test_another_boot_begins_anew(tmp_path):
+    write(tmp_path / "j", ("a", 1))
+    assert read(tmp_path / "j", "boot-2") == {}
+    assert read(tmp_path / "j", "boot-1") == {}
+
+
+def test_cut_off_anywhere_it_holds_what_was_whole(tmp_path):
+    steps = [("a", 1), ("b", 2), ("a", 3), ("b", None), ("c", 4)]
+    write(tmp_path / "j", *steps)
+    data = (tmp_path / "j").read_bytes()
+    whole = [{}]
+    for key, value in steps:
+        after = {**whole[-1], key: value}
+        whole.append({k: v for k, v in after.items() if v is not None})
+    for length in range(len(data) + 1):
+        (tmp_path / "cut").write_bytes(data[:length])
+        lines = max(0, data[:length].count(b"\n") - 1)
+        assert read(tmp_path / "cut") == whole[lines]
+
+
+def test_a_flipped_bit_ends_it(tmp_path):
+    write(tmp_path / "j", ("a", 1), ("b", 2))
+    data = bytearray((tmp_path / "j").read_bytes())
+    data[-3] ^= 1
+    (tmp_path / "j").write_bytes(bytes(data))
+    assert read(tmp_path / "j") == {"a": 1}
+
+
+def test_after_a_cut_it_goes_on(tmp_path):
+    write(tmp_path / "j", ("a", 1))
+    with (tmp_path / "j").open("ab") as file:
+        file.write(b"0bad")
+    write(tmp_path / "j", ("b", 2))
+    assert read(tmp_path / "j") == {"a": 1, "b": 2}
+
+
+def test_it_does_not_grow_for_ever(tmp_path):
+    write(tmp_path / "j", *[("a", n) for n in range(200)], rewrite_at=20)
+    assert (tmp_path / "j").read_bytes().count(b"\n") < 25
+    assert read(tmp_path / "j") == {"a": 199}
+
+
+def test_an_answer_that_nobody_awaits_is_written_in_its_turn(tmp_path):
+    async def main():
+        journal = FileJournal(tmp_path / "j", "boot-1")
+        journal.load()
+        first = journal.put("a", {"n": 1}, synced=False)
+        await journal.put("a", {"n": 2}, synced=True)
+        await first
+        journal.close()
+
+    asyncio.run(main())
+    assert read(tmp_path / "j") == {"a": 2}
+
+
+def test_a_disk_that_refuses_is_reported(tmp_path):
+    async def main():
+        journal = FileJournal(tmp_path / "j", "boot-1")
+        journal.load()
+        os.close(journal._fd)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            await journal.put("a", {"n": 1}, synced=True)
+        journal._fd = -1
+        journal.close()
+
+    asyncio.run(main())

@@ -1,0 +1,188 @@
+"""From a device ID to the pod that holds it: exact, late, idempotent, and clear when it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kybernate.errors import RefusedError, RetryableError
+from kybernate.testing.clock import run_virtual
+
+TOKEN = "G1-seat-3"
+RESOURCE = "kyb.ai/gpu-1x-seat"
+
+
+def test_the_annotation_decides_not_the_id(rig, prepared):
+    async def main():
+        r, preparer, pods = prepared(rig)
+        r.begin()
+        pods.create("a", group="G0", token=TOKEN)
+        seat = await preparer.prepare(RESOURCE, [TOKEN])
+        assert seat.identity.name == "G0-seat-1"
+        spec = r.machine.specs[TOKEN]
+        assert [gpu.uuid for gpu in spec.gpus] == ["GPU-0"]
+        assert spec.env == {
+            "KYB_GPU_GROUP": "G0",
+            "KYB_GPU_SEAT": "G0-seat-1",
+            "KYB_GPU_INDICES": "0",
+            "CUDA_VISIBLE_DEVICES": "GPU-0",
+            "NVIDIA_VISIBLE_DEVICES": "GPU-0",
+        }
+        assert spec.mounts == {"/run/kyb": "/run/kyb/seats/uid-a", "/kyb/kyb-init": "/x/kyb-init-1"}
+        assert pods.marked == {"uid-a": "G0-seat-1"}
+
+    run_virtual(main())
+
+
+def test_twice_is_once(rig, prepared):
+    async def main():
+        r, preparer, pods = prepared(rig)
+        r.begin()
+        pods.create("a", group="G0", token=TOKEN)
+        one = await preparer.prepare(RESOURCE, [TOKEN])
+        two = await preparer.prepare(RESOURCE, [TOKEN])
+        assert one is two
+        assert len(r.node.seats) == 1
+
+    run_virtual(main())
+
+
+def test_two_pods_with_crossed_ids_each_get_their_own_group(rig, prepared):
+    async def main():
+        r, preparer, pods = prepared(rig)
+        r.begin()
+        pods.create("a", group="G0", token="G1-seat-1")
+        pods.create("b", group="G1", token="G0-seat-1")
+        await asyncio.gather(
+            preparer.prepare(RESOURCE, ["G0-seat-1"]), preparer.prepare(RESOURCE, ["G1-seat-1"])
+        )
+        given = {token: spec.gpus[0].uuid for token, spec in r.machine.specs.items()}
+        assert given == {"G1-seat-1": "GPU-0", "G0-seat-1": "GPU-1"}
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(
+    ("pod", "words"),
+    [
+        ({"group": None}, "never passed the extender"),
+        ({"group": "G9"}, "does not exist on this node; groups here: G0, G1, G01"),
+        ({"group": "G01"}, "has seats of kyb.ai/gpu-2x-seat"),
+        ({"group": "G0", "vram": "plenty"}, "kyb.ai/vram"),
+        ({"group": "G0", "resource": None}, "does not ask for"),
+    ],
+)
+def test_what_will_never_be_right_is_refused(rig, prepared, pod, words):
+    async def main():
+        r, preparer, pods = prepared(rig)
+        r.begin()
+        pods.create("a", token=TOKEN, **pod)
+        with pytest.raises(RefusedError, match=words):
+            await preparer.prepare(RESOURCE, [TOKEN])
+        assert r.machine.specs == {}
+
+    run_virtual(main())
+
+
+def test_a_full_group_is_refused_naming_who_holds_it(rig, prepared):
+    async def main():
+        r, preparer, pods = prepared(rig)
+        r.begin()
+        for i in range(5):
+            pods.create(f"p{i}", group="G0", token=f"t{i}")
+        for i in range(4):
+            await preparer.prepare(RESOURCE, [f"t{i}"])
+        with pytest.raises(RefusedError, match=r"all 4 seats of group G0 are held, by default/p0"):
+            await preparer.prepare(RESOURCE, ["t4"])
+        r.node.seats["uid-p1"].ending = True
+        with pytest.raises(RetryableError, match="one of them is ending"):
+            await preparer.prepare(RESOURCE, ["t4"])
+        r.loop.pod_gone("uid-p1")
+        await asyncio.sleep(2.5)
+        assert r.node.seats["uid-p4"].identity.name == "G0-seat-2"
+        assert pods.marked["uid-p4"] == "G0-seat-2"
+
+    run_virtual(main())
+
+
+def test_the_agent_tries_again_by_itself_and_touches_the_pod(rig, prepared):
+    async def main():
+        r, preparer, pods = prepared(rig)
+        pods.create("a", group="G0", token=TOKEN)
+        with pytest.raises(RetryableError, match="has not reported"):
+            await preparer.prepare(RESOURCE, [TOKEN])
+        assert pods.marked == {}
+        r.begin()
+        await asyncio.sleep(1.5)
+        assert pods.marked == {"uid-a": "G0-seat-1"}
+
+    run_virtual(main())
+
+
+def test_a_missing_vendor_specification_may_pass(rig, prepared):
+    async def main():
+        r, preparer, pods = prepared(rig)
+        r.begin()
+        r.machine.faults.add("no-vendor-spec")
+        pods.create("a", group="G0", token=TOKEN)
+        with pytest.raises(RetryableError, match=r"nvidia\.yaml"):
+            await preparer.prepare(RESOURCE, [TOKEN])
+        assert r.node.seats == {}
+
+    run_virtual(main())
+
+
+def test_without_the_api_server_a_known_pod_may_restart_its_container(rig, prepared):
+    async def main():
+        r, preparer, pods = prepared(rig)
+        r.begin()
+        pods.create("a", group="G0", token=TOKEN)
+        await preparer.prepare(RESOURCE, [TOKEN])
+        pods.down = True
+        assert (await preparer.prepare(RESOURCE, [TOKEN])).identity.name == "G0-seat-1"
+
+    run_virtual(main())
+
+
+def test_awaited_groups_are_those_of_bound_pods_without_a_seat_oldest_first(rig, prepared):
+    async def main():
+        r, preparer, pods = prepared(rig)
+        r.begin()
+        pods.create("late", group="G1", token="t1", at="2026-11-21T10:00:02Z")
+        pods.create("early", group="G0", token="t2", at="2026-11-21T10:00:01Z")
+        pods.create("has", group="G0", token="t3", at="2026-11-21T10:00:00Z")
+        await preparer.prepare(RESOURCE, ["t3"])
+        assert preparer.awaited(RESOURCE) == ["G0", "G1"]
+        assert preparer.awaited("kyb.ai/gpu-2x-seat") == []
+
+    run_virtual(main())
+
+
+def test_files_of_devices_that_nobody_holds_are_removed(rig, prepared):
+    async def main():
+        r, preparer, pods = prepared(rig)
+        r.begin()
+        pods.create("a", group="G0", token="t1")
+        await preparer.prepare(RESOURCE, ["t1"])
+        pods.delete("a")
+        await asyncio.sleep(1)
+        assert r.node.seats == {}
+        r.machine.holders.clear()
+        await preparer.collect()
+        assert r.machine.specs == {}
+
+    run_virtual(main())
+
+
+def test_pods_that_no_journal_knows_are_found_again(rig, prepared):
+    async def main():
+        r, preparer, pods = prepared(rig)
+        r.begin()
+        pods.create("a", group="G0", token="t1")
+        await preparer.adopt_pods()
+        assert list(r.node.seats) == ["uid-a"]
+        preparer.drop_vanished(frozenset({"uid-a"}))
+        assert list(r.node.seats) == ["uid-a"]
+
+    run_virtual(main())

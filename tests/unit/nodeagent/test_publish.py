@@ -1,0 +1,135 @@
+"""What the agent writes to Kubernetes, and that it goes on when the API server is away."""
+
+from __future__ import annotations
+
+import asyncio
+
+from kybernate.errors import ConflictError, NotFoundError, RetryableError
+from kybernate.testing.clock import run_virtual
+from kybernate.types import SeatState
+from nodeagent.publish import Publisher
+
+
+class Api:
+    """Notes calls. Implements `ports.KubeApi`."""
+
+    def __init__(self):
+        self.calls = []
+        self.down = 0
+        self.nodes = set()
+
+    def get(self, path, params=None, *, timeout=10.0):
+        raise NotFoundError(path)
+
+    def post(self, path, body, *, timeout=10.0):
+        self._note("post", path, body)
+        if path.endswith("gpunodes"):
+            self.nodes.add(body["metadata"]["name"])
+        return {}
+
+    def patch(self, path, body, kind="merge", params=None, *, timeout=10.0):
+        self._note(kind, path, body)
+        if "gpunodes" in path and not self.nodes:
+            raise NotFoundError(path)
+        if "gone" in path:
+            raise ConflictError(path)
+        return {}
+
+    def _note(self, verb, path, body):
+        if self.down:
+            self.down -= 1
+            raise RetryableError("the API server does not answer")
+        self.calls.append((verb, path, body))
+
+
+async def start(rig):
+    api = Api()
+    r = rig()
+
+    async def connected():
+        return api
+
+    publisher = Publisher(r.node, connected, "10.0.0.1:9443")
+    r.node.observers.append(publisher)
+    task = asyncio.create_task(publisher.run())
+    return _, api, publisher, task
+
+
+def test_the_node_is_created_and_kept_up_to_date_but_not_all_the_time(rig):
+    async def main():
+        r, api, _, task = await start(rig)
+        await asyncio.sleep(0.01)
+        assert [call[0] for call in api.calls] == ["merge", "post", "merge"]
+        assert api.calls[-1][2]["status"]["conditions"][0]["status"] == "False"
+        r.begin()
+        a = await r.seat("a")
+        await r.until(a, SeatState.ACTIVE)
+        await asyncio.sleep(5)
+        writes = [c[2]["status"] for c in api.calls if c[1].endswith("gpunodes/n1/status")]
+        assert 3 <= len(writes) <= 8
+        last = writes[-1]
+        assert last["agent"]["address"] == "10.0.0.1:9443"
+        assert last["conditions"][0]["status"] == "True"
+        assert [g["name"] for g in last["groups"]] == ["G0", "G1", "G01"]
+        assert last["seats"][0]["state"] == "active"
+        before = len(api.calls)
+        await asyncio.sleep(60)
+        assert len(api.calls) == before
+        task.cancel()
+
+    run_virtual(main())
+
+
+def test_a_pod_is_wakeable_from_its_first_start_also_while_parked(rig):
+    async def main():
+        r, api, _, task = await start(rig)
+        r.begin()
+        a = await r.seat("a")
+        b = await r.seat("b")
+        await r.until(b, SeatState.ACTIVE)
+        r.machine.end_container(a)
+        await asyncio.sleep(2)
+        said = [
+            (c[2]["status"]["conditions"][0]["status"], c[2]["metadata"]["uid"])
+            for c in api.calls
+            if c[1].endswith("pods/a/status") or c[1].endswith("pods/b/status")
+        ]
+        assert said == [("True", a), ("True", b), ("False", a)]
+        task.cancel()
+
+    run_virtual(main())
+
+
+def test_what_cannot_be_written_now_is_written_later_and_only_the_newest(rig):
+    async def main():
+        _, api, publisher, task = await start(rig)
+        await asyncio.sleep(0.1)
+        api.down = 3
+        writes = publisher._writes
+        writes.put("k", lambda api: api.patch("/one", {}))
+        await asyncio.sleep(0.5)
+        writes.put("k", lambda api: api.patch("/two", {}))
+        writes.put("g", lambda api: api.patch("/gone", {}))
+        await asyncio.sleep(10)
+        assert [c[1] for c in api.calls if c[1] in ("/one", "/two")] == ["/two"]
+        task.cancel()
+
+    run_virtual(main())
+
+
+def test_failures_become_events_of_the_pod(rig):
+    async def main():
+        r, api, _, task = await start(rig)
+        r.begin()
+        await r.seat("a")
+        b = await r.seat("b")
+        r.machine.faults.add("checkpoint-fails")
+        await r.until(b, SeatState.ACTIVE)
+        await asyncio.sleep(1)
+        event = next(c[2] for c in api.calls if c[1].endswith("namespaces/default/events"))
+        assert event["reason"] == "SeatFailed"
+        assert event["involvedObject"]["name"] == "a"
+        assert event["message"].endswith("the workload is started anew")
+        task.cancel()
+
+    run_virtual(main())
