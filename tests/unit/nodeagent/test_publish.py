@@ -52,7 +52,7 @@ async def start(rig):
     publisher = Publisher(r.node, connected, "10.0.0.1:9443")
     r.node.observers.append(publisher)
     task = asyncio.create_task(publisher.run())
-    return _, api, publisher, task
+    return r, api, publisher, task
 
 
 def test_the_node_is_created_and_kept_up_to_date_but_not_all_the_time(rig):
