@@ -280,7 +280,9 @@ static bool await(struct target *target, uint64_t number, uint64_t deadline)
 {
     for (unsigned round = 0; read_block(target); round++) {
         if (target->block.done == number)
-            return true;
+            /* The block is copied front to back while it may change: the result that was copied
+             * before `done` may be an older one. */
+            return read_block(target);
         if (deadline && target->block.started != number && sg_now_ns() > deadline + GRACE)
             return false;
         pause_for(round);

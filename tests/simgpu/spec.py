@@ -22,20 +22,11 @@ _SIZE = re.compile(r"(\d+)\s*([KMGT]?i?)B?")
 _LINK = re.compile(r"NV([1-9]|1[0-8])|PIX|PXB|PHB|NODE|SYS")
 _NAMESPACE = uuid.UUID("5d2ae7b4-6f1c-4c0a-9d58-0c6f0d2f7c11")
 _LOCAL_MAJORS = range(60, 64)
+_VERSIONS = {"driver_version", "cuda_version"}
 _KEYS = frozenset(
-    [
-        "name",
-        "scale",
-        "gpus",
-        "links",
-        "driver_version",
-        "cuda_version",
-        "zero_cost",
-        "restore_oom",
-        "major",
-    ]
+    {"name", "scale", "gpus", "links", "zero_cost", "restore_oom", "major"} | _VERSIONS
 )
-_GPU_KEYS = frozenset(["product", "memory", "numa", "count"])
+_GPU_KEYS = frozenset({"product", "memory", "numa", "count"})
 
 
 @dataclass(frozen=True, slots=True)

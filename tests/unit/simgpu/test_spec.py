@@ -14,7 +14,7 @@ from tests.simgpu import install, layout, load, make_device_nodes, parse, write_
 from tests.simgpu.folder import compile_node
 from tests.simgpu.spec import size
 
-from .conftest import DESCRIPTION, GIB
+from .conftest import DESCRIPTION, GIB, REPOSITORY
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,6 +38,12 @@ def test_reads_a_file_and_takes_the_nodes_name(tmp_path: Path) -> None:
     assert (spec.name, spec.zero_cost, len(spec.gpus)) == ("n2", True, 4)
     assert spec.gpus[3].memory == 16 * GIB
     assert spec.gpus[3].numa == 1
+
+
+def test_the_example_is_valid() -> None:
+    spec = load(REPOSITORY / "tests" / "simgpu" / "four-h100.yaml", name="n1")
+    assert [gpu.memory for gpu in spec.gpus] == [80 * GIB] * 4
+    assert spec.links[2] == ("SYS", "SYS", "X", "NV18")
 
 
 def test_uuids_follow_from_the_nodes_name() -> None:
