@@ -47,7 +47,7 @@ _ANCESTOR_LINK = {
 
 
 class Nvml:
-    """Implements `kybernate.ports.Gpus` and `GpuInventory` with the vendor's Python binding.
+    """Implements `kybernate.ports.Gpus`, and the inventory, with the vendor's Python binding.
 
     Any thread may call. NVML is loaded at the first call, and again at the next one if that
     fails. `pci_devices` is where sysfs lists PCI devices.
@@ -152,7 +152,9 @@ class Nvml:
             bus = _call(nvml, "nvmlDeviceGetPciInfo", nvml.nvmlDeviceGetPciInfo, handle).busId
             # NVML writes the domain with eight digits, sysfs with four.
             name = _text(bus).lower().removeprefix("0000")
-            return int((self._pci_devices / name / "numa_node").read_text())
+            node = int((self._pci_devices / name / "numa_node").read_text())
+            if node >= 0:
+                return node
         with suppress(DriverError):
             words = _call(
                 nvml,

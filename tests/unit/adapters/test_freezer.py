@@ -150,21 +150,21 @@ def test_a_frozen_tree_can_be_killed(run, freezer):
     asyncio.run(freezer.freeze(handle, 2))
     asyncio.run(freezer.kill(handle, 5))
     assert process.wait(5) == -9
-    assert freezer.frozen() == frozenset()
+    assert handle not in freezer.frozen()
 
 
 def test_another_agent_finds_the_frozen_tree(run, freezer, base):
     _, handle = run(SLEEP)
     asyncio.run(freezer.freeze(handle, 2))
     again = CgroupFreezer(base.parent.parent if base.parent == V1 else base.parent)
-    assert again.frozen() == frozenset({handle})
+    assert handle in again.frozen()
     again.thaw(handle)
 
 
 def test_a_frozen_cgroup_without_processes_has_nothing_to_thaw(base, freezer):
     (base / "kyb").mkdir()
     asyncio.run(freezer.freeze(str(base / "kyb"), 2))
-    assert freezer.frozen() == frozenset()
+    assert str(base / "kyb") not in freezer.frozen()
     freezer.thaw(str(base / "kyb"))
 
 

@@ -1,0 +1,249 @@
+"""What a process that uses the adapters sees of a driver; `test_driver.py` starts one per scene.
+
+A process of its own, because libraries are found by the LD_LIBRARY_PATH that it starts with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from kybernate.adapters.cuda import CudaHelpers
+from kybernate.adapters.nvml import Nvml
+from kybernate.errors import DeadlineError, DriverError
+from kybernate.ports import ProcessState
+from kybernate.types import Link
+from tests.simgpu import Call, Fault, Faults
+
+GIB = 1 << 30
+MIB = 1 << 20
+FAULTS = Faults(Path(os.environ["SIMGPU_DIR"]))
+
+TARGET = """
+import sys
+from cuda.bindings import driver as d
+def ok(result):
+    assert int(result[0]) == 0, result
+    return result[1] if len(result) > 1 else None
+gpu, size = int(sys.argv[1]), int(sys.argv[2])
+ok(d.cuInit(0))
+ok(d.cuCtxSetCurrent(ok(d.cuDevicePrimaryCtxRetain(ok(d.cuDeviceGet(gpu))))))
+memory = ok(d.cuMemAlloc(size))
+ok(d.cuMemsetD8(memory, 7, size))
+print("up", flush=True)
+for line in sys.stdin:
+    sample = bytearray(64)
+    ok(d.cuMemcpyDtoH(sample, memory, 64))
+    print("intact" if set(sample) == {7} else "lost", flush=True)
+"""
+
+
+class Target:
+    """A process that holds memory of a GPU and can tell whether it is intact."""
+
+    def __init__(self, gpu: int, size: int) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", TARGET, str(gpu), str(size)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.read() == "up"
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def read(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def ask(self) -> str:
+        assert self.process.stdin is not None
+        self.process.stdin.write("?\n")
+        self.process.stdin.flush()
+        return self.read()
+
+
+@asynccontextmanager
+async def stage(*sizes: int):
+    """An agent's view: NVML, a helper, and a target per size on GPU 0."""
+    nvml, helpers = Nvml(pci_devices=Path("/nonexistent")), CudaHelpers()
+    targets = []
+    try:
+        helper = await helpers.start("seat-1")
+        targets += [Target(0, size) for size in sizes]
+        yield nvml, helpers, helper, targets
+    finally:
+        helpers.close()
+        for target in targets:
+            target.process.kill()
+            target.process.communicate()
+
+
+def raised(kind: type[Exception], function, *args) -> Exception:
+    try:
+        function(*args)
+    except kind as error:
+        return error
+    raise AssertionError(f"{function} raised no {kind.__name__}")
+
+
+async def refused(kind: type[Exception], awaitable) -> Exception:
+    try:
+        await awaitable
+    except kind as error:
+        return error
+    raise AssertionError(f"no {kind.__name__} was raised")
+
+
+async def inventory() -> None:
+    nvml = Nvml(pci_devices=Path("/nonexistent"))
+    gpus = nvml.devices()
+    assert [gpu.index for gpu in gpus] == [0, 1, 2, 3]
+    assert [gpu.numa for gpu in gpus] == [0, 0, 1, 1]
+    assert {gpu.product for gpu in gpus} == {"NVIDIA H100 80GB HBM3"}
+    assert {gpu.memory for gpu in gpus} == {16 * GIB}
+    assert all(gpu.healthy and gpu.uuid.startswith("GPU-") for gpu in gpus)
+    links = nvml.links()
+    assert len(links) == 6
+    expected = {(0, 1): Link.NVLINK, (2, 3): Link.PCIE_SWITCH, (0, 2): Link.SYSTEM}
+    for (a, b), link in expected.items():
+        assert links[frozenset((gpus[a].uuid, gpus[b].uuid))] is link
+    driver, cuda = nvml.driver_versions()
+    assert driver.count(".") == 2
+    assert cuda == "13.0"
+
+
+async def lost_gpu() -> None:
+    nvml = Nvml(pci_devices=Path("/nonexistent"))
+    before = nvml.devices()
+    FAULTS.lose_gpu(1)
+    after = nvml.devices()
+    assert [gpu.healthy for gpu in after] == [True, False, True, True]
+    assert [gpu.uuid for gpu in after] == [gpu.uuid for gpu in before]
+    assert len(nvml.links()) == 3
+    error = raised(DriverError, nvml.used, before[1].uuid)
+    assert "lost" in str(error).lower(), error
+    assert nvml.used(before[0].uuid) >= 0
+    FAULTS.lose_gpu(1, lost=False)
+    assert nvml.devices() == before
+    assert nvml.used(before[1].uuid) >= 0
+
+
+async def unknown_gpu() -> None:
+    raised(DriverError, Nvml().used, "GPU-00000000-0000-0000-0000-000000000000")
+
+
+async def park_and_wake() -> None:
+    async with stage(4 * GIB, 2 * GIB) as (nvml, _, helper, targets):
+        gpu = nvml.devices()[0].uuid
+        idle = nvml.used(gpu)
+        assert idle >= 6 * GIB
+        pids = [target.pid for target in targets]
+        holders = dict(nvml.processes(gpu))
+        assert set(pids) <= set(holders)
+        phases = await helper.park(pids, lock_timeout=2, deadline=20)
+        assert set(phases) == {"lock", "checkpoint"}
+        assert nvml.used(gpu) <= idle - 6 * GIB
+        assert set((await helper.states(pids, 5)).values()) == {ProcessState.CHECKPOINTED}
+        phases = await helper.wake(pids, {}, deadline=20)
+        assert set(phases) == {"restore", "unlock"}
+        assert nvml.used(gpu) == idle
+        assert [target.ask() for target in targets] == ["intact", "intact"]
+
+
+async def another_gpu() -> None:
+    async with stage(4 * GIB) as (nvml, _, helper, (target,)):
+        first, second = (gpu.uuid for gpu in nvml.devices()[:2])
+        await helper.park([target.pid], lock_timeout=2, deadline=20)
+        await helper.wake([target.pid], {first: second}, deadline=20)
+        assert nvml.used(second) >= 4 * GIB
+        assert nvml.used(first) < 4 * GIB
+        assert target.ask() == "intact"
+
+
+async def bystander() -> None:
+    async with stage(64 * MIB) as (_, _, helper, (target,)):
+        states = await helper.states([target.pid, os.getpid(), 999_999_999], 5)
+        assert states == {
+            target.pid: ProcessState.RUNNING,
+            os.getpid(): ProcessState.NO_CUDA,
+            999_999_999: ProcessState.NO_CUDA,
+        }
+
+
+async def lock_timeout() -> None:
+    async with stage(64 * MIB, 64 * MIB) as (_, _, helper, targets):
+        pids = [target.pid for target in targets]
+        FAULTS.inject(Fault.LOCK_TIMEOUT, times=1)
+        error = await refused(DriverError, helper.park(pids, 0.1, 10))
+        assert (error.call, error.code) == ("cuCheckpointProcessLock", 600)
+        assert set((await helper.states(pids, 5)).values()) == {ProcessState.RUNNING}
+        assert {target.ask() for target in targets} == {"intact"}
+
+
+async def checkpoint_fails() -> None:
+    async with stage(64 * MIB, 64 * MIB) as (_, _, helper, targets):
+        pids = [target.pid for target in targets]
+        FAULTS.inject(Fault.CHECKPOINT_FAILS, times=1)
+        error = await refused(DriverError, helper.park(pids, 1, 10))
+        assert (error.call, error.code) == ("cuCheckpointProcessCheckpoint", 304)
+        assert set((await helper.states(pids, 5)).values()) == {ProcessState.RUNNING}
+        assert {target.ask() for target in targets} == {"intact"}
+
+
+async def restore_without_memory() -> None:
+    async with stage(64 * MIB, 64 * MIB) as (nvml, _, helper, targets):
+        pids = [target.pid for target in targets]
+        gpu = nvml.devices()[0].uuid
+        await helper.park(pids, 1, 10)
+        parked = nvml.used(gpu)
+        FAULTS.inject(Fault.RESTORE_OOM, times=1)
+        error = await refused(DriverError, helper.wake(pids, {}, 10))
+        assert (error.call, error.code) == ("cuCheckpointProcessRestore", 2)
+        assert nvml.used(gpu) == parked
+        FAULTS.clear()
+        error = await refused(DriverError, helper.wake(pids, {}, 10))
+        assert error.code == 304
+
+
+async def failed() -> None:
+    async with stage(64 * MIB) as (_, _, helper, (target,)):
+        FAULTS.inject(Fault.FAILED, call=Call.CHECKPOINT, times=1)
+        await refused(DriverError, helper.park([target.pid], 1, 10))
+        assert await helper.states([target.pid], 5) == {target.pid: ProcessState.FAILED}
+        error = await refused(DriverError, helper.park([target.pid], 1, 10))
+        assert "FAILED" in error.name
+
+
+async def dies_on_lock() -> None:
+    async with stage(64 * MIB) as (_, _, helper, (target,)):
+        FAULTS.inject(Fault.DIES_ON_LOCK, times=1)
+        with suppress(DriverError):
+            await helper.park([target.pid], 1, 10)
+        target.process.wait(10)
+        assert await helper.states([target.pid], 5) == {target.pid: ProcessState.NO_CUDA}
+
+
+async def hang() -> None:
+    async with stage(64 * MIB) as (_, helpers, helper, (target,)):
+        FAULTS.inject(Fault.HANG, call=Call.CHECKPOINT)
+        begin = time.monotonic()
+        await refused(DeadlineError, helper.park([target.pid], 1, 0.3))
+        assert time.monotonic() - begin < 2
+        FAULTS.clear()
+        again = await helpers.start("seat-1")
+        state = (await again.states([target.pid], 5))[target.pid]
+        assert state in (ProcessState.LOCKED, ProcessState.RUNNING), state
+        await again.wake([target.pid], {}, 5)
+        assert target.ask() == "intact"
+
+
+if __name__ == "__main__":
+    asyncio.run(globals()[sys.argv[1]]())
