@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 import time
@@ -11,11 +12,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from kybernate import keys
 from kybernate.adapters.cdi import CdiSpecs
-from kybernate.adapters.cri import CriImages
 from kybernate.adapters.freezer import CgroupFreezer
 from kybernate.adapters.journal import FileJournal
 from kybernate.adapters.nvml import Nvml
-from kybernate.adapters.podresources import KubeletPodResources
 from kybernate.adapters.procfs import Procfs
 from kybernate.adapters.seatsocket import SeatSockets
 from kybernate.errors import ConfigError, DeadlineError, KybernateError
@@ -31,12 +30,13 @@ from nodeagent.recover import recover
 from nodeagent.streams import Streams
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     import grpc
 
     from kybernate.adapters.cuda import CudaHelpers
     from kybernate.adapters.k8s import Api, Watcher
+    from kybernate.ports import Holder, ImageCommand, Images, PodResources
     from kybernate.settings.agent import AgentSettings
 
 log = logging.getLogger(__name__)
@@ -46,6 +46,7 @@ T = TypeVar("T")
 _PARK_SHARE = 0.9
 _COLLECT_AFTER = 2.0
 _CONNECT_RETRY = 1.0
+_SEATS_FIRST = 1.0
 
 
 class Agent:
@@ -59,6 +60,7 @@ class Agent:
         self.loop = Loop(self.node)
         self.streams = Streams(self.loop)
         self._api: asyncio.Task[Api] | None = None
+        self._serving = asyncio.Event()
         self._watcher: Watcher | None = None
         self._servers: list[grpc.aio.Server] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -109,6 +111,7 @@ class Agent:
             settings.run_dir / Path(keys.AGENT_SOCKET).name,
         )
         self._servers += [proxy_server, plugin_server]
+        self._serving.set()
         log.info("serving %d seats of %s", len(self.node.seats), settings.node)
 
     def _address(self) -> str:
@@ -122,6 +125,10 @@ class Agent:
         return await asyncio.shield(self._api)
 
     async def _connect(self) -> Api:
+        """The client, whose import takes most of a second: seats that can be woken come first."""
+        await self._serving.wait()
+        if self.node.seats:
+            await asyncio.sleep(_SEATS_FIRST)
         while True:
             try:
                 return await asyncio.to_thread(_open_api, self._settings)
@@ -176,6 +183,41 @@ class Agent:
         self.world.journal.close()
 
 
+class _LatePodResources:
+    """Implements `ports.PodResources`; its messages are loaded by the first call."""
+
+    def __init__(self, settings: AgentSettings) -> None:
+        self._socket = settings.kubelet_dir / "pod-resources" / "kubelet.sock"
+
+    @functools.cached_property
+    def _real(self) -> PodResources:
+        from kybernate.adapters.podresources import KubeletPodResources  # noqa: PLC0415 - slow
+
+        return KubeletPodResources(self._socket)
+
+    async def holder(self, resource: str, device_ids: Sequence[str]) -> Holder:
+        return await self._real.holder(resource, device_ids)
+
+    async def held(self) -> Mapping[str, Holder]:
+        return await self._real.held()
+
+
+class _LateImages:
+    """Implements `ports.Images`; its messages are loaded by the first call."""
+
+    def __init__(self, settings: AgentSettings) -> None:
+        self._socket = settings.cri_socket
+
+    @functools.cached_property
+    def _real(self) -> Images:
+        from kybernate.adapters.cri import CriImages  # noqa: PLC0415 - slow
+
+        return CriImages(self._socket)
+
+    async def command_of(self, image: str) -> ImageCommand:
+        return await self._real.command_of(image)
+
+
 async def blocking(call: Callable[[], T], deadline: float) -> T:
     """Implements `node.Blocking` by a thread; a call beyond its deadline is left to itself."""
     try:
@@ -202,8 +244,8 @@ def _world(settings: AgentSettings, helpers: CudaHelpers) -> World:
         procs=procs,
         doors=SeatSockets(settings.run_dir / "seats", procs),
         specs=CdiSpecs(settings.cdi_dir),
-        pod_resources=KubeletPodResources(settings.kubelet_dir / "pod-resources" / "kubelet.sock"),
-        images=CriImages(settings.cri_socket),
+        pod_resources=_LatePodResources(settings),
+        images=_LateImages(settings),
         journal=FileJournal(settings.state_dir / "state" / "journal", _boot_id()),
         blocking=blocking,
         now=time.monotonic,
