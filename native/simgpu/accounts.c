@@ -41,6 +41,34 @@ bool simgpu_owns(unsigned gpu, unsigned slot)
     return false;
 }
 
+static int kept = -1;
+
+bool simgpu_keep(int fd)
+{
+    pthread_mutex_lock(&sg.gate);
+    bool keeps = sg.files.locks >= 0 && kept < 0;
+    if (keeps)
+        kept = fd;
+    pthread_mutex_unlock(&sg.gate);
+    return keeps;
+}
+
+int simgpu_take_back(void)
+{
+    pthread_mutex_lock(&sg.gate);
+    int fd = kept;
+    kept = -1;
+    pthread_mutex_unlock(&sg.gate);
+    return fd;
+}
+
+void sg_close_kept(void)
+{
+    if (kept >= 0)
+        close(kept);
+    kept = -1;
+}
+
 static void write_line(const struct sg_slot *slot, unsigned gpu, const char *event, uint64_t bytes,
                        const char *why)
 {

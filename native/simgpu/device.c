@@ -27,6 +27,7 @@ static void forget_in_child(void)
     sg.files.state = NULL;
     sg.files.faults = NULL;
     sg_detach(&sg.files);
+    sg_close_kept();
     pthread_mutex_init(&sg.gate, NULL);
     pthread_cond_init(&sg.opened, NULL);
 }
@@ -114,7 +115,7 @@ static CUresult start(void)
     choose_visible();
     if (sg.devices == 0)
         return CUDA_ERROR_NO_DEVICE;
-    if (!sg_attach(&sg.files))
+    if (!sg_attach(&sg.files, true))
         return CUDA_ERROR_OPERATING_SYSTEM;
     sg_own_pod(simgpu_block.pod);
     if (!sg_start_restore_thread()) {

@@ -39,6 +39,11 @@ extern CUAPI struct sg_block simgpu_block;
 /* Which slots of a GPU are this process's own; libnvidia-ml asks for it when both are loaded. */
 CUAPI bool simgpu_owns(unsigned gpu, unsigned slot);
 
+/* Leave a descriptor of `locks` to this library, which closes it when it has no locks to lose; false
+ * when it has none now. And ask for it back, -1 if there is none. */
+CUAPI bool simgpu_keep(int fd);
+CUAPI int simgpu_take_back(void);
+
 struct sg_context {
     struct sg_context *next;
     int device;
@@ -102,8 +107,9 @@ CUresult sg_enter_context(struct sg_context **context);
 void sg_leave(void);
 struct sg_device *sg_device_of(const struct sg_context *context);
 
-/* Accounts: what the node's files say. The gate must be held, and below the first two the accounts
- * lock too. `why` goes into the log. */
+/* Accounts: what the node's files say. The gate must be held, and below the first three the
+ * accounts lock too. `why` goes into the log. */
+void sg_close_kept(void);
 bool sg_accounts_lock(void);
 void sg_accounts_unlock(void);
 CUresult sg_open_gpu(struct sg_device *device, unsigned gpu, const char *why);

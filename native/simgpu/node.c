@@ -47,13 +47,15 @@ static void *map_file(const char *name, size_t size)
     return at == MAP_FAILED ? NULL : at;
 }
 
-bool sg_attach(struct sg_files *files)
+bool sg_attach(struct sg_files *files, bool writer)
 {
     files->state = map_file("state", sizeof *files->state);
     files->faults = map_file("faults", sizeof *files->faults);
-    files->locks = open_file("locks", O_RDWR);
-    files->log = open_file("log", O_WRONLY | O_APPEND);
-    if (files->state && files->faults && files->locks >= 0 && files->log >= 0)
+    if (files->locks < 0)
+        files->locks = open_file("locks", O_RDWR);
+    if (writer)
+        files->log = open_file("log", O_WRONLY | O_APPEND);
+    if (files->state && files->faults && files->locks >= 0 && (files->log >= 0 || !writer))
         return true;
     sg_detach(files);
     return false;

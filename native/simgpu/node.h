@@ -10,7 +10,9 @@
 /* Which slot of a GPU is the caller's own; its lock can't be seen by its own process. */
 typedef bool (*sg_owns_fn)(unsigned gpu, unsigned slot);
 
-/* The files of the folder that change. All are closed, and nothing is mapped, while detached. */
+/* The files of the folder that change. All are closed, and nothing is mapped, while detached. An
+ * attached libcuda has POSIX locks on `locks`, and a process loses those with the first descriptor
+ * of the file that it closes: so libnvidia-ml leaves its own to a libcuda beside it. */
 struct sg_files {
     struct sg_state *state;
     struct sg_faults *faults;
@@ -24,8 +26,9 @@ void sg_path(char *out, size_t size, const char *name);
 /* Copy the description. False when there is no valid one. */
 bool sg_read_node(struct sg_node *node);
 
-/* Open and map the changing files; false (and nothing open) when that fails. */
-bool sg_attach(struct sg_files *files);
+/* Open and map the changing files: `locks` unless it is open already, `log` only for writers. False
+ * (and nothing open) when that fails. */
+bool sg_attach(struct sg_files *files, bool writer);
 void sg_detach(struct sg_files *files);
 
 /* Indices of the GPUs that this process was given, by what open() says of their nodes. */

@@ -93,33 +93,63 @@ typedef struct event_set *nvmlEventSet_t;
 
 static pthread_mutex_t users_lock = PTHREAD_MUTEX_INITIALIZER;
 static unsigned users;
-static bool attached;
 static struct sg_node node;
 static struct sg_files files = {.locks = -1, .log = -1};
 static struct device device[SG_MAX_GPUS];
 static unsigned devices;
 static sg_owns_fn owns;
 
-/* A process doesn't see its own locks, so a libcuda beside us is asked which slots are its. */
-static void find_own_cuda(void)
+/* A function of a libcuda in this process, if there is one. */
+static void *beside(const char *name)
 {
     void *cuda = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-    void *found = cuda ? dlsym(cuda, "simgpu_owns") : NULL;
+    if (!cuda)
+        return NULL;
+    void *found = dlsym(cuda, name);
+    dlclose(cuda);
+    return found;
+}
+
+/* A process doesn't see its own locks, so the libcuda is asked which slots are its. */
+static void find_own_cuda(void)
+{
+    void *found = beside("simgpu_owns");
     memcpy(&owns, &found, sizeof owns);
 }
 
-/* The files stay open from the first nvmlInit on: closing `locks` would drop the POSIX locks that a
- * libcuda in this process has on it. */
+static int take_back_locks(void)
+{
+    int (*take_back)(void);
+    void *found = beside("simgpu_take_back");
+    memcpy(&take_back, &found, sizeof take_back);
+    return take_back ? take_back() : -1;
+}
+
+static void stop(void)
+{
+    bool (*keep)(int);
+    void *found = beside("simgpu_keep");
+    memcpy(&keep, &found, sizeof keep);
+    if (keep && keep(files.locks))
+        files.locks = -1;
+    sg_detach(&files);
+}
+
 static nvmlReturn_t start(void)
 {
-    if (!sg_read_node(&node) || (!attached && !sg_attach(&files)))
+    if (!sg_read_node(&node))
         return NVML_ERROR_DRIVER_NOT_LOADED;
-    attached = true;
+    files.locks = take_back_locks();
+    if (!sg_attach(&files, false))
+        return NVML_ERROR_DRIVER_NOT_LOADED;
     unsigned given[SG_MAX_GPUS];
     devices = sg_given(&node, given);
     for (unsigned i = 0; i < devices; i++)
         device[i].gpu = given[i];
-    return devices ? NVML_SUCCESS : NVML_ERROR_DRIVER_NOT_LOADED;
+    if (devices)
+        return NVML_SUCCESS;
+    stop();
+    return NVML_ERROR_DRIVER_NOT_LOADED;
 }
 
 NVAPI nvmlReturn_t nvmlInitWithFlags(unsigned flags)
@@ -142,8 +172,8 @@ NVAPI nvmlReturn_t nvmlShutdown(void)
 {
     pthread_mutex_lock(&users_lock);
     nvmlReturn_t result = users ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED;
-    if (users)
-        users--;
+    if (users && --users == 0)
+        stop();
     pthread_mutex_unlock(&users_lock);
     return result;
 }

@@ -174,6 +174,7 @@ static CUresult do_checkpoint(void)
     close_gpus("checkpoint");
     sg_accounts_unlock();
     sg_detach(&sg.files);
+    sg_close_kept();
     set_state(CU_PROCESS_STATE_CHECKPOINTED);
     return CUDA_SUCCESS;
 }
@@ -317,7 +318,7 @@ static CUresult do_restore(void)
 {
     if (simgpu_block.state != CU_PROCESS_STATE_CHECKPOINTED)
         return CUDA_ERROR_ILLEGAL_STATE;
-    if (simgpu_block.stuck || !sg_attach(&sg.files))
+    if (simgpu_block.stuck || !sg_attach(&sg.files, true))
         return CUDA_ERROR_OPERATING_SYSTEM;
     CUresult result = restore_attached();
     if (result)

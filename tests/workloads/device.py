@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 import re
 import threading
@@ -37,6 +38,29 @@ def call(name: str, *arguments: Any) -> Any:
     if error != driver.CUresult.CUDA_SUCCESS:
         raise CudaError(f"{name}: {error.name}")
     return values[0] if len(values) == 1 else values
+
+
+def given_gpus() -> list[str] | None:
+    """UUIDs of all GPUs that the driver lets this process open, whatever CUDA_VISIBLE_DEVICES
+    leaves of them: NVML doesn't read it. None without NVML, or if it refuses."""
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return None
+    count, handle = ctypes.c_uint(), ctypes.c_void_p()
+    text = ctypes.create_string_buffer(96)
+    if nvml.nvmlInit_v2() != 0:
+        return None
+    try:
+        failed = nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
+        uuids = []
+        for index in range(count.value):
+            failed |= nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle))
+            failed |= nvml.nvmlDeviceGetUUID(handle, text, len(text))
+            uuids.append(text.value.decode())
+        return None if failed else uuids
+    finally:
+        nvml.nvmlShutdown()
 
 
 class Gpu:

@@ -24,7 +24,7 @@ import uuid
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, cast
 
-from tests.workloads.device import CudaError, Memory, size
+from tests.workloads.device import CudaError, Memory, given_gpus, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,7 +98,7 @@ class Handler(BaseHTTPRequestHandler):
         self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def do_GET(self) -> None:
-        """Health, the list of models, and what the driver lets this process open."""
+        """Health, the list of models, and which GPUs this process uses and could open."""
         model = self.model
         if self.path == "/health":
             self._send(200, {"status": "ok"})
@@ -107,8 +107,8 @@ class Handler(BaseHTTPRequestHandler):
             self._send(200, {"object": "list", "data": [entry]})
         elif self.path == "/debug/gpus":
             env = {name: value for name, value in os.environ.items() if name.startswith("KYB_")}
-            gpus = [gpu.uuid for gpu in model.memory.gpus]
-            self._send(200, {"gpus": gpus, "pid": os.getpid(), "boot": model.boot, "env": env})
+            told = {"gpus": [gpu.uuid for gpu in model.memory.gpus], "given": given_gpus()}
+            self._send(200, {**told, "pid": os.getpid(), "boot": model.boot, "env": env})
         else:
             self._fail(404, f"there is no {self.path}")
 

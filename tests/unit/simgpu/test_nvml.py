@@ -122,7 +122,15 @@ def test_nvml_beside_cuda_loses_no_lock(node: Node) -> None:
         nvml(worker, "nvmlInit")
         assert processes(worker) == {worker.pid: GIB}
         nvml(worker, "nvmlShutdown")
-    assert processes(watcher) == {worker.pid: GIB}
+        assert processes(watcher) == {worker.pid: GIB}
+    # What NVML left open is closed with the rest when the process is parked.
+    watcher.ask("lock", worker.pid)
+    watcher.ask("cuCheckpointProcessCheckpoint", worker.pid, None)
+    assert worker.device_files(node.root) == []
+    watcher.ask("restore", worker.pid)
+    watcher.ask("cuCheckpointProcessUnlock", worker.pid, None)
+    nvml(worker, "nvmlInit")
+    assert processes(worker) == {worker.pid: GIB}
 
 
 def test_topology(node: Node) -> None:

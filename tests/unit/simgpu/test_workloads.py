@@ -140,11 +140,14 @@ def test_streams(node: Node) -> None:
 
 
 def test_the_other_pages(node: Node) -> None:
-    with serving(node, "--bytes=0", KYB_GPU_GROUP="G01") as server:
+    first, second = (gpu.uuid for gpu in node.spec.gpus[:2])
+    environment = {"KYB_GPU_GROUP": "G01", "CUDA_VISIBLE_DEVICES": second}
+    with serving(node, "--bytes=0", **environment) as server:
         assert server.get("/health") == {"status": "ok"}
         assert [entry["id"] for entry in server.get("/v1/models")["data"]] == ["toy"]
         told = server.get("/debug/gpus")
-        assert told["gpus"] == [gpu.uuid for gpu in node.spec.gpus[:2]]
+        assert told["gpus"] == [second]
+        assert told["given"] == [first, second]
         assert told["env"] == {"KYB_GPU_GROUP": "G01"}
         assert told["pid"] == server.process.pid
 
