@@ -116,7 +116,10 @@ class Lifecycle:
             self._world.doors.refuse(seat.uid, str(error))
             self._put_off(seat, SeatEvent.ENDED, str(error))
             return
-        await self._node.save(seat, synced=True)
+        unwritten = await self._journalled(seat)
+        if unwritten is not None:
+            self._put_off(seat, SeatEvent.ENDED, unwritten)
+            return
         self._world.doors.go(seat.uid, seat.generation, prefix)
         await self.await_started(seat)
 
@@ -136,6 +139,14 @@ class Lifecycle:
             return await self._steps.lack_of_room(seat)
         except (DriverError, DeadlineError) as error:
             return f"NVML does not say how much memory is free: {error}"
+
+    async def _journalled(self, seat: Seat) -> str | None:
+        """Have the intent on the disk; why it isn't, or None. Without it nothing is begun."""
+        try:
+            await self._node.save(seat, synced=True)
+        except OSError as error:
+            return f"the agent's journal can't be written: {error}"
+        return None
 
     def _put_off(self, seat: Seat, event: SeatEvent, why: str) -> None:
         now = self._world.now()
@@ -203,7 +214,7 @@ class Lifecycle:
             seat.cuda, seat.held = await self._steps.holders(seat)
             await self._node.save(seat, synced=True)
             phases = await self._steps.park(seat)
-        except (Reverted, DriverError, DeadlineError) as error:
+        except (Reverted, DriverError, DeadlineError, OSError) as error:
             self._park_reverted(seat, str(error))
             return
         metrics.observe("park", {**phases, "all": self._world.now() - began})
@@ -221,7 +232,8 @@ class Lifecycle:
     async def wake(self, seat: Seat) -> None:
         """From WAKING: check the GPUs' memory, thaw, restore, unlock, check, grant."""
         began = self._world.now()
-        lack, _ = await asyncio.gather(self._lack(seat), self._node.save(seat, synced=True))
+        lack, unwritten = await asyncio.gather(self._lack(seat), self._journalled(seat))
+        lack = lack or unwritten
         if lack is not None:
             self._put_off(seat, SeatEvent.WAKE_REVERTED, lack)
             return

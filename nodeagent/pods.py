@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
 from kybernate.core.quantity import parse_quantity
+from kybernate.errors import ConfigError
 from kybernate.types import GroupName, PodRef, PodUid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,7 @@ class PodFacts:
 def read_pod(pod: Mapping[str, Any]) -> PodFacts | None:
     """The facts, or None if no container of the pod asks for a seat.
 
-    Raises RefusedError if kyb.ai/vram isn't a quantity.
+    Raises ConfigError if kyb.ai/vram isn't a quantity.
     """
     meta, spec, status = pod["metadata"], pod.get("spec", {}), pod.get("status", {})
     found = _seat_container(spec.get("containers") or ())
@@ -86,7 +90,12 @@ class PodCache:
             self._pods.pop(uid, None)
             self._on_gone(uid)
             return
-        facts = read_pod(pod)
+        try:
+            facts = read_pod(pod)
+        except ConfigError as error:
+            # Its container will be refused with this sentence; here it only isn't awaited.
+            log.info("pod %s: %s", uid, error)
+            return
         if facts is not None:
             self._pods[uid] = facts
             self._on_change(facts)

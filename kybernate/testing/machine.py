@@ -495,7 +495,7 @@ class Crash(BaseException):
 
 
 class FakeJournal:
-    """Implements `ports.Journal`.
+    """Implements `ports.Journal`. Fault: disk-full, at the next synced write.
 
     With the machine's `crash_at` = n the agent dies at the n-th write; `crash_after` says whether
     the record is still written.
@@ -511,7 +511,8 @@ class FakeJournal:
     def put(self, key: str, record: Mapping[str, object], *, synced: bool) -> Awaitable[None]:
         """Kept, unless the agent is to be killed here."""
         self._write(lambda: self._machine.journal.update({key: record}))
-        return _done()
+        full = synced and self._machine.fault("disk-full")
+        return _done(OSError(28, "No space left on device") if full else None)
 
     def delete(self, key: str) -> Awaitable[None]:
         """Forgotten."""
@@ -532,9 +533,12 @@ class FakeJournal:
             raise Crash
 
 
-def _done() -> Awaitable[None]:
+def _done(error: Exception | None = None) -> Awaitable[None]:
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    future.set_result(None)
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
     return future
 
 

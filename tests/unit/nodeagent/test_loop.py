@@ -197,6 +197,31 @@ def test_a_park_that_can_be_undone_is_and_is_tried_again(rig, proxy, fault):
     run_virtual(main())
 
 
+@pytest.mark.parametrize("parked", [0, 1])
+def test_nothing_is_begun_that_is_not_on_the_disk(rig, proxy, parked):
+    async def main():
+        r = rig()
+        r.begin()
+        uids = [await r.seat("a"), await r.seat("b")]
+        await r.until(uids[1], ACTIVE)
+        p = proxy(r.loop)
+        if parked:
+            await asyncio.sleep(2)
+            r.machine.end_container(uids[1])
+            await r.until(uids[1], WAITING)
+        r.machine.faults.add("disk-full")
+        p.request(uids[0])
+        await r.until(uids[0], ACTIVE)
+        assert p.answered == {}
+        await asyncio.sleep(1)
+        assert p.answered == {uids[0]: 1}
+        assert "SeatFailed" not in [reason for reason, _ in r.seen.events]
+        assert r.seen.events
+        r.check()
+
+    run_virtual(main())
+
+
 @pytest.mark.parametrize("fault", ["checkpoint-fails", "park-hangs"])
 def test_a_park_that_breaks_a_seat_ends_in_a_cold_start(rig, proxy, fault):
     async def main():
