@@ -20,7 +20,7 @@ from kybernate.errors import KybernateError
 from tests.cluster import Cluster, ClusterSpec
 from tests.cluster.cluster import running
 from tests.cluster.spec import TIB
-from tests.kit.pods import Pods, SeatPod, group_of, ready
+from tests.kit.pods import Pods, SeatPod, group_of, opened, ready
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -129,11 +129,11 @@ class Storm:
 
     def _check(self, name: str, pod: dict[str, Any]) -> None:
         group = group_of(pod)
-        opened = _opened(self._pods.log(name))
+        found = opened(self._pods.log(name))
         wanted = self._members(pod["spec"]["nodeName"], group)
-        if opened != wanted:
+        if found != wanted:
             self._tally.mismatches += 1
-            self._tally.stories.append(f"{name} in {group} opens {opened}, not {wanted}")
+            self._tally.stories.append(f"{name} in {group} opens {found}, not {wanted}")
 
     def _members(self, node: str, group: str | None) -> set[str]:
         status = self._cluster.api().get(f"{keys.GPU_NODES_PATH}/{node}")["status"]
@@ -149,14 +149,6 @@ class Storm:
                 group = next(e.split("=", 1)[1] for e in env if e.startswith(keys.ENV_GROUP))
                 self._tally.tokens += 1
                 self._tally.agreed += device["name"].rsplit("-seat-", 1)[0] == group
-
-
-def _opened(log: str) -> set[str]:
-    """The UUIDs in the first line that names them."""
-    for line in log.splitlines():
-        if line.startswith("{") and "gpus" in line:
-            return set(json.loads(line)["gpus"])
-    return set()
 
 
 if __name__ == "__main__":

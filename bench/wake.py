@@ -62,7 +62,7 @@ def _measure(cluster: Cluster, samples: int) -> tuple[list[float], list[float]]:
     names = ("left", "right")
     pods = Pods(cluster.api())
     for name in names:
-        pods.create(SeatPod(name, bytes_="0"))
+        pods.create(SeatPod(name, bytes_="0", fill="0"))
     pods.wait(names, ready, 90, "Ready")
     models = Models(cluster.proxy_url)
     for name in names * 3:

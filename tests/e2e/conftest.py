@@ -34,7 +34,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def pods(cluster: Cluster) -> Iterator[Pods]:
-    """The default namespace, empty before and after; the driver must never have seen two holders."""
+    """The default namespace, empty before and after, with the driver as witness."""
     found = Pods(cluster.api())
     yield found
     names = list(found.all())

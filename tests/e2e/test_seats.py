@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kybernate import keys
-from tests.kit.pods import SeatPod, condition, group_of, ready
+from tests.kit.pods import SeatPod, condition, group_of, opened, ready
 
 if TYPE_CHECKING:
     from tests.cluster import Cluster
@@ -16,12 +15,6 @@ if TYPE_CHECKING:
     from tests.kit.pods import Pods
 
 pytestmark = pytest.mark.e2e
-
-
-def opened(pods: Pods, name: str) -> set[str]:
-    """The GPUs that the driver lets the container open, as it printed at its start."""
-    lines = [line for line in pods.log(name).splitlines() if line.startswith("{")]
-    return set(json.loads(lines[0])["gpus"])
 
 
 def members(cluster: Cluster, pod: dict[str, Any]) -> set[str]:
@@ -40,7 +33,7 @@ def test_a_pod_of_each_profile_gets_exactly_its_groups_gpus(
     pod = pods.wait([name], ready, 60, "Ready")[name]
     wanted = members(cluster, pod)
     assert len(wanted) == gpus
-    assert opened(pods, name) == wanted
+    assert opened(pods.log(name)) == wanted
     answer = models.ask(name)
     assert answer.status == 200
     assert answer.intact
@@ -56,7 +49,7 @@ def test_the_bound_group_wins_over_the_kubelets_choice(cluster: Cluster, pods: P
     found = pods.wait(wanted, ready, 90, "Ready")
     for name, group in wanted.items():
         assert group_of(found[name]) == group
-        assert opened(pods, name) == members(cluster, found[name])
+        assert opened(pods.log(name)) == members(cluster, found[name])
 
 
 def test_over_provisioned_pods_wait_at_the_gate_and_start_in_turn(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -23,12 +24,17 @@ PORT = 8000
 
 @dataclass(frozen=True, slots=True)
 class SeatPod:
-    """A toy model on a seat. `vram` is what it declares per GPU, `bytes_` what it allocates."""
+    """A toy model on a seat. `vram` is what it declares per GPU, `bytes_` what it allocates.
+
+    `fill` is how much of it is filled and checked with every answer: at most what really stands
+    behind the simulated driver's paper size.
+    """
 
     name: str
     gpus: int = 1
     vram: str = "72Gi"
     bytes_: str = "8GiB"
+    fill: str = "1MiB"
     node: str | None = None
     annotations: Mapping[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
@@ -45,6 +51,7 @@ class SeatPod:
                 f"--model={self.name}",
                 f"--port={PORT}",
                 f"--bytes={self.bytes_}",
+                f"--fill={self.fill}",
                 *self.arguments,
             ],
             "ports": [{"containerPort": PORT}],
@@ -161,6 +168,12 @@ def condition(pod: Json, kind: str) -> bool:
 def ready(pod: Json) -> bool:
     """Whether it is Ready: it has started once, and can answer."""
     return condition(pod, "Ready")
+
+
+def opened(log: str) -> set[str]:
+    """The GPUs that the driver lets a container open, as the model printed at its last start."""
+    lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+    return set(lines[-1]["given"]) if lines else set()
 
 
 def group_of(pod: Json) -> str | None:

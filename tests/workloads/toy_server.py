@@ -237,8 +237,9 @@ def main() -> int:
         # shutdown() waits for the loop that this handler interrupts, hence the thread.
         signal.signal(number, lambda *_: threading.Thread(target=server.shutdown).start())
     port = server.server_address[1]
-    print(f"{options.model} listens on {port} with {options.bytes} bytes on", flush=True, end=" ")
-    print(",".join(gpu.uuid for gpu in memory.gpus), flush=True)
+    uses = [gpu.uuid for gpu in memory.gpus]
+    told = {"model": options.model, "port": port, "bytes": options.bytes, "gpus": uses}
+    print(json.dumps({**told, "given": given_gpus()}), flush=True)
     with server:
         server.serve_forever(poll_interval=0.1)
     return 0
