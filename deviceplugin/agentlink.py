@@ -8,6 +8,7 @@ the kubelet itself tries again only after 11 to 15 seconds.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,7 @@ from kybernate.errors import DeadlineError, RefusedError, RetryableError
 from kybernate.gen import agent_pb2, agent_pb2_grpc
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from deviceplugin.board import Board
@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 ADVICE_DEADLINE = 0.5
 REPORT_DEADLINE = 5.0
 _PAUSE = 0.25
+_PRESENCE = 0.05
 _CHANNEL = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1000),
@@ -92,6 +93,27 @@ class AgentLink:
             self._agent.ReportInventory(inventory_report(inventory), timeout=REPORT_DEADLINE)
         except grpc.RpcError as error:
             raise RetryableError(f"the agent took no inventory: {error.details()}") from error
+
+    def attend(self, unlisted: Callable[[], Sequence[str]], stop: threading.Event) -> None:
+        """Hold a stream that says the plugin lives; returns when it breaks or `stop` is set.
+
+        `unlisted` names the resources that the kubelet doesn't list at the moment.
+        """
+        over = threading.Event()
+
+        def presence() -> Iterator[agent_pb2.Attendance]:
+            told: tuple[str, ...] | None = None
+            while not over.is_set() and not stop.wait(_PRESENCE):
+                now = tuple(unlisted())
+                if now != told:
+                    told = now
+                    yield agent_pb2.Attendance(unlisted=now)
+
+        call = self._agent.Attend.future(presence(), wait_for_ready=True)
+        call.add_done_callback(lambda _: over.set())
+        while not over.wait(_PAUSE):
+            if stop.is_set():
+                call.cancel()
 
     def close(self) -> None:
         """Give the connection back; calls under way end with an error."""

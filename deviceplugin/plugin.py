@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _FIRST_TRIES = 1.0
+_ATTEND_AGAIN = 0.1
 # One look that the driver doesn't answer may be a hiccup, and a seat that turns unhealthy while
 # its pod is being admitted fails that pod for good.
 _PATIENCE = 2
@@ -74,7 +75,7 @@ class Plugin:
         inner = threading.Event()
         try:
             self._discover(stop)
-            for work in (self._registrar.run, self._reporter.run):
+            for work in (self._registrar.run, self._reporter.run, self._attend):
                 thread = threading.Thread(target=work, args=(inner,), name=work.__qualname__)
                 thread.start()
                 threads.append(thread)
@@ -122,6 +123,10 @@ class Plugin:
         self.refresh()
         while not self._board.current()[0] and not stop.wait(_FIRST_TRIES):
             self.refresh()
+
+    def _attend(self, stop: threading.Event) -> None:
+        while not stop.wait(_ATTEND_AGAIN):
+            self._agent.attend(self._registrar.not_listed, stop)
 
     def _complain(self, trouble: str) -> None:
         if trouble != self._trouble:

@@ -162,8 +162,12 @@ class Registrar:
 
     def not_listed(self) -> tuple[str, ...]:
         """The resources that the kubelet doesn't list at the moment."""
+        _, inventory = self._board.current()
+        known = dict(self._endpoints)
         return tuple(
-            name for name, endpoint in list(self._endpoints.items()) if not endpoint.listed
+            resource
+            for resource in inventory.resources()
+            if resource not in known or not known[resource].listed
         )
 
     def run(self, stop: threading.Event, period: float = 0.1) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kybernate.types import GpuUuid
+    from nodeagent.attendance import Attendance
     from nodeagent.loop import Loop
     from nodeagent.node import Node
     from nodeagent.prepare import Preparer
@@ -63,8 +64,15 @@ class StatusApi:
 class PluginApi(agent_pb2_grpc.NodeAgentServicer):
     """What the device plugin and people on the node may call."""
 
-    def __init__(self, loop: Loop, preparer: Preparer, reported: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        preparer: Preparer,
+        attendance: Attendance,
+        reported: Callable[[], None],
+    ) -> None:
         self._loop = loop
+        self._attendance = attendance
         self._preparer = preparer
         self._reported = reported
         self._status = StatusApi(loop.node)
@@ -76,6 +84,20 @@ class PluginApi(agent_pb2_grpc.NodeAgentServicer):
         self._loop.inventory_reported(inventory_from(request))
         self._reported()
         return pb.ReportInventoryResponse()
+
+    async def Attend(  # noqa: N802 - gRPC's name
+        self,
+        request_iterator: AsyncIterator[pb.Attendance],
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> pb.AttendResponse:
+        """A plugin's presence, until it ends."""
+        plugin = object()
+        try:
+            async for attendance in request_iterator:
+                self._attendance.set(plugin, attendance.unlisted)
+        finally:
+            self._attendance.left(plugin)
+        return pb.AttendResponse()
 
     async def AwaitedGroups(  # noqa: N802 - gRPC's name
         self, request: pb.AwaitedGroupsRequest, context: grpc.aio.ServicerContext[Any, Any]

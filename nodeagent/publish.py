@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from kybernate.ports import KubeApi
     from kybernate.types import PodRef, PodUid, SeatName
+    from nodeagent.attendance import Attendance
     from nodeagent.node import Blocking, Node
     from nodeagent.pods import PodFacts
     from nodeagent.seat import Seat
@@ -97,15 +98,24 @@ class Writes:
 class Publisher:
     """Implements `node.Observer` and `prepare.Pods`."""
 
-    def __init__(self, node: Node, api: Callable[[], Awaitable[KubeApi]], address: str) -> None:
+    def __init__(
+        self,
+        node: Node,
+        api: Callable[[], Awaitable[KubeApi]],
+        address: str,
+        attendance: Attendance,
+    ) -> None:
         self._node = node
+        self._attendance = attendance
         self._api = api
         self._address = address
         self._writes = Writes(api, node.world.blocking)
         self._wakeable: dict[PodUid, bool] = {}
         self._changed = asyncio.Event()
+        self._urgent = asyncio.Event()
         self._events = 0
-        self._ready_since = _stamp(node.world.wall())
+        self._ready: dict[str, Any] = {}
+        attendance.on_change(self._urgent.set)
 
     async def run(self) -> None:
         """Publish, for ever."""
@@ -189,15 +199,27 @@ class Publisher:
         written: dict[str, Any] | None = None
         while True:
             self._changed.clear()
+            self._urgent.clear()
             status = self.status()
             if status != written and await self._write_node(api, status):
                 written = status
-            await asyncio.sleep(self._node.settings.status_interval_s)
-            self._node.count_states()
-            try:
-                await asyncio.wait_for(self._changed.wait(), _LOOK_AGAIN)
-            except TimeoutError:
+            if await self._told(self._urgent, self._node.settings.status_interval_s):
                 continue
+            self._node.count_states()
+            urgent = asyncio.ensure_future(self._urgent.wait())
+            changed = asyncio.ensure_future(self._changed.wait())
+            await asyncio.wait(
+                (urgent, changed), timeout=_LOOK_AGAIN, return_when=asyncio.FIRST_COMPLETED
+            )
+            urgent.cancel()
+            changed.cancel()
+
+    async def _told(self, event: asyncio.Event, limit: float) -> bool:
+        try:
+            await asyncio.wait_for(event.wait(), limit)
+        except TimeoutError:
+            return False
+        return True
 
     async def _write_node(self, api: KubeApi, status: dict[str, Any]) -> bool:
         try:
@@ -229,7 +251,7 @@ class Publisher:
         inventory = node.inventory or Inventory()
         return {
             "observedGeneration": 1,
-            "conditions": [self._ready()],
+            "conditions": [self._ready_condition()],
             "agent": {"address": self._address, "version": _version()},
             "driver": {"version": inventory.driver_version, "cuda": inventory.cuda_version},
             "gpus": [
@@ -258,16 +280,21 @@ class Publisher:
             "seats": [_seat_status(seat) for seat in node.seats.values()],
         }
 
-    def _ready(self) -> dict[str, Any]:
-        ready = self._node.inventory is not None
+    def _ready_condition(self) -> dict[str, Any]:
+        missing = self._attendance.missing()
+        if self._node.inventory is None:
+            missing = "its device plugin has not reported this node's GPUs yet"
+        status = str(missing is None)
+        if self._ready.get("status") != status:
+            self._ready = {
+                "type": "Ready",
+                "status": status,
+                "lastTransitionTime": _stamp(self._node.world.wall()),
+            }
         return {
-            "type": "Ready",
-            "status": str(ready),
-            "reason": "AgentRuns" if ready else "NoInventory",
-            "message": "the agent serves"
-            if ready
-            else "the device plugin has not reported this node's GPUs yet",
-            "lastTransitionTime": self._ready_since,
+            **self._ready,
+            "reason": "SeatsUnavailable" if missing else "SeatsAvailable",
+            "message": missing or "agent, plugin and kubelet work together",
         }
 
 

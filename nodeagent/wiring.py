@@ -19,6 +19,7 @@ from kybernate.adapters.procfs import Procfs
 from kybernate.adapters.seatsocket import SeatSockets
 from kybernate.errors import ConfigError, DeadlineError, KybernateError
 from nodeagent.api import PluginApi, ProxyApi, serve_plugin, serve_proxies
+from nodeagent.attendance import Attendance
 from nodeagent.install import install_kyb_init
 from nodeagent.leases import Leases
 from nodeagent.loop import Loop
@@ -78,13 +79,14 @@ class Agent:
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set. Seats stay as they are when it ends."""
         self._api = asyncio.create_task(self._connect())
-        publisher = Publisher(self.node, self._get_api, self._address())
+        attendance = Attendance()
+        publisher = Publisher(self.node, self._get_api, self._address(), attendance)
         cache = PodCache(self.loop.pod_changed, self.loop.pod_gone)
         preparer = self._preparer(cache, publisher)
         self.node.observers += [self.streams, publisher]
         await recover(self.loop)
         self._recovered = True
-        await self._serve(preparer, publisher)
+        await self._serve(preparer, publisher, attendance)
         self._begin(publisher.run(), self._watch(cache, preparer), self._collect(preparer))
         await stop.wait()
         await self._end()
@@ -101,13 +103,15 @@ class Agent:
             task = asyncio.ensure_future(_forever(one))
             self._tasks.append(task)
 
-    async def _serve(self, preparer: Preparer, publisher: Publisher) -> None:
+    async def _serve(
+        self, preparer: Preparer, publisher: Publisher, attendance: Attendance
+    ) -> None:
         settings = self._settings
         proxy_server, _ = await serve_proxies(
             ProxyApi(self.loop, self.streams), settings.listen, settings.tls_dir, settings.node
         )
         plugin_server = await serve_plugin(
-            PluginApi(self.loop, preparer, publisher.touch),
+            PluginApi(self.loop, preparer, attendance, publisher.touch),
             settings.run_dir / Path(keys.AGENT_SOCKET).name,
         )
         self._servers += [proxy_server, plugin_server]

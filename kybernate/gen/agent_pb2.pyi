@@ -64,6 +64,16 @@ class ReportInventoryResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class Attendance(_message.Message):
+    __slots__ = ("unlisted",)
+    UNLISTED_FIELD_NUMBER: _ClassVar[int]
+    unlisted: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, unlisted: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class AttendResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class AwaitedGroupsRequest(_message.Message):
     __slots__ = ("resource",)
     RESOURCE_FIELD_NUMBER: _ClassVar[int]

@@ -39,6 +39,11 @@ class NodeAgentStub:
                 request_serializer=kybernate_dot_gen_dot_agent__pb2.ReportInventoryRequest.SerializeToString,
                 response_deserializer=kybernate_dot_gen_dot_agent__pb2.ReportInventoryResponse.FromString,
                 _registered_method=True)
+        self.Attend = channel.stream_unary(
+                '/kybernate.agent.v1.NodeAgent/Attend',
+                request_serializer=kybernate_dot_gen_dot_agent__pb2.Attendance.SerializeToString,
+                response_deserializer=kybernate_dot_gen_dot_agent__pb2.AttendResponse.FromString,
+                _registered_method=True)
         self.AwaitedGroups = channel.unary_unary(
                 '/kybernate.agent.v1.NodeAgent/AwaitedGroups',
                 request_serializer=kybernate_dot_gen_dot_agent__pb2.AwaitedGroupsRequest.SerializeToString,
@@ -71,6 +76,15 @@ class NodeAgentServicer:
 
     def ReportInventory(self, request, context):
         """Plugin: what the node has. Idempotent; the agent keeps the last one, members by UUID.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Attend(self, request_iterator, context):
+        """Plugin: open for as long as the plugin lives. While no plugin attends, or the kubelet doesn't
+        list a resource of the one that does, the kubelet fails newly bound pods for good; the agent
+        therefore says in GPUNode status that the node takes no new seats.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -117,6 +131,11 @@ def add_NodeAgentServicer_to_server(servicer, server):
                     servicer.ReportInventory,
                     request_deserializer=kybernate_dot_gen_dot_agent__pb2.ReportInventoryRequest.FromString,
                     response_serializer=kybernate_dot_gen_dot_agent__pb2.ReportInventoryResponse.SerializeToString,
+            ),
+            'Attend': grpc.stream_unary_rpc_method_handler(
+                    servicer.Attend,
+                    request_deserializer=kybernate_dot_gen_dot_agent__pb2.Attendance.FromString,
+                    response_serializer=kybernate_dot_gen_dot_agent__pb2.AttendResponse.SerializeToString,
             ),
             'AwaitedGroups': grpc.unary_unary_rpc_method_handler(
                     servicer.AwaitedGroups,
@@ -171,6 +190,33 @@ class NodeAgent:
             '/kybernate.agent.v1.NodeAgent/ReportInventory',
             kybernate_dot_gen_dot_agent__pb2.ReportInventoryRequest.SerializeToString,
             kybernate_dot_gen_dot_agent__pb2.ReportInventoryResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Attend(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/kybernate.agent.v1.NodeAgent/Attend',
+            kybernate_dot_gen_dot_agent__pb2.Attendance.SerializeToString,
+            kybernate_dot_gen_dot_agent__pb2.AttendResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -170,6 +170,11 @@ def ready(pod: Json) -> bool:
     return condition(pod, "Ready")
 
 
+def admitted(pod: Json) -> bool:
+    """Whether its kubelet has taken it: seats are allocated then, and the status names its start."""
+    return "startTime" in pod.get("status", {})
+
+
 def opened(log: str) -> set[str]:
     """The GPUs that the driver lets a container open, as the model printed at its last start."""
     lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]

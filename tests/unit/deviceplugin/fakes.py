@@ -106,6 +106,7 @@ class Agent(agent_pb2_grpc.NodeAgentServicer):
         self.groups = []
         self.prepared = []
         self.answers = []
+        self.unlisted = None
         self._server = None
 
     def start(self):
@@ -122,6 +123,14 @@ class Agent(agent_pb2_grpc.NodeAgentServicer):
     def ReportInventory(self, request, context):
         self.reports.append(request)
         return agent_pb2.ReportInventoryResponse()
+
+    def Attend(self, request_iterator, context):
+        try:
+            for attendance in request_iterator:
+                self.unlisted = tuple(attendance.unlisted)
+        finally:
+            self.unlisted = None
+        return agent_pb2.AttendResponse()
 
     def AwaitedGroups(self, request, context):
         return agent_pb2.AwaitedGroupsResponse(groups=self.groups)

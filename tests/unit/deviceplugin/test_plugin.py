@@ -129,6 +129,18 @@ def test_the_agent_hears_of_the_node_again_whenever_it_comes_back(plugin, kubele
         assert plugin.not_ready() is None
 
 
+def test_the_agent_knows_at_once_whether_the_kubelet_lists_us(plugin, kubelet, agent):
+    listed(kubelet)
+    until(lambda: agent.unlisted == ())
+    kubelet.stop()
+    until(lambda: agent.unlisted is not None and set(agent.unlisted) == {ONE, TWO})
+    kubelet.start()
+    until(lambda: agent.unlisted == ())
+    agent.stop()
+    agent.start()
+    until(lambda: agent.unlisted == ())
+
+
 def test_preference_follows_the_agent_and_what_is_on_the_way(plugin, kubelet, agent):
     agent.start()
     agent.groups = ["G1", "G0"]

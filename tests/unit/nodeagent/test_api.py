@@ -15,6 +15,7 @@ from kybernate.gen import agent_pb2 as pb
 from kybernate.gen import agent_pb2_grpc
 from kybernate.types import SeatState
 from nodeagent.api import PluginApi, ProxyApi, serve_plugin, serve_proxies
+from nodeagent.attendance import Attendance
 from nodeagent.streams import Streams
 
 
@@ -142,7 +143,7 @@ def test_the_plugin_reports_and_asks_on_a_private_socket(rig, prepared, tmp_path
         r, preparer, _ = prepared(rig)
         socket = tmp_path / "agent.sock"
         touched = []
-        api = PluginApi(r.loop, preparer, lambda: touched.append(1))
+        api = PluginApi(r.loop, preparer, Attendance(), lambda: touched.append(1))
         server = await serve_plugin(api, socket)
         try:
             assert socket.stat().st_mode & 0o777 == 0o600

@@ -7,6 +7,7 @@ import asyncio
 from kybernate.errors import ConflictError, NotFoundError, RetryableError
 from kybernate.testing.clock import run_virtual
 from kybernate.types import SeatState
+from nodeagent.attendance import Attendance
 from nodeagent.publish import Publisher
 
 
@@ -42,14 +43,17 @@ class Api:
         self.calls.append((verb, path, body))
 
 
-async def start(rig):
+async def start(rig, attendance=None):
     api = Api()
     r = rig()
+    if attendance is None:
+        attendance = Attendance()
+        attendance.set("plugin", ())
 
     async def connected():
         return api
 
-    publisher = Publisher(r.node, connected, "10.0.0.1:9443")
+    publisher = Publisher(r.node, connected, "10.0.0.1:9443", attendance)
     r.node.observers.append(publisher)
     task = asyncio.create_task(publisher.run())
     return r, api, publisher, task
@@ -75,6 +79,30 @@ def test_the_node_is_created_and_kept_up_to_date_but_not_all_the_time(rig):
         before = len(api.calls)
         await asyncio.sleep(60)
         assert len(api.calls) == before
+        task.cancel()
+
+    run_virtual(main())
+
+
+def test_a_node_whose_plugin_is_away_says_at_once_that_it_takes_no_seats(rig):
+    async def main():
+        attendance = Attendance()
+        r, api, _, task = await start(rig, attendance)
+        r.begin()
+        await asyncio.sleep(5)
+        ready = lambda: api.calls[-1][2]["status"]["conditions"][0]  # noqa: E731
+        assert ready()["status"] == "False"
+        for unlisted, status in [((), "True"), (("kyb.ai/gpu-1x-seat",), "False"), ((), "True")]:
+            attendance.set("plugin", unlisted)
+            await asyncio.sleep(0.01)
+            assert ready()["status"] == status
+        attendance.set("its successor", ())
+        attendance.left("plugin")
+        await asyncio.sleep(1)
+        assert ready()["status"] == "True"
+        attendance.left("its successor")
+        await asyncio.sleep(0.01)
+        assert "plugin is away" in ready()["message"]
         task.cancel()
 
     run_virtual(main())
