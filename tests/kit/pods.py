@@ -171,7 +171,7 @@ def ready(pod: Json) -> bool:
 
 
 def admitted(pod: Json) -> bool:
-    """Whether its kubelet has taken it: seats are allocated then, and the status names its start."""
+    """Whether its kubelet has taken it: its seat is allocated, and its status names its start."""
     return "startTime" in pod.get("status", {})
 
 

@@ -130,6 +130,7 @@ def test_the_agent_hears_of_the_node_again_whenever_it_comes_back(plugin, kubele
 
 
 def test_the_agent_knows_at_once_whether_the_kubelet_lists_us(plugin, kubelet, agent):
+    agent.start()
     listed(kubelet)
     until(lambda: agent.unlisted == ())
     kubelet.stop()
