@@ -1,8 +1,9 @@
 """200 pods of all profiles in waves on two nodes, while kubelets, plugins and agents restart.
 
-A part is restarted after every tenth pod, and the next pods are created at once, while it is away.
-The pods before are past their kubelet's admission then: a kubelet whose plugin dies in the middle
-of an admission fails that pod for good, whatever any plugin does, and its owner must replace it.
+A part is restarted after every tenth pod, and the next pods are created while it is away. No pod is
+between bind and admission at that moment: a kubelet whose plugin dies just then fails that pod for
+good, whatever any plugin does, and its owner must replace it. So the pods before are admitted
+first, and the next ones follow once the extender can know (HEARD).
 
 Every container prints which GPUs the driver lets it open. They must be exactly those of the
 group that the extender wrote into its Binding, whatever device ID the kubelet chose.
@@ -40,6 +41,9 @@ SIZES = (1,) * 7 + (2,) * 2 + (4,)
 """How many GPUs pods ask for, one after the other."""
 
 WAVE = 40
+HEARD = 0.5
+"""Seconds for a plugin's end to reach the extender: agent, API server, watch (about 0.05 s)."""
+
 ADMISSION_LIMIT = 60.0
 """Seconds in which a pod must be bound and admitted by its kubelet."""
 
@@ -130,6 +134,7 @@ class Storm:
         name, act = self._dice.choice(acts)
         say(f"restarting {name} of {node.name}")
         act()
+        time.sleep(HEARD)
         self._tally.restarts += 1
 
     def _check(self, name: str, pod: dict[str, Any]) -> None:
