@@ -9,16 +9,49 @@ content; the new file is whole on the disk before it takes the name.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import threading
 import zlib
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
+_AT_ONCE = 0.001
+"""Seconds that an event loop waits on the spot: a sync mostly takes a fifth of it, and the loop
+would take as long again to be told of its end."""
+
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterator, Mapping
+    from collections.abc import Awaitable, Generator, Iterator, Mapping
     from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A record, or the end of one (None), and its line."""
+
+    key: str
+    record: Mapping[str, object] | None
+    line: bytes
+    synced: bool
+
+
+class _Written:
+    """The answer to a `put`: awaited, it ends when the batch is written."""
+
+    def __init__(self, batch: Future[None]) -> None:
+        self._batch = batch
+
+    def __await__(self) -> Generator[Any, None, None]:
+        with suppress(TimeoutError):
+            return self._batch.result(_AT_ONCE)
+        # One who no longer wants the answer must not take it from the others of the batch.
+        yield from asyncio.shield(asyncio.wrap_future(self._batch)).__await__()
 
 
 class FileJournal:
@@ -37,6 +70,9 @@ class FileJournal:
         self._lines = 0
         self._fd = -1
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="journal")
+        self._lock = threading.Lock()
+        self._batch: list[_Entry] = []
+        self._written: Future[None] | None = None
 
     def load(self) -> Mapping[str, Mapping[str, object]]:
         """See `ports.Journal.load`. Also makes the file whole again for appending."""
@@ -63,25 +99,27 @@ class FileJournal:
     def _submit(
         self, key: str, record: Mapping[str, object] | None, line: bytes, *, synced: bool
     ) -> Awaitable[None]:
-        loop = asyncio.get_running_loop()
-        return loop.run_in_executor(self._writer, self._append, key, record, line, synced)
+        with self._lock:
+            self._batch.append(_Entry(key, record, line, synced))
+            if self._written is None or len(self._batch) == 1:
+                self._written = self._writer.submit(self._write_batch)
+                self._written.add_done_callback(_complain)
+            return _Written(self._written)
 
-    def _append(
-        self,
-        key: str,
-        record: Mapping[str, object] | None,
-        line: bytes,
-        synced: bool,
-    ) -> None:
-        if record is None:
-            self._records.pop(key, None)
-        else:
-            self._records[key] = record
-        _write_all(self._fd, line)
-        self._lines += 1
+    def _write_batch(self) -> None:
+        """Everything that was put until now: one write, one sync."""
+        with self._lock:
+            batch, self._batch = self._batch, []
+        for entry in batch:
+            if entry.record is None:
+                self._records.pop(entry.key, None)
+            else:
+                self._records[entry.key] = entry.record
+        _write_all(self._fd, b"".join(entry.line for entry in batch))
+        self._lines += len(batch)
         if self._lines >= self._rewrite_at and self._lines > 2 * len(self._records):
             self._rewrite()
-        elif synced:
+        elif any(entry.synced for entry in batch):
             os.fdatasync(self._fd)
 
     def _rewrite(self) -> None:
@@ -98,6 +136,11 @@ class FileJournal:
         if self._fd >= 0:
             os.close(self._fd)
         self._fd, self._lines = fd, len(lines)
+
+
+def _complain(batch: Future[None]) -> None:
+    if (error := batch.exception()) is not None:
+        log.warning("the journal can't be written: %s", error)
 
 
 def _line(value: Mapping[str, object]) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 
 import pytest
 
@@ -89,6 +90,40 @@ def test_an_answer_that_nobody_awaits_is_written_in_its_turn(tmp_path):
 
     asyncio.run(main())
     assert read(tmp_path / "j") == {"a": 2}
+
+
+def test_what_is_put_at_once_is_written_at_once(tmp_path):
+    async def main():
+        journal = FileJournal(tmp_path / "j", "boot-1")
+        journal.load()
+        answers = [journal.put(f"k{n}", {"n": n}, synced=n % 2 == 0) for n in range(100)]
+        answers.append(journal.delete("k7"))
+        for answer in answers:
+            await answer
+        journal.close()
+
+    asyncio.run(main())
+    assert read(tmp_path / "j") == {f"k{n}": n for n in range(100) if n != 7}
+
+
+def test_one_who_stops_waiting_takes_the_answer_from_nobody(tmp_path, monkeypatch):
+    async def main():
+        journal = FileJournal(tmp_path / "j", "boot-1")
+        journal.load()
+        slow = os.fdatasync
+        monkeypatch.setattr(os, "fdatasync", lambda fd: (time.sleep(0.1), slow(fd)))
+
+        async def put(n):
+            await journal.put(f"k{n}", {"n": n}, synced=True)
+
+        tasks = [asyncio.create_task(put(n)) for n in range(3)]
+        await asyncio.sleep(0.02)
+        tasks[1].cancel()
+        await asyncio.gather(tasks[0], tasks[2])
+        journal.close()
+
+    asyncio.run(main())
+    assert read(tmp_path / "j") == {"k0": 0, "k1": 1, "k2": 2}
 
 
 def test_a_disk_that_refuses_is_reported(tmp_path):
