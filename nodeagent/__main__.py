@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from typing import TYPE_CHECKING
 
 from kybernate.adapters.cuda import CudaHelpers
@@ -14,11 +15,15 @@ from kybernate.settings.agent import AgentSettings
 if TYPE_CHECKING:
     from nodeagent.wiring import Agent
 
+_SWITCH_INTERVAL = 0.0005
+
 
 def run(settings: AgentSettings) -> None:
     """Serve until SIGTERM or SIGINT."""
     helpers = CudaHelpers()  # its slow import runs beside ours
     configure_logging(settings.log_level)
+    # Threads write to the API server meanwhile; the loop must not wait 5 ms for each of them.
+    sys.setswitchinterval(_SWITCH_INTERVAL)
     asyncio.run(_run(settings, helpers))
 
 

@@ -212,7 +212,7 @@ async def read_used(node: Node) -> dict[GpuUuid, int]:
     used: dict[GpuUuid, int] = {}
     for gpu in gpus:
         try:
-            used[gpu] = await node.world.blocking(
+            used[gpu] = await node.world.asking(
                 lambda one=gpu: node.world.gpus.used(one),  # type: ignore[misc]
                 _NVML_DEADLINE,
             )

@@ -25,7 +25,7 @@ from nodeagent import metrics
 from nodeagent.steps import Broken, Reverted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from nodeagent.node import Node
     from nodeagent.seat import Seat
@@ -116,7 +116,7 @@ class Lifecycle:
             self._world.doors.refuse(seat.uid, str(error))
             self._put_off(seat, SeatEvent.ENDED, str(error))
             return
-        unwritten = await self._journalled(seat)
+        unwritten = await self._journalled(self._node.save(seat, synced=True))
         if unwritten is not None:
             self._put_off(seat, SeatEvent.ENDED, unwritten)
             return
@@ -140,10 +140,10 @@ class Lifecycle:
         except (DriverError, DeadlineError) as error:
             return f"NVML does not say how much memory is free: {error}"
 
-    async def _journalled(self, seat: Seat) -> str | None:
+    async def _journalled(self, written: Awaitable[None]) -> str | None:
         """Have the intent on the disk; why it isn't, or None. Without it nothing is begun."""
         try:
-            await self._node.save(seat, synced=True)
+            await written
         except OSError as error:
             return f"the agent's journal can't be written: {error}"
         return None
@@ -229,11 +229,11 @@ class Lifecycle:
         self._node.move(seat, SeatEvent.PARK_REVERTED, why)
         self.activate(seat)
 
-    async def wake(self, seat: Seat) -> None:
-        """From WAKING: check the GPUs' memory, thaw, restore, unlock, check, grant."""
+    async def wake(self, seat: Seat, written: Awaitable[None]) -> None:
+        """From WAKING, as `written` says: check the memory, thaw, restore, unlock, check, grant."""
         began = self._world.now()
-        lack, unwritten = await asyncio.gather(self._lack(seat), self._journalled(seat))
-        lack = lack or unwritten
+        lack = await self._lack(seat)
+        lack = await self._journalled(written) or lack
         if lack is not None:
             self._put_off(seat, SeatEvent.WAKE_REVERTED, lack)
             return

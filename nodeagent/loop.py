@@ -88,8 +88,8 @@ class Loop:
                 self.node.move(seat, SeatEvent.GO, why)
                 self.life.work(seat, self.life.start(seat))
             case ActionKind.WAKE:
-                self.node.move(seat, SeatEvent.WAKE, why)
-                self.life.work(seat, self.life.wake(seat))
+                written = self.node.move(seat, SeatEvent.WAKE, why, synced=True)
+                self.life.work(seat, self.life.wake(seat, written))
             case ActionKind.DRAIN:
                 self.node.leases.drain(seat.uid)
                 self.node.move(seat, SeatEvent.DRAIN, why)

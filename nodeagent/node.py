@@ -54,7 +54,7 @@ class Blocking(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """All ports of the agent, and the two clocks."""
+    """All ports of the agent, and the two clocks. `asking` is `blocking` for calls of `gpus`."""
 
     gpus: Gpus
     helpers: DriverHelpers
@@ -66,6 +66,7 @@ class World:
     images: Images
     journal: Journal
     blocking: Blocking
+    asking: Blocking
     now: Callable[[], float]
     wall: Callable[[], float]
 
@@ -139,17 +140,21 @@ class Node:
     park_budget: int = 0
     observers: list[Observer] = field(default_factory=list)
 
-    def move(self, seat: Seat, event: SeatEvent, reason: str) -> None:
+    def move(
+        self, seat: Seat, event: SeatEvent, reason: str, *, synced: bool = False
+    ) -> Awaitable[None]:
         """Take the seat through the transition table, note it, tell it.
 
-        Raises IllegalTransitionError; then nothing has changed.
+        Await the answer where an act depends on the record. Raises IllegalTransitionError; then
+        nothing has changed.
         """
         before, seat.state = seat.state, next_state(seat.state, event)
         seat.since, seat.reason = self.world.wall(), reason
         log.info("%s: %s -> %s (%s)", seat, before, seat.state, reason)
         self._count_active(seat, before)
-        self.save(seat)
+        written = self.save(seat, synced=synced)
         self.changed(seat)
+        return written
 
     def _count_active(self, seat: Seat, before: SeatState) -> None:
         serving = (SeatState.ACTIVE, SeatState.DRAINING)

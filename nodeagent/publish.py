@@ -7,6 +7,7 @@ has not gone out yet, and retried while the API server is away.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -115,7 +116,7 @@ class Publisher:
         self._urgent = asyncio.Event()
         self._events = 0
         self._ready: dict[str, Any] = {}
-        attendance.on_change(self._urgent.set)
+        attendance.on_change(self._hurry)
 
     async def run(self) -> None:
         """Publish, for ever."""
@@ -203,23 +204,18 @@ class Publisher:
             status = self.status()
             if status != written and await self._write_node(api, status):
                 written = status
-            if await self._told(self._urgent, self._node.settings.status_interval_s):
-                continue
             self._node.count_states()
-            urgent = asyncio.ensure_future(self._urgent.wait())
-            changed = asyncio.ensure_future(self._changed.wait())
-            await asyncio.wait(
-                (urgent, changed), timeout=_LOOK_AGAIN, return_when=asyncio.FIRST_COMPLETED
-            )
-            urgent.cancel()
-            changed.cancel()
+            await self._told(self._changed, _LOOK_AGAIN)
+            # After the change, not before it: a swap comes first, and its end is told with it.
+            await self._told(self._urgent, self._node.settings.status_interval_s)
 
-    async def _told(self, event: asyncio.Event, limit: float) -> bool:
-        try:
+    def _hurry(self) -> None:
+        self._changed.set()
+        self._urgent.set()
+
+    async def _told(self, event: asyncio.Event, limit: float) -> None:
+        with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(event.wait(), limit)
-        except TimeoutError:
-            return False
-        return True
 
     async def _write_node(self, api: KubeApi, status: dict[str, Any]) -> bool:
         try:

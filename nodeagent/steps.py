@@ -71,7 +71,7 @@ class Steps:
         self, gpus: tuple[GpuUuid, ...]
     ) -> dict[GpuUuid, tuple[tuple[int, int | None], ...]]:
         read = self._world.gpus.processes
-        return await self._world.blocking(lambda: {gpu: read(gpu) for gpu in gpus}, _NVML_DEADLINE)
+        return await self._world.asking(lambda: {gpu: read(gpu) for gpu in gpus}, _NVML_DEADLINE)
 
     async def started(self, seat: Seat) -> bool:
         """Whether the workload serves: it listens on its port, or holds a GPU if it has none."""
@@ -92,7 +92,7 @@ class Steps:
     async def _lack(self, seat: Seat) -> str | None:
         gpus = seat.identity.gpus
         read = self._world.gpus.used
-        used = await self._world.blocking(lambda: [read(gpu) for gpu in gpus], _NVML_DEADLINE)
+        used = await self._world.asking(lambda: [read(gpu) for gpu in gpus], _NVML_DEADLINE)
         memory = self._node.inventory.memory() if self._node.inventory else {}
         for gpu, taken in zip(gpus, used, strict=True):
             if gpu not in memory:

@@ -240,9 +240,9 @@ async def _forever(what: Awaitable[None]) -> None:
 
 
 def _world(settings: AgentSettings, helpers: CudaHelpers) -> World:
-    procs = Procfs()
+    procs, nvml = Procfs(), Nvml()
     return World(
-        gpus=Nvml(),
+        gpus=nvml,
         helpers=helpers,
         freezer=CgroupFreezer(),
         procs=procs,
@@ -252,6 +252,7 @@ def _world(settings: AgentSettings, helpers: CudaHelpers) -> World:
         images=_LateImages(settings),
         journal=FileJournal(settings.state_dir / "state" / "journal", _boot_id()),
         blocking=blocking,
+        asking=nvml.ask,
         now=time.monotonic,
         wall=time.time,
     )

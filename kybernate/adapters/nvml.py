@@ -6,6 +6,7 @@ in a worker thread that is given up at its deadline and replaced.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import queue
@@ -27,6 +28,10 @@ log = logging.getLogger(__name__)
 
 DEADLINE = 5.0
 """Seconds that one question to NVML may take."""
+
+_AT_ONCE = 0.001
+"""Seconds that an event loop waits on the spot: most answers take a tenth of it, less than it takes
+the loop to be told of them."""
 
 _MAX_HUNG = 8
 _MAX_NVLINKS = 36
@@ -96,6 +101,13 @@ class Nvml:
     def driver_versions(self) -> tuple[str, str]:
         """(driver, CUDA), such as ("580.95.05", "13.0"). Raises DriverError, DeadlineError."""
         return self._ask(_versions)
+
+    async def ask(self, call: Callable[[], T], deadline: float) -> T:
+        """Make a call that asks one thing or several, from an event loop, without blocking it.
+
+        Raises what the call raises, and DeadlineError after `deadline` seconds.
+        """
+        return await self._worker.answer(call, deadline)
 
     def _ask(self, question: Callable[[Any], T]) -> T:
         return self._worker.run(lambda: question(self._load()), self._deadline)
@@ -192,14 +204,35 @@ class _Worker:
 
     def run(self, question: Callable[[], T], deadline: float) -> T:
         """The answer, or what it raised. Raises DeadlineError after `deadline` seconds."""
-        future: Future[T] = Future()
-        thread = self._current()
-        thread.questions.put((future, question))
+        if isinstance(threading.current_thread(), _Thread):
+            return question()  # part of a call that `answer` watches over
+        thread, future = self._begin(question)
         try:
             return future.result(deadline)
         except TimeoutError as error:
-            self._give_up(thread)
-            raise DeadlineError(f"NVML gave no answer within {deadline:g} s.") from error
+            raise self._given_up_by(thread, deadline) from error
+
+    async def answer(self, question: Callable[[], T], deadline: float) -> T:
+        """Like `run`, for an event loop, which is held up for `_AT_ONCE` at most."""
+        thread, future = self._begin(question)
+        try:
+            return future.result(_AT_ONCE)
+        except TimeoutError:
+            pass
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(future), deadline)
+        except TimeoutError as error:
+            raise self._given_up_by(thread, deadline) from error
+
+    def _begin(self, question: Callable[[], T]) -> tuple[_Thread, Future[T]]:
+        future: Future[T] = Future()
+        thread = self._current()
+        thread.questions.put((future, question))
+        return thread, future
+
+    def _given_up_by(self, thread: _Thread, deadline: float) -> DeadlineError:
+        self._give_up(thread)
+        return DeadlineError(f"NVML gave no answer within {deadline:g} s.")
 
     def _current(self) -> _Thread:
         with self._lock:
@@ -233,6 +266,8 @@ class _Thread(threading.Thread):
         """The thread's life."""
         while not self.given_up:
             future, question = self.questions.get()
+            if not future.set_running_or_notify_cancel():
+                continue
             try:
                 future.set_result(question())
             except Exception as error:  # noqa: BLE001  (carried to the caller)

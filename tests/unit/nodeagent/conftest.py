@@ -146,6 +146,7 @@ class Rig:
             images=fakes.FakeImages(self.machine),
             journal=fakes.FakeJournal(self.machine),
             blocking=fakes.inline,
+            asking=fakes.inline,
             now=self.clock.time,
             wall=lambda: 1_700_000_000 + self.clock.time(),
         )
