@@ -23,6 +23,7 @@ _FREEZE_TRY = 0.03
 """Seconds after which a freeze is begun anew: version 1 can hang in FREEZING where a vfork parent
 waits for a child that is frozen already."""
 _BETWEEN_TRIES = 0.001
+_SPIN = 0.001
 _POLL = 0.0005
 _MAX_ROUNDS = 100
 _GONE = (errno.ENOENT, errno.ENODEV, errno.ESRCH)
@@ -161,12 +162,14 @@ class CgroupFreezer:
 
     async def _freeze(self, group: Path, end: float) -> None:
         while True:
-            again = time.monotonic() + _FREEZE_TRY
+            began = time.monotonic()
+            again = began + _FREEZE_TRY
             self._cgroup.order(group, frozen=True)
             while time.monotonic() < min(again, end):
                 if self._cgroup.is_frozen(group):
                     return
-                await asyncio.sleep(_POLL)
+                # The loop's clock rounds a sleep up to a millisecond; a tree mostly stops sooner.
+                await asyncio.sleep(_POLL if time.monotonic() >= began + _SPIN else 0)
             if time.monotonic() >= end:
                 raise DeadlineError(f"The processes in {group} could not be frozen in time.")
             self._cgroup.order(group, frozen=False)
