@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from typing import TYPE_CHECKING
 
 import grpc
@@ -23,34 +24,75 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PROTOCOL = 1
+_SEAT_DELAY = 0.01
+"""Seconds. A swap changes two seats five times within a few milliseconds, in which messages nobody
+waits for would hold up those that requests wait for."""
+_CLOCK_TICK = 0.002
 
 
 class Session:
-    """One stream. Implements `leases.Outbox`; orders wait in a queue for the writer."""
+    """One stream. Implements `leases.Outbox`; what is to be told waits here for the writer.
+
+    Orders go out at once, since requests wait for them. What is told of seats may wait for
+    `_SEAT_DELAY` and is told in its newest state only; but a seat that is new, or whose address
+    changed, is told before its orders.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.orders: asyncio.Queue[pb.AgentOrder] = asyncio.Queue()
+        self._orders: deque[tuple[PodUid, pb.AgentOrder]] = deque()
+        self._seats: dict[PodUid, Seat] = {}
+        self._told: dict[PodUid, str] = {}
+        self._seats_due = 0.0
+        self._some = asyncio.Event()
 
     def seat(self, seat: Seat) -> None:
-        """Tell of a seat as it is now."""
-        self.orders.put_nowait(pb.AgentOrder(seat=seat_message(seat)))
+        """Tell of a seat as it is when its turn comes."""
+        if not self._seats:
+            loop = asyncio.get_running_loop()
+            self._seats_due = loop.time() + _SEAT_DELAY
+            loop.call_later(_SEAT_DELAY, self._some.set)
+        self._seats[seat.uid] = seat
 
     def gone(self, uid: PodUid) -> None:
         """Tell that a seat is no more."""
-        self.orders.put_nowait(pb.AgentOrder(gone=pb.SeatGone(uid=uid)))
+        self._seats.pop(uid, None)
+        self._told.pop(uid, None)
+        self._order(uid, pb.AgentOrder(gone=pb.SeatGone(uid=uid)))
 
     def grant(self, uid: PodUid, generation: int) -> None:
         """See `leases.Outbox`."""
-        self.orders.put_nowait(pb.AgentOrder(grant=pb.Lease(uid=uid, generation=generation)))
+        self._order(uid, pb.AgentOrder(grant=pb.Lease(uid=uid, generation=generation)))
 
     def drain(self, uid: PodUid, generation: int) -> None:
         """See `leases.Outbox`."""
-        self.orders.put_nowait(pb.AgentOrder(drain=pb.Lease(uid=uid, generation=generation)))
+        self._order(uid, pb.AgentOrder(drain=pb.Lease(uid=uid, generation=generation)))
 
     def revoke(self, uid: PodUid, generation: int) -> None:
         """See `leases.Outbox`."""
-        self.orders.put_nowait(pb.AgentOrder(revoke=pb.Lease(uid=uid, generation=generation)))
+        self._order(uid, pb.AgentOrder(revoke=pb.Lease(uid=uid, generation=generation)))
+
+    async def next(self) -> pb.AgentOrder:
+        """The next message; waits until there is one."""
+        while not (self._orders or self._seats_are_due()):
+            self._some.clear()
+            await self._some.wait()
+        uid = self._orders[0][0] if self._orders else next(iter(self._seats))
+        seat = self._seats.get(uid)
+        if seat is not None and (not self._orders or self._told.get(uid) != seat.address):
+            del self._seats[uid]
+            self._told[uid] = seat.address
+            return pb.AgentOrder(seat=seat_message(seat))
+        return self._orders.popleft()[1]
+
+    def _seats_are_due(self) -> bool:
+        # A timer may run a clock tick early.
+        now = asyncio.get_running_loop().time()
+        return bool(self._seats) and now + _CLOCK_TICK >= self._seats_due
+
+    def _order(self, uid: PodUid, order: pb.AgentOrder) -> None:
+        self._orders.append((uid, order))
+        self._some.set()
 
 
 class Streams:
@@ -135,7 +177,7 @@ async def _write(
     session: Session, context: grpc.aio.ServicerContext[pb.ProxyReport, pb.AgentOrder]
 ) -> None:
     while True:
-        await context.write(await session.orders.get())
+        await context.write(await session.next())
 
 
 async def require_client(context: grpc.aio.ServicerContext[object, object], name: str) -> None:

@@ -323,8 +323,9 @@ class Admission:
         queue.target = new.info.uid if new else None
         if old is new:
             return self._report(new, urgent=len(queue.waiting) == 1) if new and changed else []
-        touched = [seat for seat in (old, new) if seat is not None]
-        return [report for seat in touched for report in self._report(seat, urgent=True)]
+        # A seat that serves what waited is awake: that nothing waits there can be told later.
+        reports = self._report(old, urgent=new is not None or not old.open) if old else []
+        return reports + (self._report(new, urgent=True) if new else [])
 
     def _cheapest(self, model: str, old: _Seat | None) -> _Seat | None:
         usable = [

@@ -147,7 +147,6 @@ class AgentLink:
         """Nothing is in flight on this lease any more."""
         if self.connected:
             self._drained[uid] = generation
-            self._dirty[uid] = None
             self._wake.set()
 
     def _flush(self) -> None:
@@ -225,32 +224,35 @@ class AgentLink:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                while self._dirty:
-                    uid = next(iter(self._dirty))
-                    del self._dirty[uid]
-                    for report in self._reports(uid):
+                while self._drained or self._dirty:
+                    report = self._next_drained() if self._drained else self._next_demand()
+                    if report is not None:
                         await call.write(report)
 
-    def _reports(self, uid: PodUid) -> list[agent_pb2.ProxyReport]:
-        reports = []
+    def _next_drained(self) -> agent_pb2.ProxyReport | None:
+        """Said before any demand: a park waits for it. None if it is no longer true."""
+        uid, generation = self._drained.popitem()
+        if not self._desk.admission.is_drained(uid, generation):
+            return None
+        lease = agent_pb2.Drained(uid=uid, generation=generation)
+        return agent_pb2.ProxyReport(drained=lease)
+
+    def _next_demand(self) -> agent_pb2.ProxyReport | None:
+        """None for a seat that is gone."""
+        uid = next(iter(self._dirty))
+        del self._dirty[uid]
         demand = self._desk.admission.demand(uid, self._desk.now)
-        if demand is not None:
-            reports.append(
-                agent_pb2.ProxyReport(
-                    demand=agent_pb2.Demand(
-                        uid=uid,
-                        in_flight=demand.in_flight,
-                        waiting=demand.waiting,
-                        oldest_wait_seconds=demand.oldest_wait,
-                        requests=demand.requests,
-                    )
-                )
+        if demand is None:
+            return None
+        return agent_pb2.ProxyReport(
+            demand=agent_pb2.Demand(
+                uid=uid,
+                in_flight=demand.in_flight,
+                waiting=demand.waiting,
+                oldest_wait_seconds=demand.oldest_wait,
+                requests=demand.requests,
             )
-        generation = self._drained.pop(uid, None)
-        if generation is not None and self._desk.admission.is_drained(uid, generation):
-            lease = agent_pb2.Drained(uid=uid, generation=generation)
-            reports.append(agent_pb2.ProxyReport(drained=lease))
-        return reports
+        )
 
     def _channel(self) -> Any:
         tls = self._settings.tls_dir
