@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .layout import REPOSITORY
+from .layout import REPOSITORY, cache_root
 from .spec import AGENT_PORT, AGENT_PROBE_PORT, NODE_SERVICES, PLUGIN_PROBE_PORT
 from .supervisor import ProcessSpec
 
@@ -22,6 +22,15 @@ ACCOUNTS = ("agent", "extender", "webhook", "proxy", "scheduler")
 KYB_INIT = REPOSITORY / "build" / "kyb-init"
 SIMGPU_BUILD = REPOSITORY / "build" / "simgpu"
 SIMGPU_LIBRARIES = "/run/simgpu/lib"
+
+_PYTHON = {
+    "PYTHONPATH": str(REPOSITORY),
+    "PYTHONUNBUFFERED": "1",
+    # Compiled modules are kept, as in an installed package, whatever the caller's shell says: a
+    # service that compiles all it imports takes a second longer to start.
+    "PYTHONDONTWRITEBYTECODE": "",
+    "PYTHONPYCACHEPREFIX": str(cache_root() / "bytecode"),
+}
 
 _MODULES = {
     "agent": "nodeagent",
@@ -59,7 +68,7 @@ def _service(
     name: str, node: str | None, spec: ClusterSpec, layout: Layout, ports: Ports
 ) -> Service:
     settings, ready = _SETTINGS[name](spec, layout, ports, node or "")
-    env = {"PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1", **settings}
+    env = {**_PYTHON, **settings}
     env.update(spec.service_env.get(name, {}))
     full = process_name(name, node)
     process = ProcessSpec(
