@@ -115,9 +115,9 @@ def toy(uuid: str, seed: int) -> Iterator[Toy]:
     options = ("--host=127.0.0.1", "--port=0", f"--bytes={BYTES}", f"--seed={seed}")
     with process(uuid, "-m", "tests.workloads.toy_server", *options) as running:
         assert running.stdout is not None
-        words = running.stdout.readline().split()
-        assert words, "the toy model server did not start; it said why above"
-        yield Toy(running, int(words[words.index("on") + 1]))
+        told = running.stdout.readline()
+        assert told, "the toy model server did not start; it said why above"
+        yield Toy(running, json.loads(told)["port"])
 
 
 def parked(driver: Parker, uuid: str, pid: int) -> float:

@@ -28,10 +28,8 @@ class Server:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
         assert process.stdout is not None
-        words = process.stdout.readline().split()
-        self.connection = http.client.HTTPConnection(
-            "127.0.0.1", int(words[words.index("on") + 1]), timeout=DEADLINE
-        )
+        port = json.loads(process.stdout.readline())["port"]
+        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE)
 
     def request(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
