@@ -31,6 +31,12 @@ PROXY_NAME = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 _CONNECT_LIMIT = 5.0
 _PATIENT_AFTER = 20.0
 _QUICK, _PATIENT = 0.1, 2.0
+_RECONNECT = (
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 2000),  # in truth the limit of one attempt
+)
+"""Requests wait while an agent restarts: by default gRPC would look again only after a second."""
 _NAMING = 5.0
 """Seconds in which a restarted agent names its seats again; others are forgotten then."""
 
@@ -266,6 +272,7 @@ class AgentLink:
             ("grpc.ssl_target_name_override", keys.agent_server_name(self.node)),
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.enable_http_proxy", 0),
+            *_RECONNECT,
             ("grpc.keepalive_time_ms", ping),
             ("grpc.keepalive_timeout_ms", ping),
             ("grpc.http2.max_pings_without_data", 0),
