@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_FIRST_WAKES = 1.0
 _KEEP_FROZEN = (SeatState.PARKED, SeatState.PARKING, SeatState.WAKING)
 
 
@@ -39,10 +40,11 @@ async def recover(loop: Loop) -> None:
         if key.startswith(SEAT):
             seat = from_record(record)
             loop.node.seats[seat.uid] = seat
-    _thaw_the_forgotten(loop)
+    frozen = world.freezer.frozen()
+    _thaw_the_forgotten(loop, frozen)
     _remember_proxies(loop, records.get(PROXIES, {}))
     for seat in tuple(loop.node.seats.values()):
-        _resume(loop, seat)
+        _resume(loop, seat, frozen)
     await asyncio.gather(*(world.doors.open(uid) for uid in loop.node.seats))
     loop.watch_leases()
     loop.kick()
@@ -59,11 +61,11 @@ async def adopt(loop: Loop, seat: Seat) -> None:
     await loop.life.await_started(seat)
 
 
-def _thaw_the_forgotten(loop: Loop) -> None:
+def _thaw_the_forgotten(loop: Loop, frozen: frozenset[str]) -> None:
     """Frozen trees that no seat keeps frozen, or whose container is ending, must be able to die."""
     world = loop.node.world
     kept = {seat.handle for seat in loop.node.seats.values() if _stays_frozen(loop, seat)}
-    for handle in world.freezer.frozen() - kept:
+    for handle in frozen - kept:
         log.warning("thawing %s: no seat keeps it frozen", handle)
         world.freezer.thaw(handle)
 
@@ -82,7 +84,7 @@ def _remember_proxies(loop: Loop, record: Mapping[str, object]) -> None:
         loop.node.leases.remember(str(name), dict(held), loop.node.world.now())
 
 
-def _resume(loop: Loop, seat: Seat) -> None:
+def _resume(loop: Loop, seat: Seat, frozen: frozenset[str]) -> None:
     world, life = loop.node.world, loop.life
     if seat.init is None or not world.procs.alive(seat.init.pid, seat.init.start):
         if seat.state is not SeatState.WAITING:
@@ -97,7 +99,7 @@ def _resume(loop: Loop, seat: Seat) -> None:
             loop.node.move(seat, SeatEvent.UNDRAIN, "the agent was restarted")
             life.activate(seat)
         case SeatState.PARKED:
-            life.work(seat, _keep_parked(loop, seat))
+            life.work(seat, _keep_parked(loop, seat, frozen))
         case SeatState.PARKING:
             life.work(seat, _finish_park(loop, seat))
         case SeatState.WAKING:
@@ -108,12 +110,19 @@ def _resume(loop: Loop, seat: Seat) -> None:
             pass
 
 
-async def _keep_parked(loop: Loop, seat: Seat) -> None:
+async def _keep_parked(loop: Loop, seat: Seat, frozen: frozenset[str]) -> None:
     if not _stays_frozen(loop, seat):
         loop.life.end(seat)
-    elif seat.handle not in loop.node.world.freezer.frozen():
+    elif seat.handle not in frozen:
         await _freeze(loop, seat)
-    await loop.life.warm(seat)
+    loop.life.aside(_warm_later(loop, seat))
+
+
+async def _warm_later(loop: Loop, seat: Seat) -> None:
+    """Its helper, once those of the first wakes are started: they have requests waiting."""
+    await asyncio.sleep(_FIRST_WAKES)
+    if seat.state is SeatState.PARKED:
+        await loop.life.warm(seat)
 
 
 async def _finish_park(loop: Loop, seat: Seat) -> None:
