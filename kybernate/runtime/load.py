@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from kybernate.errors import ConfigError
@@ -84,6 +83,8 @@ def load(
 
 
 def _from_file(file: Path) -> dict[str, Any]:
+    import yaml  # noqa: PLC0415 - slow, and most services have no file
+
     try:
         data = yaml.safe_load(file.read_text())
     except OSError as error:
