@@ -43,7 +43,7 @@ _PICTURE = """<svg viewBox="0 0 {terminal_width} {terminal_height}"
 <defs><clipPath id="{unique_id}-clip-terminal">
 <rect x="0" y="0" width="{terminal_width}" height="{terminal_height}" /></clipPath>{lines}</defs>
 <rect fill="#1b1e24" width="{terminal_width}" height="{terminal_height}" rx="8"/>
-<g transform="translate({terminal_x}, {terminal_y}) scale(.95)">{backgrounds}
+<g transform="translate(14, 8) scale(.95)">{backgrounds}
 <g class="{unique_id}-matrix">{matrix}</g></g>
 </svg>
 """
