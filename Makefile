@@ -5,9 +5,10 @@ PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
 PROTOS := $(wildcard proto/kybernate/gen/*.proto)
 K      ?=
+GPU_PYTHON ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup native proto states check test e2e demo cluster down bench test-gpu clean
+.PHONY: help setup native ready proto states lock check test e2e demo cluster down bench test-gpu clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -24,6 +25,11 @@ $(STAMP): requirements.lock pyproject.toml
 native: ## build kyb-init and the simulated driver into build/
 	@$(MAKE) --no-print-directory -C native
 
+# Tells all that the machine lacks at once, before the compiler would complain of one thing.
+ready: setup
+	@$(PY) -m tests.cluster check --before-build >/dev/null
+	@$(MAKE) --no-print-directory native
+
 proto: setup ## generate kybernate/gen from proto/
 	$(PY) -m grpc_tools.protoc -I proto --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
 
@@ -39,30 +45,30 @@ check: setup ## lint, types, layers, YAML, proto and shell
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
-	$(VENV)/bin/yamllint -s config .yamllint.yaml
+	$(VENV)/bin/yamllint -s $$(git ls-files '*.yaml')
 	$(VENV)/bin/shellcheck $$(git ls-files '*.sh' .ci/run)
 	@sh scripts/check-generated.sh $(PY)
 
 test: setup native ## unit, property and API tests (real etcd and kube-apiserver)
 	$(PY) -m pytest -m "not e2e and not gpu" $(if $(K),-k "$(K)")
 
-e2e: setup native ## the whole cluster on this machine; K=expression selects
+e2e: ready ## the whole cluster on this machine; K=expression selects
 	$(PY) -m pytest tests/e2e -m e2e $(if $(K),-k "$(K)")
 
-demo: setup native ## six models share four GPUs, live; KEEP=1 leaves it up
+demo: ready ## six models share four GPUs, live; KEEP=1 leaves it up
 	$(PY) -m tests.demo $(if $(KEEP),--keep)
 
-cluster: setup native ## bring the one-machine cluster up and say how to talk to it
+cluster: ready ## bring the one-machine cluster up and say how to talk to it
 	$(PY) -m tests.cluster up
 
 down: setup ## take the one-machine cluster down, whatever is left of it
 	$(PY) -m tests.cluster down
 
-bench: setup native ## every bench, one JSON line each
+bench: ready ## every bench, one JSON line each
 	@for b in wake recover storm; do $(PY) -m bench.$$b --json || exit 1; done
 
-test-gpu: setup ## park and wake on a real NVIDIA GPU; skips loudly without one
-	$(PY) -m tests.gpu
+test-gpu: $(if $(GPU_PYTHON),,setup) ## park and wake on a real NVIDIA GPU; GPU_PYTHON= names another Python
+	$(or $(GPU_PYTHON),$(PY)) -m tests.gpu
 
 clean: ## remove what the build made (not the cache of cluster binaries)
 	rm -rf build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

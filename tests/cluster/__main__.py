@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -119,11 +120,13 @@ def status() -> None:
 
 @main.command()
 @click.option("--control-plane-only", is_flag=True)
-def check(control_plane_only: bool) -> None:
+@click.option("--before-build", is_flag=True, help="Take what `make native` builds as there.")
+def check(control_plane_only: bool, before_build: bool) -> None:
     """List what this machine lacks, and what mends it."""
-    missing = preflight.check(
-        ClusterSpec(control_plane_only=control_plane_only), preflight.this_machine()
-    )
+    machine = preflight.this_machine()
+    if before_build:
+        machine = replace(machine, kyb_init=True)
+    missing = preflight.check(ClusterSpec(control_plane_only=control_plane_only), machine)
     if missing:
         raise click.ClickException(preflight.report(missing))
     click.echo("nothing is missing")

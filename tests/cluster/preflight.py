@@ -141,16 +141,14 @@ def _platform(machine: Machine) -> Iterator[Missing]:
             "use such a machine, virtual or not",
         )
     if not machine.root:
-        yield Missing("root, for mounts, namespaces and cgroups", f"sudo -E make {_target()}")
+        yield Missing(
+            "root, for mounts, namespaces and cgroups", "sudo -E make, with the same target"
+        )
     if machine.python < (3, 11):
         yield Missing(
             f"Python 3.11 or newer (this is {machine.python[0]}.{machine.python[1]})",
             "apt-get install python3.11-venv, then make setup PYTHON=python3.11",
         )
-
-
-def _target() -> str:
-    return Path(sys.argv[0]).stem if Path(sys.argv[0]).stem in {"demo", "e2e"} else "cluster"
 
 
 def _node_tools(machine: Machine) -> Iterator[Missing]:
