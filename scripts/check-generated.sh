@@ -4,7 +4,7 @@ set -eu
 py=$1
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
-"$py" -m grpc_tools.protoc -I proto --python_out="$tmp" --pyi_out="$tmp" \
+"$py" -m grpc_tools.protoc --fatal_warnings -I proto --python_out="$tmp" --pyi_out="$tmp" \
   --grpc_python_out="$tmp" proto/kybernate/gen/*.proto
 for file in "$tmp"/kybernate/gen/*; do
   cmp -s "$file" "kybernate/gen/$(basename "$file")" || {
