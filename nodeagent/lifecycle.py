@@ -213,8 +213,12 @@ class Lifecycle:
         try:
             seat.cuda, seat.held = await self._steps.holders(seat)
             await self._node.save(seat, synced=True)
+        except (DriverError, DeadlineError, OSError) as error:
+            self._park_reverted(seat, str(error))
+            return
+        try:
             phases = await self._steps.park(seat)
-        except (Reverted, DriverError, DeadlineError, OSError) as error:
+        except Reverted as error:
             self._park_reverted(seat, str(error))
             return
         metrics.observe("park", {**phases, "all": self._world.now() - began})

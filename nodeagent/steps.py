@@ -162,13 +162,20 @@ class Steps:
         if not seat.cuda:
             return
         until = self._world.now() + self._node.settings.confirm_deadline_s
-        while await self.on_gpus(seat):
+        while (doubt := await self._doubt(seat)) is not None:
             if self._world.now() >= until:
                 raise Broken(
-                    "NVML still shows its processes on the GPU "
-                    f"{self._node.settings.confirm_deadline_s:g} s after the checkpoint"
+                    f"{doubt} {self._node.settings.confirm_deadline_s:g} s after the checkpoint"
                 )
             await asyncio.sleep(_POLL)
+
+    async def _doubt(self, seat: Seat) -> str | None:
+        """Why its memory can't be called free. It is checkpointed: an error is no way back."""
+        try:
+            shown = await self.on_gpus(seat)
+        except (DriverError, DeadlineError) as error:
+            return f"NVML does not say whether its memory is free ({error})"
+        return "NVML still shows its processes on the GPU" if shown else None
 
     async def on_gpus(self, seat: Seat) -> bool:
         """Whether NVML shows one of its processes with memory on its GPUs."""

@@ -209,7 +209,7 @@ class Machine:
 
 
 class FakeGpus:
-    """Implements `ports.Gpus`."""
+    """Implements `ports.Gpus`. Faults: nvml, and nvml-unsure when a GPU has no process."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -223,11 +223,14 @@ class FakeGpus:
     def processes(self, gpu: GpuUuid) -> tuple[tuple[int, int | None], ...]:
         """Processes that hold memory."""
         procs = self._machine.procs.values()
-        return tuple(
+        shown = tuple(
             (p.pid, p.memory[gpu])
             for p in procs
             if p.alive and gpu in p.memory and p.cuda is not ProcessState.CHECKPOINTED
         )
+        if not shown and self._machine.fault("nvml-unsure"):
+            raise DriverError("nvmlDeviceGetComputeRunningProcesses", 999, "UNKNOWN")
+        return shown
 
     def driver_versions(self) -> tuple[str, str]:
         """Fixed."""

@@ -197,6 +197,26 @@ def test_a_park_that_can_be_undone_is_and_is_tried_again(rig, proxy, fault):
     run_virtual(main())
 
 
+def test_a_seat_is_not_called_active_because_nvml_fails_once_it_is_parked(rig, proxy):
+    async def main():
+        r = rig()
+        r.begin()
+        a, b = await r.seat("a"), await r.seat("b")
+        await r.until(b, ACTIVE)
+        r.machine.faults.add("nvml-unsure")
+        p = proxy(r.loop)
+        p.request(a)
+        await r.until(a, ACTIVE)
+        assert r.machine.faults == set()
+        assert r.state(b) is PARKED
+        p.request(b)
+        await asyncio.sleep(5)
+        assert p.answered == {a: 1, b: 1}
+        r.check()
+
+    run_virtual(main())
+
+
 @pytest.mark.parametrize("parked", [0, 1])
 def test_nothing_is_begun_that_is_not_on_the_disk(rig, proxy, parked):
     async def main():
