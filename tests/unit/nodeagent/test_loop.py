@@ -209,6 +209,7 @@ def test_a_seat_is_not_called_active_because_nvml_fails_once_it_is_parked(rig, p
         await r.until(a, ACTIVE)
         assert r.machine.faults == set()
         assert r.state(b) is PARKED
+        assert "ParkReverted" not in [reason for reason, _ in r.seen.events]
         p.request(b)
         await asyncio.sleep(5)
         assert p.answered == {a: 1, b: 1}
