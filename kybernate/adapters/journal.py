@@ -69,6 +69,7 @@ class FileJournal:
         self._records: dict[str, Mapping[str, object]] = {}
         self._lines = 0
         self._fd = -1
+        self._damaged = False
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._lock = threading.Lock()
         self._batch: list[_Entry] = []
@@ -115,6 +116,17 @@ class FileJournal:
                 self._records.pop(entry.key, None)
             else:
                 self._records[entry.key] = entry.record
+        if self._damaged:
+            # Nothing behind a torn line would be read again, nor may a failed sync be repeated.
+            self._rewrite()
+            return
+        try:
+            self._append(batch)
+        except OSError:
+            self._damaged = True
+            raise
+
+    def _append(self, batch: list[_Entry]) -> None:
         _write_all(self._fd, b"".join(entry.line for entry in batch))
         self._lines += len(batch)
         if self._lines >= self._rewrite_at and self._lines > 2 * len(self._records):
@@ -127,15 +139,19 @@ class FileJournal:
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
         lines = [_line({"e": self._epoch})]
         lines += [_line({"k": key, "v": record}) for key, record in self._records.items()]
-        _write_all(fd, b"".join(lines))
-        os.fsync(fd)
-        new.rename(self._path)
+        try:
+            _write_all(fd, b"".join(lines))
+            os.fsync(fd)
+            new.rename(self._path)
+        except OSError:
+            os.close(fd)
+            raise
         folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
         os.fsync(folder)
         os.close(folder)
         if self._fd >= 0:
             os.close(self._fd)
-        self._fd, self._lines = fd, len(lines)
+        self._fd, self._lines, self._damaged = fd, len(lines), False
 
 
 def _complain(batch: Future[None]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import time
 
@@ -137,3 +138,29 @@ def test_a_disk_that_refuses_is_reported(tmp_path):
         journal.close()
 
     asyncio.run(main())
+
+
+def test_after_a_disk_was_full_in_mid_line_later_records_are_read_again(tmp_path, monkeypatch):
+    whole = os.write
+
+    def half(fd, data):
+        monkeypatch.setattr(os, "write", full)
+        return whole(fd, data[: len(data) // 2])
+
+    def full(fd, data):
+        monkeypatch.setattr(os, "write", whole)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def main():
+        journal = FileJournal(tmp_path / "j", "boot-1")
+        journal.load()
+        await journal.put("a", {"n": 1}, synced=True)
+        monkeypatch.setattr(os, "write", half)
+        with pytest.raises(OSError, match="No space left"):
+            await journal.put("a", {"n": 2}, synced=True)
+        await journal.put("b", {"n": 3}, synced=True)
+        await journal.put("c", {"n": 4}, synced=True)
+        journal.close()
+
+    asyncio.run(main())
+    assert read(tmp_path / "j") == {"a": 2, "b": 3, "c": 4}
