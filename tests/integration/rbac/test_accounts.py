@@ -20,23 +20,22 @@ pytestmark = pytest.mark.integration
 
 NAMESPACE = "annotations"
 READ = {"get", "list", "watch"}
-EVENTS = {"events": {"create", "patch"}, "events.events.k8s.io": {"create", "patch"}}
 SEES_NODES = {"gpunodes.kyb.ai": READ}
 HOOKS = "admissionregistration.k8s.io"
 
 ALLOWED: dict[str, dict[str, set[str]]] = {
-    "extender": {"pods": READ, "pods/binding": {"create"}, **SEES_NODES, **EVENTS},
+    "extender": {"pods": READ, "pods/binding": {"create"}, **SEES_NODES},
     "agent": {
         "pods": READ | {"patch"},
         "pods/status": {"patch"},
-        "gpunodes.kyb.ai": READ | {"create"},
-        "gpunodes/status.kyb.ai": {"patch", "update"},
-        **EVENTS,
+        "gpunodes.kyb.ai": {"create"},
+        "gpunodes/status.kyb.ai": {"patch"},
+        "events": {"create"},
     },
     "webhook": {
-        f"mutatingwebhookconfigurations.{HOOKS}:kyb-webhook": {"get", "update", "patch"},
-        f"validatingwebhookconfigurations.{HOOKS}:kyb-webhook": {"get", "update", "patch"},
-        "secrets:kyb-webhook-tls": {"get", "update", "patch"},
+        f"mutatingwebhookconfigurations.{HOOKS}:kyb-webhook": {"get", "patch"},
+        f"validatingwebhookconfigurations.{HOOKS}:kyb-webhook": {"get", "patch"},
+        "secrets:kyb-webhook-tls": {"get", "patch"},
         **SEES_NODES,
     },
     "proxy": SEES_NODES,

@@ -213,7 +213,8 @@ def test_reviews_are_counted(control_plane: Cluster, namespace: str, webhook: We
 
 def test_gpu_node_status_is_checked(control_plane: Cluster, gpu_node: str) -> None:
     api, path = control_plane.api("agent"), f"{keys.GPU_NODES_PATH}/{gpu_node}/status"
-    assert api.get(f"{keys.GPU_NODES_PATH}/{gpu_node}")["status"]["gpus"] == STATUS["gpus"]
+    found = control_plane.api().get(f"{keys.GPU_NODES_PATH}/{gpu_node}")
+    assert found["status"]["gpus"] == STATUS["gpus"]
     seat = {"uid": "u", "name": "G0-seat-1", "group": "G0", "namespace": "d", "pod": "p"}
     for wrong in (
         {"groups": [{**STATUS["groups"][0], "resource": "kyb.ai/gpu-2x-seat"}]},
