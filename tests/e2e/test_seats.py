@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kybernate import keys
-from tests.kit.pods import SeatPod, condition, group_of, opened, ready
+from tests.cluster.control import wait_until
+from tests.kit.pods import SeatPod, admitted, condition, group_of, opened, ready
 
 if TYPE_CHECKING:
     from tests.cluster import Cluster
@@ -52,19 +54,61 @@ def test_the_bound_group_wins_over_the_kubelets_choice(cluster: Cluster, pods: P
         assert opened(pods.log(name)) == members(cluster, found[name])
 
 
+def test_it_wins_also_over_another_groups_device_id(cluster: Cluster, pods: Pods) -> None:
+    # Without the agent's advice the plugin offers IDs in order: the kubelet takes one of G0.
+    node = cluster.node("n1")
+    node.agent.stop()
+    pods.create(SeatPod("late", node="n1", annotations={keys.REQUIRE_GROUP: "G3"}))
+    pods.wait(["late"], admitted, 30, "admitted")
+    node.agent.start()
+    pod = pods.wait(["late"], ready, 90, "Ready")["late"]
+    assert device_ids(cluster, "n1", pod) == {"G0"}
+    assert opened(pods.log("late")) == members(cluster, pod)
+
+
+def device_ids(cluster: Cluster, node: str, pod: dict[str, Any]) -> set[str]:
+    """The groups of the device IDs for which CDI files give the pod's seat."""
+    found = set()
+    for path in (cluster.layout.node(node).root / "cdi").glob("kyb-*.json"):
+        (device,) = json.loads(path.read_text())["devices"]
+        if f"{keys.ENV_GROUP}={group_of(pod)}" in device["containerEdits"]["env"]:
+            found.add(device["name"].rsplit("-seat-", 1)[0])
+    return found
+
+
 def test_over_provisioned_pods_wait_at_the_gate_and_start_in_turn(
-    pods: Pods, models: Models
+    cluster: Cluster, pods: Pods, models: Models
 ) -> None:
     names = ["first", "second", "third"]
     for name in names:
-        pods.create(SeatPod(name, node="n1", annotations={keys.REQUIRE_GROUP: "G0"}))
-        pods.wait([name], lambda pod: bool(pod["spec"].get("nodeName")), 30, "bound")
+        slow = ("--start-delay=8",) if name == "first" else ()
+        annotations = {keys.REQUIRE_GROUP: "G0"}
+        pods.create(SeatPod(name, node="n1", annotations=annotations, arguments=slow))
+        pods.wait([name], running_container, 60, "running")
+
+    def gathered() -> bool:
+        told = states(cluster, "n1")
+        return [told.get(name) for name in names] == ["starting", "waiting", "waiting"]
+
+    wait_until(gathered, 8, "the second and third didn't wait for the first")
     found = pods.wait(names, ready, 90, "Ready")
     assert all(condition(pod, keys.WAKEABLE_CONDITION) for pod in found.values())
-    starts = {n: p["status"]["containerStatuses"][0]["restartCount"] for n, p in found.items()}
-    assert set(starts.values()) == {0}
+    assert {p["status"]["containerStatuses"][0]["restartCount"] for p in found.values()} == {0}
+    first_words = [pods.log(name, timestamps=True).split(" ", 1)[0] for name in names]
+    assert first_words == sorted(first_words)
     for name in names:
         assert models.ask(name).intact
+
+
+def running_container(pod: dict[str, Any]) -> bool:
+    """Whether its container runs: kyb-init is at the gate, or behind it."""
+    return any("running" in one["state"] for one in pod["status"].get("containerStatuses", []))
+
+
+def states(cluster: Cluster, node: str) -> dict[str, str]:
+    """Seat states by pod, as the GPUNode status tells them."""
+    status = cluster.api().get(f"{keys.GPU_NODES_PATH}/{node}")["status"]
+    return {seat["pod"]: seat["state"] for seat in status["seats"]}
 
 
 def test_two_pods_of_one_group_alternate_with_their_state_intact(

@@ -101,9 +101,9 @@ class Pods:
         """Every pod by name."""
         return {p["metadata"]["name"]: p for p in self._api.get(PODS)["items"]}
 
-    def log(self, name: str) -> str:
-        """What the container has printed."""
-        return self._api.text(f"{PODS}/{name}/log")
+    def log(self, name: str, *, timestamps: bool = False) -> str:
+        """What the container has printed; with `timestamps` each line begins with its time."""
+        return self._api.text(f"{PODS}/{name}/log", {"timestamps": timestamps})
 
     def delete(self, names: Iterable[str], grace: int | None = None) -> None:
         """Ask for their deletion; one that is gone is fine."""
