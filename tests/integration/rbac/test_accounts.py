@@ -142,13 +142,33 @@ def test_nobody_else_creates_or_adds_system_annotations(
 def test_the_agent_writes_the_seat_and_only_that(control_plane: Cluster, pod: str) -> None:
     agent, admin = control_plane.api("agent"), control_plane.api()
     agent.patch(pod, notes(seat="G0-seat-1"))
-    with pytest.raises(RefusedError, match="extender"):
+    with pytest.raises(RefusedError, match="extender|change nothing of a pod"):
         agent.patch(pod, notes(group="G0"))
     for change in (notes(seat="G1-seat-1"), notes(seat=None)):
         for path in (pod, f"{pod}/status"):
             with pytest.raises(RefusedError, match="agent"):
                 admin.patch(path, change)
     agent.patch(pod, notes(seat=None))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"spec": {"containers": [{"name": "c", "image": "evil"}]}},
+        {"metadata": {"labels": {"app": "other"}}},
+        {"metadata": {"annotations": {"other": "x"}}},
+        {"metadata": {"finalizers": ["kyb.ai/stay"]}},
+    ],
+    ids=["image", "label", "annotation", "finalizer"],
+)
+def test_the_agent_changes_nothing_else_of_a_pod(
+    control_plane: Cluster, pod: str, change: dict[str, Any]
+) -> None:
+    name = control_plane.api().get(pod)["spec"]["containers"][0]["name"]
+    if "spec" in change:
+        change["spec"]["containers"][0]["name"] = name
+    with pytest.raises(RefusedError, match="change nothing of a pod"):
+        control_plane.api("agent").patch(pod, change, "strategic")
 
 
 def binding(**annotations: str) -> dict[str, Any]:
