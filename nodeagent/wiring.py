@@ -177,10 +177,11 @@ class Agent:
                 self.loop.device_freed.set()
 
     async def _end(self) -> None:
-        for server in self._servers:
-            await server.stop(grace=0.2)
+        # First of all nothing is published any more: streams that end now say nothing of the node.
         for task in self._tasks:
             task.cancel()
+        for server in self._servers:
+            await server.stop(grace=0.2)
         if self._watcher is not None:
             await asyncio.to_thread(self._watcher.stop)
         self.world.helpers.close()

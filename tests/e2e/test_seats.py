@@ -58,9 +58,11 @@ def test_it_wins_also_over_another_groups_device_id(cluster: Cluster, pods: Pods
     # Without the agent's advice the plugin offers IDs in order: the kubelet takes one of G0.
     node = cluster.node("n1")
     node.agent.stop()
-    pods.create(SeatPod("late", node="n1", annotations={keys.REQUIRE_GROUP: "G3"}))
-    pods.wait(["late"], admitted, 30, "admitted")
-    node.agent.start()
+    try:
+        pods.create(SeatPod("late", node="n1", annotations={keys.REQUIRE_GROUP: "G3"}))
+        pods.wait(["late"], admitted, 30, "admitted")
+    finally:
+        node.agent.start()
     pod = pods.wait(["late"], ready, 90, "Ready")["late"]
     assert device_ids(cluster, "n1", pod) == {"G0"}
     assert opened(pods.log("late")) == members(cluster, pod)
