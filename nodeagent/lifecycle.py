@@ -214,12 +214,12 @@ class Lifecycle:
             seat.cuda, seat.held = await self._steps.holders(seat)
             await self._node.save(seat, synced=True)
         except (DriverError, DeadlineError, OSError) as error:
-            self._park_reverted(seat, str(error))
+            self.park_reverted(seat, str(error))
             return
         try:
             phases = await self._steps.park(seat)
         except Reverted as error:
-            self._park_reverted(seat, str(error))
+            self.park_reverted(seat, str(error))
             return
         metrics.observe("park", {**phases, "all": self._world.now() - began})
         self._node.move(seat, SeatEvent.PARKED, "parked in RAM")
@@ -227,7 +227,8 @@ class Lifecycle:
         if seat.ending:
             self.let_go(seat)
 
-    def _park_reverted(self, seat: Seat, why: str) -> None:
+    def park_reverted(self, seat: Seat, why: str) -> None:
+        """The park was undone: it is active again."""
         metrics.FAILURES.labels("park").inc()
         self._node.tell(seat, "Warning", "ParkReverted", f"{why}; it runs on")
         self._node.move(seat, SeatEvent.PARK_REVERTED, why)

@@ -16,7 +16,7 @@ from kybernate.ports import ProcessState
 from kybernate.types import SeatState
 from nodeagent.node import INVENTORY, PROXIES, SEAT, Inventory
 from nodeagent.seat import from_record
-from nodeagent.steps import Broken
+from nodeagent.steps import Broken, Reverted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -135,8 +135,11 @@ async def _finish_park(loop: Loop, seat: Seat) -> None:
         loop.node.move(seat, SeatEvent.PARK_REVERTED, "the agent was restarted while parking it")
         loop.life.activate(seat)
         return
-    await _freeze(loop, seat)
-    await loop.steps.confirm_free(seat)
+    try:
+        await loop.steps.settle(seat)
+    except Reverted as error:
+        loop.life.park_reverted(seat, str(error))
+        return
     loop.node.move(seat, SeatEvent.PARKED, "parked in RAM; the agent was restarted meanwhile")
     loop.kick()
 

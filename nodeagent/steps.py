@@ -26,7 +26,6 @@ _NVML_DEADLINE = 5.0
 _STATES_DEADLINE = 5.0
 _ROOM_PATIENCE = 0.25
 _POLL = 0.002
-LOCK_TIMED_OUT = 600
 _NO_CONTEXT = (None, ProcessState.NO_CUDA)
 
 
@@ -126,14 +125,18 @@ class Steps:
     async def park(self, seat: Seat) -> dict[str, float]:
         """Lock, checkpoint, freeze, confirm. Returns seconds by phase; Reverted, Broken."""
         phases = dict(await self._checkpoint(seat)) if seat.cuda else {}
+        return {**phases, **await self.settle(seat)}
+
+    async def settle(self, seat: Seat) -> dict[str, float]:
+        """Freeze the checkpointed tree and see that its memory is free; Reverted, Broken."""
         began = self._world.now()
         try:
             await self._world.freezer.freeze(seat.handle, self._node.settings.freeze_deadline_s)
         except (DeadlineError, NotFoundError) as error:
             await self._undo(seat, f"its tree could not be frozen: {error}")
         frozen = self._world.now()
-        await self.confirm_free(seat)
-        return phases | {"freeze": frozen - began, "confirm": self._world.now() - frozen}
+        await self._confirm_free(seat)
+        return {"freeze": frozen - began, "confirm": self._world.now() - frozen}
 
     async def _checkpoint(self, seat: Seat) -> Mapping[str, float]:
         settings = self._node.settings
@@ -146,7 +149,7 @@ class Steps:
                 raise Reverted(f"the driver did not begin to park it: {error}") from error
             raise Broken(f"the driver did not finish parking it: {error}") from error
         except DriverError as error:
-            if error.code == LOCK_TIMED_OUT or await self._all(seat, ProcessState.RUNNING):
+            if await self._all(seat, ProcessState.RUNNING):
                 raise Reverted(f"the driver would not park it: {error}") from error
             raise Broken(f"the driver failed to park it: {error}") from error
 
@@ -157,10 +160,8 @@ class Steps:
             raise Broken(f"{why}, and undoing the checkpoint failed: {error}") from error
         raise Reverted(why)
 
-    async def confirm_free(self, seat: Seat) -> None:
-        """Wait till NVML shows none of its processes on its GPUs; raises Broken."""
-        if not seat.cuda:
-            return
+    async def _confirm_free(self, seat: Seat) -> None:
+        """Wait till NVML shows none of its tree on its GPUs; raises Reverted, Broken."""
         until = self._world.now() + self._node.settings.confirm_deadline_s
         while (doubt := await self._doubt(seat)) is not None:
             if self._world.now() >= until:
@@ -172,16 +173,23 @@ class Steps:
     async def _doubt(self, seat: Seat) -> str | None:
         """Why its memory can't be called free. It is checkpointed: an error is no way back."""
         try:
-            shown = await self.on_gpus(seat)
+            shown = await self._shown(seat)
         except (DriverError, DeadlineError) as error:
             return f"NVML does not say whether its memory is free ({error})"
+        if shown - set(_pids(seat)):
+            # It began between the look at the holders and the freeze: it was never checkpointed.
+            await self._undo(seat, "a process of it began to use a GPU while it was parked")
         return "NVML still shows its processes on the GPU" if shown else None
 
     async def on_gpus(self, seat: Seat) -> bool:
         """Whether NVML shows one of its processes with memory on its GPUs."""
-        mine = set(_pids(seat))
-        shown = await self._processes(seat.identity.gpus)
-        return any(pid in mine and size != 0 for rows in shown.values() for pid, size in rows)
+        return bool(await self._shown(seat))
+
+    async def _shown(self, seat: Seat) -> set[int]:
+        tree = self._world.freezer.pids(seat.handle) if seat.handle else ()
+        mine = {*_pids(seat), *tree}
+        rows = (await self._processes(seat.identity.gpus)).values()
+        return {pid for row in rows for pid, size in row if pid in mine and size != 0}
 
     async def wake(self, seat: Seat) -> dict[str, float]:
         """Thaw, restore, unlock, check. Returns seconds by phase; raises Broken."""
@@ -226,11 +234,15 @@ class Steps:
         return self._named(pid for pid in pids if states.get(pid) not in _NO_CONTEXT)
 
     async def states(self, seat: Seat) -> frozenset[ProcessState]:
-        """The different states that its processes are in. Raises DeadlineError, DriverError."""
+        """The different states that its processes are in. Raises DeadlineError, DriverError.
+
+        One that has ended says nothing of the others: NO_CUDA is there only if all have.
+        """
         if not seat.cuda:
             return frozenset()
         helper = await self.helper(seat)
-        return frozenset((await helper.states(_pids(seat), _STATES_DEADLINE)).values())
+        found = frozenset((await helper.states(_pids(seat), _STATES_DEADLINE)).values())
+        return found - {ProcessState.NO_CUDA} or found
 
     async def _all(self, seat: Seat, state: ProcessState) -> bool:
         try:
