@@ -189,6 +189,14 @@ class Machine:
         process.memory = dict.fromkeys(app.gpus, app.size)
         self.check()
 
+    def add_worker(self, handle: str) -> FakeProcess:
+        """One more process of this tree uses its app's GPUs."""
+        app = next(p for p in self.procs.values() if p.handle == handle and p.port is not None)
+        worker = self._new(app.uid, parent=app.parent)
+        worker.handle, worker.cuda = handle, ProcessState.RUNNING
+        worker.memory = dict.fromkeys(self.apps[app.uid].gpus, 1)
+        return worker
+
     def check(self) -> None:
         """Note every GPU that holds more than it has."""
         for gpu, memory in self.memory.items():
@@ -249,6 +257,10 @@ class FakeHelper:
     async def park(self, pids: Sequence[int], lock_timeout: float, deadline: float) -> Phases:
         """Lock all, then checkpoint all."""
         targets = self._targets(pids)
+        if self._machine.fault("lock-sticks"):
+            for process in targets:
+                process.cuda = ProcessState.LOCKED
+            raise DriverError("cuCheckpointProcessLock", 600, "NOT_READY")
         if self._machine.fault("lock-timeout"):
             raise DriverError("cuCheckpointProcessLock", 600, "NOT_READY")
         for process in targets:
@@ -270,7 +282,8 @@ class FakeHelper:
         self, pids: Sequence[int], gpu_map: Mapping[GpuUuid, GpuUuid], deadline: float
     ) -> Phases:
         """Restore all, then unlock all."""
-        targets = self._targets(pids)
+        known = self._machine.procs
+        targets = self._targets([pid for pid in pids if known[pid].alive] or pids)
         if any(p.handle in self._machine.frozen for p in targets):
             raise DeadlineError("the processes are frozen")
         await asyncio.sleep(STEP)
@@ -339,6 +352,8 @@ class FakeFreezer:
             raise NotFoundError(f"{handle} is gone")
         if self._machine.fault("freeze-fails"):
             raise DeadlineError(f"{handle} does not freeze")
+        if self._machine.fault("worker-begins"):
+            self._machine.add_worker(handle)
         self._machine.frozen.add(handle)
 
     def thaw(self, handle: str) -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from kybernate.ports import ImageCommand
+from kybernate.ports import ImageCommand, ProcessState
 from kybernate.testing.clock import run_virtual
 from kybernate.types import PodUid, SeatState
 
@@ -179,7 +179,7 @@ def test_a_proxy_that_comes_back_holds_what_it_held(rig, proxy):
     run_virtual(main())
 
 
-@pytest.mark.parametrize("fault", ["lock-timeout", "freeze-fails"])
+@pytest.mark.parametrize("fault", ["lock-timeout", "freeze-fails", "worker-begins"])
 def test_a_park_that_can_be_undone_is_and_is_tried_again(rig, proxy, fault):
     async def main():
         r = rig()
@@ -192,6 +192,26 @@ def test_a_park_that_can_be_undone_is_and_is_tried_again(rig, proxy, fault):
         await r.until(a, ACTIVE)
         assert "ParkReverted" in [reason for reason, _ in r.seen.events]
         assert r.state(b) is PARKED
+        r.check()
+
+    run_virtual(main())
+
+
+def test_a_worker_that_ended_while_parked_does_not_cost_the_seat_its_state(rig, proxy):
+    async def main():
+        r = rig()
+        r.begin()
+        a, b = await r.seat("a"), await r.seat("b")
+        await r.until(b, ACTIVE)
+        worker = r.machine.add_worker(r.node.seats[b].handle)
+        p = proxy(r.loop)
+        p.request(a)
+        await r.until(a, ACTIVE)
+        assert worker.cuda is ProcessState.CHECKPOINTED
+        worker.alive = False
+        p.request(b)
+        await r.until(b, ACTIVE)
+        assert [reason for reason, _ in r.seen.events if reason == "SeatFailed"] == []
         r.check()
 
     run_virtual(main())
@@ -243,7 +263,7 @@ def test_nothing_is_begun_that_is_not_on_the_disk(rig, proxy, parked):
     run_virtual(main())
 
 
-@pytest.mark.parametrize("fault", ["checkpoint-fails", "park-hangs"])
+@pytest.mark.parametrize("fault", ["checkpoint-fails", "park-hangs", "lock-sticks"])
 def test_a_park_that_breaks_a_seat_ends_in_a_cold_start(rig, proxy, fault):
     async def main():
         r = rig()
