@@ -129,7 +129,8 @@ class Observer(Protocol):
 class Node:
     """The state. `inventory` is None until the plugin reported one, ever.
 
-    `park_budget` is how many bytes of device memory the host's RAM may hold.
+    `park_budget` is how many bytes of device memory the host's RAM may hold; `foreign` bytes per
+    GPU of processes of no seat; `draining` why nothing may start or wake here, empty if it may.
     """
 
     settings: AgentSettings
@@ -138,6 +139,8 @@ class Node:
     seats: dict[PodUid, Seat] = field(default_factory=dict)
     inventory: Inventory | None = None
     park_budget: int = 0
+    foreign: Mapping[GpuUuid, int] = field(default_factory=dict)
+    draining: str = ""
     observers: list[Observer] = field(default_factory=list)
 
     def move(
@@ -200,6 +203,8 @@ class Node:
             gpu_memory=inventory.memory(),
             active_slots={group.name: group.active_slots for group in inventory.groups},
             reserve=self.settings.reserve_bytes,
+            foreign=self.foreign,
+            draining=self.draining,
         )
 
     def parked_bytes(self) -> int:

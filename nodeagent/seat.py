@@ -104,6 +104,9 @@ class Seat:
     idle_since: float | None = None
     drain_since: float | None = None
     not_before: float = 0.0
+    asked_since: float | None = None
+    leave: str = ""
+    unparkable: str = ""
     complain_at: float = 0.0
     work: asyncio.Task[None] | None = None
     watch: asyncio.Task[None] | None = None
@@ -135,6 +138,9 @@ class Seat:
             drain_since=self.drain_since,
             connected=self.connected and not self.ending,
             not_before=self.not_before,
+            asked_since=None if self.ending else self.asked_since,
+            leave=self.leave,
+            unparkable=self.unparkable,
         )
 
     def record(self) -> dict[str, object]:

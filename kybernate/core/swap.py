@@ -8,7 +8,7 @@ groups that keep taking one of them, and the oldest demander always gets its tur
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,10 @@ class SeatView:
 
     `vram` in bytes per GPU, None for the whole GPU. `bound_at` is since when it wants to start;
     `idle_since` since when nothing was in flight or waiting; before `not_before` it asks for
-    nothing (an attempt has just been refused).
+    nothing (an attempt has just been refused). `asked_since`: since when somebody other than a
+    proxy wants it awake (an operator, bytes at its sockets). `leave`: why it must leave GPU memory
+    though nobody needs its GPUs; meanwhile it asks for nothing. `unparkable`: why it can't be
+    parked now.
     """
 
     uid: PodUid
@@ -47,6 +50,9 @@ class SeatView:
     connected: bool = False
     priority: int = 0
     not_before: float = 0.0
+    asked_since: float | None = None
+    leave: str = ""
+    unparkable: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +66,18 @@ class SwapPolicy:
 
 @dataclass(frozen=True, slots=True)
 class SwapView:
-    """A node: its seats, bytes per healthy GPU, slots per group, bytes never given out."""
+    """A node: its seats, bytes per healthy GPU, slots per group, bytes never given out.
+
+    `foreign`: bytes per GPU in use by processes of no seat. `draining`: why nothing may start or
+    wake on this node, empty if it may.
+    """
 
     seats: tuple[SeatView, ...]
     gpu_memory: Mapping[GpuUuid, int]
     active_slots: Mapping[GroupName, int]
     reserve: int = 0
+    foreign: Mapping[GpuUuid, int] = field(default_factory=dict)
+    draining: str = ""
 
 
 class ActionKind(StrEnum):
@@ -95,7 +107,7 @@ def decide(view: SwapView, policy: SwapPolicy, now: float) -> tuple[Action, ...]
 
 def next_check(view: SwapView, policy: SwapPolicy, now: float) -> float | None:
     """The next time at which `decide` may answer differently without an event, or None."""
-    if not any(wants(seat) for seat in view.seats):
+    if not any(wants(seat) or seat.leave for seat in view.seats):
         return None
     times = [time for seat in view.seats for time in _turning_points(seat, policy)]
     return min((time for time in times if time > now), default=None)
@@ -117,10 +129,13 @@ def violations(view: SwapView) -> tuple[str, ...]:
 
 
 def wants(seat: SeatView) -> bool:
-    """Whether the seat asks for its turn: at the gate, or parked with requests waiting."""
+    """Whether the seat asks for its turn: at the gate, or parked and called for."""
+    if seat.leave:
+        return False
     if seat.state is SeatState.WAITING:
         return seat.connected
-    return seat.state is SeatState.PARKED and seat.waiting > 0
+    called = seat.waiting > 0 or seat.asked_since is not None
+    return seat.state is SeatState.PARKED and called
 
 
 def _turning_points(seat: SeatView, policy: SwapPolicy) -> Iterable[float]:
@@ -136,14 +151,15 @@ def _turning_points(seat: SeatView, policy: SwapPolicy) -> Iterable[float]:
 
 
 def _asks_since(seat: SeatView) -> float:
-    if seat.state is SeatState.PARKED and seat.waiting_since is not None:
-        return seat.waiting_since
-    return seat.bound_at
+    if seat.state is not SeatState.PARKED:
+        return seat.bound_at
+    calls = (seat.waiting_since if seat.waiting else None, seat.asked_since)
+    return min((call for call in calls if call is not None), default=seat.bound_at)
 
 
 def _need(seat: SeatView, gpu: GpuUuid, view: SwapView) -> int:
     if seat.vram is None:
-        return view.gpu_memory[gpu] - view.reserve
+        return view.gpu_memory[gpu] - view.reserve - view.foreign.get(gpu, 0)
     return seat.vram
 
 
@@ -155,9 +171,22 @@ def _fits(seat: SeatView, beside: Collection[SeatView], view: SwapView) -> bool:
         on = [s for s in beside if gpu in s.gpus] + [seat]
         if len(on) > min(view.active_slots.get(s.group, 1) for s in on):
             return False
-        if sum(_need(s, gpu, view) for s in on) > view.gpu_memory[gpu] - view.reserve:
+        free = view.gpu_memory[gpu] - view.reserve - view.foreign.get(gpu, 0)
+        if sum(_need(s, gpu, view) for s in on) > free:
             return False
     return True
+
+
+def _entry(seat: SeatView) -> tuple[ActionKind, SeatView, str]:
+    if seat.state is SeatState.WAITING:
+        return ActionKind.START, seat, "its turn at the gate has come"
+    if seat.waiting:
+        return ActionKind.WAKE, seat, f"{seat.waiting} requests wait for it"
+    return ActionKind.WAKE, seat, "it was called for"
+
+
+def _can_go(seat: SeatView) -> bool:
+    return not seat.unparkable or seat.state not in (SeatState.ACTIVE, SeatState.DRAINING)
 
 
 class _Decision:
@@ -174,12 +203,21 @@ class _Decision:
         self._actions: list[Action] = []
 
     def run(self) -> tuple[Action, ...]:
-        for seat in self._demand():
-            self._serve(seat)
+        self._see_off()
+        if not self._view.draining:
+            for seat in self._demand():
+                self._serve(seat)
         for seat in self._view.seats:
             if seat.state is SeatState.DRAINING and seat.uid not in self._needed:
                 self._act(ActionKind.UNDRAIN, seat, "no other seat needs its GPUs any more")
         return tuple(self._actions)
+
+    def _see_off(self) -> None:
+        """Seats that must leave whoever needs their GPUs."""
+        for seat in self._view.seats:
+            if seat.leave and not seat.unparkable:
+                self._needed.add(seat.uid)
+                self._send_away(seat, seat.leave, at_once=True)
 
     def _demand(self) -> list[SeatView]:
         asking = [s for s in self._view.seats if wants(s) and self._now >= s.not_before]
@@ -192,12 +230,7 @@ class _Decision:
             return
         if _fits(seat, self._occupying + held, self._view):
             self._occupying.append(seat)
-            kind, why = (
-                (ActionKind.START, "its turn at the gate has come")
-                if starts
-                else (ActionKind.WAKE, f"{seat.waiting} requests wait for it")
-            )
-            self._act(kind, seat, why)
+            self._act(*_entry(seat))
             return
         self._make_room(seat)
 
@@ -224,7 +257,8 @@ class _Decision:
         """The fewest seats, in order of preference, without which this one fits; or none."""
         held = self._held
         candidates = sorted(
-            (s for s in self._occupying if s.gpus & seat.gpus), key=self._preference
+            (s for s in self._occupying if s.gpus & seat.gpus and _can_go(s)),
+            key=self._preference,
         )
         chosen: list[SeatView] = []
         stay = [*self._occupying, *held]
@@ -260,10 +294,13 @@ class _Decision:
         return resided or idled
 
     def _evict(self, victim: SeatView, seat: SeatView, *, together: bool) -> None:
+        self._send_away(victim, f"seat {seat.name} needs its GPUs", at_once=together)
+
+    def _send_away(self, victim: SeatView, why: str, *, at_once: bool) -> None:
+        """The next step on its way out of GPU memory, if it is time for one."""
         if any(action.uid == victim.uid for action in self._actions):
             return
-        why = f"seat {seat.name} needs its GPUs"
-        if victim.state is SeatState.ACTIVE and together:
+        if victim.state is SeatState.ACTIVE and at_once:
             self._act(ActionKind.DRAIN, victim, why)
         elif victim.state is SeatState.DRAINING and victim.drained:
             self._act(ActionKind.PARK, victim, f"{why}, and nothing is in flight")
