@@ -181,6 +181,7 @@ class Lifecycle:
         """It is ACTIVE: grant it to the proxies, and have a helper ready for its park."""
         # Whoever uses the GPU at the next park is asked anew: workers come and go.
         seat.cuda, seat.held = (), {}
+        seat.asked_since = None
         self._refresh_idle(seat)
         self._set_address(seat)
         if seat.ending:
@@ -222,7 +223,13 @@ class Lifecycle:
             self.park_reverted(seat, str(error))
             return
         metrics.observe("park", {**phases, "all": self._world.now() - began})
-        self._node.move(seat, SeatEvent.PARKED, "parked in RAM")
+        self.parked(seat, "parked in RAM")
+
+    def parked(self, seat: Seat, why: str) -> None:
+        """Its park is done: from now on it may be called for again."""
+        if not seat.stays_away:
+            seat.leave = ""
+        self._node.move(seat, SeatEvent.PARKED, why)
         self._kick()
         if seat.ending:
             self.let_go(seat)
@@ -321,6 +328,8 @@ class Lifecycle:
         seat.init = seat.tree = None
         seat.handle, seat.cuda, seat.held, seat.address = "", (), {}, ""
         seat.connected = seat.ending = False
+        if not seat.stays_away:
+            seat.leave = ""
         seat.bound_at = self._world.now()
         if seat.state is not SeatState.WAITING:
             self._node.move(seat, SeatEvent.ENDED, seat.reason)

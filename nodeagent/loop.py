@@ -11,7 +11,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from kybernate.core.seats import SeatEvent
+from kybernate.core.seats import OCCUPYING, SeatEvent
 from kybernate.core.swap import ActionKind, SwapPolicy, decide, next_check
 from kybernate.errors import NotFoundError
 from kybernate.ports import GatePhase
@@ -65,6 +65,7 @@ class Loop:
         self._kicked = False
         began = time.perf_counter()
         now = self.node.world.now()
+        self.node.judge_parks()
         view = self.node.swap_view()
         for action in decide(view, self._policy, now):
             self._apply(action)
@@ -102,6 +103,11 @@ class Loop:
                 self.node.leases.revoke(seat.uid)
                 self.kick()
             case ActionKind.PARK:
+                # Of several parks decided at once, the earlier may have taken the room.
+                self.node.judge_parks()
+                if seat.unparkable:
+                    self.kick()
+                    return
                 self.node.move(seat, SeatEvent.PARK, why)
                 self.life.work(seat, self.life.park(seat))
 
@@ -152,6 +158,63 @@ class Loop:
         for observer in self.node.observers:
             observer.seat_gone(seat)
         self.device_freed.set()
+
+    # --- operators ----------------------------------------------------------------------------
+
+    def call_for(self, uid: PodUid, why: str) -> bool:
+        """Somebody other than a proxy wants the seat awake; whether there is such a seat.
+
+        The call holds until the seat is awake, also over a restart of the agent.
+        """
+        seat = self.node.seats.get(uid)
+        if seat is None:
+            return False
+        serving = seat.state is SeatState.ACTIVE and not seat.ending
+        if not serving and seat.asked_since is None:
+            seat.asked_since = self.node.world.now()
+            self._noted(seat, f"called for: {why}")
+        return True
+
+    def send_away(self, uid: PodUid, why: str, *, stays_away: bool = False) -> bool:
+        """The seat must leave GPU memory though nobody needs its GPUs; whether there is such.
+
+        Once it is parked it wakes on demand as ever; with `stays_away` only after `let_stay`.
+        """
+        seat = self.node.seats.get(uid)
+        if seat is None:
+            return False
+        if stays_away or seat.state in OCCUPYING:
+            seat.leave, seat.stays_away = why, stays_away
+            self._noted(seat, f"to be parked: {why}")
+        return True
+
+    def let_stay(self, uid: PodUid) -> bool:
+        """Take `send_away` back; whether there is such a seat."""
+        seat = self.node.seats.get(uid)
+        if seat is None:
+            return False
+        if seat.leave:
+            seat.leave, seat.stays_away = "", False
+            self._noted(seat, "may stay in GPU memory")
+        return True
+
+    def drain_node(self, why: str) -> None:
+        """Park all that can be parked; nothing starts or wakes here any more."""
+        log.info("the node is drained: %s", why)
+        self.node.set_draining(why)
+        self.kick()
+
+    def undrain_node(self) -> None:
+        """Seats may start and wake here again."""
+        log.info("the node is in use again")
+        self.node.set_draining("")
+        self.kick()
+
+    def _noted(self, seat: Seat, what: str) -> None:
+        log.info("%s: %s", seat, what)
+        self.node.save(seat)
+        self.node.changed(seat)
+        self.kick()
 
     # --- seat sockets -------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from kybernate.types import Gpu, GpuUuid, Group, GroupName, SeatState
 from nodeagent import metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from kybernate.core.seats import SeatEvent
     from kybernate.ports import (
@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+DRAIN = "drain"
 INVENTORY = "inventory"
 PROXIES = "proxies"
 SEAT = "seat/"
@@ -125,12 +126,27 @@ class Observer(Protocol):
         ...
 
 
+class Refusals(Protocol):
+    """Which seats' state could not be kept if they were parked now."""
+
+    def __call__(self, seats: Iterable[Seat]) -> Mapping[PodUid, str]:
+        """Why, by seat; those that may be parked are left out. Asked before every decision, so
+        it must be quick. A seat that is PARKING counts as parked already."""
+        ...
+
+
+def nothing_refused(seats: Iterable[Seat]) -> Mapping[PodUid, str]:
+    """`Refusals` where nothing limits what may be parked."""
+    return {}
+
+
 @dataclass(slots=True)
 class Node:
     """The state. `inventory` is None until the plugin reported one, ever.
 
     `park_budget` is how many bytes of device memory the host's RAM may hold; `foreign` bytes per
-    GPU of processes of no seat; `draining` why nothing may start or wake here, empty if it may.
+    GPU of processes of no seat; `draining` why nothing may start or wake here, empty if it may;
+    `refusals` says which seats can't be parked.
     """
 
     settings: AgentSettings
@@ -141,6 +157,7 @@ class Node:
     park_budget: int = 0
     foreign: Mapping[GpuUuid, int] = field(default_factory=dict)
     draining: str = ""
+    refusals: Refusals = nothing_refused
     observers: list[Observer] = field(default_factory=list)
 
     def move(
@@ -192,6 +209,17 @@ class Node:
         """Take over the plugin's report."""
         self.inventory = inventory
         self.world.journal.put(INVENTORY, inventory.record(), synced=False)
+
+    def set_draining(self, why: str) -> None:
+        """Let nothing start or wake here, or (empty) let all again."""
+        self.draining = why
+        self.world.journal.put(DRAIN, {"why": why}, synced=False)
+
+    def judge_parks(self) -> None:
+        """Note of each seat whether it could be parked now."""
+        refused = self.refusals(self.seats.values())
+        for seat in self.seats.values():
+            seat.unparkable = refused.get(seat.uid, "")
 
     def swap_view(self) -> SwapView:
         """What the swap decision looks at."""

@@ -14,7 +14,7 @@ from kybernate.core.seats import SeatEvent
 from kybernate.errors import DeadlineError, DriverError, NotFoundError
 from kybernate.ports import ProcessState
 from kybernate.types import SeatState
-from nodeagent.node import INVENTORY, PROXIES, SEAT, Inventory
+from nodeagent.node import DRAIN, INVENTORY, PROXIES, SEAT, Inventory
 from nodeagent.seat import from_record
 from nodeagent.steps import Broken, Reverted
 
@@ -36,6 +36,7 @@ async def recover(loop: Loop) -> None:
     records = world.journal.load()
     if INVENTORY in records:
         loop.node.inventory = Inventory.from_record(records[INVENTORY])
+    loop.node.draining = str(records.get(DRAIN, {}).get("why", ""))
     for key, record in records.items():
         if key.startswith(SEAT):
             seat = from_record(record)
@@ -140,8 +141,7 @@ async def _finish_park(loop: Loop, seat: Seat) -> None:
     except Reverted as error:
         loop.life.park_reverted(seat, str(error))
         return
-    loop.node.move(seat, SeatEvent.PARKED, "parked in RAM; the agent was restarted meanwhile")
-    loop.kick()
+    loop.life.parked(seat, "parked in RAM; the agent was restarted meanwhile")
 
 
 async def _finish_wake(loop: Loop, seat: Seat) -> None:

@@ -29,8 +29,11 @@ _PLAIN = (
     "requests",
     "started_once",
     "image_mode",
+    "asked_since",
+    "leave",
+    "stays_away",
 )
-"""Fields that go into the journal as they are."""
+"""Fields that go into the journal as they are. A journal of an older release may lack some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ class SeatIdentity:
     """What never changes about a seat. `vram` in bytes per GPU, None for the whole GPU.
 
     `device_id` is the kubelet's token; `port` the first containerPort; `has_args` whether the
-    pod names arguments (then the image's CMD is not used).
+    pod names arguments (then the image's CMD is not used); `priority` is the pod's.
     """
 
     pod: PodRef
@@ -61,6 +64,7 @@ class SeatIdentity:
     image: str
     port: int | None = None
     has_args: bool = False
+    priority: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -70,6 +74,9 @@ class Seat:
     Times: `since` is wall-clock seconds, all others are of the loop's monotonic clock.
     `generation` counts starts of the command, `lease` the times that it was granted to proxies.
     `held` is bytes per GPU that its processes held when it was last parked.
+    `asked_since`: since when somebody other than a proxy wants it awake. `leave`: why it must
+    leave GPU memory though nobody needs its GPUs; with `stays_away` also when it has.
+    `unparkable`: why it can't be parked now, as of the last decision.
     """
 
     identity: SeatIdentity
@@ -106,6 +113,7 @@ class Seat:
     not_before: float = 0.0
     asked_since: float | None = None
     leave: str = ""
+    stays_away: bool = False
     unparkable: str = ""
     complain_at: float = 0.0
     work: asyncio.Task[None] | None = None
@@ -137,6 +145,7 @@ class Seat:
             drained=drained,
             drain_since=self.drain_since,
             connected=self.connected and not self.ending,
+            priority=self.identity.priority,
             not_before=self.not_before,
             asked_since=None if self.ending else self.asked_since,
             leave=self.leave,
@@ -161,6 +170,7 @@ class Seat:
             "image": one.image,
             "port": one.port,
             "has_args": one.has_args,
+            "priority": one.priority,
             "state": self.state.value,
             "bound_at": self.bound_at,
             "since": self.since,
@@ -187,10 +197,12 @@ def from_record(record: Mapping[str, Any]) -> Seat:
         image=record["image"],
         port=record["port"],
         has_args=record["has_args"],
+        priority=record.get("priority", 0),
     )
     seat = Seat(identity, record["bound_at"], record["since"], SeatState(record["state"]))
     for name in _PLAIN:
-        setattr(seat, name, record[name])
+        if name in record:
+            setattr(seat, name, record[name])
     seat.init, seat.tree = _process(record["init"]), _process(record["tree"])
     seat.cuda = tuple(Process(pid, start) for pid, start in record["cuda"])
     seat.held = {GpuUuid(gpu): size for gpu, size in record["held"].items()}

@@ -69,7 +69,7 @@ class SwapView:
     """A node: its seats, bytes per healthy GPU, slots per group, bytes never given out.
 
     `foreign`: bytes per GPU in use by processes of no seat. `draining`: why nothing may start or
-    wake on this node, empty if it may.
+    wake on this node and everything active must leave, empty if it may stay.
     """
 
     seats: tuple[SeatView, ...]
@@ -107,7 +107,7 @@ def decide(view: SwapView, policy: SwapPolicy, now: float) -> tuple[Action, ...]
 
 def next_check(view: SwapView, policy: SwapPolicy, now: float) -> float | None:
     """The next time at which `decide` may answer differently without an event, or None."""
-    if not any(wants(seat) or seat.leave for seat in view.seats):
+    if not view.draining and not any(wants(seat) or seat.leave for seat in view.seats):
         return None
     times = [time for seat in view.seats for time in _turning_points(seat, policy)]
     return min((time for time in times if time > now), default=None)
@@ -215,9 +215,10 @@ class _Decision:
     def _see_off(self) -> None:
         """Seats that must leave whoever needs their GPUs."""
         for seat in self._view.seats:
-            if seat.leave and not seat.unparkable:
+            why = seat.leave or self._view.draining
+            if why and not seat.unparkable:
                 self._needed.add(seat.uid)
-                self._send_away(seat, seat.leave, at_once=True)
+                self._send_away(seat, why, at_once=True)
 
     def _demand(self) -> list[SeatView]:
         asking = [s for s in self._view.seats if wants(s) and self._now >= s.not_before]
