@@ -13,7 +13,7 @@ from kybernate.errors import ConfigError, KybernateError, RefusedError
 from kybernate.gen import agent_pb2 as pb
 from kybernate.gen import agent_pb2_grpc
 from nodeagent.streams import require_client
-from nodeagent.wire import inventory_from, status_message
+from nodeagent.wire import holdings_message, inventory_answer, inventory_from, status_message
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from kybernate.types import GpuUuid
     from nodeagent.attendance import Attendance
+    from nodeagent.changes import Changes
     from nodeagent.loop import Loop
     from nodeagent.node import Node
     from nodeagent.prepare import Preparer
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 _NVML_DEADLINE = 5.0
 _WATCH_INTERVAL = 0.25
+_HOLDINGS_INTERVAL = 1.0
+"""Seconds. The budget changes without a word to the observers of seats."""
 # A proxy that vanished without a word is noticed within twice this.
 _KEEPALIVE_MS = 2000
 _OPTIONS = [
@@ -70,8 +73,10 @@ class PluginApi(agent_pb2_grpc.NodeAgentServicer):
         preparer: Preparer,
         attendance: Attendance,
         reported: Callable[[], None],
+        changes: Changes,
     ) -> None:
         self._loop = loop
+        self._changes = changes
         self._attendance = attendance
         self._preparer = preparer
         self._reported = reported
@@ -83,7 +88,19 @@ class PluginApi(agent_pb2_grpc.NodeAgentServicer):
         """Take over what the node has."""
         self._loop.inventory_reported(inventory_from(request))
         self._reported()
-        return pb.ReportInventoryResponse()
+        return inventory_answer(self._loop.node)
+
+    async def WatchHoldings(  # noqa: N802 - gRPC's name
+        self, request: pb.WatchHoldingsRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[pb.Holdings]:
+        """What is held and what may be parked, now and whenever it changes."""
+        last = None
+        while True:
+            holdings = holdings_message(self._loop.node)
+            if holdings != last:
+                last = holdings
+                yield holdings
+            await self._changes.wait(_HOLDINGS_INTERVAL)
 
     async def Attend(  # noqa: N802 - gRPC's name
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kybernate.gen import agent_pb2 as pb
-from kybernate.types import Gpu, GpuUuid, Group, GroupName
+from kybernate.types import Gpu, GpuUuid, Group, GroupName, SeatState
 from nodeagent.node import Inventory
 
 if TYPE_CHECKING:
@@ -38,8 +38,46 @@ def inventory_from(report: pb.ReportInventoryRequest) -> Inventory:
     )
 
 
-def seat_message(seat: Seat) -> pb.Seat:
-    """A seat as proxies and people see it."""
+def inventory_answer(node: Node) -> pb.ReportInventoryResponse:
+    """What the plugin must know to cut groups and offer seats."""
+    held = {str(seat.identity.group) for seat in node.seats.values()}
+    return pb.ReportInventoryResponse(park_budget_bytes=node.park_budget, held_groups=sorted(held))
+
+
+def holdings_message(node: Node) -> pb.Holdings:
+    """What is held here, and what may still be parked."""
+    seats = sorted(node.seats.values(), key=lambda seat: seat.uid)
+    return pb.Holdings(
+        park_budget_bytes=node.park_budget,
+        parked_bytes=node.parked_bytes(),
+        seats=[
+            pb.HeldSeat(
+                device_id=seat.identity.device_id,
+                group=seat.identity.group,
+                vram_bytes=seat.identity.vram or 0,
+            )
+            for seat in seats
+        ],
+    )
+
+
+def movable(node: Node, seat: Seat) -> str:
+    """Why a parked seat can't wake here, as a sentence; empty if it can."""
+    inventory = node.inventory
+    if inventory is None or seat.state is not SeatState.PARKED:
+        return ""
+    for uuid in seat.identity.gpus:
+        gpu = inventory.gpu(uuid)
+        if gpu is None or not gpu.healthy:
+            return (
+                f"GPU {uuid} is lost: it stays parked here until the GPU is back, "
+                "or may be moved to another node"
+            )
+    return ""
+
+
+def seat_message(seat: Seat, stranded: str = "") -> pb.Seat:
+    """A seat as proxies and people see it. `stranded`: why it can't wake here, see `movable`."""
     return pb.Seat(
         uid=seat.uid,
         name=seat.identity.name,
@@ -57,6 +95,12 @@ def seat_message(seat: Seat) -> pb.Seat:
         requests=seat.requests,
         reason=seat.reason,
         generation=seat.lease,
+        movable=bool(stranded),
+        movable_reason=stranded,
+        since=seat.since,
+        held_bytes=sum(seat.held.values()),
+        unparkable=seat.unparkable,
+        leave=seat.leave,
     )
 
 
@@ -87,8 +131,9 @@ def status_message(node: Node, used: Mapping[GpuUuid, int]) -> pb.NodeStatus:
             )
             for g in inventory.groups
         ],
-        seats=[seat_message(seat) for seat in node.seats.values()],
+        seats=[seat_message(seat, movable(node, seat)) for seat in node.seats.values()],
         used_bytes={str(gpu): size for gpu, size in used.items()},
         park_budget_bytes=node.park_budget,
         parked_bytes=node.parked_bytes(),
+        draining=node.draining,
     )

@@ -20,6 +20,7 @@ from kybernate.adapters.seatsocket import SeatSockets
 from kybernate.errors import ConfigError, DeadlineError, KybernateError
 from nodeagent.api import PluginApi, ProxyApi, serve_plugin, serve_proxies
 from nodeagent.attendance import Attendance
+from nodeagent.changes import Changes
 from nodeagent.install import install_kyb_init
 from nodeagent.leases import Leases
 from nodeagent.loop import Loop
@@ -60,6 +61,7 @@ class Agent:
         self.node.park_budget = settings.park_bytes or _host_memory()
         self.loop = Loop(self.node)
         self.streams = Streams(self.loop)
+        self.changes = Changes()
         self._api: asyncio.Task[Api] | None = None
         self._serving = asyncio.Event()
         self._watcher: Watcher | None = None
@@ -83,7 +85,7 @@ class Agent:
         publisher = Publisher(self.node, self._get_api, self._address(), attendance)
         cache = PodCache(self.loop.pod_changed, self.loop.pod_gone)
         preparer = self._preparer(cache, publisher)
-        self.node.observers += [self.streams, publisher]
+        self.node.observers += [self.streams, publisher, self.changes]
         await recover(self.loop)
         self._recovered = True
         await self._serve(preparer, publisher, attendance)
@@ -111,7 +113,7 @@ class Agent:
             ProxyApi(self.loop, self.streams), settings.listen, settings.tls_dir, settings.node
         )
         plugin_server = await serve_plugin(
-            PluginApi(self.loop, preparer, attendance, publisher.touch),
+            PluginApi(self.loop, preparer, attendance, publisher.touch, self.changes),
             settings.run_dir / Path(keys.AGENT_SOCKET).name,
         )
         self._servers += [proxy_server, plugin_server]

@@ -61,8 +61,12 @@ class ReportInventoryRequest(_message.Message):
     def __init__(self, gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ..., driver_version: _Optional[str] = ..., cuda_version: _Optional[str] = ...) -> None: ...
 
 class ReportInventoryResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("park_budget_bytes", "held_groups")
+    PARK_BUDGET_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HELD_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    park_budget_bytes: int
+    held_groups: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, park_budget_bytes: _Optional[int] = ..., held_groups: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Attendance(_message.Message):
     __slots__ = ("unlisted",)
@@ -102,12 +106,36 @@ class PrepareSeatResponse(_message.Message):
     group: str
     def __init__(self, seat: _Optional[str] = ..., group: _Optional[str] = ...) -> None: ...
 
+class WatchHoldingsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Holdings(_message.Message):
+    __slots__ = ("park_budget_bytes", "parked_bytes", "seats")
+    PARK_BUDGET_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PARKED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SEATS_FIELD_NUMBER: _ClassVar[int]
+    park_budget_bytes: int
+    parked_bytes: int
+    seats: _containers.RepeatedCompositeFieldContainer[HeldSeat]
+    def __init__(self, park_budget_bytes: _Optional[int] = ..., parked_bytes: _Optional[int] = ..., seats: _Optional[_Iterable[_Union[HeldSeat, _Mapping]]] = ...) -> None: ...
+
+class HeldSeat(_message.Message):
+    __slots__ = ("device_id", "group", "vram_bytes")
+    DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    VRAM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    device_id: str
+    group: str
+    vram_bytes: int
+    def __init__(self, device_id: _Optional[str] = ..., group: _Optional[str] = ..., vram_bytes: _Optional[int] = ...) -> None: ...
+
 class GetStatusRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class Seat(_message.Message):
-    __slots__ = ("uid", "name", "group", "namespace", "pod", "model", "state", "address", "in_flight", "waiting", "wakes", "last_wake_ms", "active_seconds", "requests", "reason", "generation")
+    __slots__ = ("uid", "name", "group", "namespace", "pod", "model", "state", "address", "in_flight", "waiting", "wakes", "last_wake_ms", "active_seconds", "requests", "reason", "generation", "movable", "movable_reason", "since", "held_bytes", "unparkable", "leave")
     UID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -124,6 +152,12 @@ class Seat(_message.Message):
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
+    MOVABLE_FIELD_NUMBER: _ClassVar[int]
+    MOVABLE_REASON_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    UNPARKABLE_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
     uid: str
     name: str
     group: str
@@ -140,10 +174,16 @@ class Seat(_message.Message):
     requests: int
     reason: str
     generation: int
-    def __init__(self, uid: _Optional[str] = ..., name: _Optional[str] = ..., group: _Optional[str] = ..., namespace: _Optional[str] = ..., pod: _Optional[str] = ..., model: _Optional[str] = ..., state: _Optional[str] = ..., address: _Optional[str] = ..., in_flight: _Optional[int] = ..., waiting: _Optional[int] = ..., wakes: _Optional[int] = ..., last_wake_ms: _Optional[float] = ..., active_seconds: _Optional[float] = ..., requests: _Optional[int] = ..., reason: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
+    movable: bool
+    movable_reason: str
+    since: float
+    held_bytes: int
+    unparkable: str
+    leave: str
+    def __init__(self, uid: _Optional[str] = ..., name: _Optional[str] = ..., group: _Optional[str] = ..., namespace: _Optional[str] = ..., pod: _Optional[str] = ..., model: _Optional[str] = ..., state: _Optional[str] = ..., address: _Optional[str] = ..., in_flight: _Optional[int] = ..., waiting: _Optional[int] = ..., wakes: _Optional[int] = ..., last_wake_ms: _Optional[float] = ..., active_seconds: _Optional[float] = ..., requests: _Optional[int] = ..., reason: _Optional[str] = ..., generation: _Optional[int] = ..., movable: _Optional[bool] = ..., movable_reason: _Optional[str] = ..., since: _Optional[float] = ..., held_bytes: _Optional[int] = ..., unparkable: _Optional[str] = ..., leave: _Optional[str] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("node", "gpus", "links", "groups", "seats", "used_bytes", "park_budget_bytes", "parked_bytes")
+    __slots__ = ("node", "gpus", "links", "groups", "seats", "used_bytes", "park_budget_bytes", "parked_bytes", "draining", "version")
     class UsedBytesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -159,6 +199,8 @@ class NodeStatus(_message.Message):
     USED_BYTES_FIELD_NUMBER: _ClassVar[int]
     PARK_BUDGET_BYTES_FIELD_NUMBER: _ClassVar[int]
     PARKED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     node: str
     gpus: _containers.RepeatedCompositeFieldContainer[Gpu]
     links: _containers.RepeatedCompositeFieldContainer[Link]
@@ -167,7 +209,149 @@ class NodeStatus(_message.Message):
     used_bytes: _containers.ScalarMap[str, int]
     park_budget_bytes: int
     parked_bytes: int
-    def __init__(self, node: _Optional[str] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ..., seats: _Optional[_Iterable[_Union[Seat, _Mapping]]] = ..., used_bytes: _Optional[_Mapping[str, int]] = ..., park_budget_bytes: _Optional[int] = ..., parked_bytes: _Optional[int] = ...) -> None: ...
+    draining: str
+    version: str
+    def __init__(self, node: _Optional[str] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ..., seats: _Optional[_Iterable[_Union[Seat, _Mapping]]] = ..., used_bytes: _Optional[_Mapping[str, int]] = ..., park_budget_bytes: _Optional[int] = ..., parked_bytes: _Optional[int] = ..., draining: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
+
+class ParkRequest(_message.Message):
+    __slots__ = ("name", "uid", "why", "dry_run")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    uid: str
+    why: str
+    dry_run: bool
+    def __init__(self, name: _Optional[str] = ..., uid: _Optional[str] = ..., why: _Optional[str] = ..., dry_run: _Optional[bool] = ...) -> None: ...
+
+class WakeRequest(_message.Message):
+    __slots__ = ("name", "uid", "why", "dry_run")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    uid: str
+    why: str
+    dry_run: bool
+    def __init__(self, name: _Optional[str] = ..., uid: _Optional[str] = ..., why: _Optional[str] = ..., dry_run: _Optional[bool] = ...) -> None: ...
+
+class EvictRequest(_message.Message):
+    __slots__ = ("name", "uid", "why", "dry_run", "deadline_seconds")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    uid: str
+    why: str
+    dry_run: bool
+    deadline_seconds: float
+    def __init__(self, name: _Optional[str] = ..., uid: _Optional[str] = ..., why: _Optional[str] = ..., dry_run: _Optional[bool] = ..., deadline_seconds: _Optional[float] = ...) -> None: ...
+
+class DrainNodeRequest(_message.Message):
+    __slots__ = ("name", "why", "dry_run")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    why: str
+    dry_run: bool
+    def __init__(self, name: _Optional[str] = ..., why: _Optional[str] = ..., dry_run: _Optional[bool] = ...) -> None: ...
+
+class UndrainNodeRequest(_message.Message):
+    __slots__ = ("name", "why")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    why: str
+    def __init__(self, name: _Optional[str] = ..., why: _Optional[str] = ...) -> None: ...
+
+class CancelOperationRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class GetOperationRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class ListOperationsRequest(_message.Message):
+    __slots__ = ("ended_too",)
+    ENDED_TOO_FIELD_NUMBER: _ClassVar[int]
+    ended_too: bool
+    def __init__(self, ended_too: _Optional[bool] = ...) -> None: ...
+
+class ListOperationsResponse(_message.Message):
+    __slots__ = ("operations",)
+    OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    operations: _containers.RepeatedCompositeFieldContainer[Operation]
+    def __init__(self, operations: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ...) -> None: ...
+
+class Operation(_message.Message):
+    __slots__ = ("name", "kind", "uid", "namespace", "pod", "state", "sentence", "why", "by", "created_at", "started_at", "ended_at", "due_at", "phases", "done", "total", "saved", "plan", "dry_run")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    POD_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SENTENCE_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_FIELD_NUMBER: _ClassVar[int]
+    ENDED_AT_FIELD_NUMBER: _ClassVar[int]
+    DUE_AT_FIELD_NUMBER: _ClassVar[int]
+    PHASES_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    SAVED_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    kind: str
+    uid: str
+    namespace: str
+    pod: str
+    state: str
+    sentence: str
+    why: str
+    by: str
+    created_at: float
+    started_at: float
+    ended_at: float
+    due_at: float
+    phases: _containers.RepeatedCompositeFieldContainer[Phase]
+    done: int
+    total: int
+    saved: Saved
+    plan: _containers.RepeatedScalarFieldContainer[str]
+    dry_run: bool
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., uid: _Optional[str] = ..., namespace: _Optional[str] = ..., pod: _Optional[str] = ..., state: _Optional[str] = ..., sentence: _Optional[str] = ..., why: _Optional[str] = ..., by: _Optional[str] = ..., created_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., due_at: _Optional[float] = ..., phases: _Optional[_Iterable[_Union[Phase, _Mapping]]] = ..., done: _Optional[int] = ..., total: _Optional[int] = ..., saved: _Optional[_Union[Saved, _Mapping]] = ..., plan: _Optional[_Iterable[str]] = ..., dry_run: _Optional[bool] = ...) -> None: ...
+
+class Phase(_message.Message):
+    __slots__ = ("name", "seconds")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    seconds: float
+    def __init__(self, name: _Optional[str] = ..., seconds: _Optional[float] = ...) -> None: ...
+
+class Saved(_message.Message):
+    __slots__ = ("tier", "bytes", "outlives_pod")
+    TIER_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    OUTLIVES_POD_FIELD_NUMBER: _ClassVar[int]
+    tier: str
+    bytes: int
+    outlives_pod: bool
+    def __init__(self, tier: _Optional[str] = ..., bytes: _Optional[int] = ..., outlives_pod: _Optional[bool] = ...) -> None: ...
 
 class ProxyReport(_message.Message):
     __slots__ = ("hello", "demand", "drained")

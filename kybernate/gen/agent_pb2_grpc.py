@@ -54,6 +54,11 @@ class NodeAgentStub:
                 request_serializer=kybernate_dot_gen_dot_agent__pb2.PrepareSeatRequest.SerializeToString,
                 response_deserializer=kybernate_dot_gen_dot_agent__pb2.PrepareSeatResponse.FromString,
                 _registered_method=True)
+        self.WatchHoldings = channel.unary_stream(
+                '/kybernate.agent.v1.NodeAgent/WatchHoldings',
+                request_serializer=kybernate_dot_gen_dot_agent__pb2.WatchHoldingsRequest.SerializeToString,
+                response_deserializer=kybernate_dot_gen_dot_agent__pb2.Holdings.FromString,
+                _registered_method=True)
         self.GetStatus = channel.unary_unary(
                 '/kybernate.agent.v1.NodeAgent/GetStatus',
                 request_serializer=kybernate_dot_gen_dot_agent__pb2.GetStatusRequest.SerializeToString,
@@ -68,6 +73,51 @@ class NodeAgentStub:
                 '/kybernate.agent.v1.NodeAgent/Serve',
                 request_serializer=kybernate_dot_gen_dot_agent__pb2.ProxyReport.SerializeToString,
                 response_deserializer=kybernate_dot_gen_dot_agent__pb2.AgentOrder.FromString,
+                _registered_method=True)
+        self.Park = channel.unary_unary(
+                '/kybernate.agent.v1.NodeAgent/Park',
+                request_serializer=kybernate_dot_gen_dot_agent__pb2.ParkRequest.SerializeToString,
+                response_deserializer=kybernate_dot_gen_dot_agent__pb2.Operation.FromString,
+                _registered_method=True)
+        self.Wake = channel.unary_unary(
+                '/kybernate.agent.v1.NodeAgent/Wake',
+                request_serializer=kybernate_dot_gen_dot_agent__pb2.WakeRequest.SerializeToString,
+                response_deserializer=kybernate_dot_gen_dot_agent__pb2.Operation.FromString,
+                _registered_method=True)
+        self.Evict = channel.unary_unary(
+                '/kybernate.agent.v1.NodeAgent/Evict',
+                request_serializer=kybernate_dot_gen_dot_agent__pb2.EvictRequest.SerializeToString,
+                response_deserializer=kybernate_dot_gen_dot_agent__pb2.Operation.FromString,
+                _registered_method=True)
+        self.DrainNode = channel.unary_unary(
+                '/kybernate.agent.v1.NodeAgent/DrainNode',
+                request_serializer=kybernate_dot_gen_dot_agent__pb2.DrainNodeRequest.SerializeToString,
+                response_deserializer=kybernate_dot_gen_dot_agent__pb2.Operation.FromString,
+                _registered_method=True)
+        self.UndrainNode = channel.unary_unary(
+                '/kybernate.agent.v1.NodeAgent/UndrainNode',
+                request_serializer=kybernate_dot_gen_dot_agent__pb2.UndrainNodeRequest.SerializeToString,
+                response_deserializer=kybernate_dot_gen_dot_agent__pb2.Operation.FromString,
+                _registered_method=True)
+        self.CancelOperation = channel.unary_unary(
+                '/kybernate.agent.v1.NodeAgent/CancelOperation',
+                request_serializer=kybernate_dot_gen_dot_agent__pb2.CancelOperationRequest.SerializeToString,
+                response_deserializer=kybernate_dot_gen_dot_agent__pb2.Operation.FromString,
+                _registered_method=True)
+        self.GetOperation = channel.unary_unary(
+                '/kybernate.agent.v1.NodeAgent/GetOperation',
+                request_serializer=kybernate_dot_gen_dot_agent__pb2.GetOperationRequest.SerializeToString,
+                response_deserializer=kybernate_dot_gen_dot_agent__pb2.Operation.FromString,
+                _registered_method=True)
+        self.ListOperations = channel.unary_unary(
+                '/kybernate.agent.v1.NodeAgent/ListOperations',
+                request_serializer=kybernate_dot_gen_dot_agent__pb2.ListOperationsRequest.SerializeToString,
+                response_deserializer=kybernate_dot_gen_dot_agent__pb2.ListOperationsResponse.FromString,
+                _registered_method=True)
+        self.WatchOperation = channel.unary_stream(
+                '/kybernate.agent.v1.NodeAgent/WatchOperation',
+                request_serializer=kybernate_dot_gen_dot_agent__pb2.GetOperationRequest.SerializeToString,
+                response_deserializer=kybernate_dot_gen_dot_agent__pb2.Operation.FromString,
                 _registered_method=True)
 
 
@@ -105,6 +155,13 @@ class NodeAgentServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchHoldings(self, request, context):
+        """Plugin: what is held here and what may still be parked; now, and whenever it changes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetStatus(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -119,6 +176,68 @@ class NodeAgentServicer:
 
     def Serve(self, request_iterator, context):
         """Proxy: demand up, leases down. One stream per proxy and agent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Park(self, request, context):
+        """Operations: answered at once, done later. The name makes them idempotent: a second call with
+        the name of a known operation answers with that one and begins nothing.
+        Take a seat out of GPU memory; it wakes on demand as ever.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Wake(self, request, context):
+        """Bring a seat into GPU memory as soon as its turn comes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Evict(self, request, context):
+        """Save what the seat holds before its pod is deleted; it stays parked until then.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DrainNode(self, request, context):
+        """Park all seats; nothing starts or wakes on this node until UndrainNode.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UndrainNode(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelOperation(self, request, context):
+        """What has not begun is taken back; what can't be stopped half-way ends as it would have.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetOperation(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListOperations(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchOperation(self, request, context):
+        """The operation now and at each change; the stream ends when it has ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -147,6 +266,11 @@ def add_NodeAgentServicer_to_server(servicer, server):
                     request_deserializer=kybernate_dot_gen_dot_agent__pb2.PrepareSeatRequest.FromString,
                     response_serializer=kybernate_dot_gen_dot_agent__pb2.PrepareSeatResponse.SerializeToString,
             ),
+            'WatchHoldings': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchHoldings,
+                    request_deserializer=kybernate_dot_gen_dot_agent__pb2.WatchHoldingsRequest.FromString,
+                    response_serializer=kybernate_dot_gen_dot_agent__pb2.Holdings.SerializeToString,
+            ),
             'GetStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStatus,
                     request_deserializer=kybernate_dot_gen_dot_agent__pb2.GetStatusRequest.FromString,
@@ -161,6 +285,51 @@ def add_NodeAgentServicer_to_server(servicer, server):
                     servicer.Serve,
                     request_deserializer=kybernate_dot_gen_dot_agent__pb2.ProxyReport.FromString,
                     response_serializer=kybernate_dot_gen_dot_agent__pb2.AgentOrder.SerializeToString,
+            ),
+            'Park': grpc.unary_unary_rpc_method_handler(
+                    servicer.Park,
+                    request_deserializer=kybernate_dot_gen_dot_agent__pb2.ParkRequest.FromString,
+                    response_serializer=kybernate_dot_gen_dot_agent__pb2.Operation.SerializeToString,
+            ),
+            'Wake': grpc.unary_unary_rpc_method_handler(
+                    servicer.Wake,
+                    request_deserializer=kybernate_dot_gen_dot_agent__pb2.WakeRequest.FromString,
+                    response_serializer=kybernate_dot_gen_dot_agent__pb2.Operation.SerializeToString,
+            ),
+            'Evict': grpc.unary_unary_rpc_method_handler(
+                    servicer.Evict,
+                    request_deserializer=kybernate_dot_gen_dot_agent__pb2.EvictRequest.FromString,
+                    response_serializer=kybernate_dot_gen_dot_agent__pb2.Operation.SerializeToString,
+            ),
+            'DrainNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainNode,
+                    request_deserializer=kybernate_dot_gen_dot_agent__pb2.DrainNodeRequest.FromString,
+                    response_serializer=kybernate_dot_gen_dot_agent__pb2.Operation.SerializeToString,
+            ),
+            'UndrainNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.UndrainNode,
+                    request_deserializer=kybernate_dot_gen_dot_agent__pb2.UndrainNodeRequest.FromString,
+                    response_serializer=kybernate_dot_gen_dot_agent__pb2.Operation.SerializeToString,
+            ),
+            'CancelOperation': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelOperation,
+                    request_deserializer=kybernate_dot_gen_dot_agent__pb2.CancelOperationRequest.FromString,
+                    response_serializer=kybernate_dot_gen_dot_agent__pb2.Operation.SerializeToString,
+            ),
+            'GetOperation': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetOperation,
+                    request_deserializer=kybernate_dot_gen_dot_agent__pb2.GetOperationRequest.FromString,
+                    response_serializer=kybernate_dot_gen_dot_agent__pb2.Operation.SerializeToString,
+            ),
+            'ListOperations': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListOperations,
+                    request_deserializer=kybernate_dot_gen_dot_agent__pb2.ListOperationsRequest.FromString,
+                    response_serializer=kybernate_dot_gen_dot_agent__pb2.ListOperationsResponse.SerializeToString,
+            ),
+            'WatchOperation': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchOperation,
+                    request_deserializer=kybernate_dot_gen_dot_agent__pb2.GetOperationRequest.FromString,
+                    response_serializer=kybernate_dot_gen_dot_agent__pb2.Operation.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -282,6 +451,33 @@ class NodeAgent:
             _registered_method=True)
 
     @staticmethod
+    def WatchHoldings(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/kybernate.agent.v1.NodeAgent/WatchHoldings',
+            kybernate_dot_gen_dot_agent__pb2.WatchHoldingsRequest.SerializeToString,
+            kybernate_dot_gen_dot_agent__pb2.Holdings.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def GetStatus(request,
             target,
             options=(),
@@ -352,6 +548,249 @@ class NodeAgent:
             '/kybernate.agent.v1.NodeAgent/Serve',
             kybernate_dot_gen_dot_agent__pb2.ProxyReport.SerializeToString,
             kybernate_dot_gen_dot_agent__pb2.AgentOrder.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Park(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kybernate.agent.v1.NodeAgent/Park',
+            kybernate_dot_gen_dot_agent__pb2.ParkRequest.SerializeToString,
+            kybernate_dot_gen_dot_agent__pb2.Operation.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Wake(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kybernate.agent.v1.NodeAgent/Wake',
+            kybernate_dot_gen_dot_agent__pb2.WakeRequest.SerializeToString,
+            kybernate_dot_gen_dot_agent__pb2.Operation.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Evict(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kybernate.agent.v1.NodeAgent/Evict',
+            kybernate_dot_gen_dot_agent__pb2.EvictRequest.SerializeToString,
+            kybernate_dot_gen_dot_agent__pb2.Operation.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kybernate.agent.v1.NodeAgent/DrainNode',
+            kybernate_dot_gen_dot_agent__pb2.DrainNodeRequest.SerializeToString,
+            kybernate_dot_gen_dot_agent__pb2.Operation.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UndrainNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kybernate.agent.v1.NodeAgent/UndrainNode',
+            kybernate_dot_gen_dot_agent__pb2.UndrainNodeRequest.SerializeToString,
+            kybernate_dot_gen_dot_agent__pb2.Operation.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelOperation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kybernate.agent.v1.NodeAgent/CancelOperation',
+            kybernate_dot_gen_dot_agent__pb2.CancelOperationRequest.SerializeToString,
+            kybernate_dot_gen_dot_agent__pb2.Operation.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetOperation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kybernate.agent.v1.NodeAgent/GetOperation',
+            kybernate_dot_gen_dot_agent__pb2.GetOperationRequest.SerializeToString,
+            kybernate_dot_gen_dot_agent__pb2.Operation.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListOperations(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kybernate.agent.v1.NodeAgent/ListOperations',
+            kybernate_dot_gen_dot_agent__pb2.ListOperationsRequest.SerializeToString,
+            kybernate_dot_gen_dot_agent__pb2.ListOperationsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchOperation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/kybernate.agent.v1.NodeAgent/WatchOperation',
+            kybernate_dot_gen_dot_agent__pb2.GetOperationRequest.SerializeToString,
+            kybernate_dot_gen_dot_agent__pb2.Operation.FromString,
             options,
             channel_credentials,
             insecure,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import grpc
@@ -13,10 +14,13 @@ from kybernate import keys
 from kybernate.adapters.pki import Folder, Validity
 from kybernate.gen import agent_pb2 as pb
 from kybernate.gen import agent_pb2_grpc
+from kybernate.testing.clock import run_virtual
 from kybernate.types import SeatState
 from nodeagent.api import PluginApi, ProxyApi, serve_plugin, serve_proxies
 from nodeagent.attendance import Attendance
+from nodeagent.changes import Changes
 from nodeagent.streams import Streams
+from nodeagent.wire import status_message
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +147,7 @@ def test_the_plugin_reports_and_asks_on_a_private_socket(rig, prepared, tmp_path
         r, preparer, _ = prepared(rig)
         socket = tmp_path / "agent.sock"
         touched = []
-        api = PluginApi(r.loop, preparer, Attendance(), lambda: touched.append(1))
+        api = PluginApi(r.loop, preparer, Attendance(), lambda: touched.append(1), Changes())
         server = await serve_plugin(api, socket)
         try:
             assert socket.stat().st_mode & 0o777 == 0o600
@@ -154,6 +158,39 @@ def test_the_plugin_reports_and_asks_on_a_private_socket(rig, prepared, tmp_path
             await server.stop(0)
 
     asyncio.run(main())
+
+
+def test_the_plugin_hears_what_is_held_and_what_may_be_parked(rig, prepared, tmp_path):
+    async def main():
+        r, preparer, pods = prepared(rig)
+        changes = Changes()
+        r.node.observers.append(changes)
+        r.begin()
+        r.node.park_budget = 100 << 30
+        api = PluginApi(r.loop, preparer, Attendance(), lambda: None, changes)
+        server = await serve_plugin(api, tmp_path / "agent.sock")
+        try:
+            async with grpc.aio.insecure_channel(f"unix:{tmp_path}/agent.sock") as ch:
+                await watch_holdings(agent_pb2_grpc.NodeAgentStub(ch), preparer, pods)
+        finally:
+            await server.stop(0)
+
+    asyncio.run(main())
+
+
+async def watch_holdings(stub, preparer, pods):
+    stream = stub.WatchHoldings(pb.WatchHoldingsRequest())
+    empty = await asyncio.wait_for(stream.read(), 5.0)
+    assert (empty.park_budget_bytes, list(empty.seats)) == (100 << 30, [])
+    pods.create("a", group="G0", token="G1-seat-2", vram="7Gi")
+    await preparer.prepare("kyb.ai/gpu-1x-seat", ["G1-seat-2"])
+    one = await asyncio.wait_for(stream.read(), 5.0)
+    assert list(one.seats) == [pb.HeldSeat(device_id="G1-seat-2", group="G0", vram_bytes=7 << 30)]
+    again = await stub.ReportInventory(pb.ReportInventoryRequest())
+    assert (again.park_budget_bytes, list(again.held_groups)) == (100 << 30, ["G0"])
+    pods.delete("a")
+    assert not (await asyncio.wait_for(stream.read(), 5.0)).seats
+    stream.cancel()
 
 
 async def report_and_prepare(stub):
@@ -167,3 +204,22 @@ async def report_and_prepare(stub):
     with pytest.raises(grpc.aio.AioRpcError) as later:
         await stub.PrepareSeat(request)
     assert later.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_parked_seat_of_a_lost_gpu_is_called_movable(rig, lost):
+    async def main():
+        r = rig()
+        r.begin()
+        a = await r.seat("a", delay=0.0)
+        await r.until(a, SeatState.ACTIVE)
+        r.loop.send_away(a, "an operator asks")
+        await r.until(a, SeatState.PARKED)
+        left = tuple(replace(gpu, healthy=not lost) for gpu in r.node.inventory.gpus)
+        r.loop.inventory_reported(replace(r.node.inventory, gpus=left))
+        (seat,) = status_message(r.node, {}).seats
+        assert seat.movable is lost
+        assert ("GPU-0 is lost" in seat.movable_reason) is lost
+        assert seat.held_bytes == 40 << 30
+
+    run_virtual(main())
