@@ -46,7 +46,10 @@ class Loop:
         self.steps = Steps(node)
         self.life = Lifecycle(node, self.steps, self.kick, self._vanished, self._came_back)
         self._policy = SwapPolicy(
-            settings.min_residency_s, settings.idle_after_s, settings.drain_limit_s
+            settings.min_residency_s,
+            settings.idle_after_s,
+            settings.drain_limit_s,
+            settings.max_wait_s,
         )
         self._kicked = False
         self._timers: dict[str, asyncio.TimerHandle] = {}

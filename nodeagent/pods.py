@@ -23,7 +23,7 @@ class PodFacts:
     """A managed pod, as far as the agent cares. `assigned_at` in wall-clock seconds.
 
     `group` is None if the pod never passed the extender. `over` says that it has ended for
-    good: its phase is Succeeded or Failed.
+    good: its phase is Succeeded or Failed. `grace`: seconds between SIGTERM and SIGKILL.
     """
 
     ref: PodRef
@@ -40,6 +40,8 @@ class PodFacts:
     ip: str
     deleting: bool
     over: bool
+    priority: int = 0
+    grace: float = 30.0
 
 
 def read_pod(pod: Mapping[str, Any]) -> PodFacts | None:
@@ -70,6 +72,8 @@ def read_pod(pod: Mapping[str, Any]) -> PodFacts | None:
         ip=status.get("podIP") or "",
         deleting=bool(meta.get("deletionTimestamp")),
         over=status.get("phase") in ("Succeeded", "Failed"),
+        priority=spec.get("priority") or 0,
+        grace=float(spec.get("terminationGracePeriodSeconds") or 30),
     )
 
 

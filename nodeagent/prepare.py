@@ -127,6 +127,8 @@ class Preparer:
                 image=facts.image,
                 port=facts.port,
                 has_args=facts.has_args,
+                priority=facts.priority,
+                grace=facts.grace,
             )
             seat = Seat(identity, self._bound_at(facts), self._node.world.wall())
         folder = await self._node.world.doors.open(facts.ref.uid)

@@ -49,7 +49,8 @@ class SeatIdentity:
     """What never changes about a seat. `vram` in bytes per GPU, None for the whole GPU.
 
     `device_id` is the kubelet's token; `port` the first containerPort; `has_args` whether the
-    pod names arguments (then the image's CMD is not used); `priority` is the pod's.
+    pod names arguments (then the image's CMD is not used); `priority` is the pod's, and
+    `grace` the seconds that the kubelet waits between SIGTERM and SIGKILL.
     """
 
     pod: PodRef
@@ -65,6 +66,7 @@ class SeatIdentity:
     port: int | None = None
     has_args: bool = False
     priority: int = 0
+    grace: float = 30.0
 
 
 @dataclass(slots=True, eq=False)
@@ -171,6 +173,7 @@ class Seat:
             "port": one.port,
             "has_args": one.has_args,
             "priority": one.priority,
+            "grace": one.grace,
             "state": self.state.value,
             "bound_at": self.bound_at,
             "since": self.since,
@@ -198,6 +201,7 @@ def from_record(record: Mapping[str, Any]) -> Seat:
         port=record["port"],
         has_args=record["has_args"],
         priority=record.get("priority", 0),
+        grace=record.get("grace", 30.0),
     )
     seat = Seat(identity, record["bound_at"], record["since"], SeatState(record["state"]))
     for name in _PLAIN:

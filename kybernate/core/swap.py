@@ -1,9 +1,10 @@
 """Who of a node's seats is in GPU memory: one pure decision over all of them.
 
-Demand is served oldest first. A demander that doesn't fit names the seats that must leave
-(`victims`); they are drained together once each has had its residency or is idle, and until then
-its GPUs are kept from younger demand. So a group of several GPUs can't be starved by smaller
-groups that keep taking one of them, and the oldest demander always gets its turn.
+Demand is served by priority, then oldest first; who has waited for `max_wait` comes before all
+priorities, oldest first, so nobody waits for ever. A demander that doesn't fit names the seats
+that must leave (`victims`); they are drained together once each has had its residency or is idle,
+and until then its GPUs are kept from younger demand. So a group of several GPUs can't be starved
+by smaller groups that keep taking one of them, and the oldest demander always gets its turn.
 """
 
 from __future__ import annotations
@@ -57,11 +58,13 @@ class SeatView:
 
 @dataclass(frozen=True, slots=True)
 class SwapPolicy:
-    """Seconds. `drain_limit`: how long requests in flight may hold up a switch."""
+    """Seconds. `drain_limit`: how long requests in flight may hold up a switch. `max_wait`: demand
+    this old comes before all priorities."""
 
     min_residency: float = 1.0
     idle_after: float = 0.5
     drain_limit: float = 30.0
+    max_wait: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +131,41 @@ def violations(view: SwapView) -> tuple[str, ...]:
     return tuple(found)
 
 
+def fits(view: SwapView, uid: PodUid) -> bool:
+    """Whether this seat could be in GPU memory beside all that are, or may be, in it now."""
+    (seat,) = (s for s in view.seats if s.uid == uid)
+    beside = [s for s in view.seats if s.state in OCCUPYING and s.uid != uid]
+    return _fits(seat, beside, view)
+
+
+def obstacle(view: SwapView, policy: SwapPolicy, uid: PodUid, now: float) -> str:
+    """Why a seat that asks for its turn hasn't got it yet, as a sentence; empty if nothing stands
+    in its way."""
+    (seat,) = (s for s in view.seats if s.uid == uid)
+    if view.draining:
+        return f"the node is drained: {view.draining}"
+    missing = sorted(gpu for gpu in seat.gpus if gpu not in view.gpu_memory)
+    if missing:
+        return f"GPU {', '.join(missing)} isn't healthy, or isn't in the plugin's inventory"
+    if not _fits(seat, (), view):
+        return "its GPUs have less memory free of other processes than it declares"
+    if now < seat.not_before:
+        return f"the last attempt was refused; the next is in {seat.not_before - now:.1f} s"
+    in_its_way = [s for s in view.seats if s.state in OCCUPYING and s.gpus & seat.gpus]
+    if not in_its_way or fits(view, uid):
+        return "older or more urgent demand for its GPUs comes first" if in_its_way else ""
+    return "; ".join(_excuse(other, seat, policy) for other in in_its_way)
+
+
+def _excuse(other: SeatView, seat: SeatView, policy: SwapPolicy) -> str:
+    busy = other.in_flight or other.waiting
+    if other.state is SeatState.ACTIVE and other.unparkable:
+        return f"seat {other.name} can't be parked: {other.unparkable}"
+    if other.state is SeatState.ACTIVE and busy and other.priority > seat.priority:
+        return f"seat {other.name} has work of a higher priority, for {policy.max_wait:g} s at most"
+    return f"seat {other.name} is {other.state}"
+
+
 def wants(seat: SeatView) -> bool:
     """Whether the seat asks for its turn: at the gate, or parked and called for."""
     if seat.leave:
@@ -141,6 +179,7 @@ def wants(seat: SeatView) -> bool:
 def _turning_points(seat: SeatView, policy: SwapPolicy) -> Iterable[float]:
     if wants(seat):
         yield seat.not_before
+        yield _asks_since(seat) + policy.max_wait
     if seat.state is SeatState.ACTIVE:
         if seat.active_since is not None:
             yield seat.active_since + policy.min_residency
@@ -185,10 +224,6 @@ def _entry(seat: SeatView) -> tuple[ActionKind, SeatView, str]:
     return ActionKind.WAKE, seat, "it was called for"
 
 
-def _can_go(seat: SeatView) -> bool:
-    return not seat.unparkable or seat.state not in (SeatState.ACTIVE, SeatState.DRAINING)
-
-
 class _Decision:
     """One run of `decide`; collects actions, and what older demand keeps from younger."""
 
@@ -222,7 +257,15 @@ class _Decision:
 
     def _demand(self) -> list[SeatView]:
         asking = [s for s in self._view.seats if wants(s) and self._now >= s.not_before]
-        return sorted(asking, key=lambda s: (-s.priority, _asks_since(s), s.uid))
+        return sorted(asking, key=self._rank)
+
+    def _rank(self, seat: SeatView) -> tuple[int, int, float, str]:
+        if self._aged(seat):
+            return 0, 0, _asks_since(seat), seat.uid
+        return 1, -seat.priority, _asks_since(seat), seat.uid
+
+    def _aged(self, seat: SeatView) -> bool:
+        return self._now >= _asks_since(seat) + self._policy.max_wait
 
     def _serve(self, seat: SeatView) -> None:
         starts = seat.state is SeatState.WAITING
@@ -258,7 +301,7 @@ class _Decision:
         """The fewest seats, in order of preference, without which this one fits; or none."""
         held = self._held
         candidates = sorted(
-            (s for s in self._occupying if s.gpus & seat.gpus and _can_go(s)),
+            (s for s in self._occupying if s.gpus & seat.gpus and self._yields(s, seat)),
             key=self._preference,
         )
         chosen: list[SeatView] = []
@@ -275,6 +318,14 @@ class _Decision:
                 chosen.remove(candidate)
                 stay.append(candidate)
         return chosen
+
+    def _yields(self, victim: SeatView, seat: SeatView) -> bool:
+        """Whether it may be asked to leave for this one: work of a higher priority is not."""
+        if victim.state not in (SeatState.ACTIVE, SeatState.DRAINING):
+            return True
+        busy = victim.in_flight or victim.waiting
+        ranks_higher = victim.priority > seat.priority and not self._aged(seat)
+        return not victim.unparkable and not (busy and ranks_higher)
 
     def _preference(self, seat: SeatView) -> tuple[int, int, float, str]:
         leaving = (SeatState.PARKING, SeatState.DRAINING)

@@ -40,6 +40,9 @@ class AgentSettings(BaseModel):
     drain_limit_s: PositiveFloat = Field(
         30.0, description="Requests in flight for longer than this don't hold up a switch (s)."
     )
+    max_wait_s: float = Field(
+        60.0, ge=0, description="Demand that has waited this long comes before all priorities (s)."
+    )
     start_limit_s: PositiveFloat = Field(
         1800.0, description="A workload that doesn't serve after this is started anew (s)."
     )

@@ -242,6 +242,8 @@ class FakePods:
                 "annotations": notes,
             },
             "spec": {
+                "priority": more.get("priority"),
+                "terminationGracePeriodSeconds": more.get("grace", 30),
                 "containers": [
                     {
                         "name": "main",

@@ -187,3 +187,15 @@ def test_pods_that_no_journal_knows_are_found_again(rig, prepared):
         assert list(r.node.seats) == ["uid-a"]
 
     run_virtual(main())
+
+
+def test_the_pods_priority_and_grace_go_into_its_seat(rig, prepared):
+    async def main():
+        r, preparer, pods = prepared(rig)
+        r.begin()
+        pods.create("a", group="G0", token=TOKEN, priority=1000, grace=300)
+        seat = await preparer.prepare(RESOURCE, [TOKEN])
+        assert (seat.identity.priority, seat.identity.grace) == (1000, 300.0)
+        assert seat.view(drained=True).priority == 1000
+
+    run_virtual(main())

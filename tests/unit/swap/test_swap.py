@@ -9,14 +9,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kybernate.core.seats import SeatEvent, next_state
+from kybernate.core.seats import OCCUPYING, SeatEvent, next_state
 from kybernate.core.swap import (
     ActionKind,
     SeatView,
     SwapPolicy,
     SwapView,
     decide,
+    fits,
     next_check,
+    obstacle,
     violations,
     wants,
 )
@@ -32,7 +34,7 @@ GROUPS = {
     "G23": {"g2", "g3"},
     "G0123": {"g0", "g1", "g2", "g3"},
 }
-POLICY = SwapPolicy(min_residency=1.0, idle_after=0.5, drain_limit=10.0)
+POLICY = SwapPolicy(min_residency=1.0, idle_after=0.5, drain_limit=10.0, max_wait=20.0)
 S = SeatState
 
 
@@ -179,6 +181,70 @@ def test_priority_goes_before_age():
     assert kinds(decide(now, POLICY, 3.0)) == [("wake", "dear")]
 
 
+def test_who_has_waited_long_enough_goes_before_every_priority():
+    now = view(asked("old", since=1.0), asked("dear", since=2.0, priority=1))
+    assert kinds(decide(now, POLICY, 20.9)) == [("wake", "dear")]
+    assert next_check(now, POLICY, 20.9) == 21.0
+    assert kinds(decide(now, POLICY, 21.0)) == [("wake", "old")]
+
+
+def test_work_of_a_higher_priority_is_not_displaced_until_the_demand_has_waited_long_enough():
+    busy = seat("dear", state=S.ACTIVE, active_since=0.0, in_flight=1, priority=1)
+    now = view(busy, asked("old", since=1.0))
+    assert decide(now, POLICY, 20.9) == ()
+    assert "dear has work of a higher priority" in obstacle(now, POLICY, PodUid("old"), 20.9)
+    assert kinds(decide(now, POLICY, 21.0)) == [("drain", "dear")]
+    idle = replace(busy, in_flight=0, idle_since=2.0)
+    assert kinds(decide(view(idle, asked("old", since=1.0)), POLICY, 3.0)) == [("drain", "dear")]
+
+
+def test_a_drain_for_lesser_demand_is_taken_back_when_work_of_a_higher_priority_comes():
+    dear = seat("dear", state=S.DRAINING, drain_since=2.0, waiting=1, waiting_since=2.5, priority=1)
+    now = view(dear, asked("old", since=1.0))
+    assert kinds(decide(now, POLICY, 3.0)) == [("undrain", "dear")]
+
+
+@pytest.mark.parametrize(
+    ("seats", "sentence"),
+    [
+        ((), ""),
+        ((seat("o", state=S.PARKING),), "seat o is parking"),
+        (
+            (seat("o", state=S.ACTIVE, unparkable="no memory"),),
+            "seat o can't be parked: no memory",
+        ),
+    ],
+)
+def test_who_waits_can_be_told_for_what(seats, sentence):
+    assert obstacle(view(asked("a"), *seats), POLICY, PodUid("a"), 1.0) == sentence
+
+
+def test_what_bars_a_seat_whoever_else_is_there_is_told_first():
+    one = (asked("a"),)
+    drained = SwapView(one, MEMORY, {}, draining="maintenance")
+    assert obstacle(drained, POLICY, PodUid("a"), 1.0) == "the node is drained: maintenance"
+    assert "isn't healthy" in obstacle(SwapView(one, {}, {}), POLICY, PodUid("a"), 1.0)
+    crowded = SwapView((asked("a", vram=70 * GIB),), MEMORY, {}, foreign={GpuUuid("g0"): 20 * GIB})
+    assert "less memory free" in obstacle(crowded, POLICY, PodUid("a"), 1.0)
+    later = view(asked("a", not_before=5.0))
+    assert "refused; the next is in 4.0 s" in obstacle(later, POLICY, PodUid("a"), 1.0)
+    behind = view(asked("a", since=2.0), asked("b", since=1.0), seat("c", state=S.ACTIVE))
+    assert obstacle(behind, POLICY, PodUid("a"), 3.0) == "seat c is active"
+
+
+def test_three_slots_hold_small_seats_of_overlapping_groups_as_far_as_memory_goes():
+    slots = {GroupName("G0"): 3, GroupName("G01"): 3}
+    on = {"state": S.ACTIVE, "active_since": 0.0, "in_flight": 1}
+    two = (seat("a", vram=20 * GIB, **on), seat("b", "G01", vram=30 * GIB, **on))
+    small, large = asked("small", vram=30 * GIB), asked("large", vram=31 * GIB)
+    assert kinds(decide(view(*two, small, slots=slots), POLICY, 0.1)) == [("wake", "small")]
+    assert decide(view(*two, large, slots=slots), POLICY, 0.1) == ()
+    whole = asked("whole")
+    assert decide(view(*two, whole, slots=slots), POLICY, 0.1) == ()
+    strict = slots | {GroupName("G01"): 2}
+    assert decide(view(*two, small, slots=strict), POLICY, 0.1) == ()
+
+
 def test_violations_say_which_gpu_and_which_seats():
     found = violations(view(seat("a", state=S.ACTIVE), seat("b", "G01", S.WAKING)))
     assert "g0" in found[0]
@@ -222,14 +288,35 @@ class Swapping(RuleBasedStateMachine):
     @rule(
         group=st.sampled_from(sorted(GROUPS)),
         vram=st.sampled_from([None, 10 * GIB, 40 * GIB, 70 * GIB]),
+        priority=st.sampled_from([0, 0, 1, 1000]),
     )
-    def bind(self, group, vram):
+    def bind(self, group, vram, priority):
         if len(self.seats) < 8:
             name = f"s{len(self.seats)}"
             self.seats[name] = seat(
-                name, group, S.WAITING, vram=vram, bound_at=self.now, connected=True
+                name,
+                group,
+                S.WAITING,
+                vram=vram,
+                bound_at=self.now,
+                connected=True,
+                priority=priority,
             )
             self.act()
+
+    @precondition(lambda self: self.seats)
+    @rule(data=st.data())
+    def call_for(self, data):
+        one = self.pick(data)
+        if one.state is S.PARKED:
+            self.put(one, asked_since=self.now)
+
+    @precondition(lambda self: self.seats)
+    @rule(data=st.data(), why=st.sampled_from(["", "an operator parks it"]))
+    def send_away(self, data, why):
+        one = self.pick(data)
+        if one.state in OCCUPYING or not why:
+            self.put(one, leave=why)
 
     @precondition(lambda self: self.seats)
     @rule(data=st.data(), count=st.integers(0, 3))
@@ -277,6 +364,8 @@ class Swapping(RuleBasedStateMachine):
             if one.state is S.PARKED and not one.waiting:
                 self.put(one, waiting=1, waiting_since=self.now)
         left = {name for name, one in self.seats.items() if wants(one)}
+        for name in left - {one.uid for one in self.seats.values() if fits(self.view(), one.uid)}:
+            assert obstacle(self.view(), POLICY, PodUid(name), self.now)
         for _ in range(60 * len(self.seats)):
             if not left:
                 break
@@ -329,11 +418,14 @@ class Swapping(RuleBasedStateMachine):
                 "waiting": 0,
                 "waiting_since": None,
                 "idle_since": None if one.waiting else self.now,
+                "asked_since": None,
             }
+        if state is S.PARKED:
+            changes["leave"] = ""
         if state is S.DRAINING:
             changes |= {"drain_since": self.now, "drained": not one.in_flight}
         if state is S.WAITING:
-            changes |= {"bound_at": self.now, "waiting": 0, "in_flight": 0}
+            changes |= {"bound_at": self.now, "waiting": 0, "in_flight": 0, "leave": ""}
         self.seats[one.uid] = replace(one, state=state, **changes)
         self.act()
 
