@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.error import URLError
 
+from images.cache import file_lock
 from kybernate.errors import ConfigError, KybernateError
 
 from .layout import REPOSITORY, cache_root
-from .locks import file_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -12,12 +12,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from images.cache import file_lock
 from kybernate.errors import ConfigError, KybernateError, NotFoundError
 
 from . import bringup, preflight, teardown
 from .control import Process, Supervisor, log_tail
 from .layout import Layout, Progress, silent, work_root
-from .locks import file_lock
 from .procs import resident_mib
 from .spec import AGENT_PORT, ClusterSpec, GpuSpec, Ports
 from .state import State

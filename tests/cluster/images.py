@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from images import debs
+from images.cache import file_lock
+from images.oci import Blob, ImageConfig, Layer, blob, write_archive
 from kybernate.errors import ConfigError, KybernateError
 
-from . import debs
 from .layout import REPOSITORY, cache_root
-from .locks import file_lock
-from .oci import Blob, ImageConfig, Layer, blob, write_archive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from images.cache import REPOSITORY, Progress, cache_root, silent
 from kybernate.errors import ConfigError
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+__all__ = [
+    "REPOSITORY",
+    "Layout",
+    "NodeLayout",
+    "Progress",
+    "cache_root",
+    "silent",
+    "work_root",
+]
+
 SOCKET_PATH_LIMIT = 107
 """A unix socket's path may have at most this many bytes."""
 
@@ -18,19 +27,6 @@ COVERED = (Path("/run"), Path("/var/lib"), Path("/var/log"))
 """Folders of the host that a node sees, but changes only for itself."""
 
 _LONGEST_SOCKET = "nodename/kubelet/pod-resources/kubelet.sock"
-
-Progress = Callable[[str], None]
-"""Called with one line about what is being done."""
-
-
-def silent(_line: str) -> None:
-    """A Progress that tells nobody."""
-
-
-def cache_root() -> Path:
-    """The folder of builds and downloads: $KYB_CACHE, by default ~/.cache/kybernate."""
-    given = os.environ.get("KYB_CACHE")
-    return Path(given).expanduser().resolve() if given else Path.home() / ".cache" / "kybernate"
 
 
 def work_root() -> Path:

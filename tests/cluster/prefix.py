@@ -7,9 +7,10 @@ import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from images import debs
 from kybernate.errors import KybernateError
 
-from . import binaries, debs, images
+from . import binaries, images
 
 if TYPE_CHECKING:
     from pathlib import Path

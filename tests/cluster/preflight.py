@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from images import debs
 from kybernate.errors import ConfigError, KybernateError
 
-from . import binaries, debs, prefix
+from . import binaries, prefix
 from .layout import cache_root, work_root
 from .services import KYB_INIT
 

@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING
 
 from kybernate.errors import ConfigError, KybernateError
 
-from .layout import cache_root
-from .locks import file_lock
+from .cache import cache_root, file_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from .layout import Progress
+    from .cache import Progress
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 SOURCES = Path("/etc/apt")
@@ -92,7 +91,7 @@ def mirror(sources: Path = SOURCES) -> str:
         if found and "security" not in found[1] and "debian" in found[1]:
             return found[1]
     raise ConfigError(
-        "/etc/apt", "no Debian mirror found; the harness needs a Debian host with apt sources"
+        "/etc/apt", "no Debian mirror found; this needs a Debian host with apt sources"
     )
 
 
@@ -181,7 +180,7 @@ def _checked(argv: list[str], cwd: Path | None, failure: str) -> str:
             argv, cwd=cwd, capture_output=True, text=True, timeout=APT_LIMIT, check=False
         )
     except FileNotFoundError as error:
-        raise KybernateError(f"{argv[0]} is missing; the harness needs a Debian host") from error
+        raise KybernateError(f"{argv[0]} is missing; this needs a Debian host") from error
     if run.returncode:
         tail = " / ".join(run.stderr.strip().splitlines()[-3:])
         raise KybernateError(f"{failure}: {tail}")

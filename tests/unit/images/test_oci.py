@@ -6,7 +6,7 @@ import tarfile
 
 import pytest
 
-from tests.cluster.oci import ImageConfig, Layer, blob, write_archive
+from images.oci import ImageConfig, Layer, blob, write_archive
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from images.debs import DebSet, mirror
 from kybernate.errors import ConfigError
-from tests.cluster.debs import DebSet, mirror
 
 
 def _write(folder, name: str, text: str) -> None:
