@@ -68,7 +68,8 @@ enum sg_fault_kind {
     SG_RESTORE_OOM,
     SG_HANG,
     SG_DIES_ON_LOCK,
-    SG_FAILED
+    SG_FAILED,
+    SG_HOLD
 };
 
 enum sg_call { SG_ANY, SG_GET_STATE, SG_LOCK, SG_CHECKPOINT, SG_RESTORE, SG_UNLOCK };

@@ -237,16 +237,24 @@ static CUresult open_target(struct target *target, int pid)
     return result;
 }
 
-/* An injected hang holds up the caller only, until somebody clears it. */
-static bool hangs(const struct target *target, enum sg_call call)
+/* Keeps the caller waiting as long as a fault of this kind stands; whether there was one. */
+static bool kept(const struct target *target, enum sg_fault_kind kind, enum sg_call call)
 {
     if (!sg.files.faults)
         return false;
     const struct sg_fault *fault =
-        sg_take_fault(sg.files.faults, SG_HANG, call, target->block.pod);
-    while (fault && __atomic_load_n(&fault->kind, __ATOMIC_ACQUIRE) == SG_HANG)
+        sg_take_fault(sg.files.faults, kind, call, target->block.pod);
+    while (fault && __atomic_load_n(&fault->kind, __ATOMIC_ACQUIRE) == kind)
         sg_sleep_ns(LONG_SLEEP);
     return fault != NULL;
+}
+
+/* An injected hang holds up the caller only, until somebody clears it; a hold as well, but then
+ * the call is made. */
+static bool hangs(const struct target *target, enum sg_call call)
+{
+    kept(target, SG_HOLD, call);
+    return kept(target, SG_HANG, call);
 }
 
 /* One caller at a time per process. The lock dies with its caller. */

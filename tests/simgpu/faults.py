@@ -29,6 +29,8 @@ class Fault(IntEnum):
     HANG: the call never returns (an error, once the fault is cleared); the process is untouched.
     DIES_ON_LOCK: the process dies of SIGSEGV in Lock.
     FAILED: the call returns UNKNOWN and leaves the process in state FAILED for good.
+    HOLD: the call waits until the fault is cleared, and is then made as if nothing had been; a
+        caller that is killed meanwhile has done nothing.
     """
 
     LOCK_TIMEOUT = 1
@@ -37,10 +39,11 @@ class Fault(IntEnum):
     HANG = 4
     DIES_ON_LOCK = 5
     FAILED = 6
+    HOLD = 7
 
 
 class Call(IntEnum):
-    """The checkpoint calls that HANG and FAILED can be pinned to; ANY is all of them."""
+    """The checkpoint calls that HANG, HOLD and FAILED can be pinned to; ANY is all of them."""
 
     ANY = 0
     GET_STATE = 1

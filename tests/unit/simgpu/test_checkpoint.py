@@ -379,6 +379,17 @@ def test_a_hanging_call_holds_up_its_caller_only(node: Node, call: Call) -> None
     assert state(other, pid) == before
 
 
+def test_a_held_call_is_made_once_the_fault_is_cleared(node: Node) -> None:
+    target, caller, other = node.worker(), node.watcher(), node.watcher()
+    node.faults.inject(Fault.HOLD, call=Call.LOCK, times=1)
+    caller.send("lock", target.pid)
+    assert caller.quiet(0.05)
+    assert state(other, target.pid) == 0
+    node.faults.clear(Fault.HOLD)
+    assert caller.read() is None
+    assert state(other, target.pid) == 1
+
+
 def test_faults_can_be_pinned_to_a_pod(node: Node) -> None:
     target, caller = node.worker(), node.watcher()
     node.faults.inject(Fault.LOCK_TIMEOUT, pod="0d1a6a52-2f4e-4f0e-9f39-5f2f6a3a1f10")
