@@ -9,7 +9,7 @@ Methods that are neither quick nor `async` block and are called from a worker th
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kybernate.core.budget import HostMemory, MemoryLevel
     from kybernate.types import Gpu, GpuUuid, PodUid
 
 Phases = Mapping[str, float]
@@ -163,6 +164,51 @@ class Procs(Protocol):
     def ending(self, pid: int) -> bool:
         """Whether SIGTERM or SIGKILL is pending for it (a frozen process can't take it), or it
         is gone."""
+        ...
+
+
+class Culprits(Protocol):
+    """Processes that are looked at, and ended, for using a GPU. All quick."""
+
+    def name(self, pid: int) -> str:
+        """Its short name. Raises NotFoundError if it is gone."""
+        ...
+
+    def kill(self, pid: int, start_time: int) -> bool:
+        """SIGKILL to exactly this process; whether it was still there."""
+        ...
+
+
+class Memory(Protocol):
+    """The host's memory. All quick."""
+
+    def host(self) -> HostMemory:
+        """The node's memory now. Raises OSError."""
+        ...
+
+    def levels(self, pid: int) -> tuple[MemoryLevel, ...]:
+        """The memory limits over a process, its container's first. Raises NotFoundError."""
+        ...
+
+    def oom_kills(self, pid: int) -> int:
+        """How many processes of its container the kernel has killed for want of memory, ever.
+
+        Raises NotFoundError.
+        """
+        ...
+
+
+class Deaths(Protocol):
+    """Tells of processes that end though their tree is frozen. All quick."""
+
+    def watch(
+        self, uid: PodUid, pids: Iterable[int], on_death: Callable[[PodUid, int], None]
+    ) -> None:
+        """`on_death` hears once of the first of these that ends, or has ended already."""
+        ...
+
+    def unwatch(self, uid: PodUid) -> None:
+        """Nothing more is told of this seat; idempotent."""
         ...
 
 

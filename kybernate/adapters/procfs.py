@@ -6,6 +6,7 @@ what must outlive the call is named by PID and start time together.
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from pathlib import Path
@@ -106,6 +107,27 @@ class Procfs:
         except NotFoundError:
             return True
         return any(pending >> (signum - 1) & 1 for signum in (signal.SIGTERM, signal.SIGKILL))
+
+    def name(self, pid: int) -> str:
+        """Its short name. Raises NotFoundError."""
+        return self._text(pid, "comm").strip()
+
+    def kill(self, pid: int, start_time: int) -> bool:
+        """SIGKILL to exactly this process; whether it was still there."""
+        # The PID is held before it is compared: it can't get a new owner in between.
+        try:
+            handle = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return False
+        try:
+            if not self.alive(pid, start_time):
+                return False
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+        except ProcessLookupError:
+            return False
+        finally:
+            os.close(handle)
+        return True
 
     def _text(self, pid: int, name: str) -> str:
         try:

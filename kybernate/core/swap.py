@@ -31,7 +31,7 @@ class SeatView:
     nothing (an attempt has just been refused). `asked_since`: since when somebody other than a
     proxy wants it awake (an operator, bytes at its sockets). `leave`: why it must leave GPU memory
     though nobody needs its GPUs; meanwhile it asks for nothing. `unparkable`: why it can't be
-    parked now.
+    parked now. `on_demand`: at the gate it asks for its turn only when called for.
     """
 
     uid: PodUid
@@ -54,6 +54,7 @@ class SeatView:
     asked_since: float | None = None
     leave: str = ""
     unparkable: str = ""
+    on_demand: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +171,9 @@ def wants(seat: SeatView) -> bool:
     """Whether the seat asks for its turn: at the gate, or parked and called for."""
     if seat.leave:
         return False
-    if seat.state is SeatState.WAITING:
-        return seat.connected
     called = seat.waiting > 0 or seat.asked_since is not None
+    if seat.state is SeatState.WAITING:
+        return seat.connected and (called or not seat.on_demand)
     return seat.state is SeatState.PARKED and called
 
 
