@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #define SG_MAGIC 0x3155504D4953ULL
-#define SG_VERSION 1
+#define SG_VERSION 2
 #define SG_MAX_GPUS 16
 #define SG_SLOTS 128
 #define SG_MAX_FAULTS 32
@@ -83,12 +83,18 @@ struct sg_fault {
     char pod[SG_POD];
 };
 
+/* An NVML event: `type` as NVML numbers them, `number` its data, for an Xid the Xid. */
 struct sg_xid {
     uint32_t gpu;
     uint32_t number;
+    uint32_t type;
+    uint32_t pad;
 };
 
-/* File `faults`. `xid` is a ring, `xid_seq` how many were ever raised. */
+/* File `faults`. `xid` is a ring, `xid_seq` how many were ever raised. Of NVML alone, by GPU: `error`
+ * is what all calls answer, in `hang` they don't answer, `recovery` is the action that the driver
+ * asks for, `remap_failed`, `mig` and `mps` say what their names say. While `unloaded` there is no
+ * driver at all; `loads` counts how often it came back, which old sessions don't survive. */
 struct sg_faults {
     uint64_t magic;
     uint32_t lost[SG_MAX_GPUS];
@@ -96,6 +102,14 @@ struct sg_faults {
     uint64_t xid_seq;
     struct sg_xid xid[SG_XID_RING];
     struct sg_fault fault[SG_MAX_FAULTS];
+    uint32_t error[SG_MAX_GPUS];
+    uint32_t hang[SG_MAX_GPUS];
+    uint32_t recovery[SG_MAX_GPUS];
+    uint32_t remap_failed[SG_MAX_GPUS];
+    uint32_t mig[SG_MAX_GPUS];
+    uint32_t mps[SG_MAX_GPUS];
+    uint32_t unloaded;
+    uint32_t loads;
 };
 
 #endif

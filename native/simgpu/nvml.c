@@ -15,6 +15,8 @@
 #define MAX_LINKS 36
 #define POLL_NS 10000000ULL
 #define XID_EVENT 8ULL
+/* Single and double bit ECC errors, Xids, and of newer drivers: GPU unavailable, recovery action. */
+#define EVENTS (1ULL | 2ULL | XID_EVENT | 16384ULL | 32768ULL)
 #define NOT_AVAILABLE 0xFFFFFFFFU
 
 typedef int nvmlReturn_t;
@@ -36,7 +38,7 @@ enum {
 enum { TOPOLOGY_INTERNAL = 0, TOPOLOGY_SYSTEM = 50 };
 enum { P2P_OK = 0, P2P_CHIPSET_NOT_SUPPORTED = 1, P2P_NOT_SUPPORTED = 5 };
 enum { P2P_INDEX_NVLINK = 2, P2P_INDEXES = 5 };
-enum { FIELD_NVLINK_COUNT = 91, FIELD_RECOVERY_ACTION = 230 };
+enum { FIELD_NVLINK_COUNT = 91, FIELD_REMAP_FAILED = 145, FIELD_RECOVERY_ACTION = 230 };
 enum { VALUE_UNSIGNED_INT = 1 };
 
 struct device {
@@ -87,12 +89,13 @@ typedef struct {
 
 struct event_set {
     uint64_t seen;
-    unsigned registered; /* one bit per GPU */
+    unsigned long long registered[SG_MAX_GPUS]; /* types */
 };
 typedef struct event_set *nvmlEventSet_t;
 
 static pthread_mutex_t users_lock = PTHREAD_MUTEX_INITIALIZER;
 static unsigned users;
+static uint32_t loads;
 static struct sg_node node;
 static struct sg_files files = {.locks = -1, .log = -1};
 static struct device device[SG_MAX_GPUS];
@@ -142,6 +145,11 @@ static nvmlReturn_t start(void)
     files.locks = take_back_locks();
     if (!sg_attach(&files, false))
         return NVML_ERROR_DRIVER_NOT_LOADED;
+    if (__atomic_load_n(&files.faults->unloaded, __ATOMIC_ACQUIRE)) {
+        stop();
+        return NVML_ERROR_DRIVER_NOT_LOADED;
+    }
+    loads = __atomic_load_n(&files.faults->loads, __ATOMIC_ACQUIRE);
     unsigned given[SG_MAX_GPUS];
     devices = sg_given(&node, given);
     for (unsigned i = 0; i < devices; i++)
@@ -206,14 +214,29 @@ NVAPI const char *nvmlErrorString(nvmlReturn_t result)
     }
 }
 
-/* Whether a call on this handle may go on. */
-static nvmlReturn_t check(const struct device *handle)
+/* Whether the driver that this session began with is still there. */
+static nvmlReturn_t session(void)
 {
     if (!users)
         return NVML_ERROR_UNINITIALIZED;
+    bool away = __atomic_load_n(&files.faults->unloaded, __ATOMIC_ACQUIRE) ||
+                __atomic_load_n(&files.faults->loads, __ATOMIC_ACQUIRE) != loads;
+    return away ? NVML_ERROR_UNKNOWN : NVML_SUCCESS;
+}
+
+/* Whether a call on this handle may go on. */
+static nvmlReturn_t check(const struct device *handle)
+{
+    nvmlReturn_t result = session();
+    if (result)
+        return result;
     if (handle < device || handle >= device + devices)
         return NVML_ERROR_INVALID_ARGUMENT;
-    return sg_lost(&files, handle->gpu) ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
+    while (__atomic_load_n(&files.faults->hang[handle->gpu], __ATOMIC_ACQUIRE))
+        sg_sleep_ns(POLL_NS);
+    if (sg_lost(&files, handle->gpu))
+        return NVML_ERROR_GPU_IS_LOST;
+    return (nvmlReturn_t)__atomic_load_n(&files.faults->error[handle->gpu], __ATOMIC_ACQUIRE);
 }
 
 static const struct sg_gpu *gpu_of(const struct device *handle)
@@ -285,7 +308,7 @@ NVAPI nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count)
     if (!users || !count)
         return users ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_UNINITIALIZED;
     *count = devices;
-    return NVML_SUCCESS;
+    return session();
 }
 
 NVAPI nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *handle)
@@ -468,8 +491,26 @@ NVAPI nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t handle, int *
 
 NVAPI nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t handle, unsigned *current, unsigned *pending)
 {
-    nvmlReturn_t result = number(handle, current, 0);
-    return result ? result : number(handle, pending, 0);
+    nvmlReturn_t result = check(handle);
+    if (result)
+        return result;
+    unsigned mode = files.faults->mig[handle->gpu];
+    result = number(handle, current, mode);
+    return result ? result : number(handle, pending, mode);
+}
+
+/* Processes of an MPS server are only counted: what they are nobody asks. */
+NVAPI nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t handle, unsigned *count,
+                                                              nvmlProcessInfo_t *processes)
+{
+    nvmlReturn_t result = count ? check(handle) : NVML_ERROR_INVALID_ARGUMENT;
+    if (result)
+        return result;
+    unsigned room = processes ? *count : 0;
+    *count = files.faults->mps[handle->gpu];
+    for (unsigned i = 0; i < *count && i < room; i++)
+        processes[i] = (nvmlProcessInfo_t){1, 0, NOT_AVAILABLE, NOT_AVAILABLE};
+    return *count > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
 NVAPI nvmlReturn_t nvmlDeviceGetPersistenceMode(nvmlDevice_t handle, unsigned *mode)
@@ -608,7 +649,11 @@ NVAPI nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t handle, int count,
         value->result = NVML_SUCCESS;
         if (value->field == FIELD_NVLINK_COUNT)
             value->value.number = link_count(handle);
-        else if (value->field != FIELD_RECOVERY_ACTION)
+        else if (value->field == FIELD_REMAP_FAILED)
+            value->value.number = files.faults->remap_failed[handle->gpu];
+        else if (value->field == FIELD_RECOVERY_ACTION)
+            value->value.number = files.faults->recovery[handle->gpu];
+        else
             value->result = NVML_ERROR_NOT_SUPPORTED;
     }
     return NVML_SUCCESS;
@@ -618,7 +663,7 @@ NVAPI nvmlReturn_t nvmlDeviceGetSupportedEventTypes(nvmlDevice_t handle, unsigne
 {
     nvmlReturn_t result = types ? check(handle) : NVML_ERROR_INVALID_ARGUMENT;
     if (result == NVML_SUCCESS)
-        *types = XID_EVENT;
+        *types = EVENTS;
     return result;
 }
 
@@ -650,10 +695,9 @@ NVAPI nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t handle, unsigned long l
     nvmlReturn_t result = set ? check(handle) : NVML_ERROR_INVALID_ARGUMENT;
     if (result)
         return result;
-    if (types & ~XID_EVENT)
+    if (types & ~EVENTS)
         return NVML_ERROR_NOT_SUPPORTED;
-    if (types)
-        set->registered |= 1U << handle->gpu;
+    set->registered[handle->gpu] |= types;
     return NVML_SUCCESS;
 }
 
@@ -665,9 +709,9 @@ static bool next_event(struct event_set *set, nvmlEventData_t *data)
         set->seen = end - SG_XID_RING;
     while (set->seen < end) {
         struct sg_xid xid = files.faults->xid[set->seen++ % SG_XID_RING];
-        if (xid.gpu >= SG_MAX_GPUS || !(set->registered & (1U << xid.gpu)))
+        if (xid.gpu >= SG_MAX_GPUS || !(set->registered[xid.gpu] & xid.type))
             continue;
-        *data = (nvmlEventData_t){NULL, XID_EVENT, xid.number, NOT_AVAILABLE, NOT_AVAILABLE};
+        *data = (nvmlEventData_t){NULL, xid.type, xid.number, NOT_AVAILABLE, NOT_AVAILABLE};
         for (unsigned i = 0; i < devices; i++)
             if (device[i].gpu == xid.gpu)
                 data->device = &device[i];
@@ -682,6 +726,9 @@ NVAPI nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data
         return users ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_UNINITIALIZED;
     uint64_t end = sg_now_ns() + timeout * 1000000ULL;
     for (;;) {
+        nvmlReturn_t result = session();
+        if (result)
+            return result;
         if (next_event(set, data))
             return NVML_SUCCESS;
         uint64_t now = sg_now_ns();

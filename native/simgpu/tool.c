@@ -31,6 +31,14 @@ static int layout(void)
     OFFSET(sg_faults, xid_seq);
     OFFSET(sg_faults, xid);
     OFFSET(sg_faults, fault);
+    OFFSET(sg_faults, error);
+    OFFSET(sg_faults, hang);
+    OFFSET(sg_faults, recovery);
+    OFFSET(sg_faults, remap_failed);
+    OFFSET(sg_faults, mig);
+    OFFSET(sg_faults, mps);
+    OFFSET(sg_faults, unloaded);
+    OFFSET(sg_faults, loads);
     return 0;
 }
 

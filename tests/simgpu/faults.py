@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 OPERATING_SYSTEM = 304
 """CUDA_ERROR_OPERATING_SYSTEM, what failing checkpoints of real drivers were seen to return."""
 
+DOUBLE_BIT_ECC_EVENT = 2
+XID_EVENT = 8
+GPU_UNAVAILABLE_EVENT = 16384
+RECOVERY_ACTION_EVENT = 32768
+"""NVML's numbers for its types of events."""
+
 
 class Fault(IntEnum):
     """Faults of the checkpoint calls; the comments say what the caller sees.
@@ -96,9 +102,43 @@ class Faults:
 
     def lose_gpu(self, index: int, *, lost: bool = True) -> None:
         """Let a GPU fall off the bus (NVML answers GPU_IS_LOST, CUDA fails), or bring it back."""
-        offset = layout.LOST_OFFSET + 4 * index
+        self._set(layout.LOST_OFFSET + 4 * index, int(lost))
+
+    def nvml_error(self, index: int, code: int) -> None:
+        """Let all NVML calls on a GPU answer this code; 0 ends it."""
+        self._set(layout.ERROR_OFFSET + 4 * index, code)
+
+    def nvml_hang(self, index: int, *, hangs: bool = True) -> None:
+        """Let all NVML calls on a GPU wait until this is taken back."""
+        self._set(layout.HANG_OFFSET + 4 * index, int(hangs))
+
+    def recovery_action(self, index: int, action: int) -> None:
+        """What the driver says must be done to a GPU: 0 nothing, 1 reset, 2 reboot, 4 drain."""
+        self._set(layout.RECOVERY_OFFSET + 4 * index, action)
+
+    def remap_failed(self, index: int, *, failed: bool = True) -> None:
+        """Whether a row of the GPU's memory could not be replaced by a spare one."""
+        self._set(layout.REMAP_FAILED_OFFSET + 4 * index, int(failed))
+
+    def mig(self, index: int, *, enabled: bool = True) -> None:
+        """Whether a GPU is in MIG mode."""
+        self._set(layout.MIG_OFFSET + 4 * index, int(enabled))
+
+    def mps(self, index: int, processes: int) -> None:
+        """How many processes of an MPS server use a GPU."""
+        self._set(layout.MPS_OFFSET + 4 * index, processes)
+
+    def unload_driver(self) -> None:
+        """Take the driver away: NVML can't be initialised, and what was begun with it fails."""
+        self._set(layout.UNLOADED_OFFSET, 1)
+
+    def load_driver(self) -> None:
+        """Bring the driver back. NVML must be initialised anew by those who used it before."""
         with self._open() as view:
-            view[offset : offset + 4] = int(lost).to_bytes(4, "little")
+            at = layout.LOADS_OFFSET
+            loads = int.from_bytes(view[at : at + 4], "little")
+            view[at : at + 4] = (loads + 1).to_bytes(4, "little")
+        self._set(layout.UNLOADED_OFFSET, 0)
 
     def foreign_memory(self, index: int, amount: int) -> None:
         """Let somebody whom no process list shows hold `amount` paper bytes of a GPU; 0 ends it.
@@ -111,12 +151,20 @@ class Faults:
 
     def xid(self, index: int, number: int) -> None:
         """Raise an Xid event on a GPU: every NVML event set registered for it gets one."""
+        self.event(index, XID_EVENT, number)
+
+    def event(self, index: int, kind: int, data: int = 0) -> None:
+        """Raise an NVML event of any type, such as DOUBLE_BIT_ECC_EVENT, on a GPU."""
         with self._open() as view:
             at = layout.XID_SEQ_OFFSET
             sequence = int.from_bytes(view[at : at + 8], "little")
             offset = layout.XID_OFFSET + sequence % layout.XID_RING * layout.XID.size
-            view[offset : offset + layout.XID.size] = layout.XID.pack(index, number)
+            view[offset : offset + layout.XID.size] = layout.XID.pack(index, data, kind, 0)
             view[at : at + 8] = (sequence + 1).to_bytes(8, "little")
+
+    def _set(self, offset: int, value: int) -> None:
+        with self._open() as view:
+            view[offset : offset + 4] = value.to_bytes(4, "little")
 
     @contextmanager
     def _open(self) -> Iterator[mmap.mmap]:

@@ -11,7 +11,7 @@ import struct
 MAGIC = 0x3155504D4953
 """`SIMPU1` read as a little-endian number: first field of every file."""
 
-VERSION = 1
+VERSION = 2
 MAX_GPUS = 16
 SLOTS = 128
 """How many processes can hold a context on one GPU at the same time."""
@@ -49,15 +49,23 @@ XID_RING = 64
 FAULT = struct.Struct("<IIii40s")
 """kind, call, remaining, code, pod. A kind of 0 is an empty entry; remaining < 0 never ends."""
 
-XID = struct.Struct("<II")
-"""gpu, number."""
+XID = struct.Struct("<IIII")
+"""gpu, number, type, pad."""
 
 LOST_OFFSET = 8
 FOREIGN_OFFSET = LOST_OFFSET + 4 * MAX_GPUS
 XID_SEQ_OFFSET = FOREIGN_OFFSET + 8 * MAX_GPUS
 XID_OFFSET = XID_SEQ_OFFSET + 8
 FAULT_OFFSET = XID_OFFSET + XID_RING * XID.size
-FAULTS_SIZE = FAULT_OFFSET + MAX_FAULTS * FAULT.size
+ERROR_OFFSET = FAULT_OFFSET + MAX_FAULTS * FAULT.size
+HANG_OFFSET = ERROR_OFFSET + 4 * MAX_GPUS
+RECOVERY_OFFSET = HANG_OFFSET + 4 * MAX_GPUS
+REMAP_FAILED_OFFSET = RECOVERY_OFFSET + 4 * MAX_GPUS
+MIG_OFFSET = REMAP_FAILED_OFFSET + 4 * MAX_GPUS
+MPS_OFFSET = MIG_OFFSET + 4 * MAX_GPUS
+UNLOADED_OFFSET = MPS_OFFSET + 4 * MAX_GPUS
+LOADS_OFFSET = UNLOADED_OFFSET + 4
+FAULTS_SIZE = LOADS_OFFSET + 4
 
 
 def memory_file(index: int) -> str:

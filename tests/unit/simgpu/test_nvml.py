@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .conftest import Worker
 
 NAMESPACES = ("unshare", "-m", "-p", "--fork", "--mount-proc")
+DOUBLE_BIT_ECC_EVENT = 2
 XID_FALLEN_OFF_THE_BUS = 79
 
 
@@ -244,3 +245,51 @@ def test_the_log_names_the_pod(node: Node) -> None:
     finally:
         group.rmdir()
         pod.rmdir()
+
+
+def test_other_events_reach_a_set_that_wants_them(node: Node) -> None:
+    watcher = node.watcher()
+    watcher.send("xids", 10000)
+    assert watcher.read() == "registered"
+    node.faults.event(1, DOUBLE_BIT_ECC_EVENT)
+    node.faults.xid(1, 48)
+    assert watcher.read() == [[1, 48]]
+
+
+def test_one_gpu_answers_with_an_error_or_not_at_all(node: Node) -> None:
+    watcher = node.watcher()
+    node.faults.nvml_error(1, 999)
+    refused = watcher.refused("nvml", "nvmlDeviceGetMemoryInfo", {"gpu": 1})
+    assert refused == "NVMLError_Unknown"
+    node.faults.nvml_error(1, 0)
+    node.faults.nvml_hang(1)
+    assert nvml(watcher, "nvmlDeviceGetUUID", {"gpu": 0}) == node.spec.gpus[0].uuid
+    watcher.send("nvml", "nvmlDeviceGetMemoryInfo", {"gpu": 1})
+    assert watcher.quiet(0.2)
+    node.faults.nvml_hang(1, hangs=False)
+    assert watcher.read()["total"] == node.spec.gpus[1].memory
+
+
+def test_what_the_driver_says_of_a_gpu(node: Node) -> None:
+    watcher = node.watcher()
+    for change in (node.faults.recovery_action, node.faults.mps):
+        change(0, 2)
+    node.faults.remap_failed(0)
+    node.faults.mig(0)
+    assert watcher.ask("field", 230) == 2
+    assert watcher.ask("field", 145) == 1
+    assert nvml(watcher, "nvmlDeviceGetMigMode", {"gpu": 0}) == [1, 1]
+    mps = nvml(watcher, "nvmlDeviceGetMPSComputeRunningProcesses_v3", {"gpu": 0})
+    assert len(mps) == 2
+
+
+def test_a_driver_reload_ends_what_was_begun_before(node: Node) -> None:
+    worker = node.bare()
+    nvml(worker, "nvmlInit")
+    node.faults.unload_driver()
+    assert worker.refused("nvml", "nvmlDeviceGetCount") == "NVMLError_Unknown"
+    nvml(worker, "nvmlShutdown")
+    assert worker.refused("nvml", "nvmlInit") == "NVMLError_DriverNotLoaded"
+    node.faults.load_driver()
+    nvml(worker, "nvmlInit")
+    assert nvml(worker, "nvmlDeviceGetCount") == 4

@@ -119,6 +119,14 @@ def test_c_and_python_agree_on_the_layout(library: Path) -> None:
         "sg_faults.xid_seq": str(layout.XID_SEQ_OFFSET),
         "sg_faults.xid": str(layout.XID_OFFSET),
         "sg_faults.fault": str(layout.FAULT_OFFSET),
+        "sg_faults.error": str(layout.ERROR_OFFSET),
+        "sg_faults.hang": str(layout.HANG_OFFSET),
+        "sg_faults.recovery": str(layout.RECOVERY_OFFSET),
+        "sg_faults.remap_failed": str(layout.REMAP_FAILED_OFFSET),
+        "sg_faults.mig": str(layout.MIG_OFFSET),
+        "sg_faults.mps": str(layout.MPS_OFFSET),
+        "sg_faults.unloaded": str(layout.UNLOADED_OFFSET),
+        "sg_faults.loads": str(layout.LOADS_OFFSET),
     }
     assert len(compile_node(parse(DESCRIPTION))) == layout.NODE_SIZE
 
