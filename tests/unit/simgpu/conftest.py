@@ -149,7 +149,11 @@ class Node:
             for gpu in self.spec.gpus:
                 if gpu.index not in gpus:
                     (folder / f"nvidia{gpu.minor}").unlink()
-        kept = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if name != "CUDA_VISIBLE_DEVICES" and not name.startswith("KYB_")
+        }
         return kept | {
             "SIMGPU_DIR": str(self.root),
             "SIMGPU_DEV": f"{folder}/nvidia",
