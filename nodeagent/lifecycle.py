@@ -222,7 +222,8 @@ class Lifecycle:
         except Reverted as error:
             self.park_reverted(seat, str(error))
             return
-        metrics.observe("park", {**phases, "all": self._world.now() - began})
+        seat.phases = {**phases, "all": self._world.now() - began}
+        metrics.observe("park", seat.phases, sum(seat.held.values()))
         self.parked(seat, "parked in RAM")
 
     def parked(self, seat: Seat, why: str) -> None:
@@ -252,12 +253,13 @@ class Lifecycle:
         phases = await self._steps.wake(seat)
         took = self._world.now() - began
         seat.wakes, seat.last_wake_ms = seat.wakes + 1, took * 1000
+        seat.phases, moved = {**phases, "all": took}, sum(seat.held.values())
         if seat.waiting_since is not None:
             metrics.WAIT_SECONDS.observe(max(0.0, self._world.now() - seat.waiting_since))
         self._node.move(seat, SeatEvent.AWAKE, "awake")
         self.activate(seat)
         metrics.SWAPS.labels(seat.identity.group).inc()
-        metrics.observe("wake", {**phases, "all": took})
+        metrics.observe("wake", seat.phases, moved)
 
     # --- failure and end ----------------------------------------------------------------------
 

@@ -178,6 +178,16 @@ class Loop:
             self._noted(seat, f"called for: {why}")
         return True
 
+    def call_off(self, uid: PodUid) -> bool:
+        """Take `call_for` back; whether there is such a seat."""
+        seat = self.node.seats.get(uid)
+        if seat is None:
+            return False
+        if seat.asked_since is not None:
+            seat.asked_since = None
+            self._noted(seat, "no longer called for")
+        return True
+
     def send_away(self, uid: PodUid, why: str, *, stays_away: bool = False) -> bool:
         """The seat must leave GPU memory though nobody needs its GPUs; whether there is such.
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from prometheus_client import Counter, Gauge, Histogram
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 
@@ -25,7 +30,18 @@ LOOP_SECONDS = Histogram(
 )
 
 
-def observe(operation: str, phases: dict[str, float]) -> None:
-    """Note the seconds of each phase of one operation."""
+OPERATIONS = Counter(
+    "kyb_agent_operations_total",
+    "Operations asked for by people and controllers that ended.",
+    ["kind", "state"],
+)
+MOVED_BYTES = Counter(
+    "kyb_agent_moved_bytes_total", "Bytes of device memory moved by parks and wakes.", ["operation"]
+)
+
+
+def observe(operation: str, phases: Mapping[str, float], moved: int) -> None:
+    """Note the seconds of each phase of one park or wake, and the bytes it moved."""
     for phase, seconds in phases.items():
         STEP_SECONDS.labels(operation, phase).observe(seconds)
+    MOVED_BYTES.labels(operation).inc(moved)

@@ -30,8 +30,11 @@ _FIRST_WAKES = 1.0
 _KEEP_FROZEN = (SeatState.PARKED, SeatState.PARKING, SeatState.WAKING)
 
 
-async def recover(loop: Loop) -> None:
-    """Load the journal, take every seat up where it was, open the seats' sockets."""
+async def recover(loop: Loop) -> Mapping[str, Mapping[str, object]]:
+    """Load the journal, take every seat up where it was, open the seats' sockets.
+
+    Returns the journal's records, for those who keep others there.
+    """
     world = loop.node.world
     records = world.journal.load()
     if INVENTORY in records:
@@ -49,6 +52,7 @@ async def recover(loop: Loop) -> None:
     await asyncio.gather(*(world.doors.open(uid) for uid in loop.node.seats))
     loop.watch_leases()
     loop.kick()
+    return records
 
 
 async def adopt(loop: Loop, seat: Seat) -> None:

@@ -118,6 +118,7 @@ class Seat:
     stays_away: bool = False
     unparkable: str = ""
     complain_at: float = 0.0
+    phases: Mapping[str, float] = field(default_factory=dict)
     work: asyncio.Task[None] | None = None
     watch: asyncio.Task[None] | None = None
 

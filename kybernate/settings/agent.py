@@ -56,6 +56,12 @@ class AgentSettings(BaseModel):
     confirm_deadline_s: PositiveFloat = Field(
         10.0, description="How long device memory may take to show as free after a park (s)."
     )
+    operation_limit_s: PositiveFloat = Field(
+        600.0, description="An operation without a deadline of its own has failed after this (s)."
+    )
+    operations_kept: int = Field(
+        200, ge=1, description="How many operations that have ended are kept to be asked for."
+    )
     lease_break_s: float = Field(
         5.0, ge=0, description="A broken proxy stream ends its leases after this (s)."
     )

@@ -1,0 +1,194 @@
+"""Operations that people and controllers ask of a node, judged by what its seats are.
+
+An operation is a wish and how far it has come. It is never carried out by itself: the wish is put
+into the seat (or the node), the swap decision does what it can when it can, and the operation is
+judged by the seat's state, before and after a restart of the agent alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from kybernate.core.seats import OCCUPYING
+from kybernate.types import SeatState
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+
+class Kind(StrEnum):
+    """What is asked for."""
+
+    PARK = "park"
+    WAKE = "wake"
+    EVICT = "evict"
+    DRAIN = "drain-node"
+    UNDRAIN = "undrain-node"
+
+
+class Progress(StrEnum):
+    """How far it has come. The last three are ends."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+ENDED = frozenset({Progress.SUCCEEDED, Progress.FAILED, Progress.CANCELLED})
+AWAY = frozenset({Kind.PARK, Kind.EVICT})
+"""Operations on a seat that take it out of GPU memory."""
+
+_SERVING = (SeatState.STARTING, SeatState.ACTIVE)
+_LEAVING = (SeatState.DRAINING, SeatState.PARKING)
+_COMING = (SeatState.STARTING, SeatState.WAKING)
+
+
+@dataclass(frozen=True, slots=True)
+class SeatFacts:
+    """A seat as an operation sees it. `reason`: why it is in its state; `unparkable`: why it
+    can't be parked now, empty if it can; `held`: bytes of device memory kept in RAM."""
+
+    name: str
+    state: SeatState
+    reason: str = ""
+    unparkable: str = ""
+    held: int = 0
+    ending: bool = False
+    started_once: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How far an operation has come, as a word and as a sentence."""
+
+    progress: Progress
+    sentence: str
+
+
+def judge_away(seat: SeatFacts | None, kind: Kind, begun: Progress) -> Verdict:
+    """Park and evict: how far they have come. `seat` is None when its pod is gone."""
+    if seat is None:
+        return _failed("its pod is gone, and with it what the seat held")
+    if seat.state is SeatState.PARKED and not seat.ending:
+        return Verdict(Progress.SUCCEEDED, _parked(seat, kind))
+    if seat.state not in OCCUPYING or seat.state is SeatState.FAILED or seat.ending:
+        return _without_state(seat, begun)
+    if seat.unparkable:
+        return Verdict(
+            Progress.PENDING,
+            f"it can't be parked now: {seat.unparkable}; make room in the host's memory, raise "
+            "the container's limit, or delete the pod, whose state is lost then",
+        )
+    if seat.state in _LEAVING:
+        return Verdict(Progress.RUNNING, f"it is {seat.state}: {seat.reason}")
+    return Verdict(Progress.PENDING, f"it is {seat.state} and leaves as soon as it can")
+
+
+def _without_state(seat: SeatFacts, begun: Progress) -> Verdict:
+    if seat.state is SeatState.WAITING and begun is Progress.PENDING and not seat.ending:
+        return Verdict(Progress.SUCCEEDED, "it has not been started: there is nothing to save")
+    return _failed(f"its workload ended before its state was saved ({seat.reason})")
+
+
+def _parked(seat: SeatFacts, kind: Kind) -> str:
+    size = f"{seat.held / (1 << 30):.1f} GiB of GPU memory are kept in the host's RAM"
+    if kind is Kind.EVICT:
+        return (
+            f"{size}, which do not outlive the pod: deleting it ends the workload and its state; "
+            "a wake takes the eviction back"
+        )
+    return f"{size}; it wakes on its next request"
+
+
+def judge_wake(seat: SeatFacts | None, draining: str, stranded: str) -> Verdict:
+    """Wake. `draining`: why nothing wakes on this node; `stranded`: why this seat can't."""
+    if seat is None:
+        return _failed("its pod is gone")
+    if seat.ending:
+        return _failed("its pod is ending; wake its successor instead")
+    if seat.state is SeatState.ACTIVE:
+        return Verdict(Progress.SUCCEEDED, "it is active")
+    why = draining and f"the node is drained ({draining}); undrain it first"
+    if why or stranded:
+        return _failed(why or stranded)
+    if seat.state in _COMING:
+        return Verdict(Progress.RUNNING, f"it is {seat.state}: {seat.reason}")
+    return Verdict(Progress.PENDING, f"it is {seat.state} and waits for its turn: {seat.reason}")
+
+
+def judge_drain(seats: Collection[SeatFacts]) -> tuple[Verdict, int]:
+    """Drain of the node; also how many seats are out of GPU memory."""
+    left = [seat for seat in seats if seat.state in OCCUPYING]
+    out = len(seats) - len(left)
+    if not left:
+        return Verdict(Progress.SUCCEEDED, "no seat is in GPU memory; nothing starts or wakes"), out
+    stuck = [seat for seat in left if seat.unparkable]
+    if len(stuck) == len(left):
+        one = stuck[0]
+        return Verdict(
+            Progress.RUNNING,
+            f"{_names(stuck)} can't be parked: {one.unparkable}; make room in the host's memory "
+            "or delete the pods, whose state is lost then",
+        ), out
+    return Verdict(Progress.RUNNING, f"{_names(left)} still in GPU memory"), out
+
+
+def _names(seats: Collection[SeatFacts]) -> str:
+    return ", ".join(sorted(seat.name for seat in seats))
+
+
+def _failed(why: str) -> Verdict:
+    return Verdict(Progress.FAILED, why)
+
+
+def plan_away(seat: SeatFacts, kind: Kind) -> tuple[str, ...]:
+    """What parking or evicting the seat would do, in order."""
+    if seat.state is SeatState.PARKED:
+        steps = [f"{seat.name} is parked already: nothing is moved."]
+    elif seat.state not in OCCUPYING:
+        steps = [f"{seat.name} is {seat.state} and holds no GPU memory: nothing is moved."]
+    else:
+        steps = [
+            f"{seat.name} is {seat.state}: its requests in flight are let end first.",
+            "Its GPU memory is moved into the host's RAM, and its processes are frozen.",
+        ]
+        if seat.unparkable:
+            steps.insert(0, f"Not possible now: {seat.unparkable}.")
+    after = (
+        "It stays parked until its pod is deleted, or a wake takes the eviction back. The state "
+        "in RAM does not outlive the pod."
+        if kind is Kind.EVICT
+        else "It wakes on its next request."
+    )
+    return (*steps, after)
+
+
+def plan_wake(seat: SeatFacts, rivals: Collection[SeatFacts]) -> tuple[str, ...]:
+    """What waking the seat would do. `rivals`: seats in GPU memory on its GPUs."""
+    if seat.state in _SERVING:
+        return (f"{seat.name} is {seat.state}: nothing is moved.",)
+    steps = [
+        f"{rival.name} is {rival.state} on its GPUs and is parked first, when its turn is over."
+        for rival in rivals
+    ]
+    return (*steps, f"{seat.name} is {seat.state}: its state is moved into GPU memory.")
+
+
+def plan_drain(seats: Collection[SeatFacts]) -> tuple[str, ...]:
+    """What draining the node would do."""
+    left = [seat for seat in seats if seat.state in OCCUPYING]
+    steps = ["From now on nothing starts or wakes on this node, and no new seat is bound to it."]
+    steps += [
+        f"{s.name} is {s.state}: "
+        + (f"it can't be parked ({s.unparkable})." if s.unparkable else "it is parked.")
+        for s in left
+    ]
+    steps.append(
+        "Requests for its models wait at the proxy until the node is undrained. Pods are not "
+        "deleted; what is parked in RAM is lost if the machine is switched off."
+    )
+    return tuple(steps)

@@ -1,0 +1,89 @@
+"""One operation: its record, and its form in the journal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kybernate.core.operations import ENDED, Kind, Progress
+from kybernate.errors import ConflictError
+from kybernate.types import PodUid
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+_NODE = PodUid("")
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a caller asks. `by` is who: "node", or the name of its certificate. `limit` in
+    seconds from now, 0 for the agent's own. `uid` is empty where it is about the node."""
+
+    kind: Kind
+    name: str = ""
+    uid: PodUid = _NODE
+    why: str = ""
+    by: str = "node"
+    limit: float = 0.0
+
+
+@dataclass(slots=True)
+class Operation:
+    """One operation. Times are wall-clock seconds, 0 for not yet; `due_at` 0 for never."""
+
+    name: str
+    kind: Kind
+    uid: PodUid
+    namespace: str
+    pod: str
+    why: str
+    by: str
+    created_at: float
+    due_at: float
+    state: Progress = Progress.PENDING
+    sentence: str = ""
+    started_at: float = 0.0
+    ended_at: float = 0.0
+    phases: dict[str, float] = field(default_factory=dict)
+    done: int = 0
+    total: int = 0
+    saved: int | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will happen to it."""
+        return self.state in ENDED
+
+    def __str__(self) -> str:
+        of = f"{self.namespace}/{self.pod}" if self.pod else "this node"
+        return f"{self.name} ({self.kind} of {of}, asked by {self.by})"
+
+
+def from_record(record: Mapping[str, Any]) -> Operation:
+    """The operation whose `asdict` this is."""
+    known = {key: record[key] for key in Operation.__slots__ if key in record}
+    known["kind"], known["state"] = Kind(record["kind"]), Progress(record["state"])
+    known["uid"] = PodUid(record["uid"])
+    return Operation(**known)
+
+
+def the_same(known: Operation, ask: Ask) -> Operation:
+    """`known`, if that is what is asked for. Raises ConflictError."""
+    if (known.kind, known.uid) != (ask.kind, ask.uid):
+        raise ConflictError(f"the name is that of operation {known}; choose another")
+    return known
+
+
+def words(operation: Operation) -> str:
+    """What happens and who asked for it, for events and reasons."""
+    what = {
+        Kind.PARK: "parked on request",
+        Kind.WAKE: "called for",
+        Kind.EVICT: "evicted",
+        Kind.DRAIN: "drained",
+        Kind.UNDRAIN: "in use again",
+    }[operation.kind]
+    why = f": {operation.why}" if operation.why else ""
+    return f"{what} by {operation.by}{why}"
