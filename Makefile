@@ -8,7 +8,7 @@ K      ?=
 GPU_PYTHON ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup native ready proto states lock check test e2e demo cluster down bench test-gpu clean
+.PHONY: help setup native ready proto states lock check test e2e test-faults demo cluster down bench test-gpu clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -50,10 +50,13 @@ check: setup ## lint, types, layers, YAML, proto and shell
 	@sh scripts/check-generated.sh $(PY)
 
 test: setup native ## unit, property and API tests (real etcd and kube-apiserver)
-	$(PY) -m pytest -m "not e2e and not gpu" $(if $(K),-k "$(K)")
+	$(PY) -m pytest -m "not e2e and not gpu and not faults" $(if $(K),-k "$(K)")
 
 e2e: ready ## the whole cluster on this machine; K=expression selects
 	$(PY) -m pytest tests/e2e -m e2e $(if $(K),-k "$(K)")
+
+test-faults: ready ## break every part in every state of a seat; prints the matrix; K= selects
+	$(PY) -m pytest tests/faults -m faults $(if $(K),-k "$(K)")
 
 demo: ready ## six models share four GPUs, live; KEEP=1 leaves it up
 	$(PY) -m tests.demo $(if $(KEEP),--keep)

@@ -1,0 +1,1 @@
+"""The failure matrix: what breaks, in which state a seat is then, and what its user sees."""

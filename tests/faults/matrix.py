@@ -1,0 +1,151 @@
+"""The matrix as data: for every fault and every state of a seat, what its user sees.
+
+`test_matrix.py` has one test per cell; `python -m tests.faults` renders
+docs/failure-recovery.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+TEST_FILE = "tests/faults/test_matrix.py"
+
+COLUMNS = ("waiting", "active", "parking", "parked", "waking")
+
+
+class End(StrEnum):
+    """What becomes of a seat's workload; the values are the marks in the document.
+
+    INTACT: the same process goes on counting, its pod was Ready throughout.
+    ANEW: the same pod, its container started once more, from the beginning.
+    FAILED: the kubelet failed the pod for good, and its controller has to make another.
+    """
+
+    INTACT = "intact"
+    ANEW = "started anew"
+    FAILED = "replaced"
+
+
+@dataclass(frozen=True, slots=True)
+class Sees:
+    """What the user sees, in a sentence. `event` is searched in the pod's events."""
+
+    sentence: str
+    end: End = End.INTACT
+    event: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One cell of the matrix."""
+
+    row: str
+    column: str
+    sees: Sees
+
+    @property
+    def id(self) -> str:
+        """The parameter of its test."""
+        return f"{self.row}-{self.column}"
+
+    @property
+    def test(self) -> str:
+        """Its test, as pytest takes it."""
+        return f"{TEST_FILE}::test_cell[{self.id}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One part that breaks, and how the tests break it."""
+
+    name: str
+    fault: str
+    cells: tuple[Cell, ...]
+
+
+def _row(name: str, fault: str, *sees: Sees) -> Row:
+    cells = zip(COLUMNS, sees, strict=True)
+    return Row(name, fault, tuple(Cell(name, column, one) for column, one in cells))
+
+
+MATRIX: tuple[Row, ...] = (
+    _row(
+        "agent",
+        "`kill -9`, while a seat is in each of the states",
+        Sees("Waits on at the gate and starts when its turn comes, also if that is now."),
+        Sees("Goes on serving, streams that are open included; its lease is renewed."),
+        Sees("Nothing is lost: the park is undone, and done again for the one who waits."),
+        Sees("Stays parked, and wakes on the next request."),
+        Sees("The wake is taken up again within a second, and the request is answered."),
+    ),
+    _row(
+        "helper",
+        "`kill -9` of all processes that make driver calls, and of the one they are forked from",
+        Sees("Nothing: it has no helper yet, and gets one when it starts."),
+        Sees("Nothing: the next park starts another helper."),
+        Sees("The park is undone, told in an event, and tried again.", End.INTACT, "helper died"),
+        Sees("Nothing: the next wake starts another helper."),
+        Sees("Another helper finishes the wake, and the request is answered."),
+    ),
+    _row(
+        "plugin",
+        "`kill -9`",
+        Sees("Waits on and starts in its turn; new pods are bound once the plugin is back."),
+        Sees("Goes on serving."),
+        Sees("The park goes on."),
+        Sees("Stays parked, and wakes on the next request."),
+        Sees("The wake goes on, and the request is answered."),
+    ),
+    _row(
+        "kyb-init",
+        "`kill -9` of the container's process 1",
+        Sees("The container is restarted and waits anew; it starts in its turn.", End.ANEW),
+        Sees("The container is restarted by the kubelet and starts cold.", End.ANEW),
+        Sees("The same; the one who waits for its GPU gets it at once.", End.ANEW),
+        Sees("The parked state is lost with the container, which starts cold.", End.ANEW),
+        Sees("The wake ends, the container starts cold.", End.ANEW),
+    ),
+    _row(
+        "workload",
+        "`kill -9` of the command; before its start, of the process that would become it",
+        Sees("The container is restarted and waits anew; it starts in its turn.", End.ANEW),
+        Sees("The container ends with its status, is restarted and starts cold.", End.ANEW),
+        Sees("The same; the one who waits for its GPU gets it at once.", End.ANEW),
+        Sees("Noticed though it is frozen: the container is restarted.", End.ANEW),
+        Sees("The wake ends, the container starts cold.", End.ANEW),
+    ),
+    _row(
+        "containerd",
+        "`kill -9`; containers and their shims live on",
+        Sees("Waits on and starts in its turn."),
+        Sees("Goes on serving."),
+        Sees("The park goes on."),
+        Sees("Stays parked, and wakes on the next request."),
+        Sees("The wake goes on, and the request is answered."),
+    ),
+    _row(
+        "kubelet",
+        "`kill -9`; it starts again and registers the plugin anew",
+        Sees("Waits on and starts in its turn."),
+        Sees("Goes on serving."),
+        Sees("The park goes on."),
+        Sees("Stays parked, and wakes on the next request."),
+        Sees("The wake goes on, and the request is answered."),
+    ),
+    _row(
+        "api-server",
+        "killed and away for some seconds, in which the seats are asked",
+        Sees("Starts in its turn also while the API server is away; Ready once it is back."),
+        Sees("Goes on serving; requests are answered during the outage."),
+        Sees("The park ends and the one who waits is answered during the outage."),
+        Sees("Wakes on a request during the outage."),
+        Sees("The wake ends and the request is answered during the outage."),
+    ),
+)
+"""Rows in the order of the document."""
+
+
+def cells() -> tuple[Cell, ...]:
+    """All cells."""
+    return tuple(cell for row in MATRIX for cell in row.cells)

@@ -1,0 +1,380 @@
+"""A node with a seat in each state of the matrix at once, and what can be seen of it.
+
+Each role has a GPU of its own, and where it takes one a rival for it, so that five seats are
+brought into five states and then struck by one fault. Transient states last as long as the
+simulated driver holds the call that they wait for.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import requests
+
+from kybernate import keys
+from kybernate.errors import KybernateError
+from tests.cluster.control import wait_until
+from tests.cluster.host import hierarchies
+from tests.faults.matrix import End
+from tests.kit.models import Models
+from tests.kit.pods import Pods, SeatPod, ready
+from tests.simgpu import Faults, read_log, violations
+from tests.simgpu.faults import Call, Fault
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from tests.cluster import Cluster, Node
+    from tests.kit.models import Answer
+    from tests.kit.pods import Json
+
+NODE = "n1"
+ROLES = ("waiting", "active", "parking", "parked", "waking")
+RIVALS = {"waiting": "holder", "parking": "taker", "parked": "winner", "waking": "loser"}
+"""Who has, or wants, the GPU of a role."""
+
+GROUPS = {"waiting": 0, "active": 1, "parking": 2, "parked": 3, "waking": 4, "bystander": 5}
+"""The GPU of each role; nothing is ever done to the bystander."""
+
+GPUS = len(GROUPS)
+STEADY = ("active", "parking", "parked", "waking", "bystander", *RIVALS.values())
+LIMIT = 60.0
+"""Seconds for anything that should take one or two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A process of a pod. `stat` is the letter of its state."""
+
+    pid: int
+    comm: str
+    parent: int
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is seen of a pod: of its object, its container and its model."""
+
+    uid: str
+    phase: str
+    ready: bool
+    ready_since: str
+    restarts: int
+    boot: str = ""
+    counter: int = 0
+    problem: str = ""
+    """Why its model gives no good answer."""
+
+
+@dataclass(slots=True)
+class Cast:
+    """The pods that play now: role → pod."""
+
+    pods: dict[str, str] = field(default_factory=dict)
+    numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+
+    def fresh(self, role: str) -> str:
+        """A new pod's name for a role."""
+        self.pods[role] = f"{role}-{next(self.numbers)}"
+        return self.pods[role]
+
+
+class Scene:
+    """The seats of one node. Times in seconds."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.pods = Pods(cluster.api())
+        self.cast = Cast()
+        self.pending: dict[str, Future[Answer]] = {}
+        self._pool = ThreadPoolExecutor(16)
+        self._streams: dict[str, Stream] = {}
+
+    @property
+    def node(self) -> Node:
+        """The node."""
+        return self.cluster.node(NODE)
+
+    @property
+    def faults(self) -> Faults:
+        """The simulated driver's faults."""
+        return Faults(self.node.simgpu_root)
+
+    # --- bringing the seats into their states -------------------------------------------------
+
+    def set(self) -> dict[str, Look]:
+        """Every role in its state. Returns what is seen of each before the fault."""
+        self.pending.clear()
+        self._recast()
+        for role in ("holder", "active", "bystander", "parked", "waking", "taker"):
+            self.ask(role)
+        for role in ("winner", "loser", "parking"):
+            self.ask(role)
+        before = {role: self.look(role, self.ask(role)) for role in self._actives()}
+        before |= {role: self.look(role) for role in ("parked", "waking", "taker")}
+        for role in ("holder", "active"):
+            self._streams[role] = Stream(self.cluster.proxy_url, self.cast.pods[role])
+        self._wait_at_the_gate()
+        before["waiting"] = self.look("waiting")
+        self._hold("parking", Call.LOCK)
+        self.send("taker")
+        self._hold("waking", Call.RESTORE)
+        self.send("waking")
+        wanted = {role: role for role in ("waiting", "active", "parking", "parked", "waking")}
+        self.wait_states(wanted)
+        return before
+
+    @staticmethod
+    def _actives() -> tuple[str, ...]:
+        return ("holder", "active", "bystander", "winner", "loser", "parking")
+
+    def _recast(self) -> None:
+        """Pods that are as good as new stay; the others are replaced."""
+        found = self.pods.all()
+        keep = {role for role in STEADY if _unharmed(found.get(self.cast.pods.get(role, "")))}
+        names = {self.cast.pods[role] for role in keep}
+        self.remove(name for name in found if name not in names)
+        for role in STEADY:
+            if role not in keep:
+                self.pods.create(self._pod(role))
+        self.pods.wait([self.cast.pods[role] for role in STEADY], ready, LIMIT, "Ready")
+
+    def _pod(self, role: str) -> SeatPod:
+        group = GROUPS.get(role)
+        if group is None:
+            group = next(GROUPS[one] for one, rival in RIVALS.items() if rival == role)
+        return SeatPod(
+            self.cast.fresh(role), node=NODE, annotations={keys.REQUIRE_GROUP: f"G{group}"}
+        )
+
+    def _wait_at_the_gate(self) -> None:
+        self.pods.create(self._pod("waiting"))
+        name = self.cast.pods["waiting"]
+        self.pods.wait([name], _container_runs, LIMIT, "running")
+        self.wait_states({"waiting": "waiting"})
+        uid = self.uid("waiting")
+        wait_until(
+            lambda: any(task.comm == "kyb-wait" for task in tasks(uid)), LIMIT, "no kyb-init waits"
+        )
+
+    def _hold(self, role: str, call: Call) -> None:
+        self.faults.inject(Fault.HOLD, call=call, pod=self.uid(role), times=1)
+
+    def release(self) -> None:
+        """Let the driver's calls be made, and end the streams that keep GPUs busy."""
+        self.faults.clear(Fault.HOLD)
+        for stream in self._streams.values():
+            stream.stop()
+        self._streams.clear()
+
+    # --- asking -------------------------------------------------------------------------------
+
+    def ask(self, role: str, limit: float = LIMIT) -> Answer:
+        """One request; raises unless it is answered well."""
+        answer = self._ask(role, limit)
+        if answer.status != 200 or not answer.intact:
+            raise AssertionError(f"{role} answered {answer.status}: {answer.body}")
+        return answer
+
+    def _ask(self, role: str, limit: float) -> Answer:
+        models = Models(self.cluster.proxy_url)
+        try:
+            return models.ask(self.cast.pods[role], limit=limit)
+        finally:
+            models.close()
+
+    def send(self, role: str, limit: float = LIMIT) -> Future[Answer]:
+        """One request, whose answer is awaited later."""
+        self.pending[role] = self._pool.submit(self._ask, role, limit)
+        return self.pending[role]
+
+    def streaming(self, role: str) -> bool:
+        """Whether its stream has brought something in the last second."""
+        return self._streams[role].alive()
+
+    # --- looking ------------------------------------------------------------------------------
+
+    def uid(self, role: str) -> str:
+        """The UID of a role's pod."""
+        return str(self.pods.get(self.cast.pods[role])["metadata"]["uid"])
+
+    def look(self, role: str, answer: Answer | None = None) -> Look:
+        """What is seen of a role's pod, and of its model if it was asked."""
+        pod = self.pods.get(self.cast.pods[role])
+        told = answer.body["kyb"] if answer else {}
+        return Look(
+            uid=pod["metadata"]["uid"],
+            phase=pod["status"]["phase"],
+            ready=ready(pod),
+            ready_since=_ready_since(pod),
+            restarts=_restarts(pod),
+            boot=told.get("boot", ""),
+            counter=told.get("counter", 0),
+        )
+
+    def states(self) -> dict[str, str]:
+        """The states by pod, as the node's status tells them."""
+        status = self.cluster.api().get(f"{keys.GPU_NODES_PATH}/{NODE}")["status"]
+        return {seat["pod"]: seat["state"] for seat in status["seats"]}
+
+    def wait_states(self, wanted: Mapping[str, str], limit: float = LIMIT) -> None:
+        """Until the roles are in these states."""
+        names = {self.cast.pods[role]: state for role, state in wanted.items()}
+        seen: dict[str, str] = {}
+
+        def reached() -> bool:
+            seen.clear()
+            seen.update(self.states())
+            return all(seen.get(name) == state for name, state in names.items())
+
+        wait_until(reached, limit, lambda: f"wanted {names}, seen {seen}")
+
+    def events(self, role: str) -> list[str]:
+        """The sentences of the events of a role's pod."""
+        items = self.cluster.api().get(
+            "/api/v1/namespaces/default/events",
+            {"fieldSelector": f"involvedObject.name={self.cast.pods[role]}"},
+        )["items"]
+        return [f"{item['reason']}: {item['message']}" for item in items]
+
+    def tasks(self, role: str) -> list[Task]:
+        """The processes of a role's pod."""
+        return tasks(self.uid(role))
+
+    # --- after the fault ----------------------------------------------------------------------
+
+    def settle(self, role: str, before: Look, end: End) -> Look:
+        """Until the role's pod answers again, or never will; what is seen of it then."""
+        name = self.cast.pods[role]
+        try:
+            if end is End.FAILED:
+                self.pods.wait([name], _over, LIMIT, "failed for good")
+                return self.look(role)
+            if end is End.ANEW:
+                self.pods.wait(
+                    [name], lambda pod: _restarts(pod) > before.restarts, LIMIT, "restarted"
+                )
+            self.pods.wait([name], ready, LIMIT, "Ready")
+            return self.look(role, self.ask(role))
+        except (KybernateError, AssertionError, requests.RequestException) as error:
+            return replace(self.look(role), problem=f"{error}\n{self.pods.story(name)}")
+
+    def clean(self) -> list[str]:
+        """What is wrong with the node as a whole: two holders of a GPU, a tree left frozen."""
+        records = read_log(self.node.simgpu_root)
+        wrong = [f"{one.holders} held {one.gpu} together" for one in violations(records)]
+        parked = {
+            seat["uid"]
+            for seat in self.cluster.api().get(f"{keys.GPU_NODES_PATH}/{NODE}")["status"]["seats"]
+            if seat["state"] in ("parking", "parked", "waking")
+        }
+        frozen = frozen_pods(self.cluster.spec.cgroup(NODE))
+        return wrong + [f"pod {uid} is frozen, but not parked" for uid in frozen - parked]
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Delete pods at once, and wait until they are gone."""
+        gone = list(names)
+        self.pods.delete(gone, grace=0)
+        self.pods.gone(gone, LIMIT)
+
+
+class Stream:
+    """A long answer of a model, word by word: it keeps its seat busy until it is stopped."""
+
+    def __init__(self, proxy: str, model: str) -> None:
+        self._last = 0.0
+        self._stop = threading.Event()
+        self._body = {
+            "model": model,
+            "stream": True,
+            "max_tokens": 4000,
+            "token_delay": 0.1,
+            "messages": [{"role": "user", "content": "hello"}],
+        }
+        self._url = f"{proxy}/v1/chat/completions"
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        wait_until(lambda: self._last, LIMIT, f"the stream of {model} brings nothing")
+
+    def _run(self) -> None:
+        session = requests.Session()
+        session.trust_env = False
+        try:
+            with session.post(self._url, json=self._body, stream=True, timeout=LIMIT) as answer:
+                for _ in answer.iter_lines():
+                    self._last = time.monotonic()
+                    if self._stop.is_set():
+                        return
+        except requests.RequestException:
+            # Cut off by the fault: what has come so far tells.
+            return
+
+    def alive(self) -> bool:
+        """Whether something came in the last second."""
+        return time.monotonic() - self._last < 1.0
+
+    def stop(self) -> None:
+        """End it."""
+        self._stop.set()
+        self._thread.join(5)
+
+
+def tasks(uid: str) -> list[Task]:
+    """The processes of a pod, as the host sees them."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"pod{uid}" not in (folder / "cgroup").read_text():
+                continue
+            head, _, rest = (folder / "stat").read_text().rpartition(")")
+        except OSError:
+            continue
+        found.append(Task(int(folder.name), head.partition("(")[2], int(rest.split()[1])))
+    return found
+
+
+def frozen_pods(cgroup: str) -> set[str]:
+    """UIDs of pods with something frozen, in a node's cgroup."""
+    found = set()
+    for root in hierarchies():
+        for file, word in (("freezer.state", "THAWED"), ("cgroup.freeze", "0")):
+            for path in (root / cgroup).glob(f"**/{file}"):
+                uid = re.search(r"pod([-0-9a-f]{36})", str(path))
+                if uid and _read(path) not in (word, ""):
+                    found.add(uid[1])
+    return found
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _unharmed(pod: Json | None) -> bool:
+    return pod is not None and ready(pod) and not _restarts(pod)
+
+
+def _over(pod: Json) -> bool:
+    return pod["status"]["phase"] in ("Failed", "Succeeded")
+
+
+def _restarts(pod: Json) -> int:
+    return sum(one["restartCount"] for one in pod["status"].get("containerStatuses", []))
+
+
+def _container_runs(pod: Json) -> bool:
+    return any("running" in one["state"] for one in pod["status"].get("containerStatuses", []))
+
+
+def _ready_since(pod: Json) -> str:
+    conditions: list[dict[str, Any]] = pod["status"].get("conditions", [])
+    return next((str(c["lastTransitionTime"]) for c in conditions if c["type"] == "Ready"), "")

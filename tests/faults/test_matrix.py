@@ -1,0 +1,58 @@
+"""The matrix: one test per cell. All cells of a row look at the same play."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.faults.matrix import End, cells
+from tests.faults.scene import RIVALS
+
+if TYPE_CHECKING:
+    from tests.faults.matrix import Cell
+    from tests.faults.scene import Look
+    from tests.faults.theatre import Play, Theatre
+
+pytestmark = pytest.mark.faults
+
+
+@pytest.mark.parametrize("cell", cells(), ids=lambda cell: cell.id)
+def test_cell(theatre: Theatre, cell: Cell) -> None:
+    play = theatre.play(cell.row)
+    check(play, cell.column, cell.sees.end)
+    if cell.sees.event:
+        assert any(cell.sees.event in event for event in play.events[cell.column])
+    rival = RIVALS.get(cell.column)
+    if rival is not None:
+        check(play, rival, play.ends[rival])
+    check(play, "bystander", play.ends["bystander"])
+    assert not play.wrong
+
+
+def check(play: Play, role: str, end: End) -> None:
+    """That the role came to this end, and that nobody waited for it in vain."""
+    before, after = play.before[role], play.after[role]
+    assert not after.problem
+    assert after.uid == before.uid
+    assert not play.answered.get(role), play.answered[role]
+    if end is End.FAILED:
+        assert after.phase == "Failed"
+        return
+    assert after.phase == "Running"
+    assert after.ready
+    if end is End.ANEW:
+        assert after.restarts == before.restarts + 1
+        assert not before.boot or after.boot != before.boot
+    else:
+        untouched(before, after)
+
+
+def untouched(before: Look, after: Look) -> None:
+    """The same process counts on, and it was Ready all the time."""
+    assert after.restarts == before.restarts
+    if before.boot:
+        assert after.boot == before.boot
+        assert after.counter > before.counter
+    if before.ready:
+        assert after.ready_since == before.ready_since

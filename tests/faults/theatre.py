@@ -1,0 +1,76 @@
+"""Plays each row of the matrix once; its five tests look at their seats."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import requests
+
+from tests.faults.matrix import MATRIX, End, Row
+from tests.faults.scene import LIMIT, RIVALS
+from tests.faults.strikes import STRIKES
+
+if TYPE_CHECKING:
+    from tests.faults.scene import Look, Scene
+
+NEIGHBOURS = ("bystander",)
+
+
+@dataclass(frozen=True, slots=True)
+class Play:
+    """What was seen of each role before and after the fault, and the end it should come to."""
+
+    before: dict[str, Look]
+    after: dict[str, Look]
+    events: dict[str, list[str]]
+    answered: dict[str, str]
+    """What became of the requests that were waiting when the fault came: empty is well."""
+    ends: dict[str, End]
+    wrong: list[str]
+    """What was wrong with the node as a whole."""
+    seconds: float
+
+
+class Theatre:
+    """One cluster's plays, each kept for the tests of its row."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self._plays: dict[str, Play | Exception] = {}
+
+    def play(self, name: str) -> Play:
+        """The row's play; a failure of the play itself is raised for each of its cells."""
+        if name not in self._plays:
+            row = next(row for row in MATRIX if row.name == name)
+            try:
+                self._plays[name] = self._play(row)
+            except Exception as error:  # noqa: BLE001 - told to five tests
+                self.scene.release()
+                self._plays[name] = error
+        found = self._plays[name]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def _play(self, row: Row) -> Play:
+        started, scene = time.monotonic(), self.scene
+        ends = dict.fromkeys((*RIVALS.values(), *NEIGHBOURS), End.INTACT)
+        ends |= {cell.column: cell.sees.end for cell in row.cells}
+        before = scene.set()
+        STRIKES[row.name](scene)
+        scene.release()
+        answered = {role: _outcome(scene, role) for role in scene.pending}
+        after = {role: scene.settle(role, before[role], end) for role, end in ends.items()}
+        events = {role: scene.events(role) for role in ends}
+        wrong = scene.clean()
+        return Play(before, after, events, answered, ends, wrong, time.monotonic() - started)
+
+
+def _outcome(scene: Scene, role: str) -> str:
+    try:
+        answer = scene.pending[role].result(LIMIT)
+    except (requests.RequestException, TimeoutError) as error:
+        return str(error)
+    return "" if answer.status == 200 and answer.intact else f"{answer.status}: {answer.body}"
