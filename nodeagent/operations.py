@@ -75,6 +75,8 @@ class Operations:
             try:
                 await self._write(operation, synced=True)
             except OSError as error:
+                # It may have been written all the same; a restart must not carry it out.
+                self._node.world.journal.delete(OPERATION + operation.name)
                 raise RetryableError(
                     f"the agent's journal can't be written: {error}; free space on its disk"
                 ) from error
