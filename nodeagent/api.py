@@ -86,7 +86,11 @@ class PluginApi(agent_pb2_grpc.NodeAgentServicer):
         self, request: pb.ReportInventoryRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.ReportInventoryResponse:
         """Take over what the node has."""
-        self._loop.inventory_reported(inventory_from(request))
+        try:
+            self._loop.inventory_reported(inventory_from(request))
+        except RefusedError as error:
+            self._reported()
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         self._reported()
         return inventory_answer(self._loop.node)
 

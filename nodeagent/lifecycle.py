@@ -38,6 +38,7 @@ _END_POLL = (0.02, 0.5)
 _RETRY = 1.0
 _COMPLAIN_EVERY = 60.0
 _TERM_PATIENCE = 1.0
+_KILLED_BY_NOW = 5.0
 _DELETED_PATIENCE = 10.0
 
 
@@ -149,13 +150,17 @@ class Lifecycle:
         return None
 
     def _put_off(self, seat: Seat, event: SeatEvent, why: str) -> None:
-        now = self._world.now()
-        seat.not_before = now + _RETRY
-        if now >= seat.complain_at:
-            seat.complain_at = now + _COMPLAIN_EVERY
-            self._node.tell(seat, "Warning", "PutOff", why)
+        seat.not_before = self._world.now() + _RETRY
+        self._complain(seat, "PutOff", why)
         self._node.move(seat, event, why)
         self._kick()
+
+    def _complain(self, seat: Seat, event: str, why: str) -> None:
+        """Tell people of something that is tried again and again, now and then."""
+        now = self._world.now()
+        if now >= seat.complain_at:
+            seat.complain_at = now + _COMPLAIN_EVERY
+            self._node.tell(seat, "Warning", event, why)
 
     async def await_started(self, seat: Seat) -> None:
         """Poll until the workload serves; it is killed if it doesn't within the limit."""
@@ -263,14 +268,15 @@ class Lifecycle:
 
     # --- failure and end ----------------------------------------------------------------------
 
-    def fail(self, seat: Seat, why: str) -> None:
+    def fail(self, seat: Seat, why: str, event: str = "SeatFailed") -> None:
         """Its state is lost: kill the tree; the kubelet starts the container anew."""
-        if seat.state in (SeatState.WAITING, SeatState.GONE):
+        if seat.state is SeatState.GONE or (seat.state is SeatState.WAITING and not seat.apart):
             return
         metrics.FAILURES.labels(seat.state.value).inc()
-        self._node.tell(seat, "Warning", "SeatFailed", f"{why}; the workload is started anew")
-        if seat.state is SeatState.PARKED:
-            seat.ending, seat.reason = True, why
+        self._node.tell(seat, "Warning", event, f"{why}; the workload is started anew")
+        if seat.state in (SeatState.PARKED, SeatState.WAITING):
+            seat.reason = why
+            self._begin_end(seat)
         elif seat.state is not SeatState.FAILED:
             self._node.move(seat, SeatEvent.FAIL, why)
         self._node.leases.revoke(seat.uid)
@@ -283,7 +289,7 @@ class Lifecycle:
                 await self._steps.kill(seat)
                 break
             except KybernateError as error:
-                self._node.tell(seat, "Warning", "KillIncomplete", f"{error}; trying again")
+                self._complain(seat, "KillIncomplete", f"{error}; trying again")
                 await asyncio.sleep(_RETRY)
         self.watch_end(seat)
 
@@ -296,6 +302,9 @@ class Lifecycle:
         pause, began = _END_POLL[0], self._world.now()
         while not await self._is_gone(seat):
             if self._is_back(seat):
+                return
+            if self._survived(seat):
+                self._carry_on(seat)
                 return
             self._unblock(seat, began)
             await asyncio.sleep(pause)
@@ -314,6 +323,23 @@ class Lifecycle:
             return False
         return seat.connected and not seat.ending
 
+    def _survived(self, seat: Seat) -> bool:
+        """Whether SIGTERM did not end it, and nobody has followed it up: then it lives on."""
+        if seat.doomed or seat.deleted or seat.next_hello is not None or not seat.connected:
+            return False
+        serving = seat.state in (SeatState.STARTING, SeatState.ACTIVE, SeatState.DRAINING)
+        until = seat.ending_since + seat.identity.grace + _KILLED_BY_NOW
+        return serving and seat.ending and self._world.now() >= until
+
+    def _carry_on(self, seat: Seat) -> None:
+        seat.ending = False
+        why = "it was asked to end and runs on"
+        self._node.tell(seat, "Warning", "TermIgnored", f"{why}: it gets requests again")
+        if seat.state is SeatState.DRAINING:
+            self._node.move(seat, SeatEvent.UNDRAIN, why)
+        if seat.state is SeatState.ACTIVE:
+            self.activate(seat)
+
     def _unblock(self, seat: Seat, began: float) -> None:
         """A frozen process can't die of SIGKILL on cgroup v1: thaw it."""
         if seat.tree and self._world.procs.ending(seat.tree.pid):
@@ -329,7 +355,7 @@ class Lifecycle:
         self._node.leases.revoke(seat.uid)
         seat.init = seat.tree = None
         seat.handle, seat.cuda, seat.held, seat.address = "", (), {}, ""
-        seat.connected = seat.ending = False
+        seat.connected = seat.ending = seat.apart = False
         if not seat.stays_away:
             seat.leave = ""
         seat.bound_at = self._world.now()
@@ -343,14 +369,18 @@ class Lifecycle:
 
     def end(self, seat: Seat) -> None:
         """The container is asked to end: no new requests, and nothing of it may stay frozen."""
-        seat.ending = True
+        self._begin_end(seat)
         if seat.state is SeatState.ACTIVE:
             self._node.move(seat, SeatEvent.DRAIN, "its pod is ending")
             self._node.leases.drain(seat.uid)
         if seat.state is SeatState.PARKED:
-            self._world.freezer.thaw(seat.handle)
+            self.let_go(seat)
         self.watch_end(seat)
         self._kick()
+
+    def _begin_end(self, seat: Seat) -> None:
+        if not seat.ending:
+            seat.ending, seat.ending_since = True, self._world.now()
 
     def let_go(self, seat: Seat) -> None:
         """A parked seat was told to end: thaw it, let the signal through, then kill the rest."""

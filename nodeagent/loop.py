@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kybernate.core.seats import OCCUPYING, SeatEvent
 from kybernate.core.swap import ActionKind, SwapPolicy, decide, next_check
-from kybernate.errors import NotFoundError
+from kybernate.errors import NotFoundError, RefusedError
 from kybernate.ports import GatePhase
 from kybernate.types import SeatState
 from nodeagent import metrics
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SLACK = 0.001
+_RETRY = 1.0
 
 
 class Loop:
@@ -70,9 +71,11 @@ class Loop:
         now = self.node.world.now()
         self.node.judge_parks()
         view = self.node.swap_view()
+        when = next_check(view, self._policy, now)
         for action in decide(view, self._policy, now):
-            self._apply(action)
-        self._timer("swap", next_check(view, self._policy, now))
+            if not self._carry_out(action):
+                when = now + _RETRY if when is None else min(when, now + _RETRY)
+        self._timer("swap", when)
         metrics.LOOP_SECONDS.observe(time.perf_counter() - began)
 
     def _timer(self, name: str, when: float | None) -> None:
@@ -82,6 +85,15 @@ class Loop:
             call = self.kick if name == "swap" else self._expire
             # The event loop may fire early by its clock's resolution, before the time has come.
             self._timers[name] = asyncio.get_running_loop().call_at(when + _SLACK, call)
+
+    def _carry_out(self, action: Action) -> bool:
+        """Whether it went well: what goes wrong with one seat must not hold up the others."""
+        try:
+            self._apply(action)
+        except Exception:
+            log.exception("%s of seat %s failed unexpectedly", action.kind, action.uid)
+            return False
+        return True
 
     def _apply(self, action: Action) -> None:
         seat, why = self.node.seats[action.uid], action.reason
@@ -111,6 +123,10 @@ class Loop:
                 if seat.unparkable:
                     self.kick()
                     return
+                if seat.forfeit:
+                    seat.on_demand = True
+                    self.life.fail(seat, seat.forfeit)
+                    return
                 self.node.move(seat, SeatEvent.PARK, why)
                 self.life.work(seat, self.life.park(seat))
 
@@ -124,9 +140,43 @@ class Loop:
         self.kick()
 
     def inventory_reported(self, inventory: Inventory) -> None:
-        """The plugin says what the node has."""
-        self.node.set_inventory(inventory)
+        """The plugin says what the node has.
+
+        Raises RefusedError if it changes the GPUs of a group that is held: of such a report only
+        the GPUs' health is taken over.
+        """
+        problem = self._regrouped(inventory)
+        if problem and self.node.inventory is not None:
+            self.node.set_inventory(self.node.inventory.with_health_of(inventory))
+        else:
+            self.node.set_inventory(inventory)
+        self.fail_lost()
         self.kick()
+        if problem:
+            raise RefusedError(problem)
+
+    def _regrouped(self, inventory: Inventory) -> str:
+        for seat in self.node.seats.values():
+            one = seat.identity
+            group = inventory.group(one.group)
+            if group is None or group.gpus != one.gpus:
+                now = ", ".join(group.gpus) if group else "no GPU"
+                return (
+                    f"group {one.group} is held by pod {one.pod} with GPUs {', '.join(one.gpus)} "
+                    f"and can't be changed to {now}; delete the pods that hold it first"
+                )
+        return ""
+
+    def fail_lost(self) -> None:
+        """End what uses a GPU that is lost: no call to it comes back with a good answer."""
+        if self.node.inventory is None:
+            return
+        healthy = self.node.inventory.memory()
+        for seat in tuple(self.node.seats.values()):
+            lost = [gpu for gpu in seat.identity.gpus if gpu not in healthy]
+            using = seat.state in OCCUPYING and seat.state is not SeatState.FAILED
+            if lost and using:
+                self.life.fail(seat, f"GPU {', '.join(lost)} is lost or unhealthy", "GpuLost")
 
     def pod_changed(self, facts: PodFacts) -> None:
         """The watch shows a pod anew."""
@@ -139,6 +189,7 @@ class Loop:
             if seat.identity.port and seat.started_once:
                 seat.address = f"{facts.ip}:{seat.identity.port}"
             self.node.changed(seat)
+        seat.doomed = facts.deleting
         if facts.over:
             self.pod_gone(facts.ref.uid)
         elif facts.deleting and not seat.ending:
@@ -156,6 +207,7 @@ class Loop:
         self.node.move(seat, SeatEvent.DELETE, "its pod is gone")
         self.node.seats.pop(seat.uid, None)
         self.node.leases.forget(seat.uid)
+        self.steps.forget(seat)
         self.node.world.journal.delete(SEAT + seat.uid)
         self.life.aside(self.node.world.doors.close(seat.uid))
         for observer in self.node.observers:
@@ -271,8 +323,7 @@ class Loop:
 
     def _adopt(self, seat: Seat, hello: GateHello) -> None:
         # The journal knows nothing of its start: it was lost. What runs there is taken over.
-        seat.generation = hello.generation
-        self.node.move(seat, SeatEvent.GO, "found running, without a record of its start")
+        seat.generation, seat.apart = hello.generation, True
         self.life.work(seat, adopt(self, seat))
 
     def _came_back(self, seat: Seat) -> None:
@@ -288,9 +339,7 @@ class Loop:
             return
         log.info("%s: asked to end by signal %d", seat, signum)
         self.life.end(seat)
-        if seat.state is SeatState.PARKED:
-            self.life.let_go(seat)
-        elif seat.state is not SeatState.PARKING:
+        if seat.state is not SeatState.PARKING:
             self.node.world.doors.ok(uid)
 
     def on_exit(self, uid: PodUid, code: int) -> None:

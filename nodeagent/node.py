@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from kybernate.core.seats import next_state
@@ -105,6 +105,12 @@ class Inventory:
         """The GPU of this UUID."""
         return next((gpu for gpu in self.gpus if gpu.uuid == uuid), None)
 
+    def with_health_of(self, other: Inventory) -> Inventory:
+        """The same, with every GPU as healthy as the other says; one it lacks is not."""
+        healthy = other.memory()
+        gpus = tuple(replace(gpu, healthy=gpu.uuid in healthy) for gpu in self.gpus)
+        return replace(self, gpus=gpus)
+
     def memory(self) -> dict[GpuUuid, int]:
         """Bytes of each healthy GPU."""
         return {gpu.uuid: gpu.memory for gpu in self.gpus if gpu.healthy}
@@ -140,13 +146,23 @@ def nothing_refused(seats: Iterable[Seat]) -> Mapping[PodUid, str]:
     return {}
 
 
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something about the node that people should know, as a condition of its GPUNode."""
+
+    ok: bool
+    reason: str
+    message: str
+    since: float
+
+
 @dataclass(slots=True)
 class Node:
     """The state. `inventory` is None until the plugin reported one, ever.
 
     `park_budget` is how many bytes of device memory the host's RAM may hold; `foreign` bytes per
     GPU of processes of no seat; `draining` why nothing may start or wake here, empty if it may;
-    `refusals` says which seats can't be parked.
+    `refusals` says which seats can't be parked; `notices` are the conditions besides Ready.
     """
 
     settings: AgentSettings
@@ -158,6 +174,7 @@ class Node:
     foreign: Mapping[GpuUuid, int] = field(default_factory=dict)
     draining: str = ""
     refusals: Refusals = nothing_refused
+    notices: dict[str, Notice] = field(default_factory=dict)
     observers: list[Observer] = field(default_factory=list)
 
     def move(

@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from kybernate.core.seats import SeatEvent
+from kybernate.core.swap import fits
 from kybernate.errors import DeadlineError, DriverError, NotFoundError
 from kybernate.ports import ProcessState
 from kybernate.types import SeatState
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _FIRST_WAKES = 1.0
+_INVENTORY_POLL = 0.25
+_PARK_TRIES = 3
 _KEEP_FROZEN = (SeatState.PARKED, SeatState.PARKING, SeatState.WAKING)
 
 
@@ -48,20 +51,54 @@ async def recover(loop: Loop) -> Mapping[str, Mapping[str, object]]:
     _thaw_the_forgotten(loop, frozen)
     _remember_proxies(loop, records.get(PROXIES, {}))
     for seat in tuple(loop.node.seats.values()):
-        _resume(loop, seat, frozen)
+        _resume(loop, seat)
     await asyncio.gather(*(world.doors.open(uid) for uid in loop.node.seats))
+    loop.fail_lost()
     loop.watch_leases()
     loop.kick()
     return records
 
 
 async def adopt(loop: Loop, seat: Seat) -> None:
-    """A tree runs that no record knows: thaw it, undo what was done to it, see that it serves."""
+    """A tree runs that no record knows. Until it is known where it is, it stands apart.
+
+    One that holds no device memory is kept parked. Another is taken over if it fits beside the
+    seats that are in GPU memory; if it doesn't, it is parked, and killed if it can't be.
+    """
     loop.node.world.freezer.thaw(seat.handle)
+    while loop.node.inventory is None:  # noqa: ASYNC110 - the plugin's report is no event here
+        await asyncio.sleep(_INVENTORY_POLL)
+    for _ in range(_PARK_TRIES):
+        checkpointed = await _is_found_checkpointed(loop, seat)
+        if not checkpointed and fits(loop.node.swap_view(), seat.uid):
+            await _take_over(loop, seat)
+            return
+        try:
+            await (_freeze(loop, seat) if checkpointed else loop.steps.park(seat))
+        except Reverted as error:
+            log.info("%s: found running where it has no room: %s", seat, error)
+            continue
+        seat.apart = False
+        loop.node.move(seat, SeatEvent.FOUND_PARKED, "found without a record; parked in RAM")
+        loop.kick()
+        return
+    raise Broken("found running without a record where it has no room, and it can't be parked")
+
+
+async def _is_found_checkpointed(loop: Loop, seat: Seat) -> bool:
     try:
         seat.cuda = await loop.steps.find_cuda(seat)
+        states = await loop.steps.states(seat)
     except (DriverError, DeadlineError) as error:
         raise Broken(f"found running without a record, and the driver says: {error}") from error
+    if ProcessState.FAILED in states:
+        raise Broken("found running without a record, and some of its processes are failed")
+    return states == {ProcessState.CHECKPOINTED}
+
+
+async def _take_over(loop: Loop, seat: Seat) -> None:
+    seat.apart = False
+    loop.node.move(seat, SeatEvent.GO, "found running, without a record of its start")
     await loop.steps.finish_wake(seat)
     await loop.life.await_started(seat)
 
@@ -89,7 +126,7 @@ def _remember_proxies(loop: Loop, record: Mapping[str, object]) -> None:
         loop.node.leases.remember(str(name), dict(held), loop.node.world.now())
 
 
-def _resume(loop: Loop, seat: Seat, frozen: frozenset[str]) -> None:
+def _resume(loop: Loop, seat: Seat) -> None:
     world, life = loop.node.world, loop.life
     if seat.init is None or not world.procs.alive(seat.init.pid, seat.init.start):
         if seat.state is not SeatState.WAITING:
@@ -104,7 +141,7 @@ def _resume(loop: Loop, seat: Seat, frozen: frozenset[str]) -> None:
             loop.node.move(seat, SeatEvent.UNDRAIN, "the agent was restarted")
             life.activate(seat)
         case SeatState.PARKED:
-            life.work(seat, _keep_parked(loop, seat, frozen))
+            life.work(seat, _keep_parked(loop, seat))
         case SeatState.PARKING:
             life.work(seat, _finish_park(loop, seat))
         case SeatState.WAKING:
@@ -115,11 +152,12 @@ def _resume(loop: Loop, seat: Seat, frozen: frozenset[str]) -> None:
             pass
 
 
-async def _keep_parked(loop: Loop, seat: Seat, frozen: frozenset[str]) -> None:
+async def _keep_parked(loop: Loop, seat: Seat) -> None:
     if not _stays_frozen(loop, seat):
         loop.life.end(seat)
-    elif seat.handle not in frozen:
-        await _freeze(loop, seat)
+        return
+    # Half-way to it also counts as frozen on this page's first look: it is seen through.
+    await _freeze(loop, seat)
     loop.life.aside(_warm_later(loop, seat))
 
 

@@ -32,6 +32,7 @@ _PLAIN = (
     "asked_since",
     "leave",
     "stays_away",
+    "on_demand",
 )
 """Fields that go into the journal as they are. A journal of an older release may lack some."""
 
@@ -78,7 +79,11 @@ class Seat:
     `held` is bytes per GPU that its processes held when it was last parked.
     `asked_since`: since when somebody other than a proxy wants it awake. `leave`: why it must
     leave GPU memory though nobody needs its GPUs; with `stays_away` also when it has.
-    `unparkable`: why it can't be parked now, as of the last decision.
+    `unparkable`: why it can't be parked now, as of the last decision. `forfeit`: why it is ended
+    instead of parked; `on_demand`: having ended so, it starts again only when called for. `apart`: it was found
+    running without a record, and is not yet known to be where its state says. `ending`: its
+    container was asked to end, or its tree is being killed; `doomed`: the pod is being deleted;
+    `deleted`: the pod is gone.
     """
 
     identity: SeatIdentity
@@ -103,7 +108,10 @@ class Seat:
     started_once: bool = False
     # Known only while this agent runs.
     connected: bool = False
+    apart: bool = False
     ending: bool = False
+    ending_since: float = 0.0
+    doomed: bool = False
     deleted: bool = False
     image_mode: bool = False
     next_hello: GateHello | None = None
@@ -117,6 +125,8 @@ class Seat:
     leave: str = ""
     stays_away: bool = False
     unparkable: str = ""
+    forfeit: str = ""
+    on_demand: bool = False
     complain_at: float = 0.0
     phases: Mapping[str, float] = field(default_factory=dict)
     work: asyncio.Task[None] | None = None
@@ -147,12 +157,13 @@ class Seat:
             waiting_since=self.waiting_since,
             drained=drained,
             drain_since=self.drain_since,
-            connected=self.connected and not self.ending,
+            connected=self.connected and not self.ending and not self.apart,
             priority=self.identity.priority,
             not_before=self.not_before,
             asked_since=None if self.ending else self.asked_since,
             leave=self.leave,
             unparkable=self.unparkable,
+            on_demand=self.on_demand,
         )
 
     def record(self) -> dict[str, object]:

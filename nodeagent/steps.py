@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from kybernate.errors import DeadlineError, DriverError, KybernateError, NotFoundError
 from kybernate.ports import ProcessState
+from kybernate.types import SeatState
 from nodeagent.seat import Process
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Steps:
         self._world = node.world
         self._helpers: dict[PodUid, DriverHelper] = {}
         self._starting: dict[PodUid, asyncio.Lock] = {}
+        self._drops: dict[PodUid, int] = {}
 
     async def holders(self, seat: Seat) -> tuple[tuple[Process, ...], dict[GpuUuid, int]]:
         """The seat's processes on its GPUs, and bytes per GPU where NVML knows them."""
@@ -110,17 +112,33 @@ class Steps:
         return whole if seat.identity.vram is None else seat.identity.vram
 
     async def helper(self, seat: Seat) -> DriverHelper:
-        """The seat's helper, started if there is none. Raises DriverError."""
+        """The seat's helper, started if there is none. Raises DriverError, DeadlineError."""
         async with self._starting.setdefault(seat.uid, asyncio.Lock()):
             if seat.uid not in self._helpers:
-                self._helpers[seat.uid] = await self._world.helpers.start(seat.uid)
+                self._helpers[seat.uid] = await self._new_helper(seat)
             return self._helpers[seat.uid]
 
+    async def _new_helper(self, seat: Seat) -> DriverHelper:
+        drops = self._drops.get(seat.uid, 0)
+        helper = await self._world.helpers.start(seat.uid)
+        if self._drops.get(seat.uid, 0) != drops or seat.state is SeatState.GONE:
+            # Nobody would end it any more.
+            helper.kill()
+            raise DeadlineError("the seat ended while its helper was started")
+        return helper
+
     def drop_helper(self, seat: Seat) -> None:
-        """End the seat's helper, if it has one."""
+        """End the seat's helper, if it has one or is just getting one."""
+        self._drops[seat.uid] = self._drops.get(seat.uid, 0) + 1
         helper = self._helpers.pop(seat.uid, None)
         if helper is not None:
             helper.kill()
+
+    def forget(self, seat: Seat) -> None:
+        """The seat is gone for good."""
+        self.drop_helper(seat)
+        self._drops.pop(seat.uid, None)
+        self._starting.pop(seat.uid, None)
 
     async def park(self, seat: Seat) -> dict[str, float]:
         """Lock, checkpoint, freeze, confirm. Returns seconds by phase; Reverted, Broken."""
@@ -173,7 +191,7 @@ class Steps:
     async def _doubt(self, seat: Seat) -> str | None:
         """Why its memory can't be called free. It is checkpointed: an error is no way back."""
         try:
-            shown = await self._shown(seat)
+            shown = await self._shown(seat, seat.identity.gpus)
         except (DriverError, DeadlineError) as error:
             return f"NVML does not say whether its memory is free ({error})"
         if shown - set(_pids(seat)):
@@ -181,14 +199,17 @@ class Steps:
             await self._undo(seat, "a process of it began to use a GPU while it was parked")
         return "NVML still shows its processes on the GPU" if shown else None
 
-    async def on_gpus(self, seat: Seat) -> bool:
-        """Whether NVML shows one of its processes with memory on its GPUs."""
-        return bool(await self._shown(seat))
+    async def _on_healthy_gpus(self, seat: Seat) -> bool:
+        """Whether NVML shows one of its processes there; of a lost GPU it can say nothing."""
+        inventory = self._node.inventory
+        healthy = inventory.memory() if inventory else None
+        gpus = (gpu for gpu in seat.identity.gpus if healthy is None or gpu in healthy)
+        return bool(await self._shown(seat, tuple(gpus)))
 
-    async def _shown(self, seat: Seat) -> set[int]:
+    async def _shown(self, seat: Seat, gpus: tuple[GpuUuid, ...]) -> set[int]:
         tree = self._world.freezer.pids(seat.handle) if seat.handle else ()
         mine = {*_pids(seat), *tree}
-        rows = (await self._processes(seat.identity.gpus)).values()
+        rows = (await self._processes(gpus)).values()
         return {pid for row in rows for pid, size in row if pid in mine and size != 0}
 
     async def wake(self, seat: Seat) -> dict[str, float]:
@@ -266,7 +287,7 @@ class Steps:
             return False
         if any(procs.alive(process.pid, process.start) for process in seat.cuda):
             return False
-        return not seat.cuda or not await self.on_gpus(seat)
+        return not seat.cuda or not await self._on_healthy_gpus(seat)
 
 
 def _pids(seat: Seat) -> list[int]:

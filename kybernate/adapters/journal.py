@@ -9,9 +9,11 @@ content; the new file is whole on the disk before it takes the name.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
 import os
 import threading
+import time
 import zlib
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -20,6 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from kybernate.errors import RefusedError
+
+_LOCK_POLL = 0.05
 _AT_ONCE = 0.001
 """Seconds that an event loop waits on the spot: a sync mostly takes a fifth of it, and the loop
 would take as long again to be told of its end."""
@@ -61,8 +66,11 @@ class FileJournal:
     another epoch are dropped by `load`.
     """
 
-    def __init__(self, path: Path, epoch: str, rewrite_at: int = 4096) -> None:
-        """At `rewrite_at` lines the file is rewritten, if that at least halves it."""
+    def __init__(
+        self, path: Path, epoch: str, rewrite_at: int = 4096, patience: float = 10.0
+    ) -> None:
+        """At `rewrite_at` lines the file is rewritten, if that at least halves it. `patience`:
+        seconds that `load` waits for an earlier owner of the file to end."""
         self._path = path
         self._rewrite_at = rewrite_at
         self._epoch = epoch
@@ -70,14 +78,20 @@ class FileJournal:
         self._lines = 0
         self._fd = -1
         self._damaged = False
+        self._patience = patience
+        self._lock_fd = -1
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._lock = threading.Lock()
         self._batch: list[_Entry] = []
         self._written: Future[None] | None = None
 
     def load(self) -> Mapping[str, Mapping[str, object]]:
-        """See `ports.Journal.load`. Also makes the file whole again for appending."""
+        """See `ports.Journal.load`. Also makes the file whole again for appending.
+
+        Raises RefusedError if another process owns the file.
+        """
         self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._own()
         self._records = dict(_replay(self._path, self._epoch))
         self._rewrite()
         return dict(self._records)
@@ -96,6 +110,29 @@ class FileJournal:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    def _own(self) -> None:
+        # Beside the file, which is replaced when it is rewritten. The kernel gives the lock back
+        # when its owner is gone, however it ended.
+        lock = self._path.with_suffix(".lock")
+        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        until = time.monotonic() + self._patience
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    os.close(fd)
+                    raise RefusedError(
+                        f"another agent uses {self._path}; stop it, or give this one a state_dir "
+                        "of its own"
+                    ) from None
+                time.sleep(_LOCK_POLL)
+        self._lock_fd = fd
 
     def _submit(
         self, key: str, record: Mapping[str, object] | None, line: bytes, *, synced: bool

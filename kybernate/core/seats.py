@@ -34,6 +34,7 @@ class SeatEvent(StrEnum):
     FAIL = "fail"
     ENDED = "ended"
     DELETE = "delete"
+    FOUND_PARKED = "found-parked"
 
 
 EVENT_MEANING: Mapping[SeatEvent, str] = MappingProxyType(
@@ -51,6 +52,7 @@ EVENT_MEANING: Mapping[SeatEvent, str] = MappingProxyType(
         SeatEvent.FAIL: "a step failed for good: the tree is killed and started anew",
         SeatEvent.ENDED: "no process of it is left: the container may start again",
         SeatEvent.DELETE: "the pod is gone, and all its processes",
+        SeatEvent.FOUND_PARKED: "its record was lost, and it holds no device memory: it is frozen",
     }
 )
 
@@ -94,6 +96,7 @@ _TABLE: dict[tuple[SeatState, SeatEvent], SeatState] = {
     (SeatState.FAILED, SeatEvent.ENDED): SeatState.WAITING,
     (SeatState.FAILED, SeatEvent.DELETE): SeatState.GONE,
     (SeatState.WAITING, SeatEvent.DELETE): SeatState.GONE,
+    (SeatState.WAITING, SeatEvent.FOUND_PARKED): SeatState.PARKED,
 }
 # A parked seat holds no GPU memory, so it must not come to occupy any by failing: it just ends.
 _TABLE |= {(s, SeatEvent.FAIL): SeatState.FAILED for s in _LIVE if s is not SeatState.PARKED}

@@ -69,6 +69,8 @@ class Machine:
         self.memory = dict(memory)
         self.procs: dict[int, FakeProcess] = {}
         self.frozen: set[str] = set()
+        self.freezing: set[str] = set()
+        self.lost: set[GpuUuid] = set()
         self.apps: dict[PodUid, App] = {}
         self.inits: dict[PodUid, int] = {}
         self.faults: set[str] = set()
@@ -197,6 +199,16 @@ class Machine:
         worker.memory = dict.fromkeys(self.apps[app.uid].gpus, 1)
         return worker
 
+    def locked(self) -> list[FakeProcess]:
+        """Live processes that the driver holds locked."""
+        return [p for p in self.procs.values() if p.alive and p.cuda is ProcessState.LOCKED]
+
+    def thaw(self, handle: str) -> None:
+        """What was killed meanwhile dies."""
+        self.frozen.discard(handle)
+        self.freezing.discard(handle)
+        self.reap_all()
+
     def check(self) -> None:
         """Note every GPU that holds more than it has."""
         for gpu, memory in self.memory.items():
@@ -224,12 +236,14 @@ class FakeGpus:
 
     def used(self, gpu: GpuUuid) -> int:
         """Sum of what pods hold."""
-        if self._machine.fault("nvml"):
+        if gpu in self._machine.lost or self._machine.fault("nvml"):
             raise DriverError("nvmlDeviceGetMemoryInfo", 15, "GPU_IS_LOST")
         return sum(self._machine.held(gpu).values())
 
     def processes(self, gpu: GpuUuid) -> tuple[tuple[int, int | None], ...]:
         """Processes that hold memory."""
+        if gpu in self._machine.lost:
+            raise DriverError("nvmlDeviceGetComputeRunningProcesses", 15, "GPU_IS_LOST")
         procs = self._machine.procs.values()
         shown = tuple(
             (p.pid, p.memory[gpu])
@@ -253,6 +267,7 @@ class FakeHelper:
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
+        self.killed = False
 
     async def park(self, pids: Sequence[int], lock_timeout: float, deadline: float) -> Phases:
         """Lock all, then checkpoint all."""
@@ -309,7 +324,8 @@ class FakeHelper:
         }
 
     def kill(self) -> None:
-        """Nothing to end."""
+        """Noted."""
+        self.killed = True
 
     def _targets(self, pids: Sequence[int]) -> list[FakeProcess]:
         found = [self._machine.procs[pid] for pid in pids]
@@ -354,16 +370,16 @@ class FakeFreezer:
             raise DeadlineError(f"{handle} does not freeze")
         if self._machine.fault("worker-begins"):
             self._machine.add_worker(handle)
+        self._machine.freezing.discard(handle)
         self._machine.frozen.add(handle)
 
     def thaw(self, handle: str) -> None:
         """Thawed; what was killed meanwhile dies."""
-        self._machine.frozen.discard(handle)
-        self._machine.reap_all()
+        self._machine.thaw(handle)
 
     def frozen(self) -> frozenset[str]:
-        """All frozen handles."""
-        return frozenset(self._machine.frozen)
+        """All frozen handles, and those half-way to it."""
+        return frozenset(self._machine.frozen | self._machine.freezing)
 
     def pids(self, handle: str) -> tuple[int, ...]:
         """Live processes in it."""

@@ -251,7 +251,7 @@ class FakePods:
                         "ports": [{"containerPort": 8000}],
                         "resources": {"limits": {resource: "1"} if resource else {}},
                     }
-                ]
+                ],
             },
             "status": {"podIP": "10.0.0.9"},
         }

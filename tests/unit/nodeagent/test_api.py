@@ -186,8 +186,14 @@ async def watch_holdings(stub, preparer, pods):
     await preparer.prepare("kyb.ai/gpu-1x-seat", ["G1-seat-2"])
     one = await asyncio.wait_for(stream.read(), 5.0)
     assert list(one.seats) == [pb.HeldSeat(device_id="G1-seat-2", group="G0", vram_bytes=7 << 30)]
-    again = await stub.ReportInventory(pb.ReportInventoryRequest())
+    group = pb.Group(name="G0", resource="kyb.ai/gpu-1x-seat", gpus=["GPU-0"], seats=4)
+    gpu = pb.Gpu(uuid="GPU-0", memory_bytes=80 << 30, healthy=True)
+    same = pb.ReportInventoryRequest(gpus=[gpu], groups=[group])
+    again = await stub.ReportInventory(same)
     assert (again.park_budget_bytes, list(again.held_groups)) == (100 << 30, ["G0"])
+    with pytest.raises(grpc.aio.AioRpcError, match="group G0 is held by pod default/a") as refused:
+        await stub.ReportInventory(pb.ReportInventoryRequest(gpus=[gpu]))
+    assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
     pods.delete("a")
     assert not (await asyncio.wait_for(stream.read(), 5.0)).seats
     stream.cancel()

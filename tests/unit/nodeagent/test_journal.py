@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import threading
 import time
 
 import pytest
 
 from kybernate.adapters.journal import FileJournal
+from kybernate.errors import RefusedError
 
 
 def write(path, *steps, epoch="boot-1", rewrite_at=4096):
@@ -164,3 +166,25 @@ def test_after_a_disk_was_full_in_mid_line_later_records_are_read_again(tmp_path
 
     asyncio.run(main())
     assert read(tmp_path / "j") == {"a": 2, "b": 3, "c": 4}
+
+
+def test_two_agents_never_write_one_journal(tmp_path):
+    first = FileJournal(tmp_path / "j", "boot-1")
+    first.load()
+    second = FileJournal(tmp_path / "j", "boot-1", patience=0.1)
+    with pytest.raises(RefusedError, match="another agent uses"):
+        second.load()
+    second.close()
+    first.close()
+    third = FileJournal(tmp_path / "j", "boot-1", patience=0.1)
+    assert third.load() == {}
+    third.close()
+
+
+def test_a_new_agent_waits_a_little_for_the_old_one_to_end(tmp_path):
+    first = FileJournal(tmp_path / "j", "boot-1")
+    first.load()
+    threading.Timer(0.2, first.close).start()
+    second = FileJournal(tmp_path / "j", "boot-1", patience=5.0)
+    assert second.load() == {}
+    second.close()
