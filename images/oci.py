@@ -36,6 +36,8 @@ class ImageConfig:
     command: tuple[str, ...] = ()
     env: tuple[str, ...] = ("PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",)
     workdir: str = "/"
+    user: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(slots=True)
@@ -66,11 +68,11 @@ class Layer:
         info.linkname = target
         self.tar.addfile(info)
 
-    def tree(self, root: Path, prefix: str = "") -> None:
-        """Everything below `root`, in a fixed order."""
+    def tree(self, root: Path, prefix: str = "", *, bytecode: bool = False) -> None:
+        """Everything below `root`, in a fixed order; compiled modules only with `bytecode`."""
         for path in sorted(root.rglob("*")):
             name = f"{prefix}/{path.relative_to(root)}".strip("/")
-            if "__pycache__" in name:
+            if "__pycache__" in name and not bytecode:
                 continue
             mode = stat.S_IMODE(path.lstat().st_mode)
             if path.is_symlink():
@@ -133,6 +135,8 @@ def _image(layers: list[Blob], config: ImageConfig) -> bytes:
         "Cmd": list(config.command) or None,
         "Env": list(config.env),
         "WorkingDir": config.workdir,
+        "User": config.user,
+        "Labels": dict(config.labels),
     }
     image = {
         "architecture": "amd64",

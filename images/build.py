@@ -1,0 +1,163 @@
+"""From a recipe to an OCI archive."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import tarfile
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kybernate.errors import ConfigError, KybernateError
+
+from . import oci, userland, wheels
+from .cache import REPOSITORY, cache_root, digest_of, file_lock
+from .recipes import CODE, KYB_INIT, RECIPES, version
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from .cache import Progress
+    from .recipes import Recipe
+
+OUT = REPOSITORY / "build" / "images"
+REGISTRY = "localhost"
+"""Part of the names that the archives carry; the runtimes take it for a registry of this host."""
+
+KYB_INIT_BUILT = REPOSITORY / "build" / "kyb-init"
+MAKE_LIMIT = 300.0
+"""Seconds that compiling kyb-init may take."""
+
+_FORMAT = "1"
+_LABEL = "org.opencontainers.image"
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A finished image: its full name, its archive, and its size unpacked in bytes."""
+
+    name: str
+    archive: Path
+    layers: tuple[oci.Blob, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all layers."""
+        return sum(layer.size for layer in self.layers)
+
+
+def full_name(image: str) -> str:
+    """Registry, name and tag of one of our images."""
+    return f"{REGISTRY}/kybernate/{image}:{version()}"
+
+
+def build(names: Sequence[str], progress: Progress, out: Path = OUT) -> list[Built]:
+    """Builds images into `out`, from the cache as far as their inputs are the same.
+
+    Raises ConfigError for an unknown name, KybernateError if something can't be fetched or built.
+    """
+    for name in names:
+        if name not in RECIPES:
+            raise ConfigError("images", f"{name} is unknown; there are {', '.join(RECIPES)}")
+    return [_build(RECIPES[name], progress, out) for name in names]
+
+
+def python_layer(progress: Progress) -> oci.Blob:
+    """The lowest layer."""
+    return folder_layer(userland.build(progress))
+
+
+def wheels_layer(name: str, progress: Progress) -> oci.Blob:
+    """A layer of wheels."""
+    return folder_layer(wheels.build(name, progress))
+
+
+def layers(recipe: Recipe, progress: Progress) -> list[oci.Blob]:
+    """All layers of an image, the lowest first."""
+    found = [python_layer(progress)]
+    found += [wheels_layer(name, progress) for name in recipe.layers]
+    if recipe.kyb_init:
+        found.append(_kyb_init_layer())
+    return [*found, _code_layer(recipe, progress)]
+
+
+def folder_layer(folder: Path) -> oci.Blob:
+    """A layer of everything in a folder of the cache, whose name changes with its content."""
+    target = folder.with_name(f"{folder.name}.layer.tar")
+    with file_lock(target.with_suffix(".lock")):
+        if not target.exists():
+            part = target.with_suffix(".part")
+            with tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as tar:
+                oci.Layer(tar).tree(folder, bytecode=True)
+            part.replace(target)
+    return oci.blob(target)
+
+
+def config(recipe: Recipe, progress: Progress) -> oci.ImageConfig:
+    """How the image's containers start, and what is in it."""
+    debian = ",".join(f"{name}={at}" for name, at in userland.versions(progress).items())
+    labels = {
+        f"{_LABEL}.title": f"kybernate/{recipe.name}",
+        f"{_LABEL}.description": f"Kybernate: {recipe.title}.",
+        f"{_LABEL}.licenses": "Apache-2.0",
+        f"{_LABEL}.version": version(),
+        "ai.kyb.debian": debian,
+        "ai.kyb.lock": hashlib.sha256(wheels.LOCK.read_bytes()).hexdigest(),
+    }
+    return oci.ImageConfig(
+        entrypoint=recipe.entrypoint,
+        env=recipe.env,
+        user=recipe.user,
+        labels=tuple(sorted(labels.items())),
+    )
+
+
+def _build(recipe: Recipe, progress: Progress, out: Path) -> Built:
+    if not recipe.sources():
+        raise ConfigError("images", f"{recipe.name} has no code: {recipe.code} isn't here")
+    found = layers(recipe, progress)
+    out.mkdir(parents=True, exist_ok=True)
+    target = out / f"{recipe.name}.oci.tar"
+    with file_lock(out / f".{recipe.name}.lock"):
+        oci.write_archive(target, full_name(recipe.name), found, config(recipe, progress))
+    return Built(full_name(recipe.name), target, tuple(found))
+
+
+def _code_layer(recipe: Recipe, progress: Progress) -> oci.Blob:
+    base = userland.build(progress)
+    sources = recipe.sources()
+    key = digest_of(_FORMAT, recipe.name, base.name, files=sources)
+    target = cache_root() / "images" / f"code-{recipe.name}-{key}"
+    with file_lock(target.with_suffix(".lock")):
+        if not target.exists():
+            part = target.with_suffix(".part")
+            shutil.rmtree(part, ignore_errors=True)
+            for source in sources:
+                copy = part / CODE / source.relative_to(REPOSITORY)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source, copy)
+            userland.compile_modules(base, part / CODE, keep_source=True, place=f"/{CODE}")
+            part.rename(target)
+    return folder_layer(target)
+
+
+def _kyb_init_layer() -> oci.Blob:
+    """kyb-init, compiled if its sources are newer."""
+    argv = ["make", "-s", "-C", str(REPOSITORY / "native" / "kyb-init")]
+    run = subprocess.run(argv, capture_output=True, text=True, timeout=MAKE_LIMIT, check=False)
+    if run.returncode:
+        raise KybernateError(f"compiling kyb-init failed: {run.stderr.strip()}")
+    key = digest_of(_FORMAT, files=[KYB_INIT_BUILT])
+    target = cache_root() / "images" / f"kyb-init-{key}"
+    with file_lock(target.with_suffix(".lock")):
+        if not target.exists():
+            part = target.with_suffix(".part")
+            shutil.rmtree(part, ignore_errors=True)
+            copy = part / KYB_INIT
+            copy.parent.mkdir(parents=True)
+            shutil.copyfile(KYB_INIT_BUILT, copy)
+            copy.chmod(0o755)
+            part.rename(target)
+    return folder_layer(target)

@@ -1,0 +1,136 @@
+"""What each image holds and runs."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from . import wheels
+from .cache import REPOSITORY
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NOBODY = "65532:65532"
+ROOT = "0:0"
+CODE = "usr/lib/kybernate"
+KYB_INIT = "usr/libexec/kybernate/kyb-init"
+
+ENVIRONMENT = (
+    "PATH=/usr/local/bin:/usr/bin:/bin",
+    f"PYTHONPATH=/{CODE}",
+    "PYTHONUNBUFFERED=1",
+    "PYTHONDONTWRITEBYTECODE=1",
+    # A service is found where it was installed, whatever folder it is started in.
+    "PYTHONSAFEPATH=1",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """One image.
+
+    `module` is started; `code` are the packages of ours that it holds, `left_out` parts of them
+    that it doesn't. `layers` are those of `wheels`. `why_root` says what a root image needs it for.
+    """
+
+    name: str
+    title: str
+    module: str
+    code: tuple[str, ...]
+    layers: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    user: str = NOBODY
+    why_root: str = ""
+    environment: tuple[str, ...] = ()
+    kyb_init: bool = False
+
+    @property
+    def entrypoint(self) -> tuple[str, ...]:
+        """In exec form: there is no shell."""
+        return ("/usr/bin/python3.11", "-m", self.module)
+
+    @property
+    def env(self) -> tuple[str, ...]:
+        """The environment of its containers."""
+        return (*ENVIRONMENT, *self.environment)
+
+    def sources(self) -> list[Path]:
+        """The files of ours in it."""
+        found = []
+        for package in self.code:
+            for path in sorted((REPOSITORY / package).rglob("*.py")):
+                place = str(path.relative_to(REPOSITORY))
+                if not place.startswith(self.left_out):
+                    found.append(path)
+        return found
+
+
+_CLUSTER = (wheels.COMMON, wheels.CLIENT)
+_TESTING = ("kybernate/testing/",)
+
+RECIPES = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe(
+            name="sidecar",
+            title="answers a managed pod's probes while it is parked",
+            module="sidecar",
+            code=("sidecar",),
+        ),
+        Recipe(
+            name="agent",
+            title="owns the seats of a node's GPUs",
+            module="nodeagent",
+            code=("kybernate", "nodeagent"),
+            left_out=_TESTING,
+            layers=(*_CLUSTER, "node"),
+            user=ROOT,
+            why_root="It moves processes between cgroups, and journals below /var/lib/kyb.",
+            environment=(f"KYB_AGENT_KYB_INIT=/{KYB_INIT}",),
+            kyb_init=True,
+        ),
+        Recipe(
+            name="device-plugin",
+            title="offers seats on a node's GPU groups to the kubelet",
+            module="deviceplugin",
+            code=("kybernate", "deviceplugin"),
+            left_out=(*_TESTING, "kybernate/adapters/k8s/"),
+            layers=(wheels.COMMON, "node"),
+            user=ROOT,
+            why_root="The kubelet's device-plugin folder and the agent's socket are root's.",
+        ),
+        Recipe(
+            name="extender",
+            title="places pods with seats on GPU groups",
+            module="extender",
+            code=("kybernate", "extender"),
+            left_out=_TESTING,
+            layers=(*_CLUSTER, "control"),
+        ),
+        Recipe(
+            name="webhook",
+            title="admits and completes pods with seats",
+            module="webhook",
+            code=("kybernate", "webhook"),
+            left_out=_TESTING,
+            layers=(*_CLUSTER, "control"),
+        ),
+        Recipe(
+            name="proxy",
+            title="routes requests to models and holds them while one wakes",
+            module="proxy",
+            code=("kybernate", "proxy"),
+            left_out=_TESTING,
+            layers=(*_CLUSTER, "proxy"),
+        ),
+    )
+}
+"""By the image's name."""
+
+
+def version() -> str:
+    """The project's version, which is every image's tag."""
+    project = tomllib.loads(wheels.PROJECT.read_text())["project"]
+    return str(project["version"])
