@@ -46,7 +46,10 @@ class Tier(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One physical GPU of a node. `memory` in bytes; `numa` is -1 where the platform has none."""
+    """One physical GPU of a node. `memory` in bytes; `numa` is -1 where the platform has none.
+
+    `minor` is the N of /dev/nvidiaN, -1 if nobody asked.
+    """
 
     uuid: GpuUuid
     index: int
@@ -54,6 +57,7 @@ class Gpu:
     memory: int
     numa: int = -1
     healthy: bool = True
+    minor: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,16 +9,19 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 import time
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 from kybernate.adapters.cuda import CudaHelpers
 from kybernate.adapters.nvml import Nvml
+from kybernate.core.health import Checkup, EventKind, GpuEvent
 from kybernate.errors import DeadlineError, DriverError
 from kybernate.ports import ProcessState
 from kybernate.types import Link
 from tests.simgpu import Call, Fault, Faults
+from tests.simgpu.faults import DOUBLE_BIT_ECC_EVENT, RECOVERY_ACTION_EVENT
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -138,6 +141,108 @@ async def lost_gpu() -> None:
 
 async def unknown_gpu() -> None:
     raised(DriverError, Nvml().used, "GPU-00000000-0000-0000-0000-000000000000")
+
+
+@contextmanager
+def listening(nvml: Nvml):
+    """The events that NVML tells, in a list."""
+    stop, told = threading.Event(), []
+    thread = threading.Thread(target=nvml.watch, args=(told.append, stop))
+    thread.start()
+    time.sleep(0.1)
+    try:
+        yield told
+    finally:
+        stop.set()
+        thread.join(5)
+        assert not thread.is_alive()
+
+
+def until(condition, limit: float = 5.0) -> None:
+    end = time.monotonic() + limit
+    while not condition():
+        assert time.monotonic() < end, "it didn't happen in time"
+        time.sleep(0.01)
+
+
+async def events() -> None:
+    nvml = Nvml(pci_devices=Path("/nonexistent"))
+    uuids = [gpu.uuid for gpu in nvml.devices()]
+    with listening(nvml) as told:
+        begin = time.monotonic()
+        FAULTS.xid(1, 79)
+        until(lambda: told)
+        assert time.monotonic() - begin < 0.5
+        assert told.pop() == GpuEvent(uuids[1], EventKind.XID, 79)
+        # A GPU that fell off the bus can't be asked for its name, and is told all the same.
+        FAULTS.lose_gpu(2)
+        FAULTS.xid(2, 79)
+        until(lambda: told)
+        assert told.pop() == GpuEvent(uuids[2], EventKind.XID, 79)
+        FAULTS.event(0, DOUBLE_BIT_ECC_EVENT)
+        until(lambda: told)
+        assert told.pop() == GpuEvent(uuids[0], EventKind.DOUBLE_BIT_ECC)
+        FAULTS.event(0, RECOVERY_ACTION_EVENT)
+        until(lambda: told)
+        assert told.pop().kind is EventKind.LOOK
+
+
+async def checkups() -> None:
+    nvml = Nvml(pci_devices=Path("/nonexistent"))
+    first, second = (gpu.uuid for gpu in nvml.devices()[:2])
+    assert nvml.checkup(first) == nvml.checkup(second) == Checkup()
+    FAULTS.recovery_action(0, 1)
+    FAULTS.remap_failed(0)
+    FAULTS.mig(0)
+    FAULTS.mps(0, 1)
+    assert nvml.checkup(first) == Checkup("", 1, remap_failed=True, mig=True, mps=True)
+    FAULTS.lose_gpu(0)
+    FAULTS.nvml_error(1, 999)
+    assert "lost" in nvml.checkup(first).gone
+    assert "Unknown Error" in nvml.checkup(second).gone
+
+
+async def hung_gpu() -> None:
+    """One GPU that hangs doesn't take the answers of the others, however often it is asked."""
+    nvml = Nvml(deadline=0.5, pci_devices=Path("/nonexistent"))
+    first, second = (gpu.uuid for gpu in nvml.devices()[:2])
+    FAULTS.nvml_hang(1)
+    assert "no answer" in nvml.checkup(second).gone
+    begin = time.monotonic()
+    for _ in range(20):
+        assert "hangs" in nvml.checkup(second).gone
+        raised(DeadlineError, nvml.used, second)
+        assert nvml.checkup(first) == Checkup()
+        assert nvml.used(first) == 0
+    raised(DeadlineError, nvml.devices)
+    raised(DeadlineError, nvml.reload)
+    assert time.monotonic() - begin < 1.5
+    FAULTS.nvml_hang(1, hangs=False)
+    until(lambda: nvml.checkup(second) == Checkup())
+    assert len(nvml.devices()) == 4
+
+
+async def driver_reload() -> None:
+    nvml = Nvml(pci_devices=Path("/nonexistent"))
+    before = nvml.devices()
+    with listening(nvml) as told:
+        FAULTS.unload_driver()
+        assert nvml.checkup(before[0].uuid).gone
+        until(lambda: told and told[-1].gpu is None)
+        raised(DriverError, nvml.reload)
+        FAULTS.load_driver()
+        assert nvml.checkup(before[0].uuid) == Checkup()
+        assert nvml.devices() == before
+        FAULTS.load_driver()
+        assert nvml.checkup(before[0].uuid).gone
+        nvml.reload()
+        assert nvml.checkup(before[0].uuid) == Checkup()
+        told.clear()
+        await asyncio.sleep(1.5)
+        told.clear()
+        FAULTS.xid(3, 48)
+        until(lambda: told)
+        assert told == [GpuEvent(before[3].uuid, EventKind.XID, 48)]
 
 
 async def park_and_wake() -> None:

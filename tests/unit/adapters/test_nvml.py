@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from kybernate.adapters.nvml import _MAX_HUNG, Nvml, _Worker
+from kybernate.adapters.nvml import Nvml
+from kybernate.adapters.nvml.worker import MAX_HUNG, Worker
 from kybernate.errors import DeadlineError, DriverError
 
 
@@ -20,7 +21,7 @@ def gate():
 
 
 def test_answers_and_errors_come_from_one_thread():
-    worker = _Worker()
+    worker = Worker()
     first = worker.run(threading.get_ident, 5)
     assert worker.run(threading.get_ident, 5) == first != threading.get_ident()
 
@@ -33,15 +34,15 @@ def test_answers_and_errors_come_from_one_thread():
 
 
 def test_a_hung_call_is_given_up_and_the_next_one_answered(gate):
-    worker = _Worker()
+    worker = Worker()
     with pytest.raises(DeadlineError, match=r"0\.01 s"):
         worker.run(gate.wait, 0.01)
     assert worker.run(lambda: 7, 5) == 7
 
 
 def test_threads_do_not_pile_up_and_come_back(gate):
-    worker = _Worker()
-    for _ in range(_MAX_HUNG):
+    worker = Worker()
+    for _ in range(MAX_HUNG):
         with pytest.raises(DeadlineError, match="no answer"):
             worker.run(gate.wait, 0.001)
     with pytest.raises(DeadlineError, match="hangs"):

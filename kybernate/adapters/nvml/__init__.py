@@ -6,22 +6,25 @@ in a worker thread that is given up at its deadline and replaced.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
-import queue
 import threading
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kybernate.adapters.nvml.calls import call, text
+from kybernate.adapters.nvml.events import EventSet, Listener
+from kybernate.adapters.nvml.worker import Worker
+from kybernate.core.health import Checkup
 from kybernate.errors import DeadlineError, DriverError
 from kybernate.types import Gpu, GpuUuid, Link
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from kybernate.core.health import GpuEvent
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -29,11 +32,10 @@ log = logging.getLogger(__name__)
 DEADLINE = 5.0
 """Seconds that one question to NVML may take."""
 
-_AT_ONCE = 0.001
-"""Seconds that an event loop waits on the spot: most answers take a tenth of it, less than it takes
-the loop to be told of them."""
+_CHECKUP = 2.0
+_END_SESSION = 1.0
+_FIELDS = (230, 145)  # recovery action, failed remapping of rows
 
-_MAX_HUNG = 8
 _MAX_NVLINKS = 36
 _P2P_NVLINK = 2
 _P2P_OK = 0
@@ -60,21 +62,26 @@ class Nvml:
 
     def __init__(self, deadline: float = DEADLINE, pci_devices: Path = _PCI_DEVICES) -> None:
         self._deadline = deadline
-        self._worker = _Worker()
+        self._worker = Worker()
         self._pci_devices = pci_devices
         self._library: Any = None
         self._handles: dict[GpuUuid, Any] = {}
         self._seen: dict[GpuUuid, Gpu] = {}
+        self._session = 0
+        self._sessions = 0
+        self._gate = threading.Lock()
 
     def devices(self) -> tuple[Gpu, ...]:
         """All GPUs by index. One that was seen before and is lost now comes as unhealthy.
 
         Raises DriverError if NVML can't be loaded, DeadlineError if it hangs.
         """
+        self._refuse_if_hung()
         return self._ask(self._devices)
 
     def links(self) -> Mapping[frozenset[GpuUuid], Link]:
         """The best path between each two GPUs that answer. Raises DriverError, DeadlineError."""
+        self._refuse_if_hung()
         return self._ask(self._links)
 
     def used(self, gpu: GpuUuid) -> int:
@@ -102,6 +109,30 @@ class Nvml:
         """(driver, CUDA), such as ("580.95.05", "13.0"). Raises DriverError, DeadlineError."""
         return self._ask(_versions)
 
+    def checkup(self, gpu: GpuUuid) -> Checkup:
+        """How the GPU is. Takes at most two seconds; not to answer is an answer, too."""
+        try:
+            return self._worker.run(lambda: self._checkup(self._load(), gpu), _CHECKUP)
+        except (DriverError, DeadlineError) as error:
+            return Checkup(gone=str(error))
+
+    def reload(self) -> None:
+        """End the session with the driver and begin another: one that came back needs that.
+
+        Raises DriverError if there is no driver, DeadlineError if a call hangs.
+        """
+        self._refuse_if_hung()
+        self._ask(self._reload)
+
+    def watch(self, tell: Callable[[GpuEvent], None], stop: threading.Event) -> None:
+        """Tell of the driver's events about the GPUs of `devices` until `stop` is set; blocks."""
+        Listener(
+            lambda: EventSet(self._library, tuple(self._seen)),
+            lambda: self._session,
+            self._gate,
+            tell,
+        ).run(stop)
+
     async def ask(self, call: Callable[[], T], deadline: float) -> T:
         """Make a call that asks one thing or several, from an event loop, without blocking it.
 
@@ -116,26 +147,67 @@ class Nvml:
         if self._library is None:
             import pynvml  # noqa: PLC0415  (the binding is an extra of node images)
 
-            _call(pynvml, "nvmlInit", pynvml.nvmlInit)
+            call(pynvml, "nvmlInit", pynvml.nvmlInit)
             self._library = pynvml
+            self._begin()
         return self._library
 
-    def _on(self, gpu: GpuUuid, name: str, function: Callable[..., Any]) -> Any:
+    def _begin(self) -> None:
+        self._handles.clear()
+        self._sessions += 1
+        self._session = self._sessions
+
+    def _reload(self, nvml: Any) -> None:
+        # The listener leaves its wait within moments when there is no session.
+        self._session = 0
+        if not self._gate.acquire(timeout=_END_SESSION):
+            self._session = self._sessions
+            raise DeadlineError("NVML hangs in a wait for events: reset its GPUs, or reboot.")
+        try:
+            self._library = None
+            with suppress(DriverError):
+                call(nvml, "nvmlShutdown", nvml.nvmlShutdown)
+            self._load()
+        finally:
+            self._gate.release()
+
+    def _refuse_if_hung(self) -> None:
+        if self._worker.hung():
+            raise DeadlineError("a GPU doesn't answer NVML: reset it, or reboot the node.")
+
+    def _on(self, gpu: GpuUuid, name: str, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function of one GPU by its handle, which a lost GPU gets anew afterwards."""
         nvml = self._library
-        if gpu not in self._handles:
-            self._handles[gpu] = _call(
-                nvml, "nvmlDeviceGetHandleByUUID", nvml.nvmlDeviceGetHandleByUUID, gpu
-            )
-        try:
-            return _call(nvml, name, function, self._handles[gpu])
-        except DriverError:
-            self._handles.pop(gpu, None)
-            raise
+        if self._worker.hung(gpu):
+            raise DeadlineError(f"NVML still hangs in a call about {gpu}.")
+        with self._worker.about(gpu):
+            if gpu not in self._handles:
+                self._handles[gpu] = call(
+                    nvml, "nvmlDeviceGetHandleByUUID", nvml.nvmlDeviceGetHandleByUUID, gpu
+                )
+            try:
+                return call(nvml, name, function, self._handles[gpu], *args)
+            except DriverError:
+                self._handles.pop(gpu, None)
+                raise
+
+    def _checkup(self, nvml: Any, gpu: GpuUuid) -> Checkup:
+        self._on(gpu, "nvmlDeviceGetMemoryInfo", nvml.nvmlDeviceGetMemoryInfo)
+        recovery, remap_failed, mig, mps = None, None, [0, 0], []
+        with suppress(DriverError):
+            get = nvml.nvmlDeviceGetFieldValues
+            values = self._on(gpu, "nvmlDeviceGetFieldValues", get, _FIELDS)
+            recovery, remap_failed = (_number(value) for value in values)
+        with suppress(DriverError):
+            mig = self._on(gpu, "nvmlDeviceGetMigMode", nvml.nvmlDeviceGetMigMode)
+        with suppress(DriverError):
+            name = "nvmlDeviceGetMPSComputeRunningProcesses"
+            mps = self._on(gpu, name, nvml.nvmlDeviceGetMPSComputeRunningProcesses)
+        return Checkup("", recovery, bool(remap_failed), bool(mig[0]), bool(mps))
 
     def _devices(self, nvml: Any) -> tuple[Gpu, ...]:
         found: dict[GpuUuid, Gpu] = {}
-        for index in range(_call(nvml, "nvmlDeviceGetCount", nvml.nvmlDeviceGetCount)):
+        for index in range(call(nvml, "nvmlDeviceGetCount", nvml.nvmlDeviceGetCount)):
             try:
                 gpu = self._describe(nvml, index)
             except DriverError as error:
@@ -149,26 +221,33 @@ class Nvml:
         return tuple(sorted(self._seen.values(), key=lambda gpu: gpu.index))
 
     def _describe(self, nvml: Any, index: int) -> Gpu:
-        handle = _call(nvml, "nvmlDeviceGetHandleByIndex", nvml.nvmlDeviceGetHandleByIndex, index)
-        memory = _call(nvml, "nvmlDeviceGetMemoryInfo", nvml.nvmlDeviceGetMemoryInfo, handle)
+        handle = call(nvml, "nvmlDeviceGetHandleByIndex", nvml.nvmlDeviceGetHandleByIndex, index)
+        memory = call(nvml, "nvmlDeviceGetMemoryInfo", nvml.nvmlDeviceGetMemoryInfo, handle)
         return Gpu(
-            uuid=GpuUuid(_text(_call(nvml, "nvmlDeviceGetUUID", nvml.nvmlDeviceGetUUID, handle))),
+            uuid=GpuUuid(text(call(nvml, "nvmlDeviceGetUUID", nvml.nvmlDeviceGetUUID, handle))),
             index=index,
-            product=_text(_call(nvml, "nvmlDeviceGetName", nvml.nvmlDeviceGetName, handle)),
+            product=text(call(nvml, "nvmlDeviceGetName", nvml.nvmlDeviceGetName, handle)),
             memory=int(memory.total),
+            minor=self._minor(nvml, handle),
             numa=self._numa(nvml, handle),
         )
 
+    def _minor(self, nvml: Any, handle: Any) -> int:
+        with suppress(DriverError):
+            get = nvml.nvmlDeviceGetMinorNumber
+            return int(call(nvml, "nvmlDeviceGetMinorNumber", get, handle))
+        return -1
+
     def _numa(self, nvml: Any, handle: Any) -> int:
         with suppress(DriverError, OSError, ValueError):
-            bus = _call(nvml, "nvmlDeviceGetPciInfo", nvml.nvmlDeviceGetPciInfo, handle).busId
+            bus = call(nvml, "nvmlDeviceGetPciInfo", nvml.nvmlDeviceGetPciInfo, handle).busId
             # NVML writes the domain with eight digits, sysfs with four.
-            name = _text(bus).lower().removeprefix("0000")
+            name = text(bus).lower().removeprefix("0000")
             node = int((self._pci_devices / name / "numa_node").read_text())
             if node >= 0:
                 return node
         with suppress(DriverError):
-            words = _call(
+            words = call(
                 nvml,
                 "nvmlDeviceGetMemoryAffinity",
                 nvml.nvmlDeviceGetMemoryAffinity,
@@ -182,7 +261,7 @@ class Nvml:
 
     def _links(self, nvml: Any) -> Mapping[frozenset[GpuUuid], Link]:
         handles = {
-            gpu.uuid: _call(
+            gpu.uuid: call(
                 nvml, "nvmlDeviceGetHandleByUUID", nvml.nvmlDeviceGetHandleByUUID, gpu.uuid
             )
             for gpu in self._devices(nvml)
@@ -194,103 +273,16 @@ class Nvml:
         }
 
 
-class _Worker:
-    """Asks NVML in a thread, and takes another one when a question outlives its deadline."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._thread: _Thread | None = None
-        self._given_up: list[_Thread] = []
-
-    def run(self, question: Callable[[], T], deadline: float) -> T:
-        """The answer, or what it raised. Raises DeadlineError after `deadline` seconds."""
-        if isinstance(threading.current_thread(), _Thread):
-            return question()  # part of a call that `answer` watches over
-        thread, future = self._begin(question)
-        try:
-            return future.result(deadline)
-        except TimeoutError as error:
-            raise self._given_up_by(thread, deadline) from error
-
-    async def answer(self, question: Callable[[], T], deadline: float) -> T:
-        """Like `run`, for an event loop, which is held up for `_AT_ONCE` at most."""
-        thread, future = self._begin(question)
-        try:
-            return future.result(_AT_ONCE)
-        except TimeoutError:
-            pass
-        try:
-            return await asyncio.wait_for(asyncio.wrap_future(future), deadline)
-        except TimeoutError as error:
-            raise self._given_up_by(thread, deadline) from error
-
-    def _begin(self, question: Callable[[], T]) -> tuple[_Thread, Future[T]]:
-        future: Future[T] = Future()
-        thread = self._current()
-        thread.questions.put((future, question))
-        return thread, future
-
-    def _given_up_by(self, thread: _Thread, deadline: float) -> DeadlineError:
-        self._give_up(thread)
-        return DeadlineError(f"NVML gave no answer within {deadline:g} s.")
-
-    def _current(self) -> _Thread:
-        with self._lock:
-            self._given_up = [thread for thread in self._given_up if thread.is_alive()]
-            if len(self._given_up) >= _MAX_HUNG:
-                raise DeadlineError("NVML hangs: reset the node's GPUs, or reboot it.")
-            if self._thread is None:
-                self._thread = _Thread()
-            return self._thread
-
-    def _give_up(self, thread: _Thread) -> None:
-        with self._lock:
-            if self._thread is thread:
-                self._thread = None
-                thread.given_up = True
-                self._given_up.append(thread)
-
-
-class _Thread(threading.Thread):
-    """Answers one question after the other until it is given up."""
-
-    def __init__(self) -> None:
-        super().__init__(name="nvml", daemon=True)
-        self.questions: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = (
-            queue.SimpleQueue()
-        )
-        self.given_up = False
-        self.start()
-
-    def run(self) -> None:
-        """The thread's life."""
-        while not self.given_up:
-            future, question = self.questions.get()
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                future.set_result(question())
-            except Exception as error:  # noqa: BLE001  (carried to the caller)
-                future.set_exception(error)
-
-
-def _call(nvml: Any, name: str, function: Callable[..., Any], *args: Any) -> Any:
-    try:
-        return function(*args)
-    except nvml.NVMLError as error:
-        raise DriverError(name, int(error.value), str(error)) from error
-
-
 def _versions(nvml: Any) -> tuple[str, str]:
-    driver = _call(nvml, "nvmlSystemGetDriverVersion", nvml.nvmlSystemGetDriverVersion)
-    cuda = _call(nvml, "nvmlSystemGetCudaDriverVersion", nvml.nvmlSystemGetCudaDriverVersion_v2)
-    return _text(driver), f"{cuda // 1000}.{cuda % 1000 // 10}"
+    driver = call(nvml, "nvmlSystemGetDriverVersion", nvml.nvmlSystemGetDriverVersion)
+    cuda = call(nvml, "nvmlSystemGetCudaDriverVersion", nvml.nvmlSystemGetCudaDriverVersion_v2)
+    return text(driver), f"{cuda // 1000}.{cuda % 1000 // 10}"
 
 
 def _link(nvml: Any, a: Any, b: Any) -> Link:
     if _has_nvlink(nvml, a, b):
         return Link.NVLINK
-    level = _call(
+    level = call(
         nvml,
         "nvmlDeviceGetTopologyCommonAncestor",
         nvml.nvmlDeviceGetTopologyCommonAncestor,
@@ -303,12 +295,12 @@ def _link(nvml: Any, a: Any, b: Any) -> Link:
 def _has_nvlink(nvml: Any, a: Any, b: Any) -> bool:
     # P2P answers for links through an NVSwitch too; older drivers know only direct ones.
     with suppress(DriverError):
-        status = _call(
+        status = call(
             nvml, "nvmlDeviceGetP2PStatus", nvml.nvmlDeviceGetP2PStatus, a, b, _P2P_NVLINK
         )
         return int(status) == _P2P_OK
     with suppress(DriverError):
-        other = _text(_call(nvml, "nvmlDeviceGetPciInfo", nvml.nvmlDeviceGetPciInfo, b).busId)
+        other = text(call(nvml, "nvmlDeviceGetPciInfo", nvml.nvmlDeviceGetPciInfo, b).busId)
         return other in _nvlink_neighbours(nvml, a)
     return False
 
@@ -317,17 +309,18 @@ def _nvlink_neighbours(nvml: Any, handle: Any) -> set[str]:
     found = set()
     for link in range(_MAX_NVLINKS):
         with suppress(DriverError):
-            if _call(nvml, "nvmlDeviceGetNvLinkState", nvml.nvmlDeviceGetNvLinkState, handle, link):
-                remote = _call(
+            if call(nvml, "nvmlDeviceGetNvLinkState", nvml.nvmlDeviceGetNvLinkState, handle, link):
+                remote = call(
                     nvml,
                     "nvmlDeviceGetNvLinkRemotePciInfo",
                     nvml.nvmlDeviceGetNvLinkRemotePciInfo,
                     handle,
                     link,
                 )
-                found.add(_text(remote.busId))
+                found.add(text(remote.busId))
     return found
 
 
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
+def _number(value: Any) -> int | None:
+    """A field's value; None if the driver doesn't know the field."""
+    return int(value.value.uiVal) if value.nvmlReturn == 0 else None
