@@ -7,20 +7,22 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Gpu(_message.Message):
-    __slots__ = ("uuid", "index", "product", "memory_bytes", "numa", "healthy")
+    __slots__ = ("uuid", "index", "product", "memory_bytes", "numa", "healthy", "trouble")
     UUID_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     PRODUCT_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     NUMA_FIELD_NUMBER: _ClassVar[int]
     HEALTHY_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
     uuid: str
     index: int
     product: str
     memory_bytes: int
     numa: int
     healthy: bool
-    def __init__(self, uuid: _Optional[str] = ..., index: _Optional[int] = ..., product: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., numa: _Optional[int] = ..., healthy: _Optional[bool] = ...) -> None: ...
+    trouble: str
+    def __init__(self, uuid: _Optional[str] = ..., index: _Optional[int] = ..., product: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., numa: _Optional[int] = ..., healthy: _Optional[bool] = ..., trouble: _Optional[str] = ...) -> None: ...
 
 class Link(_message.Message):
     __slots__ = ("a", "b", "kind")
@@ -47,18 +49,20 @@ class Group(_message.Message):
     def __init__(self, name: _Optional[str] = ..., resource: _Optional[str] = ..., gpus: _Optional[_Iterable[str]] = ..., seats: _Optional[int] = ..., active_slots: _Optional[int] = ...) -> None: ...
 
 class ReportInventoryRequest(_message.Message):
-    __slots__ = ("gpus", "links", "groups", "driver_version", "cuda_version")
+    __slots__ = ("gpus", "links", "groups", "driver_version", "cuda_version", "device_strategy")
     GPUS_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     DRIVER_VERSION_FIELD_NUMBER: _ClassVar[int]
     CUDA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_STRATEGY_FIELD_NUMBER: _ClassVar[int]
     gpus: _containers.RepeatedCompositeFieldContainer[Gpu]
     links: _containers.RepeatedCompositeFieldContainer[Link]
     groups: _containers.RepeatedCompositeFieldContainer[Group]
     driver_version: str
     cuda_version: str
-    def __init__(self, gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ..., driver_version: _Optional[str] = ..., cuda_version: _Optional[str] = ...) -> None: ...
+    device_strategy: str
+    def __init__(self, gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ..., driver_version: _Optional[str] = ..., cuda_version: _Optional[str] = ..., device_strategy: _Optional[str] = ...) -> None: ...
 
 class ReportInventoryResponse(_message.Message):
     __slots__ = ("park_budget_bytes", "held_groups")
