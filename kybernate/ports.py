@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kybernate.core.budget import HostMemory, MemoryLevel
+    from kybernate.core.traffic import Traffic
     from kybernate.types import Gpu, GpuUuid, PodUid
 
 Phases = Mapping[str, float]
@@ -212,6 +213,66 @@ class Deaths(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class WatchTerms:
+    """How a frozen tree's sockets are treated.
+
+    `end_idle`: connections to others on which nobody waits for an answer are reset, so that no
+    idle timeout of the tree's can hit a request that came on one. `doubt` as for
+    `traffic.outstanding`. `again`: the tree was frozen before, by an agent that was restarted.
+    """
+
+    end_idle: bool = True
+    doubt: float = 0.0
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WatchReport:
+    """How a watch began. `unwatched` sockets are not seen; `problem` says why, or is empty.
+
+    `unanswered` are inbound connections whose peer seems to wait for an answer; the same pair
+    again means the same request.
+    """
+
+    watched: int = 0
+    unwatched: int = 0
+    ended: int = 0
+    unanswered: frozenset[tuple[int, int]] = frozenset()
+    problem: str = ""
+
+
+class Arrivals(Protocol):
+    """What arrives at the sockets of a tree, while it is frozen and while it runs.
+
+    Handles are the freezer's. All calls come from one running event loop. While a tree is watched
+    its sockets have duplicates here: `unwatch` comes before every thaw and before a dump.
+    """
+
+    def watch(
+        self,
+        handle: str,
+        terms: WatchTerms,
+        on_arrival: Callable[[str], None],
+        on_watched: Callable[[WatchReport], None],
+    ) -> None:
+        """Begin to watch a tree that is frozen; quick, also what arrived meanwhile is seen.
+
+        `on_watched` is called when all sockets are watched; `on_arrival`, once and later, with
+        what has arrived as words for people. Then, and after `unwatch`, neither is called any
+        more. What the tree sends to itself, and peers that only close, don't count.
+        """
+        ...
+
+    def unwatch(self, handle: str) -> None:
+        """Close all duplicates; idempotent, quick."""
+        ...
+
+    async def traffic(self, handle: str, deadline: float) -> Traffic:
+        """What comes to a tree that runs, now. Raises OSError, DeadlineError."""
+        ...
+
+
 class GatePhase(StrEnum):
     """What kyb-init says of itself in its first frame."""
 
@@ -232,6 +293,15 @@ class GateHello:
     phase: GatePhase
     generation: int
     image: bool
+
+
+class CooperationPhase(StrEnum):
+    """What a workload is asked to do by itself."""
+
+    PARK = "park"
+    """Give back or put aside what it can: it is about to be parked."""
+    WAKE = "wake"
+    """Take it up again: it has been woken."""
 
 
 class SeatListener(Protocol):
@@ -259,6 +329,10 @@ class SeatListener(Protocol):
 
     def on_probe(self, uid: PodUid) -> str:
         """`run`, `alive` or `dead`, for `kyb-init probe`."""
+        ...
+
+    def on_progress(self, uid: PodUid, sentence: str) -> None:
+        """The workload's sidecar says how far it is; at most a few times a second."""
         ...
 
 
@@ -291,6 +365,16 @@ class SeatDoors(Protocol):
 
     def ok(self, uid: PodUid) -> None:
         """Answer to `term`: the agent has done what it had to. Quick."""
+        ...
+
+    def tell(self, uid: PodUid, state: str, sentence: str) -> None:
+        """What the seat is doing: kyb-init answers probes by it, also while the agent is away.
+        Told before the act that it announces. A kyb-init that connects is told by itself. Quick."""
+        ...
+
+    async def cooperate(self, uid: PodUid, phase: CooperationPhase, limit: float) -> str:
+        """Have the workload's sidecar make it do its part; why it didn't, or "" if it did or has
+        none to do. Answers within `limit` (s), and at once where nobody cooperates."""
         ...
 
 

@@ -20,6 +20,7 @@ from kybernate.errors import (
     RefusedError,
     RetryableError,
 )
+from kybernate.ports import CooperationPhase
 from kybernate.types import SeatState
 from nodeagent import metrics
 from nodeagent.steps import Broken, Reverted
@@ -216,20 +217,31 @@ class Lifecycle:
     async def park(self, seat: Seat) -> None:
         """From PARKING: note its processes, then lock, checkpoint, freeze, confirm."""
         began = self._world.now()
+        await self._cooperate(seat, CooperationPhase.PARK)
         try:
             seat.cuda, seat.held = await self._steps.holders(seat)
             await self._node.save(seat, synced=True)
         except (DriverError, DeadlineError, OSError) as error:
+            await self._cooperate(seat, CooperationPhase.WAKE)
             self.park_reverted(seat, str(error))
             return
         try:
             phases = await self._steps.park(seat)
         except Reverted as error:
+            await self._cooperate(seat, CooperationPhase.WAKE)
             self.park_reverted(seat, str(error))
             return
         seat.phases = {**phases, "all": self._world.now() - began}
         metrics.observe("park", seat.phases, sum(seat.held.values()))
         self.parked(seat, "parked in RAM")
+
+    async def _cooperate(self, seat: Seat, phase: CooperationPhase) -> None:
+        """Have the workload do its part, if it has one; without it the driver does all."""
+        limit = self._node.settings.cooperate_limit_s
+        why = await self._world.doors.cooperate(seat.uid, phase, limit)
+        if why:
+            sentence = f"the workload did not do its part of the {phase}: {why}; going on without"
+            self._node.tell(seat, "Warning", "NotCooperating", sentence)
 
     def parked(self, seat: Seat, why: str) -> None:
         """Its park is done: from now on it may be called for again."""
@@ -256,6 +268,7 @@ class Lifecycle:
             self._put_off(seat, SeatEvent.WAKE_REVERTED, lack)
             return
         phases = await self._steps.wake(seat)
+        await self._cooperate(seat, CooperationPhase.WAKE)
         took = self._world.now() - began
         seat.wakes, seat.last_wake_ms = seat.wakes + 1, took * 1000
         seat.phases, moved = {**phases, "all": took}, sum(seat.held.values())

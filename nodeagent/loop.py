@@ -375,6 +375,13 @@ class Loop:
         asks = (SeatState.STARTING, SeatState.ACTIVE, SeatState.DRAINING)
         return "run" if seat.state in asks else "alive"
 
+    def on_progress(self, uid: PodUid, sentence: str) -> None:
+        """The workload's sidecar says how far it is: worth a look while it isn't serving yet."""
+        seat = self.node.seats.get(uid)
+        if seat is not None and seat.state is SeatState.STARTING and seat.reason != sentence:
+            seat.reason = sentence
+            self.node.changed(seat)
+
     # --- proxies ------------------------------------------------------------------------------
 
     def proxy_joined(self, name: str, outbox: Outbox) -> None:

@@ -30,6 +30,7 @@ from nodeagent.prepare import Preparer
 from nodeagent.publish import PodReader, Publisher
 from nodeagent.recover import recover
 from nodeagent.streams import Streams
+from nodeagent.teller import Teller
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -61,6 +62,7 @@ class Agent:
         self.node.park_budget = settings.park_bytes or _host_memory()
         self.loop = Loop(self.node)
         self.streams = Streams(self.loop)
+        self.node.observers.append(Teller(self.world.doors))
         self.changes = Changes()
         self._api: asyncio.Task[Api] | None = None
         self._serving = asyncio.Event()

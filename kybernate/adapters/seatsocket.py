@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kybernate import keys
 from kybernate.errors import ConfigError, NotFoundError, RefusedError
-from kybernate.ports import GateHello, GatePhase
+from kybernate.ports import CooperationPhase, GateHello, GatePhase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,6 +39,9 @@ _CALLER_LIMIT = 256
 """Bytes of payload in a frame of kyb-init's: none of its verbs needs more."""
 _HELLO_LIMIT = 5.0
 """Seconds within which a new connection must have said who it is."""
+_PROGRESS_EVERY = 0.2
+"""Seconds; what a workload reports more often than this is not passed on."""
+_NO_COOPERATION = "none"
 _MAX_CALLERS = 64
 _MAX_BACKLOG = 2 << 20
 _MAX_PATH = 107
@@ -148,6 +151,19 @@ class SeatSockets:
         """Answer to `term`: kyb-init may pass the signal on."""
         self._send(uid, "ok")
 
+    def tell(self, uid: PodUid, state: str, sentence: str) -> None:
+        """What the seat is doing, for those who probe it."""
+        door = self._doors.get(uid)
+        if door is not None and door.gate is not None:
+            door.gate.tell(state, sentence)
+
+    async def cooperate(self, uid: PodUid, phase: CooperationPhase, limit: float) -> str:
+        """Have the workload get ready for a park, or go on after a wake; why it didn't, or ""."""
+        door = self._doors.get(uid)
+        if door is None or door.gate is None:
+            return ""
+        return await door.gate.cooperate(phase, limit)
+
     def _send(self, uid: PodUid, *fields: str) -> None:
         door = self._doors.get(uid)
         if door is not None and door.gate is not None:
@@ -191,6 +207,7 @@ class _Door:
         if previous is not None:
             previous.hang_up()
         self.listener.on_hello(self.uid, hello)
+        caller.tell(*self.listener.on_status(self.uid))
 
     def leave(self, caller: _Caller) -> None:
         """A connection has ended."""
@@ -209,6 +226,10 @@ class _Caller(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._pid = 0
+        self._features: frozenset[str] = frozenset()
+        self._mode = _NO_COOPERATION
+        self._asked: tuple[CooperationPhase, asyncio.Future[str]] | None = None
+        self._progress_at = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if not isinstance(transport, asyncio.Transport):
@@ -232,6 +253,7 @@ class _Caller(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
+        self._settle("kyb-init hung up")
         self._door.leave(self)
 
     def send(self, *fields: str) -> None:
@@ -242,6 +264,49 @@ class _Caller(asyncio.Protocol):
         transport.write(encode(*fields))
         if transport.get_write_buffer_size() > _MAX_BACKLOG:
             self._drop("it does not read what it is sent")
+
+    def tell(self, state: str, sentence: str) -> None:
+        """Send the seat's state, if this kyb-init knows what to do with it."""
+        if "state" in self._features:
+            self.send("state", state, sentence)
+
+    async def cooperate(self, phase: CooperationPhase, limit: float) -> str:
+        """Ask the workload, if it cooperates at all; why it didn't within `limit` s, or ""."""
+        if self._mode == _NO_COOPERATION:
+            return ""
+        self._settle("asked for something else meanwhile")
+        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._asked = (phase, answer)
+        self.send("cooperate", phase.value, str(int(limit * 1000)))
+        try:
+            return await asyncio.wait_for(answer, limit)
+        except TimeoutError:
+            return f"no answer within {limit:g} s"
+        finally:
+            if self._asked is not None and self._asked[1] is answer:
+                self._asked = None
+
+    def cooperates(self, mode: str) -> None:
+        """A sidecar that can make the workload cooperate has come, or gone (`none`)."""
+        self._mode = mode
+        if mode == _NO_COOPERATION:
+            self._settle("the sidecar has gone")
+
+    def cooperated(self, phase: str, result: str, sentence: str) -> None:
+        """The workload's answer; one to an older question counts for nothing."""
+        if self._asked is not None and self._asked[0] == phase:
+            self._settle("" if result == "done" else sentence or "it failed")
+
+    def progress(self, sentence: str) -> None:
+        """The workload says how far it is."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._progress_at + _PROGRESS_EVERY:
+            self._progress_at = now
+            self._door.listener.on_progress(self._door.uid, sentence)
+
+    def _settle(self, answer: str) -> None:
+        if self._asked is not None and not self._asked[1].done():
+            self._asked[1].set_result(answer)
 
     def hang_up(self) -> None:
         """Close the connection once what was sent is out."""
@@ -256,6 +321,8 @@ class _Caller(asyncio.Protocol):
             self._introduce(verb, arguments)
         elif verb in _FROM_GATE and len(arguments) == 1:
             _FROM_GATE[verb](self._door.listener, self._door.uid, _number(arguments[0]))
+        elif verb in _FROM_POD and len(arguments) == _FROM_POD[verb][0]:
+            _FROM_POD[verb][1](self, *arguments)
         else:
             raise ProtocolError(f"{verb!r} with {len(arguments)} arguments")
 
@@ -268,7 +335,8 @@ class _Caller(asyncio.Protocol):
         elif verb == "hello" and door.peers.pid_in_container(self._pid) != 1:
             self._refuse("Only process 1 of the seat's container may ask for its turn.")
         elif verb == "hello":
-            hello = _hello(self._pid, arguments)
+            hello = _hello(self._pid, arguments[:4])
+            self._features = frozenset(",".join(arguments[4:]).split(","))
             self._disarm()
             door.settle(self, hello)
         elif verb == "status" and not arguments:
@@ -302,6 +370,11 @@ class _Caller(asyncio.Protocol):
 _FROM_GATE: dict[str, Callable[[SeatListener, PodUid, int], None]] = {
     "term": lambda listener, uid, number: listener.on_term(uid, number),
     "exit": lambda listener, uid, number: listener.on_exit(uid, number),
+}
+_FROM_POD: dict[str, tuple[int, Callable[..., None]]] = {
+    "cooperates": (1, _Caller.cooperates),
+    "cooperated": (3, _Caller.cooperated),
+    "progress": (1, _Caller.progress),
 }
 
 

@@ -65,6 +65,9 @@ class AgentSettings(BaseModel):
     lease_break_s: float = Field(
         5.0, ge=0, description="A broken proxy stream ends its leases after this (s)."
     )
+    cooperate_limit_s: PositiveFloat = Field(
+        10.0, description="How long a workload may take for its own part of a park or wake (s)."
+    )
     reserve_bytes: int = Field(
         512 << 20, ge=0, description="Memory of each GPU that is given to no seat (bytes)."
     )

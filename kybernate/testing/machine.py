@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from kybernate.errors import DeadlineError, DriverError, NotFoundError, RetryableError
 from kybernate.ports import (
+    CooperationPhase,
     GateHello,
     GatePhase,
     Holder,
@@ -469,6 +470,15 @@ class FakeDoors:
     def ok(self, uid: PodUid) -> None:
         """Noted."""
         self._machine.log.append(("ok", uid))
+
+    def tell(self, uid: PodUid, state: str, sentence: str) -> None:
+        """Noted, without the sentence."""
+        self._machine.log.append(("tell", uid, state))
+
+    async def cooperate(self, uid: PodUid, phase: CooperationPhase, limit: float) -> str:
+        """Done at once. Fault: not-cooperating."""
+        self._machine.log.append(("cooperate", uid, phase.value))
+        return "HTTP 500" if self._machine.fault("not-cooperating") else ""
 
 
 class FakeSpecs:

@@ -17,6 +17,9 @@
 /* An agent that is being restarted is met soon; one of another protocol is not bothered. */
 enum { RETRY_MS = 100, RETRY_REFUSED_MS = 1000, TERM_LIMIT_MS = 2000, NEVER = -1 };
 
+/* What this build understands beyond the protocol's first words; an agent sends nothing else. */
+#define FEATURES "state,cooperate"
+
 enum phase { WAITING, RUNNING, HELD, PARKED };
 
 static const char *const comm[] = {"kyb-wait", "kyb-run", "kyb-hold", "kyb-parked"};
@@ -39,7 +42,7 @@ static struct {
 
 static struct inbox inbox;
 
-static long long now_ms(void)
+long long now_ms(void)
 {
 	struct timespec now;
 
@@ -63,7 +66,7 @@ static void hang_up(int retry_after)
 	self.retry_at = now_ms() + retry_after;
 }
 
-static void tell(size_t count, const char *const *fields)
+void agent_tell(size_t count, const char *const *fields)
 {
 	if (self.agent >= 0 && !wire_send(self.agent, count, fields))
 		hang_up(RETRY_MS);
@@ -74,7 +77,7 @@ static void tell_number(const char *verb, int number)
 	char text[16];
 
 	snprintf(text, sizeof(text), "%d", number);
-	tell(2, (const char *const[]){verb, text});
+	agent_tell(2, (const char *const[]){verb, text});
 }
 
 static noreturn void leave(int code)
@@ -85,16 +88,17 @@ static noreturn void leave(int code)
 
 static void call_agent(void)
 {
-	self.agent = wire_connect();
+	self.agent = wire_connect(seat_socket_path());
 	if (self.agent < 0) {
 		hang_up(RETRY_MS);
 		return;
 	}
 	memset(&inbox, 0, offsetof(struct inbox, bytes));
-	tell(5, (const char *const[]){"hello", KYB_PROTOCOL, phase_name[self.phase], self.generation,
-				      self.mode});
+	agent_tell(6, (const char *const[]){"hello", KYB_PROTOCOL, phase_name[self.phase],
+					    self.generation, self.mode, FEATURES});
 	if (self.term_signal)
 		tell_number("term", self.term_signal);
+	pod_repeat_mode();
 }
 
 static void forward_term(void)
@@ -119,6 +123,7 @@ static void on_go(const struct frame *whole, const char *generation)
 	close(self.gate);
 	self.gate = -1;
 	enter(RUNNING);
+	pod_started();
 }
 
 /* A grant refused, or an agent of another protocol: the container ends while nothing is lost by it,
@@ -143,6 +148,10 @@ static void on_frame(struct frame frame)
 		forward_term();
 	else if (strcmp(verb, "go") == 0)
 		on_go(&whole, argument);
+	else if (strcmp(verb, "state") == 0)
+		pod_state(argument, frame_field(&frame));
+	else if (strcmp(verb, "cooperate") == 0)
+		pod_ask(argument, frame_field(&frame));
 	else if (strcmp(verb, "refuse") == 0)
 		on_refusal(argument ? argument : "the agent refused this container");
 	else
@@ -279,17 +288,17 @@ static noreturn void loop(int signals)
 	struct signalfd_siginfo info;
 
 	for (;;) {
-		struct pollfd ready[] = {{.fd = signals, .events = POLLIN},
-					 {.fd = self.agent, .events = POLLIN}};
+		struct pollfd ready[2 + POD_FDS] = {{.fd = signals, .events = POLLIN}};
 
 		on_time();
-		ready[1].fd = self.agent;
-		if (poll(ready, 2, until_next()) < 0)
+		ready[1] = (struct pollfd){.fd = self.agent, .events = POLLIN};
+		if (poll(ready, 2 + pod_fds(ready + 2), until_next()) < 0)
 			continue;
 		while (read(signals, &info, sizeof(info)) == (ssize_t)sizeof(info))
 			on_signal(&info);
 		if (ready[1].revents && self.agent == ready[1].fd)
 			on_agent_readable();
+		pod_handle(ready + 2);
 	}
 }
 
@@ -331,5 +340,6 @@ noreturn void init_run(bool image, char **args)
 		complain("cannot read signals: %s", strerror(errno));
 		_exit(EXIT_CANNOT_RUN);
 	}
+	pod_open();
 	loop(signals);
 }

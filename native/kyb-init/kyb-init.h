@@ -2,11 +2,13 @@
 #ifndef KYB_INIT_H
 #define KYB_INIT_H
 
+#include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdnoreturn.h>
 #include <sys/types.h>
+#include <sys/un.h>
 
 #define KYB_PROTOCOL "1"
 #define KYB_FRAME_LIMIT (1u << 20) /* bytes of payload in one frame */
@@ -27,8 +29,11 @@ struct frame {
 	char *end;
 };
 
-/* wire.c: frames on a stream, and the seat's socket. */
-int wire_connect(void);                                 /* a connected non-blocking socket, or -1 */
+/* wire.c: frames on a stream, and the two sockets. */
+const char *seat_socket_path(void);
+const char *pod_socket_path(void);
+bool wire_address(struct sockaddr_un *address, const char *path); /* false: the path is too long */
+int wire_connect(const char *path);                     /* a connected non-blocking socket, or -1 */
 bool wire_send(int fd, size_t count, const char *const *fields); /* false: the stream is unusable */
 bool wire_write(int fd, const struct frame *frame);     /* relays a frame; blocks on a blocking fd */
 ssize_t inbox_fill(struct inbox *inbox, int fd);        /* read(2)'s result */
@@ -39,7 +44,19 @@ char *frame_field(struct frame *frame);                 /* the next field, or NU
 noreturn void init_run(bool image, char **args);
 noreturn void tree_run(int gate, char **args, const sigset_t *mask);
 int ask_status(void);
-int ask_probe(char **command);
+int ask_probe(long long liveness_ms, char **command); /* -1: not the liveness probe */
+long long now_ms(void);                               /* of a clock that never jumps */
+void agent_tell(size_t count, const char *const *fields); /* lost while the agent is away */
+
+/* pod.c: the pod's socket, served by process 1. */
+enum { POD_FDS = 5 };
+void pod_open(void);
+size_t pod_fds(struct pollfd *ready); /* fills POD_FDS of them */
+void pod_handle(const struct pollfd *ready);
+void pod_state(const char *state, const char *sentence); /* the agent's word; either may be NULL */
+void pod_started(void);
+void pod_ask(const char *phase, const char *limit);
+void pod_repeat_mode(void); /* to an agent that is new here */
 
 /* Prints "kyb-init: ..." on standard error. */
 void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));

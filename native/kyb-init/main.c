@@ -4,6 +4,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -17,7 +18,9 @@ static const char usage[] =
 	"usage: kyb-init -- COMMAND [ARG...]          wait for the seat's turn, then run COMMAND\n"
 	"       kyb-init --image -- [ARG...]          the same with the image's own entry point\n"
 	"       kyb-init status                       say what this container's seat is doing\n"
-	"       kyb-init probe -- COMMAND [ARG...]    run COMMAND, or answer for a parked process\n"
+	"       kyb-init probe [--liveness SECONDS] -- COMMAND [ARG...]\n"
+	"                                             run COMMAND, or answer for a parked process; with\n"
+	"                                             --liveness, after so long a start it must succeed\n"
 	"       kyb-init --help | --version\n";
 
 void complain(const char *format, ...)
@@ -47,11 +50,25 @@ static char **after_dashes(int argc, char **argv, int at)
 	return at < argc && strcmp(argv[at], "--") == 0 ? argv + at + 1 : NULL;
 }
 
+/* Milliseconds of "--liveness SECONDS" at argv[2], or -1 if it does not stand there. */
+static long long liveness_of(int argc, char **argv)
+{
+	char *end = NULL;
+	long long seconds;
+
+	if (argc < 4 || strcmp(argv[2], "--liveness") != 0)
+		return -1;
+	seconds = strtoll(argv[3], &end, 10);
+	return *argv[3] && !*end && seconds >= 0 && seconds < 1000000 ? seconds * 1000 : -1;
+}
+
 int main(int argc, char **argv)
 {
 	const char *first = argc > 1 ? argv[1] : "";
-	bool image = strcmp(first, "--image") == 0;
-	char **args = after_dashes(argc, argv, image || strcmp(first, "probe") == 0 ? 2 : 1);
+	bool image = strcmp(first, "--image") == 0, probe = strcmp(first, "probe") == 0;
+	long long liveness = probe ? liveness_of(argc, argv) : -1;
+	int skipped = liveness >= 0 ? 2 : 0;
+	char **args = after_dashes(argc, argv, image || probe ? 2 + skipped : 1);
 
 	/* The agent reads /proc of a process that may run as any user. */
 	prctl(PR_SET_DUMPABLE, 1);
@@ -61,8 +78,8 @@ int main(int argc, char **argv)
 		return printf("kyb-init %s, protocol %s\n", KYB_VERSION, KYB_PROTOCOL) < 0;
 	if (strcmp(first, "status") == 0 && argc == 2)
 		return ask_status();
-	if (args && *args && strcmp(first, "probe") == 0)
-		return ask_probe(args);
+	if (args && *args && probe)
+		return ask_probe(liveness, args);
 	if (args && (*args || image))
 		init_run(image, args);
 	fputs(usage, stderr);

@@ -21,7 +21,7 @@ from kybernate.adapters.seatsocket import (
     encode,
 )
 from kybernate.errors import ConfigError, NotFoundError, RefusedError
-from kybernate.ports import GateHello, GatePhase
+from kybernate.ports import CooperationPhase, GateHello, GatePhase
 
 UID = "0f9c2d1e-8a3b-4c5d-9e6f-0123456789ab"
 LIMIT = 5.0
@@ -69,6 +69,9 @@ class Listener:
 
     def on_probe(self, uid):
         return "alive"
+
+    def on_progress(self, uid, sentence):
+        self.told.put_nowait(("progress", uid, sentence))
 
 
 class Caller:
@@ -299,6 +302,100 @@ def test_a_gate_that_does_not_read_is_dropped(play, caplog):
             world.doors.go(UID, 1, ["x" * (FRAME_LIMIT - 100)])
         assert await world.told() == ("lost", UID)
         assert "does not read" in caplog.text
+
+    play(scene)
+
+
+FULL = ("hello", "1", "running", "3", "plain", "state,cooperate")
+
+
+def test_a_gate_that_can_use_it_is_told_the_state_now_and_later(play):
+    async def scene(world):
+        gate = await world.call(*FULL)
+        assert await gate.receive() == ["state", "parked", "another seat is active"]
+        world.doors.tell(UID, "waking", "a request came")
+        assert await gate.receive() == ["state", "waking", "a request came"]
+
+    play(scene)
+
+
+def test_a_gate_of_an_older_release_is_told_nothing_it_does_not_know(play):
+    async def scene(world):
+        gate = await world.call(*HELLO)
+        await world.told()
+        world.doors.tell(UID, "active", "")
+        assert await world.doors.cooperate(UID, CooperationPhase.PARK, 1) == ""
+        world.doors.ok(UID)
+        assert await gate.receive() == ["ok"]
+
+    play(scene)
+
+
+async def cooperating(world, mode="vllm"):
+    gate = await world.call(*FULL)
+    await gate.receive()
+    gate.send("cooperates", mode)
+    gate.send("progress", "here")
+    while (await world.told())[0] != "progress":
+        continue
+    return gate
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (("cooperated", "park", "done", "it sleeps"), ""),
+        (("cooperated", "park", "failed", "HTTP 500"), "HTTP 500"),
+        (("cooperated", "park", "failed", ""), "it failed"),
+        (("cooperates", "none"), "the sidecar has gone"),
+    ],
+)
+def test_cooperation_is_asked_and_its_answer_waited_for(play, answer, said):
+    async def scene(world):
+        gate = await cooperating(world)
+        asked = asyncio.create_task(world.doors.cooperate(UID, CooperationPhase.PARK, LIMIT))
+        assert await gate.receive() == ["cooperate", "park", "5000"]
+        gate.send("cooperated", "wake", "done", "an answer to nothing")
+        gate.send(*answer)
+        assert await asked == said
+
+    play(scene)
+
+
+def test_no_answer_and_a_gate_that_goes_hold_nobody_up(play):
+    async def scene(world):
+        gate = await cooperating(world)
+        said = await world.doors.cooperate(UID, CooperationPhase.WAKE, 0.05)
+        assert said == "no answer within 0.05 s"
+        asked = asyncio.create_task(world.doors.cooperate(UID, CooperationPhase.WAKE, LIMIT))
+        assert (await gate.receive())[0] == "cooperate"
+        gate.close()
+        assert await asked == "kyb-init hung up"
+
+    play(scene)
+
+
+def test_a_later_question_ends_the_earlier(play):
+    async def scene(world):
+        gate = await cooperating(world)
+        first = asyncio.create_task(world.doors.cooperate(UID, CooperationPhase.PARK, LIMIT))
+        await gate.receive()
+        second = asyncio.create_task(world.doors.cooperate(UID, CooperationPhase.WAKE, LIMIT))
+        await gate.receive()
+        assert await first == "asked for something else meanwhile"
+        gate.send("cooperated", "wake", "done", "")
+        assert await second == ""
+
+    play(scene)
+
+
+def test_progress_is_passed_on_a_few_times_a_second(play):
+    async def scene(world):
+        gate = await cooperating(world)
+        for number in range(100):
+            gate.send("progress", str(number))
+        gate.send("exit", "0")
+        assert await world.told() == ("exit", UID, 0)
 
     play(scene)
 

@@ -45,6 +45,7 @@ class Line:
         return data
 
     def receive(self) -> list[str]:
+        """The next frame; EOFError once the connection is closed."""
         (length,) = struct.unpack(">I", self._exactly(4))
         return self._exactly(length).decode().split("\0")
 
@@ -61,6 +62,7 @@ class Agent:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.pod_path = path.with_name("init.sock")
         self.lines: list[Line] = []
         self.listen()
 
@@ -119,7 +121,8 @@ def binaries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     out = tmp_path_factory.mktemp("kyb-init")
     out.chmod(0o755)
     for target in ("all", "sanitized"):
-        subprocess.run(["make", "-s", "-C", str(SOURCE), f"OUT={out}", target], check=True)
+        make = ["make", "-s", "-C", str(SOURCE), f"OUT={out}", "TEST_PATHS=1", target]
+        subprocess.run(make, check=True)
     # pytest keeps its folders from other users, and some of these containers run as another one.
     for folder in out.parents[:2]:
         folder.chmod(0o755)
@@ -160,6 +163,7 @@ def launch(binary: Path, agent: Agent) -> Iterator[Callable[..., subprocess.Pope
             env={
                 "PATH": "/usr/bin:/bin",
                 "KYB_SEAT_SOCKET": str(agent.path),
+                "KYB_POD_SOCKET": str(agent.pod_path),
                 "ASAN_OPTIONS": "detect_leaks=0",
                 **env,
             },

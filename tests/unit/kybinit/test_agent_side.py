@@ -52,6 +52,9 @@ class Listener:
     def on_probe(self, uid):
         return "run"
 
+    def on_progress(self, uid, sentence):
+        self.told.put_nowait(("progress", sentence))
+
 
 @pytest.fixture
 def pod_cgroup():
@@ -81,7 +84,12 @@ def node(binary, pod_cgroup):
                 str(binary),
                 "--",
                 *command,
-                env={**os.environ, "KYB_SEAT_SOCKET": str(path), "ASAN_OPTIONS": "detect_leaks=0"},
+                env={
+                    **os.environ,
+                    "KYB_SEAT_SOCKET": str(path),
+                    "KYB_POD_SOCKET": str(run_dir / "init.sock"),
+                    "ASAN_OPTIONS": "detect_leaks=0",
+                },
                 stdout=asyncio.subprocess.PIPE,
                 preexec_fn=lambda: (pod_cgroup / "cgroup.procs").write_text("0"),
             )

@@ -16,7 +16,11 @@ def ask(binary, agent):
     def start(*args: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [str(binary), *args],
-            env={**os.environ, "KYB_SEAT_SOCKET": str(agent.path)},
+            env={
+                **os.environ,
+                "KYB_SEAT_SOCKET": str(agent.path),
+                "KYB_POD_SOCKET": str(agent.pod_path),
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

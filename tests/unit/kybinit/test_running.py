@@ -163,7 +163,7 @@ def test_a_restarted_agent_is_told_of_the_pending_sigterm(running, agent):
     send(container.init, signal.SIGTERM)
     agent.listen()
     line = agent.accept()
-    assert line.receive() == ["hello", "1", "running", "7", "plain"]
+    assert line.receive()[:5] == ["hello", "1", "running", "7", "plain"]
     assert line.receive() == ["term", "15"]
     line.send("ok")
     assert container.end()[0] == 143
@@ -173,7 +173,7 @@ def test_a_running_command_outlives_an_agent_that_refuses_it(running, agent):
     container, line = running(FOREVER)
     line.send("refuse", "unknown protocol")
     line = agent.accept()
-    assert line.receive() == ["hello", "1", "running", "7", "plain"]
+    assert line.receive()[:5] == ["hello", "1", "running", "7", "plain"]
     assert container.process.poll() is None
 
 
@@ -205,7 +205,7 @@ def test_a_held_container_outlives_its_tree(running, agent):
     wait_for(lambda: comm(container.init) == "kyb-parked")
     line.close()
     line = agent.accept()
-    assert line.receive() == ["hello", "1", "parked", "7", "plain"]
+    assert line.receive()[:5] == ["hello", "1", "parked", "7", "plain"]
     send(container.init, signal.SIGTERM)
     assert line.receive() == ["exit", "143"]
     assert container.end()[0] == 143

@@ -1,0 +1,241 @@
+/* The pod's socket: what the sidecar and exec probes ask process 1, whose tree may be parked. It
+ * knows the seat's state as the agent told it last, so that nobody has to ask the agent. */
+#define _GNU_SOURCE
+#include "kyb-init.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { CALLERS = POD_FDS - 1, CALLER_FRAME_LIMIT = 256, SENTENCE_LIMIT = 192 };
+
+struct caller {
+	int fd; /* -1: free */
+	bool watches;
+	char mode[16]; /* how it can make the workload cooperate, "none" if it can't */
+	struct inbox inbox;
+};
+
+static struct caller callers[CALLERS];
+static int listener = -1;
+static char state[24] = "waiting";
+static char sentence[SENTENCE_LIMIT];
+static long long started_at = -1; /* when the command was let go; -1 before */
+static bool serves;               /* whether a probe of the command has succeeded since */
+static char told_mode[16] = "none";
+
+void pod_open(void)
+{
+	struct sockaddr_un address;
+
+	for (size_t i = 0; i < CALLERS; i++)
+		callers[i].fd = -1;
+	if (!wire_address(&address, pod_socket_path()))
+		return;
+	listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	unlink(address.sun_path); /* left by the container's last run */
+	if (bind(listener, (struct sockaddr *)&address, sizeof(address)) < 0) {
+		/* Pods of other releases have no such folder: then there is nobody to ask either. */
+		if (errno != ENOENT)
+			complain("probes can't ask: %s: %s", address.sun_path, strerror(errno));
+		close(listener);
+		listener = -1;
+		return;
+	}
+	chmod(address.sun_path, 0666); /* the sidecar runs as another user */
+	listen(listener, CALLERS);
+}
+
+size_t pod_fds(struct pollfd *ready)
+{
+	ready[0] = (struct pollfd){.fd = listener, .events = POLLIN};
+	for (size_t i = 0; i < CALLERS; i++)
+		ready[i + 1] = (struct pollfd){.fd = callers[i].fd, .events = POLLIN};
+	return POD_FDS;
+}
+
+/* --- the mode in which the workload cooperates, as the agent knows it -------------------------- */
+
+static struct caller *cooperating(void)
+{
+	for (size_t i = 0; i < CALLERS; i++)
+		if (callers[i].fd >= 0 && callers[i].watches && strcmp(callers[i].mode, "none") != 0)
+			return &callers[i];
+	return NULL;
+}
+
+void pod_repeat_mode(void)
+{
+	const struct caller *found = cooperating();
+	const char *mode = found ? found->mode : "none";
+
+	strcpy(told_mode, mode);
+	if (found)
+		agent_tell(2, (const char *const[]){"cooperates", mode});
+}
+
+static void mode_may_have_changed(void)
+{
+	const struct caller *found = cooperating();
+	const char *mode = found ? found->mode : "none";
+
+	if (strcmp(mode, told_mode) == 0)
+		return;
+	strcpy(told_mode, mode);
+	agent_tell(2, (const char *const[]){"cooperates", mode});
+}
+
+/* --- callers ---------------------------------------------------------------------------------- */
+
+static void drop(struct caller *caller)
+{
+	close(caller->fd);
+	caller->fd = -1;
+	caller->watches = false;
+	mode_may_have_changed();
+}
+
+static void say(struct caller *caller, size_t count, const char *const *fields)
+{
+	if (!wire_send(caller->fd, count, fields))
+		drop(caller);
+}
+
+static void say_state(struct caller *caller)
+{
+	char age[24] = "-";
+
+	if (started_at >= 0)
+		snprintf(age, sizeof(age), "%lld", now_ms() - started_at);
+	say(caller, 5, (const char *const[]){"state", state, age, serves ? "1" : "0", sentence});
+}
+
+static void tell_watchers(void)
+{
+	for (size_t i = 0; i < CALLERS; i++)
+		if (callers[i].fd >= 0 && callers[i].watches)
+			say_state(&callers[i]);
+}
+
+static void on_watch(struct caller *caller, const char *version, const char *mode)
+{
+	if (!version || strcmp(version, KYB_PROTOCOL) != 0 || !mode ||
+	    strlen(mode) >= sizeof(caller->mode)) {
+		say(caller, 2, (const char *const[]){"refuse", "watch " KYB_PROTOCOL " MODE is expected"});
+		drop(caller);
+		return;
+	}
+	strcpy(caller->mode, mode);
+	caller->watches = true;
+	mode_may_have_changed();
+	say_state(caller);
+}
+
+static void on_caller_frame(struct caller *caller, struct frame frame)
+{
+	const char *verb = frame_field(&frame);
+	const char *first = frame_field(&frame);
+	const char *second = frame_field(&frame);
+	const char *third = frame_field(&frame);
+
+	if (strcmp(verb, "look") == 0) {
+		say_state(caller);
+	} else if (strcmp(verb, "watch") == 0) {
+		on_watch(caller, first, second);
+	} else if (strcmp(verb, "serves") == 0) {
+		if (!serves) {
+			serves = true;
+			tell_watchers();
+		}
+	} else if (strcmp(verb, "progress") == 0 && first) {
+		agent_tell(2, (const char *const[]){"progress", first});
+	} else if (strcmp(verb, "cooperated") == 0 && first && second && third) {
+		agent_tell(4, (const char *const[]){"cooperated", first, second, third});
+	} else {
+		drop(caller);
+	}
+}
+
+static void on_caller_readable(struct caller *caller)
+{
+	struct frame frame;
+	ssize_t got = inbox_fill(&caller->inbox, caller->fd);
+	int known = 0;
+
+	if (got < 0 && (errno == EAGAIN || errno == EINTR))
+		return;
+	if (got <= 0) {
+		drop(caller);
+		return;
+	}
+	while (caller->fd >= 0 && (known = inbox_next(&caller->inbox, &frame)) == 1) {
+		if (frame.end - frame.start > CALLER_FRAME_LIMIT)
+			drop(caller);
+		else
+			on_caller_frame(caller, frame);
+	}
+	if (caller->fd >= 0 && (known < 0 || caller->inbox.filled > CALLER_FRAME_LIMIT + 4))
+		drop(caller);
+}
+
+static void accept_caller(void)
+{
+	int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+	if (fd < 0)
+		return;
+	for (size_t i = 0; i < CALLERS; i++) {
+		if (callers[i].fd >= 0)
+			continue;
+		callers[i].fd = fd;
+		callers[i].watches = false;
+		memset(&callers[i].inbox, 0, offsetof(struct inbox, bytes));
+		return;
+	}
+	close(fd); /* whoever holds all the places is in this pod, and spoils only its own probes */
+}
+
+void pod_handle(const struct pollfd *ready)
+{
+	/* Callers before the listener: a place given to a new one must not answer for the old. */
+	for (size_t i = 0; i < CALLERS; i++)
+		if (ready[i + 1].revents && callers[i].fd >= 0 && callers[i].fd == ready[i + 1].fd)
+			on_caller_readable(&callers[i]);
+	if (ready[0].revents)
+		accept_caller();
+}
+
+/* --- what process 1 learns -------------------------------------------------------------------- */
+
+void pod_state(const char *new_state, const char *new_sentence)
+{
+	if (!new_state || strlen(new_state) >= sizeof(state))
+		return;
+	strcpy(state, new_state);
+	snprintf(sentence, sizeof(sentence), "%s", new_sentence ? new_sentence : "");
+	tell_watchers();
+}
+
+void pod_started(void)
+{
+	started_at = now_ms();
+	serves = false;
+	if (strcmp(state, "waiting") == 0)
+		pod_state("running", "");
+}
+
+void pod_ask(const char *phase, const char *limit)
+{
+	struct caller *found = cooperating();
+
+	if (!phase || !limit)
+		return;
+	if (found)
+		say(found, 3, (const char *const[]){"cooperate", phase, limit});
+	else
+		agent_tell(4, (const char *const[]){"cooperated", phase, "failed",
+						    "the sidecar is not connected"});
+}
