@@ -77,6 +77,7 @@ AGENT_SOCKET = "/run/kyb/agent.sock"
 CN_PROXY = "kyb-proxy"
 CN_SCHEDULER = "kyb-scheduler"
 CN_EXTENDER = "kyb-extender"
+CN_CONTROLLER = "kyb-controller"
 
 
 def agent_server_name(node: str) -> str:

@@ -1,46 +1,45 @@
-"""The agent's gRPC servers: a Unix socket for the plugin, mutual TLS for proxies."""
+"""What the agent answers to each call of its API; who may call is `doorkeeper`'s."""
 
 from __future__ import annotations
 
 import asyncio
-import os
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from kybernate import keys
+from kybernate.core.operations import Kind
 from kybernate.errors import ConfigError, KybernateError, RefusedError
 from kybernate.gen import agent_pb2 as pb
 from kybernate.gen import agent_pb2_grpc
-from nodeagent.streams import require_client
-from nodeagent.wire import holdings_message, inventory_answer, inventory_from, status_message
+from kybernate.types import PodUid
+from nodeagent.doorkeeper import NODE, check_name, client_name
+from nodeagent.operation import Ask
+from nodeagent.wire import (
+    holdings_message,
+    inventory_answer,
+    inventory_from,
+    operation_message,
+    status_message,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
 
     from kybernate.types import GpuUuid
     from nodeagent.attendance import Attendance
     from nodeagent.changes import Changes
     from nodeagent.loop import Loop
     from nodeagent.node import Node
+    from nodeagent.operations import Operations
     from nodeagent.prepare import Preparer
     from nodeagent.streams import Streams
 
 _NVML_DEADLINE = 5.0
 _WATCH_INTERVAL = 0.25
+_OPERATION_INTERVAL = 5.0
 _HOLDINGS_INTERVAL = 1.0
 """Seconds. The budget changes without a word to the observers of seats."""
-# A proxy that vanished without a word is noticed within twice this.
-_KEEPALIVE_MS = 2000
-_OPTIONS = [
-    ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
-    ("grpc.keepalive_timeout_ms", _KEEPALIVE_MS),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.min_ping_interval_without_data_ms", 1000),
-    ("grpc.http2.max_ping_strikes", 0),
-    ("grpc.so_reuseport", 0),
-]
 
 
 class StatusApi:
@@ -64,23 +63,31 @@ class StatusApi:
             await asyncio.sleep(_WATCH_INTERVAL)
 
 
-class PluginApi(agent_pb2_grpc.NodeAgentServicer):
-    """What the device plugin and people on the node may call."""
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What calls are answered from. `reported` hears of each report of the plugin's."""
 
-    def __init__(
-        self,
-        loop: Loop,
-        preparer: Preparer,
-        attendance: Attendance,
-        reported: Callable[[], None],
-        changes: Changes,
-    ) -> None:
-        self._loop = loop
-        self._changes = changes
-        self._attendance = attendance
-        self._preparer = preparer
-        self._reported = reported
-        self._status = StatusApi(loop.node)
+    loop: Loop
+    preparer: Preparer
+    attendance: Attendance
+    changes: Changes
+    streams: Streams
+    operations: Operations
+    reported: Callable[[], None]
+
+
+class NodeApi(agent_pb2_grpc.NodeAgentServicer):
+    """Every call of the API, for both doors."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._loop = parts.loop
+        self._streams = parts.streams
+        self._operations = parts.operations
+        self._changes = parts.changes
+        self._attendance = parts.attendance
+        self._preparer = parts.preparer
+        self._reported = parts.reported
+        self._status = StatusApi(parts.loop.node)
 
     async def ReportInventory(  # noqa: N802 - gRPC's name
         self, request: pb.ReportInventoryRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -151,14 +158,6 @@ class PluginApi(agent_pb2_grpc.NodeAgentServicer):
         async for status in self._status.watch():
             yield status
 
-
-class ProxyApi(agent_pb2_grpc.NodeAgentServicer):
-    """What proxies may call, by their certificate."""
-
-    def __init__(self, loop: Loop, streams: Streams) -> None:
-        self._streams = streams
-        self._status = StatusApi(loop.node)
-
     async def Serve(  # noqa: N802 - gRPC's name
         self,
         request_iterator: AsyncIterator[pb.ProxyReport],
@@ -167,64 +166,104 @@ class ProxyApi(agent_pb2_grpc.NodeAgentServicer):
         """A proxy's stream."""
         await self._streams.serve(request_iterator, context)
 
-    async def GetStatus(  # noqa: N802 - gRPC's name
-        self, request: pb.GetStatusRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.NodeStatus:
-        """The node as it is."""
-        await require_client(context, keys.CN_PROXY)
-        return await self._status.now()
+    # --- operations ---------------------------------------------------------------------------
 
-    async def WatchStatus(  # noqa: N802 - gRPC's name
-        self, request: pb.GetStatusRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> AsyncIterator[pb.NodeStatus]:
-        """The node whenever it changes."""
-        await require_client(context, keys.CN_PROXY)
-        async for status in self._status.watch():
-            yield status
+    async def Park(  # noqa: N802 - gRPC's name
+        self, request: pb.ParkRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Operation:
+        """Take a seat out of GPU memory."""
+        return await self._operate(_of_seat(Kind.PARK, request, context), dry_run=request.dry_run)
+
+    async def Wake(  # noqa: N802 - gRPC's name
+        self, request: pb.WakeRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Operation:
+        """Bring a seat into GPU memory."""
+        return await self._operate(_of_seat(Kind.WAKE, request, context), dry_run=request.dry_run)
+
+    async def Evict(  # noqa: N802 - gRPC's name
+        self, request: pb.EvictRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Operation:
+        """Save what a seat holds before its pod is deleted."""
+        ask = _of_seat(Kind.EVICT, request, context)
+        return await self._operate(
+            replace(ask, limit=request.deadline_seconds), dry_run=request.dry_run
+        )
+
+    async def DrainNode(  # noqa: N802 - gRPC's name
+        self, request: pb.DrainNodeRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Operation:
+        """Park all, and let nothing start or wake."""
+        ask = Ask(Kind.DRAIN, request.name, why=request.why, by=_caller(context))
+        return await self._operate(ask, dry_run=request.dry_run)
+
+    async def UndrainNode(  # noqa: N802 - gRPC's name
+        self, request: pb.UndrainNodeRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Operation:
+        """Let seats start and wake again."""
+        ask = Ask(Kind.UNDRAIN, request.name, why=request.why, by=_caller(context))
+        return await self._operate(ask, dry_run=False)
+
+    async def CancelOperation(  # noqa: N802 - gRPC's name
+        self, request: pb.CancelOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Operation:
+        """Take an operation back."""
+        return operation_message(self._operations.cancel(request.name))
+
+    async def GetOperation(  # noqa: N802 - gRPC's name
+        self, request: pb.GetOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Operation:
+        """An operation as it is."""
+        return operation_message(self._operations.get(request.name))
+
+    async def ListOperations(  # noqa: N802 - gRPC's name
+        self, request: pb.ListOperationsRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.ListOperationsResponse:
+        """All operations that the agent knows."""
+        known = self._operations.known(ended_too=request.ended_too)
+        return pb.ListOperationsResponse(operations=[operation_message(one) for one in known])
+
+    async def WatchOperation(  # noqa: N802 - gRPC's name
+        self, request: pb.GetOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[pb.Operation]:
+        """An operation at each change, until it has ended."""
+        operation = self._operations.get(request.name)
+        last = None
+        while True:
+            message = operation_message(operation)
+            if message != last:
+                last = message
+                yield message
+            if operation.ended:
+                return
+            await self._operations.changes.wait(_OPERATION_INTERVAL)
+
+    async def _operate(self, ask: Ask, *, dry_run: bool) -> pb.Operation:
+        check_name(ask.name)
+        if not dry_run:
+            return operation_message(await self._operations.ask(ask))
+        return pb.Operation(
+            name=ask.name,
+            kind=ask.kind.value,
+            uid=ask.uid,
+            by=ask.by,
+            why=ask.why,
+            plan=self._operations.plan(ask),
+            dry_run=True,
+        )
 
 
-async def serve_plugin(api: PluginApi, socket: Path) -> grpc.aio.Server:
-    """Serve on a Unix socket that only root may open."""
-    socket.parent.mkdir(parents=True, exist_ok=True)
-    server = grpc.aio.server(options=_OPTIONS)
-    agent_pb2_grpc.add_NodeAgentServicer_to_server(api, server)  # type: ignore[no-untyped-call]
-    before = os.umask(0o177)
-    try:
-        server.add_insecure_port(f"unix:{socket}")
-    finally:
-        os.umask(before)
-    await server.start()
-    return server
+def _caller(context: grpc.aio.ServicerContext[Any, Any]) -> str:
+    return client_name(context) or NODE
 
 
-async def serve_proxies(
-    api: ProxyApi, listen: str, tls_dir: Path, node: str
-) -> tuple[grpc.aio.Server, int]:
-    """Serve with mutual TLS; returns the server and its port. Raises ConfigError."""
-    server = grpc.aio.server(options=_OPTIONS)
-    agent_pb2_grpc.add_NodeAgentServicer_to_server(api, server)  # type: ignore[no-untyped-call]
-    try:
-        port = server.add_secure_port(listen, _credentials(tls_dir, node))
-    except RuntimeError as error:
-        raise ConfigError("listen", f"can't listen on {listen}: {error}") from error
-    await server.start()
-    return server, port
-
-
-def _credentials(tls_dir: Path, node: str) -> grpc.ServerCredentials:
-    try:
-        key = (tls_dir / f"agent-{node}.key").read_bytes()
-        certificate = (tls_dir / f"agent-{node}.crt").read_bytes()
-        authority = (tls_dir / "ca.crt").read_bytes()
-    except OSError as error:
-        raise ConfigError(
-            "tls_dir",
-            f"can't read {error.filename}: {error.strerror}; "
-            f"make it with: kybernate pki init --dir {tls_dir} --node {node}",
-        ) from error
-    return grpc.ssl_server_credentials(
-        [(key, certificate)], root_certificates=authority, require_client_auth=True
-    )
+def _of_seat(
+    kind: Kind,
+    request: pb.ParkRequest | pb.WakeRequest | pb.EvictRequest,
+    context: grpc.aio.ServicerContext[Any, Any],
+) -> Ask:
+    if not request.uid:
+        raise ConfigError("uid", "must be the UID of a pod that holds a seat; GetStatus lists them")
+    return Ask(kind, request.name, PodUid(request.uid), request.why, _caller(context))
 
 
 async def read_used(node: Node) -> dict[GpuUuid, int]:

@@ -30,6 +30,11 @@ LOOP_SECONDS = Histogram(
 )
 
 
+REFUSED_CALLS = Counter(
+    "kyb_agent_refused_calls_total",
+    "Calls of the API that were answered with an error.",
+    ["method", "cause"],
+)
 OPERATIONS = Counter(
     "kyb_agent_operations_total",
     "Operations asked for by people and controllers that ended.",
@@ -37,6 +42,29 @@ OPERATIONS = Counter(
 )
 MOVED_BYTES = Counter(
     "kyb_agent_moved_bytes_total", "Bytes of device memory moved by parks and wakes.", ["operation"]
+)
+
+
+INTRUDERS = Counter(
+    "kyb_agent_intruders_total",
+    "Processes found on a GPU without their turn, by what was wrong and what was done.",
+    ["cause", "remedy"],
+)
+FOREIGN_BYTES = Gauge(
+    "kyb_agent_foreign_bytes", "GPU memory of processes that belong to no seat.", ["gpu"]
+)
+HOST_AVAILABLE = Gauge(
+    "kyb_agent_host_available_bytes", "Host memory that is available, as the kernel says."
+)
+HOST_STALLED = Gauge(
+    "kyb_agent_host_stalled_percent",
+    "Share of the last 10 s in which all tasks stood still for want of memory.",
+)
+PARKS_REFUSED = Counter(
+    "kyb_agent_parks_refused_total", "Parks that host memory did not allow.", ["lack"]
+)
+KILLED_WHILE_PARKED = Counter(
+    "kyb_agent_killed_while_parked_total", "Parked seats that lost a process.", ["cause"]
 )
 
 

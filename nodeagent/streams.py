@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from kybernate import keys
 from kybernate.gen import agent_pb2 as pb
 from kybernate.types import PodUid
 from nodeagent.leases import Demand
@@ -121,7 +120,6 @@ class Streams:
         context: grpc.aio.ServicerContext[pb.ProxyReport, pb.AgentOrder],
     ) -> None:
         """One proxy's stream, until either side ends it."""
-        await require_client(context, keys.CN_PROXY)
         first = await anext(aiter(reports), None)
         if first is None or first.WhichOneof("kind") != "hello" or not first.hello.proxy:
             await context.abort(
@@ -178,12 +176,3 @@ async def _write(
 ) -> None:
     while True:
         await context.write(await session.next())
-
-
-async def require_client(context: grpc.aio.ServicerContext[object, object], name: str) -> None:
-    """Abort unless the caller's certificate carries this common name."""
-    names = context.auth_context().get("x509_common_name") or ()
-    if name.encode() not in names:
-        await context.abort(
-            grpc.StatusCode.PERMISSION_DENIED, f"only a client named {name} may call this"
-        )

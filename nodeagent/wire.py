@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kybernate.gen import agent_pb2 as pb
-from kybernate.types import Gpu, GpuUuid, Group, GroupName, SeatState
+from kybernate.types import Gpu, GpuUuid, Group, GroupName, SeatState, Tier
 from nodeagent.node import Inventory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nodeagent.node import Node
+    from nodeagent.operation import Operation
     from nodeagent.seat import Seat
 
 
@@ -101,6 +102,32 @@ def seat_message(seat: Seat, stranded: str = "") -> pb.Seat:
         held_bytes=sum(seat.held.values()),
         unparkable=seat.unparkable,
         leave=seat.leave,
+    )
+
+
+def operation_message(operation: Operation) -> pb.Operation:
+    """An operation as its watchers see it."""
+    saved = None
+    if operation.saved is not None:
+        saved = pb.Saved(tier=Tier.RAM.value, bytes=operation.saved, outlives_pod=False)
+    return pb.Operation(
+        name=operation.name,
+        kind=operation.kind.value,
+        uid=operation.uid,
+        namespace=operation.namespace,
+        pod=operation.pod,
+        state=operation.state.value,
+        sentence=operation.sentence,
+        why=operation.why,
+        by=operation.by,
+        created_at=operation.created_at,
+        started_at=operation.started_at,
+        ended_at=operation.ended_at,
+        due_at=operation.due_at,
+        phases=[pb.Phase(name=name, seconds=took) for name, took in operation.phases.items()],
+        done=operation.done,
+        total=operation.total,
+        saved=saved,
     )
 
 

@@ -18,17 +18,20 @@ from kybernate.adapters.nvml import Nvml
 from kybernate.adapters.procfs import Procfs
 from kybernate.adapters.seatsocket import SeatSockets
 from kybernate.errors import ConfigError, DeadlineError, KybernateError
-from nodeagent.api import PluginApi, ProxyApi, serve_plugin, serve_proxies
+from nodeagent.api import NodeApi, Parts
 from nodeagent.attendance import Attendance
 from nodeagent.changes import Changes
+from nodeagent.doorkeeper import Doorkeeper, Rates
 from nodeagent.install import install_kyb_init
 from nodeagent.leases import Leases
 from nodeagent.loop import Loop
 from nodeagent.node import Node, World
+from nodeagent.operations import Operations
 from nodeagent.pods import PodCache, read_pod
 from nodeagent.prepare import Preparer
 from nodeagent.publish import PodReader, Publisher
 from nodeagent.recover import recover
+from nodeagent.servers import serve_network, serve_node
 from nodeagent.streams import Streams
 from nodeagent.teller import Teller
 
@@ -63,6 +66,7 @@ class Agent:
         self.loop = Loop(self.node)
         self.streams = Streams(self.loop)
         self.node.observers.append(Teller(self.world.doors))
+        self.operations = Operations(self.loop)
         self.changes = Changes()
         self._api: asyncio.Task[Api] | None = None
         self._serving = asyncio.Event()
@@ -87,8 +91,8 @@ class Agent:
         publisher = Publisher(self.node, self._get_api, self._address(), attendance)
         cache = PodCache(self.loop.pod_changed, self.loop.pod_gone)
         preparer = self._preparer(cache, publisher)
-        self.node.observers += [self.streams, publisher, self.changes]
-        await recover(self.loop)
+        self.node.observers += [self.streams, publisher, self.changes, self.operations]
+        self.operations.resume(await recover(self.loop))
         self._recovered = True
         await self._serve(preparer, publisher, attendance)
         self._begin(publisher.run(), self._watch(cache, preparer), self._collect(preparer))
@@ -110,17 +114,30 @@ class Agent:
     async def _serve(
         self, preparer: Preparer, publisher: Publisher, attendance: Attendance
     ) -> None:
-        settings = self._settings
-        proxy_server, _ = await serve_proxies(
-            ProxyApi(self.loop, self.streams), settings.listen, settings.tls_dir, settings.node
+        settings, loop = self._settings, self.loop
+        parts = Parts(
+            loop,
+            preparer,
+            attendance,
+            self.changes,
+            self.streams,
+            self.operations,
+            publisher.touch,
         )
-        plugin_server = await serve_plugin(
-            PluginApi(self.loop, preparer, attendance, publisher.touch, self.changes),
-            settings.run_dir / Path(keys.AGENT_SOCKET).name,
+        api = NodeApi(parts)
+        network, _ = await serve_network(
+            api, self._keeper(unix=False), settings.listen, settings.tls_dir, settings.node
         )
-        self._servers += [proxy_server, plugin_server]
+        here = settings.run_dir / Path(keys.AGENT_SOCKET).name
+        node = await serve_node(api, self._keeper(unix=True), here)
+        self._servers += [network, node]
         self._serving.set()
         log.info("serving %d seats of %s", len(self.node.seats), settings.node)
+
+    def _keeper(self, *, unix: bool) -> Doorkeeper:
+        settings = self._settings
+        rates = Rates(settings.api_calls_per_s, settings.api_burst, settings.api_streams)
+        return Doorkeeper(rates, self.world.now, unix=unix)
 
     def _address(self) -> str:
         return self._settings.advertise or self._settings.listen

@@ -175,7 +175,7 @@ def why_renew(
 
 
 def cluster_leaves(nodes: Iterable[str]) -> dict[str, Leaf]:
-    """The certificates between our services, by file name: three fixed ones and one per agent.
+    """The certificates between our services, by file name: four fixed ones and one per agent.
 
     Raises ConfigError for a name that no node can have.
     """
@@ -188,6 +188,7 @@ def cluster_leaves(nodes: Iterable[str]) -> dict[str, Leaf]:
             addresses=("127.0.0.1",),
             server=True,
         ),
+        "controller": Leaf(keys.CN_CONTROLLER, client=True),
     }
     for node in nodes:
         leaves[_AGENT_PREFIX + node] = _agent_leaf(node)

@@ -33,8 +33,9 @@ _renew_days = click.option(
 def command() -> None:
     """Make and show the certificates between our services.
 
-    One authority signs them all. The agent of node N is known as N.agent.kyb.ai; it accepts calls
-    from kyb-proxy alone, and the extender from kyb-scheduler alone.
+    One authority signs them all. The agent of node N is known as N.agent.kyb.ai; kyb-proxy may
+    serve requests through it and kyb-controller may park, wake, evict and drain (docs/api.md). The
+    extender accepts calls from kyb-scheduler alone.
     """
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat
 
@@ -56,6 +57,11 @@ class AgentSettings(BaseModel):
     confirm_deadline_s: PositiveFloat = Field(
         10.0, description="How long device memory may take to show as free after a park (s)."
     )
+    api_calls_per_s: PositiveFloat = Field(
+        50.0, description="Calls that one peer of the API may make, for long (per second)."
+    )
+    api_burst: int = Field(200, ge=1, description="Calls that one peer may make at once.")
+    api_streams: int = Field(32, ge=1, description="Streams that one peer may have open.")
     operation_limit_s: PositiveFloat = Field(
         600.0, description="An operation without a deadline of its own has failed after this (s)."
     )
@@ -73,6 +79,27 @@ class AgentSettings(BaseModel):
     )
     park_bytes: int = Field(
         0, ge=0, description="Host memory for parked seats (bytes); 0: 90 % of the host's memory."
+    )
+    host_reserve_bytes: int = Field(
+        1 << 30, ge=0, description="Host memory that parks leave available (bytes)."
+    )
+    stalled_percent: float = Field(
+        10.0,
+        gt=0,
+        le=100,
+        description="Nothing is parked while all tasks stall this long for want of memory (%).",
+    )
+    memory_short: Literal["wait", "restart"] = Field(
+        "wait",
+        description="A seat whose state the host can't keep: the others wait, or it starts anew.",
+    )
+    intruder: Literal["park", "kill", "report"] = Field(
+        "park",
+        description="What is done with a process that uses a GPU without its turn: park, kill or "
+        "report. Processes that no park can reach are reported unless this says kill.",
+    )
+    guard_interval_s: PositiveFloat = Field(
+        1.0, description="How often GPU processes and host memory are looked at (s)."
     )
     status_interval_s: PositiveFloat = Field(
         0.5, description="Shortest time between two writes of the GPUNode status (s)."

@@ -12,13 +12,16 @@ import pytest
 
 from kybernate import keys
 from kybernate.adapters.pki import Folder, Validity
+from kybernate.gen import agent_pb2, agent_pb2_grpc
 from kybernate.gen import agent_pb2 as pb
-from kybernate.gen import agent_pb2_grpc
 from kybernate.testing.clock import run_virtual
 from kybernate.types import SeatState
-from nodeagent.api import PluginApi, ProxyApi, serve_plugin, serve_proxies
+from nodeagent.api import NodeApi, Parts
 from nodeagent.attendance import Attendance
 from nodeagent.changes import Changes
+from nodeagent.doorkeeper import CALLERS, Doorkeeper, Rates
+from nodeagent.operations import Operations
+from nodeagent.servers import serve_network, serve_node
 from nodeagent.streams import Streams
 from nodeagent.wire import status_message
 
@@ -44,15 +47,42 @@ async def orders(stream, count):
     return [await asyncio.wait_for(stream.read(), 5.0) for _ in range(count)]
 
 
+def node_api(r, preparer=None, touched=None):
+    """All that answers calls, on this made-up machine."""
+    changes, streams, operations = Changes(), Streams(r.loop), Operations(r.loop)
+    r.node.observers += [changes, streams, operations]
+    return NodeApi(
+        Parts(
+            loop=r.loop,
+            preparer=preparer,
+            attendance=Attendance(),
+            changes=changes,
+            streams=streams,
+            operations=operations,
+            reported=lambda: touched.append(1) if touched is not None else None,
+        )
+    )
+
+
 @contextlib.asynccontextmanager
-async def serving(rig, tls):
+async def serving(rig, tls, rates=None):
     r = rig(min_residency_s=0.0, idle_after_s=0.0)
     r.begin()
-    streams = Streams(r.loop)
-    r.node.observers.append(streams)
-    server, port = await serve_proxies(ProxyApi(r.loop, streams), "127.0.0.1:0", tls, "n1")
+    keeper = Doorkeeper(rates or Rates(), r.clock.time, unix=False)
+    server, port = await serve_network(node_api(r), keeper, "127.0.0.1:0", tls, "n1")
     try:
         yield r, port
+    finally:
+        await server.stop(0)
+
+
+@contextlib.asynccontextmanager
+async def on_the_node(r, tmp_path, rates=None, **more):
+    keeper = Doorkeeper(rates or Rates(), r.clock.time, unix=True)
+    server = await serve_node(node_api(r, **more), keeper, tmp_path / "agent.sock")
+    try:
+        async with grpc.aio.insecure_channel(f"unix:{tmp_path}/agent.sock") as ch:
+            yield agent_pb2_grpc.NodeAgentStub(ch)
     finally:
         await server.stop(0)
 
@@ -145,17 +175,11 @@ def test_a_stream_begins_with_a_hello_of_our_version(rig, tls, first, code):
 def test_the_plugin_reports_and_asks_on_a_private_socket(rig, prepared, tmp_path):
     async def main():
         r, preparer, _ = prepared(rig)
-        socket = tmp_path / "agent.sock"
         touched = []
-        api = PluginApi(r.loop, preparer, Attendance(), lambda: touched.append(1), Changes())
-        server = await serve_plugin(api, socket)
-        try:
-            assert socket.stat().st_mode & 0o777 == 0o600
-            async with grpc.aio.insecure_channel(f"unix:{socket}") as ch:
-                await report_and_prepare(agent_pb2_grpc.NodeAgentStub(ch))
-            assert touched
-        finally:
-            await server.stop(0)
+        async with on_the_node(r, tmp_path, preparer=preparer, touched=touched) as stub:
+            assert (tmp_path / "agent.sock").stat().st_mode & 0o777 == 0o600
+            await report_and_prepare(stub)
+        assert touched
 
     asyncio.run(main())
 
@@ -163,17 +187,10 @@ def test_the_plugin_reports_and_asks_on_a_private_socket(rig, prepared, tmp_path
 def test_the_plugin_hears_what_is_held_and_what_may_be_parked(rig, prepared, tmp_path):
     async def main():
         r, preparer, pods = prepared(rig)
-        changes = Changes()
-        r.node.observers.append(changes)
         r.begin()
         r.node.park_budget = 100 << 30
-        api = PluginApi(r.loop, preparer, Attendance(), lambda: None, changes)
-        server = await serve_plugin(api, tmp_path / "agent.sock")
-        try:
-            async with grpc.aio.insecure_channel(f"unix:{tmp_path}/agent.sock") as ch:
-                await watch_holdings(agent_pb2_grpc.NodeAgentStub(ch), preparer, pods)
-        finally:
-            await server.stop(0)
+        async with on_the_node(r, tmp_path, preparer=preparer) as stub:
+            await watch_holdings(stub, preparer, pods)
 
     asyncio.run(main())
 
@@ -229,3 +246,147 @@ def test_a_parked_seat_of_a_lost_gpu_is_called_movable(rig, lost):
         assert seat.held_bytes == 40 << 30
 
     run_virtual(main())
+
+
+async def code_of(call):
+    """The status and sentence of a call that fails."""
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await call
+    return refused.value.code(), refused.value.details()
+
+
+def test_every_call_has_its_callers_and_nobody_else_gets_in(rig, tls, tmp_path):
+    async def main():
+        methods = agent_pb2.DESCRIPTOR.services_by_name["NodeAgent"].methods_by_name
+        assert set(CALLERS) == set(methods)
+        roles = {"proxy": "kyb-proxy", "controller": "kyb-controller", "scheduler": "kyb-scheduler"}
+        async with serving(rig, tls) as (_, port):
+            for file, role in roles.items():
+                async with channel(tls, port, file) as ch:
+                    for name in methods:
+                        denied = await ask_nothing(ch, methods[name]) == DENIED
+                        assert denied is (role not in CALLERS[name]), (role, name)
+        async with on_the_node(rig(), tmp_path) as stub:
+            assert await refusal(stub.Serve(), HELLO) is grpc.StatusCode.PERMISSION_DENIED
+
+    asyncio.run(main())
+
+
+DENIED = grpc.StatusCode.PERMISSION_DENIED
+
+
+async def ask_nothing(ch, method):
+    """The status of a call with an empty message, None if it goes on."""
+    path = f"/kybernate.agent.v1.NodeAgent/{method.name}"
+    kind = ("stream_" if method.client_streaming else "unary_") + (
+        "stream" if method.server_streaming else "unary"
+    )
+    open_call = getattr(ch, kind)(path)
+    call = open_call(iter([b""]) if method.client_streaming else b"", timeout=5.0)
+    try:
+        await asyncio.wait_for(call.read() if method.server_streaming else call, 5.0)
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+    code = await call.code() if call.done() else None
+    call.cancel()
+    return code
+
+
+def test_a_controller_parks_watches_and_is_told_what_became_of_it(rig, tls):
+    async def main():
+        async with serving(rig, tls) as (r, port), channel(tls, port, "controller") as ch:
+            stub = agent_pb2_grpc.NodeAgentStub(ch)
+            a = await r.seat("a", delay=0.0)
+            await r.until(a, SeatState.ACTIVE)
+            dry = await stub.Evict(pb.EvictRequest(uid=a, dry_run=True))
+            assert (dry.dry_run, dry.state) == (True, "")
+            assert any("host's RAM" in step for step in dry.plan)
+            begun = await stub.Evict(pb.EvictRequest(name="e1", uid=a, deadline_seconds=20))
+            assert (begun.kind, begun.by, begun.pod) == ("evict", "kyb-controller", "a")
+            assert 19 < begun.due_at - begun.created_at < 21
+            watch = stub.WatchOperation(pb.GetOperationRequest(name="e1"))
+            seen = [one async for one in watch]
+            assert seen[-1].state == "succeeded"
+            assert seen[-1].saved == pb.Saved(tier="ram", bytes=40 << 30, outlives_pod=False)
+            assert await stub.Evict(pb.EvictRequest(name="e1", uid=a)) == seen[-1]
+            listed = await stub.ListOperations(pb.ListOperationsRequest(ended_too=True))
+            assert list(listed.operations) == [seen[-1]]
+            assert not (await stub.ListOperations(pb.ListOperationsRequest())).operations
+            assert await stub.CancelOperation(pb.CancelOperationRequest(name="e1")) == seen[-1]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("method", "request_", "code", "words"),
+    [
+        ("Park", pb.ParkRequest(), "INVALID_ARGUMENT", "uid: must be the UID"),
+        ("Park", pb.ParkRequest(uid="x" * 254), "INVALID_ARGUMENT", "uid: has 254 characters"),
+        ("Park", pb.ParkRequest(uid="a\nb"), "INVALID_ARGUMENT", "uid: has characters that"),
+        ("Park", pb.ParkRequest(uid="a", name="A b"), "INVALID_ARGUMENT", "name: 'A b' must be"),
+        ("Park", pb.ParkRequest(uid="a", why="w" * 1025), "INVALID_ARGUMENT", "why: has 1025"),
+        ("Wake", pb.WakeRequest(uid="nobody"), "NOT_FOUND", "GetStatus lists"),
+        (
+            "Evict",
+            pb.EvictRequest(uid="a", deadline_seconds=float("nan")),
+            "INVALID_ARGUMENT",
+            "deadline_seconds: must be from 0 to 86400",
+        ),
+        (
+            "ReportInventory",
+            pb.ReportInventoryRequest(groups=[pb.Group(name="g" * 300)]),
+            "INVALID_ARGUMENT",
+            "groups[0].name: has 300 characters",
+        ),
+        ("GetOperation", pb.GetOperationRequest(name="o"), "NOT_FOUND", "no operation is named"),
+    ],
+)
+def test_what_is_wrong_with_a_call_is_named(rig, tmp_path, method, request_, code, words):
+    async def main():
+        async with on_the_node(rig(), tmp_path) as stub:
+            status, text = await code_of(getattr(stub, method)(request_))
+            assert (status.name, words in text) == (code, True), text
+
+    asyncio.run(main())
+
+
+def test_a_message_above_the_limit_is_refused_and_the_connection_lives(rig, tmp_path):
+    async def main():
+        async with on_the_node(rig(), tmp_path) as stub:
+            big = pb.ParkRequest(uid="a", why="w" * (1 << 20))
+            assert (await code_of(stub.Park(big)))[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert (await stub.GetStatus(pb.GetStatusRequest())).node == "n1"
+
+    asyncio.run(main())
+
+
+def test_a_peer_that_calls_too_often_is_told_when_to_come_again(rig, tls, tmp_path):
+    async def main():
+        rates = Rates(calls=0.5, burst=2, streams=1)
+        async with on_the_node(rig(), tmp_path, rates) as stub:
+            for _ in range(2):
+                await stub.GetStatus(pb.GetStatusRequest())
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await stub.GetStatus(pb.GetStatusRequest())
+            assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert "retry in " in refused.value.details()
+            again = dict(refused.value.trailing_metadata())["grpc-retry-pushback-ms"]
+            assert 0 < int(again) <= 2000
+
+    asyncio.run(main())
+
+
+def test_a_peer_may_not_have_more_streams_open_than_allowed(rig, tmp_path):
+    async def main():
+        async with on_the_node(rig(), tmp_path, Rates(streams=1)) as stub:
+            one = stub.WatchStatus(pb.GetStatusRequest())
+            await one.read()
+            two = stub.WatchStatus(pb.GetStatusRequest())
+            assert (await code_of(two.read()))[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+            one.cancel()
+            await asyncio.sleep(0.2)
+            three = stub.WatchStatus(pb.GetStatusRequest())
+            assert (await three.read()).node == "n1"
+            three.cancel()
+
+    asyncio.run(main())

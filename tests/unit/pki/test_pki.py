@@ -29,7 +29,7 @@ def made(folder: Path, nodes: list[str], now: datetime = NOW) -> dict[str, str |
 def test_init_makes_all_files_with_private_keys(tmp_path: Path) -> None:
     folder = tmp_path / "pki"
     assert set(made(folder, ["n1"]).values()) == {"missing"}
-    names = {"ca", "proxy", "scheduler", "extender", "agent-n1"}
+    names = {"ca", "proxy", "scheduler", "extender", "controller", "agent-n1"}
     assert {file.name for file in folder.iterdir()} == {
         f"{name}.{kind}" for name in names for kind in ("crt", "key")
     }
@@ -46,6 +46,7 @@ def test_second_init_keeps_files_and_adds_nodes(tmp_path: Path) -> None:
         "proxy": None,
         "scheduler": None,
         "extender": None,
+        "controller": None,
         "agent-n1": None,
         "agent-n2": "missing",
     }
