@@ -64,20 +64,16 @@ def build(names: Sequence[str], progress: Progress, out: Path = OUT) -> list[Bui
     return [_build(RECIPES[name], progress, out) for name in names]
 
 
-def python_layer(progress: Progress) -> oci.Blob:
-    """The lowest layer."""
-    return folder_layer(userland.build(progress))
-
-
-def wheels_layer(name: str, progress: Progress) -> oci.Blob:
-    """A layer of wheels."""
-    return folder_layer(wheels.build(name, progress))
+def python_layers(progress: Progress, *, cxx: bool) -> list[oci.Blob]:
+    """The lowest layers: Python, and with `cxx` what compiled wheels need."""
+    folders = [userland.build(progress), *([userland.build_cxx(progress)] if cxx else [])]
+    return [folder_layer(folder) for folder in folders]
 
 
 def layers(recipe: Recipe, progress: Progress) -> list[oci.Blob]:
     """All layers of an image, the lowest first."""
-    found = [python_layer(progress)]
-    found += [wheels_layer(name, progress) for name in recipe.layers]
+    found = python_layers(progress, cxx=bool(recipe.layers))
+    found += [folder_layer(wheels.build(name, progress)) for name in recipe.layers]
     if recipe.kyb_init:
         found.append(_kyb_init_layer())
     return [*found, _code_layer(recipe, progress)]
@@ -91,8 +87,9 @@ def folder_layer(folder: Path) -> oci.Blob:
             part = target.with_suffix(".part")
             with tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as tar:
                 oci.Layer(tar).tree(folder, bytecode=True)
+            part.with_suffix(".sha256").write_text(oci.blob(part).digest)
             part.replace(target)
-    return oci.blob(target)
+    return oci.Blob(target, target.with_suffix(".sha256").read_text(), target.stat().st_size)
 
 
 def config(recipe: Recipe, progress: Progress) -> oci.ImageConfig:
@@ -119,10 +116,15 @@ def _build(recipe: Recipe, progress: Progress, out: Path) -> Built:
         raise ConfigError("images", f"{recipe.name} has no code: {recipe.code} isn't here")
     found = layers(recipe, progress)
     out.mkdir(parents=True, exist_ok=True)
-    target = out / f"{recipe.name}.oci.tar"
+    target, name = out / f"{recipe.name}.oci.tar", full_name(recipe.name)
+    key = digest_of(_FORMAT, name, repr(config(recipe, progress)), *(one.digest for one in found))
+    made = out / f".{recipe.name}.key"
     with file_lock(out / f".{recipe.name}.lock"):
-        oci.write_archive(target, full_name(recipe.name), found, config(recipe, progress))
-    return Built(full_name(recipe.name), target, tuple(found))
+        if not (target.exists() and made.exists() and made.read_text() == key):
+            made.unlink(missing_ok=True)
+            oci.write_archive(target, name, found, config(recipe, progress))
+            made.write_text(key)
+    return Built(name, target, tuple(found))
 
 
 def _code_layer(recipe: Recipe, progress: Progress) -> oci.Blob:

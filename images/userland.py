@@ -59,7 +59,7 @@ _SHARED_OBJECTS = (
 """By name up to `.so`; the others of these packages serve no program that is here."""
 
 CXX = "libstdc++"
-"""Only compiled wheels need it: it comes with them, so that the smallest image is spared it."""
+"""Only compiled wheels need it: a layer of its own, so that the smallest image is spared it."""
 
 _LEFT_OUT = (
     *("curses", "dbm", "distutils", "ensurepip", "idlelib", "lib2to3", "pydoc_data", "sqlite3"),
@@ -100,10 +100,19 @@ def versions(progress: Progress) -> dict[str, str]:
     return {name: manifest[name]["version"] for name in sorted(manifest)}
 
 
-def cxx(progress: Progress) -> list[Path]:
-    """The C++ library and its links."""
-    folder = debs.unpack(PACKAGES, progress).folder / LIBRARIES
-    return sorted(folder.glob(f"{CXX}.so*"))
+def build_cxx(progress: Progress) -> Path:
+    """The folder of the C++ library's layer."""
+    unpacked = debs.unpack(PACKAGES, progress)
+    target = cache_root() / "images" / f"cxx-{digest_of(_FORMAT, unpacked.digest)}"
+    with file_lock(target.with_suffix(".lock")):
+        if not target.exists():
+            part = target.with_suffix(".part")
+            shutil.rmtree(part, ignore_errors=True)
+            (part / LIBRARIES).mkdir(parents=True)
+            for path in sorted((unpacked.folder / LIBRARIES).glob(f"{CXX}.so*")):
+                shutil.copy2(path, part / LIBRARIES / path.name, follow_symlinks=False)
+            part.rename(target)
+    return target
 
 
 def compile_modules(userland: Path, folder: Path, *, keep_source: bool, place: str = "") -> None:

@@ -34,7 +34,7 @@ _ASYNC_CLIENT = frozenset({"aiohttp", "aiohttp-retry"})
 PIP_LIMIT = 600.0
 """Seconds that fetching one layer's wheels may take."""
 
-_FORMAT = "1"
+_FORMAT = "2"
 _GLIBC = range(36, 16, -1)
 """Minor versions of glibc 2 whose wheels run on Debian 12."""
 
@@ -118,8 +118,6 @@ def build(layer: str, progress: Progress) -> Path:
             shutil.rmtree(part, ignore_errors=True)
             _install(lines, part)
             _prune(part / SITE)
-            if layer == COMMON:
-                _add_cxx(part, progress)
             userland.compile_modules(base, part / SITE, keep_source=False, place=f"/{SITE}")
             part.rename(target)
     return target
@@ -160,13 +158,6 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
-
-
-def _add_cxx(target: Path, progress: Progress) -> None:
-    folder = target / userland.LIBRARIES
-    folder.mkdir(parents=True)
-    for path in userland.cxx(progress):
-        shutil.copy2(path, folder / path.name, follow_symlinks=False)
 
 
 def _name(requirement: str) -> str:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 import subprocess
-import sys
 import tarfile
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from images import debs
+from images import build as ours
+from images import debs, wheels
+from images.build import folder_layer, python_layers
 from images.cache import file_lock
 from images.oci import Blob, ImageConfig, Layer, blob, write_archive
+from images.recipes import RECIPES
 from kybernate.errors import ConfigError, KybernateError
 
 from .layout import REPOSITORY, cache_root
@@ -27,14 +28,8 @@ if TYPE_CHECKING:
 HERE = Path(__file__).resolve().parent
 WORKLOADS = REPOSITORY / "tests" / "workloads"
 BUSYBOX = debs.DebSet("busybox", "bookworm", (("busybox-static", "1:1.35.0-4+deb12u1+b1"),))
-PYTHON = debs.DebSet(
-    "python",
-    "bookworm",
-    (("python3", "3.11.2-1+b1"), ("libstdc++6", "12.2.0-14+deb12u1")),
-    closure=True,
-)
-PIP_LIMIT = 600.0
-"""Seconds that fetching an image's wheels may take."""
+COMPILE_LIMIT = 60.0
+"""Seconds that compiling one small program may take."""
 
 _APPLETS = (
     "ash cat chmod cp cut date dd df du echo env false find grep head hostname httpd id ip kill",
@@ -94,11 +89,9 @@ def busybox(progress: Progress) -> Image:
 
 def toy(progress: Progress) -> Image:
     """The toy model server and the counter, on Debian's Python and pinned wheels."""
-    requirements = WORKLOADS / "requirements.txt"
-    if not requirements.exists():
-        raise ConfigError("images", f"{requirements} is missing, so the toy image can't be built")
     sources = sorted(WORKLOADS.rglob("*.py"))
-    base = _python_layer(requirements, progress)
+    # The agent's image has the same first layers: nodes hold them once.
+    base = [*python_layers(progress, cxx=True), folder_layer(wheels.build("node", progress))]
 
     def fill(layer: Layer) -> None:
         for source in sources:
@@ -110,19 +103,30 @@ def toy(progress: Progress) -> Image:
         command=("-m", "tests.workloads.toy_server"),
         env=(
             "PATH=/usr/local/bin:/usr/bin:/bin",
-            "PYTHONPATH=/app:/usr/local/lib/wheels",
+            "PYTHONPATH=/app",
             "PYTHONUNBUFFERED=1",
             "PYTHONDONTWRITEBYTECODE=1",
         ),
         workdir="/app",
     )
-    return _image("localhost/toy:1", [base, _layer(sources, fill)], config)
+    return _image("localhost/toy:1", [*base, _layer(sources, fill)], config)
+
+
+def of_service(name: str) -> Callable[[Progress], Image]:
+    """The image of one of our services, as `make images` builds it."""
+
+    def make(progress: Progress) -> Image:
+        (built,) = ours.build([name], progress)
+        return Image(built.name, built.archive)
+
+    return make
 
 
 BUILDERS: dict[str, Callable[[Progress], Image]] = {
     "pause": pause,
     "busybox": busybox,
     "toy": toy,
+    **{name: of_service(name) for name in RECIPES},
 }
 
 
@@ -132,41 +136,6 @@ def build(names: Sequence[str], progress: Progress) -> list[Image]:
         if name not in BUILDERS:
             raise ConfigError("images", f"{name} is unknown; there are {', '.join(BUILDERS)}")
     return [BUILDERS[name](progress) for name in names]
-
-
-def _python_layer(requirements: Path, progress: Progress) -> Blob:
-    unpacked = debs.unpack(PYTHON, progress)
-    wheels = _wheels(requirements, progress)
-
-    def fill(layer: Layer) -> None:
-        _skeleton(layer)
-        for link in ("bin", "sbin", "lib", "lib64"):
-            source = unpacked.folder / link
-            if source.is_dir() and not source.is_symlink():
-                layer.tree(source, link)
-        for folder in ("usr/bin", "usr/lib", "usr/lib64", "etc"):
-            if (unpacked.folder / folder).is_dir():
-                layer.tree(unpacked.folder / folder, folder)
-        layer.tree(wheels, "usr/local/lib/wheels")
-
-    return _layer([requirements], fill, unpacked.digest, "python")
-
-
-def _wheels(requirements: Path, progress: Progress) -> Path:
-    """The wheels of a requirements file with hashes, unpacked for Debian's Python 3.11."""
-    target = cache_root() / "wheels" / _digest([requirements])
-    with file_lock(target.with_suffix(".lock")):
-        if not target.exists():
-            progress(f"fetching the wheels of {requirements.relative_to(REPOSITORY)}")
-            part = target.with_suffix(".part")
-            shutil.rmtree(part, ignore_errors=True)
-            options = ["--quiet", "--disable-pip-version-check", "--require-hashes", "--no-deps"]
-            platform = ["--only-binary=:all:", "--python-version", "3.11"]
-            argv = [sys.executable, "-m", "pip", "install", *options, *platform]
-            argv += ["--no-compile", "--target", str(part), "-r", str(requirements)]
-            _run(argv, f"fetching the wheels of {requirements} failed")
-            part.rename(target)
-    return target
 
 
 def _skeleton(layer: Layer) -> None:
@@ -216,7 +185,9 @@ def _replacing(target: Path) -> Iterator[Path]:
 
 def _run(argv: list[str], failure: str) -> None:
     try:
-        run = subprocess.run(argv, capture_output=True, text=True, timeout=PIP_LIMIT, check=False)
+        run = subprocess.run(
+            argv, capture_output=True, text=True, timeout=COMPILE_LIMIT, check=False
+        )
     except FileNotFoundError as error:
         raise KybernateError(f"{failure}: {argv[0]} is missing") from error
     if run.returncode:
