@@ -1,0 +1,199 @@
+"""Watches the host's memory for the seats whose park would fill it.
+
+Implements `node.Refusals`: asked before every decision, it answers from what was read last, and
+reads anew when that is too old. The arithmetic is the core's (`kybernate.core.budget`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kybernate.core.budget import (
+    BudgetLimits,
+    Candidate,
+    HostMemory,
+    Load,
+    ShortRule,
+    pressure,
+    refusals,
+)
+from kybernate.core.swap import wants
+from kybernate.errors import NotFoundError
+from kybernate.types import SeatState
+from nodeagent import metrics
+from nodeagent.node import Notice
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from kybernate.core.budget import MemoryLevel, Refusal
+    from kybernate.ports import Memory
+    from kybernate.types import PodUid
+    from nodeagent.loop import Loop
+    from nodeagent.seat import Seat
+
+log = logging.getLogger(__name__)
+
+_FRESH = 0.25
+CONDITION = "HostMemory"
+_MAY_PARK = (SeatState.STARTING, SeatState.ACTIVE, SeatState.DRAINING)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """`parked`: whose memory it already shows as taken; `levels` by kyb-init, as asked for."""
+
+    at: float
+    host: HostMemory
+    parked: frozenset[PodUid]
+    levels: dict[int, tuple[MemoryLevel, ...]] = field(default_factory=dict)
+
+
+class Pressure:
+    """`held` knows how many bytes of device memory a seat holds, if anybody has looked."""
+
+    def __init__(self, loop: Loop, memory: Memory, held: Callable[[PodUid], int | None]) -> None:
+        self._loop = loop
+        self._node = loop.node
+        self._memory = memory
+        self._held = held
+        self._reading: _Reading | None = None
+        self._refused: Mapping[PodUid, Refusal] = {}
+        self._told: dict[PodUid, str] = {}
+
+    def __call__(self, seats: Iterable[Seat]) -> Mapping[PodUid, str]:
+        """See `node.Refusals`. Under `memory_short: restart` such seats are given up instead."""
+        known = list(seats)
+        candidates = [seat for seat in known if seat.state in _MAY_PARK and not seat.ending]
+        refused = self._judge(known, candidates) if candidates else {}
+        self._refused = refused
+        restarts = ShortRule(self._node.settings.memory_short) is ShortRule.RESTART
+        sentences = {uid: one.sentence for uid, one in refused.items()}
+        for seat in known:
+            seat.forfeit = sentences.get(seat.uid, "") if restarts else ""
+        self._tell(known)
+        return {} if restarts else sentences
+
+    def _judge(self, known: list[Seat], candidates: list[Seat]) -> Mapping[PodUid, Refusal]:
+        host = self._host()
+        if host is None or self._reading is None:
+            return {}
+        kept = [s for s in known if s.state in (SeatState.PARKING, SeatState.PARKED)]
+        load = Load(
+            parked=sum(self._need(seat) for seat in kept),
+            underway=sum(self._need(s) for s in kept if s.uid not in self._reading.parked),
+        )
+        return refusals((self._candidate(seat) for seat in candidates), load, host, self._limits())
+
+    def _limits(self) -> BudgetLimits:
+        settings = self._node.settings
+        return BudgetLimits(
+            self._node.park_budget, settings.host_reserve_bytes, settings.stalled_percent
+        )
+
+    def _candidate(self, seat: Seat) -> Candidate:
+        levels = self._levels(seat.init.pid) if seat.init else ()
+        return Candidate(seat.uid, self._need(seat), levels)
+
+    def _levels(self, pid: int) -> tuple[MemoryLevel, ...]:
+        known = self._reading.levels if self._reading else {}
+        if pid not in known:
+            try:
+                known[pid] = self._memory.levels(pid)
+            except (NotFoundError, OSError):
+                return ()
+        return known[pid]
+
+    def _need(self, seat: Seat) -> int:
+        """Bytes: as seen, as of its last park, as declared, or all that its GPUs have."""
+        if seat.held:
+            return sum(seat.held.values())
+        seen = self._held(seat.uid)
+        if seen is not None:
+            return seen
+        one = seat.identity
+        if one.vram is not None:
+            return one.vram * len(one.gpus)
+        memory = self._node.inventory.memory() if self._node.inventory else {}
+        reserve = self._node.settings.reserve_bytes
+        return sum(max(0, memory.get(gpu, 0) - reserve) for gpu in one.gpus)
+
+    def _host(self) -> HostMemory | None:
+        now = self._node.world.now()
+        if self._reading is None or now >= self._reading.at + _FRESH:
+            try:
+                host = self._memory.host()
+            except OSError as error:
+                log.warning("the host's memory can't be read: %s", error)
+                return None
+            parked = frozenset(
+                uid for uid, s in self._node.seats.items() if s.state is SeatState.PARKED
+            )
+            self._reading = _Reading(now, host, parked)
+        return self._reading.host
+
+    # --- telling ------------------------------------------------------------------------------
+
+    def _tell(self, known: list[Seat]) -> None:
+        """Once for each seat and lack, and only when somebody needs its GPUs."""
+        for seat in known:
+            why = self._refused.get(seat.uid)
+            if why is None or seat.state not in _MAY_PARK:
+                self._told.pop(seat.uid, None)
+            elif self._told.get(seat.uid) != why.lack and self._needed(seat, known):
+                self._told[seat.uid] = why.lack
+                metrics.PARKS_REFUSED.labels(why.lack.value).inc()
+                if not seat.forfeit:
+                    self._node.tell(seat, "Warning", "ParkRefused", why.sentence)
+        self._told = {uid: lack for uid, lack in self._told.items() if uid in self._node.seats}
+
+    def _needed(self, seat: Seat, known: list[Seat]) -> bool:
+        if seat.leave or self._node.draining:
+            return True
+        gpus = frozenset(seat.identity.gpus)
+        return any(
+            gpus & frozenset(other.identity.gpus) and wants(other.view(drained=False))
+            for other in known
+            if other is not seat
+        )
+
+    async def run(self) -> None:
+        """Look regularly: what was refused may go now, and people want to know."""
+        while True:
+            await asyncio.sleep(self._node.settings.guard_interval_s)
+            self.look()
+
+    def look(self) -> None:
+        """Read, publish, and have the loop decide anew if something else may be parked now."""
+        host = self._host()
+        if host is None:
+            return
+        metrics.HOST_AVAILABLE.set(host.available)
+        metrics.HOST_STALLED.set(host.stalled or 0.0)
+        before = dict(self._refused)
+        self._node.judge_parks()
+        if before.keys() != self._refused.keys():
+            self._loop.kick()
+        self._note(host)
+
+    def _note(self, host: HostMemory) -> None:
+        short = pressure(host, self._limits())
+        names = sorted(str(self._node.seats[u]) for u in self._refused if u in self._node.seats)
+        if short is not None:
+            ok, reason, message = (
+                False,
+                "NodeShort",
+                "the node is short of memory: it parks nothing",
+            )
+        elif names:
+            ok, reason = False, "ParksRefused"
+            message = f"host memory does not allow to park {', '.join(names)}"
+        else:
+            ok, reason, message = True, "Enough", "what is active could be parked"
+        last = self._node.notices.get(CONDITION)
+        if last is None or (last.reason, last.message) != (reason, message):
+            since = last.since if last and last.ok == ok else self._node.world.wall()
+            self._node.notices[CONDITION] = Notice(ok, reason, message, since)
