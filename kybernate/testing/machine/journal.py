@@ -1,0 +1,82 @@
+"""The journal, and the agent's sudden end at one of its writes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Mapping
+
+    from kybernate.testing.machine.world import Machine
+
+
+class Crash(BaseException):
+    """The agent was killed here; the event loop is stopped."""
+
+
+class FakeJournal:
+    """Implements `ports.Journal`. Fault: disk-full, at the next synced write.
+
+    With the machine's `crash_at` = n the agent dies at the n-th write; `crash_after` says whether
+    the record is still written.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def load(self) -> Mapping[str, Mapping[str, object]]:
+        """All records."""
+        return dict(self._machine.journal)
+
+    def put(self, key: str, record: Mapping[str, object], *, synced: bool) -> Awaitable[None]:
+        """Kept, unless the agent is to be killed here."""
+        self._write(key, record)
+        full = synced and self._machine.fault("disk-full")
+        if synced and not full:
+            self._machine.unsynced.clear()
+        return _done(OSError(28, "No space left on device") if full else None)
+
+    def delete(self, key: str) -> Awaitable[None]:
+        """Forgotten."""
+        self._write(key, None)
+        return _done()
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def _write(self, key: str, record: Mapping[str, object] | None) -> None:
+        machine = self._machine
+        machine.journal_writes += 1
+        crashes = machine.crash_at is not None and machine.journal_writes >= machine.crash_at
+        if not crashes or machine.crash_after:
+            machine.unsynced.append((key, machine.journal.get(key)))
+            _set(machine.journal, key, record)
+        if crashes:
+            asyncio.get_running_loop().stop()
+            raise Crash
+
+
+def lose_tail(machine: Machine, count: int) -> None:
+    """Take back the last `count` writes, as far as they weren't synced: the power was cut."""
+    for _ in range(min(count, len(machine.unsynced))):
+        key, before = machine.unsynced.pop()
+        _set(machine.journal, key, before)
+
+
+def _set(
+    journal: dict[str, Mapping[str, object]], key: str, record: Mapping[str, object] | None
+) -> None:
+    if record is None:
+        journal.pop(key, None)
+    else:
+        journal[key] = record
+
+
+def _done(error: Exception | None = None) -> Awaitable[None]:
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+    return future

@@ -1,0 +1,73 @@
+"""CDI files, the kubelet's and the runtime's word, and calls that don't block."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from kybernate.errors import NotFoundError, RetryableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from kybernate.ports import Holder, ImageCommand, SeatSpec
+    from kybernate.testing.machine.world import Machine
+
+T = TypeVar("T")
+
+
+class FakeSpecs:
+    """Implements `ports.Specs`. Fault: no-vendor-spec."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def write(self, device_id: str, spec: SeatSpec) -> None:
+        """Kept."""
+        if self._machine.fault("no-vendor-spec"):
+            raise RetryableError("there is no nvidia.yaml yet")
+        self._machine.specs[device_id] = spec
+
+    def remove(self, device_id: str) -> None:
+        """Dropped."""
+        self._machine.specs.pop(device_id, None)
+
+    def ids(self) -> frozenset[str]:
+        """All kept."""
+        return frozenset(self._machine.specs)
+
+
+class FakePodResources:
+    """Implements `ports.PodResources`."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    async def holder(self, resource: str, device_ids: Sequence[str]) -> Holder:
+        """Who holds the first of them."""
+        try:
+            return self._machine.holders[device_ids[0]]
+        except KeyError:
+            raise NotFoundError(f"nobody holds {device_ids[0]}") from None
+
+    async def held(self) -> Mapping[str, Holder]:
+        """All."""
+        return dict(self._machine.holders)
+
+
+class FakeImages:
+    """Implements `ports.Images`."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    async def command_of(self, image: str) -> ImageCommand:
+        """As set."""
+        try:
+            return self._machine.images[image]
+        except KeyError:
+            raise NotFoundError(f"image {image} is not on this node") from None
+
+
+async def inline(call: Callable[[], T], deadline: float) -> T:
+    """A blocking call, made at once: fakes don't block."""
+    return call()

@@ -1,0 +1,257 @@
+"""The machine itself: processes, device memory, containers, and what happens to them in time."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kybernate.ports import GateHello, GatePhase, Holder, ImageCommand, ProcessState, SeatSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from kybernate.ports import SeatListener
+    from kybernate.types import GpuUuid, PodUid
+
+STEP = 0.004
+"""Virtual seconds that each driver call takes."""
+
+
+@dataclass(slots=True)
+class FakeProcess:
+    """A process; `memory` in bytes by GPU, held unless CHECKPOINTED.
+
+    `main`: its end is the container's. `stuck`: a restore ran out of memory, so that no later one
+    succeeds.
+    """
+
+    pid: int
+    start: int
+    uid: PodUid
+    parent: int = 0
+    handle: str = ""
+    alive: bool = True
+    port: int | None = None
+    cuda: ProcessState = ProcessState.NO_CUDA
+    memory: dict[GpuUuid, int] = field(default_factory=dict)
+    signalled: bool = False
+    main: bool = False
+    stuck: bool = False
+
+
+@dataclass(slots=True)
+class App:
+    """What a container runs once its gate opens. `size` in bytes per GPU, over all `ranks`."""
+
+    gpus: tuple[GpuUuid, ...]
+    size: int
+    port: int | None = 8000
+    delay: float = 0.5
+    """Seconds until it serves."""
+    ranks: int = 1
+    """Processes that use the GPUs."""
+
+
+class Machine:
+    """The world under a node agent. `faults` are names of things that fail at the next try.
+
+    `breaches` lists every moment at which a GPU held more than it has; `went` is by kyb-init's PID
+    the generation that it was let go with; `unsynced` what a power cut may still take from the
+    journal, as (key, record before).
+    """
+
+    def __init__(self, memory: Mapping[GpuUuid, int]) -> None:
+        self.memory = dict(memory)
+        self.procs: dict[int, FakeProcess] = {}
+        self.frozen: set[str] = set()
+        self.freezing: set[str] = set()
+        self.lost: set[GpuUuid] = set()
+        self.apps: dict[PodUid, App] = {}
+        self.inits: dict[PodUid, int] = {}
+        self.went: dict[int, int] = {}
+        self.faults: set[str] = set()
+        self.breaches: list[str] = []
+        self.log: list[tuple[str, ...]] = []
+        self.specs: dict[str, SeatSpec] = {}
+        self.holders: dict[str, Holder] = {}
+        self.journal: dict[str, Mapping[str, object]] = {}
+        self.journal_writes = 0
+        self.unsynced: list[tuple[str, Mapping[str, object] | None]] = []
+        self.crash_at: int | None = None
+        self.crash_after = False
+        self.images: dict[str, ImageCommand] = {}
+        self.listener: SeatListener | None = None
+        self.open_doors: set[PodUid] = set()
+        self._pids = itertools.count(100)
+        self._agenda: dict[int, tuple[float, Callable[[], None]]] = {}
+        self._entries = itertools.count()
+
+    # --- what tests do ------------------------------------------------------------------------
+
+    def start_container(self, uid: PodUid) -> None:
+        """kyb-init and kyb-tree are there; kyb-init says hello if the door is open."""
+        init = self._new(uid)
+        tree = self._new(uid, parent=init.pid)
+        tree.handle = ""
+        self.inits[uid] = init.pid
+        self.hello(uid)
+
+    def hello(self, uid: PodUid) -> None:
+        """kyb-init (re)connects and says where it is."""
+        if self.listener is None or uid not in self.open_doors:
+            return
+        init = self.procs[self.inits[uid]]
+        if not init.alive:
+            return
+        generation = self.went.get(init.pid, 0)
+        phase = GatePhase.RUNNING if generation else GatePhase.WAITING
+        self.listener.on_hello(uid, GateHello(init.pid, phase, generation, image=False))
+
+    def end_container(self, uid: PodUid) -> None:
+        """All its processes die, unless they are frozen: then they wait for the thaw."""
+        for process in self._of(uid):
+            process.signalled = True
+            self._reap(process)
+        if self.listener is not None and uid in self.open_doors:
+            self.listener.on_lost(uid)
+
+    def restart_container(self, uid: PodUid) -> None:
+        """What the kubelet does after a container ended."""
+        self.start_container(uid)
+
+    def held(self, gpu: GpuUuid) -> dict[PodUid, int]:
+        """Bytes of this GPU by pod."""
+        found: dict[PodUid, int] = {}
+        for process in self.procs.values():
+            if self._holds(process, gpu):
+                found[process.uid] = found.get(process.uid, 0) + process.memory[gpu]
+        return found
+
+    def room(self, gpu: GpuUuid) -> int:
+        """Bytes of this GPU that nobody holds."""
+        return self.memory[gpu] - sum(self.held(gpu).values())
+
+    def locked(self) -> list[FakeProcess]:
+        """Live processes that the driver holds locked."""
+        return [p for p in self.procs.values() if p.alive and p.cuda is ProcessState.LOCKED]
+
+    def later(self, delay: float, what: Callable[[], None]) -> None:
+        """The world goes on by itself: also while no agent runs, and under the next one."""
+        loop = asyncio.get_running_loop()
+        entry, when = next(self._entries), loop.time() + delay
+        self._agenda[entry] = (when, what)
+        loop.call_at(when, self._due, entry)
+
+    def carry_on(self) -> None:
+        """On a new event loop: what was to happen happens on it, kyb-inits reconnect."""
+        loop = asyncio.get_running_loop()
+        for entry, (when, _) in sorted(self._agenda.items(), key=lambda item: item[1][0]):
+            loop.call_at(when, self._due, entry)
+        self.open_doors.clear()
+
+    # --- what the fakes ask ---------------------------------------------------------------------
+
+    def fault(self, name: str) -> bool:
+        """Whether this fault was set; it is used up."""
+        if name in self.faults:
+            self.faults.discard(name)
+            return True
+        return False
+
+    def step(self) -> float:
+        """Seconds that the next driver call takes."""
+        return STEP
+
+    def go(self, uid: PodUid, generation: int) -> None:
+        """The gate opens: the app begins, and serves after its delay."""
+        init = self.procs.get(self.inits.get(uid, 0))
+        if init is None or not init.alive or init.pid in self.went:
+            return
+        self.went[init.pid] = generation
+        tree = next(p for p in self.procs.values() if p.parent == init.pid)
+        app = self._new(uid, parent=tree.pid)
+        app.handle, app.main = tree.handle, True
+        self.later(self.apps[uid].delay, lambda: self._serve(app))
+
+    def add_worker(self, handle: str) -> FakeProcess:
+        """One more process of this tree uses its app's GPUs."""
+        app = next(p for p in self.procs.values() if p.handle == handle and p.main)
+        worker = self._new(app.uid, parent=app.parent)
+        worker.handle, worker.cuda = handle, ProcessState.RUNNING
+        worker.memory = dict.fromkeys(self.apps[app.uid].gpus, 1)
+        return worker
+
+    def thaw(self, handle: str) -> None:
+        """What was killed meanwhile dies."""
+        self.frozen.discard(handle)
+        self.freezing.discard(handle)
+        self.reap_all()
+
+    def check(self) -> None:
+        """Note every GPU that holds more than it has."""
+        for gpu, memory in self.memory.items():
+            held = self.held(gpu)
+            if sum(held.values()) > memory:
+                self.breaches.append(f"GPU {gpu} holds {held} of {memory}")
+
+    def die(self, process: FakeProcess) -> None:
+        """A process ends by itself; with the main one its container does."""
+        process.signalled = True
+        self._reap(process)
+        if process.main:
+            asyncio.get_running_loop().call_soon(self.end_container, process.uid)
+
+    def kill_handle(self, handle: str) -> None:
+        """SIGKILL to a whole tree, thawed; kyb-init exits after it."""
+        self.frozen.discard(handle)
+        self.freezing.discard(handle)
+        uids = {p.uid for p in self.procs.values() if p.alive and p.handle == handle}
+        for process in self.procs.values():
+            if process.handle == handle:
+                process.signalled = True
+                self._reap(process)
+        for uid in uids:
+            asyncio.get_running_loop().call_soon(self.end_container, uid)
+
+    def reap_all(self) -> None:
+        """Signalled processes that are not frozen die; an init whose tree died exits."""
+        for process in tuple(self.procs.values()):
+            if process.alive and process.signalled:
+                self._reap(process)
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _due(self, entry: int) -> None:
+        planned = self._agenda.pop(entry, None)
+        if planned is not None:
+            planned[1]()
+
+    def _new(self, uid: PodUid, parent: int = 0) -> FakeProcess:
+        pid = next(self._pids)
+        process = self.procs[pid] = FakeProcess(pid, pid * 10, uid, parent)
+        return process
+
+    def _of(self, uid: PodUid) -> list[FakeProcess]:
+        return [p for p in self.procs.values() if p.uid == uid and p.alive]
+
+    def _holds(self, process: FakeProcess, gpu: GpuUuid) -> bool:
+        parked = process.cuda is ProcessState.CHECKPOINTED
+        return process.alive and gpu in process.memory and not parked
+
+    def _reap(self, process: FakeProcess) -> None:
+        if process.handle not in self.frozen:
+            process.alive = False
+            process.memory = {}
+
+    def _serve(self, process: FakeProcess) -> None:
+        if not process.alive:
+            return
+        app = self.apps[process.uid]
+        process.port = app.port
+        ranks = [process, *(self.add_worker(process.handle) for _ in range(app.ranks - 1))]
+        for rank in ranks:
+            rank.cuda = ProcessState.RUNNING
+            rank.memory = dict.fromkeys(app.gpus, app.size // app.ranks)
+        self.check()
