@@ -43,11 +43,11 @@ def run(*argv: str, limit: float = 30.0) -> str:
     return done.stdout
 
 
-def mount_tmpfs(state: State, path: Path) -> None:
+def mount_tmpfs(state: State, path: Path, size: str = "90%") -> None:
     """A tmpfs that may hold device nodes."""
     path.mkdir(parents=True, exist_ok=True)
     state.will_make(kinds.MOUNT, str(path))
-    run("mount", "-t", "tmpfs", "-o", "mode=755,size=90%", "kyb", str(path))
+    run("mount", "-t", "tmpfs", "-o", f"mode=755,size={size}", "kyb", str(path))
 
 
 def make_bridge(state: State, name: str, address: str) -> None:

@@ -45,6 +45,8 @@ class NodeBuilder:
         node = self.layout.node(name)
         for source in node.binds():
             source.mkdir(parents=True, exist_ok=True)
+        if self.spec.state_size is not None:
+            host.mount_tmpfs(self.state, node.root / "lib-kyb" / "state", self.spec.state_size)
         (node.root / "cni").mkdir(exist_ok=True)
         (node.root / "cni" / "10-bridge.conflist").write_text(configs.cni(self.spec, node))
         config = configs.containerd(node, self.tools.cni, self.tools.runc)

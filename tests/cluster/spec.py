@@ -58,8 +58,9 @@ class ClusterSpec:
     the first ten that are free). `host_memory` is the memory in bytes that the nodes show
     (None: the machine's own). `services` are those of ours that run. `overlay` is the kustomize
     folder that is applied (None: nothing). `service_env` adds environment per service, for
-    instance {"agent": {"KYB_AGENT_IDLE_AFTER_S": "0.2"}}. `seats` is what the device
-    plugin's file says (None: eight seats on each group of one, two and four GPUs).
+    instance {"agent": {"KYB_AGENT_IDLE_AFTER_S": "0.2"}}. `state_size` puts the agent's journal on
+    a file system of its own of that size, such as "8m", so that it can be filled. `seats` is what
+    the device plugin's file says (None: eight seats on each group of one, two and four GPUs).
     """
 
     name: str = "kyb"
@@ -75,6 +76,7 @@ class ClusterSpec:
     overlay: Path | None = OVERLAY
     seats: Mapping[str, object] | None = None
     service_env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    state_size: str | None = None
     work: Path | None = None
 
     def __post_init__(self) -> None:

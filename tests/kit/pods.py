@@ -38,6 +38,7 @@ class SeatPod:
     node: str | None = None
     annotations: Mapping[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
 
     def manifest(self) -> Json:
         """The pod as a user would write it."""
@@ -54,6 +55,7 @@ class SeatPod:
                 f"--fill={self.fill}",
                 *self.arguments,
             ],
+            "env": [{"name": name, "value": value} for name, value in self.env.items()],
             "ports": [{"containerPort": PORT}],
             "resources": {
                 "requests": {"cpu": "10m", "memory": "256Mi"},
