@@ -245,6 +245,8 @@ class Enforcer:
                 await self.look()
             except KybernateError as error:
                 log.info("who uses the GPUs is not known now: %s", error)
+            except Exception:
+                log.exception("looking at who uses the GPUs failed unexpectedly")
 
 
 def _epoch(seat: Seat) -> str:

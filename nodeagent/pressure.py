@@ -164,7 +164,10 @@ class Pressure:
         """Look regularly: what was refused may go now, and people want to know."""
         while True:
             await asyncio.sleep(self._node.settings.guard_interval_s)
-            self.look()
+            try:
+                self.look()
+            except Exception:
+                log.exception("looking at the host's memory failed unexpectedly")
 
     def look(self) -> None:
         """Read, publish, and have the loop decide anew if something else may be parked now."""

@@ -140,9 +140,34 @@ class Publisher:
 
     def told(self, seat: Seat, kind: str, reason: str, sentence: str) -> None:
         """See `node.Observer`."""
+        self.told_pod(seat.identity.pod, kind, reason, sentence)
+
+    # --- Announcer ----------------------------------------------------------------------------
+
+    def told_pod(self, pod: PodRef, kind: str, reason: str, sentence: str) -> None:
+        """See `announce.Announcer`."""
+        about = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "namespace": pod.namespace,
+            "name": pod.name,
+            "uid": pod.uid,
+        }
+        self._post_event(pod.namespace, about, kind, reason, sentence)
+
+    def told_node(self, kind: str, reason: str, sentence: str) -> None:
+        """See `announce.Announcer`. Events of what has no namespace live in `default`."""
+        name = self._node.settings.node
+        about = {"apiVersion": keys.API_VERSION, "kind": keys.GPU_NODE_KIND, "name": name}
+        self._post_event("default", about, kind, reason, sentence)
+        self.touch()
+
+    def _post_event(
+        self, namespace: str, about: dict[str, Any], kind: str, reason: str, sentence: str
+    ) -> None:
         self._events += 1
-        body = self._event(seat.identity.pod, kind, reason, sentence)
-        path = f"/api/v1/namespaces/{seat.identity.pod.namespace}/events"
+        body = self._event(namespace, about, kind, reason, sentence)
+        path = f"/api/v1/namespaces/{namespace}/events"
         self._writes.put(f"event {self._events}", lambda api: api.post(path, body))
 
     # --- pods ---------------------------------------------------------------------------------
@@ -169,21 +194,17 @@ class Publisher:
         path = f"{_pod_path(ref)}/status"
         self._writes.put(f"wakeable {ref}", lambda api: api.patch(path, body, "strategic"))
 
-    def _event(self, pod: PodRef, kind: str, reason: str, sentence: str) -> dict[str, Any]:
+    def _event(
+        self, namespace: str, about: dict[str, Any], kind: str, reason: str, sentence: str
+    ) -> dict[str, Any]:
         wall = self._node.world.wall()
         stamp = _stamp(wall)
         return {
             "metadata": {
-                "name": f"{pod.name[:200]}.{int(wall * 1e6):x}.{self._events:x}",
-                "namespace": pod.namespace,
+                "name": f"{about['name'][:200]}.{int(wall * 1e6):x}.{self._events:x}",
+                "namespace": namespace,
             },
-            "involvedObject": {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "namespace": pod.namespace,
-                "name": pod.name,
-                "uid": pod.uid,
-            },
+            "involvedObject": about,
             "type": kind,
             "reason": reason,
             "message": sentence[:_ACTION_LIMIT],
@@ -247,7 +268,7 @@ class Publisher:
         inventory = node.inventory or Inventory()
         return {
             "observedGeneration": 1,
-            "conditions": [self._ready_condition()],
+            "conditions": [self._ready_condition(), *self._notices()],
             "agent": {"address": self._address, "version": _version()},
             "driver": {"version": inventory.driver_version, "cuda": inventory.cuda_version},
             "gpus": [
@@ -275,6 +296,18 @@ class Publisher:
             "budget": {"parkBytes": node.park_budget, "parkedBytes": node.parked_bytes()},
             "seats": [_seat_status(seat) for seat in node.seats.values()],
         }
+
+    def _notices(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "type": name,
+                "status": str(notice.ok),
+                "reason": notice.reason,
+                "message": notice.message,
+                "lastTransitionTime": _stamp(notice.since),
+            }
+            for name, notice in sorted(self._node.notices.items())
+        ]
 
     def _ready_condition(self) -> dict[str, Any]:
         missing = self._attendance.missing()

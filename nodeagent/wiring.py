@@ -14,10 +14,13 @@ from kybernate import keys
 from kybernate.adapters.cdi import CdiSpecs
 from kybernate.adapters.freezer import CgroupFreezer
 from kybernate.adapters.journal import FileJournal
+from kybernate.adapters.memory import KernelMemory
 from kybernate.adapters.nvml import Nvml
+from kybernate.adapters.pidfds import Pidfds
 from kybernate.adapters.procfs import Procfs
 from kybernate.adapters.seatsocket import SeatSockets
 from kybernate.errors import ConfigError, DeadlineError, KybernateError
+from nodeagent.announce import Roster
 from nodeagent.api import NodeApi, Parts
 from nodeagent.attendance import Attendance
 from nodeagent.changes import Changes
@@ -34,6 +37,7 @@ from nodeagent.recover import recover
 from nodeagent.servers import serve_network, serve_node
 from nodeagent.streams import Streams
 from nodeagent.teller import Teller
+from nodeagent.warden import Outside, Warden
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -68,6 +72,8 @@ class Agent:
         self.node.observers.append(Teller(self.world.doors))
         self.operations = Operations(self.loop)
         self.changes = Changes()
+        self._roster = Roster()
+        self._pods_known = False
         self._api: asyncio.Task[Api] | None = None
         self._serving = asyncio.Event()
         self._watcher: Watcher | None = None
@@ -91,13 +97,30 @@ class Agent:
         publisher = Publisher(self.node, self._get_api, self._address(), attendance)
         cache = PodCache(self.loop.pod_changed, self.loop.pod_gone)
         preparer = self._preparer(cache, publisher)
+        warden = self._warden(publisher)
         self.node.observers += [self.streams, publisher, self.changes, self.operations]
         self.operations.resume(await recover(self.loop))
         self._recovered = True
         await self._serve(preparer, publisher, attendance)
-        self._begin(publisher.run(), self._watch(cache, preparer), self._collect(preparer))
+        self._begin(
+            publisher.run(),
+            self._watch(cache, preparer),
+            self._collect(preparer),
+            warden.run(),
+        )
         await stop.wait()
         await self._end()
+
+    def _warden(self, publisher: Publisher) -> Warden:
+        outside = Outside(
+            culprits=Procfs(),
+            memory=KernelMemory(),
+            deaths=Pidfds(),
+            announcer=publisher,
+            roster=self._roster,
+            pods_known=lambda: self._pods_known,
+        )
+        return Warden(self.loop, outside)
 
     def _preparer(self, cache: PodCache, publisher: Publisher) -> Preparer:
         settings = self._settings
@@ -169,6 +192,7 @@ class Agent:
         running = asyncio.get_running_loop()
 
         def post(kind: str, pod: dict[str, object]) -> None:
+            running.call_soon_threadsafe(self._roster.event, kind, pod)
             running.call_soon_threadsafe(cache.event, kind, pod)
 
         params = {"fieldSelector": f"spec.nodeName={self._settings.node}"}
@@ -183,6 +207,7 @@ class Agent:
     async def _adopt(self, preparer: Preparer) -> None:
         try:
             await preparer.adopt_pods()
+            self._pods_known = True
         except KybernateError as error:
             log.warning("pods without a record are not looked for: %s", error)
 

@@ -143,7 +143,7 @@ def test_a_seat_without_its_turn_is_ended_where_the_policy_says_kill(rig):
 
 def test_a_process_outside_kubernetes_is_reported_once_and_its_memory_respected(rig, proxy):
     async def main():
-        r, g, a, b = await two_seats(rig)
+        r, g, a, _ = await two_seats(rig)
         async with g.running():
             process = stray(r, None, 60 * GIB)
             await asyncio.sleep(5)
