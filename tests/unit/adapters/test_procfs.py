@@ -170,3 +170,14 @@ def test_the_pid_in_the_container_is_the_innermost(tmp_path):
     assert Procfs().pid_in_container(os.getpid()) == int(
         Path("/proc/self/status").read_text().partition("NSpid:")[2].split("\n")[0].split()[-1]
     )
+
+
+def test_only_exactly_this_process_is_killed(sleeper):
+    procfs = Procfs()
+    born = procfs.start_time(sleeper.pid)
+    assert procfs.name(sleeper.pid) == "sleep"
+    assert not procfs.kill(sleeper.pid, born + 1)
+    assert sleeper.poll() is None
+    assert procfs.kill(sleeper.pid, born)
+    assert sleeper.wait(5) == -signal.SIGKILL
+    assert not procfs.kill(sleeper.pid, born)

@@ -1,0 +1,126 @@
+"""The judgement on GPU processes: pure, over every state and rule."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kybernate.core.enforce import (
+    Cause,
+    IntruderRule,
+    Remedy,
+    Sighting,
+    Standing,
+    confirmed,
+    foreign_bytes,
+    judge,
+)
+from kybernate.core.seats import OCCUPYING
+from kybernate.types import GpuUuid, PodUid, SeatState
+
+GPU, OTHER = GpuUuid("GPU-0"), GpuUuid("GPU-1")
+POD = PodUid("pod")
+GIB = 1 << 30
+
+
+def seen(pod=POD, in_tree=True, gpu=GPU, size=GIB):
+    return Sighting(7, 70, "app", {gpu: size}, pod, in_tree)
+
+
+def seat(state, **more):
+    return Standing(POD, "G0-seat-1", frozenset({GPU}), state, "1/0", **more)
+
+
+def verdict(sighting, state, rule, **more):
+    found = judge([sighting], {POD: seat(state, **more)}, IntruderRule(rule), pods_known=True)
+    return found[0] if found else None
+
+
+@pytest.mark.parametrize("state", sorted(OCCUPYING))
+@pytest.mark.parametrize("rule", list(IntruderRule))
+@pytest.mark.parametrize("in_tree", [True, False])
+def test_whoever_has_the_turn_is_left_alone(state, rule, in_tree):
+    assert verdict(seen(in_tree=in_tree), state, rule) is None
+
+
+@pytest.mark.parametrize(
+    ("rule", "in_tree", "remedy", "cause"),
+    [
+        ("park", True, Remedy.PARK, Cause.NOT_ACTIVE),
+        ("kill", True, Remedy.KILL_SEAT, Cause.NOT_ACTIVE),
+        ("report", True, Remedy.REPORT, Cause.NOT_ACTIVE),
+        ("park", False, Remedy.REPORT, Cause.OUTSIDE_TREE),
+        ("kill", False, Remedy.KILL_PROCESS, Cause.OUTSIDE_TREE),
+        ("report", False, Remedy.REPORT, Cause.OUTSIDE_TREE),
+    ],
+)
+def test_a_parked_seat_has_no_process_on_a_gpu(rule, in_tree, remedy, cause):
+    found = verdict(seen(in_tree=in_tree), SeatState.PARKED, rule)
+    assert (found.remedy, found.cause) == (remedy, cause)
+    assert "process 7 (app)" in found.sentence
+    assert "1.0 GiB of GPU-0" in found.sentence
+
+
+@pytest.mark.parametrize("rule", list(IntruderRule))
+def test_outside_of_kubernetes_nothing_is_ever_killed(rule):
+    found = verdict(seen(pod=None, in_tree=False), SeatState.ACTIVE, rule)
+    assert (found.remedy, found.cause) == (Remedy.REPORT, Cause.OUTSIDE)
+
+
+@pytest.mark.parametrize("rule", list(IntruderRule))
+def test_a_gpu_of_another_group_is_nobodys_right(rule):
+    found = verdict(seen(gpu=OTHER), SeatState.ACTIVE, rule)
+    assert found.cause is Cause.OTHER_GPU
+    assert found.remedy is (Remedy.KILL_SEAT if rule is IntruderRule.KILL else Remedy.REPORT)
+
+
+def test_pods_that_are_not_known_yet_are_left_alone():
+    stranger = seen(pod=PodUid("new"), in_tree=False)
+    assert judge([stranger], {}, IntruderRule.KILL, pods_known=False) == ()
+    (found,) = judge([stranger], {}, IntruderRule.KILL, pods_known=True)
+    assert (found.remedy, found.cause) == (Remedy.KILL_PROCESS, Cause.NO_SEAT)
+
+
+def test_what_is_under_way_or_holds_nothing_is_left_alone():
+    assert verdict(seen(), SeatState.PARKED, "kill", settled=False) is None
+    assert verdict(seen(size=0), SeatState.PARKED, "kill") is None
+    assert verdict(seen(size=None), SeatState.PARKED, "kill") is not None
+
+
+def test_one_look_is_none():
+    first = judge([seen()], {POD: seat(SeatState.PARKED)}, IntruderRule.PARK, pods_known=True)
+    assert confirmed((), first) == ()
+    assert confirmed(first, first) == first
+    woken = Standing(POD, "G0-seat-1", frozenset({GPU}), SeatState.PARKED, "1/1")
+    again = judge([seen()], {POD: woken}, IntruderRule.PARK, pods_known=True)
+    assert confirmed(first, again) == ()
+
+
+@given(
+    st.lists(
+        st.builds(
+            Sighting,
+            pid=st.integers(1, 5),
+            start=st.integers(1, 2),
+            name=st.just("x"),
+            memory=st.dictionaries(
+                st.sampled_from([GPU, OTHER]), st.none() | st.integers(0, GIB), max_size=2
+            ),
+            pod=st.sampled_from([None, POD, PodUid("other")]),
+            in_tree=st.booleans(),
+        )
+    ),
+    st.sampled_from(list(SeatState)),
+    st.sampled_from(list(IntruderRule)),
+)
+def test_nothing_is_killed_unless_the_rule_says_so(sightings, state, rule):
+    found = judge(sightings, {POD: seat(state)}, rule, pods_known=True)
+    for one in found:
+        assert one.sighting.gpus
+        if rule is not IntruderRule.KILL:
+            assert one.remedy in (Remedy.PARK, Remedy.REPORT)
+        if one.remedy is Remedy.PARK:
+            assert (one.sighting.in_tree, state) == (True, SeatState.PARKED)
+    total = sum(foreign_bytes(sightings).values())
+    assert total == sum(size or 0 for s in sightings if not s.in_tree for size in s.memory.values())
