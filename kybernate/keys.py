@@ -36,7 +36,8 @@ ASSIGNED_GROUP = "kyb.ai/group"
 ASSIGNED_AT = "kyb.ai/assigned-at"
 RESTORE_CLAIM = "kyb.ai/restore-claim"
 SEAT = "kyb.ai/seat"
-SYSTEM_ANNOTATIONS = (ASSIGNED_GROUP, ASSIGNED_AT, RESTORE_CLAIM, SEAT)
+TOUCHED = "kyb.ai/touched-at"
+SYSTEM_ANNOTATIONS = (ASSIGNED_GROUP, ASSIGNED_AT, RESTORE_CLAIM, SEAT, TOUCHED)
 
 # Written by the webhook into the pod so that a second pass computes from the original
 ORIGINAL_RESOURCES = "kyb.ai/original-resources"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from kybernate import keys
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kybernate.ports import Holder
-    from kybernate.types import Gpu, Group, PodUid
+    from kybernate.types import Gpu, Group, PodRef, PodUid
     from nodeagent.loop import Loop
     from nodeagent.node import Inventory
     from nodeagent.pods import PodCache, PodFacts
@@ -42,8 +43,17 @@ class Pods(Protocol):
         """The pod now; None if it asks for no seat. NotFoundError, RetryableError."""
         ...
 
+    async def started(self, namespace: str, name: str) -> frozenset[PodUid]:
+        """UIDs of the pods of this name whose sandbox is ready on this node, as the container
+        runtime says. RetryableError."""
+        ...
+
     def mark_seat(self, facts: PodFacts, seat: SeatName) -> None:
         """Write kyb.ai/seat into the pod, soon; queued."""
+        ...
+
+    def touch(self, pod: PodRef) -> None:
+        """Have the kubelet look at the pod again, soon: it retries by itself after 11 s only."""
         ...
 
 
@@ -70,11 +80,15 @@ class Preparer:
         Idempotent. RetryableError: the cause may pass; the agent goes on trying by itself and
         then touches the pod. RefusedError: it never will.
         """
+        key = (resource, tuple(device_ids))
         try:
-            return await self._prepare(resource, device_ids)
+            seat = await self._prepare(resource, device_ids)
         except RetryableError:
-            self._retry(resource, tuple(device_ids))
+            self._retry(key)
             raise
+        if (retry := self._retries.pop(key, None)) is not None:
+            retry.cancel()
+        return seat
 
     async def _prepare(self, resource: str, device_ids: Sequence[str]) -> Seat:
         if len(device_ids) != 1:
@@ -86,6 +100,7 @@ class Preparer:
         except NotFoundError as error:
             raise RetryableError(f"the kubelet does not list {device_ids[0]} yet") from error
         facts = await self._facts(holder)
+        await self._same_pod(facts, holder, device_ids[0])
         async with self._one:
             return await self._seat_for(facts, holder, device_ids[0])
 
@@ -107,6 +122,29 @@ class Preparer:
                 f"that its spec does not ask for; ask for one {keys.seat_resource(1)} in its limits"
             )
         return facts
+
+    async def _same_pod(self, facts: PodFacts, holder: Holder, device_id: str) -> None:
+        """Make sure that this ID is this pod's, and not that of an older pod of its name.
+
+        The kubelet lists names. A pod whose container is about to be created has a sandbox that is
+        ready and its ID in the list: so if the only sandbox of the name is this pod's, and after
+        that the only ID of the name is this one, they belong together. Raises RetryableError.
+        """
+        started = await self._pods.started(holder.namespace, holder.pod)
+        if started != {facts.ref.uid}:
+            others = ", ".join(sorted(started)) or "none"
+            raise RetryableError(
+                f"pod {facts.ref} has UID {facts.ref.uid}, and those of this name that run here "
+                f"are {others}: another pod of the same name is coming or going"
+            )
+        held = await self._node.world.pod_resources.held()
+        name = (holder.namespace, holder.pod)
+        mine = sorted(one for one, by in held.items() if (by.namespace, by.pod) == name)
+        if mine != [device_id]:
+            raise RetryableError(
+                f"the kubelet lists {', '.join(mine) or 'nothing'} for pods named {facts.ref}, and "
+                f"not {device_id} alone: an older pod of the same name is going"
+            )
 
     async def _seat_for(self, facts: PodFacts, holder: Holder, device_id: str) -> Seat:
         inventory, group = self._group_of(facts)
@@ -131,6 +169,9 @@ class Preparer:
                 grace=facts.grace,
             )
             seat = Seat(identity, self._bound_at(facts), self._node.world.wall())
+        elif seat.identity.device_id != device_id:
+            seat.identity = replace(seat.identity, device_id=device_id)
+            self._node.save(seat)
         folder = await self._node.world.doors.open(facts.ref.uid)
         await self._write(device_id, seat, gpus, folder)
         if facts.ref.uid not in self._node.seats:
@@ -198,8 +239,7 @@ class Preparer:
 
     # --- going on without the kubelet ---------------------------------------------------------
 
-    def _retry(self, resource: str, device_ids: tuple[str, ...]) -> None:
-        key = (resource, device_ids)
+    def _retry(self, key: tuple[str, tuple[str, ...]]) -> None:
         if key not in self._retries:
             self._retries[key] = asyncio.create_task(self._try_again(key))
 
@@ -209,15 +249,16 @@ class Preparer:
             while self._node.world.now() < until:
                 await asyncio.sleep(_RETRY_EVERY)
                 try:
-                    await self._prepare(*key)
+                    seat = await self._prepare(*key)
                 except RetryableError as error:
                     log.debug("seat %s: not yet: %s", key[1], error)
                     continue
+                self._pods.touch(seat.identity.pod)
                 return
         except KybernateError as error:
             log.info("seat %s: %s", key[1], error)
         finally:
-            del self._retries[key]
+            self._retries.pop(key, None)
 
     async def collect(self) -> None:
         """Remove CDI files whose device the kubelet gives to nobody and no seat holds."""

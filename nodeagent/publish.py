@@ -19,7 +19,6 @@ from kybernate.errors import (
     DeadlineError,
     KybernateError,
     NotFoundError,
-    RefusedError,
     RetryableError,
 )
 from kybernate.types import SeatState
@@ -177,6 +176,12 @@ class Publisher:
         body = {"metadata": {"uid": facts.ref.uid, "annotations": {keys.SEAT: seat}}}
         self._writes.put(f"seat {facts.ref}", lambda api: api.patch(_pod_path(facts.ref), body))
 
+    def touch_pod(self, pod: PodRef) -> None:
+        """Change an annotation of the pod: the kubelet looks at the pod again at once."""
+        note = {keys.TOUCHED: _stamp(self._node.world.wall())}
+        body = {"metadata": {"uid": pod.uid, "annotations": note}}
+        self._writes.put(f"touch {pod}", lambda api: api.patch(_pod_path(pod), body))
+
     def _set_wakeable(self, seat: Seat) -> None:
         value = seat.state in _WAKEABLE
         if self._wakeable.get(seat.uid, None if seat.started_once else False) == value:
@@ -325,44 +330,6 @@ class Publisher:
             "reason": "SeatsUnavailable" if missing else "SeatsAvailable",
             "message": missing or "agent, plugin and kubelet work together",
         }
-
-
-class PodReader:
-    """Reads single pods. Part of `prepare.Pods`."""
-
-    def __init__(
-        self,
-        api: Callable[[], Awaitable[KubeApi]],
-        parse: Callable[[Any], PodFacts | None],
-        publisher: Publisher,
-        blocking: Blocking,
-    ) -> None:
-        self._api = api
-        self._blocking = blocking
-        self._parse = parse
-        self._publisher = publisher
-
-    async def read(self, namespace: str, name: str) -> PodFacts | None:
-        """See `prepare.Pods`."""
-        path = f"/api/v1/namespaces/{namespace}/pods/{name}"
-        try:
-            api = await asyncio.wait_for(asyncio.shield(_task(self._api())), _CALL_TIMEOUT)
-            pod = await self._blocking(lambda: api.get(path, timeout=_CALL_TIMEOUT), _CALL_DEADLINE)
-        except (TimeoutError, DeadlineError) as error:
-            raise RetryableError("the API server has not been reached yet") from error
-        except RefusedError as error:
-            raise RetryableError(f"the API server does not let the agent read pods: {error}") from (
-                error
-            )
-        return self._parse(pod)
-
-    def mark_seat(self, facts: PodFacts, seat: SeatName) -> None:
-        """See `prepare.Pods`."""
-        self._publisher.mark_seat(facts, seat)
-
-
-def _task(what: Awaitable[KubeApi]) -> asyncio.Future[KubeApi]:
-    return asyncio.ensure_future(what)
 
 
 def _seat_status(seat: Seat) -> dict[str, Any]:

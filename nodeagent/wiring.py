@@ -30,9 +30,10 @@ from nodeagent.leases import Leases
 from nodeagent.loop import Loop
 from nodeagent.node import Node, World
 from nodeagent.operations import Operations
+from nodeagent.podreader import PodReader
 from nodeagent.pods import PodCache, read_pod
 from nodeagent.prepare import Preparer
-from nodeagent.publish import PodReader, Publisher
+from nodeagent.publish import Publisher
 from nodeagent.recover import recover
 from nodeagent.servers import serve_network, serve_node
 from nodeagent.streams import Streams
@@ -44,10 +45,12 @@ if TYPE_CHECKING:
 
     import grpc
 
+    from kybernate.adapters.cri import CriImages
     from kybernate.adapters.cuda import CudaHelpers
     from kybernate.adapters.k8s import Api, Watcher
     from kybernate.ports import Holder, ImageCommand, Images, PodResources
     from kybernate.settings.agent import AgentSettings
+    from kybernate.types import PodUid
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +67,8 @@ class Agent:
 
     def __init__(self, settings: AgentSettings, helpers: CudaHelpers) -> None:
         self._settings = settings
-        self.world = _world(settings, helpers)
+        self._images = _LateImages(settings)
+        self.world = _world(settings, helpers, self._images)
         self.node = Node(settings, self.world, Leases(settings.lease_break_s))
         self.node.park_budget = settings.park_bytes or _host_memory()
         self.loop = Loop(self.node)
@@ -126,7 +130,10 @@ class Agent:
         settings = self._settings
         kyb_init = install_kyb_init(settings.kyb_init, settings.state_dir / "bin")
         return Preparer(
-            self.loop, cache, PodReader(self._get_api, read_pod, publisher, blocking), kyb_init
+            self.loop,
+            cache,
+            PodReader(self._get_api, read_pod, publisher, blocking, self._images.sandboxes),
+            kyb_init,
         )
 
     def _begin(self, *what: Awaitable[None]) -> None:
@@ -260,13 +267,17 @@ class _LateImages:
         self._socket = settings.cri_socket
 
     @functools.cached_property
-    def _real(self) -> Images:
+    def _real(self) -> CriImages:
         from kybernate.adapters.cri import CriImages  # noqa: PLC0415 - slow
 
         return CriImages(self._socket)
 
     async def command_of(self, image: str) -> ImageCommand:
         return await self._real.command_of(image)
+
+    async def sandboxes(self, namespace: str, name: str) -> frozenset[PodUid]:
+        """See `CriImages.sandboxes`."""
+        return await self._real.sandboxes(namespace, name)
 
 
 async def blocking(call: Callable[[], T], deadline: float) -> T:
@@ -286,7 +297,7 @@ async def _forever(what: Awaitable[None]) -> None:
         os._exit(1)
 
 
-def _world(settings: AgentSettings, helpers: CudaHelpers) -> World:
+def _world(settings: AgentSettings, helpers: CudaHelpers, images: Images) -> World:
     procs, nvml = Procfs(), Nvml()
     return World(
         gpus=nvml,
@@ -296,7 +307,7 @@ def _world(settings: AgentSettings, helpers: CudaHelpers) -> World:
         doors=SeatSockets(settings.run_dir / "seats", procs),
         specs=CdiSpecs(settings.cdi_dir),
         pod_resources=_LatePodResources(settings),
-        images=_LateImages(settings),
+        images=images,
         journal=FileJournal(settings.state_dir / "state" / "journal", _boot_id()),
         blocking=blocking,
         asking=nvml.ask,

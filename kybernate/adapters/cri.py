@@ -1,4 +1,4 @@
-"""The container runtime's word on images, through the Container Runtime Interface."""
+"""The container runtime's word on images and pods, through the Container Runtime Interface."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import orjson
 from kybernate.errors import NotFoundError, RetryableError
 from kybernate.gen import cri_pb2, cri_pb2_grpc
 from kybernate.ports import ImageCommand
+from kybernate.types import PodUid
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,6 +46,20 @@ class CriImages:
         if not answer.HasField("image"):
             raise NotFoundError(f"The container runtime has no image {image}.")
         return command_from_info(image, answer.info.get("info", ""))
+
+    async def sandboxes(self, namespace: str, name: str) -> frozenset[PodUid]:
+        """UIDs of the pods of this name whose sandbox is ready. Raises RetryableError."""
+        labels = {"io.kubernetes.pod.namespace": namespace, "io.kubernetes.pod.name": name}
+        ready = cri_pb2.PodSandboxStateValue(state=cri_pb2.SANDBOX_READY)
+        request = cri_pb2.ListPodSandboxRequest(
+            filter=cri_pb2.PodSandboxFilter(state=ready, label_selector=labels)
+        )
+        stub = cri_pb2_grpc.RuntimeServiceStub(self._open())  # type: ignore[no-untyped-call]
+        try:
+            answer = await stub.ListPodSandbox(request, timeout=_DEADLINE, wait_for_ready=True)
+        except grpc.aio.AioRpcError as error:
+            raise self._no_answer(error) from error
+        return frozenset(PodUid(one.metadata.uid) for one in answer.items)
 
     async def version(self) -> str:
         """The runtime's name and version, such as "containerd 2.1.9". Raises RetryableError."""

@@ -24,31 +24,49 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17kybernate/gen/cri.proto\x12\nruntime.v1\"!\n\x0eVersionRequest\x12\x0f\n\x07version\x18\x01 \x01(\t\"n\n\x0fVersionResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x14\n\x0cruntime_name\x18\x02 \x01(\t\x12\x17\n\x0fruntime_version\x18\x03 \x01(\t\x12\x1b\n\x13runtime_api_version\x18\x04 \x01(\t\"\x1a\n\tImageSpec\x12\r\n\x05image\x18\x01 \x01(\t\"<\n\x05Image\x12\n\n\x02id\x18\x01 \x01(\t\x12\x11\n\trepo_tags\x18\x02 \x03(\t\x12\x14\n\x0crepo_digests\x18\x03 \x03(\t\"K\n\x12ImageStatusRequest\x12$\n\x05image\x18\x01 \x01(\x0b\x32\x15.runtime.v1.ImageSpec\x12\x0f\n\x07verbose\x18\x02 \x01(\x08\"\x9d\x01\n\x13ImageStatusResponse\x12 \n\x05image\x18\x01 \x01(\x0b\x32\x11.runtime.v1.Image\x12\x37\n\x04info\x18\x02 \x03(\x0b\x32).runtime.v1.ImageStatusResponse.InfoEntry\x1a+\n\tInfoEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32T\n\x0eRuntimeService\x12\x42\n\x07Version\x12\x1a.runtime.v1.VersionRequest\x1a\x1b.runtime.v1.VersionResponse2^\n\x0cImageService\x12N\n\x0bImageStatus\x12\x1e.runtime.v1.ImageStatusRequest\x1a\x1f.runtime.v1.ImageStatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17kybernate/gen/cri.proto\x12\nruntime.v1\"!\n\x0eVersionRequest\x12\x0f\n\x07version\x18\x01 \x01(\t\"n\n\x0fVersionResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x14\n\x0cruntime_name\x18\x02 \x01(\t\x12\x17\n\x0fruntime_version\x18\x03 \x01(\t\x12\x1b\n\x13runtime_api_version\x18\x04 \x01(\t\"B\n\x14PodSandboxStateValue\x12*\n\x05state\x18\x01 \x01(\x0e\x32\x1b.runtime.v1.PodSandboxState\"\xce\x01\n\x10PodSandboxFilter\x12\n\n\x02id\x18\x01 \x01(\t\x12/\n\x05state\x18\x02 \x01(\x0b\x32 .runtime.v1.PodSandboxStateValue\x12G\n\x0elabel_selector\x18\x03 \x03(\x0b\x32/.runtime.v1.PodSandboxFilter.LabelSelectorEntry\x1a\x34\n\x12LabelSelectorEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"E\n\x15ListPodSandboxRequest\x12,\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x1c.runtime.v1.PodSandboxFilter\"S\n\x12PodSandboxMetadata\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03uid\x18\x02 \x01(\t\x12\x11\n\tnamespace\x18\x03 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\r\"v\n\nPodSandbox\x12\n\n\x02id\x18\x01 \x01(\t\x12\x30\n\x08metadata\x18\x02 \x01(\x0b\x32\x1e.runtime.v1.PodSandboxMetadata\x12*\n\x05state\x18\x03 \x01(\x0e\x32\x1b.runtime.v1.PodSandboxState\"?\n\x16ListPodSandboxResponse\x12%\n\x05items\x18\x01 \x03(\x0b\x32\x16.runtime.v1.PodSandbox\"\x1a\n\tImageSpec\x12\r\n\x05image\x18\x01 \x01(\t\"<\n\x05Image\x12\n\n\x02id\x18\x01 \x01(\t\x12\x11\n\trepo_tags\x18\x02 \x03(\t\x12\x14\n\x0crepo_digests\x18\x03 \x03(\t\"K\n\x12ImageStatusRequest\x12$\n\x05image\x18\x01 \x01(\x0b\x32\x15.runtime.v1.ImageSpec\x12\x0f\n\x07verbose\x18\x02 \x01(\x08\"\x9d\x01\n\x13ImageStatusResponse\x12 \n\x05image\x18\x01 \x01(\x0b\x32\x11.runtime.v1.Image\x12\x37\n\x04info\x18\x02 \x03(\x0b\x32).runtime.v1.ImageStatusResponse.InfoEntry\x1a+\n\tInfoEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01*:\n\x0fPodSandboxState\x12\x11\n\rSANDBOX_READY\x10\x00\x12\x14\n\x10SANDBOX_NOTREADY\x10\x01\x32\xad\x01\n\x0eRuntimeService\x12\x42\n\x07Version\x12\x1a.runtime.v1.VersionRequest\x1a\x1b.runtime.v1.VersionResponse\x12W\n\x0eListPodSandbox\x12!.runtime.v1.ListPodSandboxRequest\x1a\".runtime.v1.ListPodSandboxResponse2^\n\x0cImageService\x12N\n\x0bImageStatus\x12\x1e.runtime.v1.ImageStatusRequest\x1a\x1f.runtime.v1.ImageStatusResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'kybernate.gen.cri_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_PODSANDBOXFILTER_LABELSELECTORENTRY']._loaded_options = None
+  _globals['_PODSANDBOXFILTER_LABELSELECTORENTRY']._serialized_options = b'8\001'
   _globals['_IMAGESTATUSRESPONSE_INFOENTRY']._loaded_options = None
   _globals['_IMAGESTATUSRESPONSE_INFOENTRY']._serialized_options = b'8\001'
+  _globals['_PODSANDBOXSTATE']._serialized_start=1131
+  _globals['_PODSANDBOXSTATE']._serialized_end=1189
   _globals['_VERSIONREQUEST']._serialized_start=39
   _globals['_VERSIONREQUEST']._serialized_end=72
   _globals['_VERSIONRESPONSE']._serialized_start=74
   _globals['_VERSIONRESPONSE']._serialized_end=184
-  _globals['_IMAGESPEC']._serialized_start=186
-  _globals['_IMAGESPEC']._serialized_end=212
-  _globals['_IMAGE']._serialized_start=214
-  _globals['_IMAGE']._serialized_end=274
-  _globals['_IMAGESTATUSREQUEST']._serialized_start=276
-  _globals['_IMAGESTATUSREQUEST']._serialized_end=351
-  _globals['_IMAGESTATUSRESPONSE']._serialized_start=354
-  _globals['_IMAGESTATUSRESPONSE']._serialized_end=511
-  _globals['_IMAGESTATUSRESPONSE_INFOENTRY']._serialized_start=468
-  _globals['_IMAGESTATUSRESPONSE_INFOENTRY']._serialized_end=511
-  _globals['_RUNTIMESERVICE']._serialized_start=513
-  _globals['_RUNTIMESERVICE']._serialized_end=597
-  _globals['_IMAGESERVICE']._serialized_start=599
-  _globals['_IMAGESERVICE']._serialized_end=693
+  _globals['_PODSANDBOXSTATEVALUE']._serialized_start=186
+  _globals['_PODSANDBOXSTATEVALUE']._serialized_end=252
+  _globals['_PODSANDBOXFILTER']._serialized_start=255
+  _globals['_PODSANDBOXFILTER']._serialized_end=461
+  _globals['_PODSANDBOXFILTER_LABELSELECTORENTRY']._serialized_start=409
+  _globals['_PODSANDBOXFILTER_LABELSELECTORENTRY']._serialized_end=461
+  _globals['_LISTPODSANDBOXREQUEST']._serialized_start=463
+  _globals['_LISTPODSANDBOXREQUEST']._serialized_end=532
+  _globals['_PODSANDBOXMETADATA']._serialized_start=534
+  _globals['_PODSANDBOXMETADATA']._serialized_end=617
+  _globals['_PODSANDBOX']._serialized_start=619
+  _globals['_PODSANDBOX']._serialized_end=737
+  _globals['_LISTPODSANDBOXRESPONSE']._serialized_start=739
+  _globals['_LISTPODSANDBOXRESPONSE']._serialized_end=802
+  _globals['_IMAGESPEC']._serialized_start=804
+  _globals['_IMAGESPEC']._serialized_end=830
+  _globals['_IMAGE']._serialized_start=832
+  _globals['_IMAGE']._serialized_end=892
+  _globals['_IMAGESTATUSREQUEST']._serialized_start=894
+  _globals['_IMAGESTATUSREQUEST']._serialized_end=969
+  _globals['_IMAGESTATUSRESPONSE']._serialized_start=972
+  _globals['_IMAGESTATUSRESPONSE']._serialized_end=1129
+  _globals['_IMAGESTATUSRESPONSE_INFOENTRY']._serialized_start=1086
+  _globals['_IMAGESTATUSRESPONSE_INFOENTRY']._serialized_end=1129
+  _globals['_RUNTIMESERVICE']._serialized_start=1192
+  _globals['_RUNTIMESERVICE']._serialized_end=1365
+  _globals['_IMAGESERVICE']._serialized_start=1367
+  _globals['_IMAGESERVICE']._serialized_end=1461
 # @@protoc_insertion_point(module_scope)

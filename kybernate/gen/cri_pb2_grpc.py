@@ -39,12 +39,23 @@ class RuntimeServiceStub:
                 request_serializer=kybernate_dot_gen_dot_cri__pb2.VersionRequest.SerializeToString,
                 response_deserializer=kybernate_dot_gen_dot_cri__pb2.VersionResponse.FromString,
                 _registered_method=True)
+        self.ListPodSandbox = channel.unary_unary(
+                '/runtime.v1.RuntimeService/ListPodSandbox',
+                request_serializer=kybernate_dot_gen_dot_cri__pb2.ListPodSandboxRequest.SerializeToString,
+                response_deserializer=kybernate_dot_gen_dot_cri__pb2.ListPodSandboxResponse.FromString,
+                _registered_method=True)
 
 
 class RuntimeServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Version(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListPodSandbox(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -57,6 +68,11 @@ def add_RuntimeServiceServicer_to_server(servicer, server):
                     servicer.Version,
                     request_deserializer=kybernate_dot_gen_dot_cri__pb2.VersionRequest.FromString,
                     response_serializer=kybernate_dot_gen_dot_cri__pb2.VersionResponse.SerializeToString,
+            ),
+            'ListPodSandbox': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPodSandbox,
+                    request_deserializer=kybernate_dot_gen_dot_cri__pb2.ListPodSandboxRequest.FromString,
+                    response_serializer=kybernate_dot_gen_dot_cri__pb2.ListPodSandboxResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -86,6 +102,33 @@ class RuntimeService:
             '/runtime.v1.RuntimeService/Version',
             kybernate_dot_gen_dot_cri__pb2.VersionRequest.SerializeToString,
             kybernate_dot_gen_dot_cri__pb2.VersionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPodSandbox(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/runtime.v1.RuntimeService/ListPodSandbox',
+            kybernate_dot_gen_dot_cri__pb2.ListPodSandboxRequest.SerializeToString,
+            kybernate_dot_gen_dot_cri__pb2.ListPodSandboxResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -141,7 +141,7 @@ def test_nobody_else_creates_or_adds_system_annotations(
 
 def test_the_agent_writes_the_seat_and_only_that(control_plane: Cluster, pod: str) -> None:
     agent, admin = control_plane.api("agent"), control_plane.api()
-    agent.patch(pod, notes(seat="G0-seat-1"))
+    agent.patch(pod, notes(seat="G0-seat-1", touched_at="2026-11-21T10:00:00Z"))
     with pytest.raises(RefusedError, match="change nothing of a pod"):
         agent.patch(pod, notes(group="G0"))
     for change in (notes(seat="G1-seat-1"), notes(seat=None)):

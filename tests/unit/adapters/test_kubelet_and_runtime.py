@@ -48,6 +48,14 @@ class Runtime(cri_pb2_grpc.ImageServiceServicer, cri_pb2_grpc.RuntimeServiceServ
     async def Version(self, request, context):  # noqa: N802
         return cri_pb2.VersionResponse(runtime_name="containerd", runtime_version="2.1.9")
 
+    async def ListPodSandbox(self, request, context):  # noqa: N802
+        assert request.filter.state.state == cri_pb2.SANDBOX_READY
+        labels = dict(request.filter.label_selector)
+        assert set(labels) == {"io.kubernetes.pod.namespace", "io.kubernetes.pod.name"}
+        uids = {"web-0": ["u1", "u2"]}.get(labels["io.kubernetes.pod.name"], [])
+        items = [cri_pb2.PodSandbox(metadata=cri_pb2.PodSandboxMetadata(uid=uid)) for uid in uids]
+        return cri_pb2.ListPodSandboxResponse(items=items)
+
     async def ImageStatus(self, request, context):  # noqa: N802
         if request.image.image != "model:1":
             return cri_pb2.ImageStatusResponse()
@@ -118,6 +126,11 @@ def test_the_images_command_comes_from_the_runtime(socket):
     assert ask(socket, CriImages, lambda api: api.version()) == "containerd 2.1.9"
 
 
+def test_the_runtime_knows_which_pods_of_a_name_run(socket):
+    assert ask(socket, CriImages, lambda api: api.sandboxes("a", "web-0")) == {"u1", "u2"}
+    assert ask(socket, CriImages, lambda api: api.sandboxes("a", "other")) == frozenset()
+
+
 def test_an_image_that_is_not_there_is_not_found(socket):
     with pytest.raises(NotFoundError, match="model:2"):
         ask(socket, CriImages, lambda api: api.command_of("model:2"))
@@ -143,6 +156,7 @@ def test_a_runtime_that_tells_nothing_is_reported(info):
         (KubeletPodResources, lambda api: api.held()),
         (CriImages, lambda api: api.command_of("x")),
         (CriImages, lambda api: api.version()),
+        (CriImages, lambda api: api.sandboxes("a", "web-0")),
     ],
 )
 def test_no_answer_is_worth_another_try(socket, adapter_type, question):

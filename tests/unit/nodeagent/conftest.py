@@ -225,6 +225,7 @@ class FakePods:
         self.cache = PodCache(rig.loop.pod_changed, rig.loop.pod_gone)
         self.pods: dict[tuple[str, str], dict[str, Any]] = {}
         self.marked: dict[str, str] = {}
+        self.touched: list[str] = []
         self.down = False
 
     def create(self, name: str, token: str, group: str | None = None, **more: Any) -> None:
@@ -270,8 +271,15 @@ class FakePods:
             raise NotFoundError(f"no pod {namespace}/{name}")
         return read_pod(self.pods[namespace, name])
 
+    async def started(self, namespace: str, name: str) -> frozenset[PodUid]:
+        found = self.pods.get((namespace, name))
+        return frozenset({PodUid(found["metadata"]["uid"])} if found else ())
+
     def mark_seat(self, facts: PodFacts, seat: SeatName) -> None:
         self.marked[facts.ref.uid] = seat
+
+    def touch(self, pod: PodRef) -> None:
+        self.touched.append(pod.uid)
 
 
 @pytest.fixture

@@ -121,6 +121,40 @@ def test_the_agent_tries_again_by_itself_and_touches_the_pod(rig, prepared):
     run_virtual(main())
 
 
+def test_a_restarted_container_is_not_left_to_the_kubelets_next_try(rig, prepared):
+    """Its pod carries kyb.ai/seat already: another annotation has to change."""
+
+    async def main():
+        r, preparer, pods = prepared(rig)
+        r.begin()
+        pods.create("a", group="G0", token=TOKEN)
+        pods.pods["default", "a"]["metadata"]["annotations"]["kyb.ai/seat"] = "G0-seat-1"
+        await preparer.prepare(RESOURCE, [TOKEN])
+        assert (pods.marked, pods.touched) == ({}, [])
+        r.machine.faults.add("no-vendor-spec")
+        with pytest.raises(RetryableError):
+            await preparer.prepare(RESOURCE, [TOKEN])
+        assert pods.touched == []
+        await asyncio.sleep(1.5)
+        assert pods.touched == ["uid-a"]
+
+    run_virtual(main())
+
+
+def test_the_pod_is_not_touched_when_the_kubelet_was_faster(rig, prepared):
+    async def main():
+        r, preparer, pods = prepared(rig)
+        pods.create("a", group="G0", token=TOKEN)
+        with pytest.raises(RetryableError, match="has not reported"):
+            await preparer.prepare(RESOURCE, [TOKEN])
+        r.begin()
+        await preparer.prepare(RESOURCE, [TOKEN])
+        await asyncio.sleep(3.0)
+        assert pods.touched == []
+
+    run_virtual(main())
+
+
 def test_a_missing_vendor_specification_may_pass(rig, prepared):
     async def main():
         r, preparer, pods = prepared(rig)
