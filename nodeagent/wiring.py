@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from kybernate.adapters.cri import CriImages
     from kybernate.adapters.cuda import CudaHelpers
     from kybernate.adapters.k8s import Api, Watcher
-    from kybernate.ports import Holder, ImageCommand, Images, PodResources
+    from kybernate.ports import Holder, ImageCommand, Images, Journal, PodResources
     from kybernate.settings.agent import AgentSettings
     from kybernate.types import PodUid
 
@@ -63,12 +63,15 @@ _SEATS_FIRST = 1.0
 
 
 class Agent:
-    """One agent. `helpers` are started by the caller, before all else, for their slow import."""
+    """One agent. `helpers` are started by the caller, before all else, for their slow import;
+    `journal` is `file_journal`'s, unless another is given."""
 
-    def __init__(self, settings: AgentSettings, helpers: CudaHelpers) -> None:
+    def __init__(
+        self, settings: AgentSettings, helpers: CudaHelpers, journal: Journal | None = None
+    ) -> None:
         self._settings = settings
         self._images = _LateImages(settings)
-        self.world = _world(settings, helpers, self._images)
+        self.world = _world(settings, helpers, self._images, journal or file_journal(settings))
         self.node = Node(settings, self.world, Leases(settings.lease_break_s))
         self.node.park_budget = settings.park_bytes or _host_memory()
         self.loop = Loop(self.node)
@@ -297,7 +300,14 @@ async def _forever(what: Awaitable[None]) -> None:
         os._exit(1)
 
 
-def _world(settings: AgentSettings, helpers: CudaHelpers, images: Images) -> World:
+def file_journal(settings: AgentSettings) -> FileJournal:
+    """The journal of the state folder; a boot ends what it says."""
+    return FileJournal(settings.state_dir / "state" / "journal", _boot_id())
+
+
+def _world(
+    settings: AgentSettings, helpers: CudaHelpers, images: Images, journal: Journal
+) -> World:
     procs, nvml = Procfs(), Nvml()
     return World(
         gpus=nvml,
@@ -308,7 +318,7 @@ def _world(settings: AgentSettings, helpers: CudaHelpers, images: Images) -> Wor
         specs=CdiSpecs(settings.cdi_dir),
         pod_resources=_LatePodResources(settings),
         images=images,
-        journal=FileJournal(settings.state_dir / "state" / "journal", _boot_id()),
+        journal=journal,
         blocking=blocking,
         asking=nvml.ask,
         now=time.monotonic,
