@@ -19,6 +19,9 @@ GPUS_ANNOTATION = "kyb.ai/gpus"
 # Opt-in label
 MANAGED_LABEL = "kyb.ai/managed"
 
+# Node label: the node's GPUs belong to Kybernate, not to the vendor's device plugin
+GPU_NODE_LABEL = "kyb.ai/gpu-node"
+
 # Annotations that a user may set
 MODEL = "kyb.ai/model"
 VRAM = "kyb.ai/vram"
@@ -73,6 +76,9 @@ KYB_INIT_PATH = "/kyb/kyb-init"
 SEAT_SOCKET_DIR = "/run/kyb"
 SEAT_SOCKET_NAME = "seat.sock"
 AGENT_SOCKET = "/run/kyb/agent.sock"
+# In the folder of a device ID, for runtimes without CDI
+ID_SOCKETS = "seat"
+ID_KYB_INIT = "kyb-init"
 
 # Names that certificates of the kyb-ca carry
 CN_PROXY = "kyb-proxy"

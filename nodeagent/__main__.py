@@ -7,6 +7,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
+from kybernate.adapters.cgroupns import enter_node_cgroups
 from kybernate.adapters.cuda import CudaHelpers
 from kybernate.runtime.load import command
 from kybernate.runtime.serve import ProbeServer, configure_logging
@@ -20,6 +21,7 @@ _SWITCH_INTERVAL = 0.0005
 
 def run(settings: AgentSettings) -> None:
     """Serve until SIGTERM or SIGINT."""
+    enter_node_cgroups()  # before there are threads and helpers, which inherit it
     helpers = CudaHelpers()  # its slow import runs beside ours
     configure_logging(settings.log_level)
     # Threads write to the API server meanwhile; the loop must not wait 5 ms for each of them.

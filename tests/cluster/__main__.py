@@ -53,6 +53,7 @@ def main() -> None:
 @click.option("--services", default=",".join(sorted(ALL_SERVICES)), show_default=True)
 @click.option("--images", default="busybox,toy", show_default=True)
 @click.option("--control-plane-only", is_flag=True, help="etcd, API server, controllers.")
+@click.option("--node-pods", is_flag=True, help="Agent and plugin as DaemonSets.")
 def up(  # noqa: PLR0917 - one parameter per option; click passes them by name
     nodes: tuple[str, ...],
     gpus: int,
@@ -61,6 +62,7 @@ def up(  # noqa: PLR0917 - one parameter per option; click passes them by name
     services: str,
     images: str,
     control_plane_only: bool,
+    node_pods: bool,
 ) -> None:
     """Bring a fresh cluster up and say how to talk to it."""
     spec = ClusterSpec(
@@ -71,6 +73,7 @@ def up(  # noqa: PLR0917 - one parameter per option; click passes them by name
         services=frozenset(name for name in services.split(",") if name),
         images=tuple(name for name in images.split(",") if name),
         control_plane_only=control_plane_only,
+        node_pods=node_pods,
     )
     cluster = Cluster.up(spec, _say)
     click.echo(how_to_talk(cluster))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 import time
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 from kybernate import keys
 from kybernate.errors import KybernateError, NotFoundError, RetryableError
 
-from . import pki
+from . import manifests, pki
 from .layout import REPOSITORY
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from kybernate.adapters.k8s import Api
 
     from .layout import Layout
-    from .spec import Ports
+    from .spec import ClusterSpec, Ports
 
 TOKEN_SECONDS = 30 * 24 * 3600
 """Tokens outlive a cluster that is left up."""
@@ -29,13 +28,11 @@ TOKEN_SECONDS = 30 * 24 * 3600
 APPLY_LIMIT = 60.0
 """Seconds that one kubectl call may take."""
 
-_LOCAL_URL = re.compile(r"https://127\.0\.0\.1:\d+")
 
-
-def render(kubectl: Path, overlay: Path, ports: Ports) -> str:
-    """The objects of a kustomize folder; webhook URLs on loopback get this cluster's port."""
-    rendered = _kubectl(kubectl, "kustomize", str(overlay))
-    return _LOCAL_URL.sub(f"https://127.0.0.1:{ports.webhook}", rendered)
+def render(kubectl: Path, spec: ClusterSpec, layout: Layout, ports: Ports) -> str:
+    """The objects of the spec's kustomize folder, fitted to this cluster."""
+    rendered = _kubectl(kubectl, "kustomize", str(spec.overlay))
+    return manifests.fitted(rendered, spec, layout, ports)
 
 
 def apply(kubectl: Path, layout: Layout, objects: str) -> None:

@@ -44,7 +44,7 @@ def make(spec: ClusterSpec, progress: Progress) -> Made:
     if spec.control_plane_only:
         return Made(binaries.ensure(binaries.CONTROL_PLANE, progress), None, [], None)
     tools = prefix.ensure(progress)
-    built = images.build(["pause", *spec.images], progress)
+    built = images.build(spec.all_images, progress)
     return Made(tools.binaries, tools, built, _simgpu() if spec.gpus.count else None)
 
 
@@ -136,7 +136,7 @@ class Bringup:
             return None
         accounts.mutual_tls(self._layout, self._spec.nodes)
         kubectl = self._made.binaries.path("kubectl")
-        return accounts.render(kubectl, self._spec.overlay, self._ports)
+        return accounts.render(kubectl, self._spec, self._layout, self._ports)
 
     def _objects(self, api: Api, objects: str | None) -> None:
         """config/, the services' accounts, and the scheduler, which has one of them."""
@@ -200,6 +200,8 @@ class Bringup:
             self._progress(f"nodes ready: {', '.join(spec.node_names)}")
         for service in services.services(spec, self._layout, self._ports):
             readiness.service(service)
+        if spec.node_pods and spec.node_names:
+            readiness.node_pods(api, spec)
         if spec.node_names and spec.running_services >= set(NODE_SERVICES):
             readiness.seats(api, self._layout)
             self._progress("seats offered")

@@ -18,8 +18,9 @@ from kybernate.errors import ConfigError, KybernateError, NotFoundError
 from . import bringup, preflight, teardown
 from .control import Process, Supervisor, log_tail
 from .layout import Layout, Progress, silent, work_root
+from .podprocess import PodProcess
 from .procs import resident_mib
-from .spec import AGENT_PORT, ClusterSpec, GpuSpec, Ports
+from .spec import AGENT_PORT, NODE_SERVICES, ClusterSpec, GpuSpec, Ports
 from .state import State
 
 if TYPE_CHECKING:
@@ -186,12 +187,22 @@ class Cluster:
         return Path(state.facts["kubectl"]) if state else Path("kubectl")
 
     def process(self, name: str) -> Process:
-        """A supervised process, such as `agent-n1`, `extender`, `kubelet-n2` or `apiserver`."""
+        """A process such as `agent-n1`, `extender`, `kubelet-n2` or `apiserver`."""
+        service, _, node = name.partition("-")
+        if self.spec.node_pods and service in NODE_SERVICES and node in self.spec.node_names:
+            return self._pod_process(service, node)
         return self._supervisor.process(name)
+
+    def _pod_process(self, service: str, node: str) -> PodProcess:
+        logs = self.layout.node(node).root / "pod-logs"
+        return PodProcess(service, node, self.spec.cgroup(node), logs, self.api)
 
     def processes(self) -> list[dict[str, Any]]:
         """The supervisor's status, with each process's resident memory in MiB."""
         rows = self._supervisor.status()
+        if self.spec.node_pods:
+            pods = [(one, node) for one in NODE_SERVICES for node in self.spec.node_names]
+            rows += [self._pod_process(*one).info for one in pods]
         for row in rows:
             row["rss_mib"] = resident_mib(row["pid"]) if row["pid"] else 0
         return rows
@@ -202,6 +213,9 @@ class Cluster:
 
     def log(self, name: str, lines: int = 40) -> str:
         """The end of a process's log."""
+        process = self.process(name) if self.spec.node_pods else None
+        if isinstance(process, PodProcess) and process.log_file:
+            return log_tail(process.log_file, lines)
         return log_tail(self.layout.logs / f"{name}.log", lines)
 
     def _choose_ports(self) -> int:
@@ -279,6 +293,7 @@ def _facts(spec: ClusterSpec, port_base: int, kubectl: Path) -> dict[str, Any]:
         "subnet": spec.subnet,
         "gpus": asdict(spec.gpus),
         "host_memory": spec.host_memory,
+        "node_pods": spec.node_pods,
     }
 
 
@@ -293,4 +308,5 @@ def _from_facts(spec: ClusterSpec, facts: dict[str, Any]) -> ClusterSpec:
         subnet=facts["subnet"],
         gpus=GpuSpec(**facts["gpus"]),
         host_memory=facts["host_memory"],
+        node_pods=facts["node_pods"],
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
 
+from .manifests import node_labels
 from .spec import KUBELET_HEALTH_PORT, KUBELET_PORT
 
 if TYPE_CHECKING:
@@ -234,7 +235,11 @@ def kubelet_config(spec: ClusterSpec, layout: Layout, node: str) -> str:
         "volumePluginDir": f"{layout.node(node).root}/volume-plugins",
         "nodeStatusUpdateFrequency": "1s",
         "maxPods": 200,
+        # A container that is killed again and again comes back within a second or two.
+        "featureGates": {"KubeletCrashLoopBackOffMax": spec.node_pods},
     }
+    if spec.node_pods:
+        config["crashLoopBackOff"] = {"maxContainerRestartPeriod": "1s"}
     return json.dumps(config, indent=1)
 
 
@@ -246,6 +251,7 @@ def kubelet(binaries: Binaries, spec: ClusterSpec, layout: Layout, node: str) ->
         f"--kubeconfig={layout.kubeconfig(f'node-{node}')}",
         f"--hostname-override={node}",
         f"--node-ip={spec.node_ip(node)}",
+        f"--node-labels={','.join('='.join(label) for label in node_labels().items())}",
         "--v=2",
     ]
 

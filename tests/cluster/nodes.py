@@ -153,6 +153,8 @@ def holder_script(node: NodeLayout, pause: Path, *, paper: bool) -> str:
         lines.append(f"mount --rbind {source} {target}")
     if paper:
         lines.append(f"mount --bind {node.meminfo} /proc/meminfo")
+    # As systemd leaves it: mounts and unmounts reach the pods that ask for them.
+    lines.append("mount --make-rshared /")
     lines.append(f": > {node.up_file}")
     lines.append(f"exec {shlex.quote(str(pause))}")
     return "\n".join(lines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 import urllib.error
 import urllib.request
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
@@ -12,6 +13,7 @@ from kybernate.errors import ConflictError, NotFoundError
 
 from .control import log_tail, wait_until
 from .nodes import READY_LIMIT
+from .spec import AGENT_PROBE_PORT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     from .layout import Layout
     from .services import Service
+    from .spec import ClusterSpec
 
 
 def apiserver(layout: Layout, server: str) -> None:
@@ -65,6 +68,27 @@ def seats(api: Api, layout: Layout) -> None:
         return all(seats_of(row) for row in api.get("/api/v1/nodes")["items"])
 
     wait_until(offered, READY_LIMIT, f"the nodes offer no seats; see {layout.logs}/plugin-*.log")
+
+
+def node_pods(api: Api, spec: ClusterSpec) -> None:
+    """Until every node's agent answers; the plugin shows by the seats that its node offers."""
+    path = f"/api/v1/namespaces/{keys.NAMESPACE}/pods"
+
+    def why_not() -> str:
+        lines = [pod_state(pod) for pod in api.get(path)["items"]]
+        return "not every node's agent is ready; the pods:\n" + "\n".join(lines or ["none"])
+
+    for node in spec.node_names if "agent" in spec.running_services else ():
+        url = f"http://{spec.node_ip(node)}:{AGENT_PROBE_PORT}/readyz"
+        wait_until(partial(answers, url), READY_LIMIT, why_not)
+
+
+def pod_state(pod: dict[str, Any]) -> str:
+    """One line: the pod, its phase, and what its containers wait for or ended of."""
+    statuses = pod["status"].get("containerStatuses", [])
+    states = [str({**one.get("lastState", {}), **one["state"]})[:600] for one in statuses]
+    where = pod["spec"].get("nodeName", "no node yet")
+    return f"{pod['metadata']['name']} on {where}: {pod['status']['phase']} {' '.join(states)}"
 
 
 def make_default_account(api: Api) -> None:

@@ -59,7 +59,7 @@ def services(spec: ClusterSpec, layout: Layout, ports: Ports) -> list[Service]:
     return [
         _service(name, node, spec, layout, ports)
         for name in ("extender", "webhook", "agent", "plugin", "proxy")
-        if name in spec.running_services
+        if name in spec.process_services
         for node in (spec.node_names if name in NODE_SERVICES else (None,))
     ]
 

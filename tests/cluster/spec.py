@@ -21,6 +21,7 @@ TIB = 1 << 40
 FIRST_PORT = 16440
 PORTS = 10
 NODE_SERVICES = ("agent", "plugin")
+NODE_IMAGES = ("agent", "device-plugin")
 HOST_SERVICES = ("extender", "webhook", "proxy")
 ALL_SERVICES = frozenset((*NODE_SERVICES, *HOST_SERVICES))
 OVERLAY = REPOSITORY / "config" / "overlays" / "one-machine"
@@ -60,7 +61,9 @@ class ClusterSpec:
     folder that is applied (None: nothing). `service_env` adds environment per service, for
     instance {"agent": {"KYB_AGENT_IDLE_AFTER_S": "0.2"}}. `state_size` puts the agent's journal on
     a file system of its own of that size, such as "8m", so that it can be filled. `seats` is what
-    the device plugin's file says (None: eight seats on each group of one, two and four GPUs).
+    the device plugin's file says (None: eight seats on each group of one, two and four GPUs). With
+    `node_pods` agent and plugin run as the DaemonSets of config/, as on any cluster; without it
+    they are processes of the node's, which start faster and can be traced.
     """
 
     name: str = "kyb"
@@ -76,6 +79,7 @@ class ClusterSpec:
     overlay: Path | None = OVERLAY
     seats: Mapping[str, object] | None = None
     service_env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    node_pods: bool = False
     state_size: str | None = None
     work: Path | None = None
 
@@ -116,6 +120,17 @@ class ClusterSpec:
         if self.overlay is None:
             return frozenset()
         return self.services - set(NODE_SERVICES) if self.control_plane_only else self.services
+
+    @property
+    def process_services(self) -> frozenset[str]:
+        """Those of the running services that the supervisor runs."""
+        return self.running_services - (frozenset(NODE_SERVICES) if self.node_pods else set())
+
+    @property
+    def all_images(self) -> tuple[str, ...]:
+        """The images that the nodes need."""
+        pods = NODE_IMAGES if self.node_pods and self.node_names else ()
+        return ("pause", *self.images, *pods)
 
     @property
     def seats_config(self) -> Mapping[str, object]:

@@ -7,6 +7,7 @@ import shutil
 import time
 from typing import TYPE_CHECKING
 
+from kybernate import keys
 from kybernate.errors import KybernateError
 
 from . import host
@@ -64,7 +65,16 @@ def _wait(processes: list[ProcessId], cgroups: list[str]) -> None:
             return
 
 
+def _keep_pod_logs(layout: Layout) -> None:
+    """The logs of our own pods, beside those of the processes."""
+    for file in layout.work.glob(f"*/pod-logs/{keys.NAMESPACE}_*/*/*.log"):
+        pod = file.parents[1].name.split("_")[1]
+        shutil.copyfile(file, layout.logs / f"{pod}-{file.name}")
+
+
 def _remove_files(layout: Layout, *, keep_logs: bool) -> None:
+    if keep_logs:
+        _keep_pod_logs(layout)
     for entry in layout.work.iterdir():
         if entry.name == "log" and keep_logs:
             continue

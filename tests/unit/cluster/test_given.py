@@ -3,10 +3,8 @@ from __future__ import annotations
 import pytest
 
 from kybernate.errors import ConfigError
-from tests.cluster.accounts import render
 from tests.cluster.given import given_kubeconfig, with_token
 from tests.cluster.readiness import node_usable, seats_of
-from tests.cluster.spec import Ports
 
 GIVEN = {
     "current-context": "a",
@@ -37,15 +35,6 @@ def test_a_given_kubeconfig_must_exist(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("KYB_KUBECONFIG", str(tmp_path / "none"))
     with pytest.raises(ConfigError, match="no file"):
         given_kubeconfig()
-
-
-def test_webhook_urls_on_loopback_get_the_clusters_port(tmp_path) -> None:
-    kubectl = tmp_path / "kubectl"
-    kubectl.write_text("#!/bin/sh\necho url: https://127.0.0.1:18443/mutate\n")
-    kubectl.chmod(0o755)
-    ports = Ports(20000)
-    found = render(kubectl, tmp_path, ports)
-    assert found == f"url: https://127.0.0.1:{ports.webhook}/mutate\n"
 
 
 def test_a_node_is_usable_when_ready_and_without_taints() -> None:

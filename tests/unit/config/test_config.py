@@ -38,7 +38,8 @@ def test_every_file_is_reached_by_a_kustomization(file: Path) -> None:
         return
     listed = yaml.safe_load((file.parent / "kustomization.yaml").read_text())
     generated = [name for entry in listed.get("configMapGenerator", ()) for name in entry["files"]]
-    assert file.name in [*listed.get("resources", ()), *generated]
+    patched = [patch["path"] for patch in listed.get("patches", ()) if "path" in patch]
+    assert file.name in [*listed.get("resources", ()), *generated, *patched]
 
 
 def test_the_crd_is_named_as_in_the_code_and_knows_every_state() -> None:
