@@ -22,6 +22,7 @@ from nodeagent.steps import Broken, Reverted
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kybernate.types import PodUid
     from nodeagent.loop import Loop
     from nodeagent.seat import Seat
 
@@ -46,11 +47,17 @@ async def recover(loop: Loop) -> Mapping[str, Mapping[str, object]]:
     for key, record in records.items():
         if key.startswith(SEAT):
             seat = from_record(record)
-            loop.node.seats[seat.uid] = seat
-    frozen = world.freezer.frozen()
-    _thaw_the_forgotten(loop, frozen)
+            if seat.state is SeatState.GONE:
+                world.journal.delete(key)
+            else:
+                loop.node.seats[seat.uid] = seat
+    # Before anything is thawed: a signal that was taken is pending no more.
+    dying = frozenset(seat.uid for seat in loop.node.seats.values() if _is_dying(loop, seat))
+    _thaw_the_forgotten(loop, world.freezer.frozen(), dying)
     _remember_proxies(loop, records.get(PROXIES, {}))
     for seat in tuple(loop.node.seats.values()):
+        if seat.uid in dying and seat.state in _KEEP_FROZEN:
+            loop.life.end(seat)
         _resume(loop, seat)
     await asyncio.gather(*(world.doors.open(uid) for uid in loop.node.seats))
     loop.fail_lost()
@@ -103,19 +110,18 @@ async def _take_over(loop: Loop, seat: Seat) -> None:
     await loop.life.await_started(seat)
 
 
-def _thaw_the_forgotten(loop: Loop, frozen: frozenset[str]) -> None:
+def _thaw_the_forgotten(loop: Loop, frozen: frozenset[str], dying: frozenset[PodUid]) -> None:
     """Frozen trees that no seat keeps frozen, or whose container is ending, must be able to die."""
     world = loop.node.world
-    kept = {seat.handle for seat in loop.node.seats.values() if _stays_frozen(loop, seat)}
+    seats = (seat for seat in loop.node.seats.values() if seat.uid not in dying)
+    kept = {seat.handle for seat in seats if seat.state in _KEEP_FROZEN}
     for handle in frozen - kept:
         log.warning("thawing %s: no seat keeps it frozen", handle)
         world.freezer.thaw(handle)
 
 
-def _stays_frozen(loop: Loop, seat: Seat) -> bool:
-    if seat.state not in _KEEP_FROZEN or seat.tree is None:
-        return False
-    return not loop.node.world.procs.ending(seat.tree.pid)
+def _is_dying(loop: Loop, seat: Seat) -> bool:
+    return seat.tree is None or loop.node.world.procs.ending(seat.tree.pid)
 
 
 def _remember_proxies(loop: Loop, record: Mapping[str, object]) -> None:
@@ -140,7 +146,7 @@ def _resume(loop: Loop, seat: Seat) -> None:
         case SeatState.DRAINING:
             loop.node.move(seat, SeatEvent.UNDRAIN, "the agent was restarted")
             life.activate(seat)
-        case SeatState.PARKED:
+        case SeatState.PARKED if not seat.ending:
             life.work(seat, _keep_parked(loop, seat))
         case SeatState.PARKING:
             life.work(seat, _finish_park(loop, seat))
@@ -153,9 +159,6 @@ def _resume(loop: Loop, seat: Seat) -> None:
 
 
 async def _keep_parked(loop: Loop, seat: Seat) -> None:
-    if not _stays_frozen(loop, seat):
-        loop.life.end(seat)
-        return
     # Half-way to it also counts as frozen on this page's first look: it is seen through.
     await _freeze(loop, seat)
     loop.life.aside(_warm_later(loop, seat))
