@@ -66,6 +66,11 @@ def _is_there(name: str) -> bool:
         return False
 
 
+def has_torch() -> bool:
+    """Whether this Python has PyTorch."""
+    return _is_there("torch")
+
+
 def used_bytes(uuid: str) -> int:
     """GPU memory in use by all processes."""
     import pynvml  # noqa: PLC0415 - may be missing
@@ -168,7 +173,7 @@ def two_models_alternate(uuid: str) -> str:
 
 def pytorch(uuid: str) -> str:
     """A PyTorch process computes the same before and after."""
-    if not _is_there("torch"):
+    if not has_torch():
         raise SkippedError(f"{sys.executable} has no PyTorch")
     with parker() as driver, process(uuid, "-c", TORCH, str(BYTES)) as running:
         assert running.stdin is not None
