@@ -1,0 +1,502 @@
+"""What arrives at frozen processes: the kernel's sockets, freezer and sock_diag as they are.
+
+The tests' own process is "somebody outside": it isn't in the tree, also where it is on loopback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from kybernate.adapters.arrivals import SocketArrivals
+from kybernate.adapters.arrivals.watch import descriptor_limit
+from kybernate.adapters.freezer import CgroupFreezer
+from kybernate.ports import WatchTerms
+
+MOUNT = Path("/sys/fs/cgroup")
+V1 = MOUNT / "freezer"
+V2 = next((path for path in (MOUNT, MOUNT / "unified") if (path / "cgroup.procs").exists()), None)
+WORKLOAD = Path(__file__).with_name("tree_of_sockets.py")
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="freezing needs root")
+
+
+def root_of(folder):
+    return folder if folder is not None and os.access(folder, os.W_OK) else None
+
+
+@pytest.fixture
+def base():
+    """A container's cgroup, of the version that this machine freezes with."""
+    root = root_of(V1) or root_of(V2)
+    if root is None:
+        pytest.skip("no cgroup to freeze in")
+    group = root / f"kyb-test-{uuid.uuid4().hex[:8]}"
+    group.mkdir()
+    yield group
+    end = time.monotonic() + 5
+    for folder in (group / "kyb", group):
+        while folder.exists():
+            assert time.monotonic() < end, f"{folder} can't be removed"
+            with suppress(OSError):
+                folder.rmdir()
+
+
+class Tree:
+    """A running workload, its freezer, and a watch on it."""
+
+    def __init__(self, base, tmp_path):
+        self.base = base
+        self.freezer = CgroupFreezer(base.parent.parent if base.parent == V1 else base.parent)
+        self.arrivals = SocketArrivals(self.freezer.pids, settle=0.0)
+        self.unix = str(tmp_path / "u.sock")
+        self.arrived: list[str] = []
+        self.reports = []
+
+    def start(self, *words):
+        def enter():
+            (self.base / "cgroup.procs").write_text("0")
+
+        self.process = subprocess.Popen(
+            [sys.executable, str(WORKLOAD), self.unix, *words],
+            preexec_fn=enter,  # noqa: PLW1509  (no other thread here)
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        ports = json.loads(self.process.stdout.readline())
+        self.tcp, self.udp = ("127.0.0.1", ports["tcp"]), ("127.0.0.1", ports["udp"])
+        self.handle = self.freezer.place(self.process.pid)
+
+    def stop(self):
+        asyncio.run(self.freezer.kill(self.handle, 5))
+        self.arrivals.close()
+        self.process.communicate(timeout=10)
+
+    def client(self, family=socket.AF_INET):
+        """A connection that has been answered once."""
+        one = socket.socket(family)
+        one.settimeout(5)
+        one.connect(self.unix if family == socket.AF_UNIX else self.tcp)
+        ask(one)
+        return one
+
+    async def freeze(self, **terms):
+        """Frozen, and watched: returns the report."""
+        await self.freezer.freeze(self.handle, 2)
+        return await self.watch(**terms)
+
+    async def watch(self, **terms):
+        told = asyncio.Event()
+
+        def watched(report):
+            self.reports.append(report)
+            told.set()
+
+        self.arrivals.watch(self.handle, WatchTerms(**terms), self.arrived.append, watched)
+        await asyncio.wait_for(told.wait(), 5)
+        return self.reports[-1]
+
+    async def until_told(self, limit=1.0):
+        """What arrived; fails if nothing does."""
+        end = time.monotonic() + limit
+        while not self.arrived:
+            assert time.monotonic() < end, "nobody noticed"
+            await asyncio.sleep(0.001)
+        return self.arrived[0]
+
+    async def nothing_comes(self, seconds=0.3):
+        await asyncio.sleep(seconds)
+        assert self.arrived == []
+
+    def thaw(self):
+        self.arrivals.unwatch(self.handle)
+        self.freezer.thaw(self.handle)
+
+
+def ask(one, words=b"hello"):
+    one.sendall(words + b"\n")
+    answer = one.recv(100)
+    assert answer == words + b"\n"
+
+
+@pytest.fixture
+def tree(base, tmp_path):
+    one = Tree(base, tmp_path)
+    one.start()
+    yield one
+    one.stop()
+
+
+@pytest.fixture
+def chatty(base, tmp_path):
+    one = Tree(base, tmp_path)
+    one.start("chatter")
+    yield one
+    one.stop()
+
+
+def descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_new_connection_is_noticed_at_once_and_answered_after_the_thaw(tree):
+    async def main():
+        report = await tree.freeze()
+        assert report.watched >= 3
+        assert report.problem == ""
+        await tree.nothing_comes()
+        began = time.perf_counter()
+        with socket.create_connection(tree.tcp, 5) as one:
+            assert await tree.until_told() == f"somebody connected to its port {tree.tcp[1]}"
+            assert time.perf_counter() - began < 0.05
+            one.sendall(b"hi\n")
+            tree.thaw()
+            assert await asyncio.to_thread(one.recv, 10) == b"hi\n"
+
+    asyncio.run(main())
+
+
+def test_a_request_on_an_old_connection_that_was_kept(tree):
+    async def main():
+        with tree.client() as one:
+            report = await tree.freeze(end_idle=False)
+            assert report.ended == 0
+            await tree.nothing_comes()
+            one.sendall(b"again\n")
+            assert "127.0.0.1" in await tree.until_told()
+            tree.thaw()
+            assert await asyncio.to_thread(one.recv, 10) == b"again\n"
+
+    asyncio.run(main())
+
+
+def test_udp_and_unix_sockets_of_old_and_new_peers(tree):
+    async def main():
+        old = tree.client(socket.AF_UNIX)
+        new = socket.socket(socket.AF_UNIX)
+        datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        datagrams.settimeout(5)
+        new.settimeout(5)
+
+        def send_old():
+            old.sendall(b"old\n")
+
+        def send_new():
+            new.connect(tree.unix)
+            new.sendall(b"new\n")
+
+        def send_datagram():
+            datagrams.sendto(b"gram\n", tree.udp)
+
+        scenes = (
+            (send_old, old, b"old\n", "Unix"),
+            (send_new, new, b"new\n", "Unix"),
+            (send_datagram, datagrams, b"gram\n", f"UDP port {tree.udp[1]}"),
+        )
+        for send, one, answer, words in scenes:
+            tree.arrived.clear()
+            await tree.freeze()
+            await tree.nothing_comes(0.05)
+            send()
+            assert words in await tree.until_told()
+            tree.thaw()
+            assert await asyncio.to_thread(one.recv, 10) == answer
+        for one in (old, new, datagrams):
+            one.close()
+
+    asyncio.run(main())
+
+
+def test_what_came_between_freeze_and_watch_counts_of_all_kinds(tree):
+    async def main():
+        old = tree.client(socket.AF_UNIX)
+        kept = tree.client()
+        for kind in ("new", "kept", "unix", "udp"):
+            tree.arrived.clear()
+            await tree.freezer.freeze(tree.handle, 2)
+            one = socket.socket(type=socket.SOCK_DGRAM if kind == "udp" else socket.SOCK_STREAM)
+            if kind == "udp":
+                one.sendto(b"x\n", tree.udp)
+            elif kind == "new":
+                one.connect(tree.tcp)
+                one.sendall(b"x\n")
+            else:
+                (old if kind == "unix" else kept).sendall(b"x\n")
+            await tree.watch(end_idle=False)
+            await tree.until_told()
+            tree.thaw()
+            target = {"unix": old, "kept": kept}.get(kind, one)
+            target.settimeout(5)
+            assert await asyncio.to_thread(target.recv, 10) == b"x\n"
+            one.close()
+        old.close()
+        kept.close()
+
+    asyncio.run(main())
+
+
+def test_the_trees_talk_with_itself_is_nothing(chatty):
+    async def main():
+        for _ in range(20):
+            report = await chatty.freeze()
+            assert report.problem == ""
+            assert report.ended == 0
+            await chatty.nothing_comes(0.03)
+            chatty.thaw()
+            await asyncio.sleep(0.01)
+        await chatty.freeze()
+        await chatty.nothing_comes(1.0)
+        chatty.thaw()
+
+    asyncio.run(main())
+
+
+def test_talk_with_itself_hides_nobody_elses_connection(chatty):
+    async def main():
+        for _ in range(10):
+            chatty.arrived.clear()
+            await chatty.freezer.freeze(chatty.handle, 2)
+            with socket.create_connection(chatty.tcp, 5) as one:
+                one.sendall(b"hi\n")
+                await chatty.watch()
+                await chatty.until_told()
+                chatty.thaw()
+                assert await asyncio.to_thread(one.recv, 10) == b"hi\n"
+
+    asyncio.run(main())
+
+
+def test_peers_that_close_or_reset_wake_nobody(tree):
+    async def main():
+        closing, resetting = tree.client(), tree.client()
+        unix = tree.client(socket.AF_UNIX)
+        await tree.freeze(end_idle=False)
+        closing.close()
+        unix.close()
+        resetting.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        resetting.close()
+        await tree.nothing_comes()
+        tree.thaw()
+
+    asyncio.run(main())
+
+
+def test_a_request_with_the_clients_end_behind_it_counts(tree):
+    async def main():
+        with tree.client() as one:
+            await tree.freeze(end_idle=False)
+            one.sendall(b"last\n")
+            one.shutdown(socket.SHUT_WR)
+            await tree.until_told()
+            tree.thaw()
+            assert await asyncio.to_thread(one.recv, 10) == b"last\n"
+
+    asyncio.run(main())
+
+
+def test_what_arrives_at_others_in_the_same_network_wakes_nobody(tree):
+    async def main():
+        with socket.create_server(("127.0.0.1", 0)) as sidecar:
+            await tree.freeze()
+            for _ in range(5):
+                with socket.create_connection(sidecar.getsockname()) as probe:
+                    probe.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+                    accepted, _ = sidecar.accept()
+                    accepted.close()
+            await tree.nothing_comes()
+            tree.thaw()
+
+    asyncio.run(main())
+
+
+def test_idle_connections_are_reset_while_nobody_uses_them(tree):
+    async def main():
+        with tree.client() as idle, tree.client(socket.AF_UNIX) as unix:
+            report = await tree.freeze()
+            assert report.ended == 1
+            with pytest.raises(ConnectionResetError):
+                idle.recv(10)
+            await tree.nothing_comes(0.1)
+            tree.thaw()
+            ask(unix)
+        with tree.client() as again:
+            ask(again)
+
+    asyncio.run(main())
+
+
+def test_a_connection_on_which_an_answer_is_due_is_not_reset(tree):
+    async def main():
+        with tree.client() as busy:
+            await asyncio.sleep(0.05)
+            busy.sendall(b"slow 0.3\n")
+            await asyncio.sleep(0.05)
+            report = await tree.freeze(doubt=5.0)
+            assert report.ended == 0
+            assert len(report.unanswered) == 1
+            await tree.nothing_comes(0.05)
+            tree.thaw()
+            assert await asyncio.to_thread(busy.recv, 100) == b"slow 0.3\n"
+
+    asyncio.run(main())
+
+
+def test_another_agent_sees_what_arrived_while_there_was_none(tree):
+    async def main():
+        with tree.client(socket.AF_UNIX) as one:
+            await tree.freeze()
+            await tree.nothing_comes(0.05)
+            tree.arrivals.close()
+            one.sendall(b"hello?\n")
+            tree.arrivals = SocketArrivals(tree.freezer.pids, settle=0.0)
+            await tree.watch(again=True)
+            await tree.until_told()
+            tree.thaw()
+            assert await asyncio.to_thread(one.recv, 10) == b"hello?\n"
+
+    asyncio.run(main())
+
+
+def test_no_duplicate_outlives_the_watch(tree):
+    async def main():
+        await tree.freeze()
+        tree.thaw()
+        before = descriptors()
+        with tree.client(), tree.client(socket.AF_UNIX):
+            for end_idle in (False, True):
+                await tree.freeze(end_idle=end_idle)
+                tree.thaw()
+        assert descriptors() == before
+        tree.arrived.clear()
+        await tree.freeze()
+        with socket.create_connection(tree.tcp, 5):
+            await tree.until_told()
+            # Closed as soon as it was told: nothing has to call unwatch for that.
+            assert descriptors() == before + 1
+        tree.thaw()
+
+    asyncio.run(main())
+
+
+def test_a_thaw_during_the_look_leaves_nothing_open(tree):
+    async def main():
+        clients = [tree.client() for _ in range(150)]
+        before = descriptors()
+        for steps in range(8):
+            await tree.freezer.freeze(tree.handle, 2)
+            terms = WatchTerms(end_idle=False)
+            tree.arrivals.watch(tree.handle, terms, tree.arrived.append, tree.reports.append)
+            for _ in range(steps):
+                await asyncio.sleep(0.001)
+            tree.thaw()
+            await asyncio.sleep(0.1)
+            assert descriptors() == before, steps
+        for one in clients:
+            ask(one)
+            one.close()
+
+    asyncio.run(main())
+
+
+def test_too_few_descriptors_are_told_and_listeners_come_first(tree):
+    async def main():
+        clients = [tree.client() for _ in range(45)]
+        tree.arrivals = SocketArrivals(tree.freezer.pids, settle=0.0, limit=lambda: 40)
+        report = await tree.freeze(end_idle=False)
+        assert report.watched == 40
+        assert report.unwatched >= 3
+        assert "ulimit -n" in report.problem
+        with socket.create_connection(tree.tcp, 5):
+            await tree.until_told()
+        tree.thaw()
+        for one in clients:
+            one.close()
+
+    asyncio.run(main())
+
+
+def test_the_limit_leaves_descriptors_for_all_else():
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    assert 0 < descriptor_limit() < max(soft, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+def test_two_thousand_connections(tree):
+    async def main():
+        clients = [tree.client() for _ in range(2000)]
+        began = time.perf_counter()
+        report = await tree.freeze(end_idle=False)
+        kept = time.perf_counter() - began
+        assert report.watched >= 2000
+        clients[777].sendall(b"me\n")
+        began = time.perf_counter()
+        await tree.until_told()
+        noticed = time.perf_counter() - began
+        tree.thaw()
+        assert await asyncio.to_thread(clients[777].recv, 10) == b"me\n"
+        began = time.perf_counter()
+        tree.arrived.clear()
+        report = await tree.freeze()
+        ended = time.perf_counter() - began
+        assert report.ended == 2000
+        assert report.watched < 20
+        tree.thaw()
+        for one in clients:
+            one.close()
+        print(f"2000 kept {kept:.3f} s, noticed {noticed:.4f} s, ended {ended:.3f} s")
+        assert kept < 3
+        assert noticed < 0.5
+        assert ended < 3
+
+    asyncio.run(main())
+
+
+def test_a_tree_that_is_gone_is_not_watched_and_no_error(tree):
+    async def main():
+        tree.arrivals.watch("/nowhere", WatchTerms(), tree.arrived.append, tree.reports.append)
+        await asyncio.sleep(0.1)
+        assert tree.reports == []
+        assert (await tree.arrivals.traffic("/nowhere", 1.0)).connections == ()
+
+    asyncio.run(main())
+
+
+def test_traffic_of_a_running_tree(tree):
+    async def main():
+        quiet = await tree.arrivals.traffic(tree.handle, 2.0)
+        assert quiet.connections == ()
+        with tree.client() as one, tree.client() as idle:
+            await asyncio.sleep(0.05)
+            one.sendall(b"slow 0.5\n")
+            await asyncio.sleep(0.05)
+            busy = await tree.arrivals.traffic(tree.handle, 2.0)
+            assert len(busy.connections) == 2
+            assert all(c.inbound for c in busy.connections)
+            assert busy.outstanding(0.0) == 1
+            assert await asyncio.to_thread(one.recv, 100) == b"slow 0.5\n"
+            await asyncio.sleep(0.05)
+            after = await tree.arrivals.traffic(tree.handle, 2.0)
+            assert after.outstanding(0.0) == 0
+            assert 0.04 <= after.quiet() < 1
+            del idle
+
+    asyncio.run(main())
+
+
+def test_traffic_leaves_the_trees_own_connections_out(chatty):
+    async def main():
+        found = await chatty.arrivals.traffic(chatty.handle, 2.0)
+        assert found.connections == ()
+        assert found.queued == 0
+
+    asyncio.run(main())

@@ -1,0 +1,103 @@
+"""A workload with sockets of all kinds, run as a process. Says its ports, then serves.
+
+Arguments: path of its Unix socket; `chatter` for talk within the tree, more than anybody's
+freeze can be between.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import socketserver
+import sys
+import threading
+import time
+
+EVERY = 0.002
+"""Seconds between two heartbeats."""
+
+
+class Line(socketserver.StreamRequestHandler):
+    """Answers each line with itself; `slow N` only after N seconds; `push` with two lines."""
+
+    def handle(self):
+        for line in self.rfile:
+            words = line.split()
+            if words[:1] == [b"slow"]:
+                time.sleep(float(words[1]))
+            try:
+                self.wfile.write(line * 2 if words[:1] == [b"push"] else line)
+            except OSError:
+                return
+
+
+class Echo(socketserver.BaseRequestHandler):
+    def handle(self):
+        data, back = self.request
+        back.sendto(data, self.client_address)
+
+
+class Tcp(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+    request_queue_size = 128
+
+
+class Unix(socketserver.ThreadingUnixStreamServer):
+    daemon_threads = True
+
+
+def beat(one, other):
+    """Talk both ways without end; each side leaves something unread for most of the time."""
+
+    def say():
+        while True:
+            one.send(b"beat")
+            time.sleep(EVERY)
+
+    def hear():
+        while True:
+            time.sleep(EVERY)
+            other.recv(4)
+
+    for task in (say, hear):
+        threading.Thread(target=task, daemon=True).start()
+
+
+def chatter():
+    beat(*socket.socketpair())
+    beat(*socket.socketpair(type=socket.SOCK_DGRAM))
+    listener = socket.create_server(("127.0.0.1", 0))
+    client = socket.create_connection(listener.getsockname())
+    beat(client, listener.accept()[0])
+    hears = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    hears.bind(("127.0.0.1", 0))
+    says = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    says.connect(hears.getsockname())
+    beat(says, hears)
+    threading.Thread(target=connect_to_itself, args=(listener,), daemon=True).start()
+
+
+def connect_to_itself(listener):
+    """Connections of the tree to itself that mostly wait to be accepted."""
+    while True:
+        with socket.create_connection(listener.getsockname()):
+            time.sleep(0.02)
+            listener.accept()[0].close()
+
+
+def main():
+    tcp, udp = Tcp(("127.0.0.1", 0), Line), socketserver.UDPServer(("127.0.0.1", 0), Echo)
+    unix = Unix(sys.argv[1], Line)
+    for server in (tcp, udp, unix):
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    if "chatter" in sys.argv and os.fork() == 0:
+        chatter()
+        time.sleep(600)
+    print(json.dumps({"tcp": tcp.server_address[1], "udp": udp.server_address[1]}), flush=True)
+    time.sleep(600)
+
+
+if __name__ == "__main__":
+    main()
