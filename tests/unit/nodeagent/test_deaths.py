@@ -85,3 +85,88 @@ def test_one_that_died_while_the_agent_was_away_is_noticed(rig):
             assert g.events("KilledWhileParked")
 
     run_virtual(after(), 2000.0)
+
+
+async def caught(r, uid, state, limit=30.0):
+    """The moment at which it is in this state."""
+    end = r.clock.time() + limit
+    while r.state(uid) is not state:
+        assert r.clock.time() < end, (uid, r.state(uid))
+        await asyncio.sleep(0.0005)
+
+
+async def starting(r, p):
+    await r.seat("a", delay=100.0)
+    await caught(r, "uid-a", SeatState.STARTING)
+
+
+async def active(r, p):
+    await r.seat("a")
+    await r.until("uid-a", ACTIVE)
+
+
+async def draining(r, p):
+    await active(r, p)
+    p.service = 5.0
+    p.request("uid-a")
+    await asyncio.sleep(0.01)
+    r.loop.send_away("uid-a", "away")
+    await caught(r, "uid-a", SeatState.DRAINING)
+
+
+async def parking(r, p):
+    await active(r, p)
+    r.loop.send_away("uid-a", "away")
+    await caught(r, "uid-a", SeatState.PARKING)
+
+
+async def parked(r, p):
+    await parking(r, p)
+    await caught(r, "uid-a", PARKED)
+
+
+async def waking(r, p):
+    await parked(r, p)
+    r.loop.call_for("uid-a", "back")
+    await caught(r, "uid-a", SeatState.WAKING)
+
+
+async def waking_in_vain(r, p):
+    await parked(r, p)
+    r.machine.faults.add("disk-full")
+    r.loop.call_for("uid-a", "back")
+    await caught(r, "uid-a", SeatState.WAKING)
+
+
+async def failed(r, p):
+    await active(r, p)
+    r.loop.life.fail(r.node.seats["uid-a"], "a test says so")
+
+
+@pytest.mark.parametrize(
+    "brought",
+    [starting, active, draining, parking, parked, waking, waking_in_vain, failed],
+    ids=lambda brought: brought.__name__,
+)
+def test_sigterm_in_every_state_ends_the_container_in_time(rig, proxy, brought):
+    async def main():
+        r = rig(min_residency_s=0.0)
+        Watched(r)
+        r.begin()
+        await brought(r, proxy(r.loop))
+        uid = "uid-a"
+        r.loop.on_term(uid, 15)
+        asked = r.clock.time()
+        # What kyb-init does: it passes the signal on when it is told to, or after 2 s.
+        while ("ok", uid) not in r.machine.log and r.clock.time() < asked + 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        r.machine.end_container(uid)
+        await r.until(uid, WAITING, 4)
+        assert r.machine._of(uid) == []
+        assert r.machine.frozen == set()
+        r.loop.pod_gone(uid)
+        await asyncio.sleep(1)
+        assert r.node.seats == {}
+        r.check()
+
+    run_virtual(main())
