@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from deviceplugin.plugin import Plugin
@@ -11,10 +9,7 @@ from kybernate.adapters.nvml import Nvml
 from kybernate.errors import ConfigError
 from kybernate.runtime.load import command
 from kybernate.runtime.serve import ProbeServer, configure_logging, stop_event
-from kybernate.settings.plugin import DEFAULT_SEATS, PluginSettings, parse_seats_config
-
-if TYPE_CHECKING:
-    from kybernate.settings.plugin import SeatsConfig
+from kybernate.settings.plugin import PluginSettings
 
 
 def run(settings: PluginSettings) -> None:
@@ -23,7 +18,7 @@ def run(settings: PluginSettings) -> None:
     stop = stop_event()
     host, _, port = settings.probe_listen.rpartition(":")
     try:
-        plugin = Plugin(settings, _config(settings), Nvml())
+        plugin = Plugin(settings, Nvml())
         probes = ProbeServer(host, int(port), plugin.not_ready)
         probes.start()
         try:
@@ -35,12 +30,6 @@ def run(settings: PluginSettings) -> None:
         raise click.ClickException(f"{source}: {error}") from error
     except OSError as error:
         raise click.ClickException(str(error)) from error
-
-
-def _config(settings: PluginSettings) -> SeatsConfig:
-    if settings.profiles is None:
-        return DEFAULT_SEATS
-    return parse_seats_config(settings.profiles.read_text())
 
 
 def main() -> None:

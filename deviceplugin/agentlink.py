@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 import grpc
 
 from deviceplugin import metrics
-from deviceplugin.inventory import inventory_report
+from deviceplugin.inventory import Held, Holdings, inventory_report
 from kybernate.errors import DeadlineError, RefusedError, RetryableError
 from kybernate.gen import agent_pb2, agent_pb2_grpc
+from kybernate.types import GroupName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -115,9 +116,40 @@ class AgentLink:
             if stop.is_set():
                 call.cancel()
 
+    def follow(self, tell: Callable[[Holdings], None], stop: threading.Event) -> None:
+        """Tell what is held, at each change; returns when the agent is away or `stop` is set."""
+        over = threading.Event()
+        call = self._agent.WatchHoldings(agent_pb2.WatchHoldingsRequest(), wait_for_ready=True)
+
+        def read() -> None:
+            try:
+                for message in call:
+                    tell(_holdings(message))
+            except grpc.RpcError as error:
+                log.debug("the agent's word on what is held ends: %s", error)
+            finally:
+                over.set()
+
+        reader = threading.Thread(target=read, name="holdings")
+        reader.start()
+        while not over.wait(_PAUSE):
+            if stop.is_set():
+                call.cancel()
+        reader.join()
+
     def close(self) -> None:
         """Give the connection back; calls under way end with an error."""
         self._channel.close()
+
+
+def _holdings(message: agent_pb2.Holdings) -> Holdings:
+    return Holdings(
+        int(message.park_budget_bytes),
+        tuple(
+            Held(seat.device_id, GroupName(seat.group), int(seat.vram_bytes) or None)
+            for seat in message.seats
+        ),
+    )
 
 
 class Reporter:
@@ -128,15 +160,22 @@ class Reporter:
         self._board = board
         self._agent = agent
         self._sign = sign
-        self._told: tuple[int, object] | None = None
+        self._told: tuple[bytes, object] | None = None
+        self._version: tuple[int, object] | None = None
         self._failing = False
 
     def step(self) -> None:
         """Report if the inventory or the agent's socket is another than at the last report."""
         version, inventory = self._board.current()
         sign = self._sign()
-        if not version or sign is None or self._told == (version, sign):
+        if not self._board.sure or sign is None or self._version == (version, sign):
             return
+        said = inventory_report(inventory).SerializeToString(deterministic=True)
+        if self._told != (said, sign) and not self._report(inventory):
+            return
+        self._told, self._version = (said, sign), (version, sign)
+
+    def _report(self, inventory: Inventory) -> bool:
         try:
             self._agent.report(inventory)
         except RetryableError as error:
@@ -144,13 +183,13 @@ class Reporter:
             if not self._failing:
                 log.warning("%s; trying again until it does", error)
             self._failing = True
-            return
+            return False
         metrics.REPORTS.labels("ok").inc()
         log.info("the agent knows %d groups of this node", len(inventory.groups))
         self._failing = False
-        self._told = (version, sign)
+        return True
 
-    def run(self, stop: threading.Event, period: float = 0.2) -> None:
+    def run(self, stop: threading.Event, period: float = 0.1) -> None:
         """Step every `period` seconds until `stop` is set."""
         while not stop.wait(period):
             try:

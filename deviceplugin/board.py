@@ -14,6 +14,8 @@ class Board:
         self._changed = threading.Condition()
         self._version = 0
         self._inventory = Inventory()
+        self.sure = False
+        """Whether the driver has confirmed it: before, it is what an earlier plugin remembered."""
 
     def publish(self, inventory: Inventory) -> bool:
         """Make `inventory` the latest; False if it says nothing new."""

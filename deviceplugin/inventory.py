@@ -1,8 +1,9 @@
-"""What a node offers, and every answer to the kubelet that follows from it. Pure.
+"""What a node has: GPUs, links and groups over time, and what the agent is told of them. Pure.
 
-The plugin forms groups once: what a GPU does later changes only its health. A GPU that falls off
-the bus stays in the inventory by its UUID and index, so that its seats become unhealthy together
-and recover together, and no group changes its name or its members under a pod.
+Groups are formed once. What a GPU does later changes only its health: one that falls off the bus
+stays here by its UUID and index, so that its seats turn unhealthy together and recover together,
+and no group changes its name or members under a pod. Only a person forms groups anew, by the
+profiles; and of the groups that pods hold, that may change nothing but the number of seats.
 """
 
 from __future__ import annotations
@@ -10,18 +11,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from kybernate import keys
-from kybernate.core.topology import form_groups, groups_of, seat_ids
-from kybernate.gen import agent_pb2, deviceplugin_pb2
+from kybernate.core.topology import form_groups, groups_of
+from kybernate.errors import ConfigError
+from kybernate.gen import agent_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from kybernate.settings.plugin import SeatsConfig
-    from kybernate.types import Gpu, GpuUuid, Group, Link
+    from kybernate.types import Gpu, GpuUuid, Group, GroupName, Link
 
-HEALTHY = "Healthy"
-UNHEALTHY = "Unhealthy"
+NODES = "nodes"
+"""The device strategy for container runtimes without CDI."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,115 +36,126 @@ class Sighting:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """A seat that a pod holds: the ID that the kubelet gave, and the pod's own group.
+
+    `vram` in bytes per GPU; None is the whole GPU.
+    """
+
+    device_id: str
+    group: GroupName
+    vram: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """What the agent says: the seats held, and how many bytes the host's memory may park."""
+
+    park_budget: int
+    seats: tuple[Held, ...] = ()
+
+    def groups(self) -> frozenset[GroupName]:
+        """The groups that pods hold seats of."""
+        return frozenset(seat.group for seat in self.seats)
+
+
+@dataclass(frozen=True, slots=True)
 class Inventory:
-    """A node's GPUs, links and groups. GPUs are ordered by index."""
+    """A node's GPUs, links and groups. GPUs are ordered by index.
+
+    `troubles` says why a GPU isn't healthy. `holdings` is None before the agent was ever heard.
+    """
 
     gpus: tuple[Gpu, ...] = ()
     links: Mapping[frozenset[GpuUuid], Link] = field(default_factory=dict)
     groups: tuple[Group, ...] = ()
     driver_version: str = ""
     cuda_version: str = ""
+    strategy: str = "cdi"
+    troubles: Mapping[GpuUuid, str] = field(default_factory=dict)
+    holdings: Holdings | None = None
 
     def resources(self) -> tuple[str, ...]:
         """The seat resources that this node has groups for, in the order of the profiles."""
         return tuple(dict.fromkeys(group.resource for group in self.groups))
+
+    def group(self, name: str) -> Group | None:
+        """The group of this name."""
+        return next((group for group in self.groups if group.name == name), None)
 
     def healthy(self, group: Group) -> bool:
         """Whether every GPU of a group works."""
         lost = {gpu.uuid for gpu in self.gpus if not gpu.healthy}
         return lost.isdisjoint(group.gpus)
 
+    def held(self) -> frozenset[GroupName] | None:
+        """The groups that pods hold, None if nobody has said yet."""
+        return self.holdings.groups() if self.holdings else None
+
 
 def first_inventory(config: SeatsConfig, seen: Sighting) -> Inventory:
-    """The inventory of a plugin that has just started. Raises ConfigError."""
+    """The inventory of a node that nothing is known of. Raises ConfigError."""
     gpus = tuple(sorted(seen.gpus, key=lambda gpu: gpu.index))
     groups = groups_of(config, gpus, seen.links)
-    return Inventory(gpus, seen.links, groups, seen.driver_version, seen.cuda_version)
+    versions = (seen.driver_version, seen.cuda_version)
+    return Inventory(gpus, seen.links, groups, *versions, config.device_strategy)
 
 
 def next_inventory(config: SeatsConfig, before: Inventory, seen: Sighting) -> Inventory:
-    """`before` with the health that `seen` shows; GPUs never seen before get groups of their own.
+    """`before` with what `seen` shows; GPUs never seen before get groups of their own.
 
-    A GPU keeps the index under which it was seen first. A new GPU joins no group that exists.
+    A GPU keeps the index under which it was seen first. A new GPU joins no group that exists,
+    except in the place of one that is lost and that no pod's group contains.
     """
-    now = {gpu.uuid: gpu for gpu in seen.gpus}
-    kept = [replace(gpu, healthy=gpu.uuid in now and now[gpu.uuid].healthy) for gpu in before.gpus]
-    new = _renumbered(kept, seen.gpus)
+    before = _exchanged(before, seen)
+    kept = _described_anew(before.gpus, seen.gpus)
+    new = [] if _unsettled(before, seen) else _renumbered(kept, seen.gpus)
     links = {**before.links, **seen.links}
     profiles = [entry.profile() for entry in config.profiles]
     configured = {len(entry.gpus) for entry in config.gpu_topology.groups}
     formed = [profile for profile in profiles if profile.group_size not in configured]
-    return Inventory(
-        tuple(sorted([*kept, *new], key=lambda gpu: gpu.index)),
-        links,
-        before.groups + (form_groups(new, links, formed) if new else ()),
-        seen.driver_version or before.driver_version,
-        seen.cuda_version or before.cuda_version,
+    return replace(
+        before,
+        gpus=tuple(sorted([*kept, *new], key=lambda gpu: gpu.index)),
+        links=links,
+        groups=before.groups + (form_groups(new, links, formed) if new else ()),
+        driver_version=seen.driver_version or before.driver_version,
+        cuda_version=seen.cuda_version or before.cuda_version,
     )
 
 
-def all_lost(before: Inventory) -> Inventory:
-    """The inventory while the driver doesn't answer at all."""
-    return replace(before, gpus=tuple(replace(gpu, healthy=False) for gpu in before.gpus))
+def with_health(before: Inventory, troubles: Mapping[GpuUuid, str]) -> Inventory:
+    """`before`, its GPUs healthy except for those that have a trouble, a sentence each."""
+    return replace(
+        before,
+        gpus=tuple(replace(gpu, healthy=gpu.uuid not in troubles) for gpu in before.gpus),
+        troubles=dict(troubles),
+    )
 
 
-def device_list(inventory: Inventory, resource: str) -> deviceplugin_pb2.ListAndWatchResponse:
-    """What ListAndWatch streams. No NUMA topology: the kubelet would put it before the groups."""
-    devices = [
-        deviceplugin_pb2.Device(ID=seat, health=HEALTHY if inventory.healthy(group) else UNHEALTHY)
-        for group in inventory.groups
-        if group.resource == resource
-        for seat in seat_ids(group)
+def reformed(config: SeatsConfig, before: Inventory, held: frozenset[GroupName]) -> Inventory:
+    """`before` with the groups of a new configuration.
+
+    Raises ConfigError, which names a field as in the file, if the groups don't fit the node, or if
+    one of `held` would lose its name, its GPUs or its resource.
+    """
+    if held and config.device_strategy != before.strategy:
+        raise ConfigError(
+            "deviceStrategy",
+            f"{config.device_strategy} can't take the place of {before.strategy} while pods hold "
+            f"{_names(held)}; delete them first, or keep it",
+        )
+    groups = _kept_cuts(config, before, groups_of(config, before.gpus, before.links), held)
+    found = {group.name: group for group in groups}
+    problems = [
+        _change(config, before, group, found)
+        for group in before.groups
+        if group.name in held and not _same(group, found.get(group.name))
     ]
-    return deviceplugin_pb2.ListAndWatchResponse(devices=devices)
-
-
-def allocate(request: deviceplugin_pb2.AllocateRequest) -> deviceplugin_pb2.AllocateResponse:
-    """One CDI device per ID and nothing else, since the kubelet replays this answer for ever."""
-    return deviceplugin_pb2.AllocateResponse(
-        container_responses=[
-            deviceplugin_pb2.ContainerAllocateResponse(
-                cdi_devices=[
-                    deviceplugin_pb2.CDIDevice(name=f"{keys.CDI_KIND}={seat}")
-                    for seat in container.devices_ids
-                ]
-            )
-            for container in request.container_requests
-        ]
-    )
-
-
-def still_awaited(awaited: Sequence[str], on_the_way: Iterable[str]) -> tuple[str, ...]:
-    """`awaited` less one entry for each ID that is allocated but whose container isn't made yet.
-
-    The agent learns which pod holds an ID only in PreStartContainer; until then it still awaits
-    the group, and the next pod would be steered into the same one.
-    """
-    left = list(awaited)
-    for seat in on_the_way:
-        group = _group(seat)
-        if group in left:
-            left.remove(group)
-    return tuple(left)
-
-
-def prefer(
-    available: Sequence[str], must_include: Sequence[str], size: int, awaited: Sequence[str]
-) -> tuple[str, ...]:
-    """The `size` IDs to take out of `available`.
-
-    First `must_include`, then a free ID for each awaited group (the oldest first), then the IDs
-    of groups that nobody awaits, in natural order. Fewer than `size` if there are no more.
-    """
-    chosen = list(dict.fromkeys(must_include))
-    free = sorted(set(available) - set(chosen), key=_natural)
-    for group in awaited:
-        match = next((seat for seat in free if _group(seat) == group), None)
-        if match is not None and len(chosen) < size:
-            chosen.append(match)
-            free.remove(match)
-    free.sort(key=lambda seat: _group(seat) in awaited)
-    return tuple(chosen + free[: max(0, size - len(chosen))])
+    if problems:
+        (field_name, first), *rest = problems
+        raise ConfigError(field_name, "\n".join([first, *(f"{f}: {p}" for f, p in rest)]))
+    return replace(before, groups=groups, strategy=config.device_strategy)
 
 
 def inventory_report(inventory: Inventory) -> agent_pb2.ReportInventoryRequest:
@@ -157,6 +169,7 @@ def inventory_report(inventory: Inventory) -> agent_pb2.ReportInventoryRequest:
                 memory_bytes=gpu.memory,
                 numa=gpu.numa,
                 healthy=gpu.healthy,
+                trouble=inventory.troubles.get(gpu.uuid, ""),
             )
             for gpu in inventory.gpus
         ],
@@ -178,7 +191,17 @@ def inventory_report(inventory: Inventory) -> agent_pb2.ReportInventoryRequest:
         ],
         driver_version=inventory.driver_version,
         cuda_version=inventory.cuda_version,
+        device_strategy=inventory.strategy,
     )
+
+
+def _described_anew(kept: Sequence[Gpu], seen: Sequence[Gpu]) -> list[Gpu]:
+    """The GPUs of `kept`, what never changes of them as `seen` says."""
+    now = {gpu.uuid: gpu for gpu in seen}
+    return [
+        replace(now[old.uuid], index=old.index, healthy=old.healthy) if old.uuid in now else old
+        for old in kept
+    ]
 
 
 def _renumbered(kept: Sequence[Gpu], seen: Sequence[Gpu]) -> list[Gpu]:
@@ -195,10 +218,92 @@ def _renumbered(kept: Sequence[Gpu], seen: Sequence[Gpu]) -> list[Gpu]:
     return new
 
 
-def _group(seat: str) -> str:
-    return seat.rpartition("-seat-")[0]
+def _strangers(before: Inventory, seen: Sighting) -> tuple[list[Gpu], list[Gpu]]:
+    """The GPUs that are missing, and those that nobody knows, by index."""
+    now, known = {gpu.uuid for gpu in seen.gpus}, {gpu.uuid for gpu in before.gpus}
+    missing = [gpu for gpu in before.gpus if gpu.uuid not in now]
+    return missing, sorted(
+        (gpu for gpu in seen.gpus if gpu.uuid not in known), key=lambda gpu: gpu.index
+    )
 
 
-def _natural(seat: str) -> tuple[str, int, str]:
-    group, _, number = seat.rpartition("-seat-")
-    return group, int(number) if number.isdecimal() else 0, seat
+def _unsettled(before: Inventory, seen: Sighting) -> bool:
+    """Whether a new GPU may stand for a lost one, and nobody has said yet what is held."""
+    missing, new = _strangers(before, seen)
+    return bool(missing and new) and before.holdings is None
+
+
+def _exchanged(before: Inventory, seen: Sighting) -> Inventory:
+    """`before` with new GPUs in the places of lost ones whose groups nobody holds."""
+    missing, new = _strangers(before, seen)
+    held = before.held()
+    if held is None or not missing or not new:
+        return before
+    busy = {uuid for group in before.groups if group.name in held for uuid in group.gpus}
+    places = [gpu for gpu in missing if gpu.uuid not in busy]
+    taken = {old.uuid: replace(gpu, index=old.index) for old, gpu in zip(places, new, strict=False)}
+    return replace(
+        before,
+        gpus=tuple(taken.get(gpu.uuid, gpu) for gpu in before.gpus),
+        links={pair: link for pair, link in before.links.items() if pair.isdisjoint(taken)},
+        groups=tuple(
+            replace(group, gpus=tuple(taken[u].uuid if u in taken else u for u in group.gpus))
+            for group in before.groups
+        ),
+    )
+
+
+def _kept_cuts(
+    config: SeatsConfig,
+    before: Inventory,
+    wanted: tuple[Group, ...],
+    held: frozenset[GroupName],
+) -> tuple[Group, ...]:
+    """`wanted`, but a size of which pods hold groups keeps its cut where nobody has configured one.
+
+    Links may have changed since it was made, and another cut would be better now.
+    """
+    configured = {len(entry.gpus) for entry in config.gpu_topology.groups}
+    kept = list(wanted)
+    for resource in dict.fromkeys(group.resource for group in wanted):
+        now = [group for group in wanted if group.resource == resource]
+        old = [group for group in before.groups if group.resource == resource]
+        formed = len(now[0].gpus) not in configured
+        if formed and any(group.name in held for group in old):
+            seats, active = now[0].seats, now[0].active_slots
+            cut = [replace(group, seats=seats, active_slots=active) for group in old]
+            kept = [group for group in kept if group.resource != resource] + cut
+    order = list(dict.fromkeys(group.resource for group in wanted))
+    return tuple(sorted(kept, key=lambda group: order.index(group.resource)))
+
+
+def _same(old: Group, new: Group | None) -> bool:
+    return new is not None and (old.resource, old.gpus) == (new.resource, new.gpus)
+
+
+def _change(
+    config: SeatsConfig,
+    before: Inventory,
+    group: Group,
+    found: Mapping[GroupName, Group],
+) -> tuple[str, str]:
+    """Which field changes a held group, and what to do instead."""
+    index = {gpu.uuid: gpu.index for gpu in before.gpus}
+    indices = [index[uuid] for uuid in group.gpus]
+    back = f"keep {{name: {group.name}, gpus: {indices}}}, or delete the pods that hold it first"
+    for number, entry in enumerate(config.gpu_topology.groups):
+        where = f"gpuTopology.groups[{number}]"
+        if entry.name == group.name:
+            return f"{where}.gpus", f"{group.name} is held and can't get other GPUs; {back}"
+        if sorted(entry.gpus) == indices:
+            return (
+                f"{where}.name",
+                f"{group.name} is held and can't be renamed to {entry.name}; {back}",
+            )
+    if group.resource not in {one.resource for one in found.values()}:
+        return "profiles", f"{group.resource} can't go while {group.name} is held; {back}"
+    return "gpuTopology.groups", f"{group.name} is held and can't go; {back}"
+
+
+def _names(groups: frozenset[GroupName]) -> str:
+    return "seats of " + ", ".join(sorted(groups))

@@ -26,3 +26,24 @@ DISCOVERY_FAILURES = Counter(
     "kyb_device_plugin_discovery_failures", "Looks at the GPUs that the driver didn't answer."
 )
 SEATS = Gauge("kyb_device_plugin_seats", "Seats offered.", ["resource", "health"])
+WITHHELD = Gauge(
+    "kyb_device_plugin_seats_withheld",
+    "Free seats not offered because the host's memory couldn't hold them parked.",
+    ["resource"],
+)
+GPU_HEALTHY = Gauge("kyb_device_plugin_gpu_healthy", "1 if the GPU is well.", ["gpu"])
+GPU_EVENTS = Counter(
+    "kyb_device_plugin_gpu_events",
+    "Events that the driver told, by kind; `number` is that of an Xid.",
+    ["gpu", "kind", "number"],
+)
+DRIVER_RELOADS = Counter(
+    "kyb_device_plugin_driver_reloads", "Sessions with the driver that were begun anew.", ["result"]
+)
+PROFILES_REFUSED = Gauge(
+    "kyb_device_plugin_profiles_refused",
+    "1 while the profiles file is wrong and an older one holds.",
+)
+PROFILES_RELOADS = Counter(
+    "kyb_device_plugin_profiles_reloads", "Changes of the profiles file taken over."
+)

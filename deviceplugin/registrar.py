@@ -2,15 +2,21 @@
 
 Level-triggered: each step compares what should be with what is. A kubelet deletes all sockets of
 its folder when it starts and makes a new kubelet.sock, so a new socket (inode and change time), or
-our own one missing, means: serve anew, then register. A kubelet may also drop a fresh
-registration by mistake, when the stream of an older one ends late; so if it doesn't list us a few
-seconds after registering, we register again.
+our own one missing, means: serve anew, then register.
+
+When a stream of ours ends, the kubelet takes the resource's registration apart by name, a moment
+later and whichever registration that is by then (`runClient`). It may so stop a newer one for good
+while that one's stream goes on. So a registration never follows the end of a stream at once; and if
+the kubelet ends a stream, or doesn't list us a few seconds after registering, we register again.
 """
 
 from __future__ import annotations
 
 import logging
+import secrets
+import socket as sockets
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import grpc
@@ -34,6 +40,8 @@ API_VERSION = "v1beta1"
 # The kubelet dials back for up to 10 s before it answers.
 REGISTER_DEADLINE = 15.0
 RETRY = 1.0
+SETTLE = 0.5
+"""Seconds between the end of a stream and the next registration."""
 
 
 def socket_sign(socket: Path) -> tuple[int, int] | None:
@@ -46,8 +54,24 @@ def socket_sign(socket: Path) -> tuple[int, int] | None:
 
 
 def socket_name(resource: str) -> str:
-    """The file name of a resource's socket: kyb.ai/gpu-1x-seat → kyb-gpu-1x-seat.sock."""
-    return f"kyb-{resource.removeprefix(keys.GROUP + '/')}.sock"
+    """A new file name for a resource's socket: kyb.ai/gpu-1x-seat → kyb-gpu-1x-seat-3f9c01.sock.
+
+    Newer kubelets keep registrations apart by it, and a plugin that ends leaves its successor's.
+    """
+    return f"kyb-{resource.removeprefix(keys.GROUP + '/')}-{secrets.token_hex(3)}.sock"
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove the sockets of earlier plugins of ours, which nobody answers."""
+    for path in folder.glob(f"kyb-{keys.RESOURCE_PREFIX.partition('/')[2]}*.sock"):
+        with closing(sockets.socket(sockets.AF_UNIX)) as link:
+            link.settimeout(1.0)
+            try:
+                link.connect(str(path))
+            except ConnectionRefusedError:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                log.debug("%s is left alone: %s", path, error)
 
 
 class Endpoint:
@@ -68,6 +92,8 @@ class Endpoint:
         self._registered: tuple[int, int] | None = None
         self._unlisted_since: float | None = None
         self._next_try = 0.0
+        self._quiet_until = 0.0
+        self._registered_at = 0.0
 
     @property
     def listed(self) -> bool:
@@ -82,10 +108,11 @@ class Endpoint:
             self._unlisted_since = now
         try:
             if self._served_for != kubelet or socket_sign(self._socket) != self._own_sign:
-                self._serve(kubelet)
+                self._serve(kubelet, now)
             if self._registered != kubelet:
-                self._register(kubelet)
-            elif now - self._unlisted_since > self._relist:
+                if now >= self._quiet_until:
+                    self._register(kubelet)
+            elif self._forgotten(now):
                 log.warning("the kubelet doesn't list %s; registering again", self._resource)
                 self._register(kubelet)
         except RetryableError as error:
@@ -101,9 +128,21 @@ class Endpoint:
             self._server = None
             self._served_for = None
 
-    def _serve(self, kubelet: tuple[int, int]) -> None:
+    def _forgotten(self, now: float) -> bool:
+        """Whether the kubelet has ended a stream, or has begun none for long."""
+        if self._server is None or self.listed or self._unlisted_since is None:
+            return False
+        left = self._server.service.left_at
+        if left is not None and left > self._registered_at:
+            return now - left > SETTLE
+        return now - self._unlisted_since > self._relist
+
+    def _serve(self, kubelet: tuple[int, int], now: float) -> None:
+        if self._served_for == kubelet and self.listed:
+            self._quiet_until = now + SETTLE
         self.stop()
         self._registered = None
+        self._socket = self._folder / socket_name(self._resource)
         self._server = SeatServer(self._make_service(self._resource), self._socket)
         self._own_sign = socket_sign(self._socket)
         self._served_for = kubelet
@@ -128,6 +167,7 @@ class Endpoint:
         metrics.REGISTRATIONS.labels(self._resource, "ok").inc()
         log.info("registered %s", self._resource)
         self._registered = kubelet
+        self._registered_at = time.monotonic()
         self._unlisted_since = None
 
 
@@ -156,6 +196,9 @@ class Registrar:
                 self._endpoints[resource] = Endpoint(
                     resource, self._folder, self._service, self._relist
                 )
+        for resource in self._endpoints.keys() - set(inventory.resources()):
+            log.info("%s is offered no more", resource)
+            self._endpoints.pop(resource).stop()
         kubelet = socket_sign(self._folder / "kubelet.sock")
         for endpoint in list(self._endpoints.values()):
             endpoint.step(kubelet, now)
@@ -172,6 +215,7 @@ class Registrar:
 
     def run(self, stop: threading.Event, period: float = 0.1) -> None:
         """Step every `period` seconds until `stop` is set, then remove the sockets."""
+        remove_leftovers(self._folder)
         while not stop.wait(period):
             try:
                 self.step(time.monotonic())

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 import grpc
 
 from deviceplugin import metrics
-from deviceplugin.inventory import allocate, device_list, prefer, still_awaited
+from deviceplugin.offer import allocate, device_list, prefer, still_awaited
+from kybernate import keys
 from kybernate.errors import DeadlineError, KybernateError, RefusedError, RetryableError
 from kybernate.gen import deviceplugin_pb2, deviceplugin_pb2_grpc
 
@@ -50,15 +51,28 @@ class Agent(Protocol):
 class SeatService(deviceplugin_pb2_grpc.DevicePluginServicer):
     """Answers the kubelet for one resource. Nothing that it remembers affects correctness."""
 
-    def __init__(self, resource: str, board: Board, agent: Agent, deadline: float) -> None:
-        """`deadline` is how long PreStartContainer may take, in seconds."""
+    def __init__(
+        self,
+        resource: str,
+        board: Board,
+        agent: Agent,
+        deadline: float,
+        run_dir: str = keys.SEAT_SOCKET_DIR,
+    ) -> None:
+        """`deadline` is how long PreStartContainer may take, in seconds.
+
+        `run_dir` is where the agent keeps the folders of IDs on the node.
+        """
         self._resource = resource
+        self._run_dir = run_dir
         self._board = board
         self._agent = agent
         self._deadline = deadline
         self._lock = threading.Lock()
         self._on_the_way: dict[str, float] = {}
         self._streams = 0
+        self.left_at: float | None = None
+        """When a kubelet last stopped listening to our list (monotonic), if one ever listened."""
         self._stopped = threading.Event()
 
     @property
@@ -90,7 +104,8 @@ class SeatService(deviceplugin_pb2_grpc.DevicePluginServicer):
         shown, sent = 0, None
         while context.is_active() and not self._stopped.is_set():
             if version != shown:
-                shown, devices = version, device_list(inventory, self._resource)
+                shown = version
+                devices = device_list(inventory, self._resource, self._outstanding())
                 if devices != sent:
                     sent = devices
                     yield devices
@@ -116,13 +131,14 @@ class SeatService(deviceplugin_pb2_grpc.DevicePluginServicer):
     def Allocate(  # noqa: N802 - the API's name
         self, request: deviceplugin_pb2.AllocateRequest, context: grpc.ServicerContext
     ) -> deviceplugin_pb2.AllocateResponse:
-        """A pure function of the IDs; see `deviceplugin.inventory.allocate`."""
+        """A pure function of the IDs; see `deviceplugin.offer.allocate`."""
         now = time.monotonic()
         containers = request.container_requests
         with self._lock:
             self._on_the_way.update((seat, now) for one in containers for seat in one.devices_ids)
         metrics.ALLOCATIONS.labels(self._resource).inc(len(containers))
-        return allocate(request)
+        _, inventory = self._board.current()
+        return allocate(request, inventory, self._run_dir)
 
     def PreStartContainer(  # noqa: N802 - the API's name
         self, request: deviceplugin_pb2.PreStartContainerRequest, context: grpc.ServicerContext
@@ -158,6 +174,8 @@ class SeatService(deviceplugin_pb2_grpc.DevicePluginServicer):
     def _count(self, change: int) -> None:
         with self._lock:
             self._streams += change
+            if change < 0:
+                self.left_at = time.monotonic()
 
 
 class SeatServer:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from kybernate.types import GpuUuid
 
-SETTLE = 5.0
+SETTLE = 4.0
 """Seconds for which checkups must find a GPU in order after it was ill."""
 
 SETTLE_UNTOLD = 60.0
@@ -186,19 +186,27 @@ def fatal(event: GpuEvent) -> str:
 class _Record:
     trouble: str = ""
     since_clean: float | None = None
-    settle: float = 0.0
 
 
 @dataclass(slots=True)
 class Health:
-    """The health of a node's GPUs. Times are seconds of any one clock."""
+    """The health of a node's GPUs. Times are seconds of any one clock.
 
+    `settle` is for how long checkups must find a GPU in order after it was ill.
+    """
+
+    settle: float = SETTLE
     _gpus: dict[GpuUuid, _Record] = field(default_factory=dict)
 
     def trouble(self, gpu: GpuUuid) -> str:
         """Why the GPU is ill, or the empty string."""
         record = self._gpus.get(gpu)
         return record.trouble if record else ""
+
+    def recall(self, troubles: Mapping[GpuUuid, str]) -> None:
+        """Take these GPUs for ill until checkups find them in order."""
+        for gpu, trouble in troubles.items():
+            self._gpus[gpu] = _Record(trouble)
 
     def told(self, event: GpuEvent) -> bool:
         """Take in an event; whether the GPU fell ill by it, or is ill for longer now."""
@@ -208,7 +216,6 @@ class Health:
         record = self._gpus.setdefault(event.gpu, _Record())
         record.trouble = f"the driver reported {what}"
         record.since_clean = None
-        record.settle = SETTLE
         return True
 
     def checked(self, gpu: GpuUuid, found: Checkup, now: float) -> None:
@@ -217,12 +224,11 @@ class Health:
         trouble = found.trouble()
         if trouble:
             record.trouble, record.since_clean = trouble, None
-            record.settle = max(record.settle, SETTLE)
             return
         if not record.trouble:
             return
         if record.since_clean is None:
             record.since_clean = now
         untold = found.recovery is None and record.trouble.startswith("the driver reported")
-        if now - record.since_clean >= (SETTLE_UNTOLD if untold else record.settle):
+        if now - record.since_clean >= (SETTLE_UNTOLD if untold else self.settle):
             self._gpus[gpu] = _Record()

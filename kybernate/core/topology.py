@@ -37,10 +37,15 @@ MAX_DEVICE_ID = 63
 
 @dataclass(frozen=True, slots=True)
 class GroupSpec:
-    """A group that a person configured: its name, and its GPUs by index."""
+    """A group that a person configured: its name, and its GPUs by index.
+
+    `seats` and `active_slots` are its own, or None for those of the profile of its size.
+    """
 
     name: str
     gpus: tuple[int, ...]
+    seats: int | None = None
+    active_slots: int | None = None
 
 
 def groups_of(config: SeatsConfig, gpus: Sequence[Gpu], links: Links) -> tuple[Group, ...]:
@@ -49,7 +54,10 @@ def groups_of(config: SeatsConfig, gpus: Sequence[Gpu], links: Links) -> tuple[G
         gpus,
         links,
         [entry.profile() for entry in config.profiles],
-        [GroupSpec(entry.name, entry.gpus) for entry in config.gpu_topology.groups],
+        [
+            GroupSpec(entry.name, entry.gpus, entry.seats_per_group, entry.active_slots)
+            for entry in config.gpu_topology.groups
+        ],
     )
 
 
@@ -116,12 +124,14 @@ def group_name(indices: Sequence[int]) -> str:
 
 
 def _group(spec: GroupSpec, by_index: Mapping[int, Gpu], profile: Profile) -> Group:
+    active = spec.active_slots or profile.active_slots
+    seats = spec.seats or profile.seats_per_group
     return Group(
         GroupName(spec.name),
         profile.resource,
         tuple(by_index[index].uuid for index in sorted(spec.gpus)),
-        profile.seats_per_group if profile.allow_overprovision else profile.active_slots,
-        profile.active_slots,
+        seats if profile.allow_overprovision else active,
+        active,
     )
 
 
@@ -193,7 +203,7 @@ def _check(
                 f"{spec.name} has {size} GPUs and no profile has groupSize {size}; "
                 "add a profile or change the group",
             )
-        if len(keys.seat_name(spec.name, seats[size])) > MAX_DEVICE_ID:
+        if len(keys.seat_name(spec.name, spec.seats or seats[size])) > MAX_DEVICE_ID:
             raise ConfigError(
                 f"{where}.name",
                 f"{spec.name} makes device IDs longer than {MAX_DEVICE_ID} characters; shorten it",

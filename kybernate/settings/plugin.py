@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import yaml
 from pydantic import (
@@ -31,8 +31,8 @@ from kybernate.types import Profile
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-# The kernel's limit for a socket's path, less "/device-plugins/kyb-gpu-128x-seat.sock".
-_MAX_KUBELET_DIR = 107 - 39
+# The kernel's limit for a socket's path, less what comes below the kubelet's folder.
+_MAX_KUBELET_DIR = 107 - len("/device-plugins/kyb-gpu-128x-seat-012345.sock")
 _NAME = r"^[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?$"
 
 
@@ -52,8 +52,31 @@ class PluginSettings(BaseModel):
     probe_listen: str = Field(
         "127.0.0.1:9821", description="Where probes and metrics are served (host:port)"
     )
+    state_dir: Path = Field(
+        Path("/var/lib/kyb/plugin"),
+        description="Where the GPUs and groups of this node are remembered (folder)",
+    )
     refresh_s: float = Field(
-        5.0, gt=0, le=3600, description="How often the GPUs are looked at (seconds)"
+        30.0, gt=0, le=3600, description="How often GPUs and links are listed anew (seconds)"
+    )
+    health_s: float = Field(
+        1.0, gt=0, le=60, description="How often each GPU is asked whether it is well (seconds)"
+    )
+    recovery_s: float = Field(
+        4.0,
+        ge=0,
+        le=600,
+        description="How long a GPU that was ill must be found well before it counts as well "
+        "(seconds)",
+    )
+    reload_s: float = Field(
+        2.0, gt=0, le=3600, description="How often the profiles file is looked at (seconds)"
+    )
+    boot_grace_s: float = Field(
+        60.0,
+        ge=0,
+        description="How long after a start the GPUs known from before count as well while there "
+        "is no driver yet: a pod that comes meanwhile waits, and isn't failed for good (seconds)",
     )
     prestart_deadline_s: float = Field(
         25.0,
@@ -111,10 +134,12 @@ class ProfileEntry(_Entry):
 
 
 class GroupEntry(_Entry):
-    """A group that a person has chosen: its name, and its GPUs by index."""
+    """A group that a person has chosen: its name, its GPUs by index, its own numbers of seats."""
 
     name: Annotated[StrictStr, Field(pattern=_NAME, max_length=54)]
     gpus: Annotated[tuple[Annotated[StrictInt, Field(ge=0)], ...], Field(min_length=1)]
+    seats_per_group: Annotated[StrictInt, Field(ge=1, le=999)] | None = None
+    active_slots: Annotated[StrictInt, Field(ge=1, le=999)] | None = None
 
 
 class TopologyEntry(_Entry):
@@ -128,6 +153,7 @@ class SeatsConfig(_Entry):
 
     profiles: Annotated[tuple[ProfileEntry, ...], Field(min_length=1)]
     gpu_topology: TopologyEntry = TopologyEntry()
+    device_strategy: Literal["cdi", "nodes"] = "cdi"
 
 
 DEFAULT_SEATS = SeatsConfig.model_validate(
@@ -205,4 +231,20 @@ def _contradictions(config: SeatsConfig) -> Iterator[tuple[str, str]]:
             yield (
                 f"{where}.activeSlots",
                 f"{entry.active_slots} is more than seatsPerGroup ({entry.seats_per_group})",
+            )
+    yield from _group_contradictions(config)
+
+
+def _group_contradictions(config: SeatsConfig) -> Iterator[tuple[str, str]]:
+    profiles = {entry.group_size: entry for entry in config.profiles}
+    for number, group in enumerate(config.gpu_topology.groups):
+        profile = profiles.get(len(group.gpus))
+        if profile is None:
+            continue  # the core says so, with the node's GPUs at hand
+        seats = group.seats_per_group or profile.seats_per_group
+        active = group.active_slots or profile.active_slots
+        if active > seats:
+            yield (
+                f"gpuTopology.groups[{number}].activeSlots",
+                f"{active} is more than the {seats} seats of {group.name}",
             )

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from deviceplugin.plugin import Plugin
-from kybernate.settings.plugin import DEFAULT_SEATS, PluginSettings
+from kybernate.settings.plugin import PluginSettings
 from tests.unit.deviceplugin.fakes import Agent, Driver, Kubelet
 
 
@@ -37,20 +37,57 @@ def driver():
 
 
 @pytest.fixture
-def plugin(tmp_path, folder, agent, driver):
-    settings = PluginSettings(
+def settings(tmp_path, agent):
+    return PluginSettings(
         kubelet_dir=tmp_path,
         agent_socket=agent.socket,
+        state_dir=tmp_path / "state",
         refresh_s=0.05,
+        health_s=0.05,
+        recovery_s=0.1,
+        reload_s=0.05,
+        boot_grace_s=0.5,
         relist_s=0.3,
         prestart_deadline_s=2.0,
     )
-    plugin = Plugin(settings, DEFAULT_SEATS, driver)
-    stop = threading.Event()
-    thread = threading.Thread(target=plugin.run, args=(stop,))
-    thread.start()
-    yield plugin
-    stop.set()
-    thread.join(10)
-    assert not thread.is_alive()
+
+
+@pytest.fixture
+def running(settings, folder, driver):
+    """Starts plugins one after the other; `running.stop()` ends the one that runs."""
+    runner = Runner(settings, driver)
+    yield runner
+    runner.stop()
     assert [path.name for path in folder.iterdir() if path.name != "kubelet.sock"] == []
+
+
+@pytest.fixture
+def plugin(running):
+    return running.start()
+
+
+class Runner:
+    def __init__(self, settings, driver):
+        self.settings = settings
+        self.driver = driver
+        self._thread = None
+        self._stop = threading.Event()
+
+    def start(self, **changes):
+        self.settings = self.settings.model_copy(update=changes)
+        plugin = Plugin(self.settings, self.driver)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=plugin.run, args=(self._stop,))
+        self._thread.start()
+        return plugin
+
+    def stop(self):
+        if self._thread is not None:
+            self._stop.set()
+            self._thread.join(10)
+            assert not self._thread.is_alive()
+            self._thread = None
+
+    def restart(self, **changes):
+        self.stop()
+        return self.start(**changes)

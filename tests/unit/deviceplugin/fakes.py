@@ -4,12 +4,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import queue
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 
+from kybernate.core.health import Checkup, EventKind, GpuEvent
 from kybernate.errors import DriverError
 from kybernate.gen import agent_pb2, agent_pb2_grpc, deviceplugin_pb2, deviceplugin_pb2_grpc
 from kybernate.types import Gpu, GpuUuid
@@ -107,10 +110,11 @@ class Agent(agent_pb2_grpc.NodeAgentServicer):
         self.prepared = []
         self.answers = []
         self.unlisted = None
+        self.holdings = agent_pb2.Holdings(park_budget_bytes=1 << 50)
         self._server = None
 
     def start(self):
-        self._server = grpc.server(ThreadPoolExecutor(4))
+        self._server = grpc.server(ThreadPoolExecutor(8))
         agent_pb2_grpc.add_NodeAgentServicer_to_server(self, self._server)
         self._server.add_insecure_port(f"unix:{self.socket}")
         self._server.start()
@@ -132,6 +136,21 @@ class Agent(agent_pb2_grpc.NodeAgentServicer):
             self.unlisted = None
         return agent_pb2.AttendResponse()
 
+    def hold(self, *seats, budget=1 << 50, vram=0):
+        """Seats that pods hold, as (device ID, group)."""
+        self.holdings = agent_pb2.Holdings(
+            park_budget_bytes=budget,
+            seats=[agent_pb2.HeldSeat(device_id=i, group=g, vram_bytes=vram) for i, g in seats],
+        )
+
+    def WatchHoldings(self, request, context):
+        sent = None
+        while context.is_active():
+            if self.holdings != sent:
+                sent = self.holdings
+                yield sent
+            time.sleep(0.01)
+
     def AwaitedGroups(self, request, context):
         return agent_pb2.AwaitedGroupsResponse(groups=self.groups)
 
@@ -150,14 +169,38 @@ class Driver:
             Gpu(GpuUuid(f"GPU-{at}"), at, "NVIDIA H100", 80 << 30) for at in range(count)
         ]
         self.broken = False
+        self.found = {}
+        self.pairs = {}
+        self.reloads = 0
+        self.stale = False
+        self._events = queue.SimpleQueue()
 
     def devices(self):
-        if self.broken:
+        if self.broken or self.stale:
             raise DriverError("nvmlInit", 9, "DRIVER_NOT_LOADED")
         return list(self.present)
 
     def links(self):
-        return {}
+        return self.pairs
+
+    def checkup(self, gpu):
+        if self.broken or self.stale or gpu not in {one.uuid for one in self.present}:
+            return Checkup(gone="nvmlDeviceGetMemoryInfo failed: GPU is lost (15)")
+        return self.found.get(gpu, Checkup())
+
+    def reload(self):
+        self.reloads += 1
+        if self.broken:
+            raise DriverError("nvmlInit", 9, "DRIVER_NOT_LOADED")
+        self.stale = False
+
+    def xid(self, gpu, number):
+        self._events.put(GpuEvent(GpuUuid(gpu), EventKind.XID, number))
+
+    def watch(self, tell, stop):
+        while not stop.is_set():
+            with contextlib.suppress(queue.Empty):
+                tell(self._events.get(timeout=0.02))
 
     def driver_versions(self):
         return "580.1", "13.0"

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+import time
+from dataclasses import replace
+
 import grpc
 import pytest
 from prometheus_client import REGISTRY
 
+from kybernate.core.health import Checkup
 from kybernate.gen import deviceplugin_pb2 as pb
 from tests.unit.deviceplugin.fakes import until
 
@@ -14,6 +19,10 @@ ONE, TWO = "kyb.ai/gpu-1x-seat", "kyb.ai/gpu-2x-seat"
 
 def listed(kubelet):
     return until(lambda: set(kubelet.lists) == {ONE, TWO} and kubelet.lists)
+
+
+def sockets(folder, resource):
+    return list(folder.glob(f"kyb-{resource.partition('/')[2]}-*.sock"))
 
 
 def start(kubelet, resource, *ids):
@@ -48,7 +57,7 @@ def test_it_serves_registers_and_lists_without_an_agent(plugin, kubelet, folder)
         "List",
     ]
     assert kubelet.versions == {ONE: "v1beta1", TWO: "v1beta1"}
-    assert (folder / "kyb-gpu-1x-seat.sock").is_socket()
+    assert sockets(folder, ONE)
     assert plugin.not_ready() is None
 
 
@@ -64,14 +73,14 @@ def test_after_a_kubelet_restart_everything_is_registered_again(plugin, kubelet,
         kubelet.restart()
         listed(kubelet)
         assert kubelet.calls.count(("Register", ONE)) == 1
-        assert (folder / "kyb-gpu-1x-seat.sock").is_socket()
+        assert len(sockets(folder, ONE)) == 1
     until(lambda: plugin.not_ready() is None)
 
 
 def test_a_removed_socket_is_served_again(plugin, kubelet, folder):
     listed(kubelet)
     kubelet.calls.clear()
-    (folder / "kyb-gpu-2x-seat.sock").unlink()
+    sockets(folder, TWO)[0].unlink()
     until(lambda: ("List", TWO) in kubelet.calls)
     assert ("Register", ONE) not in kubelet.calls
 
@@ -105,6 +114,7 @@ def test_seats_of_a_lost_gpu_turn_unhealthy_and_recover(plugin, kubelet, agent, 
     until(lambda: kubelet.lists[ONE]["G1-seat-1"] == "Unhealthy")
     assert kubelet.lists[ONE]["G0-seat-1"] == "Healthy"
     until(lambda: [gpu.healthy for gpu in agent.reports[-1].gpus] == [True, False])
+    assert "GPU is lost" in agent.reports[-1].gpus[1].trouble
     assert sample("kyb_device_plugin_seats", resource=ONE, health="Unhealthy") == 4
     driver.present = whole
     until(lambda: set(kubelet.lists[ONE].values()) == {"Healthy"})
@@ -205,6 +215,231 @@ def test_an_agent_that_stays_away_is_named(plugin, kubelet):
         start(kubelet, ONE, "G0-seat-1")
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     assert "kyb-agent runs on this node" in caught.value.details()
+
+
+def test_an_xid_makes_all_seats_of_its_gpu_unhealthy_at_once(plugin, kubelet, driver):
+    listed(kubelet)
+    driver.xid("GPU-1", 79)
+    began = time.monotonic()
+    until(lambda: set(kubelet.lists[TWO].values()) == {"Unhealthy"})
+    until(lambda: kubelet.lists[ONE]["G1-seat-4"] == "Unhealthy")
+    assert time.monotonic() - began < 1
+    assert kubelet.lists[ONE]["G0-seat-1"] == "Healthy"
+    until(lambda: set(kubelet.lists[ONE].values()) == {"Healthy"})
+
+
+def test_an_xid_of_a_program_takes_no_seat(plugin, kubelet, driver):
+    before = sample("kyb_device_plugin_gpu_events_total", gpu="GPU-1", kind="xid", number="31") or 0
+    listed(kubelet)
+    driver.xid("GPU-1", 31)
+    until(
+        lambda: (
+            sample("kyb_device_plugin_gpu_events_total", gpu="GPU-1", kind="xid", number="31")
+            == before + 1
+        )
+    )
+    assert set(kubelet.lists[ONE].values()) == {"Healthy"}
+
+
+def test_a_gpu_that_wants_a_reset_stays_away_until_it_had_one(plugin, kubelet, driver):
+    listed(kubelet)
+    driver.found["GPU-1"] = Checkup(recovery=1)
+    until(lambda: kubelet.lists[ONE]["G1-seat-1"] == "Unhealthy")
+    time.sleep(0.4)
+    assert kubelet.lists[ONE]["G1-seat-1"] == "Unhealthy"
+    driver.found.clear()
+    until(lambda: set(kubelet.lists[ONE].values()) == {"Healthy"})
+
+
+def test_a_driver_that_was_loaded_anew_gets_a_new_session(plugin, kubelet, driver):
+    listed(kubelet)
+    driver.stale = True
+    until(lambda: set(kubelet.lists[ONE].values()) == {"Unhealthy"})
+    until(lambda: set(kubelet.lists[ONE].values()) == {"Healthy"})
+    assert driver.reloads == 1
+
+
+def test_a_plugin_restarted_while_a_gpu_is_lost_keeps_its_groups(running, kubelet, driver):
+    running.start()
+    before = {resource: set(ids) for resource, ids in listed(kubelet).items()}
+    running.stop()
+    whole, driver.present = driver.present, [replace(driver.present[1], index=0)]
+    kubelet.restart()
+    running.start()
+    until(lambda: set(kubelet.lists) == {ONE, TWO})
+    until(lambda: kubelet.lists[ONE]["G0-seat-1"] == "Unhealthy")
+    assert {resource: set(ids) for resource, ids in kubelet.lists.items()} == before
+    assert kubelet.lists[ONE]["G1-seat-1"] == "Healthy"
+    driver.present = whole
+    until(lambda: set(kubelet.lists[ONE].values()) == {"Healthy"})
+
+
+def test_at_a_reboot_seats_are_offered_before_the_driver_is_there(running, kubelet, driver, agent):
+    running.start()
+    before = dict(listed(kubelet))
+    running.stop()
+    kubelet.restart()
+    driver.broken = True
+    agent.start()
+    plugin = running.start(boot_grace_s=30)
+    assert listed(kubelet) == before
+    assert "aren't confirmed" in plugin.not_ready()
+    assert agent.reports == []
+    driver.broken = False
+    until(lambda: plugin.not_ready() is None)
+    until(lambda: agent.reports)
+
+
+def test_a_driver_that_never_comes_ends_the_grace(running, kubelet, driver):
+    running.start()
+    listed(kubelet)
+    running.stop()
+    kubelet.restart()
+    driver.broken = True
+    running.start(boot_grace_s=0.3)
+    until(lambda: kubelet.lists.get(ONE) and set(kubelet.lists[ONE].values()) == {"Unhealthy"})
+
+
+def test_a_state_that_cannot_be_read_is_none(running, kubelet, settings):
+    settings.state_dir.mkdir()
+    (settings.state_dir / "inventory.json").write_text('{"version": 1, "gpus": 7}')
+    running.start()
+    listed(kubelet)
+    until(lambda: '"GPU-1"' in (settings.state_dir / "inventory.json").read_text())
+
+
+def test_free_seats_are_withheld_as_soon_as_the_agent_says_how_little_fits(plugin, kubelet, agent):
+    agent.hold(("G0-seat-2", "G0"), budget=0)
+    agent.start()
+    until(lambda: set(kubelet.lists.get(ONE, ())) == {"G0-seat-2", "G1-seat-1"})
+    until(lambda: sample("kyb_device_plugin_seats_withheld", resource=ONE) == 6)
+    agent.hold(("G0-seat-2", "G0"))
+    until(lambda: len(kubelet.lists[ONE]) == 8)
+    # Without the agent's word the last one counts.
+    agent.stop()
+    agent.hold(budget=0)
+    time.sleep(0.3)
+    assert len(kubelet.lists[ONE]) == 8
+
+
+@pytest.mark.parametrize(("field", "word"), [("mig", "MIG mode"), ("mps", "MPS server")])
+def test_a_node_that_is_divided_otherwise_is_refused(running, kubelet, driver, field, word):
+    driver.found["GPU-1"] = Checkup(**{field: True})
+    plugin = running.start()
+    until(lambda: word in (plugin.not_ready() or ""))
+    assert "GPU 1 (GPU-1) can't have seats" in plugin.not_ready()
+    assert kubelet.calls == []
+    driver.found.clear()
+    listed(kubelet)
+
+
+PROFILES = """
+profiles:
+  - {{name: a, resource: kyb.ai/gpu-1x-seat, groupSize: 1, seatsPerGroup: {seats}}}
+  - {{name: b, resource: kyb.ai/gpu-2x-seat, groupSize: 2, seatsPerGroup: 2}}
+gpuTopology: {{groups: [{{name: {name}, gpus: [0, 1]}}]}}
+"""
+
+
+class TestTheProfilesFile:
+    """Read again whenever it changes."""
+
+    @pytest.fixture
+    def file(self, tmp_path, running):
+        file = tmp_path / "config.yaml"
+        file.write_text(PROFILES.format(seats=2, name="pair"))
+        running.settings = running.settings.model_copy(update={"profiles": file})
+        return file
+
+    def test_a_change_is_taken_over_without_a_restart(self, file, plugin, kubelet, agent):
+        agent.start()
+        listed(kubelet)
+        file.write_text(PROFILES.format(seats=3, name="both"))
+        until(lambda: set(kubelet.lists[TWO]) == {"both-seat-1", "both-seat-2"})
+        until(lambda: len(kubelet.lists[ONE]) == 6)
+        until(lambda: [g.name for g in agent.reports[-1].groups] == ["G0", "G1", "both"])
+        assert kubelet.calls.count(("Register", ONE)) == 1
+
+    def test_a_bad_file_keeps_the_old_one_and_says_why(self, file, plugin, kubelet, agent, caplog):
+        agent.start()
+        before = {resource: dict(ids) for resource, ids in listed(kubelet).items()}
+        file.write_text("profiles: [{name: a}]\nextra: 1")
+        until(lambda: sample("kyb_device_plugin_profiles_refused") == 1)
+        told = [one.getMessage() for one in caplog.records if "is refused" in one.getMessage()]
+        for field in ("profiles[0].resource", "profiles[0].groupSize", "extra"):
+            assert sum(f": {field}: " in line for line in told) == 1
+        assert kubelet.lists == before
+        assert plugin.not_ready() is None
+        file.write_text(PROFILES.format(seats=4, name="pair"))
+        until(lambda: len(kubelet.lists[ONE]) == 8)
+        until(lambda: sample("kyb_device_plugin_profiles_refused") == 0)
+
+    def test_a_held_group_is_not_renamed(self, file, plugin, kubelet, agent, caplog):
+        agent.hold(("pair-seat-1", "pair"))
+        agent.start()
+        listed(kubelet)
+        file.write_text(PROFILES.format(seats=2, name="both"))
+        until(lambda: "can't be renamed to both" in caplog.text)
+        assert set(kubelet.lists[TWO]) == {"pair-seat-1", "pair-seat-2"}
+        agent.hold()
+        until(lambda: set(kubelet.lists[TWO]) == {"both-seat-1", "both-seat-2"})
+
+    def test_nothing_is_formed_anew_while_nobody_knows_what_is_held(
+        self, file, plugin, kubelet, agent
+    ):
+        listed(kubelet)
+        file.write_text(PROFILES.format(seats=2, name="both"))
+        time.sleep(0.4)
+        assert set(kubelet.lists[TWO]) == {"pair-seat-1", "pair-seat-2"}
+        agent.start()
+        until(lambda: set(kubelet.lists[TWO]) == {"both-seat-1", "both-seat-2"})
+
+    def test_a_plugin_that_starts_with_a_bad_file_goes_on_with_the_old_one(
+        self, file, running, kubelet
+    ):
+        running.start()
+        before = {resource: dict(ids) for resource, ids in listed(kubelet).items()}
+        running.stop()
+        file.write_text("profiles: 7")
+        running.start()
+        until(lambda: kubelet.lists == before)
+
+    def test_a_resource_that_goes_is_served_no_more(self, file, plugin, kubelet, agent, folder):
+        agent.start()
+        listed(kubelet)
+        one = PROFILES.format(seats=2, name="pair").split("\n  - {name: b")[0]
+        file.write_text(one)
+        until(lambda: not sockets(folder, TWO))
+        assert sockets(folder, ONE)
+
+
+def test_sockets_that_nobody_answers_are_removed(running, kubelet, folder):
+    left = folder / "kyb-gpu-1x-seat-000000.sock"
+    other = folder / "nvidia-gpu.sock"
+    for path in (left, other):
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(str(path))
+    running.start()
+    listed(kubelet)
+    assert not left.exists()
+    assert other.exists()
+    other.unlink()
+
+
+def test_a_registration_never_follows_the_end_of_a_stream_at_once(plugin, kubelet, folder):
+    """A kubelet takes a registration apart by name, a moment after a stream of that name ended."""
+    listed(kubelet)
+    kubelet.calls.clear()
+    kubelet.drop(ONE)
+    dropped = time.monotonic()
+    until(lambda: ("Register", ONE) in kubelet.calls)
+    assert time.monotonic() - dropped >= 0.5
+    listed(kubelet)
+    kubelet.calls.clear()
+    sockets(folder, TWO)[0].unlink()
+    removed = time.monotonic()
+    until(lambda: ("Register", TWO) in kubelet.calls)
+    assert time.monotonic() - removed >= 0.5
 
 
 class TestBeforeTheDriver:

@@ -44,7 +44,10 @@ def test_a_wrong_file_ends_in_one_line_that_names_file_and_field(tmp_path):
     file = tmp_path / "config.yaml"
     file.write_text("profiles: []")
     done = subprocess.run(
-        plugin_command("--profiles", str(file), "--probe-listen", "127.0.0.1:0"),
+        plugin_command(
+            *("--profiles", str(file), "--probe-listen", "127.0.0.1:0"),
+            *("--state-dir", str(tmp_path)),
+        ),
         capture_output=True,
         text=True,
         timeout=30,
@@ -57,7 +60,10 @@ def test_a_wrong_file_ends_in_one_line_that_names_file_and_field(tmp_path):
 
 def test_it_waits_for_a_driver_and_ends_on_sigterm(tmp_path, no_driver):
     port = free_port()
-    arguments = ("--kubelet-dir", str(tmp_path), "--probe-listen", f"127.0.0.1:{port}")
+    arguments = (
+        *("--kubelet-dir", str(tmp_path), "--probe-listen", f"127.0.0.1:{port}"),
+        *("--state-dir", str(tmp_path)),
+    )
     with subprocess.Popen(
         plugin_command(*arguments), stderr=subprocess.PIPE, text=True, env=no_driver
     ) as process:

@@ -1,0 +1,118 @@
+"""What the plugin remembers over restarts: GPUs, groups, and the profiles that made them.
+
+A plugin that starts while a GPU is lost would otherwise not know that the GPU exists: groups would
+be cut anew from the others, with other members under the same names, while pods run in the old.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from deviceplugin.inventory import Inventory
+from kybernate.types import Gpu, Group, Link
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """The last inventory, and the text of the profiles file that it was made with."""
+
+    inventory: Inventory
+    profiles: str
+
+
+class StateFile:
+    """The file. A write that fails is told once, and the plugin goes on without a memory."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "inventory.json"
+        self._written = b""
+        self._failing = False
+
+    def load(self) -> Remembered | None:
+        """What was saved last; None if there is nothing, or nothing that can be read."""
+        try:
+            content = self._path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            log.warning("%s can't be read: %s; starting without it", self._path, error)
+            return None
+        try:
+            return _from_record(orjson.loads(content))
+        except (ValueError, KeyError, TypeError) as error:
+            log.warning("%s isn't readable: %r; starting without it", self._path, error)
+            return None
+
+    def save(self, remembered: Remembered) -> None:
+        """Write it whole, synced, if it says anything new."""
+        content = orjson.dumps(_record(remembered), option=orjson.OPT_INDENT_2)
+        if content == self._written:
+            return
+        try:
+            self._write(content)
+        except OSError as error:
+            if not self._failing:
+                log.warning(
+                    "%s can't be written: %s; make room or give the plugin a folder that it may "
+                    "write to (state_dir), or a GPU that is lost at its next start is forgotten",
+                    *(self._path, error),
+                )
+            self._failing = True
+            return
+        self._failing = False
+        self._written = content
+
+    def _write(self, content: bytes) -> None:
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        temporary = self._path.with_suffix(".tmp")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+        temporary.replace(self._path)
+
+
+def _record(remembered: Remembered) -> dict[str, Any]:
+    inventory = remembered.inventory
+    return {
+        "version": _VERSION,
+        "profiles": remembered.profiles,
+        "strategy": inventory.strategy,
+        "driver": [inventory.driver_version, inventory.cuda_version],
+        "gpus": [asdict(gpu) for gpu in inventory.gpus],
+        "troubles": dict(inventory.troubles),
+        "links": [
+            [*sorted(pair), kind.name]
+            for pair, kind in sorted(inventory.links.items(), key=lambda item: sorted(item[0]))
+        ],
+        "groups": [asdict(group) for group in inventory.groups],
+    }
+
+
+def _from_record(record: dict[str, Any]) -> Remembered:
+    if record["version"] != _VERSION:
+        raise ValueError(f"version {record['version']}")
+    driver, cuda = record["driver"]
+    inventory = Inventory(
+        tuple(Gpu(**gpu) for gpu in record["gpus"]),
+        {frozenset((a, b)): Link[kind] for a, b, kind in record["links"]},
+        tuple(Group(**{**group, "gpus": tuple(group["gpus"])}) for group in record["groups"]),
+        driver,
+        cuda,
+        record["strategy"],
+        record["troubles"],
+    )
+    return Remembered(inventory, str(record["profiles"]))
