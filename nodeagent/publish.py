@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from kybernate.errors import (
     DeadlineError,
     KybernateError,
     NotFoundError,
+    RefusedError,
     RetryableError,
 )
 from kybernate.types import SeatState
@@ -40,6 +42,7 @@ _RETRY = 1.0
 _LOOK_AGAIN = 2.0
 _CALL_TIMEOUT = 5.0
 _CALL_DEADLINE = 15.0
+_REFUSALS = 10
 _QUEUE_LIMIT = 10_000
 _ACTION_LIMIT = 1024
 _WAKEABLE = (
@@ -58,6 +61,7 @@ class Writes:
         self._api = api
         self._blocking = blocking
         self._waiting: dict[str, Callable[[KubeApi], object]] = {}
+        self._refused: Counter[str] = Counter()
         self._some = asyncio.Event()
 
     def put(self, key: str, call: Callable[[KubeApi], object]) -> None:
@@ -86,13 +90,28 @@ class Writes:
         try:
             await self._blocking(lambda: call(api), _CALL_DEADLINE)
         except (RetryableError, DeadlineError) as error:
-            log.info("%s: %s; trying again", key, error)
-            self._waiting.setdefault(key, call)
-            await asyncio.sleep(_RETRY)
+            await self._again(key, call, error)
+        except RefusedError as error:
+            # An API server that has just started refuses what it will let pass in a moment.
+            self._refused[key] += 1
+            if self._refused[key] < _REFUSALS:
+                await self._again(key, call, error)
+            else:
+                del self._refused[key]
+                log.warning("%s: %s; given up", key, error)
         except (NotFoundError, ConflictError) as error:
             log.debug("%s: the object has gone: %s", key, error)
         except KybernateError as error:
             log.warning("%s: %s", key, error)
+        else:
+            self._refused.pop(key, None)
+
+    async def _again(
+        self, key: str, call: Callable[[KubeApi], object], error: KybernateError
+    ) -> None:
+        log.info("%s: %s; trying again", key, error)
+        self._waiting.setdefault(key, call)
+        await asyncio.sleep(_RETRY)
 
 
 class Publisher:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from kybernate.errors import ConflictError, NotFoundError, RetryableError
+from kybernate.errors import ConflictError, NotFoundError, RefusedError, RetryableError
 from kybernate.testing.clock import run_virtual
 from kybernate.types import SeatState
 from nodeagent.attendance import Attendance
@@ -17,6 +17,7 @@ class Api:
     def __init__(self):
         self.calls = []
         self.down = 0
+        self.refusals = 0
         self.nodes = set()
 
     def get(self, path, params=None, *, timeout=10.0):
@@ -40,6 +41,9 @@ class Api:
         if self.down:
             self.down -= 1
             raise RetryableError("the API server does not answer")
+        if self.refusals and "gpunodes" not in path:
+            self.refusals -= 1
+            raise RefusedError("the API server does not know its roles yet")
         self.calls.append((verb, path, body))
 
 
@@ -158,6 +162,25 @@ def test_failures_become_events_of_the_pod(rig):
         assert event["reason"] == "SeatFailed"
         assert event["involvedObject"]["name"] == "a"
         assert event["message"].endswith("the workload is started anew")
+        task.cancel()
+
+    run_virtual(main())
+
+
+def test_a_refusal_is_taken_for_final_only_after_some_time(rig):
+    async def main():
+        r, api, _, task = await start(rig)
+        r.begin()
+        api.refusals = 3
+        a = await r.seat("a")
+        await r.until(a, SeatState.ACTIVE)
+        await asyncio.sleep(5)
+        written = [body for _, path, body in api.calls if path.endswith("/a/status")]
+        assert written[-1]["status"]["conditions"][0]["status"] == "True"
+        api.refusals = 100
+        r.node.tell(a, "Warning", "Refused", "an event that nobody takes")
+        await asyncio.sleep(30)
+        assert api.refusals == 90
         task.cancel()
 
     run_virtual(main())
