@@ -39,7 +39,8 @@ class SeatPod:
     """What placing a pod needs to know of it.
 
     `resource` is None if it asks for no seat, `demand` also if what it asks for can't be had
-    anywhere: then `problem` says why and what to write instead.
+    anywhere: then `problem` says why and what to write instead. `seated` says that the node's agent
+    has seen which device ID it got.
     """
 
     ref: PodRef
@@ -50,6 +51,7 @@ class SeatPod:
     group: GroupName | None
     expendable: bool
     finished: bool
+    seated: bool = False
 
     def claim(self) -> Claim | None:
         """The seat that the pod holds: none before it is bound and after it has ended."""
@@ -103,6 +105,7 @@ def read_pod(pod: Json) -> SeatPod:
         group=GroupName(group) if group else None,
         expendable=notes.get(keys.ON_PREEMPT) == "kill",
         finished=_dict(pod.get("status")).get("phase") in _FINISHED,
+        seated=keys.SEAT in notes,
     )
 
 
@@ -125,6 +128,7 @@ def read_gpu_node(node: Json, reserve: int) -> NodeSeats:
             groups=tuple(_group(item) for item in status.get("groups") or ()),
             park_budget=_dict(status.get("budget")).get("parkBytes"),
             not_ready=_not_ready(status.get("conditions") or ()),
+            by_device_id=status.get("deviceStrategy") == "nodes",
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         return replace(empty, not_ready=f"its GPUNode's status can't be read: {error!r}")
@@ -137,7 +141,7 @@ def parse_link(text: str) -> Link | None:
 
 _ANNOTATIONS = (
     *(keys.VRAM, keys.GPU_PRODUCT, keys.GPU_TOPOLOGY, keys.PREFER_GROUP, keys.REQUIRE_GROUP),
-    *(keys.ASSIGNED_GROUP, keys.ON_PREEMPT),
+    *(keys.ASSIGNED_GROUP, keys.SEAT, keys.ON_PREEMPT),
 )
 
 

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+BIND_WINDOW = 60.0
+"""Seconds after which a bound pod counts as done with Allocate, whatever the agent knows of it."""
+
 
 class Snapshot:
     """Owner of the ledger. All methods may be called from any thread and return at once."""
@@ -33,6 +36,7 @@ class Snapshot:
         self._lock = threading.Lock()
         self._ledger = Ledger()
         self._pods: dict[PodUid, SeatPod] = {}
+        self._claimed_at: dict[PodUid, float] = {}
 
     def pod_event(self, kind: str, item: dict[str, Any]) -> None:
         """Take in an event of the watch on pods."""
@@ -40,6 +44,7 @@ class Snapshot:
         with self._lock:
             if kind == "DELETED" or pod.finished:
                 self._pods.pop(pod.ref.uid, None)
+                self._claimed_at.pop(pod.ref.uid, None)
                 self._ledger.remove_claim(pod.ref.uid)
             elif pod.resource is not None or pod.expendable:
                 self._take_in(pod)
@@ -74,7 +79,25 @@ class Snapshot:
         """
         with self._lock:
             self._ledger.expire(self._clock())
-            return {name: self._ledger.node(name, without) for name in names}
+            return {name: self._view(name, without) for name in names}
+
+    def _view(self, name: NodeName, without: PodUid | None) -> NodeView | None:
+        view = self._ledger.node(name, without)
+        if view is None or not view.seats.by_device_id:
+            return view
+        under_way = frozenset(
+            (claim.resource, claim.group)
+            for claim in view.claims
+            if claim.group is not None and self._is_under_way(claim)
+        )
+        return replace(view, under_way=under_way)
+
+    def _is_under_way(self, claim: Claim) -> bool:
+        pod = self._pods.get(claim.pod.uid)
+        if pod is not None and pod.seated:
+            return False
+        since = self._claimed_at.setdefault(claim.pod.uid, self._clock())
+        return self._clock() - since < BIND_WINDOW
 
     def pod(self, uid: PodUid) -> SeatPod | None:
         """A pod that asks for a seat, or that may be preempted, if the watch has seen it."""
@@ -91,11 +114,14 @@ class Snapshot:
         """Hold a seat for `ttl` seconds. Raises ConflictError or NotFoundError if it can't be."""
         with self._lock:
             self._ledger.reserve(claim, self._clock(), ttl)
+            self._claimed_at[claim.pod.uid] = self._clock()
 
     def release(self, uid: PodUid) -> None:
         """Drop the pod's reservation; what a bound pod holds stays."""
         with self._lock:
             self._ledger.release(uid)
+            if not self._ledger.bound(uid):
+                self._claimed_at.pop(uid, None)
 
     def confirm(self, claim: Claim) -> None:
         """The pod was bound as reserved: don't let the reservation end if the watch is late.

@@ -30,6 +30,8 @@ class NodeSeats:
 
     `park_budget` is the host memory for parked seats (None: unlimited), `reserve` what no seat may
     use of a GPU. `not_ready` says in a sentence why the node takes no new seats now, if so.
+    `by_device_id` says that containers get the GPUs of their device ID's group there: the node's
+    runtime can't be told later.
     """
 
     name: NodeName
@@ -39,6 +41,7 @@ class NodeSeats:
     park_budget: int | None = None
     reserve: int = 0
     not_ready: str | None = None
+    by_device_id: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +61,14 @@ class Claim:
 
 @dataclass(frozen=True)
 class NodeView:
-    """A node and the claims on it at one moment, reservations included, ordered by pod UID."""
+    """A node and the claims on it at one moment, reservations included, ordered by pod UID.
+
+    `under_way` are resource and group of pods that the kubelet may still be about to give an ID.
+    """
 
     seats: NodeSeats
     claims: tuple[Claim, ...] = ()
+    under_way: frozenset[tuple[str, GroupName]] = frozenset()
     _taken: Mapping[GroupName | None, int] = field(init=False, repr=False, compare=False)
     _gpus: Mapping[GpuUuid, Gpu] = field(init=False, repr=False, compare=False)
 

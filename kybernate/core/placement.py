@@ -240,6 +240,21 @@ def _no_seat(view: NodeView, left: Groups, demand: Demand) -> str:
     return f"all {seats} seats of {names} are taken"
 
 
+def _is_alone(view: NodeView, group: Group, demand: Demand) -> bool:
+    # The kubelet asks for any ID of a resource: which pod it is for can't be told apart there.
+    return not view.seats.by_device_id or all(
+        name == group.name for resource, name in view.under_way if resource == demand.resource
+    )
+
+
+def _in_the_way(view: NodeView, left: Groups, demand: Demand) -> str:
+    names = sorted(str(name) for resource, name in view.under_way if resource == demand.resource)
+    return (
+        f"a pod with a seat of {', '.join(names)} is under way there, and without CDI pods of one "
+        "group only may be at a time"
+    )
+
+
 _RULES = (
     _Rule(_is_of_resource, _no_resource),
     _Rule(_is_required, _no_such_group),
@@ -250,6 +265,7 @@ _RULES = (
     _Rule(_is_parkable, _not_parkable),
     _Rule(_is_ready, _not_ready),
     _Rule(_has_seat, _no_seat, seat_helps=True),
+    _Rule(_is_alone, _in_the_way, seat_helps=True),
 )
 """In this order: what never fits is said before what may pass."""
 

@@ -7,12 +7,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from extender.objects import read_pod
-from tests.unit.extender.objects import gpu_node, pod
+from extender.objects import read_pod, slim_pod
+from extender.snapshot import BIND_WINDOW
+from extender.verbs import filter_nodes
+from extender.wire import BindArgs
+from kybernate.types import NodeName, PodRef, PodUid
+from tests.unit.extender.objects import ONE, TWO, gpu_node, pod
 
 if TYPE_CHECKING:
+    from extender.binder import Binder
     from extender.snapshot import Snapshot
+    from extender.wire import Filtered
     from kybernate.core.ledger import Claim
+    from tests.unit.extender.conftest import Clock, FakeCluster
 
 
 def taken(snapshot: Snapshot) -> list[str]:
@@ -77,3 +84,80 @@ def test_a_node_that_leaves_is_unknown(snapshot: Snapshot) -> None:
     snapshot.node_event("DELETED", gpu_node("n1"))
     assert snapshot.views(["n1"]) == {"n1": None}
     assert snapshot.nodes() == 0
+
+
+def under_way(snapshot: Snapshot) -> set[tuple[str, str]]:
+    view = snapshot.views(["n1"])["n1"]
+    assert view is not None
+    return set(view.under_way)
+
+
+def test_without_cdi_a_bound_pod_is_under_way_until_its_agent_has_seen_it(
+    snapshot: Snapshot,
+) -> None:
+    snapshot.node_event("MODIFIED", gpu_node(deviceStrategy="nodes"))
+    snapshot.pod_event("ADDED", bound("a"))
+    assert under_way(snapshot) == {(ONE, "G0")}
+    seated = pod("a", node="n1", notes={"kyb.ai/group": "G0", "kyb.ai/seat": "G0-seat-1"})
+    snapshot.pod_event("MODIFIED", slim_pod(seated))
+    assert under_way(snapshot) == set()
+
+
+def test_a_pod_that_is_deleted_is_under_way_no_more(snapshot: Snapshot) -> None:
+    snapshot.node_event("MODIFIED", gpu_node(deviceStrategy="nodes"))
+    snapshot.pod_event("ADDED", bound("a"))
+    snapshot.pod_event("DELETED", bound("a"))
+    assert under_way(snapshot) == set()
+
+
+def test_nobody_is_under_way_for_longer_than_a_minute(snapshot: Snapshot, clock: Clock) -> None:
+    snapshot.node_event("MODIFIED", gpu_node(deviceStrategy="nodes"))
+    snapshot.pod_event("ADDED", bound("a"))
+    assert under_way(snapshot) == {(ONE, "G0")}
+    clock.now += BIND_WINDOW
+    assert under_way(snapshot) == set()
+
+
+def test_a_reserved_seat_is_under_way_and_a_released_one_is_not(snapshot: Snapshot) -> None:
+    snapshot.node_event("MODIFIED", gpu_node(deviceStrategy="nodes"))
+    snapshot.pod_event("ADDED", pod("a"))
+    snapshot.reserve(claim_of_a(), 10)
+    assert under_way(snapshot) == {(ONE, "G0")}
+    snapshot.release(PodUid("uid-a"))
+    assert under_way(snapshot) == set()
+
+
+def test_with_cdi_nobody_is_in_anybodys_way(snapshot: Snapshot) -> None:
+    snapshot.pod_event("ADDED", bound("a"))
+    assert under_way(snapshot) == set()
+
+
+def test_filter_hides_a_node_from_other_groups_while_a_pod_is_under_way(
+    snapshot: Snapshot,
+) -> None:
+    snapshot.node_event("MODIFIED", gpu_node(deviceStrategy="nodes"))
+    snapshot.pod_event("ADDED", bound("a"))
+
+    def answer(name: str, **changes: dict[str, str]) -> Filtered:
+        return filter_nodes(read_pod(pod(name, **changes)), snapshot.views([NodeName("n1")]))
+
+    other = answer("b", notes={"kyb.ai/require-group": "G1"})
+    assert other.passed == ()
+    assert "a pod with a seat of G0 is under way" in other.failed[NodeName("n1")]
+    assert answer("b", notes={"kyb.ai/require-group": "G0"}).passed == ("n1",)
+    assert answer("c").passed == ("n1",)
+    assert answer("d", limits={TWO: "1"}).passed == ("n1",)
+
+
+def test_bind_stays_with_the_group_that_is_under_way(
+    snapshot: Snapshot, cluster: FakeCluster, binder: Binder
+) -> None:
+    snapshot.node_event("MODIFIED", gpu_node(deviceStrategy="nodes"))
+    groups = []
+    for name in ("a", "b", "c"):
+        snapshot.pod_event("ADDED", cluster.add(pod(name)))
+        args = BindArgs(PodRef("default", name, PodUid(f"uid-{name}")), NodeName("n1"))
+        error = binder.bind(args)
+        groups.append(cluster.pod("default", name)["metadata"]["annotations"].get("kyb.ai/group"))
+    assert groups == [groups[0], groups[0], None]
+    assert "is under way there" in error
