@@ -178,7 +178,7 @@ def test_a_refusal_is_taken_for_final_only_after_some_time(rig):
         written = [body for _, path, body in api.calls if path.endswith("/a/status")]
         assert written[-1]["status"]["conditions"][0]["status"] == "True"
         api.refusals = 100
-        r.node.tell(a, "Warning", "Refused", "an event that nobody takes")
+        r.node.tell(r.node.seats[a], "Warning", "Refused", "an event that nobody takes")
         await asyncio.sleep(30)
         assert api.refusals == 90
         task.cancel()
