@@ -32,6 +32,7 @@ GPU_TOPOLOGY = "nvidia.com/gpu-topology"
 POLICY = "kyb.ai/policy"
 READY_WITHIN = "kyb.ai/ready-within"
 ON_PREEMPT = "kyb.ai/on-preempt"
+CONNECTIONS = "kyb.ai/connections"
 PRIORITY_HINTS = (PREFER_GROUP, REQUIRE_GROUP)
 
 # Annotations that only the system sets; a ValidatingAdmissionPolicy keeps them

@@ -183,6 +183,7 @@ class Loop:
         seat = self.node.seats.get(facts.ref.uid)
         if seat is None:
             return
+        seat.keep_connections = facts.keep_connections
         if facts.ip and facts.ip != seat.pod_ip:
             seat.pod_ip = facts.ip
             self.node.save(seat)

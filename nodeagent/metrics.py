@@ -25,6 +25,12 @@ WAIT_SECONDS = Histogram(
 SWAPS = Counter("kyb_agent_swaps_total", "Seats woken.", ["group"])
 FAILURES = Counter("kyb_agent_failures_total", "Steps that failed.", ["operation"])
 SEATS = Gauge("kyb_agent_seats", "Seats by state.", ["state"])
+ARRIVALS = Counter(
+    "kyb_agent_arrivals_total", "Times that something at its sockets called for a parked seat."
+)
+ENDED_CONNECTIONS = Counter(
+    "kyb_agent_ended_connections_total", "Idle connections that were reset when a seat was parked."
+)
 LOOP_SECONDS = Histogram(
     "kyb_agent_decide_seconds", "Seconds that one swap decision took.", buckets=_SECONDS
 )

@@ -24,6 +24,7 @@ class PodFacts:
 
     `group` is None if the pod never passed the extender. `over` says that it has ended for
     good: its phase is Succeeded or Failed. `grace`: seconds between SIGTERM and SIGKILL.
+    `keep_connections`: idle ones aren't reset when the seat is parked.
     """
 
     ref: PodRef
@@ -42,6 +43,7 @@ class PodFacts:
     over: bool
     priority: int = 0
     grace: float = 30.0
+    keep_connections: bool = False
 
 
 def read_pod(pod: Mapping[str, Any]) -> PodFacts | None:
@@ -74,6 +76,7 @@ def read_pod(pod: Mapping[str, Any]) -> PodFacts | None:
         over=status.get("phase") in ("Succeeded", "Failed"),
         priority=spec.get("priority") or 0,
         grace=float(spec.get("terminationGracePeriodSeconds") or 30),
+        keep_connections=notes.get(keys.CONNECTIONS) == "keep",
     )
 
 

@@ -176,6 +176,7 @@ class Preparer:
         await self._write(device_id, seat, gpus, folder)
         if facts.ref.uid not in self._node.seats:
             seat.pod_ip = facts.ip
+            seat.keep_connections = facts.keep_connections
             self._loop.add(seat)
         if facts.seat is None:
             self._pods.mark_seat(facts, seat.identity.name)

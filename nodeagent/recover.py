@@ -161,6 +161,8 @@ def _resume(loop: Loop, seat: Seat) -> None:
 async def _keep_parked(loop: Loop, seat: Seat) -> None:
     # Half-way to it also counts as frozen on this page's first look: it is seen through.
     await _freeze(loop, seat)
+    # Nothing of it has changed, but now it stands still: its sockets can be watched again.
+    loop.node.changed(seat)
     loop.life.aside(_warm_later(loop, seat))
 
 

@@ -29,6 +29,7 @@ _PLAIN = (
     "requests",
     "started_once",
     "image_mode",
+    "keep_connections",
     "asked_since",
     "leave",
     "stays_away",
@@ -114,6 +115,7 @@ class Seat:
     doomed: bool = False
     deleted: bool = False
     image_mode: bool = False
+    keep_connections: bool = False
     next_hello: GateHello | None = None
     in_flight: int = 0
     waiting: int = 0
