@@ -72,6 +72,20 @@ class CriImages:
             raise self._no_answer(error) from error
         return f"{answer.runtime_name} {answer.runtime_version}"
 
+    async def cdi(self) -> tuple[bool, tuple[str, ...]] | None:
+        """Whether the runtime injects CDI devices, and the folders where it looks for them.
+
+        None if it doesn't say, as CRI-O doesn't, where CDI is always on. Raises RetryableError.
+        """
+        stub = cri_pb2_grpc.RuntimeServiceStub(self._open())  # type: ignore[no-untyped-call]
+        try:
+            answer = await stub.Status(
+                cri_pb2.StatusRequest(verbose=True), timeout=_DEADLINE, wait_for_ready=True
+            )
+        except grpc.aio.AioRpcError as error:
+            raise self._no_answer(error) from error
+        return cdi_from_config(answer.info.get("config", ""))
+
     async def close(self) -> None:
         """Close the connection."""
         if self._channel is not None:
@@ -106,3 +120,12 @@ def command_from_info(image: str, info: str) -> ImageCommand:
             f"The container runtime tells nothing of the command of image {image}; name the "
             "command in the pod."
         ) from error
+
+
+def cdi_from_config(config: str) -> tuple[bool, tuple[str, ...]] | None:
+    """What containerd's verbose JSON says of CDI, or None if there is nothing of it in there."""
+    try:
+        found: Any = orjson.loads(config)
+        return bool(found["enableCDI"]), tuple(map(str, found.get("cdiSpecDirs") or ()))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _COMMANDS: Mapping[str, str] = {
+    "agent": "kybernate.cli.agent",
+    "doctor": "kybernate.cli.doctor",
     "groups": "kybernate.cli.groups",
     "pki": "kybernate.cli.pki",
     "states": "kybernate.cli.states",

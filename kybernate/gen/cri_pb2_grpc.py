@@ -39,6 +39,11 @@ class RuntimeServiceStub:
                 request_serializer=kybernate_dot_gen_dot_cri__pb2.VersionRequest.SerializeToString,
                 response_deserializer=kybernate_dot_gen_dot_cri__pb2.VersionResponse.FromString,
                 _registered_method=True)
+        self.Status = channel.unary_unary(
+                '/runtime.v1.RuntimeService/Status',
+                request_serializer=kybernate_dot_gen_dot_cri__pb2.StatusRequest.SerializeToString,
+                response_deserializer=kybernate_dot_gen_dot_cri__pb2.StatusResponse.FromString,
+                _registered_method=True)
         self.ListPodSandbox = channel.unary_unary(
                 '/runtime.v1.RuntimeService/ListPodSandbox',
                 request_serializer=kybernate_dot_gen_dot_cri__pb2.ListPodSandboxRequest.SerializeToString,
@@ -50,6 +55,12 @@ class RuntimeServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Version(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Status(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -68,6 +79,11 @@ def add_RuntimeServiceServicer_to_server(servicer, server):
                     servicer.Version,
                     request_deserializer=kybernate_dot_gen_dot_cri__pb2.VersionRequest.FromString,
                     response_serializer=kybernate_dot_gen_dot_cri__pb2.VersionResponse.SerializeToString,
+            ),
+            'Status': grpc.unary_unary_rpc_method_handler(
+                    servicer.Status,
+                    request_deserializer=kybernate_dot_gen_dot_cri__pb2.StatusRequest.FromString,
+                    response_serializer=kybernate_dot_gen_dot_cri__pb2.StatusResponse.SerializeToString,
             ),
             'ListPodSandbox': grpc.unary_unary_rpc_method_handler(
                     servicer.ListPodSandbox,
@@ -102,6 +118,33 @@ class RuntimeService:
             '/runtime.v1.RuntimeService/Version',
             kybernate_dot_gen_dot_cri__pb2.VersionRequest.SerializeToString,
             kybernate_dot_gen_dot_cri__pb2.VersionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Status(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/runtime.v1.RuntimeService/Status',
+            kybernate_dot_gen_dot_cri__pb2.StatusRequest.SerializeToString,
+            kybernate_dot_gen_dot_cri__pb2.StatusResponse.FromString,
             options,
             channel_credentials,
             insecure,
