@@ -31,6 +31,7 @@ GPU_PRODUCT = "kyb.ai/gpu-product"
 GPU_TOPOLOGY = "nvidia.com/gpu-topology"
 POLICY = "kyb.ai/policy"
 READY_WITHIN = "kyb.ai/ready-within"
+COOPERATE = "kyb.ai/cooperate"
 ON_PREEMPT = "kyb.ai/on-preempt"
 CONNECTIONS = "kyb.ai/connections"
 PRIORITY_HINTS = (PREFER_GROUP, REQUIRE_GROUP)
@@ -80,6 +81,12 @@ AGENT_SOCKET = "/run/kyb/agent.sock"
 # In the folder of a device ID, for runtimes without CDI
 ID_SOCKETS = "seat"
 ID_KYB_INIT = "kyb-init"
+
+# The sidecar of a managed pod, and the folder that it shares with the seat's container
+SIDECAR = "kyb-sidecar"
+SIDECAR_FIRST_PORT = 15480
+POD_VOLUME = "kyb-pod"
+POD_SOCKET_DIR = "/kyb-pod"
 
 # Names that certificates of the kyb-ca carry
 CN_PROXY = "kyb-proxy"

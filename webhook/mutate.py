@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
 from kybernate.core.quantity import format_quantity, parse_quantity
 from kybernate.errors import RefusedError
-from webhook import asking
+from webhook import asking, companion, probes
 from webhook.original import Original, read_original
 from webhook.patch import diff
 from webhook.validate import products, refusals
@@ -47,6 +48,7 @@ def _change(pod: Json, ask: Ask, cluster: Cluster, settings: WebhookSettings) ->
     _set_command(container)
     _set_environment(container, settings, ask.gpus)
     _share_memory(spec, container)
+    _accompany(pod, container, original, settings)
     _tolerate(spec)
     spec["schedulerName"] = settings.scheduler_name
     _append_missing(spec, "readinessGates", {"conditionType": keys.WAKEABLE_CONDITION})
@@ -68,12 +70,21 @@ def _record(pod: Json, container: Json, ask: Ask, cluster: Cluster) -> Original:
             container.get("args"),
             None if stated else cluster.largest_gpu(ask.resource, products(pod)),
         )
-        metadata = pod["metadata"]
-        metadata["annotations"] = {
-            **asking.annotations_of(pod),
-            keys.ORIGINAL_RESOURCES: original.to_text(),
-        }
+    original = replace(original, probes=probes.originals(container, original.probes))
+    text = original.to_text()
+    present = asking.annotations_of(pod)
+    if present.get(keys.ORIGINAL_RESOURCES) != text:
+        pod["metadata"]["annotations"] = {**present, keys.ORIGINAL_RESOURCES: text}
     return original
+
+
+def _accompany(pod: Json, container: Json, original: Original, settings: WebhookSettings) -> None:
+    """Probes go to the sidecar, if there is something for it to do, and to kyb-init."""
+    arguments = probes.sidecar_arguments(pod, container, original.probes)
+    probes.take_over(container, original.probes)
+    companion.share(pod["spec"], container)
+    if arguments:
+        companion.add(pod["spec"], arguments, settings)
 
 
 def _set_resources(pod: Json, container: Json, ask: Ask, original: Original) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kybernate import keys
@@ -19,6 +19,7 @@ class Original:
     """The asking container as it was before we changed it, as an annotation keeps it.
 
     `vram` is the amount per GPU (bytes) that was assumed, None if the pod says it itself.
+    `probes` holds the handlers of probes that were taken over, by probe.
     """
 
     container: str
@@ -26,6 +27,7 @@ class Original:
     command: list[str] | None
     args: list[str] | None
     vram: int | None = None
+    probes: Json = field(default_factory=dict)
 
     def to_text(self) -> str:
         """As JSON, the same for the same content."""
@@ -35,6 +37,7 @@ class Original:
             "command": self.command,
             "args": self.args,
             "vram": self.vram,
+            "probes": self.probes or None,
         }
         kept = {name: value for name, value in fields.items() if value is not None}
         return json.dumps(kept, sort_keys=True, separators=(",", ":"))
@@ -53,7 +56,9 @@ def read_original(pod: Json, container: str) -> tuple[Original | None, str | Non
             fields.get("command"),
             fields.get("args"),
             fields.get("vram"),
+            fields.get("probes") or {},
         )
+        _check_probes(original.probes)
         for field in ("limits", "requests"):
             memory = amounts({"resources": original.resources}, field).get("memory")
             if memory is not None:
@@ -66,3 +71,13 @@ def read_original(pod: Json, container: str) -> tuple[Original | None, str | Non
         f"The annotation {keys.ORIGINAL_RESOURCES} is not what the webhook wrote for container "
         f"{container}; remove it, the webhook writes it itself."
     )
+
+
+def _check_probes(probes: Json) -> None:
+    """Raises a ValueError or its like if they aren't handlers by probe."""
+    for handler in probes.values():
+        ((kind, inner),) = handler.items()
+        if kind == "exec":
+            "".join(inner["command"])
+        else:
+            inner["port"].__str__()

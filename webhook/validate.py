@@ -9,7 +9,7 @@ from kybernate import keys
 from kybernate.core.quantity import parse_quantity
 from kybernate.errors import ConfigError
 from kybernate.types import Link
-from webhook import asking
+from webhook import asking, companion, probes
 from webhook.original import read_original
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 _DURATION = re.compile(r"([0-9]+(\.[0-9]+)?(ms|s|m|h))+")
 _GROUP = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,50}[A-Za-z0-9])?")
 _LINKS = tuple(link.name.lower().replace("_", "-") for link in sorted(Link, reverse=True))
-_PROBES = ("livenessProbe", "startupProbe", "readinessProbe")
 
 
 def refusals(pod: Json, cluster: Cluster, scheduler: str) -> list[str]:
@@ -35,11 +34,12 @@ def refusals(pod: Json, cluster: Cluster, scheduler: str) -> list[str]:
     if ask is None:
         return problems
     container = pod["spec"]["containers"][ask.index]
-    problems += [*_probe_rules(container), *_memory_rules(container)]
-    problems += _group_rules(pod, cluster, ask.resource)
+    problems += [*_memory_rules(container), *_group_rules(pod, cluster, ask.resource)]
     original, wrong = read_original(pod, container["name"])
-    if wrong:
-        problems.append(wrong)
+    problems += [wrong] if wrong else []
+    problems += probes.problems(pod, container, original.probes if original else {})
+    if original is None:
+        problems += companion.problems(pod["spec"], container)
     assumed = original is not None and original.vram is not None
     if keys.VRAM not in asking.annotations_of(pod) and not assumed:
         problems += _vram_rules(pod, cluster, ask.resource)
@@ -64,6 +64,7 @@ def unprepared(pod: Json, scheduler: str) -> list[str]:
         == keys.KYB_INIT_PATH,
         f"annotation {keys.ORIGINAL_RESOURCES}": keys.ORIGINAL_RESOURCES
         in asking.annotations_of(pod),
+        **_unaccompanied(pod, container),
     }
     return [
         f"After admission by the mutating webhook {what} is not what it wrote; check that the "
@@ -71,6 +72,20 @@ def unprepared(pod: Json, scheduler: str) -> list[str]:
         for what, fine in checks.items()
         if not fine
     ]
+
+
+def _unaccompanied(pod: Json, container: Json) -> dict[str, bool]:
+    original, _ = read_original(pod, container["name"])
+    if original is None:
+        return {}
+    arguments = probes.sidecar_arguments(pod, container, original.probes)
+    sidecar = companion.find(pod["spec"]) or {}
+    ours = {
+        f"the {field} of container {container['name']}": probes.is_ours(field, container[field])
+        for field in probes.ROLES
+        if container.get(field)
+    }
+    return {f"container {keys.SIDECAR}": sidecar.get("args", []) == arguments, **ours}
 
 
 def products(pod: Json) -> tuple[str, ...]:
@@ -151,15 +166,6 @@ def _environment_rules(pod: Json) -> list[str]:
         for _, container in asking.all_containers(pod)
         for variable in container.get("env") or ()
         if variable["name"] in keys.SYSTEM_ENV or variable["name"].startswith("KYB_")
-    ]
-
-
-def _probe_rules(container: Json) -> list[str]:
-    return [
-        f"Container {container['name']} has a {probe}, which would fail while the seat is parked; "
-        f"remove it: the pod's readiness follows the gate {keys.WAKEABLE_CONDITION}."
-        for probe in _PROBES
-        if container.get(probe)
     ]
 
 

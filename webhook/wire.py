@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from kybernate.errors import RefusedError
+from webhook.probes import HANDLERS, ROLES
 
 Json = dict[str, Any]
 
@@ -103,6 +104,23 @@ def _check_container(container: Json, where: str) -> None:
         _field(variable, "name", str, f"{where}.env.name")
     for mount in _objects(container, "volumeMounts", where):
         _field(mount, "mountPath", str, f"{where}.volumeMounts.mountPath")
+    for port in _objects(container, "ports", where):
+        _field(port, "containerPort", int, f"{where}.ports.containerPort")
+    _check_probes(container, where)
+    hook = _optional(container, "lifecycle", dict, where) or {}
+    _optional(hook, "postStart", dict, f"{where}.lifecycle")
+
+
+def _check_probes(container: Json, where: str) -> None:
+    for name in ROLES:
+        probe = _optional(container, name, dict, where) or {}
+        for seconds in ("initialDelaySeconds", "periodSeconds", "failureThreshold"):
+            _optional(probe, seconds, int, f"{where}.{name}")
+        _optional(probe, "timeoutSeconds", int, f"{where}.{name}")
+        for handler in HANDLERS:
+            inner = _optional(probe, handler, dict, f"{where}.{name}") or {}
+            for word in _optional(inner, "command", list, f"{where}.{name}.{handler}") or ():
+                _check(word, str, f"{where}.{name}.{handler}.command")
 
 
 def _objects(holder: Json, field: str, where: str) -> list[Json]:

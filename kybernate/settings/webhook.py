@@ -19,12 +19,20 @@ _ENVIRONMENT = {
     "UV_USE_IO_URING": "0",
     # Forked workers inherit the parent's descriptors of the GPU.
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+    # Watchdogs that take a long freeze for a fault: docs/timers.md says what each would do.
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+    "NCCL_RAS_ENABLE": "0",
+    "VLLM_RPC_TIMEOUT": "86400000",
+    "VLLM_ENGINE_ITERATION_TIMEOUT_S": "86400",
+    "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "86400",
 }
 _GROUP_ENVIRONMENT = {
     # Mappings of another process's GPU memory can't be checkpointed.
     "NCCL_P2P_DISABLE": "1",
     "NCCL_SHM_DISABLE": "1",
     "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
+    "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "86400",
 }
 
 
@@ -74,6 +82,15 @@ class WebhookSettings(BaseModel):
     group_environment: dict[str, str] = Field(
         default_factory=lambda: dict(_GROUP_ENVIRONMENT),
         description="the same, only for seats on two GPUs or more",
+    )
+    sidecar_image: str = Field(
+        "kybernate/sidecar:0.1.0",
+        min_length=1,
+        description="image of the sidecar that answers probes for a parked workload",
+    )
+    sidecar_cpu: str = Field("50m", description="the sidecar's CPU, request and limit (quantity)")
+    sidecar_memory: str = Field(
+        "32Mi", description="the sidecar's memory, request and limit (quantity)"
     )
     threads: int = Field(8, ge=1, description="requests answered at the same time")
     log_level: str = Field("INFO", description="DEBUG, INFO, WARNING or ERROR")

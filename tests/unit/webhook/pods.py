@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 from kybernate import keys
@@ -51,7 +52,8 @@ def seat(gpus: int = 1, **more: Any) -> dict[str, Any]:
 
 def apply(document: dict[str, Any], steps: list[dict[str, Any]]) -> dict[str, Any]:
     """The document after add, remove and replace steps."""
-    result: Any = {"root": copy.deepcopy(document)}
+    # Through text, so that parts which the test's author wrote once are not one object.
+    result: Any = {"root": json.loads(json.dumps(document))}
     for step in steps:
         parts = [p.replace("~1", "/").replace("~0", "~") for p in step["path"].split("/")[1:]]
         holder, last = result, "root"

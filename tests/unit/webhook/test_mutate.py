@@ -54,9 +54,16 @@ def test_the_pod_gets_what_a_seat_needs() -> None:
     assert spec["readinessGates"] == [{"conditionType": "kyb.ai/wakeable"}]
     assert spec["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists"}]
     assert spec["terminationGracePeriodSeconds"] == 60
-    assert spec["volumes"] == [{"name": "kyb-shm", "emptyDir": {"medium": "Memory"}}]
+    assert spec["volumes"] == [
+        {"name": "kyb-shm", "emptyDir": {"medium": "Memory"}},
+        {"name": "kyb-pod", "emptyDir": {}},
+    ]
     first = spec["containers"][0]
-    assert first["volumeMounts"] == [{"name": "kyb-shm", "mountPath": "/dev/shm"}]
+    assert first["volumeMounts"] == [
+        {"name": "kyb-shm", "mountPath": "/dev/shm"},
+        {"name": "kyb-pod", "mountPath": "/kyb-pod"},
+    ]
+    assert "initContainers" not in spec
     assert {"name": "NCCL_NVLS_ENABLE", "value": "0"} in first["env"]
     assert "hostPath" not in json.dumps(spec)
 
@@ -87,7 +94,7 @@ def test_what_the_pod_says_itself_is_kept() -> None:
     )["spec"]
     assert spec["terminationGracePeriodSeconds"] == 600
     assert spec["tolerations"] == [{"operator": "Exists"}]
-    assert [volume["name"] for volume in spec["volumes"]] == ["mine"]
+    assert [volume["name"] for volume in spec["volumes"]] == ["mine", "kyb-pod"]
     assert [gate["conditionType"] for gate in spec["readinessGates"]] == [
         "other",
         "kyb.ai/wakeable",
@@ -223,6 +230,25 @@ def _merged(*parts: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict
     return st.tuples(*parts).map(lambda all_: {k: v for part in all_ for k, v in part.items()})
 
 
+_HANDLERS = st.sampled_from(
+    [
+        {"httpGet": {"path": "/health", "port": 8000}},
+        {"httpGet": {"port": "web", "scheme": "HTTPS"}},
+        {"tcpSocket": {"port": 8000}},
+        {"grpc": {"port": 50051, "service": "x"}},
+        {"exec": {"command": ["cat", "/x"]}},
+    ]
+)
+_TIMES = _merged(
+    _some("periodSeconds", st.integers(1, 60)), _some("failureThreshold", st.integers(1, 60))
+)
+PROBES = _merged(
+    *(
+        _some(name, _merged(_HANDLERS, _TIMES))
+        for name in ("livenessProbe", "readinessProbe", "startupProbe")
+    ),
+    st.just({"ports": [{"name": "web", "containerPort": 8000}]}),
+)
 _NAMES = st.sampled_from(["A", "NCCL_CUMEM_ENABLE"])
 _PATHS = st.sampled_from(["/dev/shm", "/v"])
 CONTAINERS = _merged(
@@ -230,6 +256,7 @@ CONTAINERS = _merged(
     _some("args", WORDS),
     _some("env", st.builds(lambda name: [{"name": name, "value": "x"}], _NAMES)),
     _some("volumeMounts", st.builds(lambda path: [{"name": "v", "mountPath": path}], _PATHS)),
+    PROBES,
 )
 SPECS = _merged(
     _some("terminationGracePeriodSeconds", st.integers(0, 100)),
@@ -246,6 +273,7 @@ def asking_pods(draw: st.DrawFn) -> dict[str, Any]:
     limits = draw(_merged(MEMORY, _some("cpu", st.just("1"))))
     limits |= {"seat": seat(gpus), "vendor": {"nvidia.com/gpu": str(gpus)}}.get(way, {})
     notes = draw(_some(keys.VRAM, QUANTITIES))
+    notes |= draw(_some(keys.COOPERATE, st.sampled_from(["vllm", "none"])))
     if way == "annotation":
         notes[keys.GPUS_ANNOTATION] = str(gpus)
     return pod(

@@ -40,6 +40,10 @@ def with_init(**container: Any) -> dict[str, Any]:
     return pod(seat(), notes=VRAM, spec={"initContainers": [{"name": "i", **container}]})
 
 
+def probing(probe: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return pod(seat(), notes=VRAM, container={"livenessProbe": probe}, **more)
+
+
 WRONG = [
     ("two seats", pod(seat(**{TWO: "1"}), notes=VRAM), "ask for one of them"),
     ("a seat twice", pod({ONE: "2"}, notes=VRAM), f"for more GPUs in one seat 1 of {TWO}"),
@@ -91,9 +95,58 @@ WRONG = [
         for name in (*keys.SYSTEM_ENV, "KYB_ANYTHING")
     ),
     ("variable in an init container", with_init(env=[{"name": "KYB_X"}]), "Container i sets KYB_X"),
-    *(
-        (probe, pod(seat(), notes=VRAM, container={probe: {"exec": {}}}), "follows the gate")
-        for probe in ("livenessProbe", "startupProbe", "readinessProbe")
+    ("no command", probing({"exec": {}}), "names no command"),
+    ("no handler", probing({"periodSeconds": 1}), "needs one of httpGet"),
+    ("two handlers", probing({"exec": {"command": ["x"]}, "grpc": {"port": 1}}), "needs one of"),
+    ("host", probing({"httpGet": {"port": 80, "host": "example.org"}}), "leave host out"),
+    ("host by TCP", probing({"tcpSocket": {"port": 80, "host": "127.0.0.1"}}), "leave host out"),
+    ("unknown port name", probing({"httpGet": {"port": "web"}}), "add it under ports"),
+    ("no port", probing({"httpGet": {"path": "/"}}), "add it under ports"),
+    ("a port of the sidecar's", probing({"httpGet": {"port": 15482}}), "use another port"),
+    (
+        "the sidecar's own port",
+        probing({"httpGet": {"port": 15480}}),
+        "write the workload's own port",
+    ),
+    (
+        "kyb-init by hand",
+        probing({"exec": {"command": ["/kyb/kyb-init", "probe", "--", "x"]}}),
+        "write the workload's own port or command",
+    ),
+    (
+        "the host's network",
+        probing({"httpGet": {"port": 80}}, spec={"hostNetwork": True}),
+        "or write an exec probe",
+    ),
+    (
+        "a hook that asks the workload",
+        pod(seat(), notes=VRAM, container={"lifecycle": {"postStart": {"httpGet": {"port": 1}}}}),
+        "use a startupProbe",
+    ),
+    ("unknown engine", with_note(keys.COOPERATE, "tgi"), "vllm, sglang, http, none"),
+    ("an engine without a port", with_note(keys.COOPERATE, "vllm"), "add the engine's port"),
+    (
+        "the sidecar's name",
+        pod(seat(), notes=VRAM, spec={"initContainers": [{"name": "kyb-sidecar"}]}),
+        "choose another name",
+    ),
+    (
+        "the volume's name",
+        pod(seat(), notes=VRAM, spec={"volumes": [{"name": "kyb-pod"}]}),
+        "choose another name",
+    ),
+    (
+        "the folder's path",
+        pod(seat(), notes=VRAM, container={"volumeMounts": [{"mountPath": "/kyb-pod/"}]}),
+        "choose another path",
+    ),
+    (
+        "record with strange probes",
+        with_note(
+            keys.ORIGINAL_RESOURCES,
+            '{"container":"c","resources":{},"probes":{"livenessProbe":{"exec":{}}}}',
+        ),
+        "the webhook writes it",
     ),
     ("memory in words", pod(seat(memory="much"), notes=VRAM), "resources.limits.memory"),
     ("record", with_note(keys.ORIGINAL_RESOURCES, "{}"), "remove it, the webhook writes it"),
