@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 OPERATION = "operation/"
+_LOOK_AGAIN = 1.0
 
 
 class Operations:
@@ -327,7 +328,8 @@ class Operations:
             self._timer = None
         due = [one.due_at for one in self._all.values() if not one.ended]
         if due:
-            after = max(0.0, min(due) - self._node.world.wall())
+            # What holds a seat up, such as the host's memory, changes without a word.
+            after = min(_LOOK_AGAIN, max(0.0, min(due) - self._node.world.wall()))
             self._timer = asyncio.get_running_loop().call_later(after, self._review)
 
     def _look_soon(self) -> None:
