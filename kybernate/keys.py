@@ -50,6 +50,7 @@ ORIGINAL_RESOURCES = "kyb.ai/original-resources"
 # Pod conditions
 WAKEABLE_CONDITION = "kyb.ai/wakeable"
 ACTIVE_CONDITION = "kyb.ai/active"
+REPLACE_CONDITION = "kyb.ai/replace"
 
 # Container environment
 ENV_GROUP = "KYB_GPU_GROUP"

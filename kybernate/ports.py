@@ -383,12 +383,14 @@ class SeatSpec:
     """What a container gets through CDI. `mounts`: path in the container to path on the host.
 
     Mounts are read-only binds. The vendor's device nodes and libraries of exactly these GPUs
-    are added from the vendor's own specification.
+    are added from the vendor's own specification. Without `cdi` the container gets GPUs and
+    environment by its device ID, and only where the mounts lead to is settled here.
     """
 
     gpus: tuple[Gpu, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     mounts: Mapping[str, str] = field(default_factory=dict)
+    cdi: bool = True
 
 
 class Specs(Protocol):

@@ -81,6 +81,7 @@ class Inventory:
     groups: tuple[Group, ...] = ()
     driver_version: str = ""
     cuda_version: str = ""
+    strategy: str = "cdi"
 
     def record(self) -> dict[str, object]:
         """The journal's form."""
@@ -95,6 +96,7 @@ class Inventory:
             tuple(Group(**{**g, "gpus": tuple(g["gpus"])}) for g in record["groups"]),
             record["driver_version"],
             record["cuda_version"],
+            record.get("strategy", "cdi"),
         )
 
     def group(self, name: GroupName) -> Group | None:

@@ -150,8 +150,10 @@ class Preparer:
         inventory, group = self._group_of(facts)
         gpus = _gpus_of(inventory, group)
         seat = self._node.seats.get(facts.ref.uid)
+        if self._by_device_id():
+            _check_same(device_id, group, facts)
         if seat is None:
-            name = self._free_name(group)
+            name = SeatName(device_id) if self._by_device_id() else self._free_name(group)
             identity = SeatIdentity(
                 pod=facts.ref,
                 container=holder.container,
@@ -181,6 +183,10 @@ class Preparer:
         if facts.seat is None:
             self._pods.mark_seat(facts, seat.identity.name)
         return seat
+
+    def _by_device_id(self) -> bool:
+        """Whether containers get the GPUs of their device ID, because the runtime has no CDI."""
+        return self._node.inventory is not None and self._node.inventory.strategy == "nodes"
 
     def _bound_at(self, facts: PodFacts) -> float:
         """The bind's wall-clock time on the loop's clock."""
@@ -234,7 +240,7 @@ class Preparer:
             keys.ENV_SEAT_SOCKET: f"{keys.SEAT_SOCKET_DIR}/{keys.SEAT_SOCKET_NAME}",
         }
         mounts = {keys.SEAT_SOCKET_DIR: str(folder), keys.KYB_INIT_PATH: str(self._kyb_init)}
-        spec = SeatSpec(gpus, env, mounts)
+        spec = SeatSpec(gpus, env, mounts, cdi=not self._by_device_id())
         world = self._node.world
         await world.blocking(lambda: world.specs.write(device_id, spec), _SPEC_DEADLINE)
 
@@ -290,6 +296,15 @@ class Preparer:
         """After the first listing: of the seats known before it, end those without a pod."""
         for uid in known - self._cache.uids():
             self._loop.pod_gone(uid)
+
+
+def _check_same(device_id: str, group: Group, facts: PodFacts) -> None:
+    """Without CDI, the container has the GPUs of the ID's group already."""
+    if device_id.rpartition("-seat-")[0] != group.name:
+        raise RefusedError(
+            f"the kubelet gave pod {facts.ref} {device_id}, and the pod belongs to {group.name}; "
+            "without CDI that can't be mended: delete the pod, so that it is placed anew"
+        )
 
 
 def _gpus_of(inventory: Inventory, group: Group) -> tuple[Gpu, ...]:

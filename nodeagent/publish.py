@@ -201,6 +201,19 @@ class Publisher:
         body = {"metadata": {"uid": pod.uid, "annotations": note}}
         self._writes.put(f"touch {pod}", lambda api: api.patch(_pod_path(pod), body))
 
+    def mark_failed(self, pod: PodRef, sentence: str) -> None:
+        """Say in the pod's status that it has to be replaced by another one."""
+        condition = {
+            "type": keys.REPLACE_CONDITION,
+            "status": "True",
+            "reason": "SeatsNotThere",
+            "message": sentence,
+            "lastTransitionTime": _stamp(self._node.world.wall()),
+        }
+        body = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
+        path = f"{_pod_path(pod)}/status"
+        self._writes.put(f"replace {pod}", lambda api: api.patch(path, body, "strategic"))
+
     def _set_wakeable(self, seat: Seat) -> None:
         value = seat.state in _WAKEABLE
         if self._wakeable.get(seat.uid, None if seat.started_once else False) == value:
@@ -295,6 +308,7 @@ class Publisher:
             "conditions": [self._ready_condition(), *self._notices()],
             "agent": {"address": self._address, "version": _version()},
             "driver": {"version": inventory.driver_version, "cuda": inventory.cuda_version},
+            "deviceStrategy": inventory.strategy,
             "gpus": [
                 {
                     "index": g.index,

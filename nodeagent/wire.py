@@ -36,6 +36,7 @@ def inventory_from(report: pb.ReportInventoryRequest) -> Inventory:
         ),
         report.driver_version,
         report.cuda_version,
+        report.device_strategy or "cdi",
     )
 
 

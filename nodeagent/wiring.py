@@ -35,6 +35,7 @@ from nodeagent.pods import PodCache, read_pod
 from nodeagent.prepare import Preparer
 from nodeagent.publish import Publisher
 from nodeagent.recover import recover
+from nodeagent.replacement import Replacements
 from nodeagent.servers import serve_network, serve_node
 from nodeagent.streams import Streams
 from nodeagent.teller import Teller
@@ -111,7 +112,7 @@ class Agent:
         await self._serve(preparer, publisher, attendance)
         self._begin(
             publisher.run(),
-            self._watch(cache, preparer),
+            self._watch(cache, preparer, publisher),
             self._collect(preparer),
             warden.run(),
         )
@@ -194,14 +195,17 @@ class Agent:
                 log.warning("no access to the API server: %s", error)
                 await asyncio.sleep(_CONNECT_RETRY)
 
-    async def _watch(self, cache: PodCache, preparer: Preparer) -> None:
+    async def _watch(self, cache: PodCache, preparer: Preparer, publisher: Publisher) -> None:
         from kybernate.adapters.k8s import Watcher  # noqa: PLC0415 - not before serving
 
         api = await self._get_api()
         known = frozenset(self.node.seats)
         running = asyncio.get_running_loop()
 
+        failed = Replacements(publisher)
+
         def post(kind: str, pod: dict[str, object]) -> None:
+            running.call_soon_threadsafe(failed.event, kind, pod)
             running.call_soon_threadsafe(self._roster.event, kind, pod)
             running.call_soon_threadsafe(cache.event, kind, pod)
 
@@ -315,7 +319,7 @@ def _world(
         freezer=CgroupFreezer(),
         procs=procs,
         doors=SeatSockets(settings.run_dir / "seats", procs),
-        specs=CdiSpecs(settings.cdi_dir),
+        specs=CdiSpecs(settings.cdi_dir, links=settings.run_dir / "ids"),
         pod_resources=_LatePodResources(settings),
         images=images,
         journal=journal,

@@ -3,12 +3,17 @@
 A seat's specification is composed of the vendor's own one (kind nvidia.com/gpu, as nvidia-ctk
 writes it): its common edits and those of exactly the seat's GPUs, plus the seat's environment and
 mounts. The vendor's hooks are kept as they are. One file per device ID, whole or absent.
+
+For a runtime without CDI there is a folder per device ID instead, with a link for each mount: the
+kubelet names these links long before it is known which pod has the ID, and the runtime follows them
+when it makes the container.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +37,10 @@ log = logging.getLogger(__name__)
 DEFAULT_DIRS = (Path("/etc/cdi"), Path("/var/run/cdi"))
 """Where vendors put their specifications; of two devices of one name the last one counts."""
 
+DEFAULT_LINKS = Path(keys.SEAT_SOCKET_DIR) / "ids"
+
 _PREFIX = "kyb-"
+_LINKS = {keys.SEAT_SOCKET_DIR: keys.ID_SOCKETS, keys.KYB_INIT_PATH: keys.ID_KYB_INIT}
 _SUFFIXES = frozenset({".json", ".yaml", ".yml"})
 _MOUNT_OPTIONS = ("ro", "nosuid", "nodev", "bind", "rprivate")
 _MIN_VERSION = "0.5.0"
@@ -107,10 +115,19 @@ def _version_key(version: str) -> tuple[int, ...]:
 
 
 class CdiSpecs:
-    """Implements `kybernate.ports.Specs`: our files in `out`, the vendor's in `vendor_dirs`."""
+    """Implements `kybernate.ports.Specs`: our files in `out`, the vendor's in `vendor_dirs`.
 
-    def __init__(self, out: Path, vendor_dirs: Sequence[Path] = DEFAULT_DIRS) -> None:
+    Folders of device IDs, for runtimes without CDI, are in `links`.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        vendor_dirs: Sequence[Path] = DEFAULT_DIRS,
+        links: Path = DEFAULT_LINKS,
+    ) -> None:
         self._out = out
+        self._links = links
         self._dirs = tuple(vendor_dirs)
         self._parsed: tuple[Signature, tuple[Json, ...]] = ((), ())
 
@@ -120,6 +137,9 @@ class CdiSpecs:
         Raises RetryableError if the vendor's specification isn't there or can't be read,
         RefusedError if it lacks one of the GPUs.
         """
+        if not spec.cdi:
+            self._link(device_id, spec.mounts)
+            return
         content = orjson.dumps(compose(self._vendor(), device_id, spec), option=orjson.OPT_INDENT_2)
         target = self._file(device_id)
         self._out.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -133,14 +153,32 @@ class CdiSpecs:
         temporary.replace(target)
 
     def remove(self, device_id: str) -> None:
-        """Remove the device's file, if there is one."""
+        """Remove the device's file or folder, if there is one."""
         self._file(device_id).unlink(missing_ok=True)
+        folder = self._links / device_id
+        for name in _LINKS.values():
+            (folder / name).unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            folder.rmdir()
 
     def ids(self) -> frozenset[str]:
-        """Device IDs that have a file."""
+        """Device IDs that have a file or a folder."""
+        files = self._out.glob(f"{_PREFIX}*.json")
         return frozenset(
-            path.stem.removeprefix(_PREFIX) for path in self._out.glob(f"{_PREFIX}*.json")
+            [path.stem.removeprefix(_PREFIX) for path in files]
+            + [path.name for path in self._links.glob("*/")]
         )
+
+    def _link(self, device_id: str, mounts: Mapping[str, str]) -> None:
+        """Lead the mounts of an ID to where they belong; each link is the old or the new one."""
+        self._file(device_id)  # refuses an ID that is a path
+        folder = self._links / device_id
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        for inside, name in _LINKS.items():
+            fresh = folder / f".{name}"
+            fresh.unlink(missing_ok=True)
+            fresh.symlink_to(mounts[inside])
+            fresh.replace(folder / name)
 
     def _file(self, device_id: str) -> Path:
         if "/" in device_id or not device_id:

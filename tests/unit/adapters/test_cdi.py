@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 import yaml
@@ -193,3 +194,20 @@ def test_a_name_that_is_a_path_is_refused(folders, name):
     (vendor / "nvidia.json").write_text(json.dumps(VENDOR))
     with pytest.raises(RefusedError, match="device ID"):
         CdiSpecs(out, [vendor]).write(name, SEAT)
+
+
+def test_without_cdi_an_ids_folder_leads_to_its_pods(tmp_path):
+    links = tmp_path / "ids"
+    specs = CdiSpecs(tmp_path / "cdi", [], links)
+    for pod in ("u1", "u2"):
+        mounts = {"/run/kyb": f"/run/kyb/seats/{pod}", "/kyb/kyb-init": "/var/lib/kyb/bin/i"}
+        specs.write("G0-seat-1", SeatSpec((), {}, mounts, cdi=False))
+        assert (links / "G0-seat-1" / "seat").readlink() == Path(f"/run/kyb/seats/{pod}")
+        assert (links / "G0-seat-1" / "kyb-init").readlink() == Path("/var/lib/kyb/bin/i")
+    assert specs.ids() == {"G0-seat-1"}
+    assert not (tmp_path / "cdi").exists()
+    specs.remove("G0-seat-1")
+    specs.remove("G0-seat-1")
+    assert specs.ids() == frozenset()
+    with pytest.raises(RefusedError, match="path"):
+        specs.write("../x", SeatSpec((), {}, mounts, cdi=False))
