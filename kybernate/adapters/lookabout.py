@@ -47,10 +47,12 @@ class LookAbout:
     def disk(self, folder: Path) -> DiskFacts | Unseen:
         """The file system that holds, or would hold, this folder."""
         there = self._root / folder.relative_to("/")
-        while not there.exists():
-            there = there.parent
         try:
+            while not there.exists():
+                there = there.parent
             stat = os.statvfs(there)
+        except PermissionError:
+            return Unseen(f"{folder} is not for this user: run as root")
         except OSError as error:
             return Unseen(f"{folder} can't be looked at: {error.strerror}")
         return DiskFacts(str(folder), stat.f_bavail * stat.f_frsize, self._kind(there))
@@ -60,18 +62,27 @@ class LookAbout:
         there = self._root / folder.relative_to("/")
         try:
             sockets = sorted(path.name for path in (there / "device-plugins").iterdir())
+            pod_resources = (there / "pod-resources/kubelet.sock").exists()
         except PermissionError:
             return Unseen(f"{folder} is not for this user: run as root")
         except OSError:
             return Unseen(f"there is no kubelet's folder at {folder}")
-        return KubeletFacts(tuple(sockets), (there / "pod-resources/kubelet.sock").exists())
+        return KubeletFacts(tuple(sockets), pod_resources)
 
     def vendor_specs(self, folders: Iterable[str]) -> tuple[str, ...] | Unseen:
         """CDI files that describe the vendor's GPUs, by their text: YAML or JSON."""
         found, barred = [], []
         for folder in folders:
-            there = self._root / folder.lstrip("/")
-            for path in sorted(there.glob("*.[jy]*")) if there.is_dir() else ():
+            try:
+                files = sorted((self._root / folder.lstrip("/")).iterdir())
+            except FileNotFoundError:
+                continue
+            except OSError:
+                barred.append(folder)
+                continue
+            for path in files:
+                if path.suffix not in (".json", ".yaml", ".yml"):
+                    continue
                 try:
                     text = path.read_text(errors="replace")[:_SPEC_BYTES]
                 except OSError:
