@@ -12,7 +12,7 @@ from kybernate.errors import KybernateError
 
 from . import accounts, binaries, configs, host, images, pki, prefix, readiness, services
 from .control import Supervisor
-from .nodes import NodeBuilder
+from .nodes import NodeBuilder, gpu_spec_file
 from .spec import NODE_SERVICES, Ports
 from .supervisor import ProcessSpec
 
@@ -180,11 +180,16 @@ class Bringup:
             return
         from tests import simgpu  # noqa: PLC0415 - a control plane alone needs no driver
 
+        from . import gpuruntime  # noqa: PLC0415
+
         node = self._layout.node(name)
         described = simgpu.parse(gpu_description(self._spec), name=name)
         simgpu.install(described, node.simgpu, self._made.simgpu)
         simgpu.make_device_nodes(described, node.dev)
         simgpu.write_vendor_cdi(described, node.cdi)
+        if self._made.tools is not None:
+            text = gpuruntime.base_spec(self._made.tools.ctr, described)
+            gpu_spec_file(self._layout, name).write_text(text)
 
     def _start_services(self, *, node_part: bool) -> None:
         seats = services.seats_file(self._layout)

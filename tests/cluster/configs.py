@@ -150,11 +150,18 @@ def _extender(layout: Layout, ports: Ports) -> dict[str, Any]:
     }
 
 
-def containerd(node: NodeLayout, cni: Path, runc: Path) -> str:
-    """containerd's TOML, as seen inside the node.
+def containerd(node: NodeLayout, cni: Path, runc: Path, gpu_spec: Path | None = None) -> str:
+    """containerd's TOML, as seen inside the node; `gpu_spec` is where the runtime nvidia starts.
 
     `restrict_oom_score_adj`: without CAP_SYS_RESOURCE no sandbox would start otherwise.
     """
+    ours = f"""
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]
+        runtime_type = "io.containerd.runc.v2"
+        base_runtime_spec = "{gpu_spec}"
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]
+        BinaryName = "{runc}"
+        SystemdCgroup = false"""
     return f"""version = 2
 root = "{node.root}/containerd-root"
 state = "/run/containerd/state"
@@ -175,7 +182,7 @@ state = "/run/containerd/state"
       runtime_type = "io.containerd.runc.v2"
       [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
         BinaryName = "{runc}"
-        SystemdCgroup = false
+        SystemdCgroup = false{ours if gpu_spec else ""}
 [plugins."io.containerd.internal.v1.opt"]
   path = "{node.root}/opt"
 [plugins."io.containerd.nri.v1.nri"]

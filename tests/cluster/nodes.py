@@ -49,7 +49,8 @@ class NodeBuilder:
             host.mount_tmpfs(self.state, node.root / "lib-kyb" / "state", self.spec.state_size)
         (node.root / "cni").mkdir(exist_ok=True)
         (node.root / "cni" / "10-bridge.conflist").write_text(configs.cni(self.spec, node))
-        config = configs.containerd(node, self.tools.cni, self.tools.runc)
+        gpus = gpu_spec_file(self.layout, name) if self.spec.gpus.count else None
+        config = configs.containerd(node, self.tools.cni, self.tools.runc, gpus)
         (self.layout.configs / f"containerd-{name}.toml").write_text(config)
         kubelet = configs.kubelet_config(self.spec, self.layout, name)
         (self.layout.configs / f"kubelet-{name}.json").write_text(kubelet)
@@ -131,6 +132,11 @@ class NodeBuilder:
             log=str(self.layout.logs / f"containerd-{node.name}.log"),
             inside=f"node-{node.name}",
         )
+
+
+def gpu_spec_file(layout: Layout, node: str) -> Path:
+    """From where the node's runtime nvidia starts its containers; written before containerd."""
+    return layout.configs / f"nvidia-{node}.json"
 
 
 def holder_script(node: NodeLayout, pause: Path, *, paper: bool) -> str:

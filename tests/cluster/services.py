@@ -6,6 +6,8 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from images.build import full_name
+
 from .layout import REPOSITORY, cache_root
 from .spec import AGENT_PORT, AGENT_PROBE_PORT, NODE_SERVICES, PLUGIN_PROBE_PORT
 from .supervisor import ProcessSpec
@@ -132,6 +134,7 @@ def _webhook(
         "KYB_WEBHOOK_KUBECONFIG": str(layout.kubeconfig("webhook")),
         "KYB_WEBHOOK_CERT_DIR": str(layout.work / "webhook"),
         "KYB_WEBHOOK_URL": f"https://127.0.0.1:{ports.webhook}",
+        "KYB_WEBHOOK_SIDECAR_IMAGE": full_name("sidecar"),
     }
     return settings, f"http://127.0.0.1:{ports.webhook_probe}/readyz"
 

@@ -75,7 +75,7 @@ class ClusterSpec:
     gpus: GpuSpec = field(default_factory=GpuSpec)
     host_memory: int | None = 2 * TIB
     services: frozenset[str] = ALL_SERVICES
-    images: tuple[str, ...] = (*TEST_IMAGES, "toy")
+    images: tuple[str, ...] = (*TEST_IMAGES, "toy", "sidecar")
     overlay: Path | None = OVERLAY
     seats: Mapping[str, object] | None = None
     service_env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
