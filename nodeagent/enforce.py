@@ -68,6 +68,7 @@ class Enforcer:
         self._before: tuple[Verdict, ...] = ()
         self._told: dict[tuple[int, int, Cause], str] = {}
         self._held: dict[PodUid, int] = {}
+        self._own = self._own_pod()
         self.parking_again: set[PodUid] = set()
 
     def held(self, uid: PodUid) -> int | None:
@@ -126,8 +127,7 @@ class Enforcer:
                 found.append(
                     Sighting(pid, known.start, known.name, sizes, known.pod, known.in_tree)
                 )
-        own = self._own_pod()
-        return tuple(one for one in found if own is None or one.pod != own)
+        return tuple(one for one in found if self._own is None or one.pod != self._own)
 
     def _look_at(self, pid: int) -> _Known:
         procs = self._node.world.procs

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kybernate.core.budget import (
@@ -38,18 +38,28 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _FRESH = 0.25
+_FRESH_AT_REST = 5.0
+"""Limits and usage of a container that isn't about to be parked: they are many small reads."""
 CONDITION = "HostMemory"
 _MAY_PARK = (SeatState.STARTING, SeatState.ACTIVE, SeatState.DRAINING)
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """`parked`: whose memory it already shows as taken; `levels` by kyb-init, as asked for."""
+    """`parked`: whose memory it already shows as taken."""
 
     at: float
     host: HostMemory
     parked: frozenset[PodUid]
-    levels: dict[int, tuple[MemoryLevel, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Levels:
+    """The limits over one container, by its kyb-init."""
+
+    at: float
+    pid: int
+    levels: tuple[MemoryLevel, ...]
 
 
 class Pressure:
@@ -61,6 +71,7 @@ class Pressure:
         self._memory = memory
         self._held = held
         self._reading: _Reading | None = None
+        self._levels: dict[PodUid, _Levels] = {}
         self._refused: Mapping[PodUid, Refusal] = {}
         self._told: dict[PodUid, str] = {}
 
@@ -95,17 +106,21 @@ class Pressure:
         )
 
     def _candidate(self, seat: Seat) -> Candidate:
-        levels = self._levels(seat.init.pid) if seat.init else ()
-        return Candidate(seat.uid, self._need(seat), levels)
+        return Candidate(seat.uid, self._need(seat), self._levels_over(seat))
 
-    def _levels(self, pid: int) -> tuple[MemoryLevel, ...]:
-        known = self._reading.levels if self._reading else {}
-        if pid not in known:
+    def _levels_over(self, seat: Seat) -> tuple[MemoryLevel, ...]:
+        if seat.init is None:
+            return ()
+        now, pid, known = self._node.world.now(), seat.init.pid, self._levels.get(seat.uid)
+        pressing = seat.state is SeatState.DRAINING or seat.uid in self._refused
+        age = _FRESH if pressing else _FRESH_AT_REST
+        if known is None or known.pid != pid or now >= known.at + age:
             try:
-                known[pid] = self._memory.levels(pid)
+                known = _Levels(now, pid, self._memory.levels(pid))
             except (NotFoundError, OSError):
                 return ()
-        return known[pid]
+            self._levels[seat.uid] = known
+        return known.levels
 
     def _need(self, seat: Seat) -> int:
         """Bytes: as seen, as of its last park, as declared, or all that its GPUs have."""
@@ -148,7 +163,9 @@ class Pressure:
                 metrics.PARKS_REFUSED.labels(why.lack.value).inc()
                 if not seat.forfeit:
                     self._node.tell(seat, "Warning", "ParkRefused", why.sentence)
-        self._told = {uid: lack for uid, lack in self._told.items() if uid in self._node.seats}
+        seats = self._node.seats
+        self._told = {uid: lack for uid, lack in self._told.items() if uid in seats}
+        self._levels = {uid: known for uid, known in self._levels.items() if uid in seats}
 
     def _needed(self, seat: Seat, known: list[Seat]) -> bool:
         if seat.leave or self._node.draining:
