@@ -8,7 +8,7 @@ K      ?=
 GPU_PYTHON ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup native ready proto states lock check test e2e test-faults demo cluster down bench test-gpu clean
+.PHONY: help setup native ready proto states lock check test e2e test-faults demo cluster images down bench test-gpu clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -63,6 +63,9 @@ demo: ready ## six models share four GPUs, live; KEEP=1 leaves it up
 
 cluster: ready ## bring the one-machine cluster up and say how to talk to it
 	$(PY) -m tests.cluster up
+
+images: setup ## container images into build/images/, without a daemon; K=name for one
+	$(PY) -m images build $(K)
 
 down: setup ## take the one-machine cluster down, whatever is left of it
 	$(PY) -m tests.cluster down

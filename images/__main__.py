@@ -1,4 +1,4 @@
-"""`python -m images build|rootfs|list`."""
+"""`python -m images build|rootfs|containerfiles|list`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 from kybernate.errors import KybernateError
 
 from . import build as builder
+from . import containerfile
 from .recipes import RECIPES
 
 _STARTED = time.monotonic()
@@ -54,6 +55,12 @@ def rootfs(name: str, folder: Path) -> None:
         with tarfile.open(layer.path) as tar:
             tar.extractall(folder, filter="fully_trusted")  # noqa: S202 - our own layer
     _say(f"{name} is in {folder}")
+
+
+@main.command()
+def containerfiles() -> None:
+    """Write the Containerfiles anew."""
+    containerfile.write_all()
 
 
 @main.command("list")
