@@ -129,8 +129,9 @@ class ClusterSpec:
     @property
     def all_images(self) -> tuple[str, ...]:
         """The images that the nodes need."""
-        pods = NODE_IMAGES if self.node_pods and self.node_names else ()
-        return ("pause", *self.images, *pods)
+        ours = ("sidecar",) if "webhook" in self.running_services else ()
+        ours += NODE_IMAGES if self.node_pods else ()
+        return tuple(dict.fromkeys(("pause", *self.images, *ours)))
 
     @property
     def seats_config(self) -> Mapping[str, object]:
