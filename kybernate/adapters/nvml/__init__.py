@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,8 @@ DEADLINE = 5.0
 """Seconds that one question to NVML may take."""
 
 _CHECKUP = 2.0
+_RENEW_EVERY = 1.0
+_SESSION_OVER = frozenset({1, 9, 999})  # not initialised, no driver, unknown
 _END_SESSION = 1.0
 _FIELDS = (230, 145)  # recovery action, failed remapping of rows
 
@@ -57,16 +60,27 @@ class Nvml:
     """Implements `kybernate.ports.Gpus`, and the inventory, with the vendor's Python binding.
 
     Any thread may call. NVML is loaded at the first call, and again at the next one if that
-    fails. `pci_devices` is where sysfs lists PCI devices.
+    fails. `pci_devices` is where sysfs lists PCI devices. With `renews` a session that ended with
+    the driver is begun anew without `reload`, at most once a second.
     """
 
-    def __init__(self, deadline: float = DEADLINE, pci_devices: Path = _PCI_DEVICES) -> None:
+    def __init__(
+        self,
+        deadline: float = DEADLINE,
+        pci_devices: Path = _PCI_DEVICES,
+        *,
+        renews: bool = False,
+    ) -> None:
         self._deadline = deadline
+        self._renews = renews
+        self._doubted = False
+        self._renew_at = 0.0
         self._worker = Worker()
         self._pci_devices = pci_devices
         self._library: Any = None
         self._handles: dict[GpuUuid, Any] = {}
         self._seen: dict[GpuUuid, Gpu] = {}
+        self._silent: set[int] = set()
         self._session = 0
         self._sessions = 0
         self._gate = threading.Lock()
@@ -144,6 +158,9 @@ class Nvml:
         return self._worker.run(lambda: question(self._load()), self._deadline)
 
     def _load(self) -> Any:
+        if self._doubted and time.monotonic() >= self._renew_at:
+            self._doubted, self._renew_at = False, time.monotonic() + _RENEW_EVERY
+            self._reload(self._library)
         if self._library is None:
             import pynvml  # noqa: PLC0415  (the binding is an extra of node images)
 
@@ -181,14 +198,15 @@ class Nvml:
         if self._worker.hung(gpu):
             raise DeadlineError(f"NVML still hangs in a call about {gpu}.")
         with self._worker.about(gpu):
-            if gpu not in self._handles:
-                self._handles[gpu] = call(
-                    nvml, "nvmlDeviceGetHandleByUUID", nvml.nvmlDeviceGetHandleByUUID, gpu
-                )
             try:
+                if gpu not in self._handles:
+                    self._handles[gpu] = call(
+                        nvml, "nvmlDeviceGetHandleByUUID", nvml.nvmlDeviceGetHandleByUUID, gpu
+                    )
                 return call(nvml, name, function, self._handles[gpu], *args)
-            except DriverError:
+            except DriverError as error:
                 self._handles.pop(gpu, None)
+                self._doubted = self._renews and error.code in _SESSION_OVER
                 raise
 
     def _checkup(self, nvml: Any, gpu: GpuUuid) -> Checkup:
@@ -211,8 +229,11 @@ class Nvml:
             try:
                 gpu = self._describe(nvml, index)
             except DriverError as error:
-                log.warning("GPU %d gives no answer: %s", index, error)
+                level = logging.DEBUG if index in self._silent else logging.WARNING
+                log.log(level, "GPU %d gives no answer: %s", index, error)
+                self._silent.add(index)
                 continue
+            self._silent.discard(index)
             # Indices of the others move up when a GPU falls off the bus; names are made of them.
             known = self._seen.get(gpu.uuid)
             found[gpu.uuid] = replace(gpu, index=known.index) if known else gpu
