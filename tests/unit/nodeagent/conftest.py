@@ -14,7 +14,9 @@ from kybernate.errors import ConfigError, NotFoundError, RetryableError
 from kybernate.ports import Holder
 from kybernate.settings.agent import AgentSettings
 from kybernate.testing import machine as fakes
+from kybernate.testing.arrivals import FakeArrivals
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, PodRef, PodUid, SeatName, SeatState
+from nodeagent.arrivals import Arriving, GuardedFreezer
 from nodeagent.leases import Demand, Leases
 from nodeagent.loop import Loop
 from nodeagent.node import Inventory, Node, World
@@ -135,10 +137,12 @@ class Rig:
         self.machine = machine or fakes.Machine({gpu.uuid: gpu.memory for gpu in GPUS})
         self.settings = AgentSettings(node="n1", **settings)
         self.clock = asyncio.get_running_loop()
+        self.arrivals = FakeArrivals()
+        freezer = GuardedFreezer(fakes.FakeFreezer(self.machine), self.arrivals)
         world = World(
             gpus=fakes.FakeGpus(self.machine),
             helpers=fakes.FakeHelpers(self.machine),
-            freezer=fakes.FakeFreezer(self.machine),
+            freezer=freezer,
             procs=fakes.FakeProcs(self.machine),
             doors=fakes.FakeDoors(self.machine),
             specs=fakes.FakeSpecs(self.machine),
@@ -153,7 +157,8 @@ class Rig:
         self.node = Node(self.settings, world, Leases(self.settings.lease_break_s))
         self.loop = Loop(self.node)
         self.seen = Observer(self.node)
-        self.node.observers.append(self.seen)
+        self.arriving = Arriving(self.loop, self.arrivals, freezer)
+        self.node.observers += [self.seen, self.arriving]
 
     def begin(self) -> None:
         self.loop.inventory_reported(INVENTORY)
