@@ -254,7 +254,7 @@ class Lifecycle:
 
     def park_reverted(self, seat: Seat, why: str) -> None:
         """The park was undone: it is active again."""
-        metrics.FAILURES.labels("park").inc()
+        metrics.failed("park")
         self._node.tell(seat, "Warning", "ParkReverted", f"{why}; it runs on")
         self._node.move(seat, SeatEvent.PARK_REVERTED, why)
         self.activate(seat)
@@ -285,7 +285,7 @@ class Lifecycle:
         """Its state is lost: kill the tree; the kubelet starts the container anew."""
         if seat.state is SeatState.GONE or (seat.state is SeatState.WAITING and not seat.apart):
             return
-        metrics.FAILURES.labels(seat.state.value).inc()
+        metrics.failed(seat.state.value, event)
         self._node.tell(seat, "Warning", event, f"{why}; the workload is started anew")
         if seat.state in (SeatState.PARKED, SeatState.WAITING):
             seat.reason = why

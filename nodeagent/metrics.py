@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from prometheus_client import Counter, Gauge, Histogram
 
+from kybernate.errors import DeadlineError, DriverError, KybernateError, NotFoundError
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 
@@ -23,7 +26,30 @@ WAIT_SECONDS = Histogram(
     buckets=_SECONDS,
 )
 SWAPS = Counter("kyb_agent_swaps_total", "Seats woken.", ["group"])
-FAILURES = Counter("kyb_agent_failures_total", "Steps that failed.", ["operation"])
+FAILURES = Counter(
+    "kyb_agent_failures_total",
+    "Steps that failed, by what was under way and by cause: the driver's name of its error, or"
+    " deadline, disk, process-gone, gpu-lost, workload, bug.",
+    ["operation", "cause"],
+)
+RESIDENCY_SECONDS = Histogram(
+    "kyb_agent_residency_seconds",
+    "Seconds that a seat was active between two parks.",
+    buckets=(*_SECONDS[6:], 300, 600, 1800, 3600, 14400, 86400),
+)
+ACTIVE_SECONDS = Counter(
+    "kyb_agent_active_seconds_total",
+    "Seconds that seats were active, exact over restarts of the agent.",
+    ["namespace"],
+)
+PARKED_GIB_HOURS = Counter(
+    "kyb_agent_parked_gib_hours_total",
+    "GiB of GPU memory kept in the host's RAM times hours, exact over restarts of the agent.",
+    ["namespace"],
+)
+EVENTS_DROPPED = Counter(
+    "kyb_agent_events_dropped_total", "Kubernetes events left out: their object had too many."
+)
 SEATS = Gauge("kyb_agent_seats", "Seats by state.", ["state"])
 ARRIVALS = Counter(
     "kyb_agent_arrivals_total", "Times that something at its sockets called for a parked seat."
@@ -72,6 +98,35 @@ PARKS_REFUSED = Counter(
 KILLED_WHILE_PARKED = Counter(
     "kyb_agent_killed_while_parked_total", "Parked seats that lost a process.", ["cause"]
 )
+
+
+_CAUSES: tuple[tuple[type[BaseException], str], ...] = (
+    (DeadlineError, "deadline"),
+    (OSError, "disk"),
+    (NotFoundError, "process-gone"),
+)
+
+
+def failed(operation: str, event: str = "") -> None:
+    """Note a failure. Its cause is the error that is being handled, else it lies in `event`."""
+    error = sys.exception()
+    chain = []
+    while error is not None:
+        chain.append(error)
+        error = error.__cause__ or error.__context__
+    FAILURES.labels(operation, _cause(chain, event)).inc()
+
+
+def _cause(chain: Sequence[BaseException], event: str) -> str:
+    for error in chain:
+        if isinstance(error, DriverError):
+            return error.name
+        known = next((name for kind, name in _CAUSES if isinstance(error, kind)), None)
+        if known is not None:
+            return known
+    if event == "GpuLost":
+        return "gpu-lost"
+    return "bug" if chain and not isinstance(chain[0], KybernateError) else "workload"
 
 
 def observe(operation: str, phases: Mapping[str, float], moved: int) -> None:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kybernate.types import PodUid
+    from nodeagent.announce import Announcer
     from nodeagent.loop import Loop
     from nodeagent.operation import Ask
     from nodeagent.seat import Seat
@@ -57,7 +58,12 @@ class Operations:
         self._one = asyncio.Lock()
         self._review_due = False
         self._timer: asyncio.TimerHandle | None = None
+        self._announcer: Announcer | None = None
         self.changes = Changes()
+
+    def announce_to(self, announcer: Announcer) -> None:
+        """Who tells people of drains of this node."""
+        self._announcer = announcer
 
     # --- asking -------------------------------------------------------------------------------
 
@@ -188,8 +194,14 @@ class Operations:
                 loop.call_for(operation.uid, why)
             case Kind.DRAIN:
                 loop.drain_node(why)
+                self._announce("Draining", f"{why}: seats are parked, nothing starts or wakes")
             case Kind.UNDRAIN:
                 loop.undrain_node()
+                self._announce("Undrained", f"{why}: seats start and wake again")
+
+    def _announce(self, reason: str, sentence: str, kind: str = "Normal") -> None:
+        if self._announcer is not None:
+            self._announcer.told_node(kind, reason, sentence)
 
     def _take_back(self, operation: Operation) -> None:
         match operation.kind:
@@ -286,6 +298,9 @@ class Operations:
         self._forget_the_oldest()
         if seat is not None and operation.kind is not Kind.WAKE:
             self._tell(seat, operation)
+        if operation.kind is Kind.DRAIN:
+            kind = "Warning" if operation.state is Progress.FAILED else "Normal"
+            self._announce(f"Drain{operation.state.capitalize()}", operation.sentence, kind)
 
     def _tell(self, seat: Seat, operation: Operation) -> None:
         name = "Evicted" if operation.kind is Kind.EVICT else "ParkedByOperator"

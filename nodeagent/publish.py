@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,10 @@ from kybernate.errors import (
     RetryableError,
 )
 from kybernate.types import SeatState
+from nodeagent.events import Events
+from nodeagent.events import stamp as _stamp
 from nodeagent.node import Inventory
+from nodeagent.wire import movable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -44,7 +46,6 @@ _CALL_TIMEOUT = 5.0
 _CALL_DEADLINE = 15.0
 _REFUSALS = 10
 _QUEUE_LIMIT = 10_000
-_ACTION_LIMIT = 1024
 _WAKEABLE = (
     SeatState.ACTIVE,
     SeatState.DRAINING,
@@ -132,7 +133,7 @@ class Publisher:
         self._wakeable: dict[PodUid, bool] = {}
         self._changed = asyncio.Event()
         self._urgent = asyncio.Event()
-        self._events = 0
+        self._events = Events(self._writes.put, node.world.wall, node.settings.node)
         self._ready: dict[str, Any] = {}
         attendance.on_change(self._hurry)
 
@@ -171,22 +172,14 @@ class Publisher:
             "name": pod.name,
             "uid": pod.uid,
         }
-        self._post_event(pod.namespace, about, kind, reason, sentence)
+        self._events.tell(pod.namespace, about, kind, reason, sentence)
 
     def told_node(self, kind: str, reason: str, sentence: str) -> None:
         """See `announce.Announcer`. Events of what has no namespace live in `default`."""
         name = self._node.settings.node
         about = {"apiVersion": keys.API_VERSION, "kind": keys.GPU_NODE_KIND, "name": name}
-        self._post_event("default", about, kind, reason, sentence)
+        self._events.tell("default", about, kind, reason, sentence)
         self.touch()
-
-    def _post_event(
-        self, namespace: str, about: dict[str, Any], kind: str, reason: str, sentence: str
-    ) -> None:
-        self._events += 1
-        body = self._event(namespace, about, kind, reason, sentence)
-        path = f"/api/v1/namespaces/{namespace}/events"
-        self._writes.put(f"event {self._events}", lambda api: api.post(path, body))
 
     # --- pods ---------------------------------------------------------------------------------
 
@@ -230,26 +223,6 @@ class Publisher:
         body = {"metadata": {"uid": ref.uid}, "status": {"conditions": [condition]}}
         path = f"{_pod_path(ref)}/status"
         self._writes.put(f"wakeable {ref}", lambda api: api.patch(path, body, "strategic"))
-
-    def _event(
-        self, namespace: str, about: dict[str, Any], kind: str, reason: str, sentence: str
-    ) -> dict[str, Any]:
-        wall = self._node.world.wall()
-        stamp = _stamp(wall)
-        return {
-            "metadata": {
-                "name": f"{about['name'][:200]}.{int(wall * 1e6):x}.{self._events:x}",
-                "namespace": namespace,
-            },
-            "involvedObject": about,
-            "type": kind,
-            "reason": reason,
-            "message": sentence[:_ACTION_LIMIT],
-            "source": {"component": "kyb-agent", "host": self._node.settings.node},
-            "firstTimestamp": stamp,
-            "lastTimestamp": stamp,
-            "count": 1,
-        }
 
     # --- GPUNode ------------------------------------------------------------------------------
 
@@ -332,7 +305,7 @@ class Publisher:
                 for g in inventory.groups
             ],
             "budget": {"parkBytes": node.park_budget, "parkedBytes": node.parked_bytes()},
-            "seats": [_seat_status(seat) for seat in node.seats.values()],
+            "seats": [_seat_status(node, seat) for seat in node.seats.values()],
         }
 
     def _notices(self) -> list[dict[str, Any]]:
@@ -351,6 +324,8 @@ class Publisher:
         missing = self._attendance.missing()
         if self._node.inventory is None:
             missing = "its device plugin has not reported this node's GPUs yet"
+        if self._node.draining:
+            missing = f"it is drained ({self._node.draining}); kybernate agent undrain ends that"
         status = str(missing is None)
         if self._ready.get("status") != status:
             self._ready = {
@@ -365,8 +340,11 @@ class Publisher:
         }
 
 
-def _seat_status(seat: Seat) -> dict[str, Any]:
+def _seat_status(node: Node, seat: Seat) -> dict[str, Any]:
+    stranded = movable(node, seat)
     return {
+        "movable": bool(stranded),
+        "movableReason": stranded,
         "uid": seat.uid,
         "name": seat.identity.name,
         "group": seat.identity.group,
@@ -385,10 +363,6 @@ def _seat_status(seat: Seat) -> dict[str, Any]:
 
 def _pod_path(ref: PodRef) -> str:
     return f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}"
-
-
-def _stamp(wall: float) -> str:
-    return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _version() -> str:

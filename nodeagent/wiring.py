@@ -39,6 +39,7 @@ from nodeagent.replacement import Replacements
 from nodeagent.servers import serve_network, serve_node
 from nodeagent.streams import Streams
 from nodeagent.teller import Teller
+from nodeagent.usage import Usage
 from nodeagent.warden import Outside, Warden
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class Agent:
         self.node.observers.append(Teller(self.world.doors))
         self.operations = Operations(self.loop)
         self.changes = Changes()
+        self.usage = Usage(self.node)
         self._roster = Roster()
         self._pods_known = False
         self._api: asyncio.Task[Api] | None = None
@@ -107,11 +109,16 @@ class Agent:
         preparer = self._preparer(cache, publisher)
         warden = self._warden(publisher)
         self.node.observers += [self.streams, publisher, self.changes, self.operations]
-        self.operations.resume(await recover(self.loop))
+        records = await recover(self.loop)
+        self.operations.resume(records)
+        self.usage.resume(records)
+        self.node.observers.append(self.usage)
+        self.operations.announce_to(publisher)
         self._recovered = True
         await self._serve(preparer, publisher, attendance)
         self._begin(
             publisher.run(),
+            self.usage.run(),
             self._watch(cache, preparer, publisher),
             self._collect(preparer),
             warden.run(),

@@ -30,7 +30,7 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         "pods/status": {"patch"},
         "gpunodes.kyb.ai": {"create"},
         "gpunodes/status.kyb.ai": {"patch"},
-        "events": {"create"},
+        "events": {"create", "patch"},
     },
     "webhook": {
         f"mutatingwebhookconfigurations.{HOOKS}:kyb-webhook": {"get", "patch"},

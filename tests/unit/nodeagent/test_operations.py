@@ -114,7 +114,16 @@ def test_an_eviction_that_is_not_done_in_time_fails_and_the_seat_goes_on(rig):
 def test_a_drain_parks_all_and_an_undrain_lets_them_wake(rig, proxy):
     async def main():
         r, operations, (a, b) = await begun(rig, "a", "b")
+        told = []
+
+        class Announcer:
+            def told_node(self, kind, reason, sentence):
+                told.append((reason, sentence))
+
+        operations.announce_to(Announcer())
         one = await ended(await operations.ask(Ask(Kind.DRAIN, why="new driver")))
+        assert [reason for reason, _ in told] == ["Draining", "DrainSucceeded"]
+        assert "new driver" in told[0][1]
         assert (one.state, one.done, one.total) == (Progress.SUCCEEDED, 2, 2)
         proxy(r.loop).request(a)
         await asyncio.sleep(5.0)
