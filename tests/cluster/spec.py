@@ -129,7 +129,7 @@ class ClusterSpec:
     @property
     def all_images(self) -> tuple[str, ...]:
         """The images that the nodes need."""
-        ours = ("sidecar",) if "webhook" in self.running_services else ()
+        ours: tuple[str, ...] = ("sidecar",) if "webhook" in self.running_services else ()
         ours += NODE_IMAGES if self.node_pods else ()
         return tuple(dict.fromkeys(("pause", *self.images, *ours)))
 
