@@ -245,6 +245,17 @@ async def driver_reload() -> None:
         assert told == [GpuEvent(before[3].uuid, EventKind.XID, 48)]
 
 
+async def driver_reload_renewed() -> None:
+    nvml = Nvml(pci_devices=Path("/nonexistent"), renews=True)
+    first = nvml.devices()[0].uuid
+    FAULTS.unload_driver()
+    raised(DriverError, nvml.used, first)
+    raised(DriverError, nvml.used, first)
+    FAULTS.load_driver()
+    until(lambda: nvml.checkup(first) == Checkup())
+    assert nvml.used(first) == 0
+
+
 async def park_and_wake() -> None:
     async with stage(4 * GIB, 2 * GIB) as (nvml, _, helper, targets):
         gpu = nvml.devices()[0].uuid

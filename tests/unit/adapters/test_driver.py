@@ -68,6 +68,7 @@ def environment(library):
         "checkups",
         "hung_gpu",
         "driver_reload",
+        "driver_reload_renewed",
         "park_and_wake",
         "another_gpu",
         "bystander",
