@@ -319,7 +319,7 @@ def file_journal(settings: AgentSettings) -> FileJournal:
 def _world(
     settings: AgentSettings, helpers: CudaHelpers, images: Images, journal: Journal
 ) -> World:
-    procs, nvml = Procfs(), Nvml()
+    procs, nvml = Procfs(), Nvml(renews=True)
     return World(
         gpus=nvml,
         helpers=helpers,
