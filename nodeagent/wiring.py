@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from kybernate import keys
+from kybernate.adapters.arrivals import SocketArrivals
 from kybernate.adapters.cdi import CdiSpecs
 from kybernate.adapters.freezer import CgroupFreezer
 from kybernate.adapters.journal import FileJournal
@@ -22,6 +23,7 @@ from kybernate.adapters.seatsocket import SeatSockets
 from kybernate.errors import ConfigError, DeadlineError, KybernateError
 from nodeagent.announce import Roster
 from nodeagent.api import NodeApi, Parts
+from nodeagent.arrivals import Arriving, GuardedFreezer
 from nodeagent.attendance import Attendance
 from nodeagent.changes import Changes
 from nodeagent.doorkeeper import Doorkeeper, Rates
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
     from kybernate.adapters.cri import CriImages
     from kybernate.adapters.cuda import CudaHelpers
     from kybernate.adapters.k8s import Api, Watcher
-    from kybernate.ports import Holder, ImageCommand, Images, Journal, PodResources
+    from kybernate.ports import Freezer, Holder, ImageCommand, Images, Journal, PodResources
     from kybernate.settings.agent import AgentSettings
     from kybernate.types import PodUid
 
@@ -73,12 +75,17 @@ class Agent:
     ) -> None:
         self._settings = settings
         self._images = _LateImages(settings)
-        self.world = _world(settings, helpers, self._images, journal or file_journal(settings))
+        journal = journal or file_journal(settings)
+        cgroups = CgroupFreezer()
+        arrivals = SocketArrivals(cgroups.pids)
+        freezer = GuardedFreezer(cgroups, arrivals)
+        self.world = _world(settings, helpers, self._images, journal, freezer)
         self.node = Node(settings, self.world, Leases(settings.lease_break_s))
         self.node.park_budget = settings.park_bytes or _host_memory()
         self.loop = Loop(self.node)
         self.streams = Streams(self.loop)
-        self.node.observers.append(Teller(self.world.doors))
+        self.arriving = Arriving(self.loop, arrivals, freezer)
+        self.node.observers += [Teller(self.world.doors), self.arriving]
         self.operations = Operations(self.loop)
         self.changes = Changes()
         self.usage = Usage(self.node)
@@ -110,6 +117,7 @@ class Agent:
         warden = self._warden(publisher)
         self.node.observers += [self.streams, publisher, self.changes, self.operations]
         records = await recover(self.loop)
+        self.arriving.join()
         self.operations.resume(records)
         self.usage.resume(records)
         self.node.observers.append(self.usage)
@@ -317,13 +325,17 @@ def file_journal(settings: AgentSettings) -> FileJournal:
 
 
 def _world(
-    settings: AgentSettings, helpers: CudaHelpers, images: Images, journal: Journal
+    settings: AgentSettings,
+    helpers: CudaHelpers,
+    images: Images,
+    journal: Journal,
+    freezer: Freezer,
 ) -> World:
     procs, nvml = Procfs(), Nvml(renews=True)
     return World(
         gpus=nvml,
         helpers=helpers,
-        freezer=CgroupFreezer(),
+        freezer=freezer,
         procs=procs,
         doors=SeatSockets(settings.run_dir / "seats", procs),
         specs=CdiSpecs(settings.cdi_dir, links=settings.run_dir / "ids"),
