@@ -40,7 +40,7 @@ REQUESTS = {
         PARK: Request("/release_memory_occupation", _KV_CACHE),
         WAKE: Request("/resume_memory_occupation", _KV_CACHE),
     },
-    "http": {PARK: Request("/kyb/park"), WAKE: Request("/kyb/wake")},
+    "http": {PARK: Request("/kyb/park", "{}"), WAKE: Request("/kyb/wake", "{}")},
 }
 
 

@@ -24,6 +24,7 @@ import uuid
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, cast
 
+from tests.workloads import health
 from tests.workloads.device import CudaError, Memory, given_gpus, size
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Model:
         self.memory = memory
         self.delay = delay
         self.boot = uuid.uuid4().hex
+        self.sick = threading.Event()
 
     def state(self) -> dict[str, Any]:
         """Count this request and say what the device memory holds."""
@@ -101,7 +103,8 @@ class Handler(BaseHTTPRequestHandler):
         """Health, the list of models, and which GPUs this process uses and could open."""
         model = self.model
         if self.path == "/health":
-            self._send(200, {"status": "ok"})
+            sick = model.sick.is_set()
+            self._send(503 if sick else 200, {"status": "sick" if sick else "ok"})
         elif self.path == "/v1/models":
             entry = {"id": model.name, "object": "model", "created": 0, "owned_by": "toy"}
             self._send(200, {"object": "list", "data": [entry]})
@@ -118,6 +121,12 @@ class Handler(BaseHTTPRequestHandler):
             request = self._read()
             if self.path == "/v1/chat/completions":
                 self._complete(request)
+            elif self.path == "/debug/sick":
+                self.model.sick.set()
+                self._send(200, {"status": "sick"})
+            elif self.path in ("/kyb/park", "/kyb/wake"):
+                print(json.dumps({"asked": self.path}), flush=True)
+                self._send(200, {})
             else:
                 self._fail(404, f"there is no {self.path}")
         except BadRequestError as error:
@@ -236,6 +245,8 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         # shutdown() waits for the loop that this handler interrupts, hence the thread.
         signal.signal(number, lambda *_: threading.Thread(target=server.shutdown).start())
+    if options.health_port:
+        health.serve(options.host, options.health_port, lambda: not server.model.sick.is_set())
     port = server.server_address[1]
     uses = [gpu.uuid for gpu in memory.gpus]
     told = {"model": options.model, "port": port, "bytes": options.bytes, "gpus": uses}
@@ -250,6 +261,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--model", default="toy", help="the name it is served under")
     parser.add_argument("--host", default="0.0.0.0", help="address to listen on")
     parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--health-port", type=int, default=0, help="of gRPC health; 0: none")
     parser.add_argument("--bytes", type=size, default=size("1GiB"), help="per GPU; 0: a context")
     parser.add_argument(
         "--fill", type=size, default=None, help="so many of these are filled and checked; all"

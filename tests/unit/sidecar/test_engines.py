@@ -74,7 +74,7 @@ def ask(first, phase, limit="5000"):
             ("/release_memory_occupation", '{"tags": ["kv_cache"]}'),
             ("/resume_memory_occupation", '{"tags": ["kv_cache"]}'),
         ),
-        ("http", ("/kyb/park", ""), ("/kyb/wake", "")),
+        ("http", ("/kyb/park", "{}"), ("/kyb/wake", "{}")),
     ],
 )
 def test_each_engine_is_asked_in_its_own_words(first, api, kind, park, wake):
