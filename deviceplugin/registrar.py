@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import secrets
 import socket as sockets
+import threading
 import time
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -28,7 +29,6 @@ from kybernate.errors import RetryableError
 from kybernate.gen import deviceplugin_pb2, deviceplugin_pb2_grpc
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable
     from pathlib import Path
 
@@ -92,6 +92,7 @@ class Endpoint:
         self._registered: tuple[int, int] | None = None
         self._unlisted_since: float | None = None
         self._next_try = 0.0
+        self._retired: list[threading.Thread] = []
         self._quiet_until = 0.0
         self._registered_at = 0.0
 
@@ -123,10 +124,18 @@ class Endpoint:
 
     def stop(self) -> None:
         """Stop serving and remove the socket."""
+        self._retire()
+        self._served_for = None
+        for thread in self._retired:
+            thread.join()
+
+    def _retire(self) -> None:
+        """End the server beside the work: a kubelet that has just started doesn't wait for us."""
         if self._server is not None:
-            self._server.stop()
+            self._retired = [thread for thread in self._retired if thread.is_alive()]
+            self._retired.append(threading.Thread(target=self._server.stop))
+            self._retired[-1].start()
             self._server = None
-            self._served_for = None
 
     def _forgotten(self, now: float) -> bool:
         """Whether the kubelet has ended a stream, or has begun none for long."""
@@ -140,7 +149,7 @@ class Endpoint:
     def _serve(self, kubelet: tuple[int, int], now: float) -> None:
         if self._served_for == kubelet and self.listed:
             self._quiet_until = now + SETTLE
-        self.stop()
+        self._retire()
         self._registered = None
         self._socket = self._folder / socket_name(self._resource)
         self._server = SeatServer(self._make_service(self._resource), self._socket)

@@ -12,7 +12,7 @@ from prometheus_client import REGISTRY
 
 from kybernate.core.health import Checkup
 from kybernate.gen import deviceplugin_pb2 as pb
-from tests.unit.deviceplugin.fakes import until
+from tests.unit.deviceplugin.fakes import Agent, until
 
 ONE, TWO = "kyb.ai/gpu-1x-seat", "kyb.ai/gpu-2x-seat"
 
@@ -71,7 +71,9 @@ def test_after_a_kubelet_restart_everything_is_registered_again(plugin, kubelet,
         listed(kubelet)
         kubelet.calls.clear()
         kubelet.restart()
+        began = time.monotonic()
         listed(kubelet)
+        assert time.monotonic() - began < 1
         assert kubelet.calls.count(("Register", ONE)) == 1
         assert len(sockets(folder, ONE)) == 1
     until(lambda: plugin.not_ready() is None)
@@ -424,6 +426,63 @@ def test_sockets_that_nobody_answers_are_removed(running, kubelet, folder):
     assert not left.exists()
     assert other.exists()
     other.unlink()
+
+
+class Deaf(Agent):
+    """Takes calls and never answers them."""
+
+    def AwaitedGroups(self, request, context):  # noqa: N802 - gRPC's name
+        time.sleep(3)
+
+    def ReportInventory(self, request, context):  # noqa: N802 - gRPC's name
+        time.sleep(3)
+
+
+class TestAnAgentThatHangs:
+    """What the kubelet does while it holds its lock must not wait for anybody."""
+
+    @pytest.fixture
+    def agent(self, tmp_path):
+        agent = Deaf(tmp_path / "agent.sock")
+        agent.start()
+        yield agent
+        agent.stop()
+
+    def test_allocation_waits_for_nobody(self, plugin, kubelet):
+        free = sorted(listed(kubelet)[ONE])
+        began = time.monotonic()
+        for number in range(4):
+            ids = [f"G0-seat-{number + 1}"]
+            assert allocated(kubelet, ONE, *ids) == [f"kyb.ai/seat={ids[0]}"]
+        assert time.monotonic() - began < 0.5
+        assert preferred(kubelet, ONE, free) == ["G0-seat-1"]
+        assert time.monotonic() - began < 2
+
+
+def test_what_was_allocated_and_never_started_blocks_no_other_pod(plugin, kubelet, agent):
+    """No lock on the node: a pod that hangs between its steps costs the others nothing."""
+    agent.start()
+    listed(kubelet)
+    allocated(kubelet, ONE, "G0-seat-1")
+    for seat in ("G0-seat-2", "G1-seat-1"):
+        allocated(kubelet, ONE, seat)
+        start(kubelet, ONE, seat)
+    assert [ids for _, ids in agent.prepared] == [["G0-seat-2"], ["G1-seat-1"]]
+
+
+def test_the_same_ids_give_the_same_answer_for_ever(running, kubelet, driver):
+    """A restarted container gets the kubelet's copy of the answer; nothing in it may grow old."""
+    running.start()
+    listed(kubelet)
+    first = allocated(kubelet, ONE, "G1-seat-2")
+    driver.xid("GPU-1", 79)
+    until(lambda: kubelet.lists[ONE]["G1-seat-2"] == "Unhealthy")
+    assert allocated(kubelet, ONE, "G1-seat-2") == first
+    running.stop()
+    kubelet.calls.clear()
+    running.start()
+    until(lambda: ("List", ONE) in kubelet.calls)
+    assert allocated(kubelet, ONE, "G1-seat-2") == first
 
 
 def test_a_registration_never_follows_the_end_of_a_stream_at_once(plugin, kubelet, folder):
