@@ -1,0 +1,67 @@
+"""Every overlay builds, and a real API server accepts all of it and the pods that come of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from kybernate import keys
+
+if TYPE_CHECKING:
+    from tests.cluster.cluster import Cluster
+
+pytestmark = pytest.mark.integration
+
+FOLDER = Path(__file__).parents[3] / "config" / "overlays"
+OVERLAYS = sorted(path.name for path in FOLDER.iterdir())
+
+PATHS = {
+    "containerd": ("/run/containerd", "/var/lib/kubelet/pod-resources"),
+    "one-machine": ("/run/containerd", "/var/lib/kubelet/pod-resources"),
+    "k3s": ("/run/k3s/containerd", "/var/lib/kubelet/pod-resources"),
+    "microk8s": (
+        "/var/snap/microk8s/common/run",
+        "/var/snap/microk8s/common/var/lib/kubelet/pod-resources",
+    ),
+}
+"""Where the runtime's socket and the kubelet's pod-resources lie."""
+
+
+def rendered(cluster: Cluster, overlay: str) -> str:
+    return cluster.kubectl("kustomize", str(FOLDER / overlay))
+
+
+def daemon_sets(text: str) -> dict[str, dict[str, Any]]:
+    found = [one for one in yaml.safe_load_all(text) if one["kind"] == "DaemonSet"]
+    return {one["metadata"]["name"]: one for one in found}
+
+
+def test_each_overlay_has_its_paths() -> None:
+    assert set(PATHS) == set(OVERLAYS)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_an_overlay_is_accepted(control_plane: Cluster, overlay: str) -> None:
+    text = rendered(control_plane, overlay)
+    # As whoever applied the fixture's overlay, so that what is gone from that is gone here, too.
+    manager = "--field-manager=one-machine"
+    options = ("--server-side", "--dry-run=server", "--force-conflicts", manager)
+    said = control_plane.kubectl("apply", *options, "-f", "-", text=text)
+    assert len(said.splitlines()) == sum(1 for one in yaml.safe_load_all(text) if one)
+    agent = daemon_sets(text)["kyb-agent"]["spec"]["template"]["spec"]
+    volumes = {one["name"]: one.get("hostPath", {}).get("path") for one in agent["volumes"]}
+    assert (volumes["runtime"], volumes["pod-resources"]) == PATHS[overlay]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_its_pods_are_admitted(control_plane: Cluster, overlay: str) -> None:
+    for name, one in daemon_sets(rendered(control_plane, overlay)).items():
+        pod = {"apiVersion": "v1", "kind": "Pod", **one["spec"]["template"]}
+        pod["metadata"] = {**pod["metadata"], "name": name}
+        path = f"/api/v1/namespaces/{keys.NAMESPACE}/pods?dryRun=All"
+        made = control_plane.api().post(path, pod)
+        assert made["spec"]["priority"] == 2000001000
+        assert made["status"]["qosClass"] == "Burstable"
