@@ -2,7 +2,7 @@
 
 With cgroup version 2, runtimes give a container a cgroup namespace of its own: /proc shows other
 containers' cgroups by paths that lead nowhere, and the kernel refuses to move their processes. The
-agent enters the namespace of the node's first process once, and then gives the right for it away.
+agent enters the namespace of the node's first process once, and then lays the right for it down.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _SETS = struct.Struct("=6I")
 
 
 def enter_node_cgroups(mount: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")) -> None:
-    """Sees cgroups of version 2 as PID 1 does, and drops CAP_SYS_ADMIN from the calling thread.
+    """Sees cgroups of version 2 as PID 1 does; CAP_SYS_ADMIN is not effective any more.
 
-    To be called before other threads and processes are started: those inherit both. Raises
+    It stays permitted, for the threads that look at a seat's sockets. To be called before other threads and processes are started: those inherit both. Raises
     ConfigError, naming the missing right, if the namespace is another one and can't be entered.
     """
     try:
@@ -37,7 +37,7 @@ def enter_node_cgroups(mount: Path = Path("/sys/fs/cgroup"), proc: Path = Path("
             f"the node's cgroup namespace can't be entered ({error.strerror}): give the agent's "
             "container hostPID, SYS_PTRACE and SYS_ADMIN, as config/nodeagent does",
         ) from error
-    _drop(_CAP_SYS_ADMIN)
+    _lay_down(_CAP_SYS_ADMIN)
 
 
 def _namespace(process: Path) -> str:
@@ -55,15 +55,13 @@ def _enter(path: Path) -> None:
         os.close(handle)
 
 
-def _drop(capability: int) -> None:
+def _lay_down(capability: int) -> None:
     header = ctypes.create_string_buffer(struct.pack("=Ii", _CAPABILITY_VERSION_3, 0))
     sets = ctypes.create_string_buffer(_SETS.size)
     libc = _libc()
     _checked(libc.capget(header, sets))
     words = list(_SETS.unpack(sets.raw))
-    first = 3 * (capability // 32)
-    for index in range(first, first + 3):
-        words[index] &= ~(1 << capability % 32)
+    words[3 * (capability // 32)] &= ~(1 << capability % 32)
     _checked(libc.capset(header, ctypes.create_string_buffer(_SETS.pack(*words), _SETS.size)))
 
 

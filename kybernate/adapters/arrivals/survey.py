@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from kybernate.adapters.arrivals.rights import take_sys_admin
 from kybernate.adapters.arrivals.sockdiag import (
     CLOSE_WAIT,
     ESTABLISHED,
@@ -174,6 +175,7 @@ def in_namespace_of(pid: int, call: Callable[[], T], done: Callable[[T | Excepti
 
 
 def _enter(pid: int) -> None:
+    take_sys_admin()
     namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         if _libc.setns(namespace, _CLONE_NEWNET):
