@@ -255,6 +255,7 @@ class Lifecycle:
     def park_reverted(self, seat: Seat, why: str) -> None:
         """The park was undone: it is active again."""
         metrics.failed("park")
+        seat.stays_until = self._world.now() + _RETRY
         self._node.tell(seat, "Warning", "ParkReverted", f"{why}; it runs on")
         self._node.move(seat, SeatEvent.PARK_REVERTED, why)
         self.activate(seat)
@@ -308,7 +309,7 @@ class Lifecycle:
 
     def watch_end(self, seat: Seat) -> None:
         """Follow the seat's processes until they are gone, or kyb-init is back."""
-        if seat.watch is None or seat.watch.done():
+        if seat.state is not SeatState.GONE and (seat.watch is None or seat.watch.done()):
             seat.watch = asyncio.create_task(self._watch_end(seat))
 
     async def _watch_end(self, seat: Seat) -> None:
@@ -340,9 +341,9 @@ class Lifecycle:
         """Whether SIGTERM did not end it, and nobody has followed it up: then it lives on."""
         if seat.doomed or seat.deleted or seat.next_hello is not None or not seat.connected:
             return False
-        serving = seat.state in (SeatState.STARTING, SeatState.ACTIVE, SeatState.DRAINING)
+        lives = seat.state not in (SeatState.PARKED, SeatState.FAILED) and not seat.apart
         until = seat.ending_since + seat.identity.grace + _KILLED_BY_NOW
-        return serving and seat.ending and self._world.now() >= until
+        return lives and seat.ending and self._world.now() >= until
 
     def _carry_on(self, seat: Seat) -> None:
         seat.ending = False
@@ -352,6 +353,7 @@ class Lifecycle:
             self._node.move(seat, SeatEvent.UNDRAIN, why)
         if seat.state is SeatState.ACTIVE:
             self.activate(seat)
+        self._kick()
 
     def _unblock(self, seat: Seat, began: float) -> None:
         """A frozen process can't die of SIGKILL on cgroup v1: thaw it."""
@@ -406,4 +408,4 @@ class Lifecycle:
         handle = seat.handle
         await asyncio.sleep(_TERM_PATIENCE)
         if seat.handle == handle and seat.ending and seat.state is SeatState.PARKED:
-            await self._steps.kill(seat)
+            await self.kill(seat)

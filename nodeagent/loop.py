@@ -137,7 +137,7 @@ class Loop:
         self.node.seats[seat.uid] = seat
         self.node.save(seat)
         self.node.changed(seat)
-        self.kick()
+        self._demand_changed(seat.uid)
 
     def inventory_reported(self, inventory: Inventory) -> None:
         """The plugin says what the node has.
@@ -412,10 +412,10 @@ class Loop:
 
     def proxy_demand(self, name: str, uid: PodUid, demand: Demand) -> None:
         """A proxy's demand for a seat changed."""
-        seat = self.node.seats.get(uid)
-        if seat is None:
-            return
-        seat.requests += self.node.leases.report(name, uid, demand)
+        # Kept also for a seat that is not known yet: after a lost record it will be.
+        answered = self.node.leases.report(name, uid, demand)
+        if uid in self.node.seats:
+            self.node.seats[uid].requests += answered
         self._demand_changed(uid)
 
     def _demand_changed(self, uid: PodUid) -> None:

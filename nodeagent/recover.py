@@ -76,12 +76,14 @@ async def adopt(loop: Loop, seat: Seat) -> None:
     while loop.node.inventory is None:  # noqa: ASYNC110 - the plugin's report is no event here
         await asyncio.sleep(_INVENTORY_POLL)
     for _ in range(_PARK_TRIES):
-        checkpointed = await _is_found_checkpointed(loop, seat)
-        if not checkpointed and fits(loop.node.swap_view(), seat.uid):
+        states = await _found_states(loop, seat)
+        checkpointed = states == {ProcessState.CHECKPOINTED}
+        room = not checkpointed and await _has_room(loop, seat, states)
+        if room and fits(loop.node.swap_view(), seat.uid):
             await _take_over(loop, seat)
             return
         try:
-            await (_freeze(loop, seat) if checkpointed else loop.steps.park(seat))
+            await (loop.steps.settle(seat) if checkpointed else loop.steps.park(seat))
         except Reverted as error:
             log.info("%s: found running where it has no room: %s", seat, error)
             continue
@@ -92,7 +94,7 @@ async def adopt(loop: Loop, seat: Seat) -> None:
     raise Broken("found running without a record where it has no room, and it can't be parked")
 
 
-async def _is_found_checkpointed(loop: Loop, seat: Seat) -> bool:
+async def _found_states(loop: Loop, seat: Seat) -> frozenset[ProcessState]:
     try:
         seat.cuda = await loop.steps.find_cuda(seat)
         states = await loop.steps.states(seat)
@@ -100,7 +102,17 @@ async def _is_found_checkpointed(loop: Loop, seat: Seat) -> bool:
         raise Broken(f"found running without a record, and the driver says: {error}") from error
     if ProcessState.FAILED in states:
         raise Broken("found running without a record, and some of its processes are failed")
-    return states == {ProcessState.CHECKPOINTED}
+    return states
+
+
+async def _has_room(loop: Loop, seat: Seat, states: frozenset[ProcessState]) -> bool:
+    """Whether what of it is checkpointed can be restored; what runs has its memory."""
+    if ProcessState.CHECKPOINTED not in states:
+        return True
+    try:
+        return await loop.steps.lack_of_room(seat) is None
+    except (DriverError, DeadlineError):
+        return False
 
 
 async def _take_over(loop: Loop, seat: Seat) -> None:
@@ -194,11 +206,17 @@ async def _finish_park(loop: Loop, seat: Seat) -> None:
 async def _finish_wake(loop: Loop, seat: Seat) -> None:
     """Back if all of it is still checkpointed, else forward."""
     if seat.cuda and await _is_checkpointed(loop, seat):
-        await _freeze(loop, seat)
-        loop.node.move(seat, SeatEvent.WAKE_REVERTED, "the agent was restarted before it woke")
-        loop.kick()
-        return
-    await loop.steps.finish_wake(seat)
+        # It may have been thawed already: what began meanwhile to use a GPU must not be frozen.
+        try:
+            await loop.steps.settle(seat)
+        except Reverted as error:
+            log.info("%s: %s", seat, error)
+        else:
+            loop.node.move(seat, SeatEvent.WAKE_REVERTED, "the agent was restarted before it woke")
+            loop.kick()
+            return
+    else:
+        await loop.steps.finish_wake(seat)
     loop.node.move(seat, SeatEvent.AWAKE, "awake; the agent was restarted meanwhile")
     loop.life.activate(seat)
 

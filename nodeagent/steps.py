@@ -172,6 +172,8 @@ class Steps:
             raise Broken(f"the driver failed to park it: {error}") from error
 
     async def _undo(self, seat: Seat, why: str) -> None:
+        if seat.apart:
+            raise Broken(f"{why}, and it has no right to memory of its GPUs")
         try:
             await self.finish_wake(seat)
         except Broken as error:

@@ -28,7 +28,8 @@ class SeatView:
 
     `vram` in bytes per GPU, None for the whole GPU. `bound_at` is since when it wants to start;
     `idle_since` since when nothing was in flight or waiting; before `not_before` it asks for
-    nothing (an attempt has just been refused). `asked_since`: since when somebody other than a
+    nothing (an attempt has just been refused), and before `stays_until` it isn't asked to leave (a
+    park has just failed). `asked_since`: since when somebody other than a
     proxy wants it awake (an operator, bytes at its sockets). `leave`: why it must leave GPU memory
     though nobody needs its GPUs; meanwhile it asks for nothing. `unparkable`: why it can't be
     parked now. `on_demand`: at the gate it asks for its turn only when called for.
@@ -51,6 +52,7 @@ class SeatView:
     connected: bool = False
     priority: int = 0
     not_before: float = 0.0
+    stays_until: float = 0.0
     asked_since: float | None = None
     leave: str = ""
     unparkable: str = ""
@@ -182,6 +184,7 @@ def _turning_points(seat: SeatView, policy: SwapPolicy) -> Iterable[float]:
         yield seat.not_before
         yield _asks_since(seat) + policy.max_wait
     if seat.state is SeatState.ACTIVE:
+        yield seat.stays_until
         if seat.active_since is not None:
             yield seat.active_since + policy.min_residency
         if seat.idle_since is not None:
@@ -252,7 +255,7 @@ class _Decision:
         """Seats that must leave whoever needs their GPUs."""
         for seat in self._view.seats:
             why = seat.leave or self._view.draining
-            if why and not seat.unparkable:
+            if why and not seat.unparkable and self._now >= seat.stays_until:
                 self._needed.add(seat.uid)
                 self._send_away(seat, why, at_once=True)
 
@@ -341,6 +344,8 @@ class _Decision:
 
     def _may_leave(self, seat: SeatView) -> bool:
         since, idle = seat.active_since, seat.idle_since
+        if self._now < seat.stays_until:
+            return False
         resided = since is None or self._now >= since + self._policy.min_residency
         unused = not seat.in_flight and not seat.waiting
         idled = unused and idle is not None and self._now >= idle + self._policy.idle_after

@@ -10,9 +10,9 @@ from __future__ import annotations
 from kybernate.testing.machine.cgroups import FakeFreezer, FakeProcs
 from kybernate.testing.machine.doors import FakeDoors
 from kybernate.testing.machine.driver import FakeGpus, FakeHelper, FakeHelpers
-from kybernate.testing.machine.journal import Crash, FakeJournal
+from kybernate.testing.machine.journal import FakeJournal
 from kybernate.testing.machine.node import FakeImages, FakePodResources, FakeSpecs, inline
-from kybernate.testing.machine.world import STEP, App, FakeProcess, Machine
+from kybernate.testing.machine.world import STEP, App, Crash, FakeProcess, Machine
 
 __all__ = [
     "STEP",

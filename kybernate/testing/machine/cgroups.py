@@ -34,7 +34,7 @@ class FakeFreezer:
         if self._machine.fault("freeze-fails"):
             self._machine.thaw(handle)
             raise DeadlineError(f"{handle} does not freeze")
-        if self._machine.fault("worker-begins"):
+        if handle not in self._machine.frozen and self._machine.fault("worker-begins"):
             self._machine.add_worker(handle)
         self._machine.freezing.discard(handle)
         self._machine.frozen.add(handle)

@@ -96,8 +96,9 @@ class FakeHelper:
         if fault("park-hangs"):
             await asyncio.sleep(deadline)
             raise DeadlineError("the helper did not answer")
-        refused = fault("checkpoint-refused")
-        if refused or fault("checkpoint-fails"):
+        refused, lost = fault("checkpoint-refused"), self._machine.lost
+        broken = any(lost & process.memory.keys() for process in targets)
+        if refused or broken or fault("checkpoint-fails"):
             for process in targets:
                 process.cuda = ProcessState.RUNNING if refused else ProcessState.FAILED
             raise DriverError(_CHECKPOINT, 304, "OPERATING_SYSTEM")
@@ -126,14 +127,14 @@ class FakeHelper:
 
     async def _restore(self, targets: list[FakeProcess]) -> None:
         parked = [p for p in targets if p.cuda is ProcessState.CHECKPOINTED]
-        if any(process.stuck for process in parked):
+        if any(process.stuck or self._machine.lost & process.memory.keys() for process in parked):
             raise DriverError(_RESTORE, 304, "OPERATING_SYSTEM")
         lacks = not self._fit(parked)
         if parked and (lacks or self._machine.fault("restore-fails")):
             for process in parked:
                 process.stuck = True
             if lacks:
-                self._machine.breaches.append(f"no room to restore {parked[0].uid}")
+                self._machine.breach(f"no room to restore {parked[0].uid}")
             raise DriverError(_RESTORE, 2, "OUT_OF_MEMORY")
         for process in parked:
             process.cuda = ProcessState.LOCKED

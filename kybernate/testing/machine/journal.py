@@ -1,4 +1,4 @@
-"""The journal, and the agent's sudden end at one of its writes."""
+"""The journal, in which the agent may find its sudden end."""
 
 from __future__ import annotations
 
@@ -9,10 +9,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
 
     from kybernate.testing.machine.world import Machine
-
-
-class Crash(BaseException):
-    """The agent was killed here; the event loop is stopped."""
 
 
 class FakeJournal:
@@ -54,7 +50,7 @@ class FakeJournal:
             _set(machine.journal, key, record)
         if crashes:
             asyncio.get_running_loop().stop()
-            raise Crash
+            raise machine.crash_with
 
 
 def lose_tail(machine: Machine, count: int) -> None:

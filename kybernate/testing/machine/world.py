@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 STEP = 0.004
 """Virtual seconds that each driver call takes."""
 
+_LOOK_AGAIN = 0.02
+
+
+class Crash(BaseException):
+    """The agent was killed here; the event loop is stopped."""
+
 
 @dataclass(slots=True)
 class FakeProcess:
@@ -81,6 +87,7 @@ class Machine:
         self.unsynced: list[tuple[str, Mapping[str, object] | None]] = []
         self.crash_at: int | None = None
         self.crash_after = False
+        self.crash_with: type[BaseException] = Crash
         self.images: dict[str, ImageCommand] = {}
         self.listener: SeatListener | None = None
         self.open_doors: set[PodUid] = set()
@@ -194,7 +201,11 @@ class Machine:
         for gpu, memory in self.memory.items():
             held = self.held(gpu)
             if sum(held.values()) > memory:
-                self.breaches.append(f"GPU {gpu} holds {held} of {memory}")
+                self.breach(f"GPU {gpu} holds {held} of {memory}")
+
+    def breach(self, what: str) -> None:
+        """Something happened that must never happen."""
+        self.breaches.append(what)
 
     def die(self, process: FakeProcess) -> None:
         """A process ends by itself; with the main one its container does."""
@@ -247,6 +258,9 @@ class Machine:
 
     def _serve(self, process: FakeProcess) -> None:
         if not process.alive:
+            return
+        if process.handle in self.frozen:
+            self.later(_LOOK_AGAIN, lambda: self._serve(process))
             return
         app = self.apps[process.uid]
         process.port = app.port

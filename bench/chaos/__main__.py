@@ -1,0 +1,131 @@
+"""`python -m bench.chaos`: many schedules on all cores, or one of them with its trace."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import logging
+import multiprocessing
+import os
+import sys
+import time
+import warnings
+from dataclasses import dataclass, field
+
+from bench.chaos.storm import Outcome, run
+
+_CHUNK = 250
+
+
+@dataclass(slots=True)
+class Sum:
+    """All outcomes together."""
+
+    schedules: int = 0
+    kills: int = 0
+    steps: int = 0
+    events: int = 0
+    bad: list[Outcome] = field(default_factory=list)
+
+    def add(self, other: Sum) -> None:
+        """Also these."""
+        self.schedules += other.schedules
+        self.kills += other.kills
+        self.steps += other.steps
+        self.events += other.events
+        self.bad += other.bad
+
+
+def play(job: tuple[str, int, int]) -> Sum:
+    """The schedules of these seeds."""
+    kind, first, count = job
+    total = Sum()
+    gc.disable()  # an agent that was killed leaves a heap of cycles: once in a while is enough
+    for seed in range(first, first + count):
+        outcome = run(seed, kind)
+        total.add(Sum(1, outcome.kills, outcome.steps, outcome.events))
+        if outcome.violations:
+            total.bad.append(outcome)
+        if seed % 25 == 0:
+            gc.collect()
+    gc.enable()
+    return total
+
+
+def quiet() -> None:
+    """What a killed agent leaves behind complains when it is collected: that is its right."""
+    sys.unraisablehook = lambda _: None
+    warnings.simplefilter("ignore")
+    logging.getLogger("nodeagent").setLevel(logging.ERROR)
+    logging.getLogger("nodeagent").propagate = False
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--schedules", type=int, default=100_000)
+    parser.add_argument("--kills", type=int, help="only kills of the agent, at least this many")
+    parser.add_argument("--seed", type=int, help="the first seed; with --trace the only one")
+    parser.add_argument("--trace", action="store_true", help="tell what happens in one schedule")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--json", action="store_true", help="end with one line of JSON")
+    options = parser.parse_args()
+    quiet()
+    kind = "kills" if options.kills else "storm"
+    if options.trace:
+        outcome = run(options.seed or 0, kind, print)
+        print(*(outcome.violations or ("no violation",)), sep="\n")
+        raise SystemExit(bool(outcome.violations))
+    raise SystemExit(bool(_many(options, kind)))
+
+
+def _many(options: argparse.Namespace, kind: str) -> int:
+    began, total, first = time.monotonic(), Sum(), options.seed or 0
+    wanted = options.kills or options.schedules
+    with multiprocessing.Pool(options.jobs, quiet) as pool:
+        while (total.kills if options.kills else total.schedules) < wanted:
+            left = wanted - (total.kills if options.kills else total.schedules)
+            jobs = []
+            while left > 0:
+                count = min(_CHUNK, left)
+                jobs.append((kind, first, count))
+                first, left = first + count, left - count
+            for part in pool.imap_unordered(play, jobs):
+                total.add(part)
+                _show(part)
+    seconds = time.monotonic() - began
+    _report(options, kind, total, seconds)
+    return len(total.bad)
+
+
+def _show(part: Sum) -> None:
+    for outcome in part.bad:
+        print(f"seed {outcome.seed}: {'; '.join(outcome.violations)[:400]}", flush=True)
+
+
+def _report(options: argparse.Namespace, kind: str, total: Sum, seconds: float) -> None:
+    print(
+        f"{total.schedules} schedules, {total.kills} kills of the agent, {total.steps} changes of "
+        f"state in {seconds:.0f} s; {len(total.bad)} schedules with violations"
+    )
+    if total.bad:
+        more = " --kills 1" if kind == "kills" else ""
+        print(f"replay one: python -m bench.chaos --seed {total.bad[0].seed}{more} --trace")
+    if options.json:
+        line = {
+            "bench": "chaos",
+            "mode": kind,
+            "schedules": total.schedules,
+            "violations": sum(len(outcome.violations) for outcome in total.bad),
+            "kills": total.kills,
+            "steps": total.steps,
+            "events": total.events,
+            "seconds": round(seconds, 1),
+            "schedules_per_s": round(total.schedules / seconds, 1),
+        }
+        print(json.dumps(line))
+
+
+if __name__ == "__main__":
+    main()

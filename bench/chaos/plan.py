@@ -1,0 +1,153 @@
+"""What a seed decides: the node, the pods, and what happens when."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from kybernate.types import Gpu, GpuUuid, Group, GroupName
+from nodeagent.node import Inventory
+
+GIB = 1 << 30
+MEMORY = 80 * GIB
+WEATHER_CLEARS = 12.0
+"""Virtual seconds of misfortunes."""
+
+FAULTS = {
+    "nvml": 0.03,
+    "nvml-list": 0.03,
+    "nvml-unsure": 0.03,
+    "lock-timeout": 0.06,
+    "lock-sticks": 0.02,
+    "lock-kills": 0.02,
+    "park-hangs": 0.03,
+    "checkpoint-refused": 0.05,
+    "checkpoint-fails": 0.03,
+    "wake-hangs": 0.03,
+    "restore-fails": 0.03,
+    "states-hang": 0.03,
+    "helper-dies": 0.03,
+    "no-helper": 0.05,
+    "freeze-fails": 0.05,
+    "worker-begins": 0.03,
+    "kill-fails": 0.2,
+    "disk-full": 0.04,
+    "not-cooperating": 0.1,
+}
+"""How often each kind of call fails while the weather is bad."""
+
+EVENTS = {
+    "burst": 24,
+    "long-request": 5,
+    "cancel": 3,
+    "call": 3,
+    "send-away": 3,
+    "stay-away": 1,
+    "let-stay": 1,
+    "drain-node": 1,
+    "undrain-node": 1,
+    "no-room": 2,
+    "room": 2,
+    "create": 3,
+    "delete": 3,
+    "force-delete": 1,
+    "container-dies": 3,
+    "stray-term": 1,
+    "worker-dies": 2,
+    "lose-gpu": 2,
+    "find-gpu": 3,
+    "proxy-breaks": 3,
+    "regroup": 1,
+    "kill-agent": 3,
+    "kill-at-write": 6,
+}
+"""Relative frequencies."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodPlan:
+    """A pod. `size` in bytes per GPU that it really takes, `vram` what it declares."""
+
+    name: str
+    group: Group
+    vram: int | None
+    size: int
+    ranks: int
+    delay: float
+    priority: int
+    ignores_term: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """At `at` seconds; `draw` in 0…1 decides the rest."""
+
+    at: float
+    kind: str
+    draw: float
+
+
+@dataclass(slots=True)
+class Plan:
+    """A whole schedule. `kind` is storm, or kills: nothing but kills of the agent."""
+
+    seed: int
+    kind: str
+    rng: random.Random
+    inventory: Inventory = field(default_factory=Inventory)
+    pods: list[PodPlan] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    faults: dict[str, float] = field(default_factory=dict)
+    lose_tail: bool = False
+    lose_journal: bool = False
+
+
+def draw_plan(seed: int, kind: str = "storm") -> Plan:
+    """The schedule of this seed."""
+    rng = random.Random(f"{kind}-{seed}")
+    plan = Plan(seed, kind, rng)
+    plan.inventory = _inventory(rng)
+    plan.pods = [_pod(rng, plan.inventory, number) for number in range(rng.randint(2, 5))]
+    storm = kind == "storm"
+    chosen = EVENTS if storm else {"burst": 8, "long-request": 1, "call": 1, "kill-at-write": 6}
+    kinds = rng.choices(list(chosen), list(chosen.values()), k=rng.randint(6, 22))
+    times = sorted(0.3 + rng.random() * (WEATHER_CLEARS - 1) for _ in kinds)
+    plan.events = [Event(at, what, rng.random()) for at, what in zip(times, kinds, strict=True)]
+    if storm:
+        intensity = rng.choice([0.0, 0.5, 1.0, 3.0])
+        plan.faults = {name: rate * intensity for name, rate in FAULTS.items() if intensity}
+        plan.lose_tail = rng.random() < 0.3
+        plan.lose_journal = rng.random() < 0.1
+    return plan
+
+
+def _inventory(rng: random.Random) -> Inventory:
+    count = rng.choice([1, 1, 2, 2, 3])
+    gpus = tuple(Gpu(GpuUuid(f"GPU-{i}"), i, "H100", MEMORY, 0) for i in range(count))
+    slots = rng.choice([1, 1, 1, 2, 3])
+    one = "kyb.ai/gpu-1x-seat"
+    groups = [Group(GroupName(f"G{g.index}"), one, (g.uuid,), 8, slots) for g in gpus]
+    if count > 1:
+        pair = tuple(gpu.uuid for gpu in gpus[:2])
+        groups.append(Group(GroupName("G01"), "kyb.ai/gpu-2x-seat", pair, 8, rng.choice([1, 2])))
+    return Inventory(gpus, (), tuple(groups), "580", "13.0")
+
+
+def _pod(rng: random.Random, inventory: Inventory, number: int) -> PodPlan:
+    vram = rng.choice([None, None, 20 * GIB, 30 * GIB, 60 * GIB])
+    declared = vram or 70 * GIB
+    return PodPlan(
+        name=f"p{number}",
+        group=rng.choice(inventory.groups),
+        vram=vram,
+        size=int(declared * rng.choice([0.3, 0.8, 1.0])),
+        ranks=rng.choice([1, 1, 1, 2, 3]),
+        delay=rng.choice([0.05, 0.3, 1.0]),
+        priority=rng.choice([0, 0, 0, 10]),
+        ignores_term=rng.random() < 0.2,
+    )
+
+
+def another_pod(plan: Plan, number: int) -> PodPlan:
+    """A pod that comes later."""
+    return _pod(plan.rng, plan.inventory, number)

@@ -1,0 +1,433 @@
+"""One schedule: agents live and die, until the weather clears and all must work."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from bench.chaos.actors import StormProxy, StormyMachine
+from bench.chaos.clock import Spinning, TimerLoop
+from bench.chaos.cluster import Cluster
+from bench.chaos.plan import WEATHER_CLEARS, another_pod, draw_plan
+from kybernate.core.seats import OCCUPYING
+from kybernate.core.swap import violations
+from kybernate.ports import ProcessState
+from kybernate.settings.agent import AgentSettings
+from kybernate.testing import machine as fakes
+from kybernate.testing.machine.journal import lose_tail
+from kybernate.types import SeatState
+from nodeagent.leases import Leases
+from nodeagent.loop import Loop
+from nodeagent.node import Node, World
+from nodeagent.recover import recover
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Iterable, Mapping
+
+    from bench.chaos.cluster import Pod
+    from bench.chaos.plan import Event, Plan
+    from kybernate.types import PodUid
+    from nodeagent.seat import Seat
+
+SETTINGS = AgentSettings.model_validate(
+    {
+        "node": "n1",
+        "min_residency_s": 0.2,
+        "idle_after_s": 0.1,
+        "drain_limit_s": 2.0,
+        "start_limit_s": 5.0,
+        "step_deadline_s": 3.0,
+        "freeze_deadline_s": 1.0,
+        "confirm_deadline_s": 1.0,
+        "lease_break_s": 1.0,
+        "max_wait_s": 8.0,
+    }
+)
+_TICK = 0.25
+_PATIENCE = 150.0
+_BEGIN = 1000.0
+
+
+class Killed(KeyboardInterrupt):
+    """The agent is killed here. Of this kind, because an event loop lets it through at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a schedule came to. `kills` of the agent; `steps` are changes of seats' states."""
+
+    seed: int
+    kills: int
+    steps: int
+    events: int
+    violations: tuple[str, ...]
+
+
+def run(seed: int, kind: str = "storm", say: Callable[[str], None] | None = None) -> Outcome:
+    """Play the schedule of this seed."""
+    return Storm(draw_plan(seed, kind), say).run()
+
+
+class Storm:
+    """A plan as it is played. Observes the agent: implements `nodeagent.node.Observer`."""
+
+    def __init__(self, plan: Plan, say: Callable[[str], None] | None) -> None:
+        self.plan = plan
+        self.machine = StormyMachine(plan.inventory.memory(), plan.rng, plan.faults)
+        self.machine.crash_with = Killed
+        self.machine.slots = self._slots
+        self.proxies = [StormProxy(name, self.machine) for name in ("p1", "p2")]
+        self.cluster = Cluster(plan, self.machine, self.proxies)
+        self.node: Node | None = None
+        self.found: list[str] = []
+        self.kills = self.steps = self.played = 0
+        self._states: dict[PodUid, SeatState] = {}
+        self._calm_since: float | None = None
+        self._before: dict[PodUid, int] = {}
+        self._refused: dict[PodUid, str] = {}
+        self._over: asyncio.Future[None] | None = None
+        self._say = say
+        self._loop = TimerLoop(_BEGIN)
+        if say:
+            self.machine.said = self.note
+
+    # --- the schedule ---------------------------------------------------------------------------
+
+    def run(self) -> Outcome:
+        """Live and die until it is over."""
+        catcher = _Catcher(self)
+        logger = logging.getLogger("nodeagent")
+        logger.addHandler(catcher)
+        try:
+            while not self._live_once():
+                pass
+        finally:
+            logger.removeHandler(catcher)
+        found = tuple(dict.fromkeys([*self.found, *self.machine.breaches]))
+        return Outcome(self.plan.seed, self.kills, self.steps, self.played, found)
+
+    def _live_once(self) -> bool:
+        """One life of an agent; whether the schedule is over."""
+        over = True
+        try:
+            self._loop.run_until_complete(self._live())
+        except Killed:
+            over = False
+            self._die()
+        except Spinning as error:
+            self.found.append(str(error))
+        self.found += self._loop.problems
+        now = self._loop.time()
+        self._loop.close()
+        if not over:
+            self._loop = TimerLoop(now + self.plan.rng.choice((0.01, 0.3, 2.0)))
+        return over
+
+    def _die(self) -> None:
+        self.note("the agent is killed")
+        self.kills += 1
+        self.cluster.left()
+        self.machine.listener = None
+        self.machine.crash_at = None
+        if self.plan.lose_journal and self.kills == 1:
+            self.machine.excused = True
+            self.machine.journal.clear()
+        elif self.plan.lose_tail:
+            lose_tail(self.machine, self.plan.rng.randint(0, 4))
+        self.machine.unsynced.clear()
+
+    async def _live(self) -> None:
+        self._over = self._loop.create_future()
+        self.machine.carry_on()
+        if not self.kills:
+            self._begin()
+        agent = self._agent()
+        await recover(agent)
+        self.cluster.joined(agent)
+        if self._calm_since is not None:
+            self._clear_up()
+        await self._over
+
+    def _begin(self) -> None:
+        for pod in self.plan.pods:
+            self.cluster.create(pod)
+        for event in self.plan.events:
+            self.machine.later(event.at, partial(self._play, event))
+        self.machine.later(WEATHER_CLEARS, self._calm_down)
+        self.machine.later(0.0, self._tick)
+
+    def _agent(self) -> Loop:
+        world = World(
+            gpus=fakes.FakeGpus(self.machine),
+            helpers=fakes.FakeHelpers(self.machine),
+            freezer=fakes.FakeFreezer(self.machine),
+            procs=fakes.FakeProcs(self.machine),
+            doors=fakes.FakeDoors(self.machine),
+            specs=fakes.FakeSpecs(self.machine),
+            pod_resources=fakes.FakePodResources(self.machine),
+            images=fakes.FakeImages(self.machine),
+            journal=fakes.FakeJournal(self.machine),
+            blocking=fakes.inline,
+            asking=fakes.inline,
+            now=self._loop.time,
+            wall=self._loop.time,
+        )
+        self.node = Node(SETTINGS, world, Leases(SETTINGS.lease_break_s))
+        self.node.observers.append(self)
+        self.node.refusals = self._refusals
+        return Loop(self.node)
+
+    def _refusals(self, seats: Iterable[Seat]) -> Mapping[PodUid, str]:
+        return self._refused
+
+    def _slots(self, uid: PodUid) -> int:
+        return self.cluster.pods[uid].plan.group.active_slots
+
+    def note(self, what: str) -> None:
+        """For a trace."""
+        if self._say:
+            self._say(f"{self._loop.time() - _BEGIN:8.3f} {what}")
+
+    # --- misfortunes ----------------------------------------------------------------------------
+
+    def _play(self, event: Event) -> None:
+        self.played += 1
+        self.note(f"EVENT {event.kind} {event.draw:.2f}")
+        pods = [pod for pod in self.cluster.pods.values() if not pod.gone]
+        pod = pods[int(event.draw * len(pods))] if pods else None
+        getattr(self, "_" + event.kind.replace("-", "_"))(event.draw, pod)
+
+    def _burst(self, draw: float, pod: Pod | None) -> None:
+        proxy = self.proxies[int(draw * 1000) % 2]
+        for other in (p for p in self.cluster.pods.values() if not p.gone):
+            if other is pod or self.plan.rng.random() < 0.4:
+                proxy.request(other.uid, 0.02 + draw / 5, self._loop.time())
+
+    def _long_request(self, draw: float, pod: Pod | None) -> None:
+        if pod:
+            self.proxies[0].request(pod.uid, 5 * draw, self._loop.time())
+
+    def _cancel(self, draw: float, pod: Pod | None) -> None:
+        if pod:
+            self.proxies[int(draw * 1000) % 2].cancel(pod.uid)
+
+    def _call(self, draw: float, pod: Pod | None) -> None:
+        if pod and self.cluster.agent:
+            self.cluster.agent.call_for(pod.uid, "a test")
+
+    def _send_away(self, draw: float, pod: Pod | None) -> None:
+        if pod and self.cluster.agent:
+            self.cluster.agent.send_away(pod.uid, "a test")
+
+    def _stay_away(self, draw: float, pod: Pod | None) -> None:
+        if pod and self.cluster.agent:
+            self.cluster.agent.send_away(pod.uid, "a test", stays_away=True)
+
+    def _let_stay(self, draw: float, pod: Pod | None) -> None:
+        if pod and self.cluster.agent:
+            self.cluster.agent.let_stay(pod.uid)
+
+    def _drain_node(self, draw: float, pod: Pod | None) -> None:
+        if self.cluster.agent:
+            self.cluster.agent.drain_node("a test")
+
+    def _undrain_node(self, draw: float, pod: Pod | None) -> None:
+        if self.cluster.agent:
+            self.cluster.agent.undrain_node()
+
+    def _no_room(self, draw: float, pod: Pod | None) -> None:
+        if pod:
+            self._refused[pod.uid] = "no memory"
+            self._kick()
+
+    def _room(self, draw: float, pod: Pod | None) -> None:
+        self._refused.clear()
+        self._kick()
+
+    def _create(self, draw: float, pod: Pod | None) -> None:
+        self.cluster.create(another_pod(self.plan, len(self.cluster.pods)))
+
+    def _delete(self, draw: float, pod: Pod | None) -> None:
+        if pod:
+            self.cluster.delete(pod, self._loop.time(), force=False)
+
+    def _force_delete(self, draw: float, pod: Pod | None) -> None:
+        if pod:
+            self.cluster.delete(pod, self._loop.time(), force=True)
+
+    def _container_dies(self, draw: float, pod: Pod | None) -> None:
+        if pod and pod.begun:
+            self.machine.end_container(pod.uid)
+
+    def _stray_term(self, draw: float, pod: Pod | None) -> None:
+        if pod and pod.begun and not pod.deleting:
+            self.cluster.term(pod, self._loop.time())
+
+    def _worker_dies(self, draw: float, pod: Pod | None) -> None:
+        live = [
+            p
+            for p in self.machine.procs.values()
+            if pod and p.uid == pod.uid and p.alive and p.memory
+        ]
+        if live and live[-1].handle not in self.machine.frozen:
+            self.machine.die(live[-1])
+
+    def _lose_gpu(self, draw: float, pod: Pod | None) -> None:
+        gpus = self.plan.inventory.gpus
+        self.cluster.lose(gpus[int(draw * len(gpus))].uuid)
+
+    def _find_gpu(self, draw: float, pod: Pod | None) -> None:
+        self.machine.lost.clear()
+        self.cluster.report()
+
+    def _proxy_breaks(self, draw: float, pod: Pod | None) -> None:
+        proxy, agent = self.proxies[int(draw * 1000) % 2], self.cluster.agent
+        if proxy.loop is None:
+            return
+        proxy.disconnect()
+
+        def back() -> None:
+            if self.cluster.agent is agent and agent is not None and proxy.loop is None:
+                proxy.connect(agent)
+
+        self.machine.later(2.5 * draw, back)
+
+    def _regroup(self, draw: float, pod: Pod | None) -> None:
+        self.cluster.report(regroup=True)
+
+    def _kill_agent(self, draw: float, pod: Pod | None) -> None:
+        if self.cluster.agent:
+            raise Killed
+
+    def _kill_at_write(self, draw: float, pod: Pod | None) -> None:
+        self.machine.crash_at = self.machine.journal_writes + 1 + int(draw * 12)
+        self.machine.crash_after = int(draw * 1000) % 2 == 0
+
+    def _kick(self) -> None:
+        if self.cluster.agent:
+            self.cluster.agent.kick()
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def _calm_down(self) -> None:
+        self.note("THE WEATHER CLEARS")
+        self._calm_since = self._loop.time()
+        self.machine.rates.clear()
+        self.machine.crash_at = None
+        self.machine.lost.clear()
+        self._refused.clear()
+        self._before = {
+            uid: sum(proxy.answered.get(uid, 0) for proxy in self.proxies)
+            for uid in self.cluster.pods
+        }
+        self._clear_up()
+
+    def _clear_up(self) -> None:
+        agent = self.cluster.agent
+        if agent is None:
+            return
+        self.cluster.report()
+        agent.undrain_node()
+        for uid in tuple(agent.node.seats):
+            agent.let_stay(uid)
+
+    def _tick(self) -> None:
+        self.machine.later(_TICK, self._tick)
+        now = self._loop.time()
+        self.cluster.tick(now)
+        if self._calm_since is not None and self.cluster.agent is not None:
+            self._see_all_served(now - self._calm_since)
+
+    def _see_all_served(self, waited: float) -> None:
+        unserved = [pod for pod in self.cluster.pods.values() if not self._settled(pod)]
+        for pod in unserved:
+            proxy = self.proxies[0]
+            idle = not proxy.waiting.get(pod.uid) and not proxy.in_flight.get(pod.uid)
+            if idle and not pod.deleting and proxy.loop is not None:
+                proxy.request(pod.uid, 0.05, self._loop.time())
+        done = not unserved and self._quiet()
+        if not done and waited < _PATIENCE:
+            return
+        for pod in unserved:
+            self.found.append(f"{pod.plan.name} is not served: {self._describe(pod.uid)}")
+        if not unserved:
+            self._look_around()
+        if self._over is not None and not self._over.done():
+            self._over.set_result(None)
+
+    def _settled(self, pod: Pod) -> bool:
+        seats = self.node.seats if self.node else {}
+        if pod.gone or pod.deleting:
+            return pod.gone and pod.uid not in seats
+        answered = sum(proxy.answered.get(pod.uid, 0) for proxy in self.proxies)
+        return answered > self._before.get(pod.uid, 0)
+
+    def _quiet(self) -> bool:
+        resting = (SeatState.ACTIVE, SeatState.PARKED)
+        seats = self.node.seats.values() if self.node else ()
+        idle = all(s.state in resting and (s.work is None or s.work.done()) for s in seats)
+        return idle and not any(any(proxy.in_flight.values()) for proxy in self.proxies)
+
+    def _describe(self, uid: PodUid) -> str:
+        seat = self.node.seats.get(uid) if self.node else None
+        if seat is None:
+            return "the agent has no such seat"
+        return f"{seat.state} ({seat.reason}), ending={seat.ending}, connected={seat.connected}"
+
+    def _look_around(self) -> None:
+        """All is quiet: nothing may be left of the storm."""
+        seats = self.node.seats.values() if self.node else ()
+        parked = {seat.handle for seat in seats if seat.state is SeatState.PARKED}
+        for handle in self.machine.frozen ^ parked:
+            self.found.append(f"{handle} is {'not ' if handle in parked else ''}frozen")
+        for process in self.machine.procs.values():
+            if not process.alive or process.cuda is ProcessState.NO_CUDA:
+                continue
+            wanted = ProcessState.CHECKPOINTED if process.handle in parked else ProcessState.RUNNING
+            if process.cuda is not wanted:
+                self.found.append(f"{process.uid} is {process.cuda}, should be {wanted}")
+
+    # --- watching the agent ---------------------------------------------------------------------
+
+    def seat_changed(self, seat: Seat) -> None:
+        """Check the invariant whenever a state changes."""
+        before = self._states.get(seat.uid)
+        self._states[seat.uid] = seat.state
+        if before is seat.state or self.node is None:
+            return
+        self.steps += 1
+        self.note(f"{seat.identity.name}: {before} -> {seat.state} ({seat.reason})")
+        if seat.state in OCCUPYING:
+            self.found += violations(self.node.swap_view())
+        if seat.state is SeatState.PARKING:
+            self._see_drained(seat.uid)
+
+    def _see_drained(self, uid: PodUid) -> None:
+        for proxy in self.proxies:
+            if proxy.loop is not None and proxy.in_flight.get(uid) and uid in proxy.leases:
+                self.found.append(f"{uid} is parked under requests of {proxy.name}")
+
+    def seat_gone(self, seat: Seat) -> None:
+        """Forgotten."""
+        self._states.pop(seat.uid, None)
+
+    def told(self, seat: Seat, kind: str, reason: str, sentence: str) -> None:
+        """In calm weather, and where nothing but the agent is killed, nothing may be lost."""
+        self.note(f"{seat.identity.name}: {reason}: {sentence}")
+        if self.plan.kind == "kills" and reason == "SeatFailed":
+            self.found.append(f"{seat.identity.name} was lost: {sentence}")
+
+
+class _Catcher(logging.Handler):
+    """Errors that the agent only logs are findings too."""
+
+    def __init__(self, storm: Storm) -> None:
+        super().__init__(logging.ERROR)
+        self._storm = storm
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        self._storm.found.append(f"logged: {record.getMessage()}: {error!r}")
