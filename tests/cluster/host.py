@@ -108,6 +108,14 @@ def thaw(name: str) -> None:
                         (folder / file).write_text(word)
 
 
+def empty_cgroup(name: str) -> None:
+    """Removes all below a node's cgroup; nothing may run there any more. Raises OSError."""
+    below = {entry.name for root in hierarchies() for entry in (root / name).iterdir()}
+    for folder in below:
+        if any((root / name / folder).is_dir() for root in hierarchies()):
+            _remove_cgroup(f"{name}/{folder}")
+
+
 def undo(state: State) -> list[str]:
     """Undoes all that the record names, the last made first. Returns what couldn't be undone."""
     left = []

@@ -8,6 +8,7 @@ import pytest
 
 from tests.cluster import ClusterSpec, GpuSpec
 from tests.cluster.cluster import running
+from tests.faults.clock import ENV
 from tests.faults.matrix import COLUMNS, MATRIX, TEST_FILE
 from tests.faults.scene import GPUS, NODE, Scene
 from tests.faults.theatre import Theatre
@@ -26,8 +27,11 @@ SPEC = ClusterSpec(
             {"name": "1x", "resource": "kyb.ai/gpu-1x-seat", "groupSize": 1, "seatsPerGroup": 4}
         ]
     },
+    state_size="16m",
     service_env={
+        "plugin": ENV,
         "agent": {
+            **ENV,
             "KYB_AGENT_MIN_RESIDENCY_S": "0.2",
             "KYB_AGENT_IDLE_AFTER_S": "0.1",
             "KYB_AGENT_STATUS_INTERVAL_S": "0.1",
@@ -35,11 +39,12 @@ SPEC = ClusterSpec(
             "KYB_AGENT_DRAIN_LIMIT_S": "120",
             "KYB_AGENT_LOCK_TIMEOUT_MS": "60000",
             "KYB_AGENT_STEP_DEADLINE_S": "60",
-        }
+        },
     },
 )
 
 OUTCOMES: dict[str, str] = {}
+SECONDS: dict[str, float] = {}
 FIGURES: list[str] = []
 
 
@@ -47,13 +52,21 @@ FIGURES: list[str] = []
 def scene() -> Iterator[Scene]:
     """One node, a GPU for each role."""
     with running(SPEC, print) as up:
-        yield Scene(up)
+        made = Scene(up)
+        made.open()
+        yield made
 
 
 @pytest.fixture(scope="session")
 def theatre(scene: Scene) -> Theatre:
     """The plays of the matrix."""
-    return Theatre(scene)
+    return Theatre(scene, SECONDS)
+
+
+@pytest.fixture(scope="session")
+def figures() -> list[str]:
+    """Lines that the session's summary tells."""
+    return FIGURES
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -69,7 +82,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         width = max(len(f"{row.name}-{column}") for row in MATRIX for column in COLUMNS) + 8
         for row in MATRIX:
             words = [f"{cell.id} {_mark(OUTCOMES.get(cell.test))}" for cell in row.cells]
-            terminalreporter.write_line("".join(word.ljust(width) for word in words))
+            took = f"{SECONDS[row.name]:4.0f} s" if row.name in SECONDS else ""
+            terminalreporter.write_line("".join(word.ljust(width) for word in words) + took)
     for line in FIGURES:
         terminalreporter.write_line(line)
 

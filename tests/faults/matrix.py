@@ -6,8 +6,12 @@ docs/failure-recovery.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 TEST_FILE = "tests/faults/test_matrix.py"
 
@@ -57,16 +61,23 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One part that breaks, and how the tests break it."""
+    """One part that breaks, and how the tests break it. `others` are the seats beside those of
+    the columns that don't stay as they were, by the names that scene.py gives them."""
 
     name: str
     fault: str
     cells: tuple[Cell, ...]
+    others: Mapping[str, End] = field(default_factory=dict)
+
+    @property
+    def probed(self) -> bool:
+        """Whether its seats have probes: then there is a sidecar."""
+        return self.name == "sidecar"
 
 
-def _row(name: str, fault: str, *sees: Sees) -> Row:
+def _row(name: str, fault: str, *sees: Sees, others: Mapping[str, End] | None = None) -> Row:
     cells = zip(COLUMNS, sees, strict=True)
-    return Row(name, fault, tuple(Cell(name, column, one) for column, one in cells))
+    return Row(name, fault, tuple(Cell(name, column, one) for column, one in cells), others or {})
 
 
 MATRIX: tuple[Row, ...] = (
@@ -107,6 +118,15 @@ MATRIX: tuple[Row, ...] = (
         Sees("The wake ends, the container starts cold.", End.ANEW),
     ),
     _row(
+        "sidecar",
+        "`kill -9`, while the kubelet asks liveness and readiness every second",
+        Sees("Waits on and starts in its turn; nobody takes it for dead meanwhile."),
+        Sees("Goes on serving; the sidecar is back before a probe has failed for good."),
+        Sees("The park goes on."),
+        Sees("Stays parked: the kubelet doesn't restart it, and its pod stays Ready."),
+        Sees("The wake goes on, and the request is answered."),
+    ),
+    _row(
         "workload",
         "`kill -9` of the command; before its start, of the process that would become it",
         Sees("The container is restarted and waits anew; it starts in its turn.", End.ANEW),
@@ -141,6 +161,54 @@ MATRIX: tuple[Row, ...] = (
         Sees("The park ends and the one who waits is answered during the outage."),
         Sees("Wakes on a request during the outage."),
         Sees("The wake ends and the request is answered during the outage."),
+    ),
+    _row(
+        "gpu",
+        "falls off the bus and comes back",
+        Sees("Waits on, and starts once the GPU is back."),
+        Sees("Killed, told in an event, and started anew once the GPU is back.", End.ANEW, "GPU"),
+        Sees("The same: its state was in the lost memory.", End.ANEW),
+        Sees("Stays parked in the host's memory; a request waits until the GPU is back."),
+        Sees("The wake fails, and the workload starts anew once the GPU is back.", End.ANEW),
+        others={"holder": End.ANEW, "winner": End.ANEW},
+    ),
+    _row(
+        "node-reboot",
+        "all processes end, memory is wiped; the kubelet starts first, our processes last",
+        Sees("The kubelet fails the pod, since no plugin is there yet.", End.FAILED),
+        Sees("The same; the state was in memory.", End.FAILED),
+        Sees("The same.", End.FAILED),
+        Sees("The same: a park in RAM doesn't outlive the node.", End.FAILED),
+        Sees("The same.", End.FAILED),
+        others=dict.fromkeys(("holder", "taker", "winner", "loser", "bystander"), End.FAILED),
+    ),
+    _row(
+        "driver-reload",
+        "what holds a GPU is killed, the driver goes away and comes back",
+        Sees("Waits on, and starts once the driver is back."),
+        Sees("Its process had to end for that: started anew once the driver is back.", End.ANEW),
+        Sees("The same.", End.ANEW),
+        Sees("Its wake fails, told in an event, and it starts anew.", End.ANEW, "started anew"),
+        Sees("The same.", End.ANEW),
+        others=dict.fromkeys(("holder", "taker", "winner", "loser", "bystander"), End.ANEW),
+    ),
+    _row(
+        "disk-full",
+        "the file system of the agent's journal has no byte left for some seconds",
+        Sees("Isn't started before there is room again: nothing begins without a record."),
+        Sees("Goes on serving."),
+        Sees("The park, whose intent is on disk, ends; the one who waits is answered."),
+        Sees("Isn't woken before there is room again; the request waits and is answered."),
+        Sees("The wake, whose intent is on disk, ends; the request is answered."),
+    ),
+    _row(
+        "clock-jump",
+        "the wall clock of all processes on the node jumps a day ahead, then an hour back",
+        Sees("Waits on and starts in its turn: decisions use a clock that can't jump."),
+        Sees("Goes on serving; its lease holds."),
+        Sees("The park goes on."),
+        Sees("Stays parked, and wakes on the next request."),
+        Sees("The wake goes on, and the request is answered."),
     ),
 )
 """Rows in the order of the document."""

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import itertools
 import re
+import sys
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,18 +22,23 @@ import requests
 
 from kybernate import keys
 from kybernate.errors import KybernateError
-from tests.cluster.control import wait_until
+from tests.cluster import services
+from tests.cluster.control import Supervisor, wait_until
 from tests.cluster.host import hierarchies
+from tests.cluster.readiness import answers
+from tests.cluster.spec import AGENT_PROBE_PORT, PLUGIN_PROBE_PORT
+from tests.faults import clock
+from tests.faults.clock import WallClock
 from tests.faults.matrix import End
 from tests.kit.models import Models
-from tests.kit.pods import Pods, SeatPod, ready
+from tests.kit.pods import PORT, Pods, SeatPod, ready
 from tests.simgpu import Faults, read_log, violations
 from tests.simgpu.faults import Call, Fault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from tests.cluster import Cluster, Node
+    from tests.cluster import Cluster, Node, Process
     from tests.kit.models import Answer
     from tests.kit.pods import Json
 
@@ -49,13 +56,21 @@ LIMIT = 60.0
 """Seconds for anything that should take one or two."""
 
 
+_HEALTH = {"httpGet": {"path": "/health", "port": PORT}, "periodSeconds": 1}
+PROBES = {"readinessProbe": _HEALTH, "livenessProbe": {**_HEALTH, "failureThreshold": 3}}
+"""Probes that would end whoever doesn't answer for three seconds."""
+
+PUBLISHED = 5.0
+"""Seconds by which the node's status may lag behind."""
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A process of a pod. `stat` is the letter of its state."""
+    """A process of a pod."""
 
     pid: int
     comm: str
-    parent: int
+    command: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +111,53 @@ class Scene:
         self.pending: dict[str, Future[Answer]] = {}
         self._pool = ThreadPoolExecutor(16)
         self._streams: dict[str, Stream] = {}
+        self._probed = False
+        self.streamed = False
+        """Whether the active seat's answer was still streaming when it was let go."""
+        self.kills = 0
+        """How many processes were killed at random."""
+        self.clock = WallClock(cluster.node(NODE).simgpu_root)
+
+    def open(self) -> None:
+        """Give the node's processes a clock that can jump; they are started anew for it."""
+        self.clock.install()
+        for process in (self.node.agent, self.node.plugin):
+            process.restart()
+        for port in (AGENT_PROBE_PORT, PLUGIN_PROBE_PORT):
+            self.wait_answer(port)
+
+    @contextmanager
+    def other_agent(self, module: str, env: Mapping[str, str]) -> Iterator[None]:
+        """Run another entry point in the agent's place; seats don't notice."""
+        made = services.services(self.cluster.spec, self.cluster.layout, self.cluster.ports)
+        own = next(one.process for one in made if one.process.name == self.node.agent.name)
+        other = replace(own, argv=(sys.executable, "-m", module), env={**own.env, **env})
+        supervisor = Supervisor(self.cluster.layout)
+        supervisor.add(other)
+        try:
+            self.wait_answer(AGENT_PROBE_PORT)
+            yield
+        finally:
+            supervisor.add(own)
+            self.wait_answer(AGENT_PROBE_PORT)
+
+    @staticmethod
+    def kill(process: Process) -> None:
+        """kill -9, and wait until the supervisor has started it again."""
+        starts = process.starts
+        process.kill9()
+
+        def restarted() -> bool:
+            if process.info["state"] == "restarting":
+                process.start()  # without waiting for its back-off
+            return process.starts > starts
+
+        wait_until(restarted, LIMIT, f"{process.name} isn't restarted")
+
+    def wait_answer(self, port: int, path: str = "readyz") -> None:
+        """Until a process of the node answers its probe."""
+        url = f"http://{self.node.ip}:{port}/{path}"
+        wait_until(lambda: answers(url), LIMIT, f"{url} doesn't answer")
 
     @property
     def node(self) -> Node:
@@ -109,9 +171,13 @@ class Scene:
 
     # --- bringing the seats into their states -------------------------------------------------
 
-    def set(self) -> dict[str, Look]:
-        """Every role in its state. Returns what is seen of each before the fault."""
+    def set(self, *, probed: bool = False) -> dict[str, Look]:
+        """Every role in its state. Returns what is seen of each before the fault.
+
+        With `probed` the roles have probes, and so a sidecar that answers them.
+        """
         self.pending.clear()
+        self._probed = probed
         self._recast()
         for role in ("holder", "active", "bystander", "parked", "waking", "taker"):
             self.ask(role)
@@ -138,7 +204,9 @@ class Scene:
     def _recast(self) -> None:
         """Pods that are as good as new stay; the others are replaced."""
         found = self.pods.all()
-        keep = {role for role in STEADY if _unharmed(found.get(self.cast.pods.get(role, "")))}
+        keep = {
+            role for role in STEADY if self._fits(role, found.get(self.cast.pods.get(role, "")))
+        }
         names = {self.cast.pods[role] for role in keep}
         self.remove(name for name in found if name not in names)
         for role in STEADY:
@@ -146,13 +214,18 @@ class Scene:
                 self.pods.create(self._pod(role))
         self.pods.wait([self.cast.pods[role] for role in STEADY], ready, LIMIT, "Ready")
 
+    def _fits(self, role: str, pod: Json | None) -> bool:
+        if pod is None or not ready(pod) or _restarts(pod):
+            return False
+        return _has_sidecar(pod) or not (self._probed and role in ROLES)
+
     def _pod(self, role: str) -> SeatPod:
         group = GROUPS.get(role)
         if group is None:
             group = next(GROUPS[one] for one, rival in RIVALS.items() if rival == role)
-        return SeatPod(
-            self.cast.fresh(role), node=NODE, annotations={keys.REQUIRE_GROUP: f"G{group}"}
-        )
+        annotations = {keys.REQUIRE_GROUP: f"G{group}"}
+        name, more = self.cast.fresh(role), PROBES if self._probed and role in ROLES else {}
+        return SeatPod(name, node=NODE, annotations=annotations, env=clock.ENV, more=more)
 
     def _wait_at_the_gate(self) -> None:
         self.pods.create(self._pod("waiting"))
@@ -169,6 +242,8 @@ class Scene:
 
     def release(self) -> None:
         """Let the driver's calls be made, and end the streams that keep GPUs busy."""
+        if "active" in self._streams:
+            self.streamed = self.streaming("active")
         self.faults.clear(Fault.HOLD)
         for stream in self._streams.values():
             stream.stop()
@@ -224,6 +299,11 @@ class Scene:
         status = self.cluster.api().get(f"{keys.GPU_NODES_PATH}/{NODE}")["status"]
         return {seat["pod"]: seat["state"] for seat in status["seats"]}
 
+    def unhealthy(self) -> int:
+        """How many GPUs the node's status calls unhealthy, or doesn't name."""
+        gpus = self.cluster.api().get(f"{keys.GPU_NODES_PATH}/{NODE}")["status"]["gpus"]
+        return GPUS - sum(bool(gpu["healthy"]) for gpu in gpus)
+
     def wait_states(self, wanted: Mapping[str, str], limit: float = LIMIT) -> None:
         """Until the roles are in these states."""
         names = {self.cast.pods[role]: state for role, state in wanted.items()}
@@ -248,6 +328,11 @@ class Scene:
         """The processes of a role's pod."""
         return tasks(self.uid(role))
 
+    def wait_sidecars(self, roles: Iterable[str]) -> None:
+        """Until the sidecar of each role has been started again and is ready."""
+        names = [self.cast.pods[role] for role in roles]
+        self.pods.wait(names, _sidecar_is_back, LIMIT, "with its sidecar back")
+
     # --- after the fault ----------------------------------------------------------------------
 
     def settle(self, role: str, before: Look, end: End) -> Look:
@@ -268,15 +353,18 @@ class Scene:
 
     def clean(self) -> list[str]:
         """What is wrong with the node as a whole: two holders of a GPU, a tree left frozen."""
+        deadline = time.monotonic() + PUBLISHED
+        while (left := self._frozen()) and time.monotonic() < deadline:
+            time.sleep(0.1)
         records = read_log(self.node.simgpu_root)
-        wrong = [f"{one.holders} held {one.gpu} together" for one in violations(records)]
-        parked = {
-            seat["uid"]
-            for seat in self.cluster.api().get(f"{keys.GPU_NODES_PATH}/{NODE}")["status"]["seats"]
-            if seat["state"] in ("parking", "parked", "waking")
-        }
-        frozen = frozen_pods(self.cluster.spec.cgroup(NODE))
-        return wrong + [f"pod {uid} is frozen, but not parked" for uid in frozen - parked]
+        return left + [f"{one.holders} held {one.gpu} together" for one in violations(records)]
+
+    def _frozen(self) -> list[str]:
+        """Pods that are frozen though their seats aren't parked; the status may lag a little."""
+        seats = self.cluster.api().get(f"{keys.GPU_NODES_PATH}/{NODE}")["status"]["seats"]
+        parked = {seat["uid"] for seat in seats if seat["state"] == "parked"}
+        left = frozen_pods(self.cluster.spec.cgroup(NODE)) - parked
+        return [f"pod {uid} is frozen, but not parked" for uid in left]
 
     def remove(self, names: Iterable[str]) -> None:
         """Delete pods at once, and wait until they are gone."""
@@ -333,10 +421,11 @@ def tasks(uid: str) -> list[Task]:
         try:
             if f"pod{uid}" not in (folder / "cgroup").read_text():
                 continue
-            head, _, rest = (folder / "stat").read_text().rpartition(")")
+            comm = (folder / "comm").read_text().strip()
+            command = (folder / "cmdline").read_text().replace("\0", " ")
         except OSError:
             continue
-        found.append(Task(int(folder.name), head.partition("(")[2], int(rest.split()[1])))
+        found.append(Task(int(folder.name), comm, command))
     return found
 
 
@@ -359,8 +448,16 @@ def _read(path: Path) -> str:
         return ""
 
 
-def _unharmed(pod: Json | None) -> bool:
-    return pod is not None and ready(pod) and not _restarts(pod)
+def _has_sidecar(pod: Json) -> bool:
+    return any(one["name"] == keys.SIDECAR for one in pod["spec"].get("initContainers", []))
+
+
+def _sidecar_is_back(pod: Json) -> bool:
+    told = pod["status"].get("initContainerStatuses", [])
+    return any(
+        one["name"] == keys.SIDECAR and one["restartCount"] and "running" in one["state"]
+        for one in told
+    )
 
 
 def _over(pod: Json) -> bool:

@@ -6,20 +6,25 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.cluster.control import wait_until
 from tests.cluster.nodes import connects
-from tests.cluster.readiness import answers, apiserver
+from tests.cluster.readiness import apiserver
 from tests.cluster.spec import AGENT_PROBE_PORT, KUBELET_HEALTH_PORT, PLUGIN_PROBE_PORT
-from tests.faults.scene import LIMIT, NODE, ROLES
+from tests.faults.reboot import power_off, power_on, wipe
+from tests.faults.scene import GROUPS, LIMIT, NODE, ROLES
+from tests.simgpu import Call, Fault, holdings, read_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.cluster import Process
-    from tests.faults.scene import Scene
+    from tests.faults.scene import Scene, Task
+
+GATES = ("kyb-wait", "kyb-run", "kyb-hold", "kyb-parked")
+"""Names that kyb-init as process 1 goes by."""
 
 AWAY = 3.0
 """Seconds for which a part stays away that is not restarted at once."""
@@ -27,8 +32,8 @@ AWAY = 3.0
 
 def agent(scene: Scene) -> None:
     """The agent is killed, and with it its helpers."""
-    _kill(scene.node.agent)
-    _await(scene, AGENT_PROBE_PORT)
+    scene.kill(scene.node.agent)
+    scene.wait_answer(AGENT_PROBE_PORT)
 
 
 def helper(scene: Scene) -> None:
@@ -40,33 +45,41 @@ def helper(scene: Scene) -> None:
 
 def plugin(scene: Scene) -> None:
     """The device plugin is killed."""
-    _kill(scene.node.plugin)
-    _await(scene, PLUGIN_PROBE_PORT)
+    scene.kill(scene.node.plugin)
+    scene.wait_answer(PLUGIN_PROBE_PORT)
 
 
 def kyb_init(scene: Scene) -> None:
     """Process 1 of every container is killed."""
     for role in ROLES:
-        _kill_one(scene, role, ("kyb-wait", "kyb-run", "kyb-hold", "kyb-parked"))
+        _kill_one(scene, role, lambda task: task.comm in GATES)
 
 
 def workload(scene: Scene) -> None:
     """The command of every container is killed, or the process that would become it."""
     for role in ROLES:
-        _kill_one(scene, role, ("kyb-gate",) if role == "waiting" else ("python3",))
+        _kill_one(scene, role, _waits if role == "waiting" else _serves)
+
+
+def sidecar(scene: Scene) -> None:
+    """The sidecars are killed; the kubelet starts them again, and probes go on being asked."""
+    for role in ROLES:
+        _kill_one(scene, role, _answers_probes)
+    scene.wait_sidecars(ROLES)
+    time.sleep(AWAY)
 
 
 def containerd(scene: Scene) -> None:
     """The runtime's daemon is killed; its shims live on."""
-    _kill(scene.cluster.process(f"containerd-{NODE}"))
+    scene.kill(scene.cluster.process(f"containerd-{NODE}"))
     socket = scene.cluster.layout.node(NODE).cri_socket
     wait_until(lambda: connects(socket), LIMIT, "containerd doesn't come back")
 
 
 def kubelet(scene: Scene) -> None:
     """The kubelet is killed."""
-    _kill(scene.node.kubelet)
-    _await(scene, KUBELET_HEALTH_PORT, "healthz")
+    scene.kill(scene.node.kubelet)
+    scene.wait_answer(KUBELET_HEALTH_PORT, "healthz")
 
 
 def api_server(scene: Scene) -> None:
@@ -85,33 +98,115 @@ def api_server(scene: Scene) -> None:
         apiserver(scene.cluster.layout, scene.cluster.server)
 
 
+def gpu(scene: Scene) -> None:
+    """The GPUs of all roles fall off the bus, and come back."""
+    lost = [GROUPS[role] for role in ROLES]
+    for index in lost:
+        scene.faults.lose_gpu(index)
+    try:
+        wait_until(lambda: scene.unhealthy() == len(lost), LIMIT, "the loss goes unnoticed")
+        scene.send("parked")
+        scene.release()
+        time.sleep(AWAY)
+    finally:
+        for index in lost:
+            scene.faults.lose_gpu(index, lost=False)
+    wait_until(lambda: not scene.unhealthy(), LIMIT, "the GPUs' recovery goes unnoticed")
+
+
+def node_reboot(scene: Scene) -> None:
+    """The node loses its power and boots in the worst order."""
+    names = power_off(scene.cluster, NODE)
+    wipe(scene.cluster, NODE)
+    scene.clock.install()
+    power_on(scene.cluster, NODE, names)
+    scene.wait_answer(AGENT_PROBE_PORT)
+    scene.wait_answer(PLUGIN_PROBE_PORT)
+
+
+def driver_reload(scene: Scene) -> None:
+    """The driver goes, which needs that what holds GPUs ends, and with it goes what it parked."""
+    holding = {pod for gpu in holdings(read_log(scene.node.simgpu_root)).values() for pod in gpu}
+    for role in scene.cast.pods:
+        uid = scene.uid(role)
+        if uid in holding:
+            _kill_one(scene, role, _serves)
+        elif role != "waiting":
+            scene.faults.inject(Fault.FAILED, call=Call.RESTORE, pod=uid, times=1)
+    scene.faults.unload_driver()
+    try:
+        scene.release()
+        time.sleep(AWAY)
+    finally:
+        scene.faults.load_driver()
+    wait_until(lambda: not scene.unhealthy(), LIMIT, "the driver's return goes unnoticed")
+
+
+def disk_full(scene: Scene) -> None:
+    """The file system of the agent's journal fills up, and is given room again."""
+    filler = scene.cluster.layout.node(NODE).root / "lib-kyb" / "state" / "filler"
+    with filler.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    try:
+        assert scene.streaming("active")
+        scene.release()
+        for role in ("waking", "taker"):
+            assert scene.pending[role].result(LIMIT).status == 200, role
+        scene.send("parked")
+        time.sleep(AWAY)
+        assert not scene.pending["parked"].done()
+    finally:
+        filler.unlink()
+
+
+def clock_jump(scene: Scene) -> None:
+    """The wall clock jumps a day ahead, then to an hour ago, then back."""
+    try:
+        for seconds in (86400.0, -3600.0):
+            scene.clock.jump(seconds)
+            time.sleep(1.0)
+            assert scene.streaming("active")
+        scene.release()
+        scene.ask("parked")
+    finally:
+        scene.clock.jump(0)
+
+
 STRIKES: dict[str, Callable[[Scene], None]] = {
     "agent": agent,
     "helper": helper,
     "plugin": plugin,
     "kyb-init": kyb_init,
+    "sidecar": sidecar,
     "workload": workload,
     "containerd": containerd,
     "kubelet": kubelet,
     "api-server": api_server,
+    "gpu": gpu,
+    "node-reboot": node_reboot,
+    "driver-reload": driver_reload,
+    "disk-full": disk_full,
+    "clock-jump": clock_jump,
 }
 
 
-def _kill(process: Process) -> None:
-    starts = process.starts
-    process.kill9()
-    wait_until(lambda: process.starts > starts, LIMIT, f"{process.name} isn't restarted")
+def _waits(task: Task) -> bool:
+    return task.comm == "kyb-gate"
 
 
-def _await(scene: Scene, port: int, path: str = "readyz") -> None:
-    url = f"http://{scene.node.ip}:{port}/{path}"
-    wait_until(lambda: answers(url), LIMIT, f"{url} doesn't answer")
+def _serves(task: Task) -> bool:
+    return "toy_server" in task.command and task.comm not in GATES and task.comm != "kyb-tree"
 
 
-def _kill_one(scene: Scene, role: str, names: tuple[str, ...]) -> None:
-    found = [task for task in scene.tasks(role) if task.comm in names]
+def _answers_probes(task: Task) -> bool:
+    return "sidecar" in task.command
+
+
+def _kill_one(scene: Scene, role: str, which: Callable[[Task], bool]) -> None:
+    found = [task for task in scene.tasks(role) if which(task)]
     if len(found) != 1:
-        raise AssertionError(f"{role}: {names} not found once: {scene.tasks(role)}")
+        raise AssertionError(f"{role}: not one process to kill among {scene.tasks(role)}")
     os.kill(found[0].pid, signal.SIGKILL)
 
 

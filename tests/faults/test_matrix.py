@@ -21,13 +21,16 @@ pytestmark = pytest.mark.faults
 def test_cell(theatre: Theatre, cell: Cell) -> None:
     play = theatre.play(cell.row)
     check(play, cell.column, cell.sees.end)
+    if cell.column == "active" and cell.sees.end is End.INTACT:
+        assert play.streamed
     if cell.sees.event:
         assert any(cell.sees.event in event for event in play.events[cell.column])
     rival = RIVALS.get(cell.column)
     if rival is not None:
         check(play, rival, play.ends[rival])
     check(play, "bystander", play.ends["bystander"])
-    assert not play.wrong
+    wrong = play.wrong
+    assert not wrong
 
 
 def check(play: Play, role: str, end: End) -> None:
@@ -35,7 +38,8 @@ def check(play: Play, role: str, end: End) -> None:
     before, after = play.before[role], play.after[role]
     assert not after.problem
     assert after.uid == before.uid
-    assert not play.answered.get(role), play.answered[role]
+    unanswered = play.answered.get(role)
+    assert not unanswered
     if end is End.FAILED:
         assert after.phase == "Failed"
         return

@@ -15,7 +15,7 @@ from tests.faults.strikes import STRIKES
 if TYPE_CHECKING:
     from tests.faults.scene import Look, Scene
 
-NEIGHBOURS = ("bystander",)
+BYSTANDER = "bystander"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,42 +30,47 @@ class Play:
     ends: dict[str, End]
     wrong: list[str]
     """What was wrong with the node as a whole."""
-    seconds: float
+    streamed: bool
+    """Whether an answer that was streaming when the fault came went on."""
 
 
 class Theatre:
-    """One cluster's plays, each kept for the tests of its row."""
+    """One cluster's plays, each kept for the tests of its row; `took` notes their seconds."""
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: Scene, took: dict[str, float]) -> None:
         self.scene = scene
+        self._took = took
         self._plays: dict[str, Play | Exception] = {}
 
     def play(self, name: str) -> Play:
         """The row's play; a failure of the play itself is raised for each of its cells."""
         if name not in self._plays:
             row = next(row for row in MATRIX if row.name == name)
+            started = time.monotonic()
             try:
                 self._plays[name] = self._play(row)
             except Exception as error:  # noqa: BLE001 - told to five tests
                 self.scene.release()
                 self._plays[name] = error
+            self._took[name] = time.monotonic() - started
         found = self._plays[name]
         if isinstance(found, Exception):
             raise found
         return found
 
     def _play(self, row: Row) -> Play:
-        started, scene = time.monotonic(), self.scene
-        ends = dict.fromkeys((*RIVALS.values(), *NEIGHBOURS), End.INTACT)
+        scene = self.scene
+        ends = dict.fromkeys((*RIVALS.values(), BYSTANDER), End.INTACT) | dict(row.others)
         ends |= {cell.column: cell.sees.end for cell in row.cells}
-        before = scene.set()
+        before = scene.set(probed=row.probed)
         STRIKES[row.name](scene)
         scene.release()
-        answered = {role: _outcome(scene, role) for role in scene.pending}
+        waited_for = [role for role in scene.pending if ends[role] is not End.FAILED]
+        answered = {role: _outcome(scene, role) for role in waited_for}
         after = {role: scene.settle(role, before[role], end) for role, end in ends.items()}
         events = {role: scene.events(role) for role in ends}
         wrong = scene.clean()
-        return Play(before, after, events, answered, ends, wrong, time.monotonic() - started)
+        return Play(before, after, events, answered, ends, wrong, scene.streamed)
 
 
 def _outcome(scene: Scene, role: str) -> str:

@@ -27,7 +27,7 @@ class SeatPod:
     """A toy model on a seat. `vram` is what it declares per GPU, `bytes_` what it allocates.
 
     `fill` is how much of it is filled and checked with every answer: at most what really stands
-    behind the simulated driver's paper size.
+    behind the simulated driver's paper size. `more` are further fields of its container.
     """
 
     name: str
@@ -39,6 +39,7 @@ class SeatPod:
     annotations: Mapping[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    more: Mapping[str, object] = field(default_factory=dict)
 
     def manifest(self) -> Json:
         """The pod as a user would write it."""
@@ -61,6 +62,7 @@ class SeatPod:
                 "requests": {"cpu": "10m", "memory": "256Mi"},
                 "limits": {"memory": "256Mi", keys.seat_resource(self.gpus): "1"},
             },
+            **self.more,
         }
         spec: Json = {
             "containers": [container],

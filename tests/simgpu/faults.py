@@ -100,6 +100,15 @@ class Faults:
                 if fault is None or kind == fault:
                     view[offset : offset + 4] = bytes(4)
 
+    def uses_left(self, fault: Fault) -> int:
+        """How many calls a kind of fault, injected with `times`, is still to meet."""
+        with self._open() as view:
+            entries = [
+                layout.FAULT.unpack_from(view, layout.FAULT_OFFSET + slot * layout.FAULT.size)
+                for slot in range(layout.MAX_FAULTS)
+            ]
+        return sum(int(entry[2]) for entry in entries if entry[0] == fault)
+
     def lose_gpu(self, index: int, *, lost: bool = True) -> None:
         """Let a GPU fall off the bus (NVML answers GPU_IS_LOST, CUDA fails), or bring it back."""
         self._set(layout.LOST_OFFSET + 4 * index, int(lost))
