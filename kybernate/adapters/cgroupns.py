@@ -24,8 +24,9 @@ _SETS = struct.Struct("=6I")
 def enter_node_cgroups(mount: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")) -> None:
     """Sees cgroups of version 2 as PID 1 does; CAP_SYS_ADMIN is not effective any more.
 
-    It stays permitted, for the threads that look at a seat's sockets. To be called before other threads and processes are started: those inherit both. Raises
-    ConfigError, naming the missing right, if the namespace is another one and can't be entered.
+    It stays permitted, for the threads that look at a seat's sockets. To be called before other
+    threads and processes are started: those inherit both. Raises ConfigError, naming the missing
+    right, if the namespace is another one and can't be entered.
     """
     try:
         version2 = (mount / "cgroup.controllers").exists()
