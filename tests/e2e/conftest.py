@@ -25,6 +25,8 @@ SEATS = {
     ]
 }
 
+SPEC = ClusterSpec(seats=SEATS, host_memory=4 * TIB, node_pods=True)
+"""Agent and plugin run as config/ has them on any cluster."""
 
 FIGURES: list[str] = []
 
@@ -33,7 +35,7 @@ FIGURES: list[str] = []
 def cluster() -> Iterator[Cluster]:
     """Two nodes with four simulated GPUs each, all profiles, all services."""
     started = time.monotonic()
-    with running(ClusterSpec(seats=SEATS, host_memory=4 * TIB), print) as up:
+    with running(SPEC, print) as up:
         _first_seat(up, started)
         yield up
 
