@@ -17,6 +17,7 @@ import struct
 from typing import TYPE_CHECKING, Protocol
 
 from kybernate import keys
+from kybernate.core.rate import Bucket
 from kybernate.errors import ConfigError, NotFoundError, RefusedError
 from kybernate.ports import CooperationPhase, GateHello, GatePhase
 
@@ -43,6 +44,9 @@ _PROGRESS_EVERY = 0.2
 """Seconds; what a workload reports more often than this is not passed on."""
 _NO_COOPERATION = "none"
 _MAX_CALLERS = 64
+_FRAMES = (100.0, 400)
+_CONNECTIONS = (100.0, 200)
+"""Frames of a connection and new connections of a seat: so many a second, and at once."""
 _MAX_BACKLOG = 2 << 20
 _MAX_PATH = 107
 _UID = re.compile(r"[0-9a-z][0-9a-z-]{0,62}")
@@ -186,6 +190,7 @@ class _Door:
         self.gate: _Caller | None = None
         self.closed = False
         self._server: asyncio.Server | None = None
+        self.comers = Bucket(*_CONNECTIONS)
 
     async def serve(self, path: Path) -> None:
         """Bind the socket, whatever an earlier agent left there, and let any user connect."""
@@ -230,6 +235,7 @@ class _Caller(asyncio.Protocol):
         self._mode = _NO_COOPERATION
         self._asked: tuple[CooperationPhase, asyncio.Future[str]] | None = None
         self._progress_at = 0.0
+        self._frames = Bucket(*_FRAMES)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if not isinstance(transport, asyncio.Transport):
@@ -243,6 +249,8 @@ class _Caller(asyncio.Protocol):
             self.hang_up()
         elif len(self._door.callers) > _MAX_CALLERS:
             self._drop("more connections than a seat may have")
+        elif self._door.comers.take(_now()):
+            self._drop("a seat's connections come too often")
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -316,6 +324,8 @@ class _Caller(asyncio.Protocol):
     def _on_frame(self, fields: tuple[str, ...]) -> None:
         if self._transport is None or self._transport.is_closing():
             return
+        if self._frames.take(_now()):
+            raise ProtocolError("frames come too often")
         verb, *arguments = fields
         if self._door.gate is not self:
             self._introduce(verb, arguments)
@@ -391,6 +401,10 @@ def _hello(pid: int, arguments: list[str]) -> GateHello:
         generation=_number(arguments[2]),
         image=arguments[3] == "image",
     )
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _number(text: str) -> int:

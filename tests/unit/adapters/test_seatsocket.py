@@ -94,6 +94,13 @@ class Caller:
             except ConnectionResetError:
                 return True
 
+    async def ended_without_answer(self) -> bool:
+        async with asyncio.timeout(LIMIT):
+            try:
+                return await self.reader.read(4) == b""
+            except ConnectionResetError:
+                return True
+
     def close(self) -> None:
         self.writer.close()
 
@@ -164,6 +171,34 @@ def test_hello_go_term_ok_exit(play):
         assert await world.told() == ("exit", UID, 143)
         caller.close()
         assert await world.told() == ("lost", UID)
+
+    play(scene)
+
+
+def test_a_connection_that_floods_is_dropped(play):
+    async def scene(world):
+        caller = await world.call(*HELLO)
+        await world.told()
+        for _ in range(450):
+            caller.send("term", "15")
+        assert await caller.ended()
+        told = [await world.told() for _ in range(400)]
+        assert told[-1] == ("lost", UID)
+        assert (await (await world.call("status")).receive())[0] == "status"
+
+    play(scene)
+
+
+def test_connections_that_come_too_often_are_dropped_and_later_ones_served(play):
+    async def scene(world):
+        refused = 0
+        for _ in range(230):
+            caller = await world.call("status")
+            refused += await caller.ended_without_answer()
+            caller.close()
+        assert 0 < refused < 60
+        await asyncio.sleep(0.1)
+        assert (await (await world.call("status")).receive())[0] == "status"
 
     play(scene)
 

@@ -1,0 +1,73 @@
+"""docs/api.md and docs/metrics.md say what the code does, and leave nothing out."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from prometheus_client import REGISTRY
+
+from kybernate.core.operations import Kind, Progress
+from kybernate.gen import agent_pb2
+from kybernate.settings.agent import AgentSettings
+from nodeagent import doorkeeper, metrics, operation
+
+DOCS = Path(__file__).parents[3] / "docs"
+API = (DOCS / "api.md").read_text()
+TABLE = API[API.index("## Calls") : API.index("### The device plugin's")]
+CALLS = agent_pb2.DESCRIPTOR.services_by_name["NodeAgent"].methods
+
+
+@pytest.mark.parametrize("call", [method.name for method in CALLS])
+def test_every_call_is_in_the_table_with_its_callers_and_has_words(call: str) -> None:
+    (row,) = re.findall(rf"^\| `{call}` \| ([^|]+) \|", TABLE, re.MULTILINE)
+    assert {one.strip() for one in row.split(",")} == doorkeeper.CALLERS[call]
+    assert len(re.findall(rf"`{call}`", API)) > 1, f"{call} is in the table only"
+
+
+def test_no_call_is_described_that_does_not_exist() -> None:
+    rows = re.findall(r"^\| `([A-Z]\w+)` \| [^|]+ \| [^|]+ \| [^|]+ \|$", TABLE, re.MULTILINE)
+    assert set(rows) <= {method.name for method in CALLS}
+
+
+def test_the_limits_are_those_of_the_code() -> None:
+    settings = AgentSettings(node="n1")
+    for words in (
+        f"| a text | {doorkeeper.TEXT_LIMIT} characters, printable; `why` {doorkeeper.WHY_LIMIT} |",
+        f"| a list | {doorkeeper.LIST_LIMIT} entries |",
+        f"{settings.api_calls_per_s:g} a second, {settings.api_burst} at once",
+        f"| streams of one peer | {settings.api_streams} open",
+        f"({settings.operation_limit_s:g} s)",
+        f"The last {settings.operations_kept} that have ended",
+    ):
+        assert words in API, words
+
+
+@pytest.mark.parametrize("code", sorted({code.name for _, code in doorkeeper._CODES}))
+def test_every_status_is_explained(code: str) -> None:
+    assert f"`{code}`" in API
+
+
+@pytest.mark.parametrize("state", [one.value for one in Progress])
+def test_every_state_of_an_operation_is_explained(state: str) -> None:
+    assert f"| `{state}` |" in API
+
+
+def test_kinds_have_words_for_events() -> None:
+    for kind in Kind:
+        one = operation.Operation("n", kind, operation.PodUid("u"), "", "", "", "node", 0, 0)
+        assert operation.words(one).endswith("by node")
+
+
+def test_every_metric_of_the_agent_is_listed_with_its_labels() -> None:
+    text = (DOCS / "metrics.md").read_text()
+    agent = {id(one) for one in vars(metrics).values()}
+    for collector, names in REGISTRY._collector_to_names.items():
+        if id(collector) in agent:
+            name = (
+                min(names, key=len) if collector._type != "counter" else f"{collector._name}_total"
+            )
+            assert f"`{name}`" in text, name
+            for label in collector._labelnames:
+                assert f"`{label}`" in text, (name, label)
