@@ -123,6 +123,7 @@ class Seat:
     idle_since: float | None = None
     drain_since: float | None = None
     not_before: float = 0.0
+    stays_until: float = 0.0
     asked_since: float | None = None
     leave: str = ""
     stays_away: bool = False
@@ -162,9 +163,11 @@ class Seat:
             connected=self.connected and not self.ending and not self.apart,
             priority=self.identity.priority,
             not_before=self.not_before,
+            stays_until=self.stays_until,
             asked_since=None if self.ending else self.asked_since,
             leave=self.leave,
             unparkable=self.unparkable,
+            apart=self.apart,
             on_demand=self.on_demand,
         )
 

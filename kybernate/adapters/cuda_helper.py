@@ -156,7 +156,8 @@ class Engine:
     def park(self, pids: Sequence[int], lock_ms: int) -> dict[str, float]:
         """Lock all, then checkpoint all; seconds of each phase.
 
-        After a failure every process is brought back to running as far as the driver lets it.
+        After a failure every process is brought back to running as far as the driver lets it,
+        save those that were checkpointed before: there may be no room for them.
         """
         states = self._usable(pids)
         watch = _Watch()
@@ -168,7 +169,8 @@ class Engine:
             self._each(self._driver.checkpoint, present)
             watch.lap("checkpoint")
         except CallError:
-            self._bring_back(pids)
+            before = {pid for pid, state in states.items() if state is State.CHECKPOINTED}
+            self._bring_back([pid for pid in pids if pid not in before])
             raise
         return watch.laps
 

@@ -33,6 +33,7 @@ class SeatView:
     proxy wants it awake (an operator, bytes at its sockets). `leave`: why it must leave GPU memory
     though nobody needs its GPUs; meanwhile it asks for nothing. `unparkable`: why it can't be
     parked now. `on_demand`: at the gate it asks for its turn only when called for.
+    `apart`: nobody knows yet whether it uses its GPUs, which go to no other meanwhile.
     """
 
     uid: PodUid
@@ -57,6 +58,7 @@ class SeatView:
     leave: str = ""
     unparkable: str = ""
     on_demand: bool = False
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,17 @@ def obstacle(view: SwapView, policy: SwapPolicy, uid: PodUid, now: float) -> str
     """Why a seat that asks for its turn hasn't got it yet, as a sentence; empty if nothing stands
     in its way."""
     (seat,) = (s for s in view.seats if s.uid == uid)
+    in_its_way = [s for s in view.seats if s.state in OCCUPYING and s.gpus & seat.gpus]
+    bar = _bar(seat, view, now)
+    if bar or not in_its_way:
+        return bar
+    if fits(view, uid):
+        return "older or more urgent demand for its GPUs comes first"
+    return "; ".join(_excuse(other, seat, policy) for other in in_its_way)
+
+
+def _bar(seat: SeatView, view: SwapView, now: float) -> str:
+    """What keeps the seat out even of empty GPUs."""
     if view.draining:
         return f"the node is drained: {view.draining}"
     missing = sorted(gpu for gpu in seat.gpus if gpu not in view.gpu_memory)
@@ -154,10 +167,10 @@ def obstacle(view: SwapView, policy: SwapPolicy, uid: PodUid, now: float) -> str
         return "its GPUs have less memory free of other processes than it declares"
     if now < seat.not_before:
         return f"the last attempt was refused; the next is in {seat.not_before - now:.1f} s"
-    in_its_way = [s for s in view.seats if s.state in OCCUPYING and s.gpus & seat.gpus]
-    if not in_its_way or fits(view, uid):
-        return "older or more urgent demand for its GPUs comes first" if in_its_way else ""
-    return "; ".join(_excuse(other, seat, policy) for other in in_its_way)
+    unclear = [s.name for s in view.seats if s.apart and s.gpus & seat.gpus]
+    if unclear:
+        return f"it is not known yet what seat {', '.join(unclear)} does on its GPUs"
+    return ""
 
 
 def _excuse(other: SeatView, seat: SeatView, policy: SwapPolicy) -> str:
@@ -274,13 +287,16 @@ class _Decision:
     def _serve(self, seat: SeatView) -> None:
         starts = seat.state is SeatState.WAITING
         held = self._held + (self._held_for_starts if starts else [])
-        if not _fits(seat, held, self._view):
+        if not _fits(seat, held, self._view) or self._is_unclear(seat):
             return
         if _fits(seat, self._occupying + held, self._view):
             self._occupying.append(seat)
             self._act(*_entry(seat))
             return
         self._make_room(seat)
+
+    def _is_unclear(self, seat: SeatView) -> bool:
+        return any(other.apart and other.gpus & seat.gpus for other in self._view.seats)
 
     def _make_room(self, seat: SeatView) -> None:
         victims = self._victims(seat)

@@ -55,6 +55,7 @@ class FakeFreezer:
     async def kill(self, handle: str, deadline: float) -> None:
         """Everything in it dies, and its container ends."""
         if self._machine.fault("kill-fails"):
+            self._machine.hang(handle)
             raise DeadlineError(f"processes in {handle} outlived SIGKILL")
         self._machine.kill_handle(handle)
 

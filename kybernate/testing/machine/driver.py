@@ -100,7 +100,8 @@ class FakeHelper:
         broken = any(lost & process.memory.keys() for process in targets)
         if refused or broken or fault("checkpoint-fails"):
             for process in targets:
-                process.cuda = ProcessState.RUNNING if refused else ProcessState.FAILED
+                if process.cuda is ProcessState.LOCKED:
+                    process.cuda = ProcessState.RUNNING if refused else ProcessState.FAILED
             raise DriverError(_CHECKPOINT, 304, "OPERATING_SYSTEM")
         for process in targets:
             if process.cuda is ProcessState.LOCKED:

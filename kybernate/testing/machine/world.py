@@ -214,6 +214,12 @@ class Machine:
         if process.main:
             asyncio.get_running_loop().call_soon(self.end_container, process.uid)
 
+    def hang(self, handle: str) -> None:
+        """A tree is killed but hangs in the kernel: it does nothing any more, and isn't gone."""
+        for process in self.procs.values():
+            if process.handle == handle:
+                process.signalled = True
+
     def kill_handle(self, handle: str) -> None:
         """SIGKILL to a whole tree, thawed; kyb-init exits after it."""
         self.frozen.discard(handle)
@@ -257,7 +263,7 @@ class Machine:
             process.memory = {}
 
     def _serve(self, process: FakeProcess) -> None:
-        if not process.alive:
+        if not process.alive or process.signalled:
             return
         if process.handle in self.frozen:
             self.later(_LOOK_AGAIN, lambda: self._serve(process))

@@ -89,6 +89,14 @@ def test_a_checkpoint_that_ends_in_failed_leaves_that_one_failed_and_the_others_
     assert driver.states == {11: RUNNING, 12: FAILED, 13: RUNNING}
 
 
+def test_what_was_parked_before_a_park_failed_stays_parked():
+    driver = FakeDriver({11: CHECKPOINTED, 12: RUNNING, 13: RUNNING})
+    driver.fail("checkpoint", 12, 304)
+    with pytest.raises(CallError):
+        Engine(driver).park(PIDS, 100)
+    assert driver.states == {11: CHECKPOINTED, 12: RUNNING, 13: RUNNING}
+
+
 def test_a_restore_without_memory_gives_back_what_the_others_took():
     driver = driver_with(CHECKPOINTED)
     driver.fail("restore", 12, 2)

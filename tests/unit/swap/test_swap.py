@@ -232,6 +232,22 @@ def test_what_bars_a_seat_whoever_else_is_there_is_told_first():
     assert obstacle(behind, POLICY, PodUid("a"), 3.0) == "seat c is active"
 
 
+def test_gpus_of_a_seat_that_stands_apart_go_to_nobody():
+    stray = seat("stray", "G0", S.WAITING, apart=True)
+    now = view(stray, asked("both", "G01"), asked("other", "G2"))
+    assert kinds(decide(now, POLICY, 1.0)) == [("wake", "other")]
+    assert "not known yet what seat stray does" in obstacle(now, POLICY, PodUid("both"), 1.0)
+    assert fits(now, PodUid("stray"))
+
+
+def test_a_park_that_has_just_failed_is_not_tried_again_at_once():
+    stubborn = seat("a", state=S.ACTIVE, active_since=0.0, idle_since=0.0, stays_until=6.0)
+    for now in (view(stubborn, asked("b")), view(replace(stubborn, leave="an operator parks it"))):
+        assert decide(now, POLICY, 5.0) == ()
+        assert next_check(now, POLICY, 5.0) == 6.0
+        assert kinds(decide(now, POLICY, 6.0)) == [("drain", "a")]
+
+
 def test_three_slots_hold_small_seats_of_overlapping_groups_as_far_as_memory_goes():
     slots = {GroupName("G0"): 3, GroupName("G01"): 3}
     on = {"state": S.ACTIVE, "active_since": 0.0, "in_flight": 1}
