@@ -6,6 +6,7 @@ say so: the tree is thawed, so that its end becomes the container's, and killed 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from nodeagent.seat import Seat
 
 log = logging.getLogger(__name__)
+
+_AFTER_THE_SWAP = 0.05
 
 
 class ParkedDeaths:
@@ -47,7 +50,9 @@ class ParkedDeaths:
         parked = seat.state is SeatState.PARKED and not seat.ending and bool(seat.handle)
         if parked and not self._excused(seat.uid):
             if seat.uid not in self._oom_kills:
-                self._watch(seat)
+                self._oom_kills[seat.uid] = self._count(seat)
+                # Who waits for the GPU comes first; who dies meanwhile is told all the same.
+                asyncio.get_running_loop().call_later(_AFTER_THE_SWAP, self._watch, seat)
         elif self._oom_kills.pop(seat.uid, None) is not None:
             self._deaths.unwatch(seat.uid)
 
@@ -60,8 +65,9 @@ class ParkedDeaths:
         """See `node.Observer`."""
 
     def _watch(self, seat: Seat) -> None:
+        if seat.uid not in self._oom_kills:
+            return
         named = [process.pid for process in (seat.tree, *seat.cuda) if process is not None]
-        self._oom_kills[seat.uid] = self._count(seat)
         members = self._node.world.freezer.pids(seat.handle)
         self._deaths.watch(seat.uid, (*named, *members), self._died)
 

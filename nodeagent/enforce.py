@@ -165,6 +165,7 @@ class Enforcer:
             settled=settled
             and bool(seat.handle)
             and not seat.ending
+            and not seat.apart
             and seat.uid not in self.parking_again,
         )
 

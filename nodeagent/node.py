@@ -164,7 +164,8 @@ class Node:
 
     `park_budget` is how many bytes of device memory the host's RAM may hold; `foreign` bytes per
     GPU of processes of no seat; `draining` why nothing may start or wake here, empty if it may;
-    `refusals` says which seats can't be parked; `notices` are the conditions besides Ready.
+    `refusals` says which seats can't be parked; `notices` are the conditions besides Ready;
+    `host_available` is about how many bytes of host memory are available, 0 while unknown.
     """
 
     settings: AgentSettings
@@ -176,6 +177,7 @@ class Node:
     foreign: Mapping[GpuUuid, int] = field(default_factory=dict)
     draining: str = ""
     refusals: Refusals = nothing_refused
+    host_available: int = 0
     notices: dict[str, Notice] = field(default_factory=dict)
     observers: list[Observer] = field(default_factory=list)
 

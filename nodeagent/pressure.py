@@ -15,6 +15,7 @@ from kybernate.core.budget import (
     BudgetLimits,
     Candidate,
     HostMemory,
+    Lack,
     Load,
     ShortRule,
     pressure,
@@ -40,6 +41,8 @@ log = logging.getLogger(__name__)
 _FRESH = 0.25
 _FRESH_AT_REST = 5.0
 """Limits and usage of a container that isn't about to be parked: they are many small reads."""
+_NEWS = 0.05
+"""Share of the host's memory by which what is available must change to be published anew."""
 CONDITION = "HostMemory"
 _MAY_PARK = (SeatState.STARTING, SeatState.ACTIVE, SeatState.DRAINING)
 
@@ -81,12 +84,19 @@ class Pressure:
         candidates = [seat for seat in known if seat.state in _MAY_PARK and not seat.ending]
         refused = self._judge(known, candidates) if candidates else {}
         self._refused = refused
-        restarts = ShortRule(self._node.settings.memory_short) is ShortRule.RESTART
-        sentences = {uid: one.sentence for uid, one in refused.items()}
+        forfeits = self._forfeits()
         for seat in known:
-            seat.forfeit = sentences.get(seat.uid, "") if restarts else ""
+            seat.forfeit = forfeits.get(seat.uid, "")
         self._tell(known)
-        return {} if restarts else sentences
+        return {uid: one.sentence for uid, one in refused.items() if uid not in forfeits}
+
+    def _forfeits(self) -> Mapping[PodUid, str]:
+        """Who is given up rather than waited for. A node that is short just now has room soon."""
+        if ShortRule(self._node.settings.memory_short) is ShortRule.WAIT:
+            return {}
+        return {
+            uid: one.sentence for uid, one in self._refused.items() if one.lack is not Lack.PRESSURE
+        }
 
     def _judge(self, known: list[Seat], candidates: list[Seat]) -> Mapping[PodUid, Refusal]:
         host = self._host()
@@ -198,6 +208,8 @@ class Pressure:
         if before.keys() != self._refused.keys():
             self._loop.kick()
         self._note(host)
+        if abs(host.available - self._node.host_available) > host.total * _NEWS:
+            self._node.host_available = host.available
 
     def _note(self, host: HostMemory) -> None:
         short = pressure(host, self._limits())

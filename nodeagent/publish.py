@@ -304,7 +304,11 @@ class Publisher:
                 }
                 for g in inventory.groups
             ],
-            "budget": {"parkBytes": node.park_budget, "parkedBytes": node.parked_bytes()},
+            "budget": {
+                "parkBytes": node.park_budget,
+                "parkedBytes": node.parked_bytes(),
+                "availableBytes": node.host_available,
+            },
             "seats": [_seat_status(node, seat) for seat in node.seats.values()],
         }
 

@@ -154,6 +154,24 @@ def test_under_restart_the_seat_starts_anew_and_only_when_it_is_called_for(rig, 
     run_virtual(main())
 
 
+def test_under_restart_a_node_that_is_short_just_now_gives_nothing_up(rig, proxy):
+    async def main():
+        r, g, a, b = await two_seats(rig, memory_short="restart")
+        async with g.running():
+            await asyncio.sleep(2)
+            stalled(r, g, b)
+            proxy(r.loop).request(a)
+            await asyncio.sleep(5)
+            assert r.state(b) is ACTIVE
+            g.memory.node = replace(g.memory.node, stalled=0.0)
+            await r.until(a, ACTIVE, 3)
+            assert r.state(b) is PARKED
+            assert g.events("SeatFailed") == []
+            assert r.node.host_available == 90 * GIB
+
+    run_virtual(main())
+
+
 def test_what_cannot_be_read_refuses_nothing(rig, proxy):
     async def main():
         r, g, a, _ = await two_seats(rig)
