@@ -81,10 +81,10 @@ class Seat:
     `asked_since`: since when somebody other than a proxy wants it awake. `leave`: why it must
     leave GPU memory though nobody needs its GPUs; with `stays_away` also when it has.
     `unparkable`: why it can't be parked now, as of the last decision. `forfeit`: why it is ended
-    instead of parked; `on_demand`: having ended so, it starts again only when called for. `apart`: it was found
-    running without a record, and is not yet known to be where its state says. `ending`: its
-    container was asked to end, or its tree is being killed; `doomed`: the pod is being deleted;
-    `deleted`: the pod is gone.
+    instead of parked; `on_demand`: having ended so, it starts again only when called for.
+    `apart`: it was found running without a record, and is not yet known to be where its state
+    says. `ending`: its container was asked to end, or its tree is being killed; `doomed`: the
+    pod is being deleted; `deleted`: the pod is gone.
     """
 
     identity: SeatIdentity
