@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _AT_ONCE = 16
 """The kubelet makes three probes at a time; strangers shall not make us grow."""
 _STACK = 256 * 1024
-_BACKLOG = 16
+_BACKLOG = 128
 
 
 class Listeners:

@@ -1,0 +1,82 @@
+"""The sidecar as a process, on its own ports."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.unit.sidecar.conftest import LIMIT, Process1, until
+from tests.unit.sidecar.test_http import get
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def start():
+    started = []
+
+    def begin(*arguments: str, before: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [*before, sys.executable, "-m", "sidecar", *arguments],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def listening(port: int) -> bool:
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_it_answers_on_the_probes_ports_and_strangers_do_not_make_it_grow(start):
+    with tempfile.TemporaryDirectory(prefix="kyb-") as folder, ExitStack() as strangers:
+        first = Process1(Path(folder) / "init.sock")
+        start(f"--socket={first.path}", "--liveness=http:1", "--readiness=tcp:1")
+        until(lambda: listening(15480) and listening(15481), "it does not listen")
+        first.tell("parked")
+        until(lambda: get(15480)[0] == 200, "it does not answer")
+        assert get(15481)[0] == 200
+        for _ in range(40):
+            strangers.enter_context(socket.create_connection(("127.0.0.1", 15480), timeout=1))
+        # All places are taken by strangers, who lose them when they say nothing for some seconds.
+        until(lambda: _answers(15480), "strangers keep the kubelet out")
+        first.hang_up()
+
+
+def _answers(port: int) -> bool:
+    try:
+        return get(port)[0] == 200
+    except OSError:
+        return False
+
+
+def test_a_wrong_argument_is_said_and_ends_it(start):
+    process = start("--liveness=exec:1")
+    _, said = process.communicate(timeout=LIMIT)
+    assert process.returncode == 2
+    assert said.startswith("kyb-sidecar: --liveness=exec:1: the kind is one of")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a PID namespace needs root")
+def test_sigterm_ends_it_also_as_process_1(start):
+    process = start("--socket=/nowhere/x", "--startup=tcp:1", before=("unshare", "--pid", "--fork"))
+    until(lambda: listening(15482), "it does not listen")
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(children[0]), signal.SIGTERM)
+    assert process.wait(LIMIT) == 0
