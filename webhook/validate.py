@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _DURATION = re.compile(r"([0-9]+(\.[0-9]+)?(ms|s|m|h))+")
 _GROUP = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,50}[A-Za-z0-9])?")
+_CHOICES = ((keys.ON_PREEMPT, "pause", "kill"), (keys.CONNECTIONS, "end", "keep"))
 _LINKS = tuple(link.name.lower().replace("_", "-") for link in sorted(Link, reverse=True))
 
 
@@ -138,8 +139,11 @@ def _annotation_rules(pod: Json) -> list[str]:
         problems.append(
             f"{keys.READY_WITHIN} is {given[keys.READY_WITHIN]!r}; write a time, such as 30s or 2m."
         )
-    if given.get(keys.ON_PREEMPT, "pause") not in ("pause", "kill"):
-        problems.append(f"{keys.ON_PREEMPT} is {given[keys.ON_PREEMPT]!r}; write pause or kill.")
+    problems += [
+        f"{name} is {given[name]!r}; write {first} or {second}."
+        for name, first, second in _CHOICES
+        if given.get(name, first) not in (first, second)
+    ]
     link = given.get(keys.GPU_TOPOLOGY, _LINKS[0])
     if link.strip().lower().replace("_", "-") not in _LINKS:
         problems.append(f"{keys.GPU_TOPOLOGY} is {link!r}; write one of {', '.join(_LINKS)}.")
