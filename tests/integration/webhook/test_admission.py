@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kybernate import keys
-from kybernate.errors import NotFoundError, RefusedError, RetryableError
+from kybernate.errors import ConflictError, NotFoundError, RefusedError, RetryableError
 from tests.integration.webhook.conftest import (
     STATUS,
     Webhook,
@@ -225,3 +226,43 @@ def test_gpu_node_status_is_checked(control_plane: Cluster, gpu_node: str) -> No
         with pytest.raises(RefusedError):
             api.patch(path, {"status": wrong})
     api.patch(path, {"status": {"seats": [{**seat, "state": "parked", "lastWakeMs": 1.5}]}})
+
+
+@pytest.fixture
+def restricted(control_plane: Cluster) -> str:
+    """A namespace that lets in only what Pod Security `restricted` allows."""
+    api, name = control_plane.api(), "strict"
+    label = {"pod-security.kubernetes.io/enforce": "restricted"}
+    with contextlib.suppress(ConflictError):
+        api.post("/api/v1/namespaces", {"metadata": {"name": name, "labels": label}})
+        api.post(f"/api/v1/namespaces/{name}/serviceaccounts", {"metadata": {"name": "default"}})
+    return name
+
+
+@pytest.mark.usefixtures("webhook")
+def test_what_we_add_passes_the_strictest_pod_security(
+    control_plane: Cluster, restricted: str
+) -> None:
+    api = control_plane.api()
+    pod = seat_pod("strict", annotations={**VRAM, keys.COOPERATE: "vllm"})
+    container = pod["spec"]["containers"][0]
+    container["ports"] = [{"name": "web", "containerPort": 8000}]
+    for name in ("livenessProbe", "readinessProbe", "startupProbe"):
+        container[name] = {"httpGet": {"path": "/health", "port": "web"}}
+    with pytest.raises(RefusedError, match="PodSecurity"):
+        create(api, restricted, pod)
+    container["securityContext"] = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    made = create(api, restricted, pod)
+    (sidecar,) = made["spec"]["initContainers"]
+    assert sidecar["name"] == keys.SIDECAR
+    assert made["spec"]["containers"][0]["readinessProbe"]["httpGet"]["port"] == 15481
+    again = {"metadata": {**pod["metadata"], "name": "again"}, "spec": made["spec"]}
+    again["metadata"]["annotations"] = made["metadata"]["annotations"]
+    copied = create(api, restricted, again)
+    assert copied["spec"]["initContainers"][0]["args"] == sidecar["args"]
+    assert copied["metadata"]["annotations"] == made["metadata"]["annotations"]
