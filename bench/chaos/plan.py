@@ -10,7 +10,7 @@ from nodeagent.node import Inventory
 
 GIB = 1 << 30
 MEMORY = 80 * GIB
-WEATHER_CLEARS = 12.0
+WEATHER_CLEARS = 5.0
 """Virtual seconds of misfortunes."""
 
 FAULTS = {
@@ -37,7 +37,7 @@ FAULTS = {
 """How often each kind of call fails while the weather is bad."""
 
 EVENTS = {
-    "burst": 24,
+    "burst": 14,
     "long-request": 5,
     "cancel": 3,
     "call": 3,
@@ -107,11 +107,11 @@ def draw_plan(seed: int, kind: str = "storm") -> Plan:
     rng = random.Random(f"{kind}-{seed}")
     plan = Plan(seed, kind, rng)
     plan.inventory = _inventory(rng)
-    plan.pods = [_pod(rng, plan.inventory, number) for number in range(rng.randint(2, 5))]
+    plan.pods = [_pod(rng, plan.inventory, number) for number in range(rng.randint(2, 4))]
     storm = kind == "storm"
     chosen = EVENTS if storm else {"burst": 8, "long-request": 1, "call": 1, "kill-at-write": 6}
-    kinds = rng.choices(list(chosen), list(chosen.values()), k=rng.randint(6, 22))
-    times = sorted(0.3 + rng.random() * (WEATHER_CLEARS - 1) for _ in kinds)
+    kinds = rng.choices(list(chosen), list(chosen.values()), k=rng.randint(4, 14))
+    times = sorted(0.3 + rng.random() * (WEATHER_CLEARS - 0.5) for _ in kinds)
     plan.events = [Event(at, what, rng.random()) for at, what in zip(times, kinds, strict=True)]
     if storm:
         intensity = rng.choice([0.0, 0.5, 1.0, 3.0])

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 SETTINGS = AgentSettings.model_validate(
     {
         "node": "n1",
-        "min_residency_s": 0.2,
+        "min_residency_s": 0.4,
         "idle_after_s": 0.1,
         "drain_limit_s": 2.0,
         "start_limit_s": 5.0,
@@ -46,7 +46,7 @@ SETTINGS = AgentSettings.model_validate(
         "max_wait_s": 8.0,
     }
 )
-_TICK = 0.25
+_TICK = 0.4
 _PATIENCE = 150.0
 _BEGIN = 1000.0
 
@@ -123,7 +123,7 @@ class Storm:
         now = self._loop.time()
         self._loop.close()
         if not over:
-            self._loop = TimerLoop(now + self.plan.rng.choice((0.01, 0.3, 2.0)))
+            self._loop = TimerLoop(now + self.plan.rng.choice((0.01, 0.3, 1.0)))
         return over
 
     def _die(self) -> None:
@@ -203,7 +203,7 @@ class Storm:
     def _burst(self, draw: float, pod: Pod | None) -> None:
         proxy = self.proxies[int(draw * 1000) % 2]
         for other in (p for p in self.cluster.pods.values() if not p.gone):
-            if other is pod or self.plan.rng.random() < 0.4:
+            if other is pod or self.plan.rng.random() < 0.3:
                 proxy.request(other.uid, 0.02 + draw / 5, self._loop.time())
 
     def _long_request(self, draw: float, pod: Pod | None) -> None:
@@ -400,7 +400,7 @@ class Storm:
             return
         self.steps += 1
         self.note(f"{seat.identity.name}: {before} -> {seat.state} ({seat.reason})")
-        if seat.state in OCCUPYING:
+        if seat.state in OCCUPYING and before not in OCCUPYING:
             self.found += violations(self.node.swap_view())
         if seat.state is SeatState.PARKING:
             self._see_drained(seat.uid)
