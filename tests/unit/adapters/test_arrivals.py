@@ -336,6 +336,32 @@ def test_idle_connections_are_reset_while_nobody_uses_them(tree):
     asyncio.run(main())
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/net/if_inet6"), reason="no IPv6 here")
+def test_ipv4_clients_of_a_socket_for_both_families(base, tmp_path):
+    tree = Tree(base, tmp_path)
+    tree.start("dual")
+
+    async def main():
+        with tree.client() as idle, socket.create_connection(("::1", tree.tcp[1]), 5) as six:
+            ask(six)
+            running = await tree.arrivals.traffic(tree.handle, 2.0)
+            assert [c.inbound for c in running.connections] == [True, True]
+            assert (await tree.freeze()).ended == 2
+            for one in (idle, six):
+                with pytest.raises(ConnectionResetError):
+                    one.recv(1)
+            with socket.create_connection(tree.tcp, 5) as one:
+                one.sendall(b"hi\n")
+                await tree.until_told()
+                tree.thaw()
+                assert await asyncio.to_thread(one.recv, 10) == b"hi\n"
+
+    try:
+        asyncio.run(main())
+    finally:
+        tree.stop()
+
+
 def test_a_connection_on_which_an_answer_is_due_is_not_reset(tree):
     async def main():
         with tree.client() as busy:

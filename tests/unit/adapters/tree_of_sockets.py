@@ -1,7 +1,7 @@
 """A workload with sockets of all kinds, run as a process. Says its ports, then serves.
 
 Arguments: path of its Unix socket; `chatter` for talk within the tree, more than anybody's
-freeze can be between.
+freeze can be between; `dual` to listen for IPv4 and IPv6 with one socket.
 """
 
 from __future__ import annotations
@@ -42,6 +42,10 @@ class Tcp(socketserver.ThreadingTCPServer):
     daemon_threads = True
     allow_reuse_address = True
     request_queue_size = 128
+
+
+class Dual(Tcp):
+    address_family = socket.AF_INET6
 
 
 class Unix(socketserver.ThreadingUnixStreamServer):
@@ -88,7 +92,8 @@ def connect_to_itself(listener):
 
 
 def main():
-    tcp, udp = Tcp(("127.0.0.1", 0), Line), socketserver.UDPServer(("127.0.0.1", 0), Echo)
+    tcp = Dual(("::", 0), Line) if "dual" in sys.argv else Tcp(("127.0.0.1", 0), Line)
+    udp = socketserver.UDPServer(("127.0.0.1", 0), Echo)
     unix = Unix(sys.argv[1], Line)
     for server in (tcp, udp, unix):
         threading.Thread(target=server.serve_forever, daemon=True).start()
