@@ -49,10 +49,14 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """What the agent says: the seats held, and how many bytes the host's memory may park."""
+    """What the agent says: the seats held, and how many bytes the host's memory may park.
+
+    `awaited` are the groups of pods that are bound here and have no ID yet, one entry for each.
+    """
 
     park_budget: int
     seats: tuple[Held, ...] = ()
+    awaited: tuple[str, ...] = ()
 
     def groups(self) -> frozenset[GroupName]:
         """The groups that pods hold seats of."""

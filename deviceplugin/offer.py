@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from deviceplugin.inventory import NODES
 from kybernate import keys
+from kybernate.core.parking import bears, seat_cost
 from kybernate.core.topology import seat_ids
 from kybernate.gen import deviceplugin_pb2 as pb
 
@@ -152,11 +153,7 @@ def _take(free: list[str], group: str) -> str:
 
 
 def _parkable(inventory: Inventory, left: Sequence[Group]) -> Iterator[Group]:
-    """Those of the free seats that the node can bear, however much of their GPUs they will use.
-
-    Everything held is either on the GPUs or parked in the host's memory. Where that is needed, it
-    must also have room for one seat more: a seat is parked before the other one wakes.
-    """
+    """Those of the free seats that the node can bear, however much of their GPUs they will use."""
     holdings = inventory.holdings
     if holdings is None:
         yield from left
@@ -164,10 +161,15 @@ def _parkable(inventory: Inventory, left: Sequence[Group]) -> Iterator[Group]:
     on_gpus = sum(gpu.memory for gpu in inventory.gpus if gpu.healthy)
     costs = [_cost(inventory, seat.group, seat) for seat in holdings.seats]
     total, largest = sum(costs), max(costs, default=0)
+    awaited = Counter(holdings.awaited)
     for group in left:
         cost = _cost(inventory, group.name)
-        room = max(0, holdings.park_budget - max(largest, cost))
-        if total + cost <= on_gpus + room:
+        if awaited[group.name]:
+            # The extender knows how little it may need; without an ID the kubelet would fail it.
+            awaited[group.name] -= 1
+            yield group
+            continue
+        if bears(on_gpus, holdings.park_budget, total + cost, max(largest, cost)):
             total, largest = total + cost, max(largest, cost)
             yield group
 
@@ -176,10 +178,8 @@ def _cost(inventory: Inventory, name: GroupName, seat: Held | None = None) -> in
     """Bytes that a seat of a group may fill."""
     group = inventory.group(name)
     members = set(group.gpus) if group else set()
-    declared = seat.vram if seat else None
-    return sum(
-        min(declared or gpu.memory, gpu.memory) for gpu in inventory.gpus if gpu.uuid in members
-    )
+    gpus = [gpu for gpu in inventory.gpus if gpu.uuid in members]
+    return seat_cost(gpus, seat.vram if seat else None)
 
 
 def _cdi_devices(

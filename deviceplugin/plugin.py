@@ -242,7 +242,10 @@ class Plugin:
 
     def _held(self, holdings: Holdings) -> None:
         self._agent_follows = True
-        self._change(lambda before: replace(before, holdings=holdings))
+        resources = self._board.current()[1].resources()
+        awaited = tuple(group for one in resources for group in self._agent.awaited(one))
+        told = replace(holdings, awaited=awaited)
+        self._change(lambda before: replace(before, holdings=told))
 
     # --- changes ------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kybernate.core.parking import seat_cost
 from kybernate.errors import ConflictError, NotFoundError
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ class NodeView:
     under_way: frozenset[tuple[str, GroupName]] = frozenset()
     _taken: Mapping[GroupName | None, int] = field(init=False, repr=False, compare=False)
     _gpus: Mapping[GpuUuid, Gpu] = field(init=False, repr=False, compare=False)
+    held: tuple[int, int] = field(init=False, repr=False, compare=False)
+    """Bytes that all claims together may fill, and those of the largest one."""
 
     def __post_init__(self) -> None:
         taken: dict[GroupName | None, int] = defaultdict(int)
@@ -78,6 +81,13 @@ class NodeView:
             taken[claim.group] += 1
         object.__setattr__(self, "_taken", dict(taken))
         object.__setattr__(self, "_gpus", {gpu.uuid: gpu for gpu in self.seats.gpus})
+        groups = {group.name: group for group in self.seats.groups}
+        costs = [
+            seat_cost(self.gpus(groups[claim.group]), claim.vram)
+            for claim in self.claims
+            if claim.group in groups
+        ]
+        object.__setattr__(self, "held", (sum(costs), max(costs, default=0)))
 
     def taken(self, group: GroupName | None) -> int:
         """How many seats of the group are claimed; None asks for claims of an unknown group."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from kybernate.core.parking import bears, seat_cost
 from kybernate.core.quantity import format_quantity
 from kybernate.core.topology import worst_link
 from kybernate.types import Link
@@ -240,6 +241,25 @@ def _no_seat(view: NodeView, left: Groups, demand: Demand) -> str:
     return f"all {seats} seats of {names} are taken"
 
 
+def _is_bearable(view: NodeView, group: Group, demand: Demand) -> bool:
+    budget = view.seats.park_budget
+    if budget is None:
+        return True
+    well = sum(gpu.memory for gpu in view.seats.gpus if gpu.healthy)
+    total, largest = view.held
+    cost = seat_cost(view.gpus(group), demand.vram)
+    return bears(well, budget, total + cost, max(largest, cost))
+
+
+def _unbearable(view: NodeView, left: Groups, demand: Demand) -> str:
+    held = format_quantity(view.held[0])
+    have = format_quantity(view.seats.park_budget or 0)
+    return (
+        f"its pods hold {held} of GPU memory, and another one would be more than its GPUs and the "
+        f"{have} of host memory for parked seats can bear"
+    )
+
+
 def _is_alone(view: NodeView, group: Group, demand: Demand) -> bool:
     # The kubelet asks for any ID of a resource: which pod it is for can't be told apart there.
     return not view.seats.by_device_id or all(
@@ -265,6 +285,7 @@ _RULES = (
     _Rule(_is_parkable, _not_parkable),
     _Rule(_is_ready, _not_ready),
     _Rule(_has_seat, _no_seat, seat_helps=True),
+    _Rule(_is_bearable, _unbearable, seat_helps=True),
     _Rule(_is_alone, _in_the_way, seat_helps=True),
 )
 """In this order: what never fits is said before what may pass."""

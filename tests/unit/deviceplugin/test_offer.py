@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -17,9 +18,11 @@ from deviceplugin.offer import (
     still_awaited,
     withheld,
 )
+from kybernate.core.ledger import Claim, NodeSeats, NodeView
+from kybernate.core.placement import POLICIES, Demand, choose_group
 from kybernate.gen import deviceplugin_pb2
 from kybernate.settings.plugin import DEFAULT_SEATS, parse_seats_config
-from kybernate.types import Gpu, GpuUuid, GroupName
+from kybernate.types import Gpu, GpuUuid, GroupName, NodeName, PodRef, PodUid
 
 ONE, TWO = "kyb.ai/gpu-1x-seat", "kyb.ai/gpu-2x-seat"
 GIB = 1 << 30
@@ -151,6 +154,43 @@ def test_ids_in_use_stay_whatever_the_host_can_park():
     assert set(offer(node(budget=0, held=held), ONE)) == {seat for seat, _ in held}
     listed = offer(node(budget=0, held=held[:2]), ONE, on_the_way=["G1-seat-4"])
     assert "G1-seat-4" in listed
+
+
+def test_a_pod_that_is_bound_finds_an_id_whatever_it_needs():
+    held = [("G0-seat-1", "G0"), ("G1-seat-1", "G1")]
+    inventory = node(budget=0, held=held)
+    assert len(offer(inventory, ONE)) == 2
+    bound = replace(inventory, holdings=replace(inventory.holdings, awaited=("G1",)))
+    assert set(offer(bound, ONE)) == {"G0-seat-1", "G1-seat-1", "G1-seat-2"}
+
+
+PODS = st.lists(
+    st.tuples(st.sampled_from([ONE, TWO]), st.sampled_from([None, 10 * GIB, 40 * GIB])), max_size=12
+)
+
+
+@given(PODS, st.integers(0, 12), st.integers(0, 600))
+def test_every_pod_that_the_extender_places_finds_an_id(pods, seen_by_agent, budget):
+    """Placed one after the other; the agent knows the first ones, and awaits the others."""
+    empty = node(4, budget * GIB)
+    place = NodeSeats(NodeName("n1"), empty.gpus, {}, empty.groups, budget * GIB)
+    claims = ()
+    for number, (resource, vram) in enumerate(pods):
+        view = NodeView(place, claims)
+        group = choose_group(view, Demand(resource, vram), POLICIES["best-fit"])
+        if group is not None:
+            ref = PodRef("d", f"p{number}", PodUid(f"u{number}"))
+            claims += (Claim(ref, view.seats.name, group.name, resource, vram),)
+    known, awaited = claims[:seen_by_agent], claims[seen_by_agent:]
+    held, count = [], Counter()
+    for claim in known:
+        count[claim.group] += 1
+        held.append(Held(f"{claim.group}-seat-{count[claim.group]}", claim.group, claim.vram))
+    told = Holdings(budget * GIB, tuple(held), tuple(str(claim.group) for claim in awaited))
+    inventory = replace(empty, holdings=told)
+    for resource in (ONE, TWO):
+        free = set(healthy(offer(inventory, resource))) - {one.device_id for one in held}
+        assert len(free) >= sum(claim.resource == resource for claim in awaited)
 
 
 def test_an_id_in_use_is_as_well_as_the_group_that_its_pod_has():

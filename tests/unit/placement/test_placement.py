@@ -253,3 +253,29 @@ def test_worths_and_scores_stay_in_range(
         for found in candidates(node, demand).groups:
             assert 0 <= policy(node, found, demand) <= FULL
             assert 0 <= load(node, found) <= FULL
+
+
+def test_a_node_takes_no_more_than_its_gpus_and_its_memory_bear() -> None:
+    # Four GPUs of 80 GiB. A fifth seat needs its own place in memory, and one to swap through.
+    full = ("G0", "G1", "G2", "G3")
+    for budget, fits in ((0, False), (159 * GIB, False), (160 * GIB, True)):
+        assert bool(names(view(*full, park_budget=budget), Demand(ONE))) is fits, budget
+    small = candidates(view(*full, park_budget=100 * GIB), Demand(ONE, vram=10 * GIB))
+    assert small.groups
+    refused = candidates(view(*full, park_budget=0), Demand(ONE))
+    assert refused.seat_helps
+    assert refused.reason == (
+        "its pods hold 320Gi of GPU memory, and another one would be more than its GPUs and the "
+        "0 of host memory for parked seats can bear"
+    )
+
+
+def test_a_group_that_shares_its_gpus_counts_in_full() -> None:
+    assert names(view("G0123", park_budget=0), Demand(ONE)) == []
+    assert names(view("G01", park_budget=0), Demand(ONE)) != []
+
+
+def test_memory_of_a_gpu_that_is_ill_bears_nothing() -> None:
+    gpus = (gpu(0, healthy=False), *(gpu(i) for i in (1, 2, 3)))
+    assert names(view("G1", "G2", "G3", gpus=gpus, park_budget=0), Demand(ONE)) == []
+    assert names(view("G1", "G2", gpus=gpus, park_budget=0), Demand(ONE)) != []
