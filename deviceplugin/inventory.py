@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 from kybernate.core.topology import form_groups, groups_of
 from kybernate.errors import ConfigError
 from kybernate.gen import agent_pb2
+from kybernate.types import GroupName
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from kybernate.settings.plugin import SeatsConfig
-    from kybernate.types import Gpu, GpuUuid, Group, GroupName, Link
+    from kybernate.types import Gpu, GpuUuid, Group, Link
 
 NODES = "nodes"
 """The device strategy for container runtimes without CDI."""
@@ -59,8 +60,8 @@ class Holdings:
     awaited: tuple[str, ...] = ()
 
     def groups(self) -> frozenset[GroupName]:
-        """The groups that pods hold seats of."""
-        return frozenset(seat.group for seat in self.seats)
+        """The groups that pods hold seats of, or are bound to."""
+        return frozenset([seat.group for seat in self.seats] + [*map(GroupName, self.awaited)])
 
 
 @dataclass(frozen=True, slots=True)

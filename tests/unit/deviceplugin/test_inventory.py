@@ -194,6 +194,10 @@ def test_of_a_held_group_the_seats_may_change():
     assert group.seats == 5
 
 
+def test_a_group_that_a_bound_pod_waits_for_counts_as_held():
+    assert Holdings(0, (), ("G01",)).groups() == {"G01"}
+
+
 def test_a_cut_that_is_held_outlives_better_links():
     before = first_inventory(config((2, 2)), seen(0, 1, 2, 3))
     better = {frozenset((GpuUuid("GPU-0"), GpuUuid("GPU-2"))): Link.NVLINK}
