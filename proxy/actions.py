@@ -11,16 +11,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of waiting. `wait` and `lease_break` in seconds, `waiting` in requests per model."""
+    """Bounds of waiting. `wait` and `lease_break` in seconds, `waiting` in requests per model.
+
+    `first_namespaces`: which namespace a model's plain name leads to where several have it.
+    """
 
     wait: float = 60.0
     waiting: int = 256
     lease_break: float = 3.0
+    first_namespaces: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SeatInfo:
-    """A seat as its agent describes it. `address` is `host:port`, empty until it has started."""
+    """A seat as its agent describes it. `address` is `host:port`, empty until it has started.
+
+    `model` is what its pod calls it; another namespace may call its own the same.
+    """
 
     uid: PodUid
     node: NodeName
@@ -33,6 +40,12 @@ class SeatInfo:
     reason: str = ""
     wakes: int = 0
     last_wake_ms: float = 0.0
+    namespace: str = ""
+
+    @property
+    def route(self) -> str:
+        """The model's full name, which no other namespace can have."""
+        return f"{self.namespace}/{self.model}" if self.namespace and self.model else self.model
 
 
 @dataclass(frozen=True, slots=True)

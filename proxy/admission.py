@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kybernate.types import SeatState
+from proxy import routing
 from proxy.actions import (
     Abort,
     CheckAt,
@@ -92,19 +93,21 @@ class Admission:
 
     def arrive(self, ticket: int, model: str, now: float) -> list[Action]:
         """A request came: Serve or Reject, or it is held (CheckAt)."""
+        routes = self.routes(model)
+        if len(routes) != 1:
+            return [Reject(ticket, *routing.refusal(model, routes, self.models().values()))]
         best: _Seat | None = None
-        known = False
         for seat in self._seats.values():
-            if seat.info.model != model:
-                continue
-            known = True
-            if seat.open and (best is None or _load(seat) < _load(best)):
-                best = seat
+            if seat.info.route == routes[0] and seat.open:
+                best = seat if best is None or _load(seat) < _load(best) else best
         if best is not None:
             return self._serve(ticket, best, 0.0)
-        if not known:
-            return [Reject(ticket, 404, "model_not_found", self._unknown(model))]
-        return self._hold(ticket, model, now)
+        return self._hold(ticket, routes[0], now)
+
+    def routes(self, name: str) -> list[str]:
+        """The full names of models that this name may stand for; see `routing`."""
+        seats = (seat.info for seat in self._seats.values())
+        return routing.routes(seats, name, self._limits.first_namespaces)
 
     def leave(self, ticket: int, now: float, *, answered: bool = False) -> list[Action]:
         """The request is over, or its client has gone. Unknown tickets are ignored."""
@@ -142,14 +145,14 @@ class Admission:
         seat = self._seats.get(info.uid)
         if seat is None:
             seat = self._seats[info.uid] = self._add(info)
-        old, seat.info, seat.confirmed = seat.info.model, info, True
-        actions = self._settle(info.model, now)
-        return actions + (self._settle(old, now) if old != info.model else [])
+        old, seat.info, seat.confirmed = seat.info.route, info, True
+        actions = self._settle(info.route, now)
+        return actions + (self._settle(old, now) if old != info.route else [])
 
     def gone(self, uid: PodUid, now: float) -> list[Action]:
         """A seat is no more. What is in flight there ends by itself, with its connection."""
         seat = self._seats.pop(uid, None)
-        return self._settle(seat.info.model, now) if seat else []
+        return self._settle(seat.info.route, now) if seat else []
 
     def grant(self, uid: PodUid, generation: int, now: float) -> list[Action]:
         """Requests may go to the seat. Also takes back a drain that is under way."""
@@ -157,7 +160,7 @@ class Admission:
         if seat is None:
             return []
         seat.lease, seat.draining, seat.ends_at = generation, False, None
-        return self._settle(seat.info.model, now)
+        return self._settle(seat.info.route, now)
 
     def drain(self, node: NodeName, uid: PodUid, generation: int, now: float) -> list[Action]:
         """Start nothing new; Drained follows when nothing is in flight."""
@@ -168,7 +171,7 @@ class Admission:
         if seat.lease is not None and seat.lease != generation:
             return []
         seat.lease, seat.draining, seat.ends_at = generation, True, None
-        return [*self._if_drained(seat), *self._settle(seat.info.model, now)]
+        return [*self._if_drained(seat), *self._settle(seat.info.route, now)]
 
     def revoke(self, uid: PodUid, generation: int, now: float) -> list[Action]:
         """The lease is over: what is in flight is ended. A lease of another generation stays."""
@@ -176,8 +179,8 @@ class Admission:
         if seat is None or (seat.lease is not None and seat.lease != generation):
             return []
         seat.lease, seat.draining = None, False
-        reason = f"The seat of {seat.info.model} had to be given up before the answer was complete."
-        return [*_end(seat, reason), *self._settle(seat.info.model, now)]
+        reason = f"The seat of {seat.info.route} had to be given up before the answer was complete."
+        return [*_end(seat, reason), *self._settle(seat.info.route, now)]
 
     def disconnected(self, node: NodeName, now: float) -> list[Action]:
         """The stream broke: nothing new starts, what is in flight has `lease_break` seconds."""
@@ -186,7 +189,7 @@ class Admission:
         for seat in self._of(node):
             seat.connected, seat.lease, seat.draining = False, None, False
             seat.ends_at = ends_at
-            models.append(seat.info.model)
+            models.append(seat.info.route)
         actions: list[Action] = [CheckAt(ends_at)] if models else []
         for model in dict.fromkeys(models):
             actions += self._settle(model, now)
@@ -235,9 +238,10 @@ class Admission:
         """Requests held, by model."""
         return {model: len(queue.waiting) for model, queue in self._queues.items()}
 
-    def models(self) -> list[str]:
-        """All models that have a seat, whatever its state."""
-        return sorted({seat.info.model for seat in self._seats.values() if seat.info.model})
+    def models(self) -> dict[str, str]:
+        """All models that have a seat, whatever its state: full name → the shortest for it."""
+        seats = [seat.info for seat in self._seats.values()]
+        return routing.names(seats, self._limits.first_namespaces)
 
     # --- inside -------------------------------------------------------------------------------
 
@@ -286,7 +290,7 @@ class Admission:
         return actions + self._settle(model, now, changed=True)
 
     def _why_late(self, model: str) -> tuple[int, str, str]:
-        seats = [seat.info for seat in self._seats.values() if seat.info.model == model]
+        seats = [seat.info for seat in self._seats.values() if seat.info.route == model]
         if seats and all(info.state is SeatState.FAILED for info in seats):
             why = seats[0].reason or "its workload failed"
             return 503, "seat_failed", f"No seat of {model} can be woken: {why}"
@@ -357,7 +361,7 @@ class Admission:
         )
 
     def _waiting_for(self, seat: _Seat) -> dict[int, float]:
-        queue = self._queues.get(seat.info.model)
+        queue = self._queues.get(seat.info.route)
         return queue.waiting if queue and queue.target == seat.info.uid else {}
 
     def _if_drained(self, seat: _Seat) -> list[Action]:
@@ -374,11 +378,7 @@ class Admission:
         return [seat for seat in self._seats.values() if seat.info.node == node]
 
     def _seats_of(self, model: str) -> Iterable[_Seat]:
-        return [seat for seat in self._seats.values() if seat.info.model == model]
-
-    def _unknown(self, model: str) -> str:
-        known = ", ".join(self.models()) or "none yet"
-        return f"The model {model!r} does not exist here. Known models: {known}."
+        return [seat for seat in self._seats.values() if seat.info.route == model]
 
 
 def _load(seat: _Seat) -> tuple[int, str]:
@@ -390,7 +390,7 @@ def _wake_cost(seat: _Seat) -> int:
 
 
 def _order(seat: _Seat) -> tuple[str, str, str]:
-    return seat.info.model, seat.info.node, seat.info.name
+    return seat.info.route, seat.info.node, seat.info.name
 
 
 def _end(seat: _Seat, reason: str) -> list[Action]:

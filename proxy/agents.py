@@ -299,6 +299,7 @@ def seat_info(node: NodeName, seat: agent_pb2.Seat) -> SeatInfo:
         reason=seat.reason,
         wakes=seat.wakes,
         last_wake_ms=seat.last_wake_ms,
+        namespace=seat.namespace,
     )
 
 

@@ -7,13 +7,14 @@ import logging
 import re
 import secrets
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 
-from proxy.openai import ApiError, model_list, model_of
+from proxy.openai import ApiError, model_list, model_of, with_model
+from proxy.routing import refusal
 from proxy.upstream import REQUEST_ID, ClientLeftError, Exchange
 
 if TYPE_CHECKING:
@@ -80,6 +81,8 @@ class Front:
         model = model_of(body)
         flight = await self._admit(visit, model)
         visit.seat, visit.held = flight.serve.seat.name, flight.serve.held
+        if model != flight.serve.seat.model:
+            body = with_model(body, flight.serve.seat.model)
         visit.exchange = Exchange(visit.request, body, visit.request_id)
         async with flight:
             return await visit.exchange.run(flight, self._pools, self._settings.connect_limit_s)
@@ -87,11 +90,12 @@ class Front:
     async def _admit(self, visit: _Visit, model: str) -> Flight:
         try:
             flight = await self._desk.admit(model)
-        except ApiError as error:
+        except ApiError:
             # Only names that exist become labels of metrics.
-            visit.model = "" if error.status == 404 else model
+            routes = self._desk.admission.routes(model)
+            visit.model = routes[0] if len(routes) == 1 else ""
             raise
-        visit.model = model
+        visit.model = flight.serve.seat.route
         return flight
 
     async def _body(self, request: web.Request) -> bytes:
@@ -119,17 +123,20 @@ class Front:
         )
 
     async def _models(self, _: web.Request) -> web.Response:
-        return _json(model_list(self._desk.admission.seats(), self._created))
+        return _json(self._listed())
+
+    def _listed(self) -> dict[str, Any]:
+        admission = self._desk.admission
+        return model_list(admission.seats(), admission.models(), self._created)
 
     async def _model(self, request: web.Request) -> web.Response:
         name = request.match_info["model"]
-        listed = model_list(self._desk.admission.seats(), self._created)
-        for entry in listed["data"]:
-            if entry["id"] == name:
+        for entry in self._listed()["data"]:
+            if name in (entry["id"], entry["kyb"]["name"]):
                 return _json(entry)
-        known = ", ".join(self._desk.admission.models()) or "none yet"
-        message = f"The model {name!r} does not exist here. Known models: {known}."
-        return _error(ApiError(404, "model_not_found", message))
+        admission = self._desk.admission
+        reason = refusal(name, admission.routes(name), admission.models().values())
+        return _error(ApiError(*reason))
 
     async def _healthz(self, _: web.Request) -> web.Response:
         return web.Response(text="ok\n")

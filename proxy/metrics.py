@@ -73,7 +73,7 @@ class _Now(Collector):
             "kyb_proxy_seat_granted", "Whether the seat may be sent requests.", labels=labels
         )
         for seat in self._admission.seats():
-            values = [seat.info.model, seat.info.node, seat.info.name]
+            values = [seat.info.route, seat.info.node, seat.info.name]
             in_flight.add_metric(values, seat.in_flight)
             granted.add_metric(values, seat.granted)
         return waiting, in_flight, granted

@@ -9,7 +9,7 @@ import orjson
 from kybernate.errors import KybernateError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from proxy.actions import SeatView
 
@@ -49,24 +49,28 @@ def model_of(body: bytes) -> str:
     return model
 
 
-def model_list(seats: Iterable[SeatView], created: int) -> dict[str, Any]:
-    """The answer to GET /v1/models. `created` in seconds of the epoch."""
-    models: dict[str, dict[str, Any]] = {}
+def with_model(body: bytes, model: str) -> bytes:
+    """The request with another name for its model: a seat knows its own without the namespace."""
+    return orjson.dumps({**orjson.loads(body), "model": model})
+
+
+def model_list(seats: Iterable[SeatView], names: Mapping[str, str], created: int) -> dict[str, Any]:
+    """The answer to GET /v1/models. `names`: full name → the one to show. `created` in seconds
+    of the epoch."""
+    models = {route: _model(name, route, created) for route, name in names.items()}
     for seat in seats:
-        if not seat.info.model:
-            continue
-        entry = models.setdefault(seat.info.model, _model(seat.info.model, created))
-        entry["kyb"]["seats"].append(_seat(seat))
+        if seat.info.route in models:
+            models[seat.info.route]["kyb"]["seats"].append(_seat(seat))
     return {"object": "list", "data": list(models.values())}
 
 
-def _model(name: str, created: int) -> dict[str, Any]:
+def _model(name: str, route: str, created: int) -> dict[str, Any]:
     return {
         "id": name,
         "object": "model",
         "created": created,
         "owned_by": "kybernate",
-        "kyb": {"seats": []},
+        "kyb": {"name": route, "seats": []},
     }
 
 

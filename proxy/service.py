@@ -35,7 +35,10 @@ class Service:
         self._stopping = False
         self._pools = Pools(settings)
         limits = Limits(
-            settings.wait_limit_s, settings.max_waiting_per_model, settings.lease_break_s
+            settings.wait_limit_s,
+            settings.max_waiting_per_model,
+            settings.lease_break_s,
+            settings.first_namespaces,
         )
         self._admission = Admission(limits)
         self._desk = Desk(self._admission, self._pools)

@@ -29,6 +29,11 @@ class ProxySettings(BaseModel):
     max_waiting_per_model: int = Field(
         256, ge=1, description="requests held per model; one more is answered 429"
     )
+    first_namespaces: tuple[str, ...] = Field(
+        (),
+        description="namespaces, the first one first, that a model's plain name leads to where "
+        "several namespaces have it; else it is refused and namespace/model has to be named",
+    )
     retry_after_s: int = Field(5, ge=1, description="Retry-After of a 429 or 503 answer (s)")
     lease_break_s: float = Field(
         3.0,
@@ -71,6 +76,13 @@ class ProxySettings(BaseModel):
         if any(not node.strip() or not address.strip() for node, _, address in pairs):
             raise ValueError("write it as node=host:port, several separated by commas")
         return {node.strip(): address.strip() for node, _, address in pairs}
+
+    @field_validator("first_namespaces", mode="before")
+    @classmethod
+    def _split_namespaces(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        return tuple(part.strip() for part in value.split(",") if part.strip())
 
     @field_validator("listen")
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import aiohttp
 import pytest
@@ -316,6 +317,18 @@ def test_models_are_listed_whatever_their_state(play):
     play(scenario)
 
 
+def test_a_full_name_leads_to_its_namespace_and_the_seat_sees_its_own(play):
+    async def scenario(stage):
+        await stage.seat()
+        status, *_ = await stage.asked(model="default/m")
+        assert status == 200
+        assert json.loads(stage.model.requests[-1][2])["model"] == "m"
+        async with stage.client.get("/v1/models/default/m") as answer:
+            assert (await answer.json())["id"] == "m"
+
+    play(scenario)
+
+
 def test_probes_and_metrics_answer(play):
     async def scenario(stage):
         await stage.seat()
@@ -325,8 +338,8 @@ def test_probes_and_metrics_answer(play):
                 assert answer.status == 200
         async with stage.client.get("/metrics") as answer:
             text = await answer.text()
-        assert 'kyb_proxy_requests_total{model="m",status="200"} 1.0' in text
-        assert 'kyb_proxy_seat_granted{model="m",node="n1",seat="G0-seat-a"} 1.0' in text
+        assert 'kyb_proxy_requests_total{model="default/m",status="200"} 1.0' in text
+        assert 'kyb_proxy_seat_granted{model="default/m",node="n1",seat="G0-seat-a"} 1.0' in text
         await stage.agent.stop()
         await stage.seats(lambda seats: not seats[0]["connected"])
         async with stage.client.get("/readyz") as answer:
