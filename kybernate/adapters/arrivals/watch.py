@@ -415,7 +415,10 @@ def _words(one: socket.socket) -> str:
 
 
 def _text(name: str | bytes) -> str:
-    return name.decode(errors="replace").replace("\0", "@") if isinstance(name, bytes) else name
+    """A socket's name for people: the workload chose it, and any byte may be in it."""
+    text = name.decode("latin-1") if isinstance(name, bytes) else name
+    plain = text.replace("\0", "@")
+    return "".join(c if c.isascii() and c.isprintable() else "?" for c in plain)
 
 
 def _sentence(error: Exception) -> str:

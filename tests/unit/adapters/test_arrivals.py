@@ -487,6 +487,26 @@ def test_two_thousand_connections(tree):
     asyncio.run(main())
 
 
+def test_names_that_a_workload_chose_become_plain_text(base, tmp_path):
+    tree = Tree(base, tmp_path)
+    tree.unix = os.fsdecode(os.fsencode(str(tmp_path)) + b"/\xffa\nb")
+    tree.start()
+
+    async def main():
+        await tree.freeze()
+        with socket.socket(socket.AF_UNIX) as one:
+            one.connect(tree.unix)
+            words = await tree.until_told()
+        tree.thaw()
+        assert words.endswith("/?a?b")
+        assert words.encode("ascii")
+
+    try:
+        asyncio.run(main())
+    finally:
+        tree.stop()
+
+
 def test_a_tree_that_is_gone_is_not_watched_and_no_error(tree):
     async def main():
         tree.arrivals.watch("/nowhere", WatchTerms(), tree.arrived.append, tree.reports.append)
