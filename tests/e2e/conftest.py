@@ -48,6 +48,12 @@ def _first_seat(up: Cluster, started: float) -> None:
     FIGURES.append(f"from nothing to a pod with a seat Ready: {seconds:.1f} s")
 
 
+@pytest.fixture(scope="session")
+def figures() -> list[str]:
+    """Lines for the session's summary."""
+    return FIGURES
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Figures are told, and decide nothing."""
     for line in FIGURES:
