@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _HEADER = struct.Struct(">I")
 _FRAME_LIMIT = 1024
 _SENTENCE_LIMIT = 160
-_RETRY = (0.02, 1.0)
+_RETRY = (0.02, 0.25)
 
 
 class Link:

@@ -123,7 +123,7 @@ static void on_go(const struct frame *whole, const char *generation)
 	close(self.gate);
 	self.gate = -1;
 	enter(RUNNING);
-	pod_started();
+	pod_started(self.tree);
 }
 
 /* A grant refused, or an agent of another protocol: the container ends while nothing is lost by it,
@@ -268,16 +268,19 @@ static void on_time(void)
 		call_agent();
 	if (self.term_signal && now >= self.term_at)
 		forward_term();
+	pod_check();
 }
 
 static int until_next(void)
 {
-	long long next = -1, now = now_ms();
+	long long next = -1, now = now_ms(), check = pod_next_check();
 
 	if (self.agent < 0)
 		next = self.retry_at;
 	if (self.term_signal && (next < 0 || self.term_at < next))
 		next = self.term_at;
+	if (check >= 0 && (next < 0 || check < next))
+		next = check;
 	if (next < 0)
 		return NEVER;
 	return next > now ? (int)(next - now) : 0;

@@ -54,7 +54,9 @@ void pod_open(void);
 size_t pod_fds(struct pollfd *ready); /* fills POD_FDS of them */
 void pod_handle(const struct pollfd *ready);
 void pod_state(const char *state, const char *sentence); /* the agent's word; either may be NULL */
-void pod_started(void);
+void pod_started(pid_t tree);
+long long pod_next_check(void); /* when pod_check() is due, by now_ms(); -1: never */
+void pod_check(void);
 void pod_ask(const char *phase, const char *limit);
 void pod_repeat_mode(void); /* to an agent that is new here */
 

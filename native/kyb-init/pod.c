@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { CALLERS = POD_FDS - 1, CALLER_FRAME_LIMIT = 256, SENTENCE_LIMIT = 192 };
+enum { CALLERS = POD_FDS - 1, CALLER_FRAME_LIMIT = 256, SENTENCE_LIMIT = 192, CHECK_MS = 2000 };
 
 struct caller {
 	int fd; /* -1: free */
@@ -24,6 +24,8 @@ static int listener = -1;
 static char state[24] = "waiting";
 static char sentence[SENTENCE_LIMIT];
 static long long started_at = -1; /* when the command was let go; -1 before */
+static pid_t tree;
+static long long check_at;        /* when a parked command is looked at next */
 static bool serves;               /* whether a probe of the command has succeeded since */
 static char told_mode[16] = "none";
 
@@ -219,12 +221,55 @@ void pod_state(const char *new_state, const char *new_sentence)
 	tell_watchers();
 }
 
-void pod_started(void)
+void pod_started(pid_t started)
 {
+	tree = started;
 	started_at = now_ms();
 	serves = false;
 	if (strcmp(state, "waiting") == 0)
 		pod_state("running", "");
+}
+
+/* Whether the command has ended below a frozen kyb-tree, which can't report it: nothing but zombies
+ * is left there. What can't be read counts as there. */
+static bool command_has_gone(void)
+{
+	char path[64], word;
+	FILE *children;
+	int pid, dead = 0, live = 0;
+
+	snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)tree, (int)tree);
+	children = fopen(path, "re");
+	if (!children)
+		return false;
+	while (!live && fscanf(children, "%d", &pid) == 1) {
+		FILE *stat;
+
+		snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+		stat = fopen(path, "re");
+		if (stat && fscanf(stat, "%*d (%*[^)]) %c", &word) == 1 && word == 'Z')
+			dead++;
+		else
+			live++;
+		if (stat)
+			fclose(stat);
+	}
+	fclose(children);
+	return dead && !live;
+}
+
+long long pod_next_check(void)
+{
+	return strcmp(state, "parked") == 0 ? check_at : -1;
+}
+
+void pod_check(void)
+{
+	if (pod_next_check() < 0 || now_ms() < check_at)
+		return;
+	check_at = now_ms() + CHECK_MS;
+	if (command_has_gone())
+		pod_state("failed", "the parked process has gone");
 }
 
 void pod_ask(const char *phase, const char *limit)

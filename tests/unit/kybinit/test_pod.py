@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import time
 
 import pytest
 
-from tests.unit.kybinit.conftest import SOURCE, Line
+from tests.unit.kybinit.conftest import SOURCE, Line, children
 
 UP = "print('up'); import time; time.sleep(60)"
 
@@ -161,6 +162,23 @@ def test_floods_and_endless_frames_hurt_nobody_else(running, dial):
         line.close()
     assert looked(dial) == "running"
     assert container.process.poll() is None
+
+
+def test_a_command_that_ends_while_it_is_parked_is_noticed(running, dial, probe):
+    container, line = running(UP)
+    # A stopped kyb-tree can't reap or report, as a frozen one can't.
+    os.kill(container.tree, signal.SIGSTOP)
+    settled(line, dial, "parked")
+    time.sleep(2.5)
+    assert probe("--", "true") == 0
+    (command,) = children(container.tree)
+    os.kill(command, signal.SIGKILL)
+    watcher = dial("watch", "1", "none")
+    while (told := state(watcher))[0] == "parked":
+        continue
+    assert told == ("failed", False, "the parked process has gone")
+    assert probe("--", "true") == 1
+    os.kill(container.tree, signal.SIGCONT)
 
 
 @pytest.fixture
