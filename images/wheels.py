@@ -28,8 +28,9 @@ SITE = "usr/local/lib/python3.11/dist-packages"
 COMMON = "common"
 CLIENT = "kubernetes"
 
-_ASYNC_CLIENT = frozenset({"aiohttp", "aiohttp-retry"})
-"""What only the Kubernetes client's asynchronous half needs, which is left out below."""
+_UNUSED = frozenset({"aiohttp", "aiohttp-retry", "tzdata"})
+"""What the Kubernetes client wants for its asynchronous half, which is left out below, and for
+other clocks than UTC."""
 
 PIP_LIMIT = 600.0
 """Seconds that fetching one layer's wheels may take."""
@@ -46,6 +47,7 @@ _PRUNED_NOTES = frozenset({"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"
 _PRUNED_PARTS = (
     "kubernetes/aio",
     "kubernetes/e2e_test",
+    *("pygments/lexers/[a-z]*", "pygments/styles/[a-z]*"),
     *(f"cuda/bindings/{name}.cpython*" for name in ("nvml", "cufile", "cudla", "nvvm", "runtime")),
     *(f"cuda/bindings/_internal/{name}.cpython*" for name in ("cufile", "cudla", "nvvm", "nvml")),
     *("cuda/bindings/_v2", "cuda/bindings/nvfatbin.cpython*", "cuda/bindings/nvjitlink.cpython*"),
@@ -93,7 +95,7 @@ def requirements(layer: str) -> str:
     project = tomllib.loads(PROJECT.read_text())["project"]
     lock = locked(LOCK.read_text())
     common = closure(lock, map(_name, project["dependencies"]))
-    synchronous = {name: entry for name, entry in lock.items() if name not in _ASYNC_CLIENT}
+    synchronous = {name: entry for name, entry in lock.items() if name not in _UNUSED}
     client = closure(synchronous, [CLIENT]) - common
     if layer == COMMON:
         chosen = common
