@@ -95,6 +95,7 @@ class NodeBuilder:
             "k8s.io",
             "images",
             "import",
+            "--local",  # by itself it sends every byte, those too that the node has
             str(image.archive),
             limit=300,
         )
