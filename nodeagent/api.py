@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 _NVML_DEADLINE = 5.0
 _WATCH_INTERVAL = 0.25
+_UNTOLD = 1.0
+"""Seconds. GPU memory in use changes without a word, seats do not."""
 _OPERATION_INTERVAL = 5.0
 _HOLDINGS_INTERVAL = 1.0
 """Seconds. The budget changes without a word to the observers of seats."""
@@ -45,8 +47,9 @@ _HOLDINGS_INTERVAL = 1.0
 class StatusApi:
     """GetStatus and WatchStatus, which both servers have."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, changes: Changes) -> None:
         self._node = node
+        self._changes = changes
 
     async def now(self) -> pb.NodeStatus:
         """The node as it is."""
@@ -60,6 +63,8 @@ class StatusApi:
             if status != last:
                 last = status
                 yield status
+            await self._changes.wait(_UNTOLD)
+            # A swap changes two seats many times: what follows at once is told with it.
             await asyncio.sleep(_WATCH_INTERVAL)
 
 
@@ -87,7 +92,7 @@ class NodeApi(agent_pb2_grpc.NodeAgentServicer):
         self._attendance = parts.attendance
         self._preparer = parts.preparer
         self._reported = parts.reported
-        self._status = StatusApi(parts.loop.node)
+        self._status = StatusApi(parts.loop.node, parts.changes)
 
     async def ReportInventory(  # noqa: N802 - gRPC's name
         self, request: pb.ReportInventoryRequest, context: grpc.aio.ServicerContext[Any, Any]

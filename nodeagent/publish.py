@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
@@ -26,7 +25,7 @@ from kybernate.types import SeatState
 from nodeagent.events import Events
 from nodeagent.events import stamp as _stamp
 from nodeagent.node import Inventory
-from nodeagent.wire import movable
+from nodeagent.wire import agent_version, movable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -279,7 +278,7 @@ class Publisher:
         return {
             "observedGeneration": 1,
             "conditions": [self._ready_condition(), *self._notices()],
-            "agent": {"address": self._address, "version": _version()},
+            "agent": {"address": self._address, "version": agent_version()},
             "driver": {"version": inventory.driver_version, "cuda": inventory.cuda_version},
             "deviceStrategy": inventory.strategy,
             "gpus": [
@@ -367,10 +366,3 @@ def _seat_status(node: Node, seat: Seat) -> dict[str, Any]:
 
 def _pod_path(ref: PodRef) -> str:
     return f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}"
-
-
-def _version() -> str:
-    try:
-        return version("kybernate")
-    except PackageNotFoundError:
-        return "0"

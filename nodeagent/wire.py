@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from kybernate.gen import agent_pb2 as pb
@@ -14,6 +16,15 @@ if TYPE_CHECKING:
     from nodeagent.node import Node
     from nodeagent.operation import Operation
     from nodeagent.seat import Seat
+
+
+@functools.cache
+def agent_version() -> str:
+    """This agent's version; "0" when it runs from its sources."""
+    try:
+        return version("kybernate")
+    except PackageNotFoundError:
+        return "0"
 
 
 def inventory_from(report: pb.ReportInventoryRequest) -> Inventory:
@@ -164,4 +175,5 @@ def status_message(node: Node, used: Mapping[GpuUuid, int]) -> pb.NodeStatus:
         park_budget_bytes=node.park_budget,
         parked_bytes=node.parked_bytes(),
         draining=node.draining,
+        version=agent_version(),
     )

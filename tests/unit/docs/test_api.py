@@ -71,3 +71,15 @@ def test_every_metric_of_the_agent_is_listed_with_its_labels() -> None:
             assert f"`{name}`" in text, name
             for label in collector._labelnames:
                 assert f"`{label}`" in text, (name, label)
+
+
+def test_every_event_is_listed() -> None:
+    told = re.compile(r'"(?:Normal|Warning)",\s*"([A-Z]\w+)"|\bevent(?:: str)? = "([A-Z]\w+)"')
+    found = {
+        one or other
+        for file in (DOCS.parent / "nodeagent").glob("*.py")
+        for one, other in told.findall(file.read_text())
+    }
+    assert len(found) > 8
+    text = (DOCS / "metrics.md").read_text()
+    assert {name for name in found if f"`{name}`" not in text} == set()

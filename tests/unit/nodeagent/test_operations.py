@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
 from kybernate.core.operations import Kind, Progress
 from kybernate.errors import ConflictError, NotFoundError, RefusedError, RetryableError
 from kybernate.testing.clock import run_virtual
+from kybernate.testing.machine import Crash
 from kybernate.types import PodUid, SeatState
 from nodeagent.operation import Ask
 from nodeagent.operations import Operations
@@ -251,3 +253,43 @@ def test_without_a_journal_nothing_is_begun(rig):
         assert r.state(a) is SeatState.ACTIVE
 
     run_virtual(main())
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("written", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("crash_at", range(1, 9))
+@pytest.mark.parametrize("kind", [Kind.PARK, Kind.EVICT, Kind.DRAIN])
+def test_an_agent_killed_at_any_write_of_an_operation_goes_on(rig, kind, crash_at, written):
+    """Answered means that it is carried out; not answered, that asking again is safe."""
+    answered = []
+    machine = None
+
+    async def first():
+        nonlocal machine
+        # Tasks that die with the agent are nobody's concern.
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        r, operations, (a,) = await begun(rig, "a")
+        machine = r.machine
+        machine.crash_at = machine.journal_writes + crash_at
+        machine.crash_after = written
+        uid = a if kind is not Kind.DRAIN else PodUid("")
+        answered.append(await operations.ask(Ask(kind, "o1", uid)))
+        await asyncio.sleep(10.0)
+
+    async def second():
+        r = rig(machine)
+        operations = Operations(r.loop)
+        r.node.observers.append(operations)
+        machine.crash_at = None
+        machine.carry_on()
+        operations.resume(await recover(r.loop))
+        if not answered:
+            uid = PodUid("uid-a") if kind is not Kind.DRAIN else PodUid("")
+            await operations.ask(Ask(kind, "o1", uid))
+        one = await ended(operations.get("o1"))
+        assert (one.state, r.state("uid-a")) == (Progress.SUCCEEDED, SeatState.PARKED)
+        r.check()
+
+    with contextlib.suppress(Crash, RuntimeError):  # the loop was stopped
+        run_virtual(first())
+    run_virtual(second(), start=1100.0)
