@@ -53,12 +53,13 @@ async def recover(loop: Loop) -> Mapping[str, Mapping[str, object]]:
                 loop.node.seats[seat.uid] = seat
     # Before anything is thawed: a signal that was taken is pending no more.
     dying = frozenset(seat.uid for seat in loop.node.seats.values() if _is_dying(loop, seat))
-    _thaw_the_forgotten(loop, world.freezer.frozen(), dying)
+    frozen = world.freezer.frozen()
+    _thaw_the_forgotten(loop, frozen, dying)
     _remember_proxies(loop, records.get(PROXIES, {}))
     for seat in tuple(loop.node.seats.values()):
         if seat.uid in dying and seat.state in _KEEP_FROZEN:
             loop.life.end(seat)
-        _resume(loop, seat)
+        _resume(loop, seat, frozen)
     await asyncio.gather(*(world.doors.open(uid) for uid in loop.node.seats))
     loop.fail_lost()
     loop.watch_leases()
@@ -144,7 +145,7 @@ def _remember_proxies(loop: Loop, record: Mapping[str, object]) -> None:
         loop.node.leases.remember(str(name), dict(held), loop.node.world.now())
 
 
-def _resume(loop: Loop, seat: Seat) -> None:
+def _resume(loop: Loop, seat: Seat, frozen: frozenset[str]) -> None:
     world, life = loop.node.world, loop.life
     if seat.init is None or not world.procs.alive(seat.init.pid, seat.init.start):
         if seat.state is not SeatState.WAITING:
@@ -159,7 +160,7 @@ def _resume(loop: Loop, seat: Seat) -> None:
             loop.node.move(seat, SeatEvent.UNDRAIN, "the agent was restarted")
             life.activate(seat)
         case SeatState.PARKED if not seat.ending:
-            life.work(seat, _keep_parked(loop, seat))
+            life.work(seat, _keep_parked(loop, seat, frozen))
         case SeatState.PARKING:
             life.work(seat, _finish_park(loop, seat))
         case SeatState.WAKING:
@@ -170,9 +171,10 @@ def _resume(loop: Loop, seat: Seat) -> None:
             pass
 
 
-async def _keep_parked(loop: Loop, seat: Seat) -> None:
-    # Half-way to it also counts as frozen on this page's first look: it is seen through.
-    await _freeze(loop, seat)
+async def _keep_parked(loop: Loop, seat: Seat, frozen: frozenset[str]) -> None:
+    # Half-way to it also counts as frozen at the first look: it is seen through. What was not
+    # frozen may have begun to use a GPU, to which it has no right.
+    await (_freeze(loop, seat) if seat.handle in frozen else loop.steps.settle(seat))
     # Nothing of it has changed, but now it stands still: its sockets can be watched again.
     loop.node.changed(seat)
     loop.life.aside(_warm_later(loop, seat))

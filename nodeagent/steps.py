@@ -172,7 +172,7 @@ class Steps:
             raise Broken(f"the driver failed to park it: {error}") from error
 
     async def _undo(self, seat: Seat, why: str) -> None:
-        if seat.apart:
+        if seat.apart or seat.state is SeatState.PARKED:
             raise Broken(f"{why}, and it has no right to memory of its GPUs")
         try:
             await self.finish_wake(seat)

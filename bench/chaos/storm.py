@@ -368,7 +368,7 @@ class Storm:
     def _quiet(self) -> bool:
         resting = (SeatState.ACTIVE, SeatState.PARKED)
         seats = self.node.seats.values() if self.node else ()
-        idle = all(s.state in resting and (s.work is None or s.work.done()) for s in seats)
+        idle = all(s.state in resting and _done(s.work) and _done(s.watch) for s in seats)
         return idle and not any(any(proxy.in_flight.values()) for proxy in self.proxies)
 
     def _describe(self, uid: PodUid) -> str:
@@ -419,6 +419,10 @@ class Storm:
         self.note(f"{seat.identity.name}: {reason}: {sentence}")
         if self.plan.kind == "kills" and reason == "SeatFailed":
             self.found.append(f"{seat.identity.name} was lost: {sentence}")
+
+
+def _done(task: asyncio.Task[None] | None) -> bool:
+    return task is None or task.done()
 
 
 class _Catcher(logging.Handler):

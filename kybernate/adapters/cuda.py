@@ -33,6 +33,8 @@ START_DEADLINE = 30.0
 """Seconds within which a helper must have initialised the driver: its first user on a node without
 persistence mode waits for the GPUs to come up."""
 
+_PATIENCE = 0.5
+"""Share of a deadline that a process's state may take to pass: there must be time to judge it."""
 _MESSAGE_LIMIT = 1 << 16
 _STATES = {
     None: ProcessState.NO_CUDA,
@@ -65,7 +67,11 @@ class CudaHelper:
     async def park(self, pids: Sequence[int], lock_timeout: float, deadline: float) -> Phases:
         """Lock all, then checkpoint all; on DriverError all run again as far as they can."""
         phases: Phases = await self._order(
-            deadline, op="park", pids=list(pids), lock_ms=max(1, round(lock_timeout * 1000))
+            deadline,
+            op="park",
+            pids=list(pids),
+            lock_ms=max(1, round(lock_timeout * 1000)),
+            patience=deadline * _PATIENCE,
         )
         return phases
 
@@ -79,12 +85,16 @@ class CudaHelper:
         workload anew.
         """
         moved = {old: new for old, new in gpu_map.items() if old != new}
-        phases: Phases = await self._order(deadline, op="wake", pids=list(pids), gpu_map=moved)
+        phases: Phases = await self._order(
+            deadline, op="wake", pids=list(pids), gpu_map=moved, patience=deadline * _PATIENCE
+        )
         return phases
 
     async def states(self, pids: Sequence[int], deadline: float) -> Mapping[int, ProcessState]:
         """Each process's state by the driver."""
-        known = await self._order(deadline, op="states", pids=list(pids))
+        known = await self._order(
+            deadline, op="states", pids=list(pids), patience=deadline * _PATIENCE
+        )
         return {int(pid): _STATES[state] for pid, state in known.items()}
 
     def kill(self) -> None:

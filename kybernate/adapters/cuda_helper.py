@@ -40,8 +40,14 @@ _NO_CUDA_CODES = frozenset({1, 3, 201})
 """Invalid value, not initialised, invalid context: the process has nothing on a GPU."""
 
 
+_PASSING = frozenset({4, 5})
+"""CHECKPOINTING and RESTORING of drivers of 13.4 and later: an operation goes on."""
+_PASSING_POLL = 0.005
+_ENDING = 0.5
+
+
 class State(IntEnum):
-    """CUprocessState. Values above belong to a mode that is not used here."""
+    """CUprocessState, as far as a process can stay in it."""
 
     RUNNING = 0
     LOCKED = 1
@@ -149,8 +155,10 @@ class CudaDriver:
 class Engine:
     """Parks and wakes the processes of one seat with a driver's calls."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Driver, patience: float = 0.0) -> None:
+        """`patience`: seconds that a state which passes is given to pass."""
         self._driver = driver
+        self.patience = patience
         self._pool: ThreadPoolExecutor | None = None
 
     def park(self, pids: Sequence[int], lock_ms: int) -> dict[str, float]:
@@ -212,13 +220,27 @@ class Engine:
         return known
 
     def _state(self, pid: int) -> State | None:
-        try:
-            value = self._driver.state(pid)
-        except CallError as error:
-            if error.code in _NO_CUDA_CODES or not _exists(pid):
-                return None
-            raise
+        """Its state; one that should pass and doesn't is as good as FAILED."""
+        until = time.monotonic() + self.patience
+        while (value := self._answer(pid)) in _PASSING and time.monotonic() < until:
+            time.sleep(_PASSING_POLL)
+        if value is None:
+            return None
         return State(value) if value <= State.FAILED else State.FAILED
+
+    def _answer(self, pid: int) -> int | None:
+        """The driver's word; None if the process is gone, or has nothing on a GPU."""
+        until = time.monotonic() + min(self.patience, _ENDING)
+        while True:
+            try:
+                return self._driver.state(pid)
+            except CallError as error:
+                if error.code in _NO_CUDA_CODES or not _lives(pid):
+                    return None
+                # One that is just dying can't be asked any more, and is there for a moment yet.
+                if time.monotonic() >= until:
+                    raise
+            time.sleep(_PASSING_POLL)
 
     def _each(self, action: Callable[[int], None], pids: Sequence[int]) -> None:
         """Do it to all at the same time, wait for all, raise the first error of those left."""
@@ -290,8 +312,28 @@ def full_map(gpus: Sequence[bytes], given: Mapping[bytes, bytes]) -> Pairs:
     return tuple(pairs.items())
 
 
-def _exists(pid: int) -> bool:
-    return os.path.exists(f"/proc/{pid}")
+def processes(ids: Iterable[int]) -> list[int]:
+    """The processes of these IDs, each once: the driver takes a thread's for its process's, and
+    would be asked to lock the same process twice."""
+    return list(dict.fromkeys(_process_of(number) for number in ids))
+
+
+def _process_of(number: int) -> int:
+    try:
+        with open(f"/proc/{number}/status") as status:
+            groups = [line.split()[1] for line in status if line.startswith("Tgid:")]
+    except OSError:
+        return number
+    return int(groups[0]) if groups else number
+
+
+def _lives(pid: int) -> bool:
+    """Whether there is such a process; one that nobody has reaped yet can't be asked either."""
+    try:
+        with open(f"/proc/{pid}/stat", errors="replace") as stat:
+            return stat.read().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
 
 
 def uuid_bytes(uuid: str) -> bytes:
@@ -305,12 +347,13 @@ def answer(engine: Engine, driver: Driver, order: Mapping[str, Any]) -> dict[str
     if op == "init":
         driver.init()
         return {}
+    engine.patience = float(order.get("patience", 0))
     pids = [int(pid) for pid in order["pids"]]
     if op == "park":
-        return engine.park(pids, int(order["lock_ms"]))
+        return engine.park(processes(pids), int(order["lock_ms"]))
     if op == "wake":
         gpu_map = {uuid_bytes(old): uuid_bytes(new) for old, new in order["gpu_map"].items()}
-        return engine.wake(pids, gpu_map)
+        return engine.wake(processes(pids), gpu_map)
     if op == "states":
         return {
             str(pid): None if state is None else int(state)

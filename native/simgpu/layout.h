@@ -69,7 +69,10 @@ enum sg_fault_kind {
     SG_HANG,
     SG_DIES_ON_LOCK,
     SG_FAILED,
-    SG_HOLD
+    SG_HOLD,
+    SG_LOCK_FAILS,
+    SG_CHECKPOINT_LATE,
+    SG_PASSING
 };
 
 enum sg_call { SG_ANY, SG_GET_STATE, SG_LOCK, SG_CHECKPOINT, SG_RESTORE, SG_UNLOCK };

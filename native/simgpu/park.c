@@ -79,7 +79,8 @@ static CUresult do_lock(void)
     if (result == CUDA_SUCCESS)
         set_state(CU_PROCESS_STATE_LOCKED);
     pthread_mutex_unlock(&sg.gate);
-    return result;
+    const struct sg_fault *injected = fault(SG_LOCK_FAILS, SG_LOCK);
+    return injected ? (CUresult)injected->code : result;
 }
 
 /* Copies an extent between the GPU and private memory, by read and write: through the mapping each
@@ -167,6 +168,9 @@ static CUresult do_checkpoint(void)
     const struct sg_fault *injected = fault(SG_CHECKPOINT_FAILS, SG_CHECKPOINT);
     if (injected)
         return injected->code;
+    /* Taken up before the files with the faults are closed. */
+    const struct sg_fault *taken = fault(SG_CHECKPOINT_LATE, SG_CHECKPOINT);
+    const CUresult late = taken ? (CUresult)taken->code : CUDA_SUCCESS;
     if (!save_all() || !sg_accounts_lock()) {
         unsave_all();
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -176,7 +180,7 @@ static CUresult do_checkpoint(void)
     sg_detach(&sg.files);
     sg_close_kept();
     set_state(CU_PROCESS_STATE_CHECKPOINTED);
-    return CUDA_SUCCESS;
+    return late;
 }
 
 static int gpu_by_uuid(const CUuuid *uuid)

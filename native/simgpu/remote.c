@@ -361,6 +361,15 @@ static bool is_zero(const uint64_t *values, unsigned count)
     return true;
 }
 
+/* Drivers of 13.4 and later show a state of its own while an operation goes on. */
+static CUprocessState passing(const struct target *target, CUprocessState state)
+{
+    const struct sg_fault *fault = NULL;
+    if (sg.files.faults)
+        fault = sg_take_fault(sg.files.faults, SG_PASSING, SG_GET_STATE, target->block.pod);
+    return fault ? (CUprocessState)fault->code : state;
+}
+
 CUresult cuCheckpointProcessGetState(int pid, CUprocessState *state)
 {
     struct target target;
@@ -370,7 +379,7 @@ CUresult cuCheckpointProcessGetState(int pid, CUprocessState *state)
     if (hangs(&target, SG_GET_STATE))
         result = CUDA_ERROR_UNKNOWN;
     else
-        *state = (CUprocessState)target.block.state;
+        *state = passing(&target, (CUprocessState)target.block.state);
     close(target.memory);
     return result;
 }

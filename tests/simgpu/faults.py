@@ -37,6 +37,10 @@ class Fault(IntEnum):
     FAILED: the call returns UNKNOWN and leaves the process in state FAILED for good.
     HOLD: the call waits until the fault is cleared, and is then made as if nothing had been; a
         caller that is killed meanwhile has done nothing.
+    LOCK_FAILS: Lock returns `code`, the process is LOCKED all the same.
+    CHECKPOINT_LATE: Checkpoint returns `code`, the process is CHECKPOINTED all the same.
+    PASSING: GetState says `code`, a state of drivers of 13.4 and later: 4 CHECKPOINTING or
+        5 RESTORING.
     """
 
     LOCK_TIMEOUT = 1
@@ -46,6 +50,9 @@ class Fault(IntEnum):
     DIES_ON_LOCK = 5
     FAILED = 6
     HOLD = 7
+    LOCK_FAILS = 8
+    CHECKPOINT_LATE = 9
+    PASSING = 10
 
 
 class Call(IntEnum):

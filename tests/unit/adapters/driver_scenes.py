@@ -187,6 +187,26 @@ async def events() -> None:
         assert told.pop().kind is EventKind.LOOK
 
 
+async def events_of_the_others() -> None:
+    """A GPU that hangs or is lost when events are asked for costs the others' none."""
+    nvml = Nvml(pci_devices=Path("/nonexistent"))
+    uuids = [gpu.uuid for gpu in nvml.devices()]
+    FAULTS.nvml_hang(0)
+    FAULTS.lose_gpu(1)
+    with listening(nvml) as told:
+        await asyncio.sleep(2.5)
+        FAULTS.xid(3, 48)
+        until(lambda: told)
+        assert told.pop() == GpuEvent(uuids[3], EventKind.XID, 48)
+        FAULTS.nvml_hang(0, hangs=False)
+        FAULTS.lose_gpu(1, lost=False)
+        await asyncio.sleep(3.5)
+        for index in (0, 1):
+            FAULTS.xid(index, 48)
+            until(lambda: told)
+            assert told.pop() == GpuEvent(uuids[index], EventKind.XID, 48)
+
+
 async def checkups() -> None:
     nvml = Nvml(pci_devices=Path("/nonexistent"))
     first, second = (gpu.uuid for gpu in nvml.devices()[:2])
@@ -314,6 +334,71 @@ async def checkpoint_fails() -> None:
         assert {target.ask() for target in targets} == {"intact"}
 
 
+async def lock_fails_otherwise() -> None:
+    async with stage(64 * MIB, 64 * MIB) as (_, _, helper, targets):
+        pids = [target.pid for target in targets]
+        FAULTS.inject(Fault.LOCK_FAILS, times=1)
+        error = await refused(DriverError, helper.park(pids, 1, 10))
+        assert (error.call, error.code) == ("cuCheckpointProcessLock", 304)
+        assert set((await helper.states(pids, 5)).values()) == {ProcessState.RUNNING}
+        assert {target.ask() for target in targets} == {"intact"}
+
+
+async def checkpoint_fails_when_it_is_done() -> None:
+    async with stage(64 * MIB, 64 * MIB) as (_, _, helper, targets):
+        pids = [target.pid for target in targets]
+        FAULTS.inject(Fault.CHECKPOINT_LATE, times=1)
+        error = await refused(DriverError, helper.park(pids, 1, 10))
+        assert (error.call, error.code) == ("cuCheckpointProcessCheckpoint", 304)
+        assert set((await helper.states(pids, 5)).values()) == {ProcessState.RUNNING}
+        assert {target.ask() for target in targets} == {"intact"}
+
+
+async def passing_states() -> None:
+    async with stage(64 * MIB) as (_, _, helper, (target,)):
+        for number in (4, 5):
+            FAULTS.inject(Fault.PASSING, code=number, times=2)
+            assert await helper.states([target.pid], 5) == {target.pid: ProcessState.RUNNING}
+        FAULTS.inject(Fault.PASSING, code=4)
+        assert await helper.states([target.pid], 0.4) == {target.pid: ProcessState.FAILED}
+        FAULTS.clear()
+        assert target.ask() == "intact"
+
+
+async def thread_number() -> None:
+    async with stage(64 * MIB) as (_, _, helper, (target,)):
+        threads = sorted(int(name) for name in os.listdir(f"/proc/{target.pid}/task"))
+        assert len(threads) > 1
+        await helper.park(threads, 1, 10)
+        assert await helper.states([target.pid], 5) == {target.pid: ProcessState.CHECKPOINTED}
+        await helper.wake(threads, {}, 10)
+        assert target.ask() == "intact"
+
+
+async def one_rank_dies_on_lock() -> None:
+    async with stage(64 * MIB, 64 * MIB) as (_, _, helper, targets):
+        pids = [target.pid for target in targets]
+        FAULTS.inject(Fault.DIES_ON_LOCK, times=1)
+        with suppress(DriverError):
+            await helper.park(pids, 1, 10)
+        states = set((await helper.states(pids, 5)).values())
+        assert ProcessState.NO_CUDA in states
+        assert ProcessState.LOCKED not in states
+
+
+async def killed_after_out_of_memory() -> None:
+    async with stage(64 * MIB) as (nvml, _, helper, (target,)):
+        gpu = nvml.devices()[0].uuid
+        used = nvml.used(gpu)
+        await helper.park([target.pid], 1, 10)
+        FAULTS.inject(Fault.RESTORE_OOM, times=1)
+        await refused(DriverError, helper.wake([target.pid], {}, 10))
+        target.process.kill()
+        target.process.wait(10)
+        assert await helper.states([target.pid], 5) == {target.pid: ProcessState.NO_CUDA}
+        assert nvml.used(gpu) < used
+
+
 async def restore_without_memory() -> None:
     async with stage(64 * MIB, 64 * MIB) as (nvml, _, helper, targets):
         pids = [target.pid for target in targets]
@@ -359,6 +444,24 @@ async def hang() -> None:
         assert state in (ProcessState.LOCKED, ProcessState.RUNNING), state
         await again.wake([target.pid], {}, 5)
         assert target.ask() == "intact"
+
+
+async def hang_in_every_call() -> None:
+    """Whatever the call: the deadline holds, and another helper brings the process back."""
+    for call in (Call.LOCK, Call.CHECKPOINT, Call.RESTORE, Call.UNLOCK):
+        async with stage(64 * MIB) as (_, helpers, helper, (target,)):
+            parks = call in (Call.LOCK, Call.CHECKPOINT)
+            if not parks:
+                await helper.park([target.pid], 1, 10)
+            FAULTS.inject(Fault.HANG, call=call)
+            pids = [target.pid]
+            attempt = helper.park(pids, 1, 0.3) if parks else helper.wake(pids, {}, 0.3)
+            await refused(DeadlineError, attempt)
+            FAULTS.clear()
+            again = await helpers.start("seat-1")
+            await again.wake(pids, {}, 5)
+            assert await again.states(pids, 5) == {target.pid: ProcessState.RUNNING}
+            assert target.ask() == "intact"
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import itertools
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -16,7 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kybernate.adapters.cuda import HELPER_COMMAND, CudaHelpers
-from kybernate.adapters.cuda_helper import CallError, Engine, State, full_map, uuid_bytes
+from kybernate.adapters.cuda_helper import (
+    CallError,
+    Engine,
+    State,
+    full_map,
+    processes,
+    uuid_bytes,
+)
 from kybernate.errors import DeadlineError, DriverError
 from kybernate.ports import ProcessState
 
@@ -151,6 +159,51 @@ def test_a_state_that_cannot_be_asked_is_no_absence():
 
     with pytest.raises(CallError):
         Engine(Forbidden()).park([os.getpid()], 100)
+
+
+class Passing(FakeDriver):
+    """Says of one process for a while that an operation goes on."""
+
+    def __init__(self, times: int, number: int) -> None:
+        super().__init__(dict.fromkeys(PIDS, RUNNING))
+        self.times, self.number = times, number
+
+    def state(self, pid):
+        if pid == 12 and self.times:
+            self.times -= 1
+            return self.number
+        return super().state(pid)
+
+
+@pytest.mark.parametrize("number", [4, 5])
+def test_a_state_that_passes_is_waited_for(number):
+    driver = Passing(3, number)
+    Engine(driver, patience=5.0).park(PIDS, 100)
+    assert set(driver.states.values()) == {CHECKPOINTED}
+
+
+def test_a_state_that_should_pass_and_does_not_is_a_failure():
+    driver = Passing(-1, 4)
+    with pytest.raises(CallError, match="12 is FAILED"):
+        Engine(driver, patience=0.05).park(PIDS, 100)
+    assert driver.calls == []
+
+
+def test_a_threads_number_stands_for_its_process_and_each_counts_once():
+    started, stop = threading.Event(), threading.Event()
+    numbers = []
+
+    def run():
+        numbers.append(threading.get_native_id())
+        started.set()
+        stop.wait(10)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    started.wait(10)
+    assert processes([os.getpid(), numbers[0], 999_999_999]) == [os.getpid(), 999_999_999]
+    stop.set()
+    thread.join()
 
 
 @given(st.permutations(GPUS), st.sets(st.sampled_from(range(4))))

@@ -65,6 +65,7 @@ def environment(library):
         "lost_gpu",
         "unknown_gpu",
         "events",
+        "events_of_the_others",
         "checkups",
         "hung_gpu",
         "driver_reload",
@@ -78,6 +79,13 @@ def environment(library):
         "failed",
         "dies_on_lock",
         "hang",
+        "hang_in_every_call",
+        "lock_fails_otherwise",
+        "checkpoint_fails_when_it_is_done",
+        "passing_states",
+        "thread_number",
+        "one_rank_dies_on_lock",
+        "killed_after_out_of_memory",
     ],
 )
 def test_driver(environment, scene):
