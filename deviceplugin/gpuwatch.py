@@ -88,21 +88,25 @@ class GpuWatch:
     def look(self, gpus: Iterable[GpuUuid]) -> None:
         """Ask each GPU how it is; a driver that has lost one is asked to begin anew."""
         self._known = tuple(gpus)
-        gone = [gpu for gpu in self._known if self._check(gpu).gone]
+        gone = [gpu for gpu in self._known if self._check(gpu)]
+        doubtful = [gpu for gpu in gone if gpu not in self._told]
+        if doubtful:
+            time.sleep(_SECOND_LOOK)
+            for gpu in doubtful:
+                self._check(gpu, sure=True)
         if gone:
             self._reload_soon(time.monotonic())
         else:
             self._reload_at, self._pause = None, _RELOAD_FIRST
 
-    def _check(self, gpu: GpuUuid) -> Checkup:
+    def _check(self, gpu: GpuUuid, *, sure: bool = False) -> bool:
+        """Ask one GPU; whether it gave no answer, which is believed at once only if `sure`."""
         found = self._driver.checkup(gpu)
-        if found.gone and gpu not in self._told:
-            time.sleep(_SECOND_LOOK)
-            found = self._driver.checkup(gpu)
-        with self._lock:
-            self._health.checked(gpu, found, time.monotonic())
-            self._tell()
-        return found
+        if not found.gone or sure or gpu in self._told:
+            with self._lock:
+                self._health.checked(gpu, found, time.monotonic())
+                self._tell()
+        return bool(found.gone)
 
     def _tell(self) -> None:
         known = {*self._known, *self._told}

@@ -141,7 +141,8 @@ class Nvml:
     def watch(self, tell: Callable[[GpuEvent], None], stop: threading.Event) -> None:
         """Tell of the driver's events about the GPUs of `devices` until `stop` is set; blocks."""
         Listener(
-            lambda: EventSet(self._library, tuple(self._seen)),
+            lambda: EventSet(self._library, tuple(self._seen), self._bounded),
+            lambda: tuple(self._seen),
             lambda: self._session,
             self._gate,
             tell,
@@ -187,6 +188,17 @@ class Nvml:
             self._load()
         finally:
             self._gate.release()
+
+    def _bounded(self, gpu: GpuUuid, question: Callable[[], T]) -> T:
+        """A call about a GPU; one that hangs costs a thread and is never made twice."""
+        if self._worker.hung(gpu):
+            raise DeadlineError(f"NVML still hangs in a call about {gpu}.")
+
+        def about() -> T:
+            with self._worker.about(gpu):
+                return question()
+
+        return self._worker.run(about, _CHECKUP)
 
     def _refuse_if_hung(self) -> None:
         if self._worker.hung():

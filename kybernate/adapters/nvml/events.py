@@ -1,20 +1,21 @@
 """What NVML tells by itself: Xids, ECC errors, and that a GPU should be looked at.
 
-NVML forgets the sets of events of a session that is ended, and a GPU that was lost may be missing
-from a set that it was registered for. So a set is made anew with every session, and whenever
-`renew` says so. What happened in between is seen by the next checkup.
+NVML forgets the sets of events of a session that is ended, and a GPU that doesn't answer can't be
+registered for one. So a set is made anew with every session, and every few seconds as long as it
+lacks a GPU. What happened in between is seen by the next checkup.
 """
 
 from __future__ import annotations
 
 import ctypes
 import logging
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from kybernate.adapters.nvml.calls import TIMEOUT, call
 from kybernate.core.health import EventKind, GpuEvent
-from kybernate.errors import DriverError
+from kybernate.errors import DeadlineError, DriverError
 
 if TYPE_CHECKING:
     import threading
@@ -22,10 +23,13 @@ if TYPE_CHECKING:
 
     from kybernate.types import GpuUuid
 
+    Ask = Callable[[GpuUuid, Callable[[], Any]], Any]
+
 log = logging.getLogger(__name__)
 
 WAIT_MS = 200
 _AGAIN = 1.0
+_WHOLE_AGAIN = 3.0
 _KINDS = {
     2: EventKind.DOUBLE_BIT_ECC,
     8: EventKind.XID,
@@ -40,36 +44,35 @@ _KINDS = {
 class EventSet:
     """One set of events of one session. Only its thread uses it."""
 
-    def __init__(self, nvml: Any, gpus: Iterable[GpuUuid]) -> None:
-        """Registers `gpus`. Raises DriverError if there can't be a set."""
+    def __init__(self, nvml: Any, gpus: Iterable[GpuUuid], ask: Ask) -> None:
+        """Registers `gpus`. Raises DriverError if there can't be a set.
+
+        `ask` makes a call about a GPU, and raises DeadlineError if it hangs.
+        """
         self._nvml = nvml
         self._set = call(nvml, "nvmlEventSetCreate", nvml.nvmlEventSetCreate)
         self._names: dict[int | None, GpuUuid] = {}
-        self.missing = frozenset(gpu for gpu in gpus if not self._register(gpu))
+        self.gpus = frozenset(gpu for gpu in gpus if self._register(gpu, ask))
+        """Those whose events it has."""
 
-    def _register(self, gpu: GpuUuid) -> bool:
-        nvml = self._nvml
-        with suppress(DriverError):
-            handle = call(nvml, "nvmlDeviceGetHandleByUUID", nvml.nvmlDeviceGetHandleByUUID, gpu)
-            supported = call(
-                nvml,
-                "nvmlDeviceGetSupportedEventTypes",
-                nvml.nvmlDeviceGetSupportedEventTypes,
-                handle,
-            )
-            wanted = supported & sum(_KINDS)
-            call(
-                nvml,
-                "nvmlDeviceRegisterEvents",
-                nvml.nvmlDeviceRegisterEvents,
-                handle,
-                wanted,
-                self._set,
-            )
+    def _register(self, gpu: GpuUuid, ask: Ask) -> bool:
+        try:
             # A lost GPU can't be asked for its name, so it is known by its handle.
-            self._names[ctypes.cast(handle, ctypes.c_void_p).value] = gpu
-            return True
-        return False
+            self._names[ask(gpu, lambda: self._registered(gpu))] = gpu
+        except (DriverError, DeadlineError) as error:
+            log.debug("no events of %s: %s", gpu, error)
+            return False
+        return True
+
+    def _registered(self, gpu: GpuUuid) -> int | None:
+        """Registers a GPU and returns its handle's number."""
+        nvml = self._nvml
+        handle = call(nvml, "nvmlDeviceGetHandleByUUID", nvml.nvmlDeviceGetHandleByUUID, gpu)
+        name = "nvmlDeviceGetSupportedEventTypes"
+        wanted = call(nvml, name, nvml.nvmlDeviceGetSupportedEventTypes, handle) & sum(_KINDS)
+        name = "nvmlDeviceRegisterEvents"
+        call(nvml, name, nvml.nvmlDeviceRegisterEvents, handle, wanted, self._set)
+        return ctypes.cast(handle, ctypes.c_void_p).value
 
     def wait(self) -> GpuEvent | None:
         """The next event, or None after `WAIT_MS`. Raises DriverError if the set is broken."""
@@ -96,12 +99,14 @@ class Listener:
     def __init__(
         self,
         open_set: Callable[[], EventSet],
+        gpus: Callable[[], Iterable[GpuUuid]],
         session: Callable[[], int],
         gate: threading.Lock,
         tell: Callable[[GpuEvent], None],
     ) -> None:
         """`gate` is held while NVML is used: who holds it may end the session."""
         self._open = open_set
+        self._gpus = gpus
         self._session = session
         self._gate = gate
         self._tell = tell
@@ -126,8 +131,12 @@ class Listener:
     def _listen(self, session: int, stop: threading.Event) -> None:
         with self._gate:
             events = self._open()
+        opened = time.monotonic()
         try:
             while not stop.wait(0.001) and self._session() == session:
+                whole = events.gpus.issuperset(self._gpus())
+                if not whole and time.monotonic() - opened > _WHOLE_AGAIN:
+                    return
                 with self._gate:
                     event = events.wait() if self._session() == session else None
                 self._failing = False
