@@ -324,7 +324,6 @@ class Operations:
             unparkable=seat.unparkable,
             held=sum(seat.held.values()),
             ending=seat.ending,
-            started_once=seat.started_once,
         )
 
     # --- records and time ---------------------------------------------------------------------

@@ -58,7 +58,6 @@ class SeatFacts:
     unparkable: str = ""
     held: int = 0
     ending: bool = False
-    started_once: bool = True
 
 
 @dataclass(frozen=True, slots=True)
