@@ -317,7 +317,8 @@ class Loop:
             return
         seat.connected = True
         if hello.phase is GatePhase.WAITING and seat.state is SeatState.STARTING:
-            self.life.work(seat, self.life.release_gate(seat))
+            # Whether there was room may have been asked by nobody, or long ago.
+            self.life.work(seat, self.life.start(seat))
         elif hello.phase is not GatePhase.WAITING and seat.state is SeatState.WAITING:
             self._adopt(seat, hello)
         self.node.save(seat)

@@ -237,6 +237,8 @@ class Machine:
         for process in tuple(self.procs.values()):
             if process.alive and process.signalled:
                 self._reap(process)
+                if process.main and not process.alive:
+                    asyncio.get_running_loop().call_soon(self.end_container, process.uid)
 
     # --- inside -------------------------------------------------------------------------------
 

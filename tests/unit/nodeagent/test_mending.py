@@ -376,3 +376,199 @@ def test_small_models_are_active_together_as_far_as_slots_and_memory_go(rig, pro
         r.check()
 
     run_virtual(main())
+
+
+# --- what storms found ---------------------------------------------------------------------------
+
+
+def test_a_start_that_an_agent_left_undone_looks_for_room_again(rig):
+    machine = Machine(MEMORY)
+
+    thief = machine._new("thief")
+    thief.memory = {"GPU-0": 60 << 30}
+
+    async def first():
+        r = rig(machine)
+        r.begin()
+        a = await r.seat("a")
+        await asyncio.sleep(0.1)
+        return r.node.seats[a].record()
+
+    record = run_virtual(first())
+    uid = record["uid"]
+    machine.journal[f"seat/{uid}"] = record | {"state": "starting"}
+
+    async def second():
+        r = rig(machine)
+        await r.recover()
+        await asyncio.sleep(5)
+        assert r.state(uid) is not ACTIVE
+        assert "PutOff" in reasons(r)
+        thief.alive = False
+        await r.until(uid, ACTIVE, 5.0)
+
+    run_virtual(second(), start=1000.1)
+
+
+def test_a_park_that_keeps_failing_does_not_keep_the_agent_busy(rig):
+    async def main():
+        r = rig(min_residency_s=0.0, idle_after_s=0.0)
+        r.begin()
+        a = await r.seat("a")
+        await r.until(a, ACTIVE)
+        r.machine.fault = lambda name: name == "nvml-list"
+        before = r.machine.journal_writes
+        r.loop.send_away(a, "an operator parks it")
+        await asyncio.sleep(10)
+        assert r.machine.journal_writes - before < 60
+        r.machine.fault = lambda name: False
+        await r.until(a, PARKED, 3.0)
+
+    run_virtual(main())
+
+
+def test_a_kill_that_fails_at_first_is_tried_until_the_parked_tree_is_gone(rig):
+    async def main():
+        r = rig()
+        r.begin()
+        a, b = await r.seat("a"), await r.seat("b")
+        await r.until(b, ACTIVE)
+        r.machine.faults.add("kill-fails")
+        r.loop.on_term(a, 15)
+        await r.until(a, WAITING, 5.0)
+        assert not r.machine._of(a)
+        assert "KillIncomplete" in reasons(r)
+
+    run_virtual(main())
+
+
+def test_a_seat_that_was_gone_is_not_taken_up_again(rig):
+    machine, (record, _) = two_on_one_gpu(rig)
+    machine.journal[f"seat/{record['uid']}"] = record | {"state": "gone"}
+
+    async def second():
+        r = rig(machine)
+        await r.recover()
+        assert record["uid"] not in r.node.seats
+        assert f"seat/{record['uid']}" not in machine.journal
+
+    run_virtual(second(), start=5000.0)
+
+
+def test_demand_that_came_before_its_seat_was_known_again_is_served(rig, proxy):
+    async def main():
+        r = rig()
+        r.begin()
+        b = await r.seat("b")
+        await r.until(b, ACTIVE)
+        p = proxy(r.loop)
+        r.machine.apps["uid-a"] = r.machine.apps[b]
+        p.request("uid-a")
+        a = await r.seat("a")
+        await r.until(a, ACTIVE, 10.0)
+        await asyncio.sleep(1)
+        assert p.answered == {a: 1}
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("state", [PARKED, SeatState.WAKING])
+def test_what_began_to_use_a_gpu_while_no_agent_looked_is_not_frozen_with_it(rig, state):
+    """Its tree was thawed, and then the agent was killed."""
+    machine, (record, active) = two_on_one_gpu(rig)
+    machine.journal[f"seat/{record['uid']}"] = record | {"state": state.value}
+    machine.thaw(record["handle"])
+    if state is SeatState.WAKING:
+        machine.listener = None
+        machine.end_container(active["uid"])
+
+    async def second():
+        r = rig(machine)
+        machine.faults.add("worker-begins")
+        await r.recover()
+        await asyncio.sleep(3)
+        found = r.state(record["uid"])
+        assert found is (WAITING if state is PARKED else ACTIVE)
+        assert not machine.locked()
+        r.check()
+
+    run_virtual(second(), start=5000.0)
+
+
+def test_a_tree_without_a_record_is_not_restored_where_there_is_no_room(rig):
+    """Half of its ranks are parked, and somebody else has the memory."""
+    machine, (stray, active) = two_on_one_gpu(rig)
+    forget(machine, stray)
+    machine.thaw(stray["handle"])
+    machine.add_worker(stray["handle"])
+
+    async def second():
+        r = rig(machine)
+        machine.faults.add("freeze-fails")
+        await r.recover()
+        await asyncio.sleep(3)
+        assert r.state(active["uid"]) is ACTIVE
+        assert "SeatFailed" in reasons(r)
+        assert not machine._of(stray["uid"])
+        r.check()
+
+    run_virtual(second(), start=5000.0)
+
+
+@pytest.mark.parametrize(
+    ("fault", "event", "end"),
+    [
+        ("lock-timeout", "ParkReverted", PARKED),
+        ("checkpoint-refused", "ParkReverted", PARKED),
+        ("lock-sticks", "SeatFailed", WAITING),
+        ("lock-kills", "ParkReverted", PARKED),
+        ("checkpoint-fails", "SeatFailed", WAITING),
+        ("park-hangs", "SeatFailed", WAITING),
+        ("helper-dies", "ParkReverted", PARKED),
+    ],
+)
+def test_every_failure_of_a_park_ends_as_it_should(rig, proxy, fault, event, end):
+    async def main():
+        r = rig()
+        r.begin()
+        a, b = await r.seat("a"), await r.seat("b")
+        r.machine.apps[b].ranks = 2
+        await r.until(b, ACTIVE)
+        await asyncio.sleep(0.1)
+        r.machine.faults.add(fault)
+        p = proxy(r.loop)
+        p.request(a)
+        await r.until(a, ACTIVE, 200.0)
+        assert r.state(b) is end
+        assert event in reasons(r)
+        assert r.machine.faults == set()
+        assert not r.machine.locked()
+        assert r.machine.held("GPU-0").keys() == {a}
+        r.check()
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(
+    ("fault", "end"),
+    [("restore-fails", WAITING), ("wake-hangs", WAITING), ("helper-dies", ACTIVE)],
+)
+def test_every_failure_of_a_wake_ends_as_it_should(rig, proxy, fault, end):
+    async def main():
+        r = rig()
+        r.begin()
+        a, b = await r.seat("a"), await r.seat("b")
+        await r.until(b, ACTIVE)
+        p = proxy(r.loop)
+        r.loop.send_away(b, "a test")
+        await r.until(b, PARKED)
+        r.machine.faults.add(fault)
+        p.request(a)
+        await r.until(a, end, 200.0)
+        assert not r.machine.locked()
+        assert (r.machine.held("GPU-0").keys() == {a}) is (end is ACTIVE)
+        p.request(b)
+        await r.until(b, ACTIVE, 10.0)
+        r.check()
+
+    run_virtual(main())
