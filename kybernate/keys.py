@@ -86,6 +86,9 @@ ID_KYB_INIT = "kyb-init"
 # The sidecar of a managed pod, and the folder that it shares with the seat's container
 SIDECAR = "kyb-sidecar"
 SIDECAR_FIRST_PORT = 15480
+SIDECAR_SCRAPE_PORT = 15483
+SCRAPE = "prometheus.io/scrape"
+SCRAPE_PORT = "prometheus.io/port"
 POD_VOLUME = "kyb-pod"
 POD_SOCKET_DIR = "/kyb-pod"
 

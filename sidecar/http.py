@@ -1,4 +1,4 @@
-"""HTTP and TCP probes, both of which come as HTTP requests.
+"""HTTP and TCP probes, both of which come as HTTP requests; scrapes are no different.
 
 A TCP probe is turned into one by the webhook, since a listening socket of ours would complete
 the kubelet's handshake before we know whether the workload's would.
@@ -84,8 +84,9 @@ def _relay(turn: Turn, upstream: Socket, head: bytes) -> None:
 
 
 def _for_workload(turn: Turn, head: bytes) -> bytes:
-    """The request as the workload would get it: with its own port in Host."""
-    lines = head.split(b"\r\n")
+    """The request as the workload would get it: with its own port in Host, and alone."""
+    lines = [line for line in head.split(b"\r\n") if line[:11].lower() != b"connection:"]
+    lines.insert(1, b"Connection: close")
     ours = b":%d" % turn.probe.listen
     for number, line in enumerate(lines):
         if line[:5].lower() == b"host:" and line.endswith(ours):
@@ -157,7 +158,8 @@ def _failed(turn: Turn, sentence: str) -> None:
 
 def _say(turn: Turn, verdict: Verdict, sentence: str) -> None:
     status = "200 OK" if verdict is Verdict.YES else "503 Service Unavailable"
-    body = f"{sentence}\n".encode()
+    # To Prometheus a comment: no samples, and no failed scrape either.
+    body = f"{'# ' if turn.probe.role == 'scrape' else ''}{sentence}\n".encode()
     head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n"
     turn.client.sendall(f"{head}Connection: close\r\n\r\n".encode() + body)
     turn.client.shutdown(socket.SHUT_WR)

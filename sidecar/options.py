@@ -1,10 +1,11 @@
 """What the webhook tells the sidecar, as plain arguments; read without argparse, which is large.
 
---socket=/kyb-pod/init.sock                    where process 1 of the seat's container listens
---liveness=http:8000:timeout=1:grace=300       at port 15480; kinds http, https, tcp and grpc
---readiness=grpc:50051:timeout=1               at port 15481
---startup=tcp:8000:timeout=1                   at port 15482
---cooperate=vllm:8000                          or sglang, http
+--socket=/kyb-pod/init.sock                  where process 1 of the seat's container listens
+--liveness=http:8000:timeout=1:grace=300     at port 15480; kinds http, https, tcp and grpc
+--readiness=grpc:50051:timeout=1             at port 15481
+--startup=tcp:8000:timeout=1                 at port 15482
+--scrape=http:8000:timeout=10                at port 15483: not a probe, but Prometheus
+--cooperate=vllm:8000                        or sglang, http
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 FIRST_PORT = 15480
-ROLES = ("liveness", "readiness", "startup")
+ROLES = ("liveness", "readiness", "startup", "scrape")
 KINDS = ("http", "https", "tcp", "grpc")
 ENGINES = ("vllm", "sglang", "http")
 

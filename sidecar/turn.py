@@ -80,11 +80,13 @@ class Turn:
         return found
 
     def succeeded(self) -> None:
-        """The workload has answered well."""
+        """The workload has answered well. That it can be scraped says nothing of its health."""
+        if self.probe.role == "scrape":
+            return
         self._link.serves()
         self._link.progress(f"answers its {self.probe.role} probe")
 
     def failed(self, sentence: str) -> None:
         """The workload has not."""
-        if not self._link.view().serves:
+        if self.probe.role != "scrape" and not self._link.view().serves:
             self._link.progress(sentence)

@@ -70,7 +70,11 @@ def _record(pod: Json, container: Json, ask: Ask, cluster: Cluster) -> Original:
             container.get("args"),
             None if stated else cluster.largest_gpu(ask.resource, products(pod)),
         )
-    original = replace(original, probes=probes.originals(container, original.probes))
+    original = replace(
+        original,
+        probes=probes.originals(container, original.probes),
+        scrape=probes.scraped(pod, container, original.scrape),
+    )
     text = original.to_text()
     present = asking.annotations_of(pod)
     if present.get(keys.ORIGINAL_RESOURCES) != text:
@@ -80,8 +84,10 @@ def _record(pod: Json, container: Json, ask: Ask, cluster: Cluster) -> Original:
 
 def _accompany(pod: Json, container: Json, original: Original, settings: WebhookSettings) -> None:
     """Probes go to the sidecar, if there is something for it to do, and to kyb-init."""
-    arguments = probes.sidecar_arguments(pod, container, original.probes)
+    arguments = probes.sidecar_arguments(pod, container, original.probes, original.scrape)
     probes.take_over(container, original.probes)
+    if original.scrape is not None:
+        pod["metadata"]["annotations"][keys.SCRAPE_PORT] = str(keys.SIDECAR_SCRAPE_PORT)
     companion.share(pod["spec"], container)
     if arguments:
         companion.add(pod["spec"], arguments, settings)

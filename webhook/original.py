@@ -19,7 +19,8 @@ class Original:
     """The asking container as it was before we changed it, as an annotation keeps it.
 
     `vram` is the amount per GPU (bytes) that was assumed, None if the pod says it itself.
-    `probes` holds the handlers of probes that were taken over, by probe.
+    `probes` holds the handlers of probes that were taken over, by probe, `scrape` the port that
+    Prometheus was told to scrape.
     """
 
     container: str
@@ -28,6 +29,7 @@ class Original:
     args: list[str] | None
     vram: int | None = None
     probes: Json = field(default_factory=dict)
+    scrape: int | None = None
 
     def to_text(self) -> str:
         """As JSON, the same for the same content."""
@@ -38,6 +40,7 @@ class Original:
             "args": self.args,
             "vram": self.vram,
             "probes": self.probes or None,
+            "scrape": self.scrape,
         }
         kept = {name: value for name, value in fields.items() if value is not None}
         return json.dumps(kept, sort_keys=True, separators=(",", ":"))
@@ -57,13 +60,15 @@ def read_original(pod: Json, container: str) -> tuple[Original | None, str | Non
             fields.get("args"),
             fields.get("vram"),
             fields.get("probes") or {},
+            fields.get("scrape"),
         )
         _check_probes(original.probes)
         for field in ("limits", "requests"):
             memory = amounts({"resources": original.resources}, field).get("memory")
             if memory is not None:
                 parse_quantity(memory)
-        if original.container == container and isinstance(original.vram, int | None):
+        numbers = isinstance(original.vram, int | None) and isinstance(original.scrape, int | None)
+        if original.container == container and numbers:
             return original, None
     except (ValueError, KeyError, TypeError, AttributeError, ConfigError):
         pass

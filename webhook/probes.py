@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 ROLES = {"livenessProbe": "liveness", "readinessProbe": "readiness", "startupProbe": "startup"}
 HANDLERS = ("httpGet", "tcpSocket", "grpc", "exec")
 ENGINES = ("vllm", "sglang", "http", "none")
-_OURS = range(keys.SIDECAR_FIRST_PORT, keys.SIDECAR_FIRST_PORT + len(ROLES))
+_OURS = range(keys.SIDECAR_FIRST_PORT, keys.SIDECAR_SCRAPE_PORT + 1)
 
 
 def port_of(field: str) -> int:
@@ -55,7 +55,20 @@ def take_over(container: Json, handlers: Json) -> None:
         container[field] = {**rest, **_rewritten(field, handler, container)}
 
 
-def sidecar_arguments(pod: Json, container: Json, handlers: Json) -> list[str]:
+def scraped(pod: Json, container: Json, recorded: int | None) -> int | None:
+    """The workload's port that Prometheus is told to scrape by the pod's annotations, if any."""
+    notes = annotations_of(pod)
+    if notes.get(keys.SCRAPE) != "true" or pod["spec"].get("hostNetwork"):
+        return None
+    port = notes.get(keys.SCRAPE_PORT, "")
+    if port == str(keys.SIDECAR_SCRAPE_PORT):
+        return recorded
+    return int(port) if port.isdecimal() else first_port(container)
+
+
+def sidecar_arguments(
+    pod: Json, container: Json, handlers: Json, scrape: int | None = None
+) -> list[str]:
     """What the sidecar is told; empty if there is nothing for it to do."""
     told = []
     for field, handler in handlers.items():
@@ -67,6 +80,8 @@ def sidecar_arguments(pod: Json, container: Json, handlers: Json) -> list[str]:
         if field == "livenessProbe" and (seconds := grace(container)):
             words.append(f"grace={seconds}")
         told.append(":".join(words))
+    if scrape is not None:
+        told.append(f"--scrape=http:{scrape}:timeout=10")
     engine = annotations_of(pod).get(keys.COOPERATE, "none")
     port = first_port(container)
     if engine != "none" and port is not None:

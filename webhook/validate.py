@@ -79,7 +79,7 @@ def _unaccompanied(pod: Json, container: Json) -> dict[str, bool]:
     original, _ = read_original(pod, container["name"])
     if original is None:
         return {}
-    arguments = probes.sidecar_arguments(pod, container, original.probes)
+    arguments = probes.sidecar_arguments(pod, container, original.probes, original.scrape)
     sidecar = companion.find(pod["spec"]) or {}
     ours = {
         f"the {field} of container {container['name']}": probes.is_ours(field, container[field])
@@ -178,7 +178,7 @@ def _memory_rules(container: Json) -> list[str]:
     for field in ("limits", "requests"):
         text = asking.amounts(container, field).get("memory")
         try:
-            parse_quantity(text or "0", f"resources.{field}.memory")
+            parse_quantity("0" if text is None else text, f"resources.{field}.memory")
         except ConfigError as error:
             problems.append(f"Container {container['name']}: {error}.")
     return problems

@@ -177,6 +177,17 @@ def test_the_agent_hears_how_far_the_start_is(world, workload):
     assert told == [f"port {number} answers 503", "answers its startup probe"]
 
 
+def test_a_scrape_gets_the_workloads_metrics_or_a_comment(world, workload):
+    port = world.port(http_probe(workload, "scrape"))
+    assert get(port, "/metrics") == (200, "# waiting: \n")
+    world.state("active")
+    assert get(port, "/metrics") == (200, "x" * 10)
+    assert workload.seen[-1][1]["Connection"] == "close"
+    world.state("parked", sentence="parked in RAM")
+    assert get(port, "/metrics") == (200, "# parked: parked in RAM\n")
+    assert world.first.verbs("serves") == []
+
+
 def test_a_tcp_probe_succeeds_exactly_if_the_workload_listens(world):
     world.state("active")
     server = world.listen()

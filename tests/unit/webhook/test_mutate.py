@@ -274,6 +274,7 @@ def asking_pods(draw: st.DrawFn) -> dict[str, Any]:
     limits |= {"seat": seat(gpus), "vendor": {"nvidia.com/gpu": str(gpus)}}.get(way, {})
     notes = draw(_some(keys.VRAM, QUANTITIES))
     notes |= draw(_some(keys.COOPERATE, st.sampled_from(["vllm", "none"])))
+    notes |= draw(_some(keys.SCRAPE, st.just("true")))
     if way == "annotation":
         notes[keys.GPUS_ANNOTATION] = str(gpus)
     return pod(

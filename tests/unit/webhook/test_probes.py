@@ -132,6 +132,20 @@ def test_probes_of_other_containers_are_their_own_business() -> None:
     assert "initContainers" not in spec
 
 
+def test_prometheus_scrapes_the_sidecar_of_a_pod_that_asks_to_be_scraped() -> None:
+    for port in ({}, {keys.SCRAPE_PORT: "9000"}):
+        once = admitted({}, **{keys.SCRAPE: "true", **port})
+        assert once["metadata"]["annotations"][keys.SCRAPE_PORT] == "15483"
+        wanted = port.get(keys.SCRAPE_PORT, "8000")
+        assert sidecar(once["spec"])["args"][1:] == [f"--scrape=http:{wanted}:timeout=10"]
+        assert parse(sidecar(once["spec"])["args"]).probes[0].listen == 15483
+        assert mutate(once, CLUSTER, SETTINGS) == []
+        assert unprepared(once, SETTINGS.scheduler_name) == []
+    unasked = admitted({}, **{keys.SCRAPE: "false", keys.SCRAPE_PORT: "9000"})
+    assert unasked["metadata"]["annotations"][keys.SCRAPE_PORT] == "9000"
+    assert "initContainers" not in unasked["spec"]
+
+
 def test_a_pod_that_cooperates_gets_the_sidecar_without_probes() -> None:
     spec = admitted({}, **{keys.COOPERATE: "http"})["spec"]
     assert sidecar(spec)["args"][-1] == "--cooperate=http:8000"

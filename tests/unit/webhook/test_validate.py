@@ -149,6 +149,7 @@ WRONG = [
         ),
         "the webhook writes it",
     ),
+    ("empty memory", pod(seat(memory=""), notes=VRAM), "resources.limits.memory"),
     ("memory in words", pod(seat(memory="much"), notes=VRAM), "resources.limits.memory"),
     ("record", with_note(keys.ORIGINAL_RESOURCES, "{}"), "remove it, the webhook writes it"),
     ("record that is no JSON", with_note(keys.ORIGINAL_RESOURCES, "{"), "the webhook writes it"),
