@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import errno
 import os
@@ -24,6 +25,7 @@ from kybernate.adapters.arrivals.sockdiag import (
     open_diag,
 )
 from kybernate.core.traffic import Connection, Traffic
+from kybernate.errors import DeadlineError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -117,6 +119,42 @@ def connection(row: InetRow, *, inbound: bool) -> Connection:
         since_received=row.since_received,
         since_sent=row.since_sent,
     )
+
+
+async def survey_of(pids: Sequence[int], deadline: float) -> Survey | None:
+    """In a thread of its own. None if there is no process. Raises OSError, DeadlineError."""
+    if not pids:
+        return None
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Survey] = loop.create_future()
+
+    def done(result: Survey | Exception) -> None:
+        try:
+            loop.call_soon_threadsafe(_settle, answer, result)
+        except RuntimeError:  # the agent has ended
+            _drop(result)
+
+    in_namespace_of(pids[0], lambda: survey(pids), done)
+    try:
+        return await asyncio.wait_for(answer, deadline)
+    except TimeoutError as error:
+        raise DeadlineError(f"the kernel did not list its sockets in {deadline:g} s") from error
+    except FileNotFoundError:
+        return None
+
+
+def _settle(answer: asyncio.Future[Survey], result: Survey | Exception) -> None:
+    if answer.done():
+        _drop(result)
+    elif isinstance(result, Exception):
+        answer.set_exception(result)
+    else:
+        answer.set_result(result)
+
+
+def _drop(result: Survey | Exception) -> None:
+    if isinstance(result, Survey):
+        result.diag.close()
 
 
 def survey(pids: Sequence[int], proc: Path = Path("/proc")) -> Survey:

@@ -9,19 +9,18 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import errno
-import fcntl
 import logging
 import os
 import resource
 import select
 import socket
 import struct
-import termios
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
+from kybernate.adapters.arrivals.look import has_input, is_own, words
 from kybernate.adapters.arrivals.sockdiag import ESTABLISHED, LISTEN, InetRow, cannot_end
-from kybernate.adapters.arrivals.survey import Survey, connection, in_namespace_of, survey
+from kybernate.adapters.arrivals.survey import Survey, connection, survey_of
 from kybernate.core.traffic import Traffic, outstanding
 from kybernate.errors import DeadlineError
 from kybernate.ports import WatchReport
@@ -96,7 +95,7 @@ class SocketArrivals:
 
     async def traffic(self, handle: str, deadline: float) -> Traffic:
         """What comes to a running tree. Raises OSError, DeadlineError."""
-        found = await _survey(self._pids(handle), deadline)
+        found = await survey_of(self._pids(handle), deadline)
         if found is None:
             return Traffic()
         found.diag.close()
@@ -120,7 +119,7 @@ class SocketArrivals:
     ) -> None:
         await asyncio.sleep(self._settle)
         try:
-            found = await _survey(self._pids(handle), _SURVEY_DEADLINE)
+            found = await survey_of(self._pids(handle), _SURVEY_DEADLINE)
             if found is None:
                 self.unwatch(handle)
                 return
@@ -293,27 +292,11 @@ class _Watch:
         while events := self._epoll.poll(0, 1):
             descriptor, event = events[0]
             one = self._sockets[descriptor]
-            if _has_input(one, event) and not (found and self._own(found, one)):
-                return _words(one)
+            if not has_input(one, event):
+                continue
+            if found is None or not is_own(found, one, again=self._terms.again):
+                return words(one)
         return None
-
-    def _own(self, found: Survey, one: socket.socket) -> bool:
-        if one.family == socket.AF_UNIX:
-            return self._own_unix(found, one)
-        if one.type == socket.SOCK_DGRAM:
-            return _own_datagram(found, one)
-        if not one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-            return False
-        return _own_queue(found, one)
-
-    def _own_unix(self, found: Survey, one: socket.socket) -> bool:
-        row = found.diag.unix(os.fstat(one.fileno()).st_ino)
-        others = (*row.pending, *((row.peer,) if row.peer else ())) if row else ()
-        if others:
-            return all(inode in found.places for inode in others)
-        # Who sent it is unknown. At the freeze it is most likely the tree's own talk; what an
-        # agent finds that was away has rather come from outside.
-        return not self._terms.again
 
 
 def _by_weight(found: Survey, left_out: frozenset[int]) -> Iterable[int]:
@@ -322,42 +305,6 @@ def _by_weight(found: Survey, left_out: frozenset[int]) -> Iterable[int]:
     connections = {row.inode for row in found.ours()} - listeners
     rest = [i for i in found.places if i not in left_out]
     return sorted(rest, key=lambda inode: (inode in connections, inode not in listeners))
-
-
-async def _survey(pids: Sequence[int], deadline: float) -> Survey | None:
-    """In a thread of its own. None if there is no process. Raises OSError, DeadlineError."""
-    if not pids:
-        return None
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[Survey] = loop.create_future()
-
-    def done(result: Survey | Exception) -> None:
-        try:
-            loop.call_soon_threadsafe(_settle, answer, result)
-        except RuntimeError:  # the agent has ended
-            _drop(result)
-
-    in_namespace_of(pids[0], lambda: survey(pids), done)
-    try:
-        return await asyncio.wait_for(answer, deadline)
-    except TimeoutError as error:
-        raise DeadlineError(f"the kernel did not list its sockets in {deadline:g} s") from error
-    except FileNotFoundError:
-        return None
-
-
-def _settle(answer: asyncio.Future[Survey], result: Survey | Exception) -> None:
-    if answer.done():
-        _drop(result)
-    elif isinstance(result, Exception):
-        answer.set_exception(result)
-    else:
-        answer.set_result(result)
-
-
-def _drop(result: Survey | Exception) -> None:
-    if isinstance(result, Survey):
-        result.diag.close()
 
 
 def _duplicate_of(place: tuple[int, int], pidfds: dict[int, int]) -> int:
@@ -369,56 +316,6 @@ def _duplicate_of(place: tuple[int, int], pidfds: dict[int, int]) -> int:
         code = ctypes.get_errno()
         raise OSError(code, f"pidfd_getfd: {os.strerror(code)}")
     return descriptor
-
-
-def _has_input(one: socket.socket, event: int) -> bool:
-    """Whether somebody sent something; a peer that closed or reset has not.
-
-    Nothing is read, not even an error: that would take it from the workload.
-    """
-    if not event & select.EPOLLIN or event & _BAD:
-        return False
-    if one.type == socket.SOCK_DGRAM or one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-        return True
-    unread = fcntl.ioctl(one.fileno(), termios.FIONREAD, bytes(4))
-    return int.from_bytes(unread, "little") > 0
-
-
-def _own_queue(found: Survey, one: socket.socket) -> bool:
-    try:
-        info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _QUEUED.size)
-    except OSError:
-        return False
-    return bool(_QUEUED.unpack(info)[0] <= found.own_waiting(one.getsockname()[1]))
-
-
-def _own_datagram(found: Survey, one: socket.socket) -> bool:
-    try:
-        _, sender = one.recvfrom(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-    except OSError:
-        return False
-    ports = {row.local[1] for row in found.udp if row.inode in found.places}
-    return sender[0].startswith(_LOOPBACK) and sender[1] in ports
-
-
-def _words(one: socket.socket) -> str:
-    if one.family == socket.AF_UNIX:
-        return f"something arrived at its Unix socket {_text(one.getsockname())}".rstrip()
-    port = one.getsockname()[1]
-    if one.type == socket.SOCK_DGRAM:
-        return f"a datagram arrived at its UDP port {port}"
-    if one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-        return f"somebody connected to its port {port}"
-    with suppress(OSError):
-        return f"bytes arrived from {one.getpeername()[0]} at its port {port}"
-    return f"bytes arrived at its port {port}"
-
-
-def _text(name: str | bytes) -> str:
-    """A socket's name for people: the workload chose it, and any byte may be in it."""
-    text = name.decode("latin-1") if isinstance(name, bytes) else name
-    plain = text.replace("\0", "@")
-    return "".join(c if c.isascii() and c.isprintable() else "?" for c in plain)
 
 
 def _sentence(error: Exception) -> str:
