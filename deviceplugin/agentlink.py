@@ -33,6 +33,7 @@ ADVICE_DEADLINE = 0.5
 REPORT_DEADLINE = 5.0
 _PAUSE = 0.25
 _PRESENCE = 0.05
+_TRY_AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
 _CHANNEL = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1000),
@@ -75,7 +76,7 @@ class AgentLink:
             except grpc.RpcError as error:
                 if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                     break
-                if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                if error.code() not in _TRY_AGAIN:
                     raise RefusedError(error.details()) from error
                 sentence = error.details()
                 time.sleep(max(0.0, min(_PAUSE, end - time.monotonic())))

@@ -64,6 +64,8 @@ _PARK_SHARE = 0.9
 _COLLECT_AFTER = 2.0
 _CONNECT_RETRY = 1.0
 _SEATS_FIRST = 1.0
+_SHARED = 10
+"""How many peers' calls the node's socket takes: all who use it count as one."""
 
 
 class Agent:
@@ -184,8 +186,10 @@ class Agent:
         log.info("serving %d seats of %s", len(self.node.seats), settings.node)
 
     def _keeper(self, *, unix: bool) -> Doorkeeper:
-        settings = self._settings
-        rates = Rates(settings.api_calls_per_s, settings.api_burst, settings.api_streams)
+        settings, times = self._settings, _SHARED if unix else 1
+        rates = Rates(
+            settings.api_calls_per_s * times, settings.api_burst * times, settings.api_streams
+        )
         return Doorkeeper(rates, self.world.now, unix=unix)
 
     def _address(self) -> str:
