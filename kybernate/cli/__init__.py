@@ -32,6 +32,7 @@ A cluster comes to it in this order:
   kybernate pki init --dir DIR --node NODE ...         certificates between our services
   kyb-webhook, kyb-extender, kyb-proxy                 once per cluster
   kyb-agent, kyb-device-plugin                         on every GPU node
+  kybernate agent status                               who is active there, who is parked, why
   kubectl apply -f config/samples/two-models.yaml      two models to begin with
 
 \b
