@@ -336,6 +336,37 @@ def test_idle_connections_are_reset_while_nobody_uses_them(tree):
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("end_idle", [True, False])
+def test_a_timeout_that_fires_at_the_thaw_hits_no_request(base, tmp_path, end_idle):
+    tree = Tree(base, tmp_path)
+    tree.start("timeout")
+
+    async def main():
+        with tree.client() as old:
+            await tree.freeze(end_idle=end_idle)
+            await asyncio.sleep(0.8)
+            if not end_idle:
+                # The price of keeping: the server's clock ran on, and it closes before it reads.
+                old.sendall(b"lost\n")
+                await tree.until_told()
+                tree.thaw()
+                with pytest.raises(ConnectionResetError):
+                    await asyncio.to_thread(old.recv, 10)
+                return
+            with pytest.raises(ConnectionResetError):
+                old.recv(10)
+        with socket.create_connection(tree.tcp, 5) as new:
+            new.sendall(b"kept\n")
+            await tree.until_told()
+            tree.thaw()
+            assert await asyncio.to_thread(new.recv, 10) == b"kept\n"
+
+    try:
+        asyncio.run(main())
+    finally:
+        tree.stop()
+
+
 @pytest.mark.skipif(not os.path.exists("/proc/net/if_inet6"), reason="no IPv6 here")
 def test_ipv4_clients_of_a_socket_for_both_families(base, tmp_path):
     tree = Tree(base, tmp_path)

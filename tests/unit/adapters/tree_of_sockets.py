@@ -1,19 +1,22 @@
 """A workload with sockets of all kinds, run as a process. Says its ports, then serves.
 
 Arguments: path of its Unix socket; `chatter` for talk within the tree, more than anybody's
-freeze can be between; `dual` to listen for IPv4 and IPv6 with one socket.
+freeze can be between; `dual` to listen for IPv4 and IPv6 with one socket; `timeout` to close
+connections that were idle for IDLE seconds, before anything is read, as some event loops do.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import socket
 import socketserver
 import sys
 import threading
 import time
 
+IDLE = 0.5
 EVERY = 0.002
 """Seconds between two heartbeats."""
 
@@ -50,6 +53,41 @@ class Dual(Tcp):
 
 class Unix(socketserver.ThreadingUnixStreamServer):
     daemon_threads = True
+
+
+class Impatient:
+    """A server with one thread, whose timers come first."""
+
+    def __init__(self, address):
+        self.listener = socket.create_server(address)
+        self.server_address = self.listener.getsockname()
+        self.used = {}
+
+    def serve_forever(self):
+        while True:
+            ready, _, _ = select.select([self.listener, *self.used], [], [], 0.05)
+            for one, when in list(self.used.items()):
+                if time.monotonic() - when > IDLE:
+                    del self.used[one]
+                    one.close()
+            for one in ready:
+                self.turn(one)
+
+    def turn(self, one):
+        if one is self.listener:
+            accepted, _ = one.accept()
+            self.used[accepted] = time.monotonic()
+        elif one in self.used:
+            try:
+                data = one.recv(100)
+            except OSError:
+                data = b""
+            self.used[one] = time.monotonic()
+            if data:
+                one.sendall(data)
+            else:
+                del self.used[one]
+                one.close()
 
 
 def beat(one, other):
@@ -92,7 +130,10 @@ def connect_to_itself(listener):
 
 
 def main():
-    tcp = Dual(("::", 0), Line) if "dual" in sys.argv else Tcp(("127.0.0.1", 0), Line)
+    if "timeout" in sys.argv:
+        tcp = Impatient(("127.0.0.1", 0))
+    else:
+        tcp = Dual(("::", 0), Line) if "dual" in sys.argv else Tcp(("127.0.0.1", 0), Line)
     udp = socketserver.UDPServer(("127.0.0.1", 0), Echo)
     unix = Unix(sys.argv[1], Line)
     for server in (tcp, udp, unix):
