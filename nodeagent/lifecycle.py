@@ -109,7 +109,7 @@ class Lifecycle:
     async def release_gate(self, seat: Seat) -> None:
         """Send `go` with the seat's present generation, then wait till it serves."""
         try:
-            prefix = await self._argv_prefix(seat)
+            prefix = await self._steps.argv_prefix(seat)
         except RetryableError as error:
             self._put_off(seat, SeatEvent.ENDED, str(error))
             return
@@ -124,17 +124,6 @@ class Lifecycle:
             return
         self._world.doors.go(seat.uid, seat.generation, prefix)
         await self.await_started(seat)
-
-    async def _argv_prefix(self, seat: Seat) -> tuple[str, ...]:
-        if not seat.image_mode:
-            return ()
-        command = await self._world.images.command_of(seat.identity.image)
-        prefix = command.entrypoint + (() if seat.identity.has_args else command.cmd)
-        if not prefix and not seat.identity.has_args:
-            raise RefusedError(
-                f"image {seat.identity.image} names no command; name one in the pod's container"
-            )
-        return prefix
 
     async def _lack(self, seat: Seat) -> str | None:
         try:

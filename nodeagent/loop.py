@@ -17,6 +17,7 @@ from kybernate.errors import NotFoundError, RefusedError
 from kybernate.ports import GatePhase
 from kybernate.types import SeatState
 from nodeagent import metrics
+from nodeagent.demand import SLACK, ProxySide
 from nodeagent.lifecycle import Lifecycle
 from nodeagent.node import SEAT
 from nodeagent.recover import adopt
@@ -27,23 +28,21 @@ if TYPE_CHECKING:
     from kybernate.core.swap import Action
     from kybernate.ports import GateHello
     from kybernate.types import PodUid
-    from nodeagent.leases import Demand, Outbox
     from nodeagent.node import Inventory, Node
     from nodeagent.pods import PodFacts
     from nodeagent.seat import Seat
 
 log = logging.getLogger(__name__)
 
-_SLACK = 0.001
 _RETRY = 1.0
 
 
-class Loop:
+class Loop(ProxySide):
     """Takes events, decides, acts. Implements `ports.SeatListener`."""
 
     def __init__(self, node: Node) -> None:
+        super().__init__(node)
         settings = node.settings
-        self.node = node
         self.steps = Steps(node)
         self.life = Lifecycle(node, self.steps, self.kick, self._vanished, self._came_back)
         self._policy = SwapPolicy(
@@ -53,7 +52,7 @@ class Loop:
             settings.max_wait_s,
         )
         self._kicked = False
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._timer: asyncio.TimerHandle | None = None
         self.device_freed = asyncio.Event()
         node.world.doors.listen(self)
 
@@ -75,16 +74,15 @@ class Loop:
         for action in decide(view, self._policy, now):
             if not self._carry_out(action):
                 when = now + _RETRY if when is None else min(when, now + _RETRY)
-        self._timer("swap", when)
+        self._look_again(when)
         metrics.LOOP_SECONDS.observe(time.perf_counter() - began)
 
-    def _timer(self, name: str, when: float | None) -> None:
-        if name in self._timers:
-            self._timers.pop(name).cancel()
+    def _look_again(self, when: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if when is not None:
-            call = self.kick if name == "swap" else self._expire
-            # The event loop may fire early by its clock's resolution, before the time has come.
-            self._timers[name] = asyncio.get_running_loop().call_at(when + _SLACK, call)
+            self._timer = asyncio.get_running_loop().call_at(when + SLACK, self.kick)
 
     def _carry_out(self, action: Action) -> bool:
         """Whether it went well: what goes wrong with one seat must not hold up the others."""
@@ -383,57 +381,3 @@ class Loop:
         if seat is not None and seat.state is SeatState.STARTING and seat.reason != sentence:
             seat.reason = sentence
             self.node.changed(seat)
-
-    # --- proxies ------------------------------------------------------------------------------
-
-    def proxy_joined(self, name: str, outbox: Outbox) -> None:
-        """A proxy's stream begins."""
-        self.node.leases.joined(name, outbox, self.node.leases_of_serving())
-        self.node.save_proxies()
-        self.kick()
-
-    def proxy_left(self, name: str, outbox: Outbox) -> None:
-        """A proxy's stream ended; its leases last until the deadline."""
-        for uid in self.node.leases.left(name, outbox, self.node.world.now()):
-            self._demand_changed(uid)
-        self._expire()
-
-    def _expire(self) -> None:
-        touched, due = self.node.leases.expire(self.node.world.now())
-        for uid in touched:
-            self._demand_changed(uid)
-        if touched:
-            self.node.save_proxies()
-        self._timer("leases", due)
-        self.kick()
-
-    def watch_leases(self) -> None:
-        """After a restart: end what earlier proxies held when its time has come."""
-        self._expire()
-
-    def proxy_demand(self, name: str, uid: PodUid, demand: Demand) -> None:
-        """A proxy's demand for a seat changed."""
-        # Kept also for a seat that is not known yet: after a lost record it will be.
-        answered = self.node.leases.report(name, uid, demand)
-        if uid in self.node.seats:
-            self.node.seats[uid].requests += answered
-        self._demand_changed(uid)
-
-    def _demand_changed(self, uid: PodUid) -> None:
-        seat = self.node.seats.get(uid)
-        if seat is None:
-            return
-        total = self.node.leases.total(uid)
-        busy_before = seat.in_flight or seat.waiting
-        seat.in_flight, seat.waiting = total.in_flight, total.waiting
-        seat.waiting_since = total.since
-        if seat.in_flight or seat.waiting:
-            seat.idle_since = None
-        elif busy_before or seat.idle_since is None:
-            seat.idle_since = self.node.world.now()
-        self.kick()
-
-    def proxy_drained(self, name: str, uid: PodUid, generation: int) -> None:
-        """A proxy has nothing in flight on this lease."""
-        if self.node.leases.returned(name, uid, generation):
-            self.kick()

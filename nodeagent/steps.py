@@ -10,7 +10,13 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from kybernate.errors import DeadlineError, DriverError, KybernateError, NotFoundError
+from kybernate.errors import (
+    DeadlineError,
+    DriverError,
+    KybernateError,
+    NotFoundError,
+    RefusedError,
+)
 from kybernate.ports import ProcessState
 from kybernate.types import SeatState
 from nodeagent.seat import Process
@@ -110,6 +116,19 @@ class Steps:
             return seat.held[gpu]
         whole = memory - self._node.settings.reserve_bytes
         return whole if seat.identity.vram is None else seat.identity.vram
+
+    async def argv_prefix(self, seat: Seat) -> tuple[str, ...]:
+        """The image's words that come before the pod's. RetryableError, NotFoundError,
+        RefusedError."""
+        if not seat.image_mode:
+            return ()
+        command = await self._world.images.command_of(seat.identity.image)
+        prefix = command.entrypoint + (() if seat.identity.has_args else command.cmd)
+        if not prefix and not seat.identity.has_args:
+            raise RefusedError(
+                f"image {seat.identity.image} names no command; name one in the pod's container"
+            )
+        return prefix
 
     async def helper(self, seat: Seat) -> DriverHelper:
         """The seat's helper, started if there is none. Raises DriverError, DeadlineError."""

@@ -237,7 +237,8 @@ class Machine:
         for process in tuple(self.procs.values()):
             if process.alive and process.signalled:
                 self._reap(process)
-                if process.main and not process.alive:
+                ours = self.procs[process.parent].parent if process.main else 0
+                if not process.alive and ours == self.inits.get(process.uid):
                     asyncio.get_running_loop().call_soon(self.end_container, process.uid)
 
     # --- inside -------------------------------------------------------------------------------
