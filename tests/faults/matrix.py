@@ -22,11 +22,13 @@ class End(StrEnum):
     """What becomes of a seat's workload; the values are the marks in the document.
 
     INTACT: the same process goes on counting, its pod was Ready throughout.
+    UNREADY: the same process goes on counting, but its pod wasn't Ready for a moment.
     ANEW: the same pod, its container started once more, from the beginning.
     FAILED: the kubelet failed the pod for good, and its controller has to make another.
     """
 
     INTACT = "intact"
+    UNREADY = "not Ready for a moment"
     ANEW = "started anew"
     FAILED = "replaced"
 
@@ -119,12 +121,12 @@ MATRIX: tuple[Row, ...] = (
     ),
     _row(
         "sidecar",
-        "`kill -9`, while the kubelet asks liveness and readiness every second",
+        "`kill -9`, while the kubelet asks liveness and readiness every two seconds",
         Sees("Waits on and starts in its turn; nobody takes it for dead meanwhile."),
-        Sees("Goes on serving; the sidecar is back before a probe has failed for good."),
-        Sees("The park goes on."),
-        Sees("Stays parked: the kubelet doesn't restart it, and its pod stays Ready."),
-        Sees("The wake goes on, and the request is answered."),
+        Sees("Goes on serving; its pod isn't Ready until the sidecar is back.", End.UNREADY),
+        Sees("The park goes on; the same holds for its pod.", End.UNREADY),
+        Sees("Stays parked: nobody takes it for dead; the same holds for its pod.", End.UNREADY),
+        Sees("The wake goes on, and the request is answered; the same holds.", End.UNREADY),
     ),
     _row(
         "workload",
@@ -197,7 +199,9 @@ MATRIX: tuple[Row, ...] = (
         "the file system of the agent's journal has no byte left for some seconds",
         Sees("Isn't started before there is room again: nothing begins without a record."),
         Sees("Goes on serving."),
-        Sees("The park, whose intent is on disk, ends; the one who waits is answered."),
+        Sees(
+            "The park, whose intent is on disk, ends; who waits is woken once there is room again."
+        ),
         Sees("Isn't woken before there is room again; the request waits and is answered."),
         Sees("The wake, whose intent is on disk, ends; the request is answered."),
     ),

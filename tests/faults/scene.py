@@ -8,15 +8,12 @@ simulated driver holds the call that they wait for.
 from __future__ import annotations
 
 import itertools
-import re
 import sys
-import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import requests
 
@@ -24,12 +21,23 @@ from kybernate import keys
 from kybernate.errors import KybernateError
 from tests.cluster import services
 from tests.cluster.control import Supervisor, wait_until
-from tests.cluster.host import hierarchies
 from tests.cluster.readiness import answers
 from tests.cluster.spec import AGENT_PROBE_PORT, PLUGIN_PROBE_PORT
 from tests.faults import clock
 from tests.faults.clock import WallClock
+from tests.faults.look import (
+    Look,
+    container_runs,
+    frozen_pods,
+    has_sidecar,
+    is_over,
+    ready_since,
+    restarts,
+    sidecar_is_back,
+    tasks,
+)
 from tests.faults.matrix import End
+from tests.faults.stream import LIMIT, Stream
 from tests.kit.models import Models
 from tests.kit.pods import PORT, Pods, SeatPod, ready
 from tests.simgpu import Faults, read_log, violations
@@ -39,6 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from tests.cluster import Cluster, Node, Process
+    from tests.faults.look import Task
     from tests.kit.models import Answer
     from tests.kit.pods import Json
 
@@ -52,40 +61,14 @@ GROUPS = {"waiting": 0, "active": 1, "parking": 2, "parked": 3, "waking": 4, "by
 
 GPUS = len(GROUPS)
 STEADY = ("active", "parking", "parked", "waking", "bystander", *RIVALS.values())
-LIMIT = 60.0
-"""Seconds for anything that should take one or two."""
 
 
-_HEALTH = {"httpGet": {"path": "/health", "port": PORT}, "periodSeconds": 1}
-PROBES = {"readinessProbe": _HEALTH, "livenessProbe": {**_HEALTH, "failureThreshold": 3}}
-"""Probes that would end whoever doesn't answer for three seconds."""
+_HEALTH = {"httpGet": {"path": "/health", "port": PORT}, "periodSeconds": 2}
+PROBES = {"readinessProbe": _HEALTH, "livenessProbe": {**_HEALTH, "failureThreshold": 5}}
+"""Probes that would end whoever doesn't answer for ten seconds."""
 
 PUBLISHED = 5.0
 """Seconds by which the node's status may lag behind."""
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """A process of a pod."""
-
-    pid: int
-    comm: str
-    command: str
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What is seen of a pod: of its object, its container and its model."""
-
-    uid: str
-    phase: str
-    ready: bool
-    ready_since: str
-    restarts: int
-    boot: str = ""
-    counter: int = 0
-    problem: str = ""
-    """Why its model gives no good answer."""
 
 
 @dataclass(slots=True)
@@ -215,9 +198,9 @@ class Scene:
         self.pods.wait([self.cast.pods[role] for role in STEADY], ready, LIMIT, "Ready")
 
     def _fits(self, role: str, pod: Json | None) -> bool:
-        if pod is None or not ready(pod) or _restarts(pod):
+        if pod is None or not ready(pod) or restarts(pod):
             return False
-        return _has_sidecar(pod) or not (self._probed and role in ROLES)
+        return has_sidecar(pod) or not (self._probed and role in ROLES)
 
     def _pod(self, role: str) -> SeatPod:
         group = GROUPS.get(role)
@@ -230,7 +213,7 @@ class Scene:
     def _wait_at_the_gate(self) -> None:
         self.pods.create(self._pod("waiting"))
         name = self.cast.pods["waiting"]
-        self.pods.wait([name], _container_runs, LIMIT, "running")
+        self.pods.wait([name], container_runs, LIMIT, "running")
         self.wait_states({"waiting": "waiting"})
         uid = self.uid("waiting")
         wait_until(
@@ -288,8 +271,8 @@ class Scene:
             uid=pod["metadata"]["uid"],
             phase=pod["status"]["phase"],
             ready=ready(pod),
-            ready_since=_ready_since(pod),
-            restarts=_restarts(pod),
+            ready_since=ready_since(pod),
+            restarts=restarts(pod),
             boot=told.get("boot", ""),
             counter=told.get("counter", 0),
         )
@@ -331,7 +314,7 @@ class Scene:
     def wait_sidecars(self, roles: Iterable[str]) -> None:
         """Until the sidecar of each role has been started again and is ready."""
         names = [self.cast.pods[role] for role in roles]
-        self.pods.wait(names, _sidecar_is_back, LIMIT, "with its sidecar back")
+        self.pods.wait(names, sidecar_is_back, LIMIT, "with its sidecar back")
 
     # --- after the fault ----------------------------------------------------------------------
 
@@ -340,11 +323,11 @@ class Scene:
         name = self.cast.pods[role]
         try:
             if end is End.FAILED:
-                self.pods.wait([name], _over, LIMIT, "failed for good")
+                self.pods.wait([name], is_over, LIMIT, "failed for good")
                 return self.look(role)
             if end is End.ANEW:
                 self.pods.wait(
-                    [name], lambda pod: _restarts(pod) > before.restarts, LIMIT, "restarted"
+                    [name], lambda pod: restarts(pod) > before.restarts, LIMIT, "restarted"
                 )
             self.pods.wait([name], ready, LIMIT, "Ready")
             return self.look(role, self.ask(role))
@@ -371,107 +354,3 @@ class Scene:
         gone = list(names)
         self.pods.delete(gone, grace=0)
         self.pods.gone(gone, LIMIT)
-
-
-class Stream:
-    """A long answer of a model, word by word: it keeps its seat busy until it is stopped."""
-
-    def __init__(self, proxy: str, model: str) -> None:
-        self._last = 0.0
-        self._stop = threading.Event()
-        self._body = {
-            "model": model,
-            "stream": True,
-            "max_tokens": 4000,
-            "token_delay": 0.1,
-            "messages": [{"role": "user", "content": "hello"}],
-        }
-        self._url = f"{proxy}/v1/chat/completions"
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-        wait_until(lambda: self._last, LIMIT, f"the stream of {model} brings nothing")
-
-    def _run(self) -> None:
-        session = requests.Session()
-        session.trust_env = False
-        try:
-            with session.post(self._url, json=self._body, stream=True, timeout=LIMIT) as answer:
-                for _ in answer.iter_lines():
-                    self._last = time.monotonic()
-                    if self._stop.is_set():
-                        return
-        except requests.RequestException:
-            # Cut off by the fault: what has come so far tells.
-            return
-
-    def alive(self) -> bool:
-        """Whether something came in the last second."""
-        return time.monotonic() - self._last < 1.0
-
-    def stop(self) -> None:
-        """End it."""
-        self._stop.set()
-        self._thread.join(5)
-
-
-def tasks(uid: str) -> list[Task]:
-    """The processes of a pod, as the host sees them."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if f"pod{uid}" not in (folder / "cgroup").read_text():
-                continue
-            comm = (folder / "comm").read_text().strip()
-            command = (folder / "cmdline").read_text().replace("\0", " ")
-        except OSError:
-            continue
-        found.append(Task(int(folder.name), comm, command))
-    return found
-
-
-def frozen_pods(cgroup: str) -> set[str]:
-    """UIDs of pods with something frozen, in a node's cgroup."""
-    found = set()
-    for root in hierarchies():
-        for file, word in (("freezer.state", "THAWED"), ("cgroup.freeze", "0")):
-            for path in (root / cgroup).glob(f"**/{file}"):
-                uid = re.search(r"pod([-0-9a-f]{36})", str(path))
-                if uid and _read(path) not in (word, ""):
-                    found.add(uid[1])
-    return found
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
-
-
-def _has_sidecar(pod: Json) -> bool:
-    return any(one["name"] == keys.SIDECAR for one in pod["spec"].get("initContainers", []))
-
-
-def _sidecar_is_back(pod: Json) -> bool:
-    told = pod["status"].get("initContainerStatuses", [])
-    return any(
-        one["name"] == keys.SIDECAR and one["restartCount"] and "running" in one["state"]
-        for one in told
-    )
-
-
-def _over(pod: Json) -> bool:
-    return pod["status"]["phase"] in ("Failed", "Succeeded")
-
-
-def _restarts(pod: Json) -> int:
-    return sum(one["restartCount"] for one in pod["status"].get("containerStatuses", []))
-
-
-def _container_runs(pod: Json) -> bool:
-    return any("running" in one["state"] for one in pod["status"].get("containerStatuses", []))
-
-
-def _ready_since(pod: Json) -> str:
-    conditions: list[dict[str, Any]] = pod["status"].get("conditions", [])
-    return next((str(c["lastTransitionTime"]) for c in conditions if c["type"] == "Ready"), "")

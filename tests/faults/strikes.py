@@ -15,13 +15,15 @@ from tests.cluster.nodes import connects
 from tests.cluster.readiness import apiserver
 from tests.cluster.spec import AGENT_PROBE_PORT, KUBELET_HEALTH_PORT, PLUGIN_PROBE_PORT
 from tests.faults.reboot import power_off, power_on, wipe
-from tests.faults.scene import GROUPS, LIMIT, NODE, ROLES
+from tests.faults.scene import GROUPS, NODE, ROLES
+from tests.faults.stream import LIMIT
 from tests.simgpu import Call, Fault, holdings, read_log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-    from tests.faults.scene import Scene, Task
+    from tests.faults.look import Task
+    from tests.faults.scene import Scene
 
 GATES = ("kyb-wait", "kyb-run", "kyb-hold", "kyb-parked")
 """Names that kyb-init as process 1 goes by."""
@@ -125,21 +127,23 @@ def node_reboot(scene: Scene) -> None:
 
 
 def driver_reload(scene: Scene) -> None:
-    """The driver goes, which needs that what holds GPUs ends, and with it goes what it parked."""
+    """The driver goes, with all that holds a GPU, and with what it knew of parked processes."""
     holding = {pod for gpu in holdings(read_log(scene.node.simgpu_root)).values() for pod in gpu}
-    for role in scene.cast.pods:
-        uid = scene.uid(role)
-        if uid in holding:
-            _kill_one(scene, role, _serves)
-        elif role != "waiting":
-            scene.faults.inject(Fault.FAILED, call=Call.RESTORE, pod=uid, times=1)
+    uids = {role: scene.uid(role) for role in scene.cast.pods}
     scene.faults.unload_driver()
     try:
+        for role, uid in uids.items():
+            if uid in holding:
+                _kill_all(task for task in scene.tasks(role) if _serves(task))
+            elif role != "waiting":
+                scene.faults.inject(Fault.FAILED, call=Call.RESTORE, pod=uid, times=1)
         scene.release()
         time.sleep(AWAY)
     finally:
         scene.faults.load_driver()
     wait_until(lambda: not scene.unhealthy(), LIMIT, "the driver's return goes unnoticed")
+    for role in ("parked", "loser"):
+        scene.send(role)
 
 
 def disk_full(scene: Scene) -> None:
@@ -151,11 +155,11 @@ def disk_full(scene: Scene) -> None:
     try:
         assert scene.streaming("active")
         scene.release()
-        for role in ("waking", "taker"):
-            assert scene.pending[role].result(LIMIT).status == 200, role
+        assert scene.pending["waking"].result(LIMIT).status == 200
         scene.send("parked")
         time.sleep(AWAY)
-        assert not scene.pending["parked"].done()
+        for role in ("taker", "parked"):
+            assert not scene.pending[role].done(), role
     finally:
         filler.unlink()
 
@@ -208,6 +212,12 @@ def _kill_one(scene: Scene, role: str, which: Callable[[Task], bool]) -> None:
     if len(found) != 1:
         raise AssertionError(f"{role}: not one process to kill among {scene.tasks(role)}")
     os.kill(found[0].pid, signal.SIGKILL)
+
+
+def _kill_all(tasks: Iterable[Task]) -> None:
+    """Some may have ended meanwhile: the agent ends what uses a GPU that is lost."""
+    for task in tasks:
+        _kill_pid(task.pid)
 
 
 def _processes(module: str) -> list[int]:

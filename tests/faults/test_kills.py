@@ -21,7 +21,8 @@ from kybernate.errors import NotFoundError
 from tests.cluster.layout import REPOSITORY
 from tests.cluster.spec import AGENT_PROBE_PORT
 from tests.faults.agent import helpers
-from tests.faults.scene import GPUS, LIMIT, NODE
+from tests.faults.scene import GPUS, NODE
+from tests.faults.stream import LIMIT
 from tests.kit.models import Models
 from tests.kit.pods import SeatPod, ready
 

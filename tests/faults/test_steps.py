@@ -13,7 +13,8 @@ from kybernate import keys
 from tests.cluster.control import wait_until
 from tests.cluster.spec import AGENT_PROBE_PORT
 from tests.faults.agent import Orders, helpers
-from tests.faults.scene import LIMIT, NODE
+from tests.faults.scene import NODE
+from tests.faults.stream import LIMIT
 from tests.kit.pods import SeatPod, ready
 from tests.simgpu import Call, Fault
 

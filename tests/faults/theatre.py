@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 import requests
 
 from tests.faults.matrix import MATRIX, End, Row
-from tests.faults.scene import LIMIT, RIVALS
+from tests.faults.scene import RIVALS
+from tests.faults.stream import LIMIT
 from tests.faults.strikes import STRIKES
 
 if TYPE_CHECKING:
-    from tests.faults.scene import Look, Scene
+    from tests.faults.look import Look
+    from tests.faults.scene import Scene
 
 BYSTANDER = "bystander"
 
