@@ -10,7 +10,7 @@ from nodeagent.node import Inventory
 
 GIB = 1 << 30
 MEMORY = 80 * GIB
-WEATHER_CLEARS = 5.0
+WEATHER_CLEARS = 4.0
 """Virtual seconds of misfortunes."""
 
 FAULTS = {
@@ -142,7 +142,7 @@ def _pod(rng: random.Random, inventory: Inventory, number: int) -> PodPlan:
         vram=vram,
         size=int(declared * rng.choice([0.3, 0.8, 1.0])),
         ranks=rng.choice([1, 1, 1, 2, 3]),
-        delay=rng.choice([0.05, 0.3, 1.0]),
+        delay=rng.choice([0.05, 0.15, 0.4]),
         priority=rng.choice([0, 0, 0, 10]),
         ignores_term=rng.random() < 0.2,
     )

@@ -1,0 +1,64 @@
+"""The storms: a seed replays, they find what is broken, and a few hundred of them find nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.chaos.plan import draw_plan
+from bench.chaos.storm import Storm, run
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize("first", range(0, 200, 50))
+@pytest.mark.filterwarnings("ignore")
+def test_storms_find_nothing(first):
+    outcomes = [run(seed) for seed in range(first, first + 50)]
+    assert {o.seed: o.violations for o in outcomes if o.violations} == {}
+    assert sum(o.kills for o in outcomes) > 10
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_kills_of_the_agent_alone_lose_nothing():
+    outcomes = [run(seed, "kills") for seed in range(60)]
+    assert {o.seed: o.violations for o in outcomes if o.violations} == {}
+    assert sum(o.kills for o in outcomes) > 30
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_seed_replays_step_by_step():
+    def trace(seed):
+        said: list[str] = []
+        run(seed, "storm", said.append)
+        return said
+
+    assert trace(7) == trace(7)
+    assert len(trace(7)) > 10
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_machine_with_less_memory_than_the_plugin_says_is_found_out():
+    found = []
+    for seed in range(10):
+        storm = Storm(draw_plan(seed), None)
+        storm.machine.memory = dict.fromkeys(storm.machine.memory, 1 << 30)
+        found += storm.run().violations
+    assert any("holds" in sentence for sentence in found)
+
+
+def test_the_bench_ends_with_one_line_of_json():
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.chaos", "--schedules", "20", "--jobs", "2", "--json"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    line = json.loads(done.stdout.splitlines()[-1])
+    assert (line["schedules"], line["violations"]) == (20, 0)
