@@ -18,6 +18,9 @@ TEST_FILE = "tests/faults/test_matrix.py"
 COLUMNS = ("waiting", "active", "parking", "parked", "waking")
 
 
+FOR_GOOD = "failed the pod for good"
+
+
 class End(StrEnum):
     """What becomes of a seat's workload; the values are the marks in the document.
 
@@ -177,11 +180,15 @@ MATRIX: tuple[Row, ...] = (
     _row(
         "node-reboot",
         "all processes end, memory is wiped; the kubelet starts first, our processes last",
-        Sees("The kubelet fails the pod, since no plugin is there yet.", End.FAILED),
-        Sees("The same; the state was in memory.", End.FAILED),
-        Sees("The same.", End.FAILED),
-        Sees("The same: a park in RAM doesn't outlive the node.", End.FAILED),
-        Sees("The same.", End.FAILED),
+        Sees(
+            "The kubelet fails the pod, since no plugin is there yet, and an event says so.",
+            End.FAILED,
+            FOR_GOOD,
+        ),
+        Sees("The same; the state was in memory.", End.FAILED, FOR_GOOD),
+        Sees("The same.", End.FAILED, FOR_GOOD),
+        Sees("The same: a park in RAM doesn't outlive the node.", End.FAILED, FOR_GOOD),
+        Sees("The same.", End.FAILED, FOR_GOOD),
         others=dict.fromkeys(("holder", "taker", "winner", "loser", "bystander"), End.FAILED),
     ),
     _row(

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 import requests
 
 from tests.faults.matrix import MATRIX, End, Row
-from tests.faults.scene import RIVALS
+from tests.faults.scene import PUBLISHED, RIVALS
 from tests.faults.stream import LIMIT
 from tests.faults.strikes import STRIKES
 
 if TYPE_CHECKING:
     from tests.faults.look import Look
+    from tests.faults.matrix import Cell
     from tests.faults.scene import Scene
 
 BYSTANDER = "bystander"
@@ -70,9 +71,19 @@ class Theatre:
         waited_for = [role for role in scene.pending if ends[role] is not End.FAILED]
         answered = {role: _outcome(scene, role) for role in waited_for}
         after = {role: scene.settle(role, before[role], end) for role, end in ends.items()}
-        events = {role: scene.events(role) for role in ends}
+        events = {cell.column: _events(scene, cell) for cell in row.cells}
         wrong = scene.clean()
         return Play(before, after, events, answered, ends, wrong, scene.streamed)
+
+
+def _events(scene: Scene, cell: Cell) -> list[str]:
+    """What was told of the cell's pod; the event that it must bring may come a little later."""
+    deadline = time.monotonic() + PUBLISHED
+    while True:
+        found = scene.events(cell.column)
+        if any(cell.sees.event in one for one in found) or time.monotonic() > deadline:
+            return found
+        time.sleep(0.1)
 
 
 def _outcome(scene: Scene, role: str) -> str:
