@@ -126,7 +126,8 @@ def test_a_workload_is_asked_before_its_park_and_after_its_wake(
             assert models.ask(name).intact
     asked = [json.loads(line) for line in pods.log("willing").splitlines() if "asked" in line]
     turns = [one["asked"] for one in asked]
-    assert turns[:4] == ["/kyb/park", "/kyb/wake"] * 2
+    # Whichever of the two started first, this one was parked, woken and parked again.
+    assert turns[:3] == ["/kyb/park", "/kyb/wake", "/kyb/park"]
     assert not events(cluster, "NotCooperating")
 
 
