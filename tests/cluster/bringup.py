@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,7 +13,7 @@ from kybernate.errors import KybernateError
 
 from . import accounts, binaries, configs, host, images, pki, prefix, readiness, services
 from .control import Supervisor
-from .nodes import NodeBuilder, gpu_spec_file
+from .nodes import READY_LIMIT, NodeBuilder, gpu_spec_file
 from .spec import NODE_SERVICES, Ports
 from .supervisor import ProcessSpec
 
@@ -73,6 +74,7 @@ class Bringup:
         self._progress = progress
         self._ports = ports
         self._supervisor = Supervisor(layout)
+        self._answers = threading.Event()
         self._server = f"https://127.0.0.1:{self._ports.apiserver}"
 
     def run(self) -> None:
@@ -86,16 +88,18 @@ class Bringup:
         with ThreadPoolExecutor(max_workers=6) as pool:
             api = pool.submit(self._connect)
             objects = pool.submit(self._render)
-            runtimes = self._start_nodes(pool)
-            readiness.apiserver(self._layout, self._server)
+            try:
+                nodes = self._start_nodes(pool)
+                readiness.apiserver(self._layout, self._server)
+            finally:
+                self._answers.set()
             self._progress("API server ready")
             if self._spec.controller_manager:
                 self._add("controller-manager", configs.controller_manager)
-            for name, runtime in runtimes.items():
-                runtime.result()
-                self._builder().start_kubelet(name)
             self._objects(api.result(), objects.result())
             self._start_services(node_part=False)
+            for node in nodes:
+                node.result()
             self._start_services(node_part=True)
         self._wait_ready(api.result())
 
@@ -158,10 +162,13 @@ class Bringup:
             self._spec, self._layout, self._made.tools, self._state, self._supervisor
         )
 
-    def _start_nodes(self, pool: ThreadPoolExecutor) -> dict[str, Future[None]]:
-        """Nodes come up while the API server does; each future ends with its images imported."""
+    def _start_nodes(self, pool: ThreadPoolExecutor) -> list[Future[None]]:
+        """Nodes come up while the API server does; each future ends with its kubelet started.
+
+        A kubelet that finds no API server waits longer each time: it is started when there is one.
+        """
         if not self._spec.node_names:
-            return {}
+            return []
         host.mount_tmpfs(self._state, self._layout.ram)
         builder = self._builder()
         for name in self._spec.node_names:
@@ -172,8 +179,10 @@ class Bringup:
             builder.start_runtime(name)
             for image in self._made.images:
                 builder.import_image(name, image)
+            self._answers.wait(READY_LIMIT)
+            builder.start_kubelet(name)
 
-        return {name: pool.submit(bring, name) for name in self._spec.node_names}
+        return [pool.submit(bring, name) for name in self._spec.node_names]
 
     def _install_gpus(self, name: str) -> None:
         if self._made.simgpu is None:
