@@ -35,6 +35,7 @@ def flat() -> Iterator[Cluster]:
         gpus=GpuSpec(count=1, memory=256 * MIB, scale=1),
         host_memory=None,
         images=("toy",),
+        node_pods=True,
         service_env={
             "agent": {"KYB_AGENT_RESERVE_BYTES": RESERVE},
             "extender": {"KYB_EXTENDER_RESERVE_BYTES": RESERVE},
