@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -60,16 +61,25 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(line)
 
 
-@pytest.fixture
-def pods(cluster: Cluster) -> Iterator[Pods]:
-    """The default namespace, empty before and after, with the driver as witness."""
+@contextmanager
+def emptied(cluster: Cluster) -> Iterator[Pods]:
+    """The default namespace, empty before and after."""
     found = Pods(cluster.api())
     yield found
     names = list(found.all())
     found.delete(names, grace=0)
     found.gone(names, 60)
+
+
+@pytest.fixture
+def pods(cluster: Cluster) -> Iterator[Pods]:
+    """The default namespace, empty before and after, with the driver as witness."""
+    began = time.monotonic_ns()
+    with emptied(cluster) as found:
+        yield found
     for node in cluster.nodes:
-        assert not violations(read_log(node.simgpu_root))
+        broken = violations(read_log(node.simgpu_root))
+        assert not [one for one in broken if one.at_ns >= began]
 
 
 @pytest.fixture
