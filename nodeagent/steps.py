@@ -177,6 +177,7 @@ class Steps:
 
     async def _checkpoint(self, seat: Seat) -> Mapping[str, float]:
         settings = self._node.settings
+        until = self._world.now() + settings.step_deadline_s / 2
         try:
             helper = await self.helper(seat)
             return await helper.park(_pids(seat), settings.lock_timeout_s, settings.step_deadline_s)
@@ -184,6 +185,9 @@ class Steps:
             self.drop_helper(seat)
             if await self._all(seat, ProcessState.RUNNING):
                 raise Reverted(f"the driver did not begin to park it: {error}") from error
+            if self._world.now() < until:
+                # The helper was dead, rather than hung: another may take back what it did.
+                await self._undo(seat, f"the driver was left in the middle of parking it: {error}")
             raise Broken(f"the driver did not finish parking it: {error}") from error
         except DriverError as error:
             if await self._all(seat, ProcessState.RUNNING):

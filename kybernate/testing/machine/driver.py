@@ -55,8 +55,9 @@ class FakeGpus:
 class FakeHelper:
     """Implements `ports.DriverHelper`: one call at a time, dead after one that did not end.
 
-    Faults of park: helper-dies, lock-timeout, lock-sticks (an unlock after it fails), lock-kills
-    (a process dies of it), park-hangs, checkpoint-refused (taken back), checkpoint-fails (FAILED).
+    Faults of park: helper-dies, helper-dies-midway (all are locked then), lock-timeout,
+    lock-sticks (an unlock after it fails), lock-kills (a process dies of it), park-hangs,
+    checkpoint-refused (taken back), checkpoint-fails (FAILED).
     Of wake: helper-dies, wake-hangs, restore-fails (out of memory, for good). Of states:
     states-hang.
     """
@@ -93,6 +94,8 @@ class FakeHelper:
 
     async def _checkpoint(self, targets: list[FakeProcess], deadline: float) -> None:
         fault = self._machine.fault
+        if fault("helper-dies-midway"):
+            raise DeadlineError("the helper died")
         if fault("park-hangs"):
             await asyncio.sleep(deadline)
             raise DeadlineError("the helper did not answer")

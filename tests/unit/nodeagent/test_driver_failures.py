@@ -26,6 +26,7 @@ def reasons(r):
         ("checkpoint-fails", "SeatFailed", WAITING),
         ("park-hangs", "SeatFailed", WAITING),
         ("helper-dies", "ParkReverted", PARKED),
+        ("helper-dies-midway", "ParkReverted", PARKED),
     ],
 )
 def test_every_failure_of_a_park_ends_as_it_should(rig, proxy, fault, event, end):
