@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from kybernate.adapters.memory import KernelMemory
 from kybernate.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 GIB = 1 << 30
 MEMINFO = "MemTotal: 4194304 kB\nMemFree: 1 kB\nMemAvailable: 2097152 kB\nBuffers: 3 kB\n"
