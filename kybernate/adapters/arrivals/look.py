@@ -9,35 +9,39 @@ import fcntl
 import os
 import select
 import socket
-import struct
 import termios
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from kybernate.adapters.arrivals.duplicates import row_of
+
 if TYPE_CHECKING:
+    from kybernate.adapters.arrivals.namespace import Network
+    from kybernate.adapters.arrivals.sockdiag import UnixRow
     from kybernate.adapters.arrivals.survey import Survey
 
-_QUEUED = struct.Struct("=24xI")
-"""In struct tcp_info of a listener: how many connections wait to be accepted."""
 _LOOPBACK = ("127.", "::1", "::ffff:127.")
 
 
-def is_own(found: Survey, one: socket.socket, *, again: bool) -> bool:
+async def is_own(found: Survey, network: Network, one: socket.socket, *, again: bool) -> bool:
     """Whether what is readable came from the tree itself, which was frozen in mid-talk.
 
     `again` as in `ports.WatchTerms`.
     """
     if one.family == socket.AF_UNIX:
-        return _own_unix(found, one, again=again)
+        inode = os.fstat(one.fileno()).st_ino
+        return _own_unix(found, (await network.diag()).unix(inode), again=again)
     if one.type == socket.SOCK_DGRAM:
         return _own_datagram(found, one)
     if not one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
         return False
-    return _own_queue(found, one)
+    port = one.getsockname()[1]
+    own = found.own_waiting(await network.unaccepted(), port)
+    row = row_of(one, 0)
+    return row is not None and row.unread <= own
 
 
-def _own_unix(found: Survey, one: socket.socket, *, again: bool) -> bool:
-    row = found.diag.unix(os.fstat(one.fileno()).st_ino)
+def _own_unix(found: Survey, row: UnixRow | None, *, again: bool) -> bool:
     others = (*row.pending, *((row.peer,) if row.peer else ())) if row else ()
     if others:
         return all(inode in found.places for inode in others)
@@ -56,20 +60,12 @@ def has_input(one: socket.socket, event: int) -> bool:
     return int.from_bytes(unread, "little") > 0
 
 
-def _own_queue(found: Survey, one: socket.socket) -> bool:
-    try:
-        info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _QUEUED.size)
-    except OSError:
-        return False
-    return bool(_QUEUED.unpack(info)[0] <= found.own_waiting(one.getsockname()[1]))
-
-
 def _own_datagram(found: Survey, one: socket.socket) -> bool:
     try:
         _, sender = one.recvfrom(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except OSError:
         return False
-    ports = {row.local[1] for row in found.udp if row.inode in found.places}
+    ports = {row.local[1] for row in found.udp}
     return sender[0].startswith(_LOOPBACK) and sender[1] in ports
 
 

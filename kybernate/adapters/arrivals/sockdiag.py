@@ -46,6 +46,8 @@ _UNIX_ROW = struct.Struct("=BBBBI8s")
 _ATTRIBUTE = struct.Struct("=HH")
 _INFO_AGES = struct.Struct("=44xI4xI")
 _INFO_BYTES = struct.Struct("=128xQ64xQ")
+_QUEUED = struct.Struct("=24xI")
+"""In struct tcp_info of a listener: how many connections wait to be accepted."""
 
 Address = tuple[bytes, int]
 """4 or 16 bytes and a port; an IPv4 address that is mapped into IPv6 is given as IPv4."""
@@ -186,23 +188,38 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 def _inet_row(protocol: int, body: bytes) -> InetRow:
     family, state, _, _, name, _, unread, unsent, _, inode = _INET_ROW.unpack_from(body)
+    if state == CLOSE_WAIT:
+        # The kernel counts the peer's end of the stream as one byte.
+        unread = max(0, unread - 1)
     info = dict(_attributes(body[_INET_ROW.size :])).get(_INFO, b"")
+    return tcp_row((family, protocol), name, bytes((state,)) + info[1:], (unread, unsent), inode)
+
+
+def tcp_row(
+    kind: tuple[int, int], name: bytes, info: bytes, queues: tuple[int, int], inode: int
+) -> InetRow:
+    """From struct tcp_info, which begins with the state.
+
+    `kind`: family and protocol. `queues`: bytes unread and unsent, as for the row.
+    """
+    (family, protocol), (unread, unsent), state = kind, queues, info[0]
     received = sent = 0
     since_received = since_sent = 0.0
-    if len(info) >= _INFO_BYTES.size and state != LISTEN:
+    if state == LISTEN and len(info) >= _QUEUED.size:
+        unread, unsent = _QUEUED.unpack_from(info)[0], 0
+    elif len(info) >= _INFO_BYTES.size:
         sent_ms, received_ms = _INFO_AGES.unpack_from(info)
         received, sent = _INFO_BYTES.unpack_from(info)
         since_received, since_sent = received_ms / 1000, sent_ms / 1000
     if state == CLOSE_WAIT:
-        # The kernel counts the peer's end of the stream as one byte.
-        unread, received = max(0, unread - 1), max(0, received - 1)
+        received = max(0, received - 1)
     return InetRow(
         family=family,
         protocol=protocol,
         state=state,
         name=name,
-        local=(_address(family, name[4:20]), int.from_bytes(name[0:2], "big")),
-        peer=(_address(family, name[20:36]), int.from_bytes(name[2:4], "big")),
+        local=address(family, name[4:20], name[0:2]),
+        peer=address(family, name[20:36], name[2:4]),
         unread=unread,
         unsent=unsent,
         inode=inode,
@@ -213,11 +230,14 @@ def _inet_row(protocol: int, body: bytes) -> InetRow:
     )
 
 
-def _address(family: int, raw: bytes) -> bytes:
+def address(family: int, host: bytes, port: bytes) -> Address:
+    """From the 16 bytes and 2 bytes of a sockid."""
+    mapped = family != socket.AF_INET and host[:12] == bytes(10) + b"\xff\xff"
     if family == socket.AF_INET:
-        return raw[:4]
-    mapped = raw[:12] == bytes(10) + b"\xff\xff"
-    return raw[12:] if mapped else raw
+        host = host[:4]
+    elif mapped:
+        host = host[12:]
+    return host, int.from_bytes(port, "big")
 
 
 def _unix_row(body: bytes) -> UnixRow:

@@ -7,32 +7,28 @@ left open keeps alive what the tree's processes close, so all are closed before 
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import errno
-import logging
-import os
 import resource
 import select
 import socket
-import struct
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
+from kybernate.adapters.arrivals.duplicates import SLICE, Duplicator
 from kybernate.adapters.arrivals.look import has_input, is_own, words
-from kybernate.adapters.arrivals.sockdiag import ESTABLISHED, LISTEN, InetRow, cannot_end
+from kybernate.adapters.arrivals.namespace import Network
+from kybernate.adapters.arrivals.sockdiag import ESTABLISHED, cannot_end
 from kybernate.adapters.arrivals.survey import Survey, connection, survey_of
 from kybernate.core.traffic import Traffic, outstanding
 from kybernate.errors import DeadlineError
 from kybernate.ports import WatchReport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 
+    from kybernate.adapters.arrivals.duplicates import Place
+    from kybernate.adapters.arrivals.sockdiag import Diag, InetRow
     from kybernate.ports import WatchTerms
-
-T = TypeVar("T")
-
-log = logging.getLogger(__name__)
 
 SETTLE = 0.03
 """Seconds after the freeze before the sockets are looked at: the switch that the park was for goes
@@ -40,16 +36,7 @@ first. What arrives meanwhile waits in the kernel."""
 
 _RESERVE = 512
 """Descriptors that are kept for all else."""
-_SLICE = 64
-_SURVEY_DEADLINE = 10.0
-_PIDFD_GETFD = 438
-_BAD = select.EPOLLERR
 _FAMILIES = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)
-_QUEUED = struct.Struct("=24xI")
-"""In struct tcp_info of a listener: how many connections wait to be accepted."""
-_LOOPBACK = ("127.", "::1", "::ffff:127.")
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class SocketArrivals:
@@ -95,11 +82,10 @@ class SocketArrivals:
 
     async def traffic(self, handle: str, deadline: float) -> Traffic:
         """What comes to a running tree. Raises OSError, DeadlineError."""
-        found = await survey_of(self._pids(handle), deadline)
-        if found is None:
-            return Traffic()
-        found.diag.close()
-        return found.traffic()
+        try:
+            return await asyncio.wait_for(_traffic(self._pids(handle)), deadline)
+        except TimeoutError as error:
+            raise DeadlineError(f"its sockets are not listed in {deadline:g} s") from error
 
     def close(self) -> None:
         """End all watches."""
@@ -118,18 +104,17 @@ class SocketArrivals:
         on_arrival: Callable[[str], None],
     ) -> None:
         await asyncio.sleep(self._settle)
+        pids = self._pids(handle)
         try:
-            found = await survey_of(self._pids(handle), _SURVEY_DEADLINE)
-            if found is None:
-                self.unwatch(handle)
-                return
-            try:
-                what = await one.look(found, on_arrival)
-            finally:
-                found.diag.close()
+            what = await one.look(pids, on_arrival) if pids else None
+        except FileNotFoundError:
+            pids = ()  # it has just ended
         except (OSError, DeadlineError) as error:
             self.unwatch(handle)
             on_watched(WatchReport(problem=_sentence(error)))
+            return
+        if not pids:
+            self.unwatch(handle)
             return
         on_watched(one.report())
         if what is not None:
@@ -185,25 +170,33 @@ class _Watch:
             len(self._sockets), self._unwatched, self._ended, self._unanswered, self._problem
         )
 
-    async def look(self, found: Survey, on_arrival: Callable[[str], None]) -> str | None:
-        """End what is idle, duplicate the rest; what has arrived already, or None."""
-        left_out = await self._end_idle(found)
-        await self._duplicate(found, left_out)
-        what = self._arrived(found)
+    async def look(self, pids: Sequence[int], on_arrival: Callable[[str], None]) -> str | None:
+        """End what is idle, duplicate the rest; what has arrived already, or None.
+
+        Raises FileNotFoundError if the tree is gone, OSError, DeadlineError.
+        """
+        found = await survey_of(pids)
+        network = Network(pids[0])
+        try:
+            ended = await self._end_idle(found, network)
+            await self._duplicate(found, ended | found.within())
+            what = await self._already(found, network)
+        finally:
+            network.close()
         if what is None:
             self._loop.add_reader(self._epoll.fileno(), self._ready, on_arrival)
             self._reading = True
         return what
 
     def _ready(self, on_arrival: Callable[[str], None]) -> None:
-        what = self._arrived(None)
-        if what is not None:
-            on_arrival(what)
+        for one in self._readable():
+            on_arrival(words(one))
+            return
 
     # --- ending -------------------------------------------------------------------------------
 
-    async def _end_idle(self, found: Survey) -> frozenset[int]:
-        """Reset idle connections; the inodes of those, and of connections within the tree."""
+    async def _end_idle(self, found: Survey, network: Network) -> frozenset[int]:
+        """Reset idle connections with others; their inodes."""
         outside = [row for row in found.outside() if row.state == ESTABLISHED]
         ports, doubt = found.ports(), self._terms.doubt
         waiting = {
@@ -216,25 +209,25 @@ class _Watch:
             for row in outside
             if row.inode in waiting and row.local[1] in ports
         )
-        ended = set()
         idle = [row for row in outside if row.inode not in waiting] if self._terms.end_idle else []
+        ended = set()
         for number, row in enumerate(idle):
-            if self._end(found, row):
+            if self._end(await network.diag(), row):
                 ended.add(row.inode)
             if self._problem:
                 break
-            if number % _SLICE == _SLICE - 1:
+            if number % SLICE == SLICE - 1:
                 await asyncio.sleep(0)
         self._ended = len(ended)
-        return frozenset(ended) | found.within()
+        return frozenset(ended)
 
-    def _end(self, found: Survey, row: InetRow) -> bool:
+    def _end(self, diag: Diag, row: InetRow) -> bool:
         # A request may have come since the survey: look again, microseconds before.
-        now = found.diag.ask_again(row)
+        now = diag.ask_again(row)
         if now is None or now.state != ESTABLISHED or now.unread or now.unsent:
             return False
         try:
-            return found.diag.end(now)
+            return diag.end(now)
         except OSError as error:
             if not cannot_end(error):
                 raise
@@ -248,15 +241,14 @@ class _Watch:
     # --- duplicating --------------------------------------------------------------------------
 
     async def _duplicate(self, found: Survey, left_out: frozenset[int]) -> None:
-        pidfds: dict[int, int] = {}
+        duplicator = Duplicator()
         try:
             for number, inode in enumerate(_by_weight(found, left_out)):
-                self._take(found.places[inode], pidfds)
-                if number % _SLICE == _SLICE - 1:
+                self._take(duplicator, found.places[inode])
+                if number % SLICE == SLICE - 1:
                     await asyncio.sleep(0)
         finally:
-            for pidfd in pidfds.values():
-                os.close(pidfd)
+            duplicator.close()
         self._unwatched += found.beyond
         if self._unwatched:
             self._problem = (
@@ -264,58 +256,60 @@ class _Watch:
                 "wakes nobody; raise the agent's limit of open files (ulimit -n)"
             )
 
-    def _take(self, place: tuple[int, int], pidfds: dict[int, int]) -> None:
+    def _take(self, duplicator: Duplicator, place: Place) -> None:
         if len(self._sockets) >= self._room:
             self._unwatched += 1
             return
-        try:
-            descriptor = _duplicate_of(place, pidfds)
-        except OSError as error:
-            if error.errno in (errno.ESRCH, errno.EBADF):  # its process was killed meanwhile
-                return
-            raise
-        one = socket.socket(fileno=descriptor)
+        one = duplicator.duplicate(place)
+        if one is None:
+            return
         if one.family not in _FAMILIES:
             one.close()
             return
-        self._sockets[descriptor] = one
-        self._epoll.register(descriptor, select.EPOLLIN | select.EPOLLET)
+        self._sockets[one.fileno()] = one
+        self._epoll.register(one.fileno(), select.EPOLLIN | select.EPOLLET)
 
     # --- looking ------------------------------------------------------------------------------
 
-    def _arrived(self, found: Survey | None) -> str | None:
-        """What has arrived, or None. `found` at the first look only.
+    async def _already(self, found: Survey, network: Network) -> str | None:
+        """What has arrived before anybody watched, or None.
 
-        What is readable then may be the tree's own, frozen in the middle of a talk with itself.
+        What is readable now may be the tree's own, frozen in the middle of a talk with itself.
         Later nothing can be.
         """
-        while events := self._epoll.poll(0, 1):
-            descriptor, event = events[0]
-            one = self._sockets[descriptor]
-            if not has_input(one, event):
-                continue
-            if found is None or not is_own(found, one, again=self._terms.again):
+        for one in self._readable():
+            if not await is_own(found, network, one, again=self._terms.again):
                 return words(one)
         return None
+
+    def _readable(self) -> Iterator[socket.socket]:
+        """Where somebody has sent something since the last look."""
+        while events := self._epoll.poll(0, 1):
+            descriptor, event = events[0]
+            if has_input(self._sockets[descriptor], event):
+                yield self._sockets[descriptor]
+
+
+async def _traffic(pids: Sequence[int]) -> Traffic:
+    found = await survey_of(pids)
+    queued = found.queued()
+    if queued:
+        # The tree may be among those who connect to it.
+        network = Network(pids[0])
+        try:
+            loose = await network.unaccepted()
+        finally:
+            network.close()
+        queued -= sum(found.own_waiting(loose, port) for port in found.ports())
+    return found.traffic(max(0, queued))
 
 
 def _by_weight(found: Survey, left_out: frozenset[int]) -> Iterable[int]:
     """Inodes to watch: those where new peers come first, for the case that not all can be."""
-    listeners = {row.inode for row in found.ours() if row.state == LISTEN}
-    connections = {row.inode for row in found.ours()} - listeners
+    listeners = {row.inode for row in found.listeners()}
+    connections = {row.inode for row in found.tcp} - listeners
     rest = [i for i in found.places if i not in left_out]
     return sorted(rest, key=lambda inode: (inode in connections, inode not in listeners))
-
-
-def _duplicate_of(place: tuple[int, int], pidfds: dict[int, int]) -> int:
-    pid, number = place
-    if pid not in pidfds:
-        pidfds[pid] = os.pidfd_open(pid)
-    descriptor = int(_libc.syscall(_PIDFD_GETFD, pidfds[pid], number, 0))
-    if descriptor < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"pidfd_getfd: {os.strerror(code)}")
-    return descriptor
 
 
 def _sentence(error: Exception) -> str:
