@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from sidecar import grpc, http
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
     from sidecar.options import Probe
 
 _AT_ONCE = 16
-"""The kubelet makes three probes at a time; strangers shall not make us grow."""
+"""The kubelet makes three probes at a time; strangers shall not make us grow, nor keep it out:
+beyond this, the connection that is there for longest is hung up."""
+_THREADS = 2 * _AT_ONCE
+"""With those that are still on their way out."""
 _STACK = 256 * 1024
 _BACKLOG = 128
 
@@ -31,7 +35,9 @@ class Listeners:
     def __init__(self, probes: Sequence[Probe], link: Link) -> None:
         threading.stack_size(_STACK)
         self._link = link
-        self._places = threading.BoundedSemaphore(_AT_ONCE)
+        self._places = threading.BoundedSemaphore(_THREADS)
+        self._lock = threading.Lock()
+        self._clients: dict[socket.socket, None] = {}
         self._by_number: dict[int, tuple[socket.socket, Probe]] = {}
         for probe in probes:
             listener = _listen(probe.listen)
@@ -56,7 +62,17 @@ class Listeners:
         if not self._places.acquire(blocking=False):
             client.close()
             return
+        with self._lock:
+            self._clients[client] = None
+            if len(self._clients) > _AT_ONCE:
+                self._hang_up(next(iter(self._clients)))
         threading.Thread(target=self._serve, args=(client, probe), daemon=True).start()
+
+    def _hang_up(self, client: socket.socket) -> None:
+        """Its thread sees the end of the connection, whatever it waits for."""
+        del self._clients[client]
+        with suppress(OSError):
+            client.shutdown(socket.SHUT_RDWR)
 
     def _serve(self, client: socket.socket, probe: Probe) -> None:
         try:
@@ -68,6 +84,8 @@ class Listeners:
         except Exception as error:  # noqa: BLE001 - one probe must not end the others
             sys.stderr.write(f"kyb-sidecar: a {probe.role} probe failed: {error!r}\n")
         finally:
+            with self._lock:
+                self._clients.pop(client, None)
             self._places.release()
 
 
