@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from kybernate import keys
 from kybernate.errors import (
     ConfigError,
+    DeadlineError,
     KybernateError,
     NotFoundError,
     RefusedError,
@@ -280,9 +281,13 @@ class Preparer:
                         _SPEC_DEADLINE,
                     )
 
-    async def adopt_pods(self) -> None:
-        """Seats of pods that run here and that no journal knows."""
-        world = self._node.world
+    async def adopt_pods(self) -> bool:
+        """Seats of pods that run here and that no journal knows; False if some must wait.
+
+        What is awaited may be the plugin's report, the kubelet or the API server: try again soon,
+        since until then others may be given the GPUs that these pods use.
+        """
+        world, complete = self._node.world, True
         for device_id, holder in (await world.pod_resources.held()).items():
             facts = self._cache.named(holder.namespace, holder.pod)
             if facts is None or facts.ref.uid in self._node.seats or facts.over:
@@ -291,6 +296,8 @@ class Preparer:
                 await self._prepare(facts.resource, (device_id,))
             except KybernateError as error:
                 log.warning("pod %s holds %s, but: %s", facts.ref, device_id, error)
+                complete = complete and not isinstance(error, RetryableError | DeadlineError)
+        return complete
 
     def drop_vanished(self, known: frozenset[PodUid]) -> None:
         """After the first listing: of the seats known before it, end those without a pod."""

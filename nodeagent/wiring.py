@@ -63,6 +63,7 @@ T = TypeVar("T")
 _PARK_SHARE = 0.9
 _COLLECT_AFTER = 2.0
 _CONNECT_RETRY = 1.0
+_ADOPT_AGAIN = (0.5, 8.0)
 _SEATS_FIRST = 1.0
 _SHARED = 10
 """How many peers' calls the node's socket takes: all who use it count as one."""
@@ -238,11 +239,16 @@ class Agent:
         await self._adopt(preparer)
 
     async def _adopt(self, preparer: Preparer) -> None:
-        try:
-            await preparer.adopt_pods()
-            self._pods_known = True
-        except KybernateError as error:
-            log.warning("pods without a record are not looked for: %s", error)
+        """Until all are found: a pod that isn't known uses GPUs that others may be given."""
+        pause = _ADOPT_AGAIN[0]
+        while not self._pods_known:
+            try:
+                self._pods_known = await preparer.adopt_pods()
+            except KybernateError as error:
+                log.warning("pods without a record can't be looked for yet: %s", error)
+            if not self._pods_known:
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _ADOPT_AGAIN[1])
 
     async def _collect(self, preparer: Preparer) -> None:
         while True:

@@ -215,10 +215,36 @@ def test_pods_that_no_journal_knows_are_found_again(rig, prepared):
         r, preparer, pods = prepared(rig)
         r.begin()
         pods.create("a", group="G0", token="t1")
-        await preparer.adopt_pods()
+        assert await preparer.adopt_pods()
         assert list(r.node.seats) == ["uid-a"]
         preparer.drop_vanished(frozenset({"uid-a"}))
         assert list(r.node.seats) == ["uid-a"]
+
+    run_virtual(main())
+
+
+def test_pods_without_a_record_wait_for_the_plugins_report(rig, prepared):
+    async def main():
+        r, preparer, pods = prepared(rig)
+        r.begin()
+        inventory, r.node.inventory = r.node.inventory, None
+        pods.create("a", group="G0", token="t1")
+        assert not await preparer.adopt_pods()
+        assert r.node.seats == {}
+        r.node.inventory = inventory
+        assert await preparer.adopt_pods()
+        assert list(r.node.seats) == ["uid-a"]
+
+    run_virtual(main())
+
+
+def test_a_pod_that_can_have_no_seat_keeps_nobody_waiting(rig, prepared):
+    async def main():
+        r, preparer, pods = prepared(rig)
+        r.begin()
+        pods.create("a", group=None, token="t1")
+        assert await preparer.adopt_pods()
+        assert r.node.seats == {}
 
     run_virtual(main())
 
