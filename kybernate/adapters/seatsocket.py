@@ -14,6 +14,7 @@ import re
 import shutil
 import socket
 import struct
+import time
 from typing import TYPE_CHECKING, Protocol
 
 from kybernate import keys
@@ -104,12 +105,15 @@ class SeatSockets:
     """Implements `kybernate.ports.SeatDoors` with one listening Unix socket per seat.
 
     All methods are for one event loop. `folder` holds one folder per seat, which is what the
-    container gets mounted.
+    container gets mounted. `now` is the steady clock (s) that limits of rate are kept by.
     """
 
-    def __init__(self, folder: Path, peers: Peers) -> None:
+    def __init__(
+        self, folder: Path, peers: Peers, now: Callable[[], float] = time.monotonic
+    ) -> None:
         self._folder = folder
         self._peers = peers
+        self._now = now
         self._listener: SeatListener | None = None
         self._doors: dict[PodUid, _Door] = {}
 
@@ -128,7 +132,7 @@ class SeatSockets:
         if self._listener is None:
             raise RuntimeError("listen() comes before open()")
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-        door = self._doors[uid] = _Door(uid, self._listener, self._peers)
+        door = self._doors[uid] = _Door(uid, self._listener, self._peers, self._now)
         try:
             await door.serve(folder / keys.SEAT_SOCKET_NAME)
         except BaseException:
@@ -182,10 +186,13 @@ class SeatSockets:
 class _Door:
     """One seat's socket and who is connected to it."""
 
-    def __init__(self, uid: PodUid, listener: SeatListener, peers: Peers) -> None:
+    def __init__(
+        self, uid: PodUid, listener: SeatListener, peers: Peers, now: Callable[[], float]
+    ) -> None:
         self.uid = uid
         self.listener = listener
         self.peers = peers
+        self.now = now
         self.callers: set[_Caller] = set()
         self.gate: _Caller | None = None
         self.closed = False
@@ -249,7 +256,7 @@ class _Caller(asyncio.Protocol):
             self.hang_up()
         elif len(self._door.callers) > _MAX_CALLERS:
             self._drop("more connections than a seat may have")
-        elif self._door.comers.take(_now()):
+        elif self._door.comers.take(self._door.now()):
             self._drop("a seat's connections come too often")
 
     def data_received(self, data: bytes) -> None:
@@ -307,7 +314,7 @@ class _Caller(asyncio.Protocol):
 
     def progress(self, sentence: str) -> None:
         """The workload says how far it is."""
-        now = asyncio.get_running_loop().time()
+        now = self._door.now()
         if now >= self._progress_at + _PROGRESS_EVERY:
             self._progress_at = now
             self._door.listener.on_progress(self._door.uid, sentence)
@@ -324,7 +331,7 @@ class _Caller(asyncio.Protocol):
     def _on_frame(self, fields: tuple[str, ...]) -> None:
         if self._transport is None or self._transport.is_closing():
             return
-        if self._frames.take(_now()):
+        if self._frames.take(self._door.now()):
             raise ProtocolError("frames come too often")
         verb, *arguments = fields
         if self._door.gate is not self:
@@ -401,10 +408,6 @@ def _hello(pid: int, arguments: list[str]) -> GateHello:
         generation=_number(arguments[2]),
         image=arguments[3] == "image",
     )
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 def _number(text: str) -> int:
