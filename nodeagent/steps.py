@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from kybernate.errors import (
     DeadlineError,
@@ -22,14 +22,17 @@ from kybernate.types import SeatState
 from nodeagent.seat import Process
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from kybernate.ports import DriverHelper
     from kybernate.types import GpuUuid, PodUid
     from nodeagent.node import Node
     from nodeagent.seat import Seat
 
+T = TypeVar("T")
+
 _NVML_DEADLINE = 5.0
+_HELPERS = 4
 _STATES_DEADLINE = 5.0
 _ROOM_PATIENCE = 0.25
 _POLL = 0.002
@@ -262,21 +265,29 @@ class Steps:
 
     async def _restore(self, seat: Seat) -> Mapping[str, float]:
         deadline = self._node.settings.step_deadline_s
+        return await self._ask(seat, lambda one: one.wake(_pids(seat), {}, deadline), deadline)
+
+    async def _ask(
+        self, seat: Seat, what: Callable[[DriverHelper], Awaitable[T]], deadline: float
+    ) -> T:
+        """Have the seat's helper do it. Raises DeadlineError, DriverError.
+
+        One that was dead, rather than hung, has done no harm: another may do it.
+        """
         until = self._world.now() + deadline / 2
-        try:
-            return await (await self.helper(seat)).wake(_pids(seat), {}, deadline)
-        except DeadlineError:
-            # A helper that was dead, rather than hung, has done no harm: another may do it.
-            self.drop_helper(seat)
-            if self._world.now() >= until:
-                raise
-            return await (await self.helper(seat)).wake(_pids(seat), {}, deadline)
+        for _ in range(_HELPERS - 1):
+            try:
+                return await what(await self.helper(seat))
+            except DeadlineError:
+                self.drop_helper(seat)
+                if self._world.now() >= until:
+                    raise
+        return await what(await self.helper(seat))
 
     async def find_cuda(self, seat: Seat) -> tuple[Process, ...]:
         """The tree's processes with a CUDA context, parked or not, by the driver's word."""
         pids = self._world.freezer.pids(seat.handle)
-        helper = await self.helper(seat)
-        states = await helper.states(pids, _STATES_DEADLINE)
+        states = await self._states(seat, pids)
         return self._named(pid for pid in pids if states.get(pid) not in _NO_CONTEXT)
 
     async def states(self, seat: Seat) -> frozenset[ProcessState]:
@@ -286,9 +297,13 @@ class Steps:
         """
         if not seat.cuda:
             return frozenset()
-        helper = await self.helper(seat)
-        found = frozenset((await helper.states(_pids(seat), _STATES_DEADLINE)).values())
+        found = frozenset((await self._states(seat, _pids(seat))).values())
         return found - {ProcessState.NO_CUDA} or found
+
+    async def _states(self, seat: Seat, pids: Sequence[int]) -> Mapping[int, ProcessState]:
+        return await self._ask(
+            seat, lambda one: one.states(pids, _STATES_DEADLINE), _STATES_DEADLINE
+        )
 
     async def _all(self, seat: Seat, state: ProcessState) -> bool:
         try:
