@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SOCKETS = "sockets"
-"""The name under which the node's sockets hold leases; no proxy's certificate gives it."""
+"""The name under which the node's sockets hold leases; no proxy may call itself so."""
 
 DOUBT = 5.0
 """Seconds for which a tie (see `core.traffic`) counts as a request, where no proxy knows better."""
@@ -64,13 +64,13 @@ class GuardedFreezer:
     async def freeze(self, handle: str, deadline: float) -> None:
         """As the freezer's."""
         found = self._frozen.get(handle, False)
-        self._forget(handle)
+        self.forget(handle)
         await self._freezer.freeze(handle, deadline)
         self._frozen[handle] = found
 
     def thaw(self, handle: str) -> None:
         """As the freezer's, once no duplicate of its sockets is open."""
-        self._forget(handle)
+        self.forget(handle)
         self._freezer.thaw(handle)
 
     def frozen(self) -> frozenset[str]:
@@ -86,10 +86,11 @@ class GuardedFreezer:
 
     async def kill(self, handle: str, deadline: float) -> None:
         """As the freezer's, once no duplicate of its sockets is open."""
-        self._forget(handle)
+        self.forget(handle)
         await self._freezer.kill(handle, deadline)
 
-    def _forget(self, handle: str) -> None:
+    def forget(self, handle: str) -> None:
+        """Close the duplicates of its sockets; idempotent."""
         self._arrivals.unwatch(handle)
         self._frozen.pop(handle, None)
         self._claimed.discard(handle)
@@ -103,6 +104,7 @@ class Arriving:
         self._node = loop.node
         self._arrivals = arrivals
         self._freezer = freezer
+        self._handles: dict[PodUid, str] = {}
         self._called: set[PodUid] = set()
         self._granted: dict[PodUid, tuple[float, int]] = {}
         self._unanswered: dict[PodUid, frozenset[tuple[int, int]]] = {}
@@ -118,6 +120,8 @@ class Arriving:
 
     def seat_changed(self, seat: Seat) -> None:
         """Watch its sockets if it has just been parked."""
+        if not seat.handle:
+            self._let_go_of(seat.uid)
         if seat.state is not SeatState.PARKED or seat.ending:
             return
         again = self._freezer.claim(seat.handle)
@@ -126,6 +130,7 @@ class Arriving:
 
     def seat_gone(self, seat: Seat) -> None:
         """Forget it."""
+        self._let_go_of(seat.uid)
         self._called.discard(seat.uid)
         for known in (self._granted, self._unanswered, self._reported, self._complaints):
             known.pop(seat.uid, None)
@@ -138,12 +143,19 @@ class Arriving:
         uid = seat.uid
         terms = WatchTerms(not seat.keep_connections, self._doubt(seat), again)
         self._called.discard(uid)
+        self._handles[uid] = seat.handle
         self._arrivals.watch(
             seat.handle,
             terms,
             lambda what: self._arrived(uid, what),
             lambda report: self._watched(uid, report, again),
         )
+
+    def _let_go_of(self, uid: PodUid) -> None:
+        """Its tree has ended: frozen, it may have done so without a thaw (cgroup version 2)."""
+        handle = self._handles.pop(uid, None)
+        if handle is not None:
+            self._freezer.forget(handle)
 
     def _arrived(self, uid: PodUid, what: str) -> None:
         metrics.ARRIVALS.inc()

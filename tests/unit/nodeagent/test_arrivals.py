@@ -317,3 +317,16 @@ def test_a_seat_that_ends_while_it_drains_waits_for_nobody(rig):
         assert b not in r.node.seats
 
     run_virtual(main())
+
+
+def test_nothing_is_held_of_a_tree_that_died_while_it_was_frozen(rig):
+    async def main():
+        r, a, _ = await two(rig)
+        assert list(r.arrivals.watches) == [handle(r, a)]
+        # On cgroup version 2 it can: all of it is gone before the agent looks.
+        r.machine.frozen.discard(handle(r, a))
+        r.machine.end_container(a)
+        await r.until(a, SeatState.WAITING, 5.0)
+        assert r.arrivals.watches == {}
+
+    run_virtual(main())
