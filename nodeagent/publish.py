@@ -45,6 +45,8 @@ _CALL_TIMEOUT = 5.0
 _CALL_DEADLINE = 15.0
 _REFUSALS = 10
 _QUEUE_LIMIT = 10_000
+_MESSAGE_LIMIT = 4096
+"""Characters. With one message too long, the API server would refuse all of the status."""
 _WAKEABLE = (
     SeatState.ACTIVE,
     SeatState.DRAINING,
@@ -317,7 +319,7 @@ class Publisher:
                 "type": name,
                 "status": str(notice.ok),
                 "reason": notice.reason,
-                "message": notice.message,
+                "message": notice.message[:_MESSAGE_LIMIT],
                 "lastTransitionTime": _stamp(notice.since),
             }
             for name, notice in sorted(self._node.notices.items())
@@ -355,7 +357,7 @@ def _seat_status(node: Node, seat: Seat) -> dict[str, Any]:
         "pod": seat.identity.pod.name,
         "model": seat.identity.model,
         "state": seat.state.value,
-        "reason": seat.reason,
+        "reason": seat.reason[:_MESSAGE_LIMIT],
         "since": _stamp(seat.since),
         "requests": seat.requests,
         "activeSeconds": round(seat.active_seconds, 3),

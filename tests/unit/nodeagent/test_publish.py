@@ -8,6 +8,7 @@ from kybernate.errors import ConflictError, NotFoundError, RefusedError, Retryab
 from kybernate.testing.clock import run_virtual
 from kybernate.types import SeatState
 from nodeagent.attendance import Attendance
+from nodeagent.node import Notice
 from nodeagent.publish import Publisher
 
 
@@ -181,6 +182,22 @@ def test_a_refusal_is_taken_for_final_only_after_some_time(rig):
         r.node.tell(r.node.seats[a], "Warning", "Refused", "an event that nobody takes")
         await asyncio.sleep(30)
         assert api.refusals == 90
+        task.cancel()
+
+    run_virtual(main())
+
+
+def test_no_message_is_longer_than_the_api_server_takes(rig):
+    async def main():
+        r, _, publisher, task = await start(rig)
+        r.begin()
+        a = await r.seat("a")
+        await r.until(a, SeatState.ACTIVE)
+        r.node.notices["ExclusiveGpus"] = Notice(False, "OthersUseGpus", "x" * 100_000, 0.0)
+        r.node.seats[a].reason = "y" * 100_000
+        status = publisher.status()
+        assert len(status["conditions"][1]["message"]) == 4096
+        assert len(status["seats"][0]["reason"]) == 4096
         task.cancel()
 
     run_virtual(main())
