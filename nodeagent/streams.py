@@ -11,6 +11,7 @@ import grpc
 
 from kybernate.gen import agent_pb2 as pb
 from kybernate.types import PodUid
+from nodeagent.arrivals import SOCKETS
 from nodeagent.leases import Demand
 from nodeagent.wire import seat_message
 
@@ -130,6 +131,11 @@ class Streams:
             await context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"this agent speaks version {PROTOCOL} of the stream, not {first.hello.version}",
+            )
+        if first.hello.proxy == SOCKETS:
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"hello.proxy is {SOCKETS!r}, by which the agent calls itself; choose another name",
             )
         session = self._join(first.hello.proxy)
         writer = asyncio.create_task(_write(session, context))

@@ -17,6 +17,7 @@ from kybernate.gen import agent_pb2 as pb
 from kybernate.testing.clock import run_virtual
 from kybernate.types import SeatState
 from nodeagent.api import NodeApi, Parts
+from nodeagent.arrivals import SOCKETS
 from nodeagent.attendance import Attendance
 from nodeagent.changes import Changes
 from nodeagent.doorkeeper import CALLERS, Doorkeeper, Rates
@@ -161,6 +162,10 @@ def test_without_a_certificate_there_is_no_connection(rig, tls):
         (
             pb.ProxyReport(hello=pb.Hello(proxy="p", version=9)),
             grpc.StatusCode.FAILED_PRECONDITION,
+        ),
+        (
+            pb.ProxyReport(hello=pb.Hello(proxy=SOCKETS, version=1)),
+            grpc.StatusCode.INVALID_ARGUMENT,
         ),
     ],
 )
