@@ -13,6 +13,8 @@ from webhook.asking import amounts, annotations_of
 
 Json = dict[str, Any]
 
+_LARGEST = 2**63 - 1
+
 
 @dataclass(frozen=True, slots=True)
 class Original:
@@ -67,7 +69,7 @@ def read_original(pod: Json, container: str) -> tuple[Original | None, str | Non
             memory = amounts({"resources": original.resources}, field).get("memory")
             if memory is not None:
                 parse_quantity(memory)
-        numbers = isinstance(original.vram, int | None) and isinstance(original.scrape, int | None)
+        numbers = _is_number(original.vram, _LARGEST) and _is_number(original.scrape, 65535)
         if original.container == container and numbers:
             return original, None
     except (ValueError, KeyError, TypeError, AttributeError, ConfigError):
@@ -76,6 +78,10 @@ def read_original(pod: Json, container: str) -> tuple[Original | None, str | Non
         f"The annotation {keys.ORIGINAL_RESOURCES} is not what the webhook wrote for container "
         f"{container}; remove it, the webhook writes it itself."
     )
+
+
+def _is_number(value: object, most: int) -> bool:
+    return value is None or (isinstance(value, int) and 0 <= value <= most)
 
 
 def _check_probes(probes: Json) -> None:

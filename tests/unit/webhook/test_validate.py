@@ -159,6 +159,16 @@ WRONG = [
         "the webhook writes it",
     ),
     (
+        "record with less than nothing",
+        with_note(keys.ORIGINAL_RESOURCES, '{"container":"c","resources":{},"vram":-1}'),
+        "the webhook writes it",
+    ),
+    (
+        "record with a port that is none",
+        with_note(keys.ORIGINAL_RESOURCES, '{"container":"c","resources":{},"scrape":65536}'),
+        "the webhook writes it",
+    ),
+    (
         "record with strange memory",
         with_note(
             keys.ORIGINAL_RESOURCES, '{"container":"c","resources":{"limits":{"memory":"x"}}}'
