@@ -135,7 +135,7 @@ def driver_reload(scene: Scene) -> None:
         for role, uid in uids.items():
             if uid in holding:
                 _kill_all(task for task in scene.tasks(role) if _serves(task))
-            elif role != "waiting":
+            elif role not in ("waiting", "waking"):
                 scene.faults.inject(Fault.FAILED, call=Call.RESTORE, pod=uid, times=1)
         scene.release()
         time.sleep(AWAY)

@@ -125,7 +125,8 @@ def _kill_at_random(scene: Scene, dice: random.Random) -> tuple[int, int]:
             with suppress(NotFoundError):
                 scene.kill(scene.node.agent)
                 agents += 1
-            time.sleep(dice.uniform(0.0, 1.2))
+            # Before it serves again, or after; one that never comes to serve answers nobody.
+            time.sleep(dice.uniform(*dice.choice(((0.0, 0.8), (1.5, 4.0)))))
         else:
             for pid in dice.sample(found := helpers(), min(len(found), 2)):
                 with suppress(ProcessLookupError):
