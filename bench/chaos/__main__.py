@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from bench.chaos.storm import Outcome, run
 
 _CHUNK = 250
+_TELL_EVERY = 15.0
 
 
 @dataclass(slots=True)
@@ -82,6 +83,7 @@ def main() -> None:
 
 def _many(options: argparse.Namespace, kind: str) -> int:
     began, total, first = time.monotonic(), Sum(), options.seed or 0
+    told = began
     wanted = options.kills or options.schedules
     with multiprocessing.Pool(options.jobs, quiet) as pool:
         while (total.kills if options.kills else total.schedules) < wanted:
@@ -94,9 +96,21 @@ def _many(options: argparse.Namespace, kind: str) -> int:
             for part in pool.imap_unordered(play, jobs):
                 total.add(part)
                 _show(part)
+                if time.monotonic() >= told + _TELL_EVERY:
+                    told = time.monotonic()
+                    _progress(total, wanted, told - began)
     seconds = time.monotonic() - began
     _report(options, kind, total, seconds)
     return len(total.bad)
+
+
+def _progress(total: Sum, wanted: int, seconds: float) -> None:
+    print(
+        f"{total.schedules} schedules and {total.kills} kills of {wanted} asked for in "
+        f"{seconds:.0f} s, {len(total.bad)} with violations",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def _show(part: Sum) -> None:
