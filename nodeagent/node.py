@@ -239,16 +239,14 @@ class Node:
     def judge_parks(self) -> None:
         """Note of each seat whether it could be parked now."""
         refused = self.refusals(self.seats.values())
-        for seat in self.seats.values():
-            seat.unparkable = refused.get(seat.uid, "")
+        for uid, seat in self.seats.items():
+            seat.unparkable = refused.get(uid, "")
 
     def swap_view(self) -> SwapView:
         """What the swap decision looks at."""
-        inventory = self.inventory or Inventory()
+        inventory, drained = self.inventory or Inventory(), self.leases.drained
         return SwapView(
-            seats=tuple(
-                seat.view(drained=self.leases.drained(seat.uid)) for seat in self.seats.values()
-            ),
+            seats=tuple(seat.view(drained=drained(uid)) for uid, seat in self.seats.items()),
             gpu_memory=inventory.memory(),
             active_slots={group.name: group.active_slots for group in inventory.groups},
             reserve=self.settings.reserve_bytes,

@@ -134,6 +134,8 @@ class Seat:
     phases: Mapping[str, float] = field(default_factory=dict)
     work: asyncio.Task[None] | None = None
     watch: asyncio.Task[None] | None = None
+    _shown: SeatView | None = None
+    _shown_of: tuple[object, ...] = ()
 
     @property
     def uid(self) -> PodUid:
@@ -144,32 +146,37 @@ class Seat:
         return f"{self.identity.name} ({self.identity.pod})"
 
     def view(self, *, drained: bool) -> SeatView:
-        """What the swap decision sees. A seat that is ending asks for nothing."""
-        return SeatView(
-            uid=self.uid,
-            name=self.identity.name,
-            group=self.identity.group,
-            gpus=frozenset(self.identity.gpus),
-            vram=self.identity.vram,
-            state=self.state,
-            bound_at=self.bound_at,
-            active_since=self.active_since,
-            idle_since=self.idle_since,
-            in_flight=self.in_flight,
-            waiting=0 if self.ending else self.waiting,
-            waiting_since=self.waiting_since,
-            drained=drained,
-            drain_since=self.drain_since,
-            connected=self.connected and not self.ending and not self.apart,
-            priority=self.identity.priority,
-            not_before=self.not_before,
-            stays_until=self.stays_until,
-            asked_since=None if self.ending else self.asked_since,
-            leave=self.leave,
-            unparkable=self.unparkable,
-            apart=self.apart,
-            on_demand=self.on_demand,
+        """What the swap decision sees. A seat that is ending asks for nothing.
+
+        The same object as the last time, unless something has changed.
+        """
+        # In the order of SeatView's fields, after those that never change.
+        now = (
+            self.state,
+            self.bound_at,
+            self.active_since,
+            self.idle_since,
+            self.in_flight,
+            0 if self.ending else self.waiting,
+            self.waiting_since,
+            drained,
+            self.drain_since,
+            self.connected and not self.ending and not self.apart,
+            self.identity.priority,
+            self.not_before,
+            self.stays_until,
+            None if self.ending else self.asked_since,
+            self.leave,
+            self.unparkable,
+            self.on_demand,
+            self.apart,
         )
+        if self._shown is None or now != self._shown_of:
+            one = self.identity
+            gpus = frozenset(one.gpus)
+            self._shown = SeatView(one.pod.uid, one.name, one.group, gpus, one.vram, *now)
+            self._shown_of = now
+        return self._shown
 
     def record(self) -> dict[str, object]:
         """The journal's form; `from_record` reads it."""

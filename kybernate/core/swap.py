@@ -224,11 +224,15 @@ def _fits(seat: SeatView, beside: Collection[SeatView], view: SwapView) -> bool:
     for gpu in seat.gpus:
         if gpu not in view.gpu_memory:
             return False
-        on = [s for s in beside if gpu in s.gpus] + [seat]
-        if len(on) > min(view.active_slots.get(s.group, 1) for s in on):
-            return False
         free = view.gpu_memory[gpu] - view.reserve - view.foreign.get(gpu, 0)
-        if sum(_need(s, gpu, view) for s in on) > free:
+        count, slots = 1, view.active_slots.get(seat.group, 1)
+        need = free if seat.vram is None else seat.vram
+        for other in beside:
+            if gpu in other.gpus:
+                count += 1
+                slots = min(slots, view.active_slots.get(other.group, 1))
+                need += free if other.vram is None else other.vram
+        if count > slots or need > free:
             return False
     return True
 

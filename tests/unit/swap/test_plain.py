@@ -1,0 +1,95 @@
+"""The swap decision's quick ways against plain ones, over any node."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kybernate.core.seats import OCCUPYING
+from kybernate.core.swap import SeatView, SwapPolicy, SwapView, decide, fits, next_check
+from kybernate.types import GpuUuid, GroupName, PodUid, SeatName, SeatState
+
+POLICY = SwapPolicy(min_residency=1.0, idle_after=0.5, drain_limit=4.0, max_wait=6.0)
+GPUS = ("g0", "g1", "g2")
+GROUPS = {"G0": {"g0"}, "G1": {"g1"}, "G01": {"g0", "g1"}, "G012": {"g0", "g1", "g2"}}
+TIMES = st.sampled_from([0.0, 1.0, 2.5, 4.0, 7.5])
+MAYBE = st.none() | TIMES
+
+
+@st.composite
+def seats(draw, number):
+    group = draw(st.sampled_from(sorted(GROUPS)))
+    return SeatView(
+        uid=PodUid(f"s{number}"),
+        name=SeatName(f"s{number}"),
+        group=GroupName(group),
+        gpus=frozenset(map(GpuUuid, GROUPS[group])),
+        vram=draw(st.sampled_from([None, 1, 30, 60])),
+        state=draw(st.sampled_from([s for s in SeatState if s is not SeatState.GONE])),
+        bound_at=draw(TIMES),
+        active_since=draw(MAYBE),
+        idle_since=draw(MAYBE),
+        in_flight=draw(st.integers(0, 1)),
+        waiting=draw(st.integers(0, 1)),
+        waiting_since=draw(MAYBE),
+        drained=draw(st.booleans()),
+        drain_since=draw(MAYBE),
+        connected=draw(st.booleans()),
+        priority=draw(st.sampled_from([0, 0, 5])),
+        not_before=draw(TIMES),
+        stays_until=draw(TIMES),
+        asked_since=draw(MAYBE),
+        leave=draw(st.sampled_from(["", "", "", "parked by an operator"])),
+        unparkable=draw(st.sampled_from(["", "", "", "no memory"])),
+        on_demand=draw(st.booleans()),
+        apart=draw(st.sampled_from([False, False, False, True])),
+    )
+
+
+@st.composite
+def nodes(draw):
+    healthy = draw(st.sampled_from([GPUS, GPUS, GPUS[:2]]))
+    return SwapView(
+        seats=tuple(draw(seats(number)) for number in range(draw(st.integers(1, 5)))),
+        gpu_memory={GpuUuid(gpu): 80 for gpu in healthy},
+        active_slots={GroupName(g): draw(st.integers(1, 3)) for g in ("G0", "G01")},
+        reserve=draw(st.sampled_from([0, 10])),
+        foreign=draw(st.sampled_from([{}, {GpuUuid("g0"): 25}])),
+        draining=draw(st.sampled_from(["", "", "", "maintenance"])),
+    )
+
+
+def plain_need(seat, gpu, view):
+    free = view.gpu_memory[gpu] - view.reserve - view.foreign.get(gpu, 0)
+    return free if seat.vram is None else seat.vram
+
+
+def plain_fits(view, seat):
+    beside = [s for s in view.seats if s.state in OCCUPYING and s is not seat]
+    for gpu in seat.gpus:
+        if gpu not in view.gpu_memory:
+            return False
+        on = [s for s in beside if gpu in s.gpus] + [seat]
+        if len(on) > min(view.active_slots.get(s.group, 1) for s in on):
+            return False
+        free = view.gpu_memory[gpu] - view.reserve - view.foreign.get(gpu, 0)
+        if sum(plain_need(s, gpu, view) for s in on) > free:
+            return False
+    return True
+
+
+@settings(max_examples=150)
+@given(nodes())
+def test_what_fits_is_what_the_plain_sums_say(view):
+    for seat in view.seats:
+        assert fits(view, seat.uid) == plain_fits(view, seat)
+
+
+@settings(max_examples=250)
+@given(nodes(), TIMES, st.floats(0, 1, exclude_max=True))
+def test_where_nothing_is_to_be_done_nothing_is_until_the_next_check(view, now, share):
+    if decide(view, POLICY, now):
+        return
+    check = next_check(view, POLICY, now)
+    later = now + share * ((check if check is not None else now + 1000.0) - now)
+    assert decide(view, POLICY, later) == ()
