@@ -115,8 +115,9 @@ class NodeApi(agent_pb2_grpc.NodeAgentServicer):
             holdings = holdings_message(self._loop.node)
             if holdings != last:
                 last = holdings
-                yield holdings
-            await self._changes.wait(_HOLDINGS_INTERVAL)
+                yield holdings  # and look again: what changed meanwhile rang for nobody
+            else:
+                await self._changes.wait(_HOLDINGS_INTERVAL)
 
     async def Attend(  # noqa: N802 - gRPC's name
         self,
@@ -234,13 +235,15 @@ class NodeApi(agent_pb2_grpc.NodeAgentServicer):
         operation = self._operations.get(request.name)
         last = None
         while True:
-            message = operation_message(operation)
+            # Read together: much may happen to it while a message goes out.
+            message, ended = operation_message(operation), operation.ended
             if message != last:
                 last = message
                 yield message
-            if operation.ended:
+            elif not ended:
+                await self._operations.changes.wait(_OPERATION_INTERVAL)
+            if ended:
                 return
-            await self._operations.changes.wait(_OPERATION_INTERVAL)
 
     async def _operate(self, ask: Ask, *, dry_run: bool) -> pb.Operation:
         check_name(ask.name)
