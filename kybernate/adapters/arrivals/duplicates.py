@@ -30,6 +30,8 @@ SLICE = 64
 _PIDFD_GETFD = 438
 _SO_COOKIE = 57
 _INFO_SIZE = 256
+_LINGER = struct.Struct("=ii")
+"""Whether, and for how many seconds."""
 _GONE = (errno.ENOENT, errno.ESRCH)
 _CLOSED = (errno.ESRCH, errno.EBADF)
 
@@ -71,6 +73,31 @@ class Duplicator:
             code = ctypes.get_errno()
             raise OSError(code, f"pidfd_getfd: {os.strerror(code)}")
         return descriptor
+
+
+def let_go(one: socket.socket, place: Place) -> None:
+    """Close a duplicate of what is, or was, at this place.
+
+    Whoever closes a socket last waits for as long as its owner wanted its close to wait for the
+    peer (SO_LINGER): once the owner is gone, that would be us, and nobody wants it any more.
+    """
+    if _lingers(one) and not _is_at(place, one):
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER.pack(0, 0))
+    one.close()
+
+
+def _lingers(one: socket.socket) -> bool:
+    wanted = one.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER.size)
+    return all(_LINGER.unpack(wanted))
+
+
+def _is_at(place: Place, one: socket.socket) -> bool:
+    pid, number = place
+    try:
+        target = os.readlink(f"/proc/{pid}/fd/{number}")
+    except OSError:
+        return False
+    return target == f"socket:[{os.fstat(one.fileno()).st_ino}]"
 
 
 async def places_of(pids: Sequence[int], most: int) -> tuple[dict[int, Place], int]:

@@ -6,7 +6,13 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kybernate.adapters.arrivals.duplicates import SLICE, Duplicator, places_of, row_of
+from kybernate.adapters.arrivals.duplicates import (
+    SLICE,
+    Duplicator,
+    let_go,
+    places_of,
+    row_of,
+)
 from kybernate.adapters.arrivals.sockdiag import ESTABLISHED, LISTEN, InetRow
 from kybernate.core.traffic import Connection, Traffic
 
@@ -116,10 +122,12 @@ def _read(found: Survey, duplicator: Duplicator, inode: int, place: Place) -> No
     one = duplicator.duplicate(place)
     if one is None:
         return
-    with one:
+    try:
         row = row_of(one, inode)
         if row is not None:
             (found.tcp if row.state else found.udp).append(row)
+    finally:
+        let_go(one, place)
 
 
 def _is_here(row: InetRow) -> bool:

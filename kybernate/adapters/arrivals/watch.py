@@ -14,7 +14,7 @@ import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from kybernate.adapters.arrivals.duplicates import SLICE, Duplicator
+from kybernate.adapters.arrivals.duplicates import SLICE, Duplicator, let_go
 from kybernate.adapters.arrivals.look import has_input, is_own, words
 from kybernate.adapters.arrivals.namespace import Network
 from kybernate.adapters.arrivals.sockdiag import ESTABLISHED, cannot_end
@@ -140,6 +140,7 @@ class _Watch:
         self._loop = asyncio.get_running_loop()
         self._epoll = select.epoll()
         self._sockets: dict[int, socket.socket] = {}
+        self._places: dict[int, Place] = {}
         self._task: asyncio.Task[None] | None = None
         self._reading = False
         self._unwatched = self._ended = 0
@@ -158,9 +159,10 @@ class _Watch:
             self._loop.remove_reader(self._epoll.fileno())
         self._reading = False
         self._epoll.close()
-        for one in self._sockets.values():
-            one.close()
+        for descriptor, one in self._sockets.items():
+            let_go(one, self._places[descriptor])
         self._sockets.clear()
+        self._places.clear()
         task = self._task
         if task and not task.done() and task is not asyncio.current_task(self._loop):
             task.cancel()
@@ -189,7 +191,8 @@ class _Watch:
         return what
 
     def _ready(self, on_arrival: Callable[[str], None]) -> None:
-        for one in self._readable():
+        # Who shares a socket with the tree can make events for ever: the rest is for the next call.
+        for one in self._readable(SLICE):
             on_arrival(words(one))
             return
 
@@ -266,7 +269,7 @@ class _Watch:
         if one.family not in _FAMILIES:
             one.close()
             return
-        self._sockets[one.fileno()] = one
+        self._sockets[one.fileno()], self._places[one.fileno()] = one, place
         self._epoll.register(one.fileno(), select.EPOLLIN | select.EPOLLET)
 
     # --- looking ------------------------------------------------------------------------------
@@ -277,14 +280,17 @@ class _Watch:
         What is readable now may be the tree's own, frozen in the middle of a talk with itself.
         Later nothing can be.
         """
-        for one in self._readable():
+        for one in self._readable(2 * len(self._sockets)):
             if not await is_own(found, network, one, again=self._terms.again):
                 return words(one)
         return None
 
-    def _readable(self) -> Iterator[socket.socket]:
-        """Where somebody has sent something since the last look."""
-        while events := self._epoll.poll(0, 1):
+    def _readable(self, most: int) -> Iterator[socket.socket]:
+        """Where somebody has sent something since the last look, among the next `most` events."""
+        for _ in range(most):
+            events = self._epoll.poll(0, 1)
+            if not events:
+                return
             descriptor, event = events[0]
             if has_input(self._sockets[descriptor], event):
                 yield self._sockets[descriptor]

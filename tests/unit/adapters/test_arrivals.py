@@ -9,18 +9,21 @@ import asyncio
 import json
 import os
 import resource
+import select
 import socket
+import struct
 import subprocess
 import sys
 import time
 import uuid
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
 from kybernate.adapters.arrivals import SocketArrivals
-from kybernate.adapters.arrivals.watch import descriptor_limit
+from kybernate.adapters.arrivals.duplicates import Duplicator, let_go
+from kybernate.adapters.arrivals.watch import _Watch, descriptor_limit
 from kybernate.adapters.freezer import CgroupFreezer
 from kybernate.ports import WatchTerms
 
@@ -577,3 +580,50 @@ def test_traffic_leaves_the_trees_own_connections_out(chatty):
         assert found.queued == 0
 
     asyncio.run(main())
+
+
+def unread_and_lingering(stack):
+    """A connection whose close would wait for 5 s for the peer, who reads nothing."""
+    server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    one = stack.enter_context(socket.create_connection(server.getsockname()))
+    stack.enter_context(server.accept()[0])
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 5))
+    one.setblocking(False)
+    with suppress(BlockingIOError):
+        while True:
+            one.send(b"x" * 65536)
+    return one
+
+
+@pytest.mark.parametrize("owned", [True, False])
+def test_letting_go_of_a_socket_waits_for_nobody(owned):
+    with ExitStack() as stack:
+        one = unread_and_lingering(stack)
+        place = os.getpid(), one.fileno()
+        duplicator = Duplicator()
+        duplicate = duplicator.duplicate(place)
+        duplicator.close()
+        if not owned:
+            # Another file comes to its place.
+            os.dup2(stack.enter_context(open(os.devnull)).fileno(), one.fileno())
+        began = time.monotonic()
+        let_go(duplicate, place)
+        assert time.monotonic() - began < 2
+        if owned:
+            left = one.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)
+            assert struct.unpack("ii", left) == (1, 5)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, bytes(8))
+
+
+def test_one_that_makes_events_without_end_does_not_keep_the_loop():
+    async def main():
+        left, right = socket.socketpair()
+        watch = _Watch(WatchTerms(end_idle=False), 10)
+        with left, right:
+            watch._sockets[right.fileno()] = right
+            watch._epoll.register(right.fileno(), select.EPOLLOUT)  # level-triggered: for ever
+            watch._ready(lambda _: pytest.fail("nothing has arrived"))
+            watch._sockets.clear()
+            watch.close()
+
+    asyncio.run(asyncio.wait_for(main(), 5))
