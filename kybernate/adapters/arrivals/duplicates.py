@@ -173,19 +173,23 @@ def _packed(family: int, host: str) -> bytes:
 
 def _descriptors(pids: Sequence[int], proc: Path) -> Iterator[tuple[int, Place]]:
     for pid in pids:
-        folder = proc / str(pid) / "fd"
         try:
-            numbers = sorted(map(int, os.listdir(folder)))
+            # Read piece by piece: a process may have a million of them.
+            with os.scandir(proc / str(pid) / "fd") as entries:
+                for entry in entries:
+                    target = _target(entry.path)
+                    if target.startswith("socket:["):
+                        yield int(target[8:-1]), (pid, int(entry.name))
         except OSError as error:
-            if error.errno in _GONE:
-                continue
-            raise
-        for number in numbers:
-            try:
-                target = os.readlink(f"{folder}/{number}")
-            except OSError as error:
-                if error.errno in _GONE:
-                    continue
+            if error.errno not in _GONE:
                 raise
-            if target.startswith("socket:["):
-                yield int(target[8:-1]), (pid, number)
+
+
+def _target(path: str) -> str:
+    """Empty if it was closed meanwhile."""
+    try:
+        return os.readlink(path)
+    except OSError as error:
+        if error.errno not in _GONE:
+            raise
+        return ""
