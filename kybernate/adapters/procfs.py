@@ -109,8 +109,8 @@ class Procfs:
         return any(pending >> (signum - 1) & 1 for signum in (signal.SIGTERM, signal.SIGKILL))
 
     def name(self, pid: int) -> str:
-        """Its short name. Raises NotFoundError."""
-        return self._text(pid, "comm").strip()
+        """Its short name; it chose it, so what can't be printed is left out. NotFoundError."""
+        return "".join(c for c in self._text(pid, "comm").strip() if c.isprintable())
 
     def kill(self, pid: int, start_time: int) -> bool:
         """SIGKILL to exactly this process; whether it was still there."""

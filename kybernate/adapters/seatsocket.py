@@ -48,6 +48,8 @@ _MAX_CALLERS = 64
 _FRAMES = (100.0, 400)
 _CONNECTIONS = (100.0, 200)
 """Frames of a connection and new connections of a seat: so many a second, and at once."""
+_COMPLAINTS = (1.0, 20)
+"""Log lines about those who call at a seat: so many a second, and at once."""
 _MAX_BACKLOG = 2 << 20
 _MAX_PATH = 107
 _UID = re.compile(r"[0-9a-z][0-9a-z-]{0,62}")
@@ -198,6 +200,7 @@ class _Door:
         self.closed = False
         self._server: asyncio.Server | None = None
         self.comers = Bucket(*_CONNECTIONS)
+        self.complaints = Bucket(*_COMPLAINTS)
 
     async def serve(self, path: Path) -> None:
         """Bind the socket, whatever an earlier agent left there, and let any user connect."""
@@ -310,14 +313,14 @@ class _Caller(asyncio.Protocol):
     def cooperated(self, phase: str, result: str, sentence: str) -> None:
         """The workload's answer; one to an older question counts for nothing."""
         if self._asked is not None and self._asked[0] == phase:
-            self._settle("" if result == "done" else sentence or "it failed")
+            self._settle("" if result == "done" else _plain(sentence) or "it failed")
 
     def progress(self, sentence: str) -> None:
         """The workload says how far it is."""
         now = self._door.now()
         if now >= self._progress_at + _PROGRESS_EVERY:
             self._progress_at = now
-            self._door.listener.on_progress(self._door.uid, sentence)
+            self._door.listener.on_progress(self._door.uid, _plain(sentence))
 
     def _settle(self, answer: str) -> None:
         if self._asked is not None and not self._asked[1].done():
@@ -366,7 +369,7 @@ class _Caller(asyncio.Protocol):
             raise ProtocolError(f"{verb!r} with {len(arguments)} arguments before a hello")
 
     def _refuse(self, sentence: str) -> None:
-        log.warning("Seat of pod %s: process %d refused: %s", self._door.uid, self._pid, sentence)
+        self._complain("refused", sentence)
         self.send("refuse", sentence)
         self.hang_up()
 
@@ -374,9 +377,14 @@ class _Caller(asyncio.Protocol):
         self._drop("it never said who it is")
 
     def _drop(self, reason: str) -> None:
-        log.warning("Seat of pod %s: process %d dropped: %s", self._door.uid, self._pid, reason)
+        self._complain("dropped", reason)
         if self._transport is not None:
             self._transport.abort()
+
+    def _complain(self, what: str, why: str) -> None:
+        door = self._door
+        if not door.complaints.take(door.now()):
+            log.warning("Seat of pod %s: process %d %s: %s", door.uid, self._pid, what, why)
 
     def _disarm(self) -> None:
         if self._timer is not None:
@@ -408,6 +416,11 @@ def _hello(pid: int, arguments: list[str]) -> GateHello:
         generation=_number(arguments[2]),
         image=arguments[3] == "image",
     )
+
+
+def _plain(text: str) -> str:
+    """A workload's words for people: nothing in them moves a terminal's cursor."""
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def _number(text: str) -> int:

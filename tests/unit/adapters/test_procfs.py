@@ -181,3 +181,9 @@ def test_only_exactly_this_process_is_killed(sleeper):
     assert procfs.kill(sleeper.pid, born)
     assert sleeper.wait(5) == -signal.SIGKILL
     assert not procfs.kill(sleeper.pid, born)
+
+
+def test_a_name_is_plain_text(tmp_path):
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7/comm").write_bytes(b"a\x1b[2Jb\nc\xff\n")
+    assert Procfs(tmp_path).name(7) == "a[2Jbc\ufffd"
