@@ -209,19 +209,22 @@ class Enforcer:
         self._outside.announcer.told_node("Warning", reason, verdict.sentence)
 
     def _park_again(self, seat: Seat) -> None:
+        if seat.uid in self.parking_again:
+            return  # for another process of it
         # Nothing of its park may meet a wake: it asks for nothing meanwhile.
         seat.not_before = self._node.world.now() + _UNHINDERED
         self.parking_again.add(seat.uid)
-        self._loop.life.work(seat, self._parked_again(seat))
+        self._loop.life.work(seat, park_again(self._node, self._loop.steps, seat))
+        if seat.work is not None:
+            # Also if it is dropped before it has begun.
+            seat.work.add_done_callback(lambda _: self._parked_again(seat))
 
-    async def _parked_again(self, seat: Seat) -> None:
-        try:
-            await park_again(self._node, self._loop.steps, seat)
-        finally:
-            self.parking_again.discard(seat.uid)
-            seat.not_before = 0.0
+    def _parked_again(self, seat: Seat) -> None:
+        self.parking_again.discard(seat.uid)
+        seat.not_before = 0.0
+        if seat.uid in self._node.seats:
             self._node.changed(seat)
-            self._loop.kick()
+        self._loop.kick()
 
     def _tell_node(self, found: Iterable[Verdict]) -> None:
         """The condition of the GPUNode; it names what was told of and is still there."""

@@ -65,6 +65,40 @@ def test_a_parked_seat_that_comes_back_to_the_gpu_is_parked_again(rig, proxy):
     run_virtual(main())
 
 
+def test_two_processes_of_a_seat_are_parked_again_together(rig, proxy):
+    async def main():
+        r, g, a, _ = await two_seats(rig)
+        async with g.running():
+            handle = r.node.seats[a].handle
+            r.machine.frozen.discard(handle)
+            workers = [r.machine.add_worker(handle) for _ in range(2)]
+            await asyncio.sleep(3)
+            assert [one.cuda for one in workers] == [ProcessState.CHECKPOINTED] * 2
+            assert len(g.events("Intruder")) == 2
+            assert len(g.events("ParkedAgain")) == 1
+            proxy(r.loop).request(a)
+            await r.until(a, ACTIVE, 5)
+
+    run_virtual(main())
+
+
+# What is dropped before it begins was never awaited.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_second_park_that_is_dropped_before_it_begins_leaves_nothing_behind(rig, proxy):
+    async def main():
+        r, g, a, _ = await two_seats(rig)
+        seat, enforcer = r.node.seats[a], g.warden.enforcer
+        enforcer._park_again(seat)
+        seat.work.cancel()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert enforcer.parking_again == set()
+        proxy(r.loop).request(a)
+        await r.until(a, ACTIVE, 5)
+
+    run_virtual(main())
+
+
 def test_one_that_cannot_be_parked_again_is_ended(rig):
     async def main():
         r, g, a, _ = await two_seats(rig)
