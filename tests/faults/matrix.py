@@ -137,7 +137,12 @@ MATRIX: tuple[Row, ...] = (
         Sees("The container is restarted and waits anew; it starts in its turn.", End.ANEW),
         Sees("The container ends with its status, is restarted and starts cold.", End.ANEW),
         Sees("The same; the one who waits for its GPU gets it at once.", End.ANEW),
-        Sees("Noticed though it is frozen: the container is restarted.", End.ANEW),
+        Sees(
+            "Restarted at once with cgroup v2; with v1, where a frozen process can't die, by the "
+            "next request, which is answered all the same.",
+            End.ANEW,
+            "started anew",
+        ),
         Sees("The wake ends, the container starts cold.", End.ANEW),
     ),
     _row(

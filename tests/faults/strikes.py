@@ -61,6 +61,8 @@ def workload(scene: Scene) -> None:
     """The command of every container is killed, or the process that would become it."""
     for role in ROLES:
         _kill_one(scene, role, _waits if role == "waiting" else _serves)
+    # With cgroup version 1 a frozen process dies only when somebody wants it thawed.
+    scene.send("parked")
 
 
 def sidecar(scene: Scene) -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.faults
 
 KILLS = 2000
-REAL_SECONDS = float(os.environ.get("KYB_FAULTS_KILL_SECONDS", "180"))
+REAL_SECONDS = float(os.environ.get("KYB_FAULTS_KILL_SECONDS", "420"))
 SEED = int(os.environ.get("KYB_FAULTS_SEED", "1"))
 SEATS_PER_GPU = 2
 
