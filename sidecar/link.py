@@ -88,7 +88,7 @@ class Link:
             try:
                 self._serve()
                 pause = _RETRY[0]
-            except OSError:
+            except (OSError, ValueError):  # the latter: what isn't the protocol
                 pause = min(pause * 1.5, _RETRY[1])
                 if pause == _RETRY[1]:
                     # A process 1 of another release may have no socket: its workload is asked.

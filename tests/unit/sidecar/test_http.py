@@ -223,3 +223,12 @@ def test_strangers_end_nothing(world, workload, rubbish):
         stranger.shutdown(socket.SHUT_WR)
         stranger.recv(10)
     assert get(port)[0] == 200
+
+
+@pytest.mark.parametrize("odd", [("state", "active", "long", "0", ""), ("cooperate", "park", "x")])
+def test_what_is_not_the_protocol_ends_the_connection_and_not_the_link(world, odd):
+    world.state("parked")
+    world.first.send(*odd)
+    with suppress(OSError):  # the link may have hung up by now
+        world.first.tell("active")
+    until(lambda: world.link.view().state == "active", "the link never came back")
