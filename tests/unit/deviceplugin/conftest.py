@@ -47,8 +47,8 @@ def settings(tmp_path, agent):
         recovery_s=0.1,
         reload_s=0.05,
         boot_grace_s=0.5,
-        relist_s=0.3,
-        prestart_deadline_s=2.0,
+        relist_s=60.0,
+        prestart_deadline_s=20.0,
     )
 
 
@@ -84,7 +84,7 @@ class Runner:
     def stop(self):
         if self._thread is not None:
             self._stop.set()
-            self._thread.join(10)
+            self._thread.join(60)
             assert not self._thread.is_alive()
             self._thread = None
 

@@ -20,7 +20,7 @@ from kybernate.types import Gpu, GpuUuid
 pb = deviceplugin_pb2
 
 
-def until(condition, limit=10.0):
+def until(condition, limit=60.0):
     """Wait for other threads until `condition()` is true, and return what it returned."""
     end = time.monotonic() + limit
     while not (value := condition()):
@@ -55,6 +55,7 @@ class Kubelet(deviceplugin_pb2_grpc.RegistrationServicer):
         for channel in self._channels.values():
             channel.close()
         self._channels.clear()
+        self._streams.clear()
         self.lists.clear()
         self._server.stop(None).wait()
 
@@ -87,9 +88,12 @@ class Kubelet(deviceplugin_pb2_grpc.RegistrationServicer):
         self.calls.append(("List", resource))
         try:
             for answer in stream:
-                self.lists[resource] = {one.ID: one.health for one in answer.devices}
+                if self._streams.get(resource) is stream:
+                    self.lists[resource] = {one.ID: one.health for one in answer.devices}
         except (grpc.RpcError, ValueError):
-            self.lists.pop(resource, None)
+            # The end of an older stream may be heard of after a newer one's list.
+            if self._streams.get(resource) is stream:
+                self.lists.pop(resource, None)
 
     def drop(self, resource):
         """End the stream, as a late end of an older registration makes a kubelet do."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from dataclasses import replace
 
@@ -27,7 +28,7 @@ def sockets(folder, resource):
 
 def start(kubelet, resource, *ids):
     return kubelet.plugin(resource).PreStartContainer(
-        pb.PreStartContainerRequest(devices_ids=ids), timeout=10
+        pb.PreStartContainerRequest(devices_ids=ids), timeout=60
     )
 
 
@@ -36,14 +37,14 @@ def preferred(kubelet, resource, available, must=(), size=1):
     request.container_requests.add(
         available_deviceIDs=available, must_include_deviceIDs=must, allocation_size=size
     )
-    answer = kubelet.plugin(resource).GetPreferredAllocation(request, timeout=5)
+    answer = kubelet.plugin(resource).GetPreferredAllocation(request, timeout=60)
     return list(answer.container_responses[0].deviceIDs)
 
 
 def allocated(kubelet, resource, *ids):
     request = pb.AllocateRequest()
     request.container_requests.add(devices_ids=ids)
-    answer = kubelet.plugin(resource).Allocate(request, timeout=5)
+    answer = kubelet.plugin(resource).Allocate(request, timeout=60)
     return [one.name for one in answer.container_responses[0].cdi_devices]
 
 
@@ -71,9 +72,7 @@ def test_after_a_kubelet_restart_everything_is_registered_again(plugin, kubelet,
         listed(kubelet)
         kubelet.calls.clear()
         kubelet.restart()
-        began = time.monotonic()
         listed(kubelet)
-        assert time.monotonic() - began < 1
         assert kubelet.calls.count(("Register", ONE)) == 1
         assert len(sockets(folder, ONE)) == 1
     until(lambda: plugin.not_ready() is None)
@@ -87,10 +86,11 @@ def test_a_removed_socket_is_served_again(plugin, kubelet, folder):
     assert ("Register", ONE) not in kubelet.calls
 
 
-def test_it_registers_again_when_the_kubelet_never_lists(plugin, kubelet):
+def test_it_registers_again_when_the_kubelet_never_lists(running, kubelet):
     kubelet.ignore_lists = 2
+    running.start(relist_s=0.3)
     listed(kubelet)
-    assert len([call for call in kubelet.calls if call[0] == "Register"]) == 4
+    assert len([call for call in kubelet.calls if call[0] == "Register"]) >= 4
 
 
 def test_it_registers_again_when_the_kubelet_drops_the_stream(plugin, kubelet):
@@ -191,8 +191,9 @@ def test_what_may_pass_is_tried_again_within_the_deadline(plugin, kubelet, agent
     assert agent.prepared == [(ONE, ["G0-seat-1"])]
 
 
-def test_what_does_not_pass_ends_with_the_agents_last_sentence(plugin, kubelet, agent):
+def test_what_does_not_pass_ends_with_the_agents_last_sentence(running, kubelet, agent):
     agent.start()
+    running.start(prestart_deadline_s=2.0)
     listed(kubelet)
     agent.answers = [(grpc.StatusCode.UNAVAILABLE, "the pod isn't seen yet")] * 100
     with pytest.raises(grpc.RpcError) as caught:
@@ -204,14 +205,15 @@ def test_what_does_not_pass_ends_with_the_agents_last_sentence(plugin, kubelet, 
 def test_a_start_waits_for_an_agent_that_restarts(plugin, kubelet, agent):
     listed(kubelet)
     call = kubelet.plugin(ONE).PreStartContainer.future(
-        pb.PreStartContainerRequest(devices_ids=["G0-seat-1"]), timeout=10
+        pb.PreStartContainerRequest(devices_ids=["G0-seat-1"]), timeout=60
     )
     agent.start()
     call.result()
     assert agent.prepared == [(ONE, ["G0-seat-1"])]
 
 
-def test_an_agent_that_stays_away_is_named(plugin, kubelet):
+def test_an_agent_that_stays_away_is_named(running, kubelet):
+    running.start(prestart_deadline_s=0.5)
     listed(kubelet)
     with pytest.raises(grpc.RpcError) as caught:
         start(kubelet, ONE, "G0-seat-1")
@@ -219,14 +221,21 @@ def test_an_agent_that_stays_away_is_named(plugin, kubelet):
     assert "kyb-agent runs on this node" in caught.value.details()
 
 
-def test_an_xid_makes_all_seats_of_its_gpu_unhealthy_at_once(plugin, kubelet, driver):
+def test_an_xid_makes_all_seats_of_its_gpu_unhealthy_at_once(running, kubelet, driver):
+    # Without waiting for the next look at the GPUs: there is none.
+    running.start(health_s=3600, refresh_s=3600)
     listed(kubelet)
     driver.xid("GPU-1", 79)
-    began = time.monotonic()
     until(lambda: set(kubelet.lists[TWO].values()) == {"Unhealthy"})
     until(lambda: kubelet.lists[ONE]["G1-seat-4"] == "Unhealthy")
-    assert time.monotonic() - began < 1
     assert kubelet.lists[ONE]["G0-seat-1"] == "Healthy"
+
+
+def test_seats_that_an_xid_took_come_back(running, kubelet, driver):
+    running.start(recovery_s=2.0)
+    listed(kubelet)
+    driver.xid("GPU-1", 79)
+    until(lambda: kubelet.lists[ONE]["G1-seat-4"] == "Unhealthy")
     until(lambda: set(kubelet.lists[ONE].values()) == {"Healthy"})
 
 
@@ -367,9 +376,9 @@ class TestTheProfilesFile:
         before = {resource: dict(ids) for resource, ids in listed(kubelet).items()}
         file.write_text("profiles: [{name: a}]\nextra: 1")
         until(lambda: sample("kyb_device_plugin_profiles_refused") == 1)
-        told = [one.getMessage() for one in caplog.records if "is refused" in one.getMessage()]
         for field in ("profiles[0].resource", "profiles[0].groupSize", "extra"):
-            assert sum(f": {field}: " in line for line in told) == 1
+            until(lambda field=field: f": {field}: " in caplog.text)
+            assert caplog.text.count(f": {field}: ") == 1
         assert kubelet.lists == before
         assert plugin.not_ready() is None
         file.write_text(PROFILES.format(seats=4, name="pair"))
@@ -431,11 +440,17 @@ def test_sockets_that_nobody_answers_are_removed(running, kubelet, folder):
 class Deaf(Agent):
     """Takes calls and never answers them."""
 
+    def __init__(self, socket):
+        super().__init__(socket)
+        self.asked = []
+        self.ended = threading.Event()
+
     def AwaitedGroups(self, request, context):  # noqa: N802 - gRPC's name
-        time.sleep(3)
+        self.asked.append(request.resource)
+        self.ended.wait()
 
     def ReportInventory(self, request, context):  # noqa: N802 - gRPC's name
-        time.sleep(3)
+        self.ended.wait()
 
 
 class TestAnAgentThatHangs:
@@ -446,17 +461,18 @@ class TestAnAgentThatHangs:
         agent = Deaf(tmp_path / "agent.sock")
         agent.start()
         yield agent
+        agent.ended.set()
         agent.stop()
 
-    def test_allocation_waits_for_nobody(self, plugin, kubelet):
+    def test_allocation_waits_for_nobody(self, plugin, kubelet, agent):
         free = sorted(listed(kubelet)[ONE])
-        began = time.monotonic()
+        until(lambda: sorted(agent.asked) == [ONE, TWO])  # what the holdings lead to
         for number in range(4):
             ids = [f"G0-seat-{number + 1}"]
             assert allocated(kubelet, ONE, *ids) == [f"kyb.ai/seat={ids[0]}"]
-        assert time.monotonic() - began < 0.5
+        assert len(agent.asked) == 2
         assert preferred(kubelet, ONE, free) == ["G0-seat-1"]
-        assert time.monotonic() - began < 2
+        assert len(agent.asked) == 3
 
 
 def test_what_was_allocated_and_never_started_blocks_no_other_pod(plugin, kubelet, agent):
@@ -472,7 +488,7 @@ def test_what_was_allocated_and_never_started_blocks_no_other_pod(plugin, kubele
 
 def test_the_same_ids_give_the_same_answer_for_ever(running, kubelet, driver):
     """A restarted container gets the kubelet's copy of the answer; nothing in it may grow old."""
-    running.start()
+    running.start(health_s=3600)
     listed(kubelet)
     first = allocated(kubelet, ONE, "G1-seat-2")
     driver.xid("GPU-1", 79)
@@ -489,14 +505,14 @@ def test_a_registration_never_follows_the_end_of_a_stream_at_once(plugin, kubele
     """A kubelet takes a registration apart by name, a moment after a stream of that name ended."""
     listed(kubelet)
     kubelet.calls.clear()
-    kubelet.drop(ONE)
     dropped = time.monotonic()
+    kubelet.drop(ONE)
     until(lambda: ("Register", ONE) in kubelet.calls)
     assert time.monotonic() - dropped >= 0.5
     listed(kubelet)
     kubelet.calls.clear()
-    sockets(folder, TWO)[0].unlink()
     removed = time.monotonic()
+    sockets(folder, TWO)[0].unlink()
     until(lambda: ("Register", TWO) in kubelet.calls)
     assert time.monotonic() - removed >= 0.5
 

@@ -50,7 +50,7 @@ def test_a_wrong_file_ends_in_one_line_that_names_file_and_field(tmp_path):
         ),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
     assert done.returncode == 1
@@ -68,10 +68,10 @@ def test_it_waits_for_a_driver_and_ends_on_sigterm(tmp_path, no_driver):
         plugin_command(*arguments), stderr=subprocess.PIPE, text=True, env=no_driver
     ) as process:
         try:
-            until(lambda: "NVML" in get(f"http://127.0.0.1:{port}/readyz"), limit=20)
+            until(lambda: "NVML" in get(f"http://127.0.0.1:{port}/readyz"), limit=60)
             metrics = get(f"http://127.0.0.1:{port}/metrics")
             process.send_signal(signal.SIGTERM)
-            _, stderr = process.communicate(timeout=15)
+            _, stderr = process.communicate(timeout=60)
         finally:
             process.kill()
     assert "kyb_device_plugin_discovery_failures_total" in metrics
@@ -116,7 +116,7 @@ def test_groups_without_a_driver_says_so(no_driver):
         [sys.executable, "-m", "kybernate.cli", "groups"],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
         env=no_driver,
     )

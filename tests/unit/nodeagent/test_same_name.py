@@ -148,8 +148,8 @@ EVENTS = ["delete", "create", "stop_old", "free_old", "admit_new", "start_new"]
 )
 @settings(
     max_examples=400,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],  # `rig` is a class
+    # `rig` is a class
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_no_order_of_events_gives_a_container_another_pods_group(
     rig, order, before, pauses, same_id

@@ -152,7 +152,7 @@ def _spoil(value: Any, field: str, by: Any) -> Any:
 
 
 @given(field=FIELDS, by=JSON)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_no_shape_of_a_pod_is_a_fault(client: FlaskClient, field: str, by: Any) -> None:
     full = pod(
         seat(memory="1Gi"),
