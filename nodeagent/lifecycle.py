@@ -99,8 +99,7 @@ class Lifecycle:
 
     async def start(self, seat: Seat) -> None:
         """From STARTING: check the GPUs' memory, journal, let it go, wait till it serves."""
-        lack = await self._lack(seat)
-        if lack is not None:
+        if (lack := await self._lack(seat)) is not None:
             self._put_off(seat, SeatEvent.ENDED, lack)
             return
         seat.generation += 1
@@ -193,8 +192,7 @@ class Lifecycle:
             await self._steps.helper(seat)
 
     def _refresh_idle(self, seat: Seat) -> None:
-        busy = seat.in_flight or seat.waiting
-        seat.idle_since = None if busy else self._world.now()
+        seat.idle_since = None if seat.in_flight or seat.waiting else self._world.now()
 
     def _set_address(self, seat: Seat) -> None:
         if seat.pod_ip and seat.identity.port:
@@ -304,10 +302,9 @@ class Lifecycle:
     async def _watch_end(self, seat: Seat) -> None:
         pause, began = _END_POLL[0], self._world.now()
         while not await self._is_gone(seat):
-            if self._is_back(seat):
-                return
             if self._survived(seat):
                 self._carry_on(seat)
+            if self._is_back(seat):
                 return
             self._unblock(seat, began)
             await asyncio.sleep(pause)
@@ -336,6 +333,7 @@ class Lifecycle:
 
     def _carry_on(self, seat: Seat) -> None:
         seat.ending = False
+        self._node.save(seat)
         why = "it was asked to end and runs on"
         self._node.tell(seat, "Warning", "TermIgnored", f"{why}: it gets requests again")
         if seat.state is SeatState.DRAINING:
@@ -363,6 +361,7 @@ class Lifecycle:
         if not seat.stays_away:
             seat.leave = ""
         seat.bound_at = self._world.now()
+        self._node.save(seat)
         if seat.state is not SeatState.WAITING:
             self._node.move(seat, SeatEvent.ENDED, seat.reason)
         if seat.deleted:
@@ -385,6 +384,7 @@ class Lifecycle:
     def _begin_end(self, seat: Seat) -> None:
         if not seat.ending:
             seat.ending, seat.ending_since = True, self._world.now()
+            self._node.save(seat)
 
     def let_go(self, seat: Seat) -> None:
         """A parked seat was told to end: thaw it, let the signal through, then kill the rest."""

@@ -57,7 +57,7 @@ async def recover(loop: Loop) -> Mapping[str, Mapping[str, object]]:
     _thaw_the_forgotten(loop, frozen, dying)
     _remember_proxies(loop, records.get(PROXIES, {}))
     for seat in tuple(loop.node.seats.values()):
-        if seat.uid in dying and seat.state in _KEEP_FROZEN:
+        if seat.ending or (seat.uid in dying and seat.state in _KEEP_FROZEN):
             loop.life.end(seat)
         _resume(loop, seat, frozen)
     await asyncio.gather(*(world.doors.open(uid) for uid in loop.node.seats))
@@ -91,6 +91,8 @@ async def adopt(loop: Loop, seat: Seat) -> None:
         seat.apart = False
         loop.node.move(seat, SeatEvent.FOUND_PARKED, "found without a record; parked in RAM")
         loop.kick()
+        if seat.ending:
+            loop.life.let_go(seat)
         return
     raise Broken("found running without a record where it has no room, and it can't be parked")
 
@@ -156,7 +158,7 @@ def _resume(loop: Loop, seat: Seat, frozen: frozenset[str]) -> None:
             life.work(seat, life.await_started(seat))
         case SeatState.ACTIVE:
             life.activate(seat)
-        case SeatState.DRAINING:
+        case SeatState.DRAINING if not seat.ending:
             loop.node.move(seat, SeatEvent.UNDRAIN, "the agent was restarted")
             life.activate(seat)
         case SeatState.PARKED if not seat.ending:

@@ -34,6 +34,8 @@ _PLAIN = (
     "leave",
     "stays_away",
     "on_demand",
+    "ending",
+    "ending_since",
 )
 """Fields that go into the journal as they are. A journal of an older release may lack some."""
 
@@ -107,11 +109,11 @@ class Seat:
     last_wake_ms: float = 0.0
     requests: int = 0
     started_once: bool = False
+    ending: bool = False
+    ending_since: float = 0.0
     # Known only while this agent runs.
     connected: bool = False
     apart: bool = False
-    ending: bool = False
-    ending_since: float = 0.0
     doomed: bool = False
     deleted: bool = False
     image_mode: bool = False
