@@ -22,7 +22,7 @@ from sidecar.turn import Turn
 if TYPE_CHECKING:
     from sidecar.options import Probe
 
-LIMIT = 10.0
+LIMIT = 60.0
 
 
 class Process1:
@@ -37,11 +37,13 @@ class Process1:
         self._server.bind(str(path))
         self._server.listen()
         self._state = ["state", "waiting", "-", "0", ""]
+        self._telling = threading.RLock()
         threading.Thread(target=self._run, daemon=True).start()
 
     def tell(self, state: str, age: str = "1000", sentence: str = "") -> None:
-        self._state = ["state", state, age, self.serves, sentence]
-        self.send(*self._state)
+        with self._telling:
+            self._state = ["state", state, age, self.serves, sentence]
+            self.send(*self._state)
 
     def send(self, *fields: str) -> None:
         payload = "\0".join(fields).encode()
@@ -63,9 +65,12 @@ class Process1:
     def _run(self) -> None:
         with suppress(OSError):
             while True:
-                self._connection, _ = self._server.accept()
-                self.send(*self._state)
-                self._read(self._connection)
+                connection, _ = self._server.accept()
+                with connection, suppress(OSError):
+                    with self._telling:
+                        self._connection = connection
+                        self.send(*self._state)
+                    self._read(connection)
 
     def _read(self, connection: socket.socket) -> None:
         data = b""
@@ -75,9 +80,10 @@ class Process1:
                 end = 4 + struct.unpack_from(">I", data)[0]
                 self.heard.append(data[4:end].decode().split("\0"))
                 data = data[end:]
-                if self.heard[-1] == ["serves"] and self.serves == "0":
-                    self.serves = "1"
-                    self.tell(self._state[1], self._state[2])
+                with self._telling:
+                    if self.heard[-1] == ["serves"] and self.serves == "0":
+                        self.serves = "1"
+                        self.tell(self._state[1], self._state[2])
 
 
 def until(true, otherwise: str) -> None:
