@@ -187,9 +187,23 @@ class Engine:
 
         If one can't be restored, those that were are checkpointed again: their memory is needed.
         """
-        states = self._usable(pids)
         pairs = full_map(self._driver.gpus(), gpu_map) if gpu_map else ()
-        watch = _Watch()
+        until, watch = time.monotonic() + self.patience, _Watch()
+        while True:
+            try:
+                self._wake(pids, pairs, watch)
+            except CallError as error:
+                # A checkpoint whose caller died goes on in the process and ends between a look
+                # at its state and the next call: then that call was for another state.
+                if error.code != _ILLEGAL_STATE or time.monotonic() >= until:
+                    raise
+                self._usable(pids)
+                time.sleep(_PASSING_POLL)
+            else:
+                return watch.laps
+
+    def _wake(self, pids: Sequence[int], pairs: Pairs, watch: _Watch) -> None:
+        states = self._usable(pids)
         parked = [pid for pid, state in states.items() if state is State.CHECKPOINTED]
         try:
             self._each(lambda pid: self._driver.restore(pid, pairs), parked)
@@ -203,7 +217,6 @@ class Engine:
             if state is not State.RUNNING:
                 raise CallError("cuCheckpointProcessUnlock", _ILLEGAL_STATE, f"{pid} is {state}")
         watch.lap("unlock")
-        return watch.laps
 
     def states(self, pids: Iterable[int]) -> dict[int, State | None]:
         """Each process's state; None if it is gone, or has nothing on a GPU."""

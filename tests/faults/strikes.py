@@ -40,7 +40,7 @@ def agent(scene: Scene) -> None:
 
 def helper(scene: Scene) -> None:
     """All helpers are killed, and the process that they are forked from."""
-    killed = [pid for pid in _processes("kybernate.adapters.cuda_helper") if _kill_pid(pid)]
+    killed = [pid for pid in _helpers(scene.node.agent.pid) if _kill_pid(pid)]
     if len(killed) < 2:
         raise AssertionError("there was no helper to kill")
 
@@ -222,16 +222,21 @@ def _kill_all(tasks: Iterable[Task]) -> None:
         _kill_pid(task.pid)
 
 
-def _processes(module: str) -> list[int]:
-    """Processes of the host with this word on their command line."""
-    found = []
+def _helpers(agent: int) -> list[int]:
+    """The agent's child that helpers are forked from, and the helpers."""
+    children = _children()
+    return [pid for child in children.get(agent, []) for pid in (*children.get(child, []), child)]
+
+
+def _children() -> dict[int, list[int]]:
+    """All processes of the host by their parent."""
+    found: dict[int, list[int]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            words = (folder / "cmdline").read_bytes().split(b"\0")
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue
-        if module.encode() in words:
-            found.append(int(folder.name))
+        found.setdefault(parent, []).append(int(folder.name))
     return found
 
 

@@ -189,6 +189,29 @@ def test_a_state_that_should_pass_and_does_not_is_a_failure():
     assert driver.calls == []
 
 
+class Late(FakeDriver):
+    """A checkpoint begun by a helper that died ends when the process is to be unlocked."""
+
+    def unlock(self, pid):
+        if pid == 12 and ("unlock", 12) not in self.calls:
+            self.states[pid] = CHECKPOINTED
+        super().unlock(pid)
+
+
+def test_a_checkpoint_that_ends_while_it_is_undone_is_undone_too():
+    driver = Late(dict.fromkeys(PIDS, LOCKED))
+    Engine(driver, patience=5.0).wake(PIDS, {})
+    assert set(driver.states.values()) == {RUNNING}
+    assert ("restore", 12) in driver.calls
+
+
+def test_a_wake_that_finds_a_failed_process_does_not_go_on():
+    driver = driver_with(LOCKED)
+    driver.fail("unlock", 12, 401, then=FAILED)
+    with pytest.raises(CallError, match="12 is FAILED"):
+        Engine(driver, patience=5.0).wake(PIDS, {})
+
+
 def test_a_threads_number_stands_for_its_process_and_each_counts_once():
     started, stop = threading.Event(), threading.Event()
     numbers = []
