@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ from nodeagent.seat import Process
 from nodeagent.steps import Steps
 
 if TYPE_CHECKING:
-    from kybernate.core.swap import Action
+    from kybernate.core.swap import Action, SwapView
     from kybernate.ports import GateHello
     from kybernate.types import PodUid
     from nodeagent.node import Inventory, Node
@@ -52,6 +53,8 @@ class Loop(ProxySide):
             settings.max_wait_s,
         )
         self._kicked = False
+        self._settled: SwapView | None = None
+        self._settled_until = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self.device_freed = asyncio.Event()
         node.world.doors.listen(self)
@@ -70,12 +73,20 @@ class Loop(ProxySide):
         now = self.node.world.now()
         self.node.judge_parks()
         view = self.node.swap_view()
+        if view != self._settled or now >= self._settled_until:
+            self._decide_on(view, now)
+        metrics.LOOP_SECONDS.observe(time.perf_counter() - began)
+
+    def _decide_on(self, view: SwapView, now: float) -> None:
         when = next_check(view, self._policy, now)
-        for action in decide(view, self._policy, now):
+        actions = decide(view, self._policy, now)
+        # Where nothing was to be done, nothing is until something changes or that time has come.
+        self._settled = None if actions else view
+        self._settled_until = math.inf if when is None else when
+        for action in actions:
             if not self._carry_out(action):
                 when = now + _RETRY if when is None else min(when, now + _RETRY)
         self._look_again(when)
-        metrics.LOOP_SECONDS.observe(time.perf_counter() - began)
 
     def _look_again(self, when: float | None) -> None:
         if self._timer is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from kybernate.core.swap import SeatView
@@ -38,6 +39,8 @@ _PLAIN = (
     "ending_since",
 )
 """Fields that go into the journal as they are. A journal of an older release may lack some."""
+
+_read_plain = attrgetter(*_PLAIN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +210,7 @@ class Seat:
             "tree": _pair(self.tree),
             "cuda": [_pair(process) for process in self.cuda],
             "held": dict(self.held),
-            **{name: getattr(self, name) for name in _PLAIN},
+            **dict(zip(_PLAIN, _read_plain(self), strict=True)),
         }
 
 
