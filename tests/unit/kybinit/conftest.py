@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[3]
 SOURCE = ROOT / "native" / "kyb-init"
-LIMIT = 10.0
+LIMIT = 60.0
 UNSHARE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 
 HOLD = signal.SIGRTMIN + 1

@@ -21,7 +21,7 @@ from .conftest import UNSHARE, children, comm
 
 FREEZER = Path("/sys/fs/cgroup/freezer")
 UID = "0f9c2d1e-8a3b-4c5d-9e6f-0123456789ab"
-LIMIT = 10.0
+LIMIT = 60.0
 
 pytestmark = pytest.mark.skipif(
     not os.access(FREEZER, os.W_OK), reason="needs a cgroup v1 freezer to write to"

@@ -39,14 +39,14 @@ def test_status_prints_state_and_sentence(ask, agent):
     line = agent.accept()
     assert line.receive() == ["status"]
     line.send("status", "parked", "another seat of G0 is active")
-    out, _ = process.communicate(timeout=10)
+    out, _ = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "parked: another seat of G0 is active\n")
 
 
 def test_status_without_an_agent_fails_with_a_sentence(ask, agent):
     agent.die()
     process = ask("status")
-    _, err = process.communicate(timeout=10)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "does not answer" in err
 
@@ -59,26 +59,26 @@ def test_a_probe_does_what_the_agent_says(ask, agent, answer, code, out):
     line = agent.accept()
     assert line.receive() == ["probe"]
     line.send(answer)
-    assert process.communicate(timeout=10)[0] == out
+    assert process.communicate(timeout=60)[0] == out
     assert process.returncode == code
 
 
 def test_a_probe_without_an_agent_gets_nobody_killed(ask, agent):
     agent.die()
     process = ask("probe", "--", "false")
-    process.communicate(timeout=10)
+    process.communicate(timeout=60)
     assert process.returncode == 0
 
 
 def test_an_agent_that_hangs_up_counts_as_away(ask, agent):
     process = ask("probe", "--", "false")
     agent.accept().close()
-    process.communicate(timeout=10)
+    process.communicate(timeout=60)
     assert process.returncode == 0
 
 
 def test_an_agent_that_keeps_silent_counts_as_away(ask, agent):
     process = ask("probe", "--", "false")
     agent.accept()
-    process.communicate(timeout=10)
+    process.communicate(timeout=60)
     assert process.returncode == 0

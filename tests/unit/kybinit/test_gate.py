@@ -38,7 +38,7 @@ def test_the_agent_may_come_late(launch, agent):
     line.receive()
     line.send("go", "1")
     assert line.receive() == ["exit", "0"]
-    assert process.wait(timeout=10) == 0
+    assert process.wait(timeout=60) == 0
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP])

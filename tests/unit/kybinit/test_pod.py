@@ -23,7 +23,7 @@ def dial(agent):
 
     def connect(*first: str) -> Line:
         connection = socket.socket(socket.AF_UNIX)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while True:
             try:
                 connection.connect(str(agent.pod_path))
@@ -141,7 +141,7 @@ def test_a_caller_that_speaks_something_else_is_dropped(running, dial, rubbish):
 
 def looked(dial) -> str:
     """The state, once there is a place among the callers."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while True:
         try:
             return state(dial("look"))[0]
@@ -192,7 +192,7 @@ def probe(binary, agent):
             "KYB_POD_SOCKET": str(agent.pod_path),
         }
         return subprocess.run(
-            [str(binary), "probe", *args], env=env, timeout=10, check=False
+            [str(binary), "probe", *args], env=env, timeout=60, check=False
         ).returncode
 
     return run

