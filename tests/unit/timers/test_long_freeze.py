@@ -27,7 +27,7 @@ from kybernate.adapters.freezer import CgroupFreezer
 MOUNTS = (Path("/sys/fs/cgroup/freezer"), Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
 FROZEN = 2.5
 """Seconds of each freeze; every timer in these workloads is shorter."""
-LIMIT = 15.0
+LIMIT = 60.0
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def container():
     group = mount / f"kyb-test-{uuid.uuid4().hex[:8]}"
     group.mkdir()
     yield group
-    end = time.monotonic() + 5
+    end = time.monotonic() + LIMIT
     for folder in (group / "kyb", group):
         while folder.exists():
             assert time.monotonic() < end, f"{folder} can't be removed"
@@ -106,7 +106,8 @@ def start(container):
 # --- a monitor that aborts a process whose watchdog gives no sign of life ------------------------
 
 HEARTBEAT = """
-import os, threading, time
+import os, sys, threading, time
+sys.setswitchinterval(0.0005)  # at the thaw, the monitor looks before another piece is done
 piece = float(os.environ.get('PIECE', '0.2'))
 beat, counter = time.monotonic(), 0
 def work():
@@ -146,7 +147,7 @@ def survives(tree: Tree) -> bool:
 def test_a_monitor_that_looks_at_the_age_of_the_last_sign_ends_the_process(start):
     tree = start(HEARTBEAT, MONITOR="age")
     tree.sleep_frozen()
-    assert not survives(tree)
+    assert tree.process.wait(LIMIT) == -signal.SIGABRT
 
 
 def test_the_same_monitor_switched_off_does_not(start):
@@ -179,11 +180,11 @@ port = server.add_insecure_port('127.0.0.1:0')
 server.start()
 channel = grpc.insecure_channel(f'127.0.0.1:{port}', options=options)
 call = channel.unary_unary('/x/Echo')
-call(b'warm', timeout=5)
+call(b'warm', timeout=60)
 print('up', port, flush=True)
 while True:
     word = input()
-    print(call(word.encode(), timeout=5, wait_for_ready=True).decode(), flush=True)
+    print(call(word.encode(), timeout=60, wait_for_ready=True).decode(), flush=True)
 """
 KEEPALIVE = (
     ("grpc.keepalive_time_ms", 500),
@@ -213,7 +214,7 @@ def test_an_outside_client_with_keepalive_gives_a_frozen_server_up_and_comes_bac
     tree, port = grpc_port(start)
     with grpc.insecure_channel(f"127.0.0.1:{port}", KEEPALIVE) as channel:
         call = channel.unary_unary("/x/Echo")
-        assert call(b"one", timeout=5) == b"one"
+        assert call(b"one", timeout=LIMIT, wait_for_ready=True) == b"one"
         tree.freeze()
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(call, b"two", timeout=LIMIT)
@@ -229,7 +230,7 @@ def test_an_outside_client_without_keepalive_waits_and_is_answered(start):
     tree, port = grpc_port(start)
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         call = channel.unary_unary("/x/Echo")
-        assert call(b"one", timeout=5) == b"one"
+        assert call(b"one", timeout=LIMIT, wait_for_ready=True) == b"one"
         tree.freeze()
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(call, b"two", timeout=LIMIT)
