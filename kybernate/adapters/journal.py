@@ -180,12 +180,10 @@ class FileJournal:
             _write_all(fd, b"".join(lines))
             os.fsync(fd)
             new.rename(self._path)
+            _sync_folder(self._path.parent)
         except OSError:
             os.close(fd)
             raise
-        folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        os.fsync(folder)
-        os.close(folder)
         if self._fd >= 0:
             os.close(self._fd)
         self._fd, self._lines, self._damaged = fd, len(lines), False
@@ -204,6 +202,14 @@ def _line(value: Mapping[str, object]) -> bytes:
 def _write_all(fd: int, data: bytes) -> None:
     while data:
         data = data[os.write(fd, data) :]
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _replay(path: Path, epoch: str) -> dict[str, Mapping[str, object]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import stat
 import threading
 import time
 
@@ -166,6 +167,32 @@ def test_after_a_disk_was_full_in_mid_line_later_records_are_read_again(tmp_path
 
     asyncio.run(main())
     assert read(tmp_path / "j") == {"a": 2, "b": 3, "c": 4}
+
+
+def test_a_folder_that_is_not_synced_costs_no_descriptor_and_no_record(tmp_path, monkeypatch):
+    whole = os.fsync
+
+    def no_folders(fd):
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(errno.EIO, "Input/output error")
+        whole(fd)
+
+    async def main():
+        journal = FileJournal(tmp_path / "j", "boot-1", rewrite_at=1)
+        journal.load()
+        await journal.put("a", {"n": 1}, synced=True)
+        before = len(os.listdir("/proc/self/fd"))
+        monkeypatch.setattr(os, "fsync", no_folders)
+        for n in range(2, 9):
+            with pytest.raises(OSError, match="Input/output"):
+                await journal.put("a", {"n": n}, synced=True)
+        assert len(os.listdir("/proc/self/fd")) == before
+        monkeypatch.setattr(os, "fsync", whole)
+        await journal.put("b", {"n": 1}, synced=True)
+        journal.close()
+
+    asyncio.run(main())
+    assert read(tmp_path / "j") == {"a": 8, "b": 1}
 
 
 def test_two_agents_never_write_one_journal(tmp_path):
