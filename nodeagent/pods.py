@@ -64,7 +64,7 @@ def read_pod(pod: Mapping[str, Any]) -> PodFacts | None:
         resource=resource,
         container=container["name"],
         group=GroupName(notes[keys.ASSIGNED_GROUP]) if notes.get(keys.ASSIGNED_GROUP) else None,
-        assigned_at=_seconds(notes.get(keys.ASSIGNED_AT) or meta.get("creationTimestamp")),
+        assigned_at=_assigned_at(meta, notes),
         seat=notes.get(keys.SEAT),
         model=notes.get(keys.MODEL) or "",
         vram=parse_quantity(vram, keys.VRAM) if vram else None,
@@ -134,6 +134,17 @@ def _seat_container(
             if keys.seat_resource_size(resource):
                 return container, resource
     return None
+
+
+def _assigned_at(meta: Mapping[str, Any], notes: Mapping[str, str]) -> float:
+    """When it was bound. Where that can't be read, when it was created: it only ranks pods."""
+    stamp = notes.get(keys.ASSIGNED_AT)
+    try:
+        if stamp:
+            return _seconds(stamp)
+    except (ValueError, OverflowError):
+        log.warning("pod %s: %s is no time: %.40r", meta["uid"], keys.ASSIGNED_AT, stamp)
+    return _seconds(meta.get("creationTimestamp"))
 
 
 def _seconds(stamp: str | None) -> float:

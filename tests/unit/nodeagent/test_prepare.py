@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 
 import pytest
 
@@ -257,5 +258,25 @@ def test_the_pods_priority_and_grace_go_into_its_seat(rig, prepared):
         seat = await preparer.prepare(RESOURCE, [TOKEN])
         assert (seat.identity.priority, seat.identity.grace) == (1000, 300.0)
         assert seat.view(drained=True).priority == 1000
+
+    run_virtual(main())
+
+
+def test_a_time_of_binding_that_is_none_is_told_and_the_pods_creation_stands_for_it(
+    rig, prepared, caplog
+):
+    async def main():
+        _, _, pods = prepared(rig)
+        pods.create("a", group="G0", token=TOKEN)
+        pod = pods.pods["default", "a"]
+        pod["metadata"]["creationTimestamp"] = "2026-11-21T09:00:00Z"
+        for garbage in ("yesterday", "2026-13-01T00:00:00Z", "0001-01-01"):
+            pod["metadata"]["annotations"]["kyb.ai/assigned-at"] = garbage
+            pods.cache.event("MODIFIED", pod)
+            (facts,) = pods.cache.bound(RESOURCE)
+            assert facts.assigned_at == datetime(2026, 11, 21, 9, tzinfo=UTC).timestamp()
+            assert f"kyb.ai/assigned-at is no time: '{garbage}'" in caplog.text
+        pod["metadata"]["annotations"]["kyb.ai/assigned-at"] = "2026-11-21T10:00:00Z"
+        assert (await pods.read("default", "a")).assigned_at == facts.assigned_at + 3600
 
     run_virtual(main())
