@@ -33,7 +33,7 @@ class Workload(grpc.GenericRpcHandler):
 
     def _check(self, request, context):
         self.calls += 1
-        self.held.wait(10)
+        self.held.wait(60)
         return self.answer
 
 
@@ -49,7 +49,7 @@ def workload():
     server.stop(0).wait()
 
 
-def check(port: int, service: bytes = b"", timeout: float = 10.0) -> bytes:
+def check(port: int, service: bytes = b"", timeout: float = 30.0) -> bytes:
     """What a health client reads."""
     options = (("grpc.use_local_subchannel_pool", 1),)
     with grpc.insecure_channel(f"127.0.0.1:{port}", options) as channel:
@@ -119,7 +119,7 @@ def test_a_call_that_meets_the_park_half_way_is_answered_for_the_workload(world,
     asking.start()
     until(lambda: workload.calls == 1, "the workload was not asked")
     world.state("parking")
-    asking.join(5)
+    asking.join(30)
     assert found == [SERVING]
 
 
@@ -132,7 +132,7 @@ def test_a_call_to_a_workload_that_is_frozen_already_is_answered_when_it_is_told
     asking.start()
     frozen, _ = server.accept()
     world.state("parked")
-    asking.join(5)
+    asking.join(30)
     frozen.close()
     assert found == [SERVING]
 
@@ -143,7 +143,7 @@ def test_in_its_start_up_time_a_workload_is_alive_whatever_it_says(world, worklo
     workload.answer = NOT_SERVING
     assert check(port) == SERVING
     workload.held.clear()
-    assert check(port, timeout=2.0) == SERVING
+    assert check(port, timeout=30.0) == SERVING
     workload.held.set()
     workload.answer = SERVING
     assert check(port) == SERVING
