@@ -153,12 +153,9 @@ class Lifecycle:
 
     async def await_started(self, seat: Seat) -> None:
         """Poll until the workload serves; it is killed if it doesn't within the limit."""
-        until = self._world.now() + self._node.settings.start_limit_s
         while not await self._serves(seat):
-            if self._world.now() >= until:
-                raise Broken(
-                    f"it does not serve {self._node.settings.start_limit_s:g} s after its start"
-                )
+            if late := self._node.start_overdue(seat):
+                raise Broken(late)
             await asyncio.sleep(_STARTED_POLL)
         seat.started_once = True
         self._node.move(seat, SeatEvent.STARTED, "it serves")
@@ -276,7 +273,8 @@ class Lifecycle:
         metrics.failed(seat.state.value, event)
         self._node.tell(seat, "Warning", event, f"{why}; the workload is started anew")
         if seat.state in (SeatState.PARKED, SeatState.WAITING):
-            seat.reason = why
+            # Until it is gone nobody knows whether it uses its GPUs.
+            seat.reason, seat.apart = why, True
             self._begin_end(seat)
         elif seat.state is not SeatState.FAILED:
             self._node.move(seat, SeatEvent.FAIL, why)

@@ -236,6 +236,28 @@ def test_what_began_to_use_a_gpu_while_no_agent_looked_is_not_frozen_with_it(rig
     run_virtual(second(), start=5000.0)
 
 
+def test_a_parked_tree_that_uses_a_gpu_keeps_it_from_others_until_it_is_gone(rig):
+    machine, (record, active) = two_on_one_gpu(rig)
+    machine.thaw(record["handle"])
+    stuck, usual = ["kill-fails"], machine.fault
+
+    async def second():
+        r = rig(machine)
+        machine.faults.add("worker-begins")
+        machine.fault = lambda name: name in stuck or usual(name)
+        await r.recover()
+        await asyncio.sleep(1)
+        machine.end_container(active["uid"])
+        machine.restart_container(active["uid"])
+        await asyncio.sleep(3)
+        assert r.state(active["uid"]) is WAITING
+        stuck.clear()
+        await r.until(active["uid"], ACTIVE, 10.0)
+        r.check()
+
+    run_virtual(second(), start=5000.0)
+
+
 def test_a_tree_without_a_record_is_not_restored_where_there_is_no_room(rig):
     """Half of its ranks are parked, and somebody else has the memory."""
     machine, (stray, active) = two_on_one_gpu(rig)
