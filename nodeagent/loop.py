@@ -326,8 +326,12 @@ class Loop(ProxySide):
             return
         seat.connected = True
         if hello.phase is GatePhase.WAITING and seat.state is SeatState.STARTING:
-            # Whether there was room may have been asked by nobody, or long ago.
-            self.life.work(seat, self.life.start(seat))
+            # Not left to the work: one hello after the other could drop it before it looks.
+            if late := self.node.start_overdue(seat):
+                self.life.fail(seat, late)
+            else:
+                # Whether there was room may have been asked by nobody, or long ago.
+                self.life.work(seat, self.life.start(seat))
         elif hello.phase is not GatePhase.WAITING and seat.state is SeatState.WAITING:
             self._adopt(seat, hello)
         self.node.save(seat)

@@ -206,6 +206,19 @@ class Node:
         if seat.state in serving and before not in serving:
             seat.active_since = now
         seat.drain_since = now if seat.state is SeatState.DRAINING else None
+        seat.starting_since = now if seat.state is SeatState.STARTING else None
+
+    def start_overdue(self, seat: Seat) -> str:
+        """Why the seat must not go on starting, as a sentence; empty while it may.
+
+        The limit is for one entry into STARTING, however often its gate is released meanwhile.
+        """
+        limit, now = self.settings.start_limit_s, self.world.now()
+        if seat.starting_since is None:  # in the journal of an older release
+            seat.starting_since = now
+        if now < seat.starting_since + limit:
+            return ""
+        return f"it does not serve {limit:g} s after its start"
 
     def changed(self, seat: Seat) -> None:
         """Tell the observers."""

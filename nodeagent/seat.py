@@ -31,6 +31,7 @@ _PLAIN = (
     "started_once",
     "image_mode",
     "keep_connections",
+    "starting_since",
     "asked_since",
     "leave",
     "stays_away",
@@ -114,6 +115,7 @@ class Seat:
     started_once: bool = False
     ending: bool = False
     ending_since: float = 0.0
+    starting_since: float | None = None
     # Known only while this agent runs.
     connected: bool = False
     apart: bool = False

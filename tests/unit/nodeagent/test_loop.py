@@ -8,6 +8,7 @@ import pytest
 
 from kybernate.ports import ImageCommand, ProcessState
 from kybernate.testing.clock import run_virtual
+from kybernate.testing.machine import Machine
 from kybernate.types import PodUid, SeatState
 
 ACTIVE, PARKED, WAITING = SeatState.ACTIVE, SeatState.PARKED, SeatState.WAITING
@@ -406,6 +407,53 @@ def test_a_workload_that_never_serves_is_started_anew(rig):
         assert "SeatFailed" in [reason for reason, _ in r.seen.events]
 
     run_virtual(main())
+
+
+@pytest.mark.parametrize("every", [3.0, 0.5, 0.001])
+def test_a_start_has_its_limit_however_often_its_gate_is_asked_for(rig, every):
+    async def main():
+        r = rig(start_limit_s=10.0)
+        r.begin()
+        r.machine.go = lambda uid, generation: None
+        a = await r.seat("a")
+        await r.until(a, SeatState.STARTING)
+        began = r.clock.time()
+        while r.state(a) is SeatState.STARTING and r.clock.time() < began + 30:
+            await asyncio.sleep(every)
+            r.machine.hello(a)
+        assert r.clock.time() - began == pytest.approx(10.0, abs=3.1)
+        await r.until(a, WAITING, 20.0)
+        (failed,) = [said for reason, said in r.seen.events if reason == "SeatFailed"]
+        assert "does not serve 10 s after its start" in failed
+        r.machine.restart_container(a)
+        await r.until(a, SeatState.STARTING)
+        await asyncio.sleep(8)
+        assert r.state(a) is SeatState.STARTING
+
+    run_virtual(main())
+
+
+def test_a_start_has_its_limit_over_a_restart_of_the_agent(rig):
+    machine = Machine({"GPU-0": 80 << 30, "GPU-1": 80 << 30})
+
+    async def first():
+        r = rig(machine, start_limit_s=100.0)
+        r.begin()
+        a = await r.seat("a", delay=1e6)
+        await r.until(a, SeatState.STARTING)
+        await asyncio.sleep(60)
+        return a, r.clock.time()
+
+    a, then = run_virtual(first())
+
+    async def second():
+        r = rig(machine, start_limit_s=100.0)
+        await r.recover()
+        await asyncio.sleep(35)
+        assert r.state(a) is SeatState.STARTING
+        await r.until(a, SeatState.WAITING, 10)
+
+    run_virtual(second(), start=then)
 
 
 def test_a_pod_without_a_command_gets_its_images(rig):
