@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 
 _NVML_DEADLINE = 5.0
 _UNHINDERED = 3600.0
+_CALLS_WITHIN = 30.0
+"""Seconds that a seat's kyb-init has to call before its processes count as not of its tree."""
 CONDITION = "ExclusiveGpus"
 
 
@@ -69,6 +71,7 @@ class Enforcer:
         self._told: dict[tuple[int, int, Cause], str] = {}
         self._held: dict[PodUid, int] = {}
         self._own = self._own_pod()
+        self._began = loop.node.world.now()
         self.parking_again: set[PodUid] = set()
 
     def held(self, uid: PodUid) -> int | None:
@@ -163,11 +166,15 @@ class Enforcer:
             seat.state,
             _epoch(seat),
             settled=settled
-            and bool(seat.handle)
+            and (bool(seat.handle) or self._never_called(seat))
             and not seat.ending
             and not seat.apart
             and seat.uid not in self.parking_again,
         )
+
+    def _never_called(self, seat: Seat) -> bool:
+        # An agent that has just begun hears of running trees a moment after it sees them.
+        return self._node.world.now() >= max(self._began, seat.bound_at) + _CALLS_WITHIN
 
     # --- from verdicts to acts ----------------------------------------------------------------
 

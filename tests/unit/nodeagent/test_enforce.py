@@ -162,6 +162,26 @@ def test_an_execed_process_is_killed_where_the_policy_says_so(rig):
     run_virtual(main())
 
 
+@pytest.mark.parametrize("rule", ["park", "kill"])
+def test_a_pod_whose_kyb_init_never_calls_is_judged_once_it_could_have(rig, rule):
+    async def main():
+        r, g, _, b = await two_seats(rig, intruder=rule)
+        r.machine.start_container = lambda uid: None
+        async with g.running():
+            c = await r.seat("c")
+            process = stray(r, c)
+            await asyncio.sleep(29)
+            assert g.events("Intruder") == []
+            await asyncio.sleep(4)
+            (said,) = g.events("Intruder")
+            assert "did not start" in said
+            assert "while the seat is waiting" in said
+            assert process.alive is (rule == "park")
+            assert r.state(b) is ACTIVE
+
+    run_virtual(main())
+
+
 def test_a_seat_without_its_turn_is_ended_where_the_policy_says_kill(rig):
     async def main():
         r, g, a, b = await two_seats(rig, intruder="kill")
