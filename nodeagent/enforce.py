@@ -21,9 +21,11 @@ from kybernate.core.enforce import (
     Sighting,
     Standing,
     confirmed,
+    excesses,
     foreign_bytes,
     judge,
 )
+from kybernate.core.swap import wants
 from kybernate.errors import DriverError, KybernateError, NotFoundError
 from nodeagent import metrics
 from nodeagent.node import Notice
@@ -32,7 +34,7 @@ from nodeagent.repark import park_again
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from kybernate.core.enforce import Verdict
+    from kybernate.core.enforce import Excess, Verdict
     from kybernate.types import GpuUuid, PodUid
     from nodeagent.loop import Loop
     from nodeagent.seat import Seat
@@ -69,6 +71,8 @@ class Enforcer:
         self._known: dict[int, _Known] = {}
         self._before: tuple[Verdict, ...] = ()
         self._told: dict[tuple[int, int, Cause], str] = {}
+        self._over: tuple[Excess, ...] = ()
+        self._told_over: set[tuple[PodUid, GpuUuid, Remedy]] = set()
         self._held: dict[PodUid, int] = {}
         self._own = self._own_pod()
         self._began = loop.node.world.now()
@@ -97,6 +101,8 @@ class Enforcer:
         for verdict in acted_on:
             self._act(verdict)
         self._tell_node(found)
+        tolerance = self._node.settings.vram_tolerance_bytes
+        self._judge_sizes(excesses(sightings, standings, rule, tolerance))
 
     # --- from the driver's lists to processes of pods -----------------------------------------
 
@@ -170,6 +176,8 @@ class Enforcer:
             and not seat.ending
             and not seat.apart
             and seat.uid not in self.parking_again,
+            vram=seat.identity.vram,
+            wants=wants(seat.view(drained=self._node.leases.drained(seat.uid))),
         )
 
     def _never_called(self, seat: Seat) -> bool:
@@ -203,6 +211,27 @@ class Enforcer:
             self._outside.culprits.kill(one.pid, one.start)
         elif verdict.remedy is Remedy.PARK and seat is not None:
             self._park_again(seat)
+
+    def _judge_sizes(self, found: tuple[Excess, ...]) -> None:
+        acted_on, self._over = confirmed(self._over, found), found
+        here = {(excess.uid, excess.gpu) for excess in found}
+        self._told_over = {told for told in self._told_over if told[:2] in here}
+        for excess in acted_on:
+            seat = self._node.seats[excess.uid]
+            if _epoch(seat) == excess.epoch:  # else something worse was found of it just now
+                self._rein_in(excess, seat)
+
+    def _rein_in(self, excess: Excess, seat: Seat) -> None:
+        told = excess.uid, excess.gpu, excess.remedy
+        if told not in self._told_over:
+            self._told_over.add(told)
+            metrics.INTRUDERS.labels(Cause.OVER_DECLARED.value, excess.remedy.value).inc()
+            self._node.tell(seat, "Warning", "OverDeclared", excess.sentence)
+        why = "it holds more GPU memory than it declares"
+        if excess.remedy is Remedy.KILL_SEAT:
+            self._loop.life.fail(seat, why)
+        elif excess.remedy is Remedy.SEND_AWAY and not seat.leave:
+            self._loop.send_away(seat.uid, why)
 
     def _tell(self, verdict: Verdict, seat: Seat | None) -> None:
         if seat is not None:

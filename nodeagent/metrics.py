@@ -79,7 +79,8 @@ MOVED_BYTES = Counter(
 
 INTRUDERS = Counter(
     "kyb_agent_intruders_total",
-    "Processes found on a GPU without their turn, by what was wrong and what was done.",
+    "Processes found on a GPU without their turn, and seats over what they declare, by what was"
+    " wrong and what was done.",
     ["cause", "remedy"],
 )
 FOREIGN_BYTES = Gauge(

@@ -1,21 +1,25 @@
-"""Who may hold GPU memory now, and what becomes of a process that may not.
+"""Who may hold GPU memory now and how much, and what becomes of those that may not.
 
-One pure judgement over a snapshot: the processes that the GPUs' driver lists, the pods they belong
+Pure judgements over a snapshot: the processes that the GPUs' driver lists, the pods they belong
 to, and where those pods' seats are. A judgement is acted upon only when it stands twice in a row
 (`confirmed`): a wake, a start or an end may lie between two looks at the machine.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from kybernate.core.seats import OCCUPYING
 from kybernate.types import SeatState
 
+_GIB = 1 << 30
+_USING = (SeatState.STARTING, SeatState.ACTIVE, SeatState.DRAINING)
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Hashable, Iterable, Mapping
 
     from kybernate.types import GpuUuid, PodUid
 
@@ -36,12 +40,14 @@ class Cause(StrEnum):
     NOT_ACTIVE = "seat-not-active"
     OUTSIDE_TREE = "outside-tree"
     OTHER_GPU = "other-gpu"
+    OVER_DECLARED = "over-declared"
 
 
 class Remedy(StrEnum):
     """What to do about it."""
 
     PARK = "park"
+    SEND_AWAY = "send-away"
     KILL_SEAT = "kill-seat"
     KILL_PROCESS = "kill-process"
     REPORT = "report"
@@ -73,7 +79,8 @@ class Standing:
     """Where a seat is. `settled`: its tree is known and nothing is under way that explains more.
 
     `epoch` changes with every start, wake and change of state: judgements of two epochs are never
-    taken for one.
+    taken for one. `vram`: the bytes of each GPU that it declares, None for all. `wants`: it asks
+    for its turn.
     """
 
     uid: PodUid
@@ -82,6 +89,36 @@ class Standing:
     state: SeatState
     epoch: str
     settled: bool = True
+    vram: int | None = None
+    wants: bool = False
+
+
+class Judgement(Protocol):
+    """What can be compared with that of another look."""
+
+    @property
+    def key(self) -> Hashable:
+        """What makes it the same judgement as an earlier one."""
+        ...
+
+
+J = TypeVar("J", bound=Judgement)
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """A seat that holds more of a GPU than it declares, what to do, and why, as a sentence."""
+
+    uid: PodUid
+    gpu: GpuUuid
+    remedy: Remedy
+    sentence: str
+    epoch: str
+
+    @property
+    def key(self) -> tuple[PodUid, GpuUuid, str]:
+        """What makes it the same judgement as an earlier one."""
+        return self.uid, self.gpu, self.epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +157,32 @@ def judge(
     return tuple(verdict for verdict in found if verdict is not None)
 
 
-def confirmed(before: Iterable[Verdict], now: Iterable[Verdict]) -> tuple[Verdict, ...]:
+def excesses(
+    sightings: Iterable[Sighting],
+    seats: Mapping[PodUid, Standing],
+    rule: IntruderRule,
+    tolerance: int,
+) -> tuple[Excess, ...]:
+    """Seats whose trees hold over `tolerance` bytes more of a GPU than they declare.
+
+    Where no other seat uses or wants the GPU, that harms nobody and is only told.
+    """
+    found = []
+    for (uid, gpu), size in _held(sightings).items():
+        seat = seats.get(uid)
+        if seat is None or seat.vram is None or not seat.settled or gpu not in seat.gpus:
+            continue
+        if seat.state in _USING and size > seat.vram + tolerance:
+            others = (s for s in seats.values() if s.uid != uid and gpu in s.gpus)
+            names = [s.name for s in others if s.state in OCCUPYING or s.wants]
+            found.append(_excess(seat, gpu, size, ", ".join(sorted(names)), rule))
+    return tuple(found)
+
+
+def confirmed(before: Iterable[J], now: Iterable[J]) -> tuple[J, ...]:
     """Those that stood at the look before, too."""
-    stood = {verdict.key for verdict in before}
-    return tuple(verdict for verdict in now if verdict.key in stood)
+    stood = {judgement.key for judgement in before}
+    return tuple(judgement for judgement in now if judgement.key in stood)
 
 
 def foreign_bytes(sightings: Iterable[Sighting]) -> dict[GpuUuid, int]:
@@ -134,6 +193,30 @@ def foreign_bytes(sightings: Iterable[Sighting]) -> dict[GpuUuid, int]:
             for gpu, size in one.memory.items():
                 found[gpu] = found.get(gpu, 0) + (size or 0)
     return {gpu: size for gpu, size in found.items() if size}
+
+
+def _held(sightings: Iterable[Sighting]) -> Mapping[tuple[PodUid, GpuUuid], int]:
+    """Bytes that each seat's tree holds of each GPU."""
+    held: Counter[tuple[PodUid, GpuUuid]] = Counter()
+    for one in sightings:
+        if one.in_tree and one.pod is not None:
+            for gpu, size in one.memory.items():
+                held[one.pod, gpu] += size or 0
+    return held
+
+
+def _excess(seat: Standing, gpu: GpuUuid, size: int, others: str, rule: IntruderRule) -> Excess:
+    said = (
+        f"it holds {size / _GIB:.1f} GiB of {gpu} and declares {(seat.vram or 0) / _GIB:.1f}; "
+        f"write kyb.ai/vram: {-(-size // _GIB)}Gi into its pod template"
+    )
+    if not others:
+        return Excess(seat.uid, gpu, Remedy.REPORT, said, seat.epoch)
+    said = f"{said}; seat {others} needs that GPU, too"
+    if rule is IntruderRule.PARK:
+        return Excess(seat.uid, gpu, Remedy.SEND_AWAY, f"{said}, so it is parked", seat.epoch)
+    remedy = Remedy.KILL_SEAT if rule is IntruderRule.KILL else Remedy.REPORT
+    return Excess(seat.uid, gpu, remedy, said, seat.epoch)
 
 
 def _judge_one(one: Sighting, seat: Standing | None, rule: IntruderRule) -> Verdict | None:

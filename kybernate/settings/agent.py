@@ -98,6 +98,12 @@ class AgentSettings(BaseModel):
         description="What is done with a process that uses a GPU without its turn: park, kill or "
         "report. Processes that no park can reach are reported unless this says kill.",
     )
+    vram_tolerance_bytes: int = Field(
+        1 << 30,
+        ge=0,
+        description="Memory of a GPU that a seat may hold beyond its kyb.ai/vram: CUDA contexts "
+        "and the kernels that libraries load, which few people count (bytes).",
+    )
     guard_interval_s: PositiveFloat = Field(
         1.0, description="How often GPU processes and host memory are looked at (s)."
     )

@@ -12,6 +12,7 @@ from kybernate.ports import ProcessState
 from kybernate.testing.clock import run_virtual
 from kybernate.types import PodUid, SeatState
 
+from .conftest import INVENTORY
 from .watched import Watched
 
 ACTIVE, PARKED, WAITING = SeatState.ACTIVE, SeatState.PARKED, SeatState.WAITING
@@ -191,6 +192,85 @@ def test_a_seat_without_its_turn_is_ended_where_the_policy_says_kill(rig):
             await r.until(a, WAITING, 5)
             assert r.state(b) is ACTIVE
             assert len(g.events("Intruder")) == 1
+
+    run_virtual(main())
+
+
+async def sharing(rig, **settings):
+    """a, which declares too little, and b, which keeps to it: both active on one GPU."""
+    r = rig(**settings)
+    g = Watched(r)
+    groups = tuple(replace(group, active_slots=2) for group in INVENTORY.groups)
+    r.loop.inventory_reported(replace(INVENTORY, groups=groups))
+    a = await r.seat("a", size=30 * GIB, vram=20 * GIB)
+    b = await r.seat("b", size=20 * GIB, vram=20 * GIB)
+    await r.until(a, ACTIVE)
+    await r.until(b, ACTIVE)
+    return r, g, a, b
+
+
+def test_a_seat_over_what_it_declares_is_parked_for_those_beside_it(rig, proxy):
+    async def main():
+        r, g, a, b = await sharing(rig)
+        async with g.running():
+            assert g.events("OverDeclared") == []
+            await r.until(a, PARKED, 4)
+            assert r.state(b) is ACTIVE
+            (said,) = g.events("OverDeclared")
+            assert "30.0 GiB of GPU-0 and declares 20.0" in said
+            assert "kyb.ai/vram: 30Gi" in said
+            proxy(r.loop).request(a)
+            await r.until(a, ACTIVE)
+            await r.until(a, PARKED, 4)
+            assert r.state(b) is ACTIVE
+            assert g.events("SeatFailed") == []
+            r.check()
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("rule", ["kill", "report"])
+def test_the_policy_says_what_becomes_of_a_seat_over_what_it_declares(rig, rule):
+    async def main():
+        r, g, a, b = await sharing(rig, intruder=rule)
+        generation = r.node.seats[a].generation
+        async with g.running():
+            await asyncio.sleep(3)
+            assert len(g.events("OverDeclared")) == 1
+            assert r.state(b) is ACTIVE
+            assert (r.state(a) is ACTIVE) is (rule == "report")
+            assert len(g.events("SeatFailed")) == (rule == "kill")
+            assert r.node.seats[a].generation == generation
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("rule", ["park", "kill", "report"])
+def test_alone_on_its_gpu_it_is_told_once_what_to_declare(rig, rule):
+    async def main():
+        r = rig(intruder=rule)
+        g = Watched(r)
+        r.begin()
+        a = await r.seat("a", size=30 * GIB, vram=20 * GIB)
+        async with g.running():
+            await r.until(a, ACTIVE)
+            await asyncio.sleep(10)
+            assert r.state(a) is ACTIVE
+            assert len(g.events("OverDeclared")) == 1
+
+    run_virtual(main())
+
+
+def test_an_operators_park_is_not_taken_back_by_its_excess(rig):
+    async def main():
+        r, g, a, _ = await sharing(rig)
+        r.node.refusals = lambda seats: {a: "the host is full"}
+        r.loop.send_away(a, "maintenance", stays_away=True)
+        async with g.running():
+            await asyncio.sleep(4)
+            assert len(g.events("OverDeclared")) == 1
+            seat = r.node.seats[a]
+            assert (seat.leave, seat.stays_away) == ("maintenance", True)
 
     run_virtual(main())
 

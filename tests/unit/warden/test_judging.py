@@ -13,6 +13,7 @@ from kybernate.core.enforce import (
     Sighting,
     Standing,
     confirmed,
+    excesses,
     foreign_bytes,
     judge,
 )
@@ -95,6 +96,67 @@ def test_one_look_is_none():
     woken = Standing(POD, "G0-seat-1", frozenset({GPU}), SeatState.PARKED, "1/1")
     again = judge([seen()], {POD: woken}, IntruderRule.PARK, pods_known=True)
     assert confirmed(first, again) == ()
+
+
+def over(sightings, *others, rule="park", tolerance=GIB, **more):
+    mine = seat(more.pop("state", SeatState.ACTIVE), **{"vram": 4 * GIB, **more})
+    seats = {POD: mine} | {other.uid: other for other in others}
+    return excesses(sightings, seats, IntruderRule(rule), tolerance)
+
+
+def neighbour(state=SeatState.ACTIVE, gpu=GPU, **more):
+    return Standing(PodUid("other"), "G0-seat-2", frozenset({gpu}), state, "1/0", **more)
+
+
+@pytest.mark.parametrize(
+    ("rule", "remedy"),
+    [("park", Remedy.SEND_AWAY), ("kill", Remedy.KILL_SEAT), ("report", Remedy.REPORT)],
+)
+@pytest.mark.parametrize(
+    "other",
+    [neighbour(), neighbour(SeatState.STARTING), neighbour(SeatState.PARKED, wants=True)],
+    ids=["active", "starting", "parked and called for"],
+)
+def test_a_seat_over_what_it_declares_makes_way_for_others(rule, remedy, other):
+    (found,) = over([seen(size=5 * GIB + 1)], other, rule=rule)
+    assert found.remedy is remedy
+    assert "5.0 GiB of GPU-0 and declares 4.0" in found.sentence
+    assert "kyb.ai/vram: 6Gi" in found.sentence
+    assert "seat G0-seat-2 needs that GPU" in found.sentence
+
+
+@pytest.mark.parametrize("rule", list(IntruderRule))
+@pytest.mark.parametrize("others", [(), (neighbour(SeatState.PARKED),), (neighbour(gpu=OTHER),)])
+def test_alone_on_its_gpu_it_is_only_told(rule, others):
+    (found,) = over([seen(size=6 * GIB)], *others, rule=rule)
+    assert found.remedy is Remedy.REPORT
+    assert "kyb.ai/vram: 6Gi" in found.sentence
+
+
+def test_processes_of_a_tree_count_together_by_gpu_and_others_do_not():
+    half = seen(size=3 * GIB)
+    assert over([half]) == ()
+    (found,) = over([half, half, seen(size=9 * GIB, in_tree=False)])
+    assert "6.0 GiB" in found.sentence
+    assert over([half, seen(gpu=OTHER, size=3 * GIB)]) == ()
+    assert over([half, seen(size=None)]) == ()
+
+
+def test_what_is_tolerated_under_way_or_undeclared_is_no_excess():
+    big = seen(size=5 * GIB)
+    assert over([big]) == ()
+    assert len(over([big], tolerance=GIB - 1)) == 1
+    assert over([big], tolerance=0, vram=None) == ()
+    assert over([big], tolerance=0, settled=False) == ()
+    for state in SeatState:
+        using = state in (SeatState.STARTING, SeatState.ACTIVE, SeatState.DRAINING)
+        assert len(over([big], tolerance=0, state=state)) == using
+
+
+def test_an_excess_must_stand_at_two_looks_of_one_epoch():
+    alone, crowded = over([seen(size=6 * GIB)]), over([seen(size=7 * GIB)], neighbour())
+    assert confirmed((), crowded) == ()
+    assert confirmed(alone, crowded) == crowded
 
 
 @given(
