@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kybernate import keys
+from kybernate.adapters.k8s import Api
 from kybernate.errors import ConflictError, RefusedError
+from tests.cluster import accounts, pki
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -181,6 +183,76 @@ def test_the_agent_writes_conditions(control_plane: Cluster, pod: str) -> None:
     control_plane.api("agent").patch(f"{pod}/status", change, "strategic")
     found = control_plane.api().get(pod)["status"]["conditions"]
     assert [(one["type"], one["status"]) for one in found] == [(keys.WAKEABLE_CONDITION, "True")]
+
+
+@pytest.fixture(scope="module")
+def agents(control_plane: Cluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Api]:
+    """The agents of n1 and n2, with tokens as their pods get them."""
+    admin, found = control_plane.api(), {}
+    service_account = f"/api/v1/namespaces/{keys.NAMESPACE}/serviceaccounts/kyb-agent"
+    pods = f"/api/v1/namespaces/{keys.NAMESPACE}/pods"
+    for node in ("n1", "n2"):
+        with contextlib.suppress(ConflictError):
+            admin.post("/api/v1/nodes", {"metadata": {"name": node}})
+        spec = {**plain()["spec"], "serviceAccountName": "kyb-agent", "nodeName": node}
+        name = f"kyb-agent-{node}"
+        made = admin.post(pods, {"metadata": {"name": name}, "spec": spec})
+        bound = {"kind": "Pod", "apiVersion": "v1", "name": name, "uid": made["metadata"]["uid"]}
+        request = {"spec": {"expirationSeconds": 3600, "boundObjectRef": bound}}
+        user = {"token": admin.post(f"{service_account}/token", request)["status"]["token"]}
+        path = tmp_path_factory.mktemp("agents") / node
+        authority = control_plane.layout.pki / "ca.crt"
+        accounts.write_secret(path, pki.kubeconfig(control_plane.server, authority, user))
+        found[node] = Api(path, f"agent-{node}")
+    return found
+
+
+@pytest.fixture
+def pod_of_n1(control_plane: Cluster, pod: str) -> str:
+    """The path of a pod that is bound to n1."""
+    control_plane.api().post(
+        f"{pod}/binding", {"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n1"}}
+    )
+    return pod
+
+
+def test_an_agent_writes_to_pods_of_its_own_node_only(
+    control_plane: Cluster, agents: dict[str, Api], pod_of_n1: str
+) -> None:
+    condition = {"type": keys.WAKEABLE_CONDITION, "status": "True"}
+    for path, change in (
+        (pod_of_n1, notes(seat="G0-seat-1")),
+        (f"{pod_of_n1}/status", {"status": {"conditions": [condition]}}),
+    ):
+        with pytest.raises(RefusedError, match="agent of node n2 may change neither"):
+            agents["n2"].patch(path, change, "strategic")
+        agents["n1"].patch(path, change, "strategic")
+    # A token that names no node may do as before.
+    control_plane.api("agent").patch(pod_of_n1, notes(seat="G0-seat-2"))
+
+
+def test_no_agent_writes_to_a_pod_that_is_bound_nowhere(agents: dict[str, Api], pod: str) -> None:
+    with pytest.raises(RefusedError, match="agent of node n1 may change neither"):
+        agents["n1"].patch(pod, notes(seat="G0-seat-1"))
+
+
+def test_an_agent_speaks_for_its_own_node_only(
+    control_plane: Cluster, agents: dict[str, Api]
+) -> None:
+    nodes = f"/apis/{keys.GROUP}/{keys.VERSION}/gpunodes"
+    made = {"apiVersion": f"{keys.GROUP}/{keys.VERSION}", "kind": keys.GPU_NODE_KIND}
+    made |= {"metadata": {"name": "n1"}}
+    status = {"status": {"observedGeneration": 1}}
+    with pytest.raises(RefusedError, match="agent of node n2 may change neither"):
+        agents["n2"].post(nodes, made)
+    agents["n1"].post(nodes, made)
+    try:
+        with pytest.raises(RefusedError, match="agent of node n2 may change neither"):
+            agents["n2"].patch(f"{nodes}/n1/status", status)
+        agents["n1"].patch(f"{nodes}/n1/status", status)
+        control_plane.api("agent").patch(f"{nodes}/n1/status", {"status": None})
+    finally:
+        control_plane.api().delete(f"{nodes}/n1")
 
 
 def binding(**annotations: str) -> dict[str, Any]:
