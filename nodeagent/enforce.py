@@ -25,7 +25,7 @@ from kybernate.core.enforce import (
     foreign_bytes,
     judge,
 )
-from kybernate.core.swap import wants
+from kybernate.core.swap import fits, wants
 from kybernate.errors import DriverError, KybernateError, NotFoundError
 from nodeagent import metrics
 from nodeagent.node import Notice
@@ -177,8 +177,13 @@ class Enforcer:
             and not seat.apart
             and seat.uid not in self.parking_again,
             vram=seat.identity.vram,
-            wants=wants(seat.view(drained=self._node.leases.drained(seat.uid))),
+            wants=self._wants(seat),
         )
+
+    def _wants(self, seat: Seat) -> bool:
+        # One that must take turns with those in GPU memory has its turn, however much they hold.
+        asks = wants(seat.view(drained=self._node.leases.drained(seat.uid)))
+        return asks and fits(self._node.swap_view(), seat.uid)
 
     def _never_called(self, seat: Seat) -> bool:
         # An agent that has just begun hears of running trees a moment after it sees them.

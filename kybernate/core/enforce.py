@@ -80,7 +80,7 @@ class Standing:
 
     `epoch` changes with every start, wake and change of state: judgements of two epochs are never
     taken for one. `vram`: the bytes of each GPU that it declares, None for all. `wants`: it asks
-    for its turn.
+    for its turn, and by what all declare it could have it beside those that are in GPU memory.
     """
 
     uid: PodUid
@@ -165,7 +165,7 @@ def excesses(
 ) -> tuple[Excess, ...]:
     """Seats whose trees hold over `tolerance` bytes more of a GPU than they declare.
 
-    Where no other seat uses or wants the GPU, that harms nobody and is only told.
+    Where no other seat uses the GPU or wants to beside it, that harms nobody and is only told.
     """
     found = []
     for (uid, gpu), size in _held(sightings).items():

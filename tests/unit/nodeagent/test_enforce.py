@@ -229,6 +229,46 @@ def test_a_seat_over_what_it_declares_is_parked_for_those_beside_it(rig, proxy):
     run_virtual(main())
 
 
+def test_a_seat_over_what_it_declares_makes_room_that_another_has_on_paper(rig):
+    async def main():
+        r = rig()
+        g = Watched(r)
+        groups = tuple(replace(group, active_slots=2) for group in INVENTORY.groups)
+        r.loop.inventory_reported(replace(INVENTORY, groups=groups))
+        a = await r.seat("a", size=60 * GIB, vram=20 * GIB)
+        await r.until(a, ACTIVE)
+        b = await r.seat("b", size=30 * GIB, vram=30 * GIB)
+        await asyncio.sleep(20)
+        assert (r.state(a), r.state(b)) == (ACTIVE, WAITING)
+        async with g.running():
+            await r.until(b, ACTIVE, 10)
+            assert r.state(a) is PARKED
+            assert "seat G0-seat-b needs that GPU" in g.events("OverDeclared")[0]
+            r.check()
+
+    run_virtual(main())
+
+
+def test_seats_that_take_turns_are_only_told_of_their_excess(rig, proxy):
+    async def main():
+        r = rig()
+        g = Watched(r)
+        r.begin()
+        a = await r.seat("a", size=30 * GIB, vram=20 * GIB)
+        b = await r.seat("b", size=20 * GIB, vram=20 * GIB)
+        await r.until(b, ACTIVE)
+        async with g.running():
+            p = proxy(r.loop, service=4.0)
+            for _ in range(30):
+                p.request(a)
+                p.request(b)
+                await asyncio.sleep(1.0)
+            assert g.events("OverDeclared")
+            assert all(said.endswith("pod template") for said in g.events("OverDeclared"))
+
+    run_virtual(main())
+
+
 @pytest.mark.parametrize("rule", ["kill", "report"])
 def test_the_policy_says_what_becomes_of_a_seat_over_what_it_declares(rig, rule):
     async def main():
