@@ -240,7 +240,10 @@ def test_an_agent_speaks_for_its_own_node_only(
     control_plane: Cluster, agents: dict[str, Api]
 ) -> None:
     nodes = f"/apis/{keys.GROUP}/{keys.VERSION}/gpunodes"
-    made = {"apiVersion": f"{keys.GROUP}/{keys.VERSION}", "kind": keys.GPU_NODE_KIND}
+    made: dict[str, Any] = {
+        "apiVersion": f"{keys.GROUP}/{keys.VERSION}",
+        "kind": keys.GPU_NODE_KIND,
+    }
     made |= {"metadata": {"name": "n1"}}
     status = {"status": {"observedGeneration": 1}}
     with pytest.raises(RefusedError, match="agent of node n2 may change neither"):
