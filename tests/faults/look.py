@@ -53,6 +53,14 @@ def tasks(uid: str) -> list[Task]:
     return found
 
 
+def children(pid: int) -> list[int]:
+    """The children of a process, of all its threads."""
+    found = []
+    for thread in Path(f"/proc/{pid}/task").glob("*"):
+        found += [int(word) for word in _read(thread / "children").split()]
+    return found
+
+
 def frozen_pods(cgroup: str) -> set[str]:
     """UIDs of pods with something frozen, in a node's cgroup."""
     found = set()

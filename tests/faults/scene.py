@@ -11,14 +11,14 @@ import itertools
 import sys
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import requests
 
 from kybernate import keys
-from kybernate.errors import KybernateError
+from kybernate.errors import KybernateError, NotFoundError
 from tests.cluster import services
 from tests.cluster.control import Supervisor, wait_until
 from tests.cluster.readiness import answers
@@ -27,6 +27,7 @@ from tests.faults import clock
 from tests.faults.clock import WallClock
 from tests.faults.look import (
     Look,
+    children,
     container_runs,
     frozen_pods,
     has_sidecar,
@@ -306,6 +307,16 @@ class Scene:
             {"fieldSelector": f"involvedObject.name={self.cast.pods[role]}"},
         )["items"]
         return [f"{item['reason']}: {item['message']}" for item in items]
+
+    def mothers(self) -> list[int]:
+        """The process that the agent's helpers are forked from."""
+        return children(self.node.agent.pid)
+
+    def helpers(self) -> list[int]:
+        """The processes that make the driver's calls for the agent; none while it is away."""
+        with suppress(NotFoundError):
+            return [pid for mother in self.mothers() for pid in children(mother)]
+        return []
 
     def tasks(self, role: str) -> list[Task]:
         """The processes of a role's pod."""

@@ -7,7 +7,6 @@ import os
 import signal
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.cluster.control import wait_until
@@ -15,18 +14,23 @@ from tests.cluster.nodes import connects
 from tests.cluster.readiness import apiserver
 from tests.cluster.spec import AGENT_PROBE_PORT, KUBELET_HEALTH_PORT, PLUGIN_PROBE_PORT
 from tests.faults.reboot import power_off, power_on, wipe
-from tests.faults.scene import GROUPS, NODE, ROLES
+from tests.faults.scene import GROUPS, NODE, ROLES, STEADY
 from tests.faults.stream import LIMIT
 from tests.simgpu import Call, Fault, holdings, read_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from pathlib import Path
 
     from tests.faults.look import Task
     from tests.faults.scene import Scene
 
 GATES = ("kyb-wait", "kyb-run", "kyb-hold", "kyb-parked")
 """Names that kyb-init as process 1 goes by."""
+
+PAGE = 4096
+RECORD = 500
+"""Bytes: less than a seat's record in the journal."""
 
 AWAY = 3.0
 """Seconds for which a part stays away that is not restarted at once."""
@@ -40,7 +44,7 @@ def agent(scene: Scene) -> None:
 
 def helper(scene: Scene) -> None:
     """All helpers are killed, and the process that they are forked from."""
-    killed = [pid for pid in _helpers(scene.node.agent.pid) if _kill_pid(pid)]
+    killed = [pid for pid in (*scene.helpers(), *scene.mothers()) if _kill_pid(pid)]
     if len(killed) < 2:
         raise AssertionError("there was no helper to kill")
 
@@ -131,7 +135,7 @@ def node_reboot(scene: Scene) -> None:
 def driver_reload(scene: Scene) -> None:
     """The driver goes, with all that holds a GPU, and with what it knew of parked processes."""
     holding = {pod for gpu in holdings(read_log(scene.node.simgpu_root)).values() for pod in gpu}
-    uids = {role: scene.uid(role) for role in scene.cast.pods}
+    uids = {role: scene.uid(role) for role in (*STEADY, "waiting")}
     scene.faults.unload_driver()
     try:
         for role, uid in uids.items():
@@ -150,7 +154,9 @@ def driver_reload(scene: Scene) -> None:
 
 def disk_full(scene: Scene) -> None:
     """The file system of the agent's journal fills up, and is given room again."""
-    filler = scene.cluster.layout.node(NODE).root / "lib-kyb" / "state" / "filler"
+    state = scene.cluster.layout.node(NODE).root / "lib-kyb" / "state"
+    filler = state / "filler"
+    _use_up_the_page(scene, state / "journal")
     with filler.open("wb", buffering=0) as file, suppress(OSError):
         while True:
             file.write(bytes(4096))
@@ -164,6 +170,20 @@ def disk_full(scene: Scene) -> None:
             assert not scene.pending[role].done(), role
     finally:
         filler.unlink()
+
+
+def _use_up_the_page(scene: Scene, journal: Path) -> None:
+    """Swap seats until no further record fits into the journal's last page, which it keeps."""
+
+    def used_up() -> bool:
+        if -journal.stat().st_size % PAGE < RECORD:
+            return True
+        for role in ("parked", "winner"):
+            scene.ask(role)
+        scene.wait_states({"parked": "parked", "winner": "active"})
+        return False
+
+    wait_until(used_up, LIMIT, "the journal never ends near the end of a page", every=0.0)
 
 
 def clock_jump(scene: Scene) -> None:
@@ -220,24 +240,6 @@ def _kill_all(tasks: Iterable[Task]) -> None:
     """Some may have ended meanwhile: the agent ends what uses a GPU that is lost."""
     for task in tasks:
         _kill_pid(task.pid)
-
-
-def _helpers(agent: int) -> list[int]:
-    """The agent's child that helpers are forked from, and the helpers."""
-    children = _children()
-    return [pid for child in children.get(agent, []) for pid in (*children.get(child, []), child)]
-
-
-def _children() -> dict[int, list[int]]:
-    """All processes of the host by their parent."""
-    found: dict[int, list[int]] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-        found.setdefault(parent, []).append(int(folder.name))
-    return found
 
 
 def _kill_pid(pid: int) -> bool:

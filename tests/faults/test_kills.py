@@ -20,7 +20,6 @@ from kybernate import keys
 from kybernate.errors import NotFoundError
 from tests.cluster.layout import REPOSITORY
 from tests.cluster.spec import AGENT_PROBE_PORT
-from tests.faults.agent import helpers
 from tests.faults.scene import GPUS, NODE
 from tests.faults.stream import LIMIT
 from tests.kit.models import Models
@@ -102,6 +101,7 @@ def test_random_kills_of_agent_and_helpers(scene: Scene, figures: list[str]) -> 
     )
     scene.kills = agents + helped
     scene.remove(names)
+    scene.cast.pods.clear()
 
 
 def _seats(scene: Scene) -> list[str]:
@@ -128,7 +128,7 @@ def _kill_at_random(scene: Scene, dice: random.Random) -> tuple[int, int]:
             # Before it serves again, or after; one that never comes to serve answers nobody.
             time.sleep(dice.uniform(*dice.choice(((0.0, 0.8), (1.5, 4.0)))))
         else:
-            for pid in dice.sample(found := helpers(), min(len(found), 2)):
+            for pid in dice.sample(found := scene.helpers(), min(len(found), 2)):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
                     helped += 1

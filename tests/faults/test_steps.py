@@ -12,7 +12,7 @@ import pytest
 from kybernate import keys
 from tests.cluster.control import wait_until
 from tests.cluster.spec import AGENT_PROBE_PORT
-from tests.faults.agent import Orders, helpers
+from tests.faults.agent import Orders
 from tests.faults.scene import NODE
 from tests.faults.stream import LIMIT
 from tests.kit.pods import SeatPod, ready
@@ -102,6 +102,7 @@ def pair(scene: Scene) -> Iterator[Pair]:
     with scene.other_agent("tests.faults.agent", {"TEST_ORDERS": "/run/simgpu/orders"}):
         yield Pair(scene, orders)
         scene.remove(list(scene.pods.all()))
+        scene.cast.pods.clear()
 
 
 @pytest.mark.parametrize("what", ["park", "wake"])
@@ -137,7 +138,7 @@ def test_killed_in_every_driver_call(pair: Pair, victim: str, call: Call) -> Non
         if victim == "agent":
             scene.kill(scene.node.agent)
         else:
-            for pid in helpers():
+            for pid in scene.helpers():
                 os.kill(pid, signal.SIGKILL)
         scene.faults.clear(Fault.HOLD)
 
