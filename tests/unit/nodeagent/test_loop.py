@@ -415,6 +415,11 @@ def test_a_start_has_its_limit_however_often_its_gate_is_asked_for(rig, every):
         r = rig(start_limit_s=10.0)
         r.begin()
         r.machine.go = lambda uid, generation: None
+
+        async def slowly(seat):
+            await asyncio.sleep(0.01)
+
+        r.loop.steps.lack_of_room = slowly  # so that the fastest never let it get any further
         a = await r.seat("a")
         await r.until(a, SeatState.STARTING)
         began = r.clock.time()
