@@ -70,6 +70,13 @@ class Survey:
         mine = (row for row in unaccepted if row.local[1] == port)
         return sum((row.peer, row.local) in ends for row in mine)
 
+    def strangers_waiting(self, unaccepted: Iterable[InetRow]) -> int:
+        """How many of the unaccepted connections at the tree's ports are not its own."""
+        ends, ports = self._ends(), self.ports()
+        return sum(
+            row.local[1] in ports and (row.peer, row.local) not in ends for row in unaccepted
+        )
+
     def queued(self) -> int:
         """Connections that wait to be accepted, the tree's own among them."""
         return sum(row.unread for row in self.listeners())

@@ -306,8 +306,9 @@ async def _traffic(pids: Sequence[int]) -> Traffic:
             loose = await network.unaccepted()
         finally:
             network.close()
-        queued -= sum(found.own_waiting(loose, port) for port in found.ports())
-    return found.traffic(max(0, queued))
+        # It runs meanwhile: what it has accepted of its own by now is in the first count only.
+        queued = min(queued, found.strangers_waiting(loose))
+    return found.traffic(queued)
 
 
 def _by_weight(found: Survey, left_out: frozenset[int]) -> Iterable[int]:

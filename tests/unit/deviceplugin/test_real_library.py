@@ -82,6 +82,11 @@ class Node:
         resource = ONE if len(group) == 2 else TWO
         until(lambda: self.listed(resource, group) == {state}, LIMIT)
 
+    def ill(self, index: str) -> bool:
+        """Whether the seats of every group with this GPU are Unhealthy."""
+        seats = [one for listed in self.kubelet.lists.values() for one in listed.items()]
+        return {state for seat, state in seats if index in seat.partition("-")[0]} == {"Unhealthy"}
+
     def says(self, word: str) -> bool:
         """Whether the plugin has logged it."""
         return word in (self.folder / "log").read_text()
@@ -164,7 +169,7 @@ def test_a_driver_that_is_loaded_anew_is_found_again(node) -> None:
 
 def test_killed_while_a_gpu_is_lost_it_keeps_its_groups(node) -> None:
     node.faults.lose_gpu(0)
-    node.turn("G0", "Unhealthy")
+    until(lambda: node.ill("0"), LIMIT)
     before = {name: dict(seats) for name, seats in node.kubelet.lists.items()}
     node.kill()
     node.kubelet.lists.clear()
