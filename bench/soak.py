@@ -4,6 +4,7 @@ At rest: eight GPUs, 24 seats (one of each three active), no traffic; CPU over a
 Then eight seats, two on each of four GPUs, are parked and woken in turn, all four GPUs at once, by
 a stream that speaks as a proxy does. The driver costs nothing, all else is real: containers,
 kyb-init, freezer, helpers, journal. A cycle is one seat parked and the other woken in its place.
+At last one sidecar, at rest as long as the agent was.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import click
 import grpc
 import requests
 
+from bench import sidecar
 from bench.report import emit, median, percentile, say
 from kybernate import keys
 from kybernate.gen import agent_pb2 as pb
@@ -59,6 +61,9 @@ def main(cycles: int, rest: float, as_json: bool) -> None:
         _fill(cluster)
         idle = _at_rest(cluster, rest)
         soak = asyncio.run(_soak(cluster, cycles))
+    beside = sidecar.measure(rest)
+    idle["sidecar_rss_mib"] = (beside.rss_mib, "MiB")
+    idle["sidecar_cpu_percent"] = (beside.cpu_percent, "% of a core")
     emit(
         "soak",
         {**idle, **soak.metrics()},
