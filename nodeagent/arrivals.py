@@ -35,7 +35,7 @@ DOUBT = 5.0
 """Seconds for which a tie (see `core.traffic`) counts as a request, where no proxy knows better."""
 
 _LOOK_DEADLINE = 2.0
-_LOOK_AGAIN = (0.01, 0.25)
+_LOOK_AGAIN = (0.002, 0.25)
 
 
 class GuardedFreezer:
