@@ -208,7 +208,6 @@ def _device_nodes(
             keys.ENV_INDICES: ",".join(str(gpu.index) for gpu in gpus),
             keys.ENV_CUDA_VISIBLE: uuids,
             keys.ENV_NVIDIA_VISIBLE: uuids,
-            keys.ENV_SEAT_SOCKET: f"{keys.SEAT_SOCKET_DIR}/{keys.SEAT_SOCKET_NAME}",
         },
         mounts=[
             pb.Mount(

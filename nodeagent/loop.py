@@ -46,7 +46,7 @@ class Loop(ProxySide):
         settings = node.settings
         self.steps = Steps(node)
         self.life = Lifecycle(node, self.steps, self.kick, self._vanished, self._came_back)
-        self._policy = SwapPolicy(
+        self.policy = SwapPolicy(
             settings.min_residency_s,
             settings.idle_after_s,
             settings.drain_limit_s,
@@ -78,8 +78,8 @@ class Loop(ProxySide):
         metrics.LOOP_SECONDS.observe(time.perf_counter() - began)
 
     def _decide_on(self, view: SwapView, now: float) -> None:
-        when = next_check(view, self._policy, now)
-        actions = decide(view, self._policy, now)
+        when = next_check(view, self.policy, now)
+        actions = decide(view, self.policy, now)
         # Where nothing was to be done, nothing is until something changes or that time has come.
         self._settled = None if actions else view
         self._settled_until = math.inf if when is None else when

@@ -27,6 +27,7 @@ from kybernate.core.operations import (
     plan_wake,
 )
 from kybernate.core.seats import OCCUPYING
+from kybernate.core.swap import obstacle, wants
 from kybernate.errors import NotFoundError, RefusedError, RetryableError
 from nodeagent import metrics
 from nodeagent.changes import Changes
@@ -262,7 +263,7 @@ class Operations:
         match operation.kind:
             case Kind.WAKE:
                 stranded = movable(self._node, seat) if seat else ""
-                return judge_wake(facts, self._node.draining, stranded)
+                return judge_wake(facts, self._node.draining, stranded, self._in_its_way(seat))
             case Kind.DRAIN:
                 every = [self._facts(seat) for seat in self._node.seats.values()]
                 verdict, operation.done = judge_drain(every)
@@ -272,6 +273,12 @@ class Operations:
                 return Verdict(Progress.SUCCEEDED, "seats start and wake on this node again")
             case kind:
                 return judge_away(facts, kind, operation.state)
+
+    def _in_its_way(self, seat: Seat | None) -> str:
+        if seat is None or not wants(seat.view(drained=False)):
+            return ""
+        now = self._node.world.now()
+        return obstacle(self._node.swap_view(), self._loop.policy, seat.uid, now)
 
     def _overdue(self, operation: Operation, verdict: Verdict) -> None:
         took = operation.due_at - operation.created_at

@@ -237,8 +237,6 @@ class Preparer:
             keys.ENV_INDICES: ",".join(str(gpu.index) for gpu in gpus),
             keys.ENV_CUDA_VISIBLE: uuids,
             keys.ENV_NVIDIA_VISIBLE: uuids,
-            # A value from the pod's own envFrom would lead kyb-init past the gate.
-            keys.ENV_SEAT_SOCKET: f"{keys.SEAT_SOCKET_DIR}/{keys.SEAT_SOCKET_NAME}",
         }
         mounts = {keys.SEAT_SOCKET_DIR: str(folder), keys.KYB_INIT_PATH: str(self._kyb_init)}
         spec = SeatSpec(gpus, env, mounts, cdi=not self._by_device_id())

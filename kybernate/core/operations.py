@@ -103,8 +103,11 @@ def _parked(seat: SeatFacts, kind: Kind) -> str:
     return f"{size}; it wakes on its next request"
 
 
-def judge_wake(seat: SeatFacts | None, draining: str, stranded: str) -> Verdict:
-    """Wake. `draining`: why nothing wakes on this node; `stranded`: why this seat can't."""
+def judge_wake(
+    seat: SeatFacts | None, draining: str, stranded: str, in_its_way: str = ""
+) -> Verdict:
+    """Wake. `draining`: why nothing wakes on this node; `stranded`: why this seat can't;
+    `in_its_way`: what it waits for (`core.swap.obstacle`)."""
     if seat is None:
         return _failed("its pod is gone")
     if seat.ending:
@@ -116,7 +119,8 @@ def judge_wake(seat: SeatFacts | None, draining: str, stranded: str) -> Verdict:
         return _failed(why or stranded)
     if seat.state in _COMING:
         return Verdict(Progress.RUNNING, f"it is {seat.state}: {seat.reason}")
-    return Verdict(Progress.PENDING, f"it is {seat.state} and waits for its turn: {seat.reason}")
+    waits_for = in_its_way or seat.reason
+    return Verdict(Progress.PENDING, f"it is {seat.state} and waits for its turn: {waits_for}")
 
 
 def judge_drain(seats: Collection[SeatFacts]) -> tuple[Verdict, int]:

@@ -261,7 +261,6 @@ def test_without_cdi_the_id_says_all():
         "KYB_GPU_INDICES": "0,1",
         "CUDA_VISIBLE_DEVICES": "GPU-0,GPU-1",
         "NVIDIA_VISIBLE_DEVICES": "GPU-0,GPU-1",
-        "KYB_SEAT_SOCKET": "/run/kyb/seat.sock",
     }
     assert {one.container_path: (one.host_path, one.read_only) for one in pair.mounts} == {
         "/run/kyb": ("/run/kyb/ids/G01-seat-2/seat", True),

@@ -83,6 +83,19 @@ def test_wake_brings_a_seat_back_without_any_request(rig):
     run_virtual(main())
 
 
+def test_a_wake_that_waits_says_for_whom(rig):
+    async def main():
+        r, operations, (a, b) = await begun(rig, "a", "b")
+        r.node.refusals = lambda seats: {b: "RAM is short"}
+        one = await operations.ask(Ask(Kind.WAKE, uid=a, limit=3.0))
+        await asyncio.sleep(1.0)
+        assert f"seat {r.node.seats[b].identity.name} can't be parked" in one.sentence
+        await ended(one)
+        assert "can't be parked: RAM is short" in one.sentence
+
+    run_virtual(main())
+
+
 def test_an_evicted_seat_says_what_is_saved_and_stays_away_until_a_wake(rig, proxy):
     async def main():
         r, operations, (a,) = await begun(rig, "a")

@@ -29,7 +29,6 @@ def test_the_annotation_decides_not_the_id(rig, prepared):
             "KYB_GPU_INDICES": "0",
             "CUDA_VISIBLE_DEVICES": "GPU-0",
             "NVIDIA_VISIBLE_DEVICES": "GPU-0",
-            "KYB_SEAT_SOCKET": "/run/kyb/seat.sock",
         }
         assert spec.mounts == {"/run/kyb": "/run/kyb/seats/uid-a", "/kyb/kyb-init": "/x/kyb-init-1"}
         assert pods.marked == {"uid-a": "G0-seat-1"}
