@@ -8,41 +8,25 @@ the best link inside, then the lowest indices.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from kybernate.core.parking import bears, seat_cost
+from kybernate.core.placement.model import FULL, Demand
 from kybernate.core.quantity import format_quantity
 from kybernate.core.topology import worst_link
 from kybernate.types import Link
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from kybernate.core.ledger import NodeView
-    from kybernate.types import Group, GroupName
+    from kybernate.types import Group
 
-    Policy = Callable[["NodeView", Group, "Demand"], int]
     Groups = tuple[Group, ...]
 
-FULL = 1000
-"""Worth and load are in thousandths."""
-
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """What a pod asks for. `vram` in bytes per GPU, None for the whole GPU.
-
-    `products` are alternatives, `topology` is the least link between any two GPUs of the group.
-    A required group is a condition, a preferred one a wish.
-    """
-
-    resource: str
-    vram: int | None = None
-    products: tuple[str, ...] = ()
-    prefer_group: GroupName | None = None
-    require_group: GroupName | None = None
-    topology: Link | None = None
+Policy = Callable[["NodeView", "Group", Demand], int]
+"""A group's worth for a pod, 0 to FULL; the greatest wins."""
 
 
 class Candidates(NamedTuple):

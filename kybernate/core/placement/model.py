@@ -1,0 +1,122 @@
+"""One model of demand and supply, for all policies.
+
+A *node* (`Supply`) has GPUs, each with a share left in thousandths, CPU, and memory. A pod (`Ask`)
+takes the same share of each of some GPUs of one node. A *place* is one way to give it those. What
+a seat adds (its group, links, room to park, traffic) is said by the place: a policy sees the same
+numbers whether a pod asks for a seat of a group or for a share of a bare GPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from kybernate.types import Link
+
+if TYPE_CHECKING:
+    from kybernate.types import GroupName
+
+FULL = 1000
+"""A whole GPU, and the greatest worth and load: shares are in thousandths."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a pod that wants a seat asks for. `vram` in bytes per GPU, None for the whole GPU.
+
+    `products` are alternatives, `topology` is the least link between any two GPUs of the group.
+    A required group is a condition, a preferred one a wish.
+    """
+
+    resource: str
+    vram: int | None = None
+    products: tuple[str, ...] = ()
+    prefer_group: GroupName | None = None
+    require_group: GroupName | None = None
+    topology: Link | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a pod takes: of each of `gpus` GPUs of one node `share` thousandths.
+
+    `cpu` in thousandths of a CPU, `memory` (the host's) in bytes. `products` are the alternatives
+    that it runs on; none means any. A share below FULL is one GPU's: `gpus` is 1 then.
+    """
+
+    gpus: int
+    share: int = FULL
+    cpu: int = 0
+    memory: int = 0
+    products: tuple[str, ...] = ()
+
+    @property
+    def total(self) -> int:
+        """Thousandths of a GPU that it takes in all."""
+        return self.gpus * self.share
+
+
+@dataclass(frozen=True, slots=True)
+class Supply:
+    """What a node has left: `free` thousandths of each GPU, by index; all are of one product.
+
+    `cpu` in thousandths of a CPU and `memory` in bytes are what is left.
+    """
+
+    free: tuple[int, ...]
+    product: str = ""
+    cpu: int = 0
+    memory: int = 0
+
+    def suits(self, ask: Ask) -> bool:
+        """Whether the node could take the pod now."""
+        if self.cpu < ask.cpu or self.memory < ask.memory:
+            return False
+        if ask.gpus == 0:
+            return True
+        if ask.products and self.product not in ask.products:
+            return False
+        return sum(left >= ask.share for left in self.free) >= ask.gpus
+
+    def less(self, ask: Ask, place: Place) -> Supply:
+        """The node once the pod has the place."""
+        return self._changed(ask, place, -1)
+
+    def plus(self, ask: Ask, place: Place) -> Supply:
+        """The node once the pod has left the place."""
+        return self._changed(ask, place, +1)
+
+    def _changed(self, ask: Ask, place: Place, sign: int) -> Supply:
+        free = list(self.free)
+        for at in place.gpus:
+            free[at] += sign * ask.share
+        return replace(
+            self,
+            free=tuple(free),
+            cpu=self.cpu + sign * ask.cpu,
+            memory=self.memory + sign * ask.memory,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One way to give a pod its GPUs: their indices in the node's `free`.
+
+    For a seat, `group` names the GPUs. `link` is the worst one inside, `breaks` the best one of a
+    larger whole group that the pod would keep from being given as such (None: it breaks none).
+    `room` is what a pod may use of each GPU and `vram` what this one says it will, in bytes
+    (`vram` None: the whole). `seats` of `of_seats` are free on these GPUs. `park_room` in bytes is
+    what the node could still park (None: no limit), `wait` the seconds that the pod would wait for
+    its turn there, on average, as the traffic of those that share the GPUs tells.
+    """
+
+    gpus: tuple[int, ...]
+    group: GroupName | None = None
+    link: Link = Link.NVLINK
+    breaks: Link | None = None
+    room: int = 0
+    vram: int | None = None
+    seats: int = 1
+    of_seats: int = 1
+    park_room: int | None = None
+    wait: float = 0.0
