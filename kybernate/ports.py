@@ -75,7 +75,8 @@ class DriverHelper(Protocol):
     async def wake(
         self, pids: Sequence[int], gpu_map: Mapping[GpuUuid, GpuUuid], deadline: float
     ) -> Phases:
-        """Restore every process, then unlock every process. Phases: restore, unlock.
+        """Restore every process, unlock every process, see them run. Phases: restore, unlock,
+        canary. DriverError also if none of them is left, or one doesn't run after all.
 
         `gpu_map` (old to new) is empty when the GPUs stay the same. Processes that are LOCKED
         or RUNNING already are taken from where they are, so that a half-done wake or park can
@@ -187,8 +188,11 @@ class Memory(Protocol):
         """The node's memory now. Raises OSError."""
         ...
 
-    def levels(self, pid: int) -> tuple[MemoryLevel, ...]:
-        """The memory limits over a process, its container's first. Raises NotFoundError."""
+    def levels(self, pid: int, need: int) -> tuple[MemoryLevel, ...]:
+        """The memory limits over a process, its container's first. Raises NotFoundError.
+
+        Where `need` bytes fit all the same, `used` may count cached file pages too.
+        """
         ...
 
     def oom_kills(self, pid: int) -> int:

@@ -40,6 +40,8 @@ _WATCH_INTERVAL = 0.25
 _UNTOLD = 1.0
 """Seconds. GPU memory in use changes without a word, seats do not."""
 _OPERATION_INTERVAL = 5.0
+_AFTER_THE_SWAP = 0.02
+"""Seconds: a swap changes two seats five times, and requests wait for its end."""
 _HOLDINGS_INTERVAL = 1.0
 """Seconds. The budget changes without a word to the observers of seats."""
 
@@ -118,6 +120,7 @@ class NodeApi(agent_pb2_grpc.NodeAgentServicer):
                 yield holdings  # and look again: what changed meanwhile rang for nobody
             else:
                 await self._changes.wait(_HOLDINGS_INTERVAL)
+                await asyncio.sleep(_AFTER_THE_SWAP)
 
     async def Attend(  # noqa: N802 - gRPC's name
         self,

@@ -204,6 +204,7 @@ class Arriving:
     async def _let_go(self, uid: PodUid, generation: int) -> None:
         seat = self._node.seats[uid]
         pause, busy_at = _LOOK_AGAIN[0], float("-inf")
+        await asyncio.sleep(0)  # the proxies are asked first: theirs is the longer way
         while not seat.ending:
             traffic = await self._traffic(seat)
             requests = traffic.outstanding(self._doubt(seat))

@@ -14,20 +14,18 @@ from typing import TYPE_CHECKING
 
 from kybernate.core.seats import OCCUPYING, SeatEvent
 from kybernate.core.swap import ActionKind, SwapPolicy, decide, next_check
-from kybernate.errors import NotFoundError, RefusedError
-from kybernate.ports import GatePhase
+from kybernate.errors import RefusedError
 from kybernate.types import SeatState
 from nodeagent import metrics
 from nodeagent.demand import SLACK, ProxySide
+from nodeagent.doorside import DoorSide
 from nodeagent.lifecycle import Lifecycle
 from nodeagent.node import SEAT
 from nodeagent.recover import adopt
-from nodeagent.seat import Process
 from nodeagent.steps import Steps
 
 if TYPE_CHECKING:
     from kybernate.core.swap import Action, SwapView
-    from kybernate.ports import GateHello
     from kybernate.types import PodUid
     from nodeagent.node import Inventory, Node
     from nodeagent.pods import PodFacts
@@ -38,14 +36,14 @@ log = logging.getLogger(__name__)
 _RETRY = 1.0
 
 
-class Loop(ProxySide):
-    """Takes events, decides, acts. Implements `ports.SeatListener`."""
+class Loop(DoorSide, ProxySide):
+    """Takes events, decides, acts."""
 
     def __init__(self, node: Node) -> None:
         super().__init__(node)
         settings = node.settings
         self.steps = Steps(node)
-        self.life = Lifecycle(node, self.steps, self.kick, self._vanished, self._came_back)
+        self.life = Lifecycle(node, self.steps, self.kick, self._vanished, self.came_back)
         self.policy = SwapPolicy(
             settings.min_residency_s,
             settings.idle_after_s,
@@ -71,10 +69,11 @@ class Loop(ProxySide):
         self._kicked = False
         began = time.perf_counter()
         now = self.node.world.now()
-        self.node.judge_parks()
         view = self.node.swap_view()
-        if view != self._settled or now >= self._settled_until:
-            self._decide_on(view, now)
+        refused = any(seat.unparkable for seat in view.seats)
+        if refused or view != self._settled or now >= self._settled_until:
+            self.node.judge_parks()
+            self._decide_on(self.node.swap_view(), now)
         metrics.LOOP_SECONDS.observe(time.perf_counter() - began)
 
     def _decide_on(self, view: SwapView, now: float) -> None:
@@ -127,17 +126,20 @@ class Loop(ProxySide):
                 self.node.leases.revoke(seat.uid)
                 self.kick()
             case ActionKind.PARK:
-                # Of several parks decided at once, the earlier may have taken the room.
-                self.node.judge_parks()
-                if seat.unparkable:
-                    self.kick()
-                    return
-                if seat.forfeit:
-                    seat.on_demand = True
-                    self.life.fail(seat, seat.forfeit)
-                    return
-                self.node.move(seat, SeatEvent.PARK, why)
-                self.life.work(seat, self.life.park(seat))
+                self._park(seat, why)
+
+    def _park(self, seat: Seat, why: str) -> None:
+        # Of several parks decided at once, the earlier may have taken the room.
+        if any(one.state is SeatState.PARKING for one in self.node.seats.values()):
+            self.node.judge_parks()
+        if seat.unparkable:
+            self.kick()
+        elif seat.forfeit:
+            seat.on_demand = True
+            self.life.fail(seat, seat.forfeit)
+        else:
+            self.node.move(seat, SeatEvent.PARK, why)
+            self.life.work(seat, self.life.park(seat))
 
     # --- seats and pods -----------------------------------------------------------------------
 
@@ -224,6 +226,10 @@ class Loop(ProxySide):
             observer.seat_gone(seat)
         self.device_freed.set()
 
+    def take_over(self, seat: Seat) -> None:
+        """See `DoorSide`."""
+        self.life.work(seat, adopt(self, seat))
+
     # --- operators ----------------------------------------------------------------------------
 
     def call_for(self, uid: PodUid, why: str) -> bool:
@@ -290,109 +296,3 @@ class Loop(ProxySide):
         self.node.save(seat)
         self.node.changed(seat)
         self.kick()
-
-    # --- seat sockets -------------------------------------------------------------------------
-
-    def on_hello(self, uid: PodUid, hello: GateHello) -> None:
-        """kyb-init is at the door."""
-        seat = self.node.seats.get(uid)
-        if seat is None:
-            return
-        try:
-            init = Process(hello.peer_pid, self.node.world.procs.start_time(hello.peer_pid))
-        except NotFoundError:
-            return
-        if seat.init not in (None, init) and not self._outlived(seat):
-            seat.next_hello = hello
-            self.life.watch_end(seat)
-            return
-        self._welcome(seat, init, hello)
-        self.kick()
-
-    def _outlived(self, seat: Seat) -> bool:
-        """Whether a new kyb-init may take a seat at once: the old one never started a command."""
-        return seat.state is SeatState.WAITING
-
-    def _welcome(self, seat: Seat, init: Process, hello: GateHello) -> None:
-        seat.init, seat.image_mode = init, hello.image
-        try:
-            if hello.phase is GatePhase.WAITING or not seat.handle:
-                tree = self.node.world.procs.child_of(init.pid)
-                seat.tree = Process(tree, self.node.world.procs.start_time(tree))
-                seat.handle = self.node.world.freezer.place(tree)
-        except NotFoundError as error:
-            log.info("%s: ended before its tree was placed: %s", seat, error)
-            self.life.watch_end(seat)
-            return
-        seat.connected = True
-        if hello.phase is GatePhase.WAITING and seat.state is SeatState.STARTING:
-            # Not left to the work: one hello after the other could drop it before it looks.
-            if late := self.node.start_overdue(seat):
-                self.life.fail(seat, late)
-            else:
-                # Whether there was room may have been asked by nobody, or long ago.
-                self.life.work(seat, self.life.start(seat))
-        elif hello.phase is not GatePhase.WAITING and seat.state is SeatState.WAITING:
-            self._adopt(seat, hello)
-        self.node.save(seat)
-
-    def _adopt(self, seat: Seat, hello: GateHello) -> None:
-        # The journal knows nothing of its start: it was lost. What runs there is taken over.
-        seat.generation, seat.apart = hello.generation, True
-        self.life.work(seat, adopt(self, seat))
-
-    def _came_back(self, seat: Seat) -> None:
-        hello, seat.next_hello = seat.next_hello, None
-        if hello is not None:
-            self.on_hello(seat.uid, hello)
-
-    def on_term(self, uid: PodUid, signum: int) -> None:
-        """The container was asked to end."""
-        seat = self.node.seats.get(uid)
-        if seat is None:
-            self.node.world.doors.ok(uid)
-            return
-        log.info("%s: asked to end by signal %d", seat, signum)
-        self.life.end(seat)
-        if seat.state is not SeatState.PARKING:
-            self.node.world.doors.ok(uid)
-
-    def on_exit(self, uid: PodUid, code: int) -> None:
-        """PID 1 is about to exit."""
-        seat = self.node.seats.get(uid)
-        if seat is not None:
-            seat.reason = f"its container exited with status {code}"
-            self._away(seat)
-
-    def on_lost(self, uid: PodUid) -> None:
-        """The connection of PID 1 is closed."""
-        seat = self.node.seats.get(uid)
-        if seat is not None:
-            self._away(seat)
-
-    def _away(self, seat: Seat) -> None:
-        seat.connected = False
-        self.life.watch_end(seat)
-        self.kick()
-
-    def on_status(self, uid: PodUid) -> tuple[str, str]:
-        """For `kyb-init status`."""
-        seat = self.node.seats.get(uid)
-        return (
-            (seat.state.value, seat.reason) if seat else ("unknown", "the agent has no such seat")
-        )
-
-    def on_probe(self, uid: PodUid) -> str:
-        """For `kyb-init probe`: ask the workload only while it can answer."""
-        seat = self.node.seats.get(uid)
-        if seat is None or seat.state is SeatState.FAILED:
-            return "dead"
-        asks = (SeatState.STARTING, SeatState.ACTIVE, SeatState.DRAINING)
-        return "run" if seat.state in asks else "alive"
-
-    def on_progress(self, uid: PodUid, sentence: str) -> None:
-        """The workload's sidecar says how far it is: worth a look while it isn't serving yet."""
-        seat = self.node.seats.get(uid)
-        if seat is not None and seat.state is SeatState.STARTING and seat.reason != sentence:
-            seat.reason = sentence
-            self.node.changed(seat)

@@ -58,10 +58,11 @@ class _Reading:
 
 @dataclass(frozen=True, slots=True)
 class _Levels:
-    """The limits over one container, by its kyb-init."""
+    """The limits over one container, by its kyb-init, as seen for so many bytes."""
 
     at: float
     pid: int
+    need: int
     levels: tuple[MemoryLevel, ...]
 
 
@@ -116,17 +117,18 @@ class Pressure:
         )
 
     def _candidate(self, seat: Seat) -> Candidate:
-        return Candidate(seat.uid, self._need(seat), self._levels_over(seat))
+        need = self._need(seat)
+        return Candidate(seat.uid, need, self._levels_over(seat, need))
 
-    def _levels_over(self, seat: Seat) -> tuple[MemoryLevel, ...]:
+    def _levels_over(self, seat: Seat, need: int) -> tuple[MemoryLevel, ...]:
         if seat.init is None:
             return ()
         now, pid, known = self._node.world.now(), seat.init.pid, self._levels.get(seat.uid)
         pressing = seat.state is SeatState.DRAINING or seat.uid in self._refused
         age = _FRESH if pressing else _FRESH_AT_REST
-        if known is None or known.pid != pid or now >= known.at + age:
+        if known is None or known.pid != pid or known.need < need or now >= known.at + age:
             try:
-                known = _Levels(now, pid, self._memory.levels(pid))
+                known = _Levels(now, pid, need, self._memory.levels(pid, need))
             except (NotFoundError, OSError):
                 return ()
             self._levels[seat.uid] = known

@@ -111,6 +111,7 @@ class AgentLink:
         self._desk = desk
         self._settings = settings
         self._dirty: dict[PodUid, None] = {}
+        self._patient: dict[PodUid, None] = {}
         self._drained: dict[PodUid, int] = {}
         self._wake = asyncio.Event()
         self._later: asyncio.TimerHandle | None = None
@@ -142,10 +143,13 @@ class AgentLink:
         """The seat's demand changed. What is not urgent is sent together, a little later."""
         if not self.connected:
             return
-        self._dirty[uid] = None
-        if urgent:
+        if urgent or uid in self._dirty:
+            self._dirty[uid] = None
+            self._patient.pop(uid, None)
             self._wake.set()
-        elif self._later is None:
+            return
+        self._patient[uid] = None
+        if self._later is None:
             loop = asyncio.get_running_loop()
             self._later = loop.call_later(self._settings.report_interval_s, self._flush)
 
@@ -157,6 +161,8 @@ class AgentLink:
 
     def _flush(self) -> None:
         self._later = None
+        self._dirty.update(self._patient)
+        self._patient.clear()
         self._wake.set()
 
     async def _run(self) -> None:
@@ -198,6 +204,7 @@ class AgentLink:
     def _begin(self) -> None:
         log.info("agent %s at %s: connected", self.node, self.address)
         self._dirty.clear()
+        self._patient.clear()
         self._drained.clear()
         self.connected = True
         self._desk.apply(self._desk.admission.connected(self.node))

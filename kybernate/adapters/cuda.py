@@ -78,11 +78,11 @@ class CudaHelper:
     async def wake(
         self, pids: Sequence[int], gpu_map: Mapping[GpuUuid, GpuUuid], deadline: float
     ) -> Phases:
-        """Restore all, then unlock all, from whatever state each of them is in.
+        """Restore all, unlock all, from whatever state each of them is in, and see all running.
 
-        Processes that are gone, or have nothing on a GPU, are passed over. After a restore that
-        ran out of memory (DriverError 2) the process can't be saved: end it, and start the
-        workload anew.
+        Processes that are gone, or have nothing on a GPU, are passed over, unless all are. After a
+        restore that ran out of memory (DriverError 2) the process can't be saved: end it, and start
+        the workload anew.
         """
         moved = {old: new for old, new in gpu_map.items() if old != new}
         phases: Phases = await self._order(

@@ -34,9 +34,10 @@ _MESSAGE_LIMIT = 1 << 16
 _MAX_PARALLEL = 16
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
+_INVALID_VALUE = 1
 _ILLEGAL_STATE = 401
 _NO_LIBRARY = 303
-_NO_CUDA_CODES = frozenset({1, 3, 201})
+_NO_CUDA_CODES = frozenset({_INVALID_VALUE, 3, 201})
 """Invalid value, not initialised, invalid context: the process has nothing on a GPU."""
 
 
@@ -213,10 +214,19 @@ class Engine:
         watch.lap("restore")
         stopped = [pid for pid, state in states.items() if state is not State.RUNNING]
         self._each(self._driver.unlock, stopped)
-        for pid, state in self._usable(stopped).items():
+        watch.lap("unlock")
+        self._see_running(pids)
+        watch.lap("canary")
+
+    def _see_running(self, pids: Sequence[int]) -> None:
+        left = self._usable(pids)
+        for pid, state in left.items():
             if state is not State.RUNNING:
                 raise CallError("cuCheckpointProcessUnlock", _ILLEGAL_STATE, f"{pid} is {state}")
-        watch.lap("unlock")
+        if pids and not left:
+            raise CallError(
+                "cuCheckpointProcessGetState", _INVALID_VALUE, "none of its processes is left"
+            )
 
     def states(self, pids: Iterable[int]) -> dict[int, State | None]:
         """Each process's state; None if it is gone, or has nothing on a GPU."""

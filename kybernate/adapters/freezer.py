@@ -15,6 +15,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from kybernate.adapters import smallfile
 from kybernate.errors import DeadlineError, NotFoundError
 
 SUB_CGROUP = "kyb"
@@ -42,10 +43,10 @@ class _V1:
         _write(group / "freezer.state", "FROZEN" if frozen else "THAWED")
 
     def is_frozen(self, group: Path) -> bool:
-        return (group / "freezer.state").read_text().strip() == "FROZEN"
+        return smallfile.read(f"{group}/freezer.state").strip() == "FROZEN"
 
     def is_thawed(self, group: Path) -> bool:
-        return (group / "freezer.state").read_text().strip() == "THAWED"
+        return smallfile.read(f"{group}/freezer.state").strip() == "THAWED"
 
 
 class _V2:
@@ -61,10 +62,10 @@ class _V2:
         _write(group / "cgroup.freeze", "1" if frozen else "0")
 
     def is_frozen(self, group: Path) -> bool:
-        return "frozen 1" in (group / "cgroup.events").read_text().splitlines()
+        return "frozen 1" in smallfile.read(f"{group}/cgroup.events").splitlines()
 
     def is_thawed(self, group: Path) -> bool:
-        return (group / "cgroup.freeze").read_text().strip() == "0"
+        return smallfile.read(f"{group}/cgroup.freeze").strip() == "0"
 
 
 class CgroupFreezer:
@@ -138,7 +139,7 @@ class CgroupFreezer:
     def pids(self, handle: str) -> tuple[int, ...]:
         """All processes in it that are no zombies; empty if the cgroup is gone."""
         try:
-            words = (Path(handle) / "cgroup.procs").read_text().split()
+            words = smallfile.read(f"{handle}/cgroup.procs").split()
         except OSError as error:
             if error.errno not in (*_GONE, errno.EOPNOTSUPP):
                 raise
@@ -177,7 +178,7 @@ class CgroupFreezer:
 
     def _group_or_none(self, pid: int) -> Path | None:
         try:
-            lines = (self._proc / str(pid) / "cgroup").read_text().splitlines()
+            lines = smallfile.read(f"{self._proc}/{pid}/cgroup").splitlines()
         except (FileNotFoundError, ProcessLookupError):
             return None
         path = next((line.split(":", 2)[2] for line in lines if self._cgroup.is_line(line)), "/")
@@ -187,7 +188,7 @@ class CgroupFreezer:
         family = [pid]
         for member in family:
             with suppress(FileNotFoundError, ProcessLookupError):
-                children = (self._proc / f"{member}/task/{member}/children").read_text()
+                children = smallfile.read(f"{self._proc}/{member}/task/{member}/children")
                 family += [int(word) for word in children.split()]
         return [member for member in family if self._runs(member)]
 
@@ -214,7 +215,7 @@ class CgroupFreezer:
 
     def _runs(self, pid: int) -> bool:
         try:
-            stat = (self._proc / str(pid) / "stat").read_text(errors="replace")
+            stat = smallfile.read(f"{self._proc}/{pid}/stat")
         except (FileNotFoundError, ProcessLookupError):
             return False
         return stat.rpartition(")")[2].split()[0] not in ("Z", "X", "x")

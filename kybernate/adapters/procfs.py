@@ -12,6 +12,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kybernate.adapters import smallfile
 from kybernate.errors import NotFoundError
 from kybernate.types import PodUid
 
@@ -131,7 +132,7 @@ class Procfs:
 
     def _text(self, pid: int, name: str) -> str:
         try:
-            return (self._root / str(pid) / name).read_text(errors="replace")
+            return smallfile.read(f"{self._root}/{pid}/{name}")
         except (FileNotFoundError, ProcessLookupError) as error:
             raise NotFoundError(f"There is no process {pid} any more.") from error
 

@@ -53,7 +53,7 @@ class FakeMemory:
             raise OSError(5, "Input/output error")
         return self.node
 
-    def levels(self, pid: int) -> tuple[MemoryLevel, ...]:
+    def levels(self, pid: int, need: int) -> tuple[MemoryLevel, ...]:
         """As set."""
         return self.limits.get(_live(self._machine, pid).pid, ())
 

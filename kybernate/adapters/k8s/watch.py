@@ -84,6 +84,8 @@ class Watcher:
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._backoff = _Backoff()
+        self._asked = 0
+        self._listed_for = 0
         self._thread = threading.Thread(target=self._run, name=f"watch {name}", daemon=True)
 
     def start(self) -> None:
@@ -99,10 +101,26 @@ class Watcher:
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout)
 
+    def refresh(self) -> int:
+        """List anew; `is_fresh` of the number returned says when that list was taken in.
+
+        Events may be late, by how much nobody knows. A list that is begun now shows all that was
+        written before now.
+        """
+        with self._lock:
+            self._asked += 1
+            if self._stream is not None:
+                self._stream.close()
+            return self._asked
+
+    def is_fresh(self, refresh: int) -> bool:
+        """Whether a list that began after this call of `refresh` was taken in."""
+        return self._listed_for >= refresh
+
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                if self._version is None:
+                if self._version is None or self._is_stale():
                     self._list()
                 self._watch()
             except KybernateError as error:
@@ -121,6 +139,7 @@ class Watcher:
         self._stopping.wait(delay)
 
     def _list(self) -> None:
+        asked = self._asked
         seen: set[tuple[str, str]] = set()
         token: str | None = None
         while True:
@@ -137,6 +156,7 @@ class Watcher:
         for key in [key for key in self._known if key not in seen]:
             self._emit("DELETED", self._known.pop(key))
         self._version = str(meta["resourceVersion"])
+        self._listed_for = asked
         self.synced.set()
 
     def _listed(self, raw: Json) -> tuple[str, str]:
@@ -169,21 +189,28 @@ class Watcher:
             if self._hold(stream):
                 self.last_error = None
                 self._consume(stream)
+        except RetryableError:
+            if not self._is_stale():
+                raise
         finally:
             self._hold(None)
             stream.close()
-        if time.monotonic() - started < 1.0:
+        if time.monotonic() - started < 1.0 and not self._is_stale():
             raise RetryableError("the API server ended the watch at once")
         self._backoff.reset()
 
     def _hold(self, stream: Stream | None) -> bool:
         with self._lock:
             self._stream = stream
-        return not self._stopping.is_set()
+            return not (self._stopping.is_set() or self._is_stale())
+
+    def _is_stale(self) -> bool:
+        """Whether somebody asked for a list since the last one began."""
+        return self._listed_for < self._asked
 
     def _consume(self, stream: Stream) -> None:
         for event in stream:
-            if self._stopping.is_set():
+            if self._stopping.is_set() or self._is_stale():
                 return
             kind, item = event.get("type"), event.get("object") or {}
             if kind == "ERROR":

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kybernate.types import GpuUuid, PodUid
 
 _LOCK, _CHECKPOINT = "cuCheckpointProcessLock", "cuCheckpointProcessCheckpoint"
-_RESTORE = "cuCheckpointProcessRestore"
+_RESTORE, _GET_STATE = "cuCheckpointProcessRestore", "cuCheckpointProcessGetState"
 
 
 class FakeGpus:
@@ -127,7 +127,13 @@ class FakeHelper:
             for process in targets:
                 if process.cuda is ProcessState.LOCKED:
                     process.cuda = ProcessState.RUNNING
-        return {"restore": self._machine.step(), "unlock": self._machine.step()}
+            self._see_running(pids)
+        return {name: self._machine.step() for name in ("restore", "unlock", "canary")}
+
+    def _see_running(self, pids: Sequence[int]) -> None:
+        left = self._present(pids)
+        if (pids and not left) or any(one.cuda is not ProcessState.RUNNING for one in left):
+            raise DriverError(_GET_STATE, 1, "INVALID_VALUE")
 
     async def _restore(self, targets: list[FakeProcess]) -> None:
         parked = [p for p in targets if p.cuda is ProcessState.CHECKPOINTED]

@@ -289,7 +289,7 @@ async def park_and_wake() -> None:
         assert nvml.used(gpu) <= idle - 6 * GIB
         assert set((await helper.states(pids, 5)).values()) == {ProcessState.CHECKPOINTED}
         phases = await helper.wake(pids, {}, deadline=20)
-        assert set(phases) == {"restore", "unlock"}
+        assert set(phases) == {"restore", "unlock", "canary"}
         assert nvml.used(gpu) == idle
         assert [target.ask() for target in targets] == ["intact", "intact"]
 

@@ -55,7 +55,7 @@ def test_all_are_restored_before_any_runs():
     assert [call for call, _ in driver.calls] == ["restore"] * 3 + ["unlock"] * 3
     assert set(driver.states.values()) == {RUNNING}
     assert driver.pairs == ()
-    assert list(phases) == ["restore", "unlock"]
+    assert list(phases) == ["restore", "unlock", "canary"]
 
 
 @given(st.tuples(*[st.sampled_from([RUNNING, LOCKED, CHECKPOINTED])] * 3))
@@ -299,7 +299,7 @@ def test_a_helper_parks_and_wakes(with_helpers):
         states = await helper.states([1, 2], deadline=5)
         assert states == {1: ProcessState.CHECKPOINTED, 2: ProcessState.CHECKPOINTED}
         phases = await helper.wake([1, 2], {}, deadline=5)
-        assert set(phases) == {"restore", "unlock"}
+        assert set(phases) == {"restore", "unlock", "canary"}
         assert set((await helper.states([1, 2], deadline=5)).values()) == {ProcessState.RUNNING}
 
     with_helpers(scene)

@@ -72,7 +72,7 @@ def test_limits_from_the_container_up_without_what_can_be_dropped(node):
     node.limit("kubepods/burstable/pod1", str(9 * GIB), 5 * GIB, GIB)
     node.limit("kubepods/burstable", UNLIMITED_V1 if node.version == 1 else "max", 7, 0)
     node.limit("kubepods", str(20 * GIB), 19 * GIB, 0)
-    levels = node.memory().levels(42)
+    levels = node.memory().levels(42, need=7 * GIB)
     assert [(one.whose, one.limit // GIB, one.room // GIB) for one in levels] == [
         ("its container's", 8, 4),
         ("its pod's", 9, 5),
@@ -81,11 +81,17 @@ def test_limits_from_the_container_up_without_what_can_be_dropped(node):
     assert node.memory().oom_kills(42) == 3
 
 
+def test_what_can_be_dropped_is_asked_for_only_where_room_is_short(node):
+    node.limit(POD, str(8 * GIB), 5 * GIB, GIB)
+    assert [one.room // GIB for one in node.memory().levels(42, need=3 * GIB)] == [3]
+    assert [one.room // GIB for one in node.memory().levels(42, need=3 * GIB + 1)] == [4]
+
+
 def test_a_container_that_is_gone(node):
-    assert node.memory().levels(42) == ()
+    assert node.memory().levels(42, GIB) == ()
     assert node.memory().oom_kills(42) == 0
     with pytest.raises(NotFoundError, match="43"):
-        node.memory().levels(43)
+        node.memory().levels(43, GIB)
     with pytest.raises(NotFoundError, match="43"):
         node.memory().oom_kills(43)
 
@@ -95,4 +101,4 @@ def test_this_machine():
     host = memory.host()
     assert 0 < host.available <= host.total
     assert memory.oom_kills(os.getpid()) >= 0
-    assert all(level.limit > 0 for level in memory.levels(os.getpid()))
+    assert all(level.limit > 0 for level in memory.levels(os.getpid(), 0))

@@ -1,0 +1,141 @@
+"""The seats' side of the loop: what each seat's kyb-init says at its socket."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from kybernate.errors import NotFoundError
+from kybernate.ports import GatePhase
+from kybernate.types import SeatState
+from nodeagent.seat import Process
+
+if TYPE_CHECKING:
+    from kybernate.ports import GateHello
+    from kybernate.types import PodUid
+    from nodeagent.lifecycle import Lifecycle
+    from nodeagent.node import Node
+    from nodeagent.seat import Seat
+
+log = logging.getLogger(__name__)
+
+
+class DoorSide(ABC):
+    """Takes what comes in at the seats' doors. The loop is made of it.
+
+    Implements `ports.SeatListener`.
+    """
+
+    node: Node
+    life: Lifecycle
+
+    @abstractmethod
+    def kick(self) -> None:
+        """Decide once this round of events is through."""
+
+    @abstractmethod
+    def take_over(self, seat: Seat) -> None:
+        """What runs in a seat whose record was lost is taken over as it is."""
+
+    def on_hello(self, uid: PodUid, hello: GateHello) -> None:
+        """kyb-init is at the door."""
+        seat = self.node.seats.get(uid)
+        if seat is None:
+            return
+        try:
+            init = Process(hello.peer_pid, self.node.world.procs.start_time(hello.peer_pid))
+        except NotFoundError:
+            return
+        if seat.init not in (None, init) and not self._outlived(seat):
+            seat.next_hello = hello
+            self.life.watch_end(seat)
+            return
+        self._welcome(seat, init, hello)
+        self.kick()
+
+    def _outlived(self, seat: Seat) -> bool:
+        """Whether a new kyb-init may take a seat at once: the old one never started a command."""
+        return seat.state is SeatState.WAITING
+
+    def _welcome(self, seat: Seat, init: Process, hello: GateHello) -> None:
+        seat.init, seat.image_mode = init, hello.image
+        try:
+            if hello.phase is GatePhase.WAITING or not seat.handle:
+                tree = self.node.world.procs.child_of(init.pid)
+                seat.tree = Process(tree, self.node.world.procs.start_time(tree))
+                seat.handle = self.node.world.freezer.place(tree)
+        except NotFoundError as error:
+            log.info("%s: ended before its tree was placed: %s", seat, error)
+            self.life.watch_end(seat)
+            return
+        seat.connected = True
+        if hello.phase is GatePhase.WAITING and seat.state is SeatState.STARTING:
+            # Not left to the work: one hello after the other could drop it before it looks.
+            if late := self.node.start_overdue(seat):
+                self.life.fail(seat, late)
+            else:
+                # Whether there was room may have been asked by nobody, or long ago.
+                self.life.work(seat, self.life.start(seat))
+        elif hello.phase is not GatePhase.WAITING and seat.state is SeatState.WAITING:
+            # The journal knows nothing of its start: it was lost.
+            seat.generation, seat.apart = hello.generation, True
+            self.take_over(seat)
+        self.node.save(seat)
+
+    def came_back(self, seat: Seat) -> None:
+        """What it was is gone: the kyb-init that waits for its place gets it."""
+        hello, seat.next_hello = seat.next_hello, None
+        if hello is not None:
+            self.on_hello(seat.uid, hello)
+
+    def on_term(self, uid: PodUid, signum: int) -> None:
+        """The container was asked to end."""
+        seat = self.node.seats.get(uid)
+        if seat is None:
+            self.node.world.doors.ok(uid)
+            return
+        log.info("%s: asked to end by signal %d", seat, signum)
+        self.life.end(seat)
+        if seat.state is not SeatState.PARKING:
+            self.node.world.doors.ok(uid)
+
+    def on_exit(self, uid: PodUid, code: int) -> None:
+        """PID 1 is about to exit."""
+        seat = self.node.seats.get(uid)
+        if seat is not None:
+            seat.reason = f"its container exited with status {code}"
+            self._away(seat)
+
+    def on_lost(self, uid: PodUid) -> None:
+        """The connection of PID 1 is closed."""
+        seat = self.node.seats.get(uid)
+        if seat is not None:
+            self._away(seat)
+
+    def _away(self, seat: Seat) -> None:
+        seat.connected = False
+        self.life.watch_end(seat)
+        self.kick()
+
+    def on_status(self, uid: PodUid) -> tuple[str, str]:
+        """For `kyb-init status`."""
+        seat = self.node.seats.get(uid)
+        return (
+            (seat.state.value, seat.reason) if seat else ("unknown", "the agent has no such seat")
+        )
+
+    def on_probe(self, uid: PodUid) -> str:
+        """For `kyb-init probe`: ask the workload only while it can answer."""
+        seat = self.node.seats.get(uid)
+        if seat is None or seat.state is SeatState.FAILED:
+            return "dead"
+        asks = (SeatState.STARTING, SeatState.ACTIVE, SeatState.DRAINING)
+        return "run" if seat.state in asks else "alive"
+
+    def on_progress(self, uid: PodUid, sentence: str) -> None:
+        """The workload's sidecar says how far it is: worth a look while it isn't serving yet."""
+        seat = self.node.seats.get(uid)
+        if seat is not None and seat.state is SeatState.STARTING and seat.reason != sentence:
+            seat.reason = sentence
+            self.node.changed(seat)
