@@ -237,3 +237,37 @@ def test_stop_ends_a_silent_watch_at_once(script: Script, watcher: Watcher) -> N
     watcher.stop()
     assert time.monotonic() - started < 1
     assert watcher.last_error is None
+
+
+def test_a_refresh_lists_anew_and_goes_on_from_there(
+    watcher: Watcher, script: Script, seen: Seen
+) -> None:
+    script.listing(pod("a"))
+    script.feed()
+    seen.wait_for("ADDED a@1")
+    began = time.monotonic()
+    asked = watcher.refresh()
+    assert not watcher.is_fresh(asked)
+    script.listing(pod("a", 2), pod("b", 11), version=11)
+    feed = script.feed()
+    seen.wait_for("MODIFIED a@2", "ADDED b@11")
+    feed.send("DELETED", pod("b", 12))
+    seen.wait_for("DELETED b@12")
+    assert watcher.is_fresh(asked)
+    assert time.monotonic() - began < 0.2, "a refresh is no interruption, so nothing backs off"
+    assert script.asked[-1]["resourceVersion"] == "11"
+
+
+def test_a_refresh_counts_only_lists_that_began_after_it(
+    watcher: Watcher, script: Script, seen: Seen
+) -> None:
+    until(lambda: bool(script.asked))
+    asked = watcher.refresh()
+    script.listing(pod("a"))
+    script.feed()
+    seen.wait_for("ADDED a@1")
+    assert not watcher.is_fresh(asked)
+    script.listing(pod("a"), pod("b", 2))
+    script.feed()
+    seen.wait_for("ADDED b@2")
+    until(lambda: watcher.is_fresh(asked))
