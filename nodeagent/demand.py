@@ -76,6 +76,8 @@ class ProxySide(ABC):
             seat.idle_since = None
         elif busy_before or seat.idle_since is None:
             seat.idle_since = self.node.world.now()
+        for listener in self.node.demand_listeners:
+            listener.demand_changed(seat)
         self.kick()
 
     def proxy_drained(self, name: str, uid: PodUid, generation: int) -> None:

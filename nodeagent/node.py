@@ -143,6 +143,14 @@ class Refusals(Protocol):
         ...
 
 
+class DemandListener(Protocol):
+    """Who hears of each change of the demand for a seat; called on the loop, must be quick."""
+
+    def demand_changed(self, seat: Seat) -> None:
+        """Its `in_flight` or `waiting` may have changed."""
+        ...
+
+
 def nothing_refused(seats: Iterable[Seat]) -> Mapping[PodUid, str]:
     """`Refusals` where nothing limits what may be parked."""
     return {}
@@ -166,6 +174,7 @@ class Node:
     GPU of processes of no seat; `draining` why nothing may start or wake here, empty if it may;
     `refusals` says which seats can't be parked; `notices` are the conditions besides Ready;
     `host_available` is about how many bytes of host memory are available, 0 while unknown.
+    `activity` is what is published of when each seat is used.
     """
 
     settings: AgentSettings
@@ -180,6 +189,8 @@ class Node:
     host_available: int = 0
     notices: dict[str, Notice] = field(default_factory=dict)
     observers: list[Observer] = field(default_factory=list)
+    demand_listeners: list[DemandListener] = field(default_factory=list)
+    activity: dict[PodUid, dict[str, Any]] = field(default_factory=dict)
 
     def move(
         self, seat: Seat, event: SeatEvent, reason: str, *, synced: bool = False

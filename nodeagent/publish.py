@@ -347,7 +347,9 @@ class Publisher:
 
 def _seat_status(node: Node, seat: Seat) -> dict[str, Any]:
     stranded = movable(node, seat)
+    activity = node.activity.get(seat.uid)
     return {
+        **({"activity": activity} if activity else {}),
         "movable": bool(stranded),
         "movableReason": stranded,
         "uid": seat.uid,

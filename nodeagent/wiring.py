@@ -21,6 +21,7 @@ from kybernate.adapters.pidfds import Pidfds
 from kybernate.adapters.procfs import Procfs
 from kybernate.adapters.seatsocket import SeatSockets
 from kybernate.errors import ConfigError, DeadlineError, KybernateError
+from nodeagent.activity import Activity
 from nodeagent.announce import Roster
 from nodeagent.api import NodeApi, Parts
 from nodeagent.arrivals import Arriving, GuardedFreezer
@@ -92,6 +93,7 @@ class Agent:
         self.operations = Operations(self.loop)
         self.changes = Changes()
         self.usage = Usage(self.node)
+        self.activity = Activity(self.node)
         self._roster = Roster()
         self._pods_known = False
         self._api: asyncio.Task[Api] | None = None
@@ -123,13 +125,16 @@ class Agent:
         self.arriving.join()
         self.operations.resume(records)
         self.usage.resume(records)
-        self.node.observers.append(self.usage)
+        self.activity.resume(records)
+        self.node.observers += [self.usage, self.activity]
+        self.node.demand_listeners.append(self.activity)
         self.operations.announce_to(publisher)
         self._recovered = True
         await self._serve(preparer, publisher, attendance)
         self._begin(
             publisher.run(),
             self.usage.run(),
+            self.activity.run(),
             self._watch(cache, preparer, publisher),
             self._collect(preparer),
             warden.run(),

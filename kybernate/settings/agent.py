@@ -110,6 +110,9 @@ class AgentSettings(BaseModel):
     status_interval_s: PositiveFloat = Field(
         0.5, description="Shortest time between two writes of the GPUNode status (s)."
     )
+    activity_interval_s: PositiveFloat = Field(
+        300.0, description="How often it is told anew when each seat is used (s)."
+    )
     probe_listen: str = Field("0.0.0.0:9444", description="host:port of probes and metrics.")
     log_level: str = Field("INFO", description="DEBUG, INFO, WARNING or ERROR.")
 
