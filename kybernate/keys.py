@@ -35,6 +35,11 @@ COOPERATE = "kyb.ai/cooperate"
 ON_PREEMPT = "kyb.ai/on-preempt"
 CONNECTIONS = "kyb.ai/connections"
 PRIORITY_HINTS = (PREFER_GROUP, REQUIRE_GROUP)
+GANG = "kyb.ai/gang"
+GANG_SIZE = "kyb.ai/gang-size"
+
+# The scheduling gate that holds a gang's pods until all of them have a seat
+GANG_GATE = "kyb.ai/gang"
 
 # Annotations that only the system sets; a ValidatingAdmissionPolicy keeps them
 ASSIGNED_GROUP = "kyb.ai/group"
@@ -97,6 +102,10 @@ CN_EXTENDER = "kyb-extender"
 CN_CONTROLLER = "kyb-controller"
 
 
+# No node has as many GPUs; and int() refuses texts of thousands of digits.
+_MOST_DIGITS = 4
+
+
 def agent_server_name(node: str) -> str:
     """The DNS name that the certificate of a node's agent carries."""
     return f"{node}.agent.{GROUP}"
@@ -114,7 +123,7 @@ def seat_resource_size(resource: str) -> int | None:
     digits = resource[len(RESOURCE_PREFIX) : -len(RESOURCE_SUFFIX)]
     if not digits.isascii() or not digits.isdigit() or digits.startswith("0"):
         return None
-    return int(digits)
+    return int(digits) if len(digits) <= _MOST_DIGITS else None
 
 
 def seat_name(group: str, number: int) -> str:
