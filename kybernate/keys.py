@@ -47,7 +47,8 @@ ASSIGNED_AT = "kyb.ai/assigned-at"
 RESTORE_CLAIM = "kyb.ai/restore-claim"
 SEAT = "kyb.ai/seat"
 TOUCHED = "kyb.ai/touched-at"
-SYSTEM_ANNOTATIONS = (ASSIGNED_GROUP, ASSIGNED_AT, RESTORE_CLAIM, SEAT, TOUCHED)
+GANG_PLAN = "kyb.ai/gang-plan"
+SYSTEM_ANNOTATIONS = (ASSIGNED_GROUP, ASSIGNED_AT, RESTORE_CLAIM, SEAT, TOUCHED, GANG_PLAN)
 
 # Written by the webhook into the pod so that a second pass computes from the original
 ORIGINAL_RESOURCES = "kyb.ai/original-resources"

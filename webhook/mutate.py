@@ -6,6 +6,8 @@ import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from kybernate import keys
 from kybernate.core.quantity import format_quantity, parse_quantity
 from kybernate.errors import RefusedError
@@ -36,7 +38,8 @@ def mutate(pod: Json, cluster: Cluster, settings: WebhookSettings) -> list[Json]
     ask, _ = asking.read_ask(pod)
     if problems or ask is None:
         raise RefusedError(" ".join(problems))
-    wanted = copy.deepcopy(pod)
+    # Some 10 µs instead of the 100 of copy.deepcopy.
+    wanted = orjson.loads(orjson.dumps(pod))
     _change(wanted, ask, cluster, settings)
     return diff(pod, wanted)
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass, field
 from typing import Any
+
+import orjson
 
 from kybernate import keys
 from kybernate.core.quantity import parse_quantity
@@ -12,6 +15,9 @@ from kybernate.errors import ConfigError
 from webhook.asking import amounts, annotations_of
 
 Json = dict[str, Any]
+
+DEEPEST = 64
+"""How many levels of lists and objects a pod may have; real ones have about fifteen."""
 
 _LARGEST = 2**63 - 1
 
@@ -53,31 +59,39 @@ def read_original(pod: Json, container: str) -> tuple[Original | None, str | Non
     text = annotations_of(pod).get(keys.ORIGINAL_RESOURCES)
     if text is None:
         return None, None
-    try:
-        fields = json.loads(text)
-        original = Original(
-            str(fields["container"]),
-            fields["resources"],
-            fields.get("command"),
-            fields.get("args"),
-            fields.get("vram"),
-            fields.get("probes") or {},
-            fields.get("scrape"),
-        )
-        _check_probes(original.probes)
-        for field in ("limits", "requests"):
-            memory = amounts({"resources": original.resources}, field).get("memory")
-            if memory is not None:
-                parse_quantity(memory)
-        numbers = _is_number(original.vram, _LARGEST) and _is_number(original.scrape, 65535)
-        if original.container == container and numbers:
+    with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, ConfigError):
+        original = _parse(text)
+        if original.container == container:
             return original, None
-    except (ValueError, KeyError, TypeError, AttributeError, ConfigError):
-        pass
     return None, (
         f"The annotation {keys.ORIGINAL_RESOURCES} is not what the webhook wrote for container "
         f"{container}; remove it, the webhook writes it itself."
     )
+
+
+def _parse(text: str) -> Original:
+    """Raises an error of any of several kinds if this is not what `to_text` wrote."""
+    # Unlike json's, its loads has a limit of its own to nesting.
+    fields = orjson.loads(text)
+    if is_deeper(fields, DEEPEST):
+        raise ValueError(text)
+    original = Original(
+        str(fields["container"]),
+        fields["resources"],
+        fields.get("command"),
+        fields.get("args"),
+        fields.get("vram"),
+        fields.get("probes") or {},
+        fields.get("scrape"),
+    )
+    _check_probes(original.probes)
+    for kind in ("limits", "requests"):
+        memory = amounts({"resources": original.resources}, kind).get("memory")
+        if memory is not None:
+            parse_quantity(memory)
+    if not (_is_number(original.vram, _LARGEST) and _is_number(original.scrape, 65535)):
+        raise ValueError(text)
+    return original
 
 
 def _is_number(value: object, most: int) -> bool:
@@ -92,3 +106,16 @@ def _check_probes(probes: Json) -> None:
             "".join(inner["command"])
         else:
             inner["port"].__str__()
+
+
+def is_deeper(value: object, levels: int) -> bool:
+    """Whether lists and objects are nested more than so many levels deep; it doesn't recurse."""
+    left = [(value, 1)]
+    while left:
+        item, depth = left.pop()
+        inner = list(item.values()) if isinstance(item, dict) else item
+        if isinstance(inner, list):
+            if depth > levels:
+                return True
+            left += [(one, depth + 1) for one in inner if isinstance(one, dict | list)]
+    return False

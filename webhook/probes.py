@@ -6,6 +6,7 @@ the user wrote is recorded with the first pass, and the sidecar's arguments foll
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 ROLES = {"livenessProbe": "liveness", "readinessProbe": "readiness", "startupProbe": "startup"}
 HANDLERS = ("httpGet", "tcpSocket", "grpc", "exec")
 ENGINES = ("vllm", "sglang", "http", "none")
+_PORT = re.compile(r"[0-9]{1,5}")
 _OURS = range(keys.SIDECAR_FIRST_PORT, keys.SIDECAR_SCRAPE_PORT + 1)
 
 
@@ -63,7 +65,7 @@ def scraped(pod: Json, container: Json, recorded: int | None) -> int | None:
     port = notes.get(keys.SCRAPE_PORT, "")
     if port == str(keys.SIDECAR_SCRAPE_PORT):
         return recorded
-    return int(port) if port.isdecimal() else first_port(container)
+    return int(port) if _is_number(port) else first_port(container)
 
 
 def sidecar_arguments(
@@ -100,13 +102,17 @@ def grace(container: Json) -> int:
 
 def resolve(container: Json, port: object) -> int | None:
     """The number of a port that may be a name; None if the container declares no such name."""
-    if isinstance(port, int) or (isinstance(port, str) and port.isdecimal()):
+    if isinstance(port, int) or (isinstance(port, str) and _is_number(port)):
         return int(port)
     for declared in container.get("ports") or ():
         if declared.get("name") == port:
             number = declared.get("containerPort")
             return number if isinstance(number, int) else None
     return None
+
+
+def _is_number(text: str) -> bool:
+    return bool(_PORT.fullmatch(text))
 
 
 def first_port(container: Json) -> int | None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from kybernate.errors import RefusedError
+from webhook.original import DEEPEST, is_deeper
 from webhook.probes import HANDLERS, ROLES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Json = dict[str, Any]
 
@@ -45,14 +49,18 @@ def parse_review(body: bytes) -> Review:
     if (kind.get("group", ""), kind.get("kind")) != ("", "Pod"):
         raise RefusedError("request.kind is not Pod; register this webhook for pods alone.")
     pod = _field(request, "object", dict, "request.object")
+    if is_deeper(pod, DEEPEST):
+        raise RefusedError(f"object is nested deeper than {DEEPEST} levels, which no pod is.")
     _check_pod(pod)
     operation = _field(request, "operation", str, "request.operation")
     return Review(uid, operation, bool(request.get("dryRun")), pod)
 
 
-def allow(uid: str, patch: list[Json] | None = None) -> Json:
-    """Yes, with these changes."""
+def allow(uid: str, patch: list[Json] | None = None, warnings: Sequence[str] = ()) -> Json:
+    """Yes, with these changes, and with what the user is to be told all the same."""
     response: Json = {"uid": uid, "allowed": True}
+    if warnings:
+        response["warnings"] = list(warnings)
     if patch:
         response["patchType"] = "JSONPatch"
         response["patch"] = base64.b64encode(orjson.dumps(patch)).decode()
@@ -80,7 +88,8 @@ def _check_pod(pod: Json) -> None:
         for name, value in (_optional(metadata, field, dict, "object.metadata") or {}).items():
             _check(value, str, f"object.metadata.{field}[{name}]")
     spec = _field(pod, "spec", dict, "object.spec")
-    _optional(spec, "resources", dict, "object.spec")
+    for field in ("resources", "os", "nodeSelector"):
+        _optional(spec, field, dict, "object.spec")
     _field(spec, "containers", list, "object.spec.containers")
     for field in ("containers", "initContainers"):
         for container in _objects(spec, field, "object.spec"):

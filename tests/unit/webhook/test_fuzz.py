@@ -1,0 +1,154 @@
+"""Reviews with something wrong in them: each gets an answer in JSON, and no fault is logged.
+
+2,000 by default; `KYB_FUZZ=50000` for as many as the whole has (a minute or two on one core).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import os
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from kybernate import keys
+from kybernate.settings.webhook import WebhookSettings
+from tests.kit.spoil import Spoiler
+from tests.kit.wsgi import post
+from tests.unit.webhook.pods import CLUSTER, apply, pod, seat
+from tests.unit.webhook.reviews import review
+from webhook.app import make_app
+
+if TYPE_CHECKING:
+    import pytest
+
+COUNT = int(os.environ.get("KYB_FUZZ", "2000"))
+WORDS = (
+    *("metadata", "labels", "annotations", "spec", "containers", "initContainers", "resources"),
+    *("limits", "requests", "memory", "env", "name", "command", "args", "volumes", "volumeMounts"),
+    *(
+        "mountPath",
+        "ports",
+        "containerPort",
+        "httpGet",
+        "exec",
+        "grpc",
+        "tcpSocket",
+        "port",
+        "host",
+    ),
+    *("livenessProbe", "startupProbe", "lifecycle", "postStart", "schedulerName", "hostNetwork"),
+    *("Pod", "request", "object", "true", "false", "1", "2", "24Gi", "8Ei", "1e18", "0", "-1"),
+    *(
+        "kyb-sidecar",
+        "kyb-pod",
+        "kyb-shm",
+        "/dev/shm",
+        "/kyb-pod/",
+        "/kyb/kyb-init",
+        "probe",
+        "web",
+    ),
+    *("NVIDIA L4", "NVIDIA L4|x", "G0", "G01", "vllm", "30s", "kill", "15480", "15481", "15483"),
+    *(keys.VENDOR_RESOURCE, keys.seat_resource(1), keys.seat_resource(2), f"{keys.GROUP}/gpu-x"),
+    *(keys.RESOURCE_PREFIX + "9" * 5000 + keys.RESOURCE_SUFFIX, keys.seat_resource(9999)),
+    *(keys.MANAGED_LABEL, keys.VRAM, keys.GPUS_ANNOTATION, keys.GPU_PRODUCT, keys.REQUIRE_GROUP),
+    *(keys.ORIGINAL_RESOURCES, keys.COOPERATE, keys.READY_WITHIN, keys.GPU_TOPOLOGY, keys.SCRAPE),
+    *(keys.SCRAPE_PORT, keys.ASSIGNED_GROUP, keys.ENV_CUDA_VISIBLE, keys.SCHEDULER_NAME),
+    '{"container":"c","resources":{},"vram":0,"probes":{"livenessProbe":{"x":{"port":1}}}}',
+    '{"container":"c","resources":{"limits":{"memory":"1Gi"}},"vram":85899345920}',
+    '{"container":"c","resources":' + "[" * 400 + "]" * 400 + "}",
+)
+
+
+def full_pod(way: str) -> dict[str, Any]:
+    """A pod that has something of all that is read."""
+    limits = {"seat": seat(), "vendor": {keys.VENDOR_RESOURCE: "2"}}.get(way, {})
+    notes = {keys.VRAM: "24Gi", keys.COOPERATE: "vllm", keys.SCRAPE: "true", keys.SCRAPE_PORT: "80"}
+    notes |= {
+        keys.READY_WITHIN: "30s",
+        keys.GPU_TOPOLOGY: "nvlink",
+        keys.GPU_PRODUCT: "NVIDIA L4|x",
+    }
+    notes |= {keys.GPUS_ANNOTATION: "2"} if way == "annotation" else {}
+    made = pod(
+        {**limits, "memory": "1Gi", "cpu": 1},
+        {"memory": "1Gi"},
+        notes=notes,
+        container={
+            "command": ["a"],
+            "args": ["b"],
+            "env": [{"name": "A", "value": "1"}],
+            "ports": [{"name": "web", "containerPort": 8000}],
+            "volumeMounts": [{"name": "v", "mountPath": "/v"}],
+            "livenessProbe": {"httpGet": {"path": "/", "port": "web"}, "periodSeconds": 5},
+            "readinessProbe": {"grpc": {"port": 81}, "timeoutSeconds": 3},
+            "startupProbe": {"exec": {"command": ["x"]}, "failureThreshold": 3},
+            "lifecycle": {"postStart": {"exec": {"command": ["x"]}}},
+        },
+        spec={
+            "initContainers": [{"name": "i", "env": [{"name": "B"}]}],
+            "volumes": [{"name": "v", "emptyDir": {}}],
+            "tolerations": [{"key": "a", "operator": "Exists"}],
+            "readinessGates": [{"conditionType": "a"}],
+            "nodeSelector": {"kubernetes.io/hostname": "n1"},
+            "os": {"name": "linux"},
+            "terminationGracePeriodSeconds": 1,
+            "schedulerName": "default-scheduler",
+        },
+    )
+    made["spec"]["containers"].append({"name": "other", "resources": {"limits": {"cpu": "1"}}})
+    made["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"] = "c"
+    return made
+
+
+GOOD = [json.dumps(review(full_pod(way))).encode() for way in ("seat", "vendor", "annotation")]
+
+
+def test_every_review_gets_an_answer_in_json(caplog: pytest.LogCaptureFixture) -> None:
+    app = make_app(WebhookSettings(log_level="ERROR"), lambda: CLUSTER).wsgi_app
+    statuses: dict[str, int] = {}
+    with caplog.at_level(logging.ERROR):
+        for seed in range(COUNT):
+            outcome = _one(app, seed)
+            statuses[outcome] = statuses.get(outcome, 0) + 1
+    print(statuses)
+    assert not caplog.records
+    # The bodies are no good if they all end at the same check.
+    assert min(statuses.get(name, 0) for name in ("400", "refused", "allowed")) > COUNT / 50
+
+
+def _one(app: Any, seed: int) -> str:
+    random = Random(seed)
+    body = Spoiler(random, WORDS).body(random.choice(GOOD), "request", "object")
+    path = random.choice(("/mutate", "/mutate", "/validate"))
+    status, form, answer = post(app, path, body)
+    told = f"seed {seed}, {path}: {status} {answer[:300]!r}"
+    assert form == "application/json", told
+    said = orjson.loads(answer)
+    if status == 400:
+        assert said["error"], told
+        return "400"
+    assert status == 200, told
+    response = said["response"]
+    if not response["allowed"]:
+        assert response["status"]["message"], told
+        return "refused"
+    if "patch" in response:
+        _check_twice(app, orjson.loads(body), response, told)
+    return "allowed"
+
+
+def _check_twice(app: Any, given: Any, response: Any, told: str) -> None:
+    """What was mutated isn't mutated again, and passes the validating webhook."""
+    after = apply(given["request"]["object"], json.loads(base64.b64decode(response["patch"])))
+    again = json.dumps(review(after)).encode()
+    for path in ("/mutate", "/validate"):
+        status, _, answer = post(app, path, again)
+        assert status == 200, (told, answer)
+        second = orjson.loads(answer)["response"]
+        assert second["allowed"], (told, second)
+        assert "patch" not in second, (told, base64.b64decode(second["patch"]))
