@@ -40,7 +40,7 @@ class SeatPod:
 
     `resource` is None if it asks for no seat, `demand` also if what it asks for can't be had
     anywhere: then `problem` says why and what to write instead. `seated` says that the node's agent
-    has seen which device ID it got.
+    has seen which device ID it got. `gang` is the name of the gang that it belongs to, if any.
     """
 
     ref: PodRef
@@ -52,6 +52,7 @@ class SeatPod:
     expendable: bool
     finished: bool
     seated: bool = False
+    gang: str = ""
 
     def claim(self) -> Claim | None:
         """The seat that the pod holds: none before it is bound and after it has ended."""
@@ -65,12 +66,14 @@ def slim_pod(pod: Json) -> Json:
     """The parts of a pod that `read_pod` reads, and those by which a watch keeps pods apart."""
     meta, spec = _dict(pod.get("metadata")), _dict(pod.get("spec"))
     notes = _dict(meta.get("annotations"))
+    more = _OF_GANGS if keys.GANG in notes else ()
     return {
         "metadata": {
-            **{k: meta[k] for k in ("namespace", "name", "uid", "resourceVersion") if k in meta},
+            **{k: meta[k] for k in (*_NAMES, *more) if k in meta},
             "annotations": {k: v for k, v in notes.items() if k in _ANNOTATIONS},
         },
         "spec": {
+            **{k: spec[k] for k in more if k in spec},
             "nodeName": spec.get("nodeName"),
             "containers": [_slim_container(c) for c in _dicts(spec.get("containers"))],
             "initContainers": [_slim_container(c) for c in _dicts(spec.get("initContainers"))],
@@ -106,6 +109,7 @@ def read_pod(pod: Json) -> SeatPod:
         expendable=notes.get(keys.ON_PREEMPT) == "kill",
         finished=_dict(pod.get("status")).get("phase") in _FINISHED,
         seated=keys.SEAT in notes,
+        gang=str(notes.get(keys.GANG) or ""),
     )
 
 
@@ -139,7 +143,10 @@ def parse_link(text: str) -> Link | None:
     return _LINKS.get(text.lower().replace("-", "").replace("_", "").replace(" ", ""))
 
 
+_NAMES = ("namespace", "name", "uid", "resourceVersion")
+_OF_GANGS = ("creationTimestamp", "deletionTimestamp", "schedulingGates", "priority")
 _ANNOTATIONS = (
+    *(keys.GANG, keys.GANG_SIZE, keys.GANG_PLAN),
     *(keys.VRAM, keys.GPU_PRODUCT, keys.GPU_TOPOLOGY, keys.PREFER_GROUP, keys.REQUIRE_GROUP),
     *(keys.ASSIGNED_GROUP, keys.SEAT, keys.ON_PREEMPT),
 )

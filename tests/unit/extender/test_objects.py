@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from extender.objects import parse_link, read_gpu_node, read_pod, slim_pod
+from kybernate import keys
 from kybernate.core.ledger import Claim
 from kybernate.core.placement import Demand
 from kybernate.types import Link, PodRef
@@ -126,3 +127,16 @@ def test_every_kind_of_link_is_read_as_it_is_named(link: Link) -> None:
 def test_an_unknown_kind_of_link_counts_as_the_worst() -> None:
     item = gpu_node(links=[{"a": "x", "b": "y", "kind": "wormhole"}])
     assert set(read_gpu_node(item, 0).links.values()) == {Link.SYSTEM}
+
+
+def test_a_slim_pod_keeps_what_a_gang_needs_and_only_then() -> None:
+    meta = {"name": "a", "creationTimestamp": "2026-01-01T00:00:00Z", "annotations": {}}
+    pod = {"metadata": meta, "spec": {"schedulingGates": [{"name": "x"}], "priority": 7}}
+    assert "schedulingGates" not in slim_pod(pod)["spec"]
+    meta["annotations"] = {keys.GANG: "g", keys.GANG_SIZE: "2", keys.GANG_PLAN: "{}"}
+    slim = slim_pod(pod)
+    assert slim["spec"]["schedulingGates"] == [{"name": "x"}]
+    assert slim["spec"]["priority"] == 7
+    assert slim["metadata"]["creationTimestamp"] == meta["creationTimestamp"]
+    assert slim["metadata"]["annotations"] == meta["annotations"]
+    assert read_pod(slim).gang == "g"
