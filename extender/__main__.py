@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import socket
 import time
+import uuid
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import click
 
 from extender.app import Verbs, create_app
 from extender.binder import Binder
 from extender.cluster import ApiCluster
+from extender.endpoints import Endpoint
+from extender.leader import Leader, Leases, Open, SchedulerLease, Terms
 from extender.server import Server, check_tls, refuse_caller
 from extender.snapshot import Snapshot
 from extender.watches import Watches
@@ -19,6 +24,11 @@ from kybernate.errors import ConfigError
 from kybernate.runtime.load import command
 from kybernate.runtime.serve import ProbeServer, configure_logging
 from kybernate.settings.extender import ExtenderSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from extender.leader import Fence
 
 
 def run(settings: ExtenderSettings) -> None:
@@ -32,22 +42,50 @@ def run(settings: ExtenderSettings) -> None:
     snapshot = Snapshot(time.monotonic, settings.reserve_bytes)
     watches = Watches(api, snapshot)
     policy, cluster = POLICIES[settings.policy], ApiCluster(api, settings.api_timeout_s)
-    binder = Binder(snapshot, cluster, policy, _now, settings.reservation_s)
+    fence, leader = _fence(settings, api, watches)
+    binder = Binder(snapshot, cluster, policy, _now, settings.reservation_s, fence)
     verbs = Verbs(snapshot, binder, policy)
-    app = create_app(verbs, watches.not_ready, refuse_caller, settings.max_body_bytes)
+    closed = _either(watches.not_ready, fence.closed)
+    app = create_app(verbs, closed, refuse_caller, settings.max_body_bytes)
     host, port = settings.probe_listen.rsplit(":", 1)
     probes = ProbeServer(host, int(port), watches.not_ready)
 
     def started() -> None:
         watches.start()
         probes.start()
+        if leader is not None:
+            leader.start()
 
     def stopped() -> None:
+        if leader is not None and watches.started:
+            leader.stop()
         watches.stop()
         if watches.started:
             probes.stop()
 
     Server(settings, app, started, stopped).run()
+
+
+def _fence(settings: ExtenderSettings, api: Api, watches: Watches) -> tuple[Fence, Leader | None]:
+    """What decides whether this replica may bind, and the thread that it takes."""
+    timeout, host = settings.api_timeout_s, socket.gethostname()
+    leases = Leases(api, timeout)
+    if settings.scheduler_lease:
+        beside = SchedulerLease(leases, settings.scheduler_lease, host, watches, 2 * timeout)
+        return beside, None
+    if not settings.lease:
+        return Open(), None
+    # A worker that gunicorn starts anew goes on as the same candidate: the one before is dead.
+    identity = f"{host}_{uuid.uuid4()}"
+    leader = Leader(leases, settings.lease, identity, Terms(settings.lease_s, timeout), watches)
+    if settings.advertise:
+        leader.announce = Endpoint(api, settings.advertise, timeout).publish
+    return leader, leader
+
+
+def _either(*reasons: Callable[[], str | None]) -> Callable[[], str | None]:
+    """The first reason that there is."""
+    return lambda: next((found for reason in reasons if (found := reason())), None)
 
 
 def _now() -> str:

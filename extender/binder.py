@@ -12,6 +12,7 @@ import threading
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from extender.leader import Open
 from extender.objects import read_pod
 from kybernate import keys
 from kybernate.core.ledger import Claim
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from extender.cluster import Cluster
+    from extender.leader import Fence
     from extender.objects import SeatPod
     from extender.snapshot import Snapshot
     from extender.wire import BindArgs
@@ -47,8 +49,9 @@ class Binder:
         policy: Policy,
         stamp: Callable[[], str],
         ttl: float,
+        fence: Fence | None = None,
     ) -> None:
-        """`stamp` gives the time as RFC 3339.
+        """`stamp` gives the time as RFC 3339; `fence` says when nothing may be begun.
 
         `ttl` is for how many seconds a seat stays reserved after a Binding of unknown outcome: more
         than the API server's own limit for a request, which is 60.
@@ -58,6 +61,7 @@ class Binder:
         self._policy = policy
         self._stamp = stamp
         self._ttl = ttl
+        self._fence = fence or Open()
         self._turns: dict[NodeName, threading.Lock] = defaultdict(threading.Lock)
         self._turns_lock = threading.Lock()
 
@@ -71,6 +75,8 @@ class Binder:
         return ""
 
     def _bind(self, args: BindArgs) -> None:
+        # Before anything is looked up: it makes sure that the ledger knows the last leader's work.
+        self._fence.check()
         pod = self._pod(args)
         if pod.node is not None:
             _check_bound(pod, args)
@@ -81,6 +87,7 @@ class Binder:
         notes = {}
         if claim is not None:
             notes = {keys.ASSIGNED_GROUP: str(claim.group), keys.ASSIGNED_AT: self._stamp()}
+        self._fence.check()
         try:
             self._cluster.bind(args.pod, args.node, notes)
         except (ConflictError, RetryableError) as error:

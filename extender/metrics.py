@@ -18,3 +18,4 @@ UNPLACED = Gauge(
 )
 NODES = Gauge("kyb_extender_gpu_nodes", "Nodes with a GPUNode")
 WATCHES_BROKEN = Gauge("kyb_extender_watches_interrupted", "Watches that are interrupted now")
+LEADING = Gauge("kyb_extender_leading", "1 if this replica answers calls, as leader or alone")

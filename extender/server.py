@@ -15,7 +15,7 @@ from kybernate import keys
 from kybernate.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
     from wsgiref.types import WSGIApplication
 
@@ -66,7 +66,25 @@ class Server(BaseApplication):  # type: ignore[misc]
 
     def load(self) -> WSGIApplication:
         """The application, as gunicorn asks for it."""
-        return self._app
+        return _closing(self._app)
+
+
+def _closing(app: WSGIApplication) -> WSGIApplication:
+    """The application, with connections closed after each 503.
+
+    Behind a Service the next connection may lead to the replica that can answer. gunicorn drops a
+    header of the application's that says so.
+    """
+
+    def wrapped(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        def start(status: str, headers: list[tuple[str, str]], error: Any = None) -> Any:
+            if status.startswith("503 "):
+                start_response.__self__.force_close()
+            return start_response(status, headers, error)
+
+        return app(environ, start)
+
+    return wrapped
 
 
 def check_tls(folder: Path) -> None:

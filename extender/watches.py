@@ -10,6 +10,8 @@ from kybernate import keys
 from kybernate.adapters.k8s import Watcher
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from extender.snapshot import Snapshot
     from kybernate.adapters.k8s import Source
 
@@ -39,6 +41,12 @@ class Watches:
         """End both watches."""
         for watch in self._all:
             watch.stop()
+
+    def refresh(self) -> Callable[[], bool]:
+        """Take in all pods as of now; the answer says whether that is done."""
+        pods = self._all[0]
+        asked = pods.refresh()
+        return lambda: pods.is_fresh(asked)
 
     def not_ready(self) -> str | None:
         """Why the snapshot can't be trusted yet: it may lack seats that are taken."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 
 class ExtenderSettings(BaseModel):
@@ -45,6 +45,24 @@ class ExtenderSettings(BaseModel):
         description="limit for one call to the API server; a bind makes up to three within the "
         "scheduler's httpTimeout (s)",
     )
+    lease: str = Field(
+        "",
+        description="Lease in kyb-system that says which replica answers, for replicas behind a "
+        "Service; empty beside a kube-scheduler of our own",
+    )
+    lease_s: int = Field(
+        15, ge=2, description="how long the lease lasts unless it is renewed (whole seconds)"
+    )
+    advertise: str = Field(
+        "",
+        description="where this replica is reached, which the leader writes into the "
+        "EndpointSlice of its Service (host:port); empty: it writes none",
+    )
+    scheduler_lease: str = Field(
+        "",
+        description="Lease in kyb-system of the kube-scheduler in this pod; binds are refused "
+        "unless it leads, and the ledger is listed anew when it begins to",
+    )
     threads: int = Field(16, ge=2, le=256, description="calls served at the same time")
     max_body_bytes: int = Field(
         128 * 1024 * 1024, ge=1024, description="largest request body (bytes)"
@@ -53,9 +71,26 @@ class ExtenderSettings(BaseModel):
         "INFO", description="DEBUG, INFO, WARNING or ERROR"
     )
 
-    @field_validator("listen", "probe_listen")
+    @field_validator("lease_s")
     @classmethod
-    def _host_and_port(cls, value: str) -> str:
+    def _outlasts_calls(cls, value: int, field: ValidationInfo) -> int:
+        least = 3 * field.data.get("api_timeout_s", 0.0)
+        if field.data.get("lease") and value < least:
+            raise ValueError(f"write at least {least:g}, or a shorter api_timeout_s")
+        return value
+
+    @field_validator("scheduler_lease")
+    @classmethod
+    def _one_lease(cls, value: str, field: ValidationInfo) -> str:
+        if value and field.data.get("lease"):
+            raise ValueError("leave it out: the setting lease decides already")
+        return value
+
+    @field_validator("listen", "probe_listen", "advertise")
+    @classmethod
+    def _host_and_port(cls, value: str, field: ValidationInfo) -> str:
+        if not value and field.field_name == "advertise":
+            return value
         host, _, port = value.rpartition(":")
         if not host or not port.isdecimal() or int(port) > 65535:
             raise ValueError("write it as host:port, for example 127.0.0.1:9444")

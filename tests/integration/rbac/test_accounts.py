@@ -26,7 +26,14 @@ SEES_NODES = {"gpunodes.kyb.ai": READ}
 HOOKS = "admissionregistration.k8s.io"
 
 ALLOWED: dict[str, dict[str, set[str]]] = {
-    "extender": {"pods": READ, "pods/binding": {"create"}, **SEES_NODES},
+    "extender": {
+        "pods": READ,
+        "pods/binding": {"create"},
+        "leases.coordination.k8s.io:kyb-extender": {"get", "update"},
+        "leases.coordination.k8s.io:kybernate-scheduler": {"get"},
+        "endpointslices.discovery.k8s.io:kyb-extender": {"create", "patch"},
+        **SEES_NODES,
+    },
     "agent": {
         "pods": READ | {"patch"},
         "pods/status": {"patch"},
@@ -51,7 +58,7 @@ RESOURCES = (
     *(f"mutatingwebhookconfigurations.{HOOKS}", f"validatingwebhookconfigurations.{HOOKS}"),
     *(f"validatingadmissionpolicies.{HOOKS}", "clusterroles.rbac.authorization.k8s.io"),
     "customresourcedefinitions.apiextensions.k8s.io",
-    *("secrets:kyb-webhook-tls", "secrets:kyb-ca"),
+    *("secrets:kyb-webhook-tls", "secrets:kyb-ca", "endpointslices.discovery.k8s.io"),
     *(f"mutatingwebhookconfigurations.{HOOKS}:kyb-webhook",),
     *(f"validatingwebhookconfigurations.{HOOKS}:kyb-webhook",),
 )

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from extender.binder import Binder
 from extender.wire import BindArgs
+from kybernate.core.placement import POLICIES
 from kybernate.errors import ConflictError, NotFoundError, RefusedError, RetryableError
 from kybernate.types import NodeName, PodRef, PodUid
 from tests.unit.extender.objects import ONE, RESERVED_S, TWO, gpu_node, pod
 
 if TYPE_CHECKING:
-    from extender.binder import Binder
     from extender.snapshot import Snapshot
     from tests.unit.extender.conftest import Clock, FakeCluster
 
@@ -196,3 +197,32 @@ def test_a_pod_without_a_seat_is_bound_without_a_group(
     item = cluster.add(pod("p1", limits={}))
     assert [binder.bind(args()), binder.bind(args())] == ["", ""]
     assert (item["spec"]["nodeName"], item["metadata"]["annotations"]) == ("n1", {})
+
+
+class Gate:
+    """A fence that shuts after so many checks."""
+
+    def __init__(self, passes: int) -> None:
+        self.passes = passes
+
+    def closed(self) -> None:
+        """Calls are answered."""
+
+    def check(self) -> None:
+        self.passes -= 1
+        if self.passes < 0:
+            raise RetryableError("this replica does not lead")
+
+
+@pytest.mark.parametrize("passes", [0, 1])
+def test_a_shut_fence_lets_no_binding_out(
+    passes: int, seen: dict[str, Any], cluster: FakeCluster, snapshot: Snapshot
+) -> None:
+    """Neither at the start of a bind nor when the lease ends in the middle of it."""
+    policy = POLICIES["best-fit"]
+    gate = Gate(passes)
+    binder = Binder(snapshot, cluster, policy, lambda: "now", RESERVED_S, gate)
+    assert "does not lead" in binder.bind(args())
+    assert (cluster.bindings, seen["spec"].get("nodeName")) == (0, None)
+    gate.passes = 2
+    assert binder.bind(args()) == ""
