@@ -53,6 +53,9 @@ def _change(pod: Json, ask: Ask, cluster: Cluster, settings: WebhookSettings) ->
     _share_memory(spec, container)
     _accompany(pod, container, original, settings)
     _tolerate(spec)
+    if keys.GANG in asking.annotations_of(pod):
+        # Lifted by the extender for all of the gang's pods together, once each has a seat.
+        _append_missing(spec, "schedulingGates", {"name": keys.GANG_GATE})
     spec["schedulerName"] = settings.scheduler_name
     _append_missing(spec, "readinessGates", {"conditionType": keys.WAKEABLE_CONDITION})
     grace = spec.get("terminationGracePeriodSeconds")

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
+from kybernate.core.gang import parse_size
 from kybernate.core.quantity import parse_quantity
 from kybernate.errors import ConfigError
 from kybernate.types import Link
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 _DURATION = re.compile(r"([0-9]+(\.[0-9]+)?(ms|s|m|h))+")
+_GANG = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _GROUP = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,50}[A-Za-z0-9])?")
 _CHOICES = ((keys.ON_PREEMPT, "pause", "kill"), (keys.CONNECTIONS, "end", "keep"))
 _LINKS = tuple(link.name.lower().replace("_", "-") for link in sorted(Link, reverse=True))
@@ -66,6 +68,8 @@ def unprepared(pod: Json, scheduler: str) -> list[str]:
         f"annotation {keys.ORIGINAL_RESOURCES}": keys.ORIGINAL_RESOURCES
         in asking.annotations_of(pod),
         **_unaccompanied(pod, container),
+        "spec.schedulingGates": keys.GANG not in asking.annotations_of(pod)
+        or {"name": keys.GANG_GATE} in (pod["spec"].get("schedulingGates") or ()),
     }
     return [
         f"After admission by the mutating webhook {what} is not what it wrote; check that the "
@@ -151,6 +155,28 @@ def _annotation_rules(pod: Json) -> list[str]:
         problems.append(
             f"{keys.GPU_PRODUCT} is empty; write product names separated by |, or leave it out."
         )
+    return problems + _gang_rules(given)
+
+
+def _gang_rules(given: dict[str, str]) -> list[str]:
+    if keys.GANG not in given:
+        if keys.GANG_SIZE not in given:
+            return []
+        problem = (
+            f"{keys.GANG_SIZE} is set without {keys.GANG}; name the gang there, the same for all "
+            "of its pods, or leave the size out."
+        )
+        return [problem]
+    problems = []
+    if not _GANG.fullmatch(given[keys.GANG]):
+        problems.append(
+            f"{keys.GANG} is {given[keys.GANG]!r}; write a name of at most 63 letters, digits, "
+            "'-', '_' and '.', such as training-1."
+        )
+    try:
+        parse_size(given.get(keys.GANG_SIZE))
+    except ConfigError as error:
+        problems.append(f"{error}.")
     return problems
 
 

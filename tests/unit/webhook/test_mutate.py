@@ -297,6 +297,19 @@ def test_twice_is_once_and_the_result_is_valid(given_pod: dict[str, Any]) -> Non
     assert unprepared(given_pod, NAME)
 
 
+def test_a_pod_of_a_gang_is_held_by_a_gate_beside_those_of_others() -> None:
+    notes = {**VRAM, keys.GANG: "train-1", keys.GANG_SIZE: "2"}
+    member = pod(seat(), notes=notes, spec={"schedulingGates": [{"name": "queue"}]})
+    once = admitted(member)
+    assert once["spec"]["schedulingGates"] == [{"name": "queue"}, {"name": "kyb.ai/gang"}]
+    assert mutate(once, CLUSTER, SETTINGS) == []
+    assert refusals(once, CLUSTER, NAME) == unprepared(once, NAME) == []
+    del once["spec"]["schedulingGates"]
+    (sentence,) = unprepared(once, NAME)
+    assert "spec.schedulingGates" in sentence
+    assert "schedulingGates" not in admitted(pod(seat(), notes=VRAM))["spec"]
+
+
 @given(asking_pods())
 def test_memory_grows_by_what_the_gpus_hold_and_the_class_is_kept(
     given_pod: dict[str, Any],

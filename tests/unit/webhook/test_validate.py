@@ -24,6 +24,10 @@ def with_note(name: str, value: str) -> dict[str, Any]:
     return pod(seat(), notes={**VRAM, name: value})
 
 
+def gang(name: str, size: str) -> dict[str, Any]:
+    return pod(seat(), notes={**VRAM, keys.GANG: name, keys.GANG_SIZE: size})
+
+
 def two_containers() -> dict[str, Any]:
     both = pod(seat(), notes=VRAM)
     both["spec"]["containers"].append({"name": "d", "resources": {"limits": {VENDOR: "1"}}})
@@ -84,6 +88,13 @@ WRONG = [
     ("connections", with_note(keys.CONNECTIONS, "yes"), "end or keep"),
     ("topology", with_note(keys.GPU_TOPOLOGY, "fast"), "nvlink"),
     ("products", with_note(keys.GPU_PRODUCT, " | "), "separated by |"),
+    ("a gang without size", with_note(keys.GANG, "train"), "write how many pods the gang has"),
+    ("a size without gang", with_note(keys.GANG_SIZE, "2"), "name the gang there"),
+    *(
+        (f"gang size {size}", gang("train", size), "no whole number from 1 to 256")
+        for size in ("0", "two", "-1", "1.0", "257")
+    ),
+    *((f"gang {name!r}", gang(name, "2"), "such as training-1") for name in ("", "a b", "x" * 64)),
     ("form of a group", with_note(keys.REQUIRE_GROUP, "G 1"), "such as G01"),
     ("unknown group", with_note(keys.REQUIRE_GROUP, "G9"), "there are: G0, G1"),
     ("group of another size", with_note(keys.PREFER_GROUP, "G01"), "there are: G0, G1"),
