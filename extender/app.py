@@ -15,11 +15,13 @@ from extender.verbs import allowed_victims, filter_nodes, prioritize_nodes
 from kybernate.errors import RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from extender.binder import Binder
     from extender.snapshot import Snapshot
-    from kybernate.core.placement import Policy
+    from kybernate.core.placement import Demand, Policy
+    from kybernate.core.verdicts import Fits
+    from kybernate.types import NodeName, PodUid
 
     Caller = Callable[[Mapping[str, Any]], str | None]
 
@@ -38,15 +40,23 @@ class Verbs:
         """Which nodes have a seat for the pod."""
         args = wire.read_filter(body)
         pod = read_pod(args.pod)
-        views = self._snapshot.views(args.names, without=pod.ref.uid)
-        return wire.filter_answer(args, filter_nodes(pod, views))
+
+        def judge(uid: PodUid, demand: Demand, names: Sequence[NodeName]) -> Fits:
+            return self._snapshot.fits(uid, demand, self._policy, names)
+
+        return wire.filter_answer(args, filter_nodes(pod, args.names, judge))
 
     def prioritize(self, body: object) -> object:
         """How well each node suits the pod."""
         args = wire.read_filter(body)
         pod = read_pod(args.pod)
-        views = self._snapshot.views(args.names, without=pod.ref.uid)
-        return wire.prioritize_answer(prioritize_nodes(pod, views, self._policy))
+
+        def rank(
+            uid: PodUid, demand: Demand, names: Sequence[NodeName]
+        ) -> Sequence[tuple[NodeName, int]]:
+            return self._snapshot.points(uid, demand, self._policy, names)
+
+        return wire.prioritize_answer(prioritize_nodes(pod, args.names, rank))
 
     def bind(self, body: object) -> object:
         """Bind the pod to the node, with a group."""
@@ -102,6 +112,11 @@ def _answer(
         return verb(_body()), 200
     except RefusedError as error:
         return {"Error": str(error)}, 400
+    except RecursionError:
+        return {"Error": _TOO_DEEP}, 400
+
+
+_TOO_DEEP = "the body is nested more deeply than any pod or node is"
 
 
 def _body() -> object:
@@ -113,7 +128,12 @@ def _body() -> object:
 
 
 def _json(value: object, status: int) -> flask.Response:
-    return flask.Response(orjson.dumps(value), status, mimetype="application/json")
+    try:
+        body = orjson.dumps(value)
+    except TypeError:
+        # Of whole nodes it writes fewer levels than it reads.
+        body, status = orjson.dumps({"Error": _TOO_DEEP}), 400
+    return flask.Response(body, status, mimetype="application/json")
 
 
 def _http_error(error: HTTPException) -> flask.Response:

@@ -7,14 +7,16 @@ the field.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kybernate.errors import RefusedError
 from kybernate.types import NodeName, PodRef, PodUid
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from kybernate.core.verdicts import Fits
 
     Json = dict[str, Any]
 
@@ -28,7 +30,7 @@ class FilterArgs:
     """A pod and the nodes to consider; `whole` holds the Node objects if those were sent."""
 
     pod: Json
-    names: tuple[NodeName, ...]
+    names: Sequence[NodeName]
     whole: tuple[Json, ...] | None
 
 
@@ -56,31 +58,26 @@ class PreemptArgs:
     victims: Mapping[NodeName, Victims]
 
 
-@dataclass(frozen=True, slots=True)
-class Filtered:
-    """The nodes that can take the pod; the others with a sentence each.
-
-    `hopeless` are those where deleting pods wouldn't help either.
-    """
-
-    passed: tuple[NodeName, ...]
-    failed: Mapping[NodeName, str] = field(default_factory=dict)
-    hopeless: Mapping[NodeName, str] = field(default_factory=dict)
-
-
 def read_filter(body: object) -> FilterArgs:
     """Read the request of `filter` or `prioritize`."""
     args = _typed(body, dict, "the body")
     pod = _pod(args)
     names, nodes = args.get("NodeNames"), args.get("Nodes")
     if names is not None:
-        listed = _typed(names, list, "NodeNames")
-        return FilterArgs(pod, tuple(NodeName(_text(n, "NodeNames[]")) for n in listed), None)
+        return FilterArgs(pod, _node_names(names), None)
     if nodes is None:
         raise RefusedError("NodeNames and Nodes: one of them must list the nodes to consider")
     items = _typed(_typed(nodes, dict, "Nodes").get("items") or [], list, "Nodes.items")
     whole = tuple(_typed(item, dict, "Nodes.items[]") for item in items)
     return FilterArgs(pod, tuple(_node_name(item) for item in whole), whole)
+
+
+def _node_names(names: object) -> list[NodeName]:
+    listed: list[NodeName] = _typed(names, list, "NodeNames")
+    # A look at each of thousands of names would cost more than all else that filter does.
+    if set(map(type, listed)) - {str} or "" in listed:
+        return [NodeName(_text(name, "NodeNames[]")) for name in listed]
+    return listed
 
 
 def read_bind(body: object) -> BindArgs:
@@ -106,25 +103,25 @@ def read_preempt(body: object) -> PreemptArgs:
     return PreemptArgs(_pod(args), victims)
 
 
-def filter_answer(args: FilterArgs, result: Filtered) -> Json:
+def filter_answer(args: FilterArgs, result: Fits) -> Json:
     """The answer of `filter`, with names or whole nodes as they were asked for."""
-    passed = set(result.passed)
     nodes = None
     if args.whole is not None:
+        passed = set(result.passed)
         items = [item for item in args.whole if _node_name(item) in passed]
         nodes = {"apiVersion": "v1", "kind": "NodeList", "metadata": {}, "items": items}
     return {
         "Nodes": nodes,
-        "NodeNames": None if args.whole is not None else list(result.passed),
-        "FailedNodes": dict(result.failed),
-        "FailedAndUnresolvableNodes": dict(result.hopeless),
+        "NodeNames": None if args.whole is not None else result.passed,
+        "FailedNodes": result.failed,
+        "FailedAndUnresolvableNodes": result.hopeless,
         "Error": "",
     }
 
 
-def prioritize_answer(scores: Mapping[NodeName, int]) -> list[Json]:
+def prioritize_answer(scores: Iterable[tuple[NodeName, int]]) -> list[Json]:
     """The answer of `prioritize`; scores are 0 to 10."""
-    return [{"Host": name, "Score": score} for name, score in scores.items()]
+    return [{"Host": name, "Score": score} for name, score in scores]
 
 
 def bind_answer(error: str) -> Json:
@@ -165,6 +162,10 @@ def _pod(args: Json) -> Json:
     pod = _typed(args.get("Pod"), dict, "Pod")
     meta = _typed(pod.get("metadata"), dict, "Pod.metadata")
     _text(meta.get("uid"), "Pod.metadata.uid")
+    for name, text in _typed(
+        meta.get("annotations") or {}, dict, "Pod.metadata.annotations"
+    ).items():
+        _typed(text, str, f"Pod.metadata.annotations[{name}]")
     return pod
 
 
