@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from extender.objects import read_gpu_node, read_pod
 from kybernate.core.ledger import Ledger
+from kybernate.core.verdicts import Verdicts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from extender.objects import SeatPod
-    from kybernate.core.ledger import Claim, NodeView
-    from kybernate.types import NodeName, PodUid
+    from kybernate.core.ledger import Claim, NodeSeats, NodeView
+    from kybernate.core.placement import Candidates, Demand, Policy
+    from kybernate.core.verdicts import Fits
+    from kybernate.types import GroupName, NodeName, PodUid
 
 log = logging.getLogger(__name__)
 
@@ -37,10 +40,15 @@ class Snapshot:
         self._ledger = Ledger()
         self._pods: dict[PodUid, SeatPod] = {}
         self._claimed_at: dict[PodUid, float] = {}
+        self._window_ends: dict[NodeName, float] = {}
+        self._verdicts = Verdicts(self._ledger, self._current)
 
     def pod_event(self, kind: str, item: dict[str, Any]) -> None:
+        """Take in an event about a pod, as the API server has it."""
+        self.take_pod(kind, read_pod(item))
+
+    def take_pod(self, kind: str, pod: SeatPod) -> None:
         """Take in an event of the watch on pods."""
-        pod = read_pod(item)
         with self._lock:
             if kind == "DELETED" or pod.finished:
                 self._pods.pop(pod.ref.uid, None)
@@ -55,6 +63,8 @@ class Snapshot:
             # We know of its binding before the watch does: this event is from before it.
             return
         self._pods[pod.ref.uid] = pod
+        if known is not None and known.seated != pod.seated and pod.node is not None:
+            self._ledger.touch(pod.node)
         claim = pod.claim()
         if claim is not None:
             self._ledger.upsert_claim(claim)
@@ -62,8 +72,15 @@ class Snapshot:
                 self._warn_unplaced(pod)
 
     def node_event(self, kind: str, item: dict[str, Any]) -> None:
+        """Take in an event about a GPUNode, as the API server has it."""
+        self.take_node(kind, self.read_node(item))
+
+    def read_node(self, item: dict[str, Any]) -> NodeSeats:
+        """What a GPUNode offers."""
+        return read_gpu_node(item, self._reserve)
+
+    def take_node(self, kind: str, seats: NodeSeats) -> None:
         """Take in an event of the watch on GPUNodes."""
-        seats = read_gpu_node(item, self._reserve)
         with self._lock:
             if kind == "DELETED":
                 self._ledger.remove_node(seats.name)
@@ -78,26 +95,69 @@ class Snapshot:
         What the pod `without` holds there is left out.
         """
         with self._lock:
-            self._ledger.expire(self._clock())
-            return {name: self._view(name, without) for name in names}
+            self._catch_up()
+            return {name: self._current(name, without) for name in names}
 
-    def _view(self, name: NodeName, without: PodUid | None) -> NodeView | None:
+    def fits(self, pod: PodUid, demand: Demand, policy: Policy, names: Iterable[NodeName]) -> Fits:
+        """Which of the nodes can take the pod, and why not the others."""
+        with self._lock:
+            self._catch_up()
+            return self._verdicts.of(demand, policy).fits(names, self._own(pod))
+
+    def points(
+        self, pod: PodUid, demand: Demand, policy: Policy, names: Iterable[NodeName]
+    ) -> list[tuple[NodeName, int]]:
+        """How well each of the nodes suits the pod, 0 to 10."""
+        with self._lock:
+            self._catch_up()
+            return self._verdicts.of(demand, policy).points(names, self._own(pod))
+
+    def best(
+        self, pod: PodUid, demand: Demand, policy: Policy, node: NodeName
+    ) -> tuple[Candidates, GroupName | None] | None:
+        """The node's groups that can take the pod, and the best; None without a GPUNode."""
+        with self._lock:
+            self._catch_up()
+            view = self._current(node, pod)
+            if view is None:
+                return None
+            known = self._verdicts.of(demand, policy)
+            return known.candidates(view), known.best(view)
+
+    def _own(self, pod: PodUid) -> dict[NodeName, NodeView]:
+        """The node on which the pod holds a seat already, as it is without the pod."""
+        claim = self._ledger.claim(pod)
+        view = None if claim is None else self._current(claim.node, pod)
+        return {} if claim is None or view is None else {claim.node: view}
+
+    def _catch_up(self) -> None:
+        """Let end what has ended by now."""
+        now = self._clock()
+        self._ledger.expire(now)
+        for name in [name for name, end in self._window_ends.items() if end <= now]:
+            del self._window_ends[name]
+            self._ledger.touch(name)
+
+    def _current(self, name: NodeName, without: PodUid | None = None) -> NodeView | None:
         view = self._ledger.node(name, without)
         if view is None or not view.seats.by_device_id:
             return view
-        under_way = frozenset(
-            (claim.resource, claim.group)
-            for claim in view.claims
-            if claim.group is not None and self._is_under_way(claim)
-        )
+        waiting = [claim for claim in view.claims if claim.group is not None]
+        ends = {claim: end for claim in waiting if (end := self._window_end(claim)) is not None}
+        if not ends:
+            return view
+        if without is None:
+            self._window_ends[name] = min(ends.values())
+        under_way = frozenset((c.resource, c.group) for c in ends if c.group is not None)
         return replace(view, under_way=under_way)
 
-    def _is_under_way(self, claim: Claim) -> bool:
+    def _window_end(self, claim: Claim) -> float | None:
+        """Until when the kubelet may be about to give the pod an ID; None if it is not."""
         pod = self._pods.get(claim.pod.uid)
         if pod is not None and pod.seated:
-            return False
-        since = self._claimed_at.setdefault(claim.pod.uid, self._clock())
-        return self._clock() - since < BIND_WINDOW
+            return None
+        end = self._claimed_at.setdefault(claim.pod.uid, self._clock()) + BIND_WINDOW
+        return end if self._clock() < end else None
 
     def pod(self, uid: PodUid) -> SeatPod | None:
         """A pod that asks for a seat, or that may be preempted, if the watch has seen it."""
@@ -141,10 +201,15 @@ class Snapshot:
         with self._lock:
             return self._ledger.unplaced()
 
+    def names(self) -> tuple[NodeName, ...]:
+        """The nodes with GPUs, sorted."""
+        with self._lock:
+            return tuple(self._ledger.nodes())
+
     def nodes(self) -> int:
         """How many nodes with GPUs are known."""
         with self._lock:
-            return sum(1 for _ in self._ledger.nodes())
+            return len(self._ledger)
 
     @staticmethod
     def _warn_unplaced(pod: SeatPod) -> None:

@@ -4,49 +4,39 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from extender.wire import Filtered
-from kybernate.core.placement import candidates, score
+from kybernate.core.verdicts import Fits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from extender.objects import SeatPod
     from extender.wire import Victims
-    from kybernate.core.ledger import NodeView
-    from kybernate.core.placement import Policy
+    from kybernate.core.placement import Demand
     from kybernate.types import NodeName, PodUid
 
-    Views = Mapping[NodeName, NodeView | None]
+    Judge = Callable[[PodUid, Demand, Sequence[NodeName]], Fits]
+    Rank = Callable[[PodUid, Demand, Sequence[NodeName]], Sequence[tuple[NodeName, int]]]
 
 
-def filter_nodes(pod: SeatPod, views: Views) -> Filtered:
-    """Which of the nodes have a seat for the pod. All of them if it asks for none."""
+def filter_nodes(pod: SeatPod, names: Sequence[NodeName], judge: Judge) -> Fits:
+    """Which of the nodes have a seat for the pod. All of them if it asks for none.
+
+    `judge` says of a pod and a demand what each node is to it.
+    """
     if pod.problem:
-        return Filtered((), hopeless=dict.fromkeys(views, pod.problem))
+        return Fits([], {}, dict.fromkeys(names, pod.problem))
     if pod.demand is None:
-        return Filtered(tuple(views))
-    passed: list[NodeName] = []
-    failed: dict[NodeName, str] = {}
-    hopeless: dict[NodeName, str] = {}
-    for name, view in views.items():
-        if view is None:
-            failed[name] = "no GPUNode tells of the node's GPUs: is the node agent running there?"
-            continue
-        groups, reason, seat_helps = candidates(view, pod.demand)
-        if groups:
-            passed.append(name)
-        else:
-            (failed if seat_helps else hopeless)[name] = reason
-    return Filtered(tuple(passed), failed, hopeless)
+        return Fits(list(names), {}, {})
+    return judge(pod.ref.uid, pod.demand, names)
 
 
-def prioritize_nodes(pod: SeatPod, views: Views, policy: Policy) -> dict[NodeName, int]:
-    """How well each node suits the pod, 0 to 10."""
-    demand = pod.demand
-    return {
-        name: score(view, demand, policy) if view is not None and demand is not None else 0
-        for name, view in views.items()
-    }
+def prioritize_nodes(
+    pod: SeatPod, names: Sequence[NodeName], rank: Rank
+) -> Sequence[tuple[NodeName, int]]:
+    """How well each node suits the pod, 0 to 10. `rank` says it of a pod and a demand."""
+    if pod.demand is None:
+        return [(name, 0) for name in names]
+    return rank(pod.ref.uid, pod.demand, names)
 
 
 def allowed_victims(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import threading
 from typing import TYPE_CHECKING
 
 from extender import metrics
@@ -34,8 +36,10 @@ class Watches:
     def start(self) -> None:
         """Start listing and watching."""
         self.started = True
+        collect_young_only()
         for watch in self._all:
             watch.start()
+        threading.Thread(target=self._settle, name="settle", daemon=True).start()
 
     def stop(self) -> None:
         """End both watches."""
@@ -48,9 +52,24 @@ class Watches:
         asked = pods.refresh()
         return lambda: pods.is_fresh(asked)
 
+    def _settle(self) -> None:
+        for watch in self._all:
+            watch.synced.wait()
+        # What was read now stays: no collection needs to look at it ever again.
+        gc.freeze()
+
     def not_ready(self) -> str | None:
         """Why the snapshot can't be trusted yet: it may lack seats that are taken."""
         for watch in self._all:
             if not watch.synced.is_set():
                 return watch.last_error or "the first list of pods and GPUNodes is under way"
         return None
+
+
+def collect_young_only() -> None:
+    """Keep the collector of cycles from walking the whole ledger, again and again.
+
+    A walk over tens of thousands of pods would stop all calls for as long as a second; their
+    objects form no cycles, and go when the last reference does.
+    """
+    gc.set_threshold(50_000, 20, 1_000)

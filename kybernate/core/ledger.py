@@ -12,17 +12,22 @@ Not thread-safe; one owner.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from itertools import count
+from math import inf
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from kybernate.core.parking import seat_cost
 from kybernate.errors import ConflictError, NotFoundError
+from kybernate.types import GpuUuid
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Hashable, Iterator, Mapping
 
-    from kybernate.types import Gpu, GpuUuid, Group, GroupName, Link, NodeName, PodRef, PodUid
+    from kybernate.types import Gpu, Group, GroupName, Link, NodeName, PodRef, PodUid
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +55,8 @@ class Claim:
     """A pod's hold on one seat of a group.
 
     `group` is None for a pod that was bound past the extender: it holds a seat, but nobody wrote
-    of which group. `vram` in bytes per GPU; None counts as the whole GPU.
+    of which group. `vram` in bytes per GPU; None counts as the whole GPU. What is decided about a
+    node may depend on everything here but `pod` (see `NodeView.shape`).
     """
 
     pod: PodRef
@@ -70,6 +76,8 @@ class NodeView:
     seats: NodeSeats
     claims: tuple[Claim, ...] = ()
     under_way: frozenset[tuple[str, GroupName]] = frozenset()
+    layout: int | None = field(default=None, repr=False, compare=False)
+    """The same for nodes that offer the same; None if nobody compared them."""
     _taken: Mapping[GroupName | None, int] = field(init=False, repr=False, compare=False)
     _gpus: Mapping[GpuUuid, Gpu] = field(init=False, repr=False, compare=False)
     held: tuple[int, int] = field(init=False, repr=False, compare=False)
@@ -89,6 +97,17 @@ class NodeView:
         ]
         object.__setattr__(self, "held", (sum(costs), max(costs, default=0)))
 
+    @cached_property
+    def shape(self) -> Hashable:
+        """Equal for nodes that differ in names and UIDs only; None if the layout isn't known.
+
+        Whatever is decided about a node holds for all nodes of its shape.
+        """
+        if self.layout is None:
+            return None
+        held = Counter(map(_CLAIM_SHAPE, self.claims))
+        return self.layout, frozenset(held.items()), self.under_way
+
     def taken(self, group: GroupName | None) -> int:
         """How many seats of the group are claimed; None asks for claims of an unknown group."""
         return self._taken.get(group, 0)
@@ -96,6 +115,35 @@ class NodeView:
     def gpus(self, group: Group) -> tuple[Gpu, ...]:
         """The group's GPUs that the node still has, in the group's order."""
         return tuple(self._gpus[uuid] for uuid in group.gpus if uuid in self._gpus)
+
+
+_MOST_LAYOUTS = 20_000
+"""Beyond that many, nodes that offer the same may count as different."""
+
+
+def _layout(seats: NodeSeats) -> Hashable:
+    """What a node offers, with its GPUs' places instead of their UUIDs, and without its name."""
+    place = {gpu.uuid: GpuUuid(str(at)) for at, gpu in enumerate(seats.gpus)}
+    rest = (getattr(seats, name) for name in _PLAIN_FIELDS)
+    return (
+        tuple(replace(gpu, uuid=GpuUuid("")) for gpu in seats.gpus),
+        tuple(
+            (*sorted([place.get(uuid, uuid) for uuid in pair]), link)
+            for pair, link in seats.links.items()
+        ),
+        tuple(
+            replace(group, gpus=tuple(place.get(uuid, uuid) for uuid in group.gpus))
+            for group in seats.groups
+        ),
+        *(frozenset(one.items()) if isinstance(one, dict) else one for one in rest),
+    )
+
+
+_PLAIN_FIELDS = tuple(
+    one.name for one in fields(NodeSeats) if one.name not in {"name", "gpus", "links", "groups"}
+)
+_CLAIM_FIELDS = tuple(one.name for one in fields(Claim) if one.name not in {"pod", "node"})
+_CLAIM_SHAPE = attrgetter(*_CLAIM_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,21 +161,54 @@ class Ledger:
         self._reserved: dict[PodUid, _Reservation] = {}
         self._on_node: dict[NodeName, set[PodUid]] = defaultdict(set)
         self._views: dict[NodeName, NodeView] = {}
+        self._layouts: dict[Hashable, int] = {}
+        self._layout_of: dict[NodeName, int] = {}
+        self._unplaced: set[PodUid] = set()
+        self._soonest_end = inf
+        self._followers: list[set[NodeName]] = []
+        self._numbers = count()
+
+    def follow(self) -> set[NodeName]:
+        """A set into which the name of every node that changes is put; its owner empties it.
+
+        All nodes that are known already are in it.
+        """
+        changed = set(self._nodes)
+        self._followers.append(changed)
+        return changed
+
+    def unfollow(self, changed: set[NodeName]) -> None:
+        """Put no more names into a set of `follow`."""
+        self._followers = [known for known in self._followers if known is not changed]
+
+    def touch(self, name: NodeName) -> None:
+        """What a view of the node shows has changed."""
+        self._views.pop(name, None)
+        for changed in self._followers:
+            changed.add(name)
 
     def upsert_node(self, seats: NodeSeats) -> None:
         """Take in a node, new or changed. Claims on it stay, whatever it offers now."""
+        if self._nodes.get(seats.name) == seats:
+            return
         self._nodes[seats.name] = seats
-        self._views.pop(seats.name, None)
+        self._layout_of[seats.name] = self._layout(seats)
+        self.touch(seats.name)
 
     def remove_node(self, name: NodeName) -> None:
         """Forget what a node offers. Claims on it stay until their pods are gone."""
         self._nodes.pop(name, None)
-        self._views.pop(name, None)
+        self._layout_of.pop(name, None)
+        self.touch(name)
 
     def upsert_claim(self, claim: Claim) -> None:
         """Take in a bound pod. It takes the place of the pod's reservation, if there is one."""
+        if self._bound.get(claim.pod.uid) == claim:
+            return
         self._forget(claim.pod.uid)
         self._bound[claim.pod.uid] = claim
+        if claim.group is None:
+            self._unplaced.add(claim.pod.uid)
         self._place(claim)
 
     def remove_claim(self, uid: PodUid) -> None:
@@ -150,6 +231,7 @@ class Ledger:
             raise ConflictError(f"all {group.seats} seats of {group.name} are taken")
         self._forget(claim.pod.uid)
         self._reserved[claim.pod.uid] = _Reservation(claim, now + ttl)
+        self._soonest_end = min(self._soonest_end, now + ttl)
         self._place(claim)
 
     def release(self, uid: PodUid) -> None:
@@ -159,8 +241,11 @@ class Ledger:
 
     def expire(self, now: float) -> None:
         """Drop the reservations whose time is over."""
+        if now < self._soonest_end:
+            return
         for uid in [uid for uid, held in self._reserved.items() if held.until <= now]:
             self._forget(uid)
+        self._soonest_end = min((held.until for held in self._reserved.values()), default=inf)
 
     def node(self, name: NodeName, without: PodUid | None = None) -> NodeView | None:
         """The node as of now, or None if no GPUNode of that name is known.
@@ -172,15 +257,24 @@ class Ledger:
             return None
         if name not in self._views:
             claims = (self._claim(uid) for uid in sorted(self._on_node.get(name, ())))
-            self._views[name] = NodeView(seats, tuple(claims))
+            self._views[name] = NodeView(seats, tuple(claims), layout=self._layout_of[name])
         view = self._views[name]
         if without is None or without not in self._on_node.get(name, ()):
             return view
-        return NodeView(seats, tuple(c for c in view.claims if c.pod.uid != without))
+        others = tuple(c for c in view.claims if c.pod.uid != without)
+        return NodeView(seats, others, layout=view.layout)
 
     def nodes(self) -> Iterator[NodeName]:
         """The names of all known nodes, sorted."""
         return iter(sorted(self._nodes))
+
+    def __contains__(self, name: NodeName) -> bool:
+        """Whether a GPUNode of that name is known."""
+        return name in self._nodes
+
+    def __len__(self) -> int:
+        """How many nodes are known."""
+        return len(self._nodes)
 
     def claims_of(self, node: NodeName, group: GroupName | None) -> tuple[Claim, ...]:
         """All claims on a group, reservations included, ordered by pod UID."""
@@ -197,7 +291,7 @@ class Ledger:
 
     def unplaced(self) -> int:
         """How many bound pods hold a seat of which nobody wrote the group."""
-        return sum(claim.group is None for claim in self._bound.values())
+        return len(self._unplaced)
 
     def _claim(self, uid: PodUid) -> Claim:
         return self._bound[uid] if uid in self._bound else self._reserved[uid].claim
@@ -209,9 +303,15 @@ class Ledger:
                 return group
         raise NotFoundError(f"node {claim.node} has no group {claim.group} of {claim.resource}")
 
+    def _layout(self, seats: NodeSeats) -> int:
+        """A number that nodes share which offer the same."""
+        if len(self._layouts) > _MOST_LAYOUTS:
+            self._layouts.clear()
+        return self._layouts.setdefault(_layout(seats), next(self._numbers))
+
     def _place(self, claim: Claim) -> None:
         self._on_node[claim.node].add(claim.pod.uid)
-        self._views.pop(claim.node, None)
+        self.touch(claim.node)
 
     def _forget(self, uid: PodUid) -> None:
         old = self.claim(uid)
@@ -219,7 +319,8 @@ class Ledger:
             return
         self._bound.pop(uid, None)
         self._reserved.pop(uid, None)
-        self._views.pop(old.node, None)
+        self._unplaced.discard(uid)
+        self.touch(old.node)
         self._on_node[old.node].discard(uid)
         if not self._on_node[old.node]:
             del self._on_node[old.node]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,15 +11,21 @@ from extender.objects import read_pod, slim_pod
 from extender.snapshot import BIND_WINDOW
 from extender.verbs import filter_nodes
 from extender.wire import BindArgs
-from kybernate.types import NodeName, PodRef, PodUid
+from kybernate.core.ledger import Claim
+from kybernate.core.placement import POLICIES
+from kybernate.types import GroupName, NodeName, PodRef, PodUid
 from tests.unit.extender.objects import ONE, TWO, gpu_node, pod
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from extender.binder import Binder
     from extender.snapshot import Snapshot
-    from extender.wire import Filtered
-    from kybernate.core.ledger import Claim
+    from kybernate.core.placement import Demand
+    from kybernate.core.verdicts import Fits
     from tests.unit.extender.conftest import Clock, FakeCluster
+
+NODE = NodeName("n1")
 
 
 def taken(snapshot: Snapshot) -> list[str]:
@@ -138,15 +144,56 @@ def test_filter_hides_a_node_from_other_groups_while_a_pod_is_under_way(
     snapshot.node_event("MODIFIED", gpu_node(deviceStrategy="nodes"))
     snapshot.pod_event("ADDED", bound("a"))
 
-    def answer(name: str, **changes: dict[str, str]) -> Filtered:
-        return filter_nodes(read_pod(pod(name, **changes)), snapshot.views([NodeName("n1")]))
+    def answer(name: str, **changes: dict[str, str]) -> Fits:
+        return found(snapshot, pod(name, **changes))
 
     other = answer("b", notes={"kyb.ai/require-group": "G1"})
-    assert other.passed == ()
+    assert other.passed == []
     assert "a pod with a seat of G0 is under way" in other.failed[NodeName("n1")]
-    assert answer("b", notes={"kyb.ai/require-group": "G0"}).passed == ("n1",)
-    assert answer("c").passed == ("n1",)
-    assert answer("d", limits={TWO: "1"}).passed == ("n1",)
+    assert answer("b", notes={"kyb.ai/require-group": "G0"}).passed == ["n1"]
+    assert answer("c").passed == ["n1"]
+    assert answer("d", limits={TWO: "1"}).passed == ["n1"]
+
+
+def found(snapshot: Snapshot, item: dict[str, Any]) -> Fits:
+    def judge(uid: PodUid, demand: Demand, names: Sequence[NodeName]) -> Fits:
+        return snapshot.fits(uid, demand, POLICIES["best-fit"], names)
+
+    return filter_nodes(read_pod(item), [NodeName("n1")], judge)
+
+
+def test_filter_sees_the_window_of_a_bind_end(snapshot: Snapshot, clock: Clock) -> None:
+    snapshot.node_event("MODIFIED", gpu_node(deviceStrategy="nodes"))
+    snapshot.pod_event("ADDED", bound("a"))
+    other = pod("b", notes={"kyb.ai/require-group": "G1"})
+    assert found(snapshot, other).passed == []
+    clock.now += BIND_WINDOW
+    assert found(snapshot, other).passed == ["n1"]
+
+
+def test_filter_sees_at_once_that_the_agent_has_seen_a_pod(snapshot: Snapshot) -> None:
+    snapshot.node_event("MODIFIED", gpu_node(deviceStrategy="nodes"))
+    snapshot.pod_event("ADDED", bound("a"))
+    other = pod("b", notes={"kyb.ai/require-group": "G1"})
+    assert found(snapshot, other).passed == []
+    notes = {"kyb.ai/group": "G0", "kyb.ai/seat": "G0-seat-1"}
+    snapshot.pod_event("MODIFIED", pod("a", node="n1", notes=notes))
+    assert found(snapshot, other).passed == ["n1"]
+
+
+def test_filter_sees_a_reservation_end(snapshot: Snapshot, clock: Clock) -> None:
+    pair = pod("b", limits={TWO: "1"})
+    snapshot.reserve(Claim(PodRef("d", "x", PodUid("x")), NODE, GroupName("G01"), TWO), 10)
+    assert found(snapshot, pair).passed == []
+    clock.now += 10
+    assert found(snapshot, pair).passed == ["n1"]
+
+
+def test_a_pod_does_not_stand_in_its_own_way(snapshot: Snapshot) -> None:
+    pair = pod("b", limits={TWO: "1"})
+    snapshot.reserve(Claim(read_pod(pair).ref, NODE, GroupName("G01"), TWO), 10)
+    assert found(snapshot, pair).passed == ["n1"]
+    assert found(snapshot, pod("c", limits={TWO: "1"})).passed == []
 
 
 def test_bind_stays_with_the_group_that_is_under_way(

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from extender import wire
+from kybernate.core.verdicts import Fits
 from kybernate.errors import RefusedError
+from kybernate.types import NodeName
 from tests.unit.extender.objects import pod
 
 
@@ -17,8 +19,9 @@ def node(name: str) -> dict[str, Any]:
 
 def test_names_in_and_names_out() -> None:
     args = wire.read_filter({"Pod": pod(), "Nodes": None, "NodeNames": ["n1", "n2"]})
-    assert args.names == ("n1", "n2")
-    assert wire.filter_answer(args, wire.Filtered(("n2",), {"n1": "full"}, {})) == {
+    assert args.names == ["n1", "n2"]
+    found = Fits([NodeName("n2")], {NodeName("n1"): "full"}, {})
+    assert wire.filter_answer(args, found) == {
         "Nodes": None,
         "NodeNames": ["n2"],
         "FailedNodes": {"n1": "full"},
@@ -29,7 +32,8 @@ def test_names_in_and_names_out() -> None:
 
 def test_whole_nodes_in_and_whole_nodes_out() -> None:
     body = {"Pod": pod(), "Nodes": {"items": [node("n1"), node("n2")]}, "NodeNames": None}
-    answer = wire.filter_answer(wire.read_filter(body), wire.Filtered(("n2",), {}, {"n1": "no"}))
+    found = Fits([NodeName("n2")], {}, {NodeName("n1"): "no"})
+    answer = wire.filter_answer(wire.read_filter(body), found)
     assert answer["NodeNames"] is None
     assert answer["Nodes"]["items"] == [node("n2")]
 
@@ -44,6 +48,7 @@ def test_whole_nodes_in_and_whole_nodes_out() -> None:
         ({"Pod": {"metadata": {"uid": ""}}}, "Pod.metadata.uid: must not be empty"),
         ({"Pod": pod()}, "NodeNames and Nodes"),
         ({"Pod": pod(), "NodeNames": "n1"}, "NodeNames: must be a list, got str"),
+        ({"Pod": pod(), "NodeNames": ["n1", ""]}, r"NodeNames\[\]: must not be empty"),
         ({"Pod": pod(), "NodeNames": [1]}, r"NodeNames\[\]: must be a string, got int"),
         ({"Pod": pod(), "Nodes": []}, "Nodes: must be an object"),
         ({"Pod": pod(), "Nodes": {"items": [{}]}}, r"Nodes.items\[\].metadata"),
@@ -95,7 +100,7 @@ def test_malformed_victims_name_the_field(victims: object, field: str) -> None:
 
 
 def test_scores_keep_their_order() -> None:
-    assert wire.prioritize_answer({"n2": 10, "n1": 0}) == [
+    assert wire.prioritize_answer([(NodeName("n2"), 10), (NodeName("n1"), 0)]) == [
         {"Host": "n2", "Score": 10},
         {"Host": "n1", "Score": 0},
     ]

@@ -1,0 +1,205 @@
+"""What is kept of nodes is what would be found by looking at each of them again."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from kybernate.core import verdicts
+from kybernate.core.ledger import Claim, Ledger, NodeSeats, NodeView
+from kybernate.core.placement import POLICIES, Demand, candidates, choose_group, score
+from kybernate.core.verdicts import NO_NODE, Verdicts
+from kybernate.errors import ConflictError, NotFoundError
+from kybernate.types import Gpu, GpuUuid, Group, GroupName, Link, NodeName, PodRef, PodUid
+
+if TYPE_CHECKING:
+    import pytest
+
+    from kybernate.core.placement import Policy
+
+ONE, TWO = "kyb.ai/gpu-1x-seat", "kyb.ai/gpu-2x-seat"
+GIB = 1 << 30
+NODES = tuple(NodeName(f"n{number}") for number in range(4))
+POLICY = POLICIES["bin-pack"]
+DEMANDS = (
+    Demand(ONE),
+    Demand(ONE, vram=60 * GIB),
+    Demand(TWO, products=("A100",)),
+    Demand(TWO, topology=Link.NVLINK, prefer_group=GroupName("G01")),
+    Demand(ONE, require_group=GroupName("G1")),
+)
+
+
+def node(name: NodeName, *, product: str = "H100", link: Link = Link.NVLINK) -> NodeSeats:
+    """Two GPUs, whose UUIDs are the node's own."""
+    a, b = (GpuUuid(f"{name}-{at}") for at in "ab")
+    gpus = (Gpu(a, 0, product, 80 * GIB), Gpu(b, 1, product, 40 * GIB))
+    groups = (
+        Group(GroupName("G0"), ONE, (a,), 2),
+        Group(GroupName("G1"), ONE, (b,), 2),
+        Group(GroupName("G01"), TWO, (a, b), 1),
+    )
+    return NodeSeats(name, gpus, {frozenset((a, b)): link}, groups, park_budget=100 * GIB)
+
+
+def claim(number: int, on: NodeName, group: str | None, vram: int | None = None) -> Claim:
+    pod = PodRef("default", f"p{number}", PodUid(f"u{number}"))
+    name = None if group is None else GroupName(group)
+    return Claim(pod, on, name, TWO if group == "G01" else ONE, vram)
+
+
+def make() -> tuple[Ledger, Verdicts]:
+    ledger = Ledger()
+    return ledger, Verdicts(ledger, ledger.node)
+
+
+def check(ledger: Ledger, known: Verdicts, demand: Demand, policy: Policy = POLICY) -> None:
+    """Compares with a look at each node."""
+    found = known.of(demand, policy).fits(NODES, {})
+    views = {name: ledger.node(name) for name in NODES}
+    fresh = {n: candidates(view, demand) if view else None for n, view in views.items()}
+    assert found.passed == [n for n, one in fresh.items() if one and one.groups]
+    assert found.hopeless == {
+        n: one.reason for n, one in fresh.items() if one and not one.groups and not one.seat_helps
+    }
+    assert found.failed == {
+        n: one.reason if one else NO_NODE
+        for n, one in fresh.items()
+        if one is None or (not one.groups and one.seat_helps)
+    }
+    points = known.of(demand, policy).points(NODES, {})
+    assert points == [(n, score(v, demand, policy) if v else 0) for n, v in views.items()]
+    for view in filter(None, views.values()):
+        best = choose_group(view, demand, policy)
+        assert known.of(demand, policy).best(view) == (best.name if best else None)
+
+
+class AnyEvents(RuleBasedStateMachine):
+    """Whatever happens to the ledger, in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger, self.known = make()
+        self.now = 0.0
+
+    @rule(
+        name=st.sampled_from(NODES),
+        product=st.sampled_from(["H100", "A100"]),
+        link=st.sampled_from([Link.NVLINK, Link.SYSTEM]),
+    )
+    def node(self, name: NodeName, product: str, link: Link) -> None:
+        self.ledger.upsert_node(node(name, product=product, link=link))
+
+    @rule(name=st.sampled_from(NODES))
+    def node_gone(self, name: NodeName) -> None:
+        self.ledger.remove_node(name)
+
+    @rule(
+        number=st.integers(0, 5),
+        name=st.sampled_from(NODES),
+        group=st.sampled_from(["G0", "G1", "G01", None]),
+        vram=st.sampled_from([None, 30 * GIB]),
+    )
+    def bound(self, number: int, name: NodeName, group: str | None, vram: int | None) -> None:
+        self.ledger.upsert_claim(claim(number, name, group, vram))
+
+    @rule(
+        number=st.integers(0, 9), name=st.sampled_from(NODES), group=st.sampled_from(["G0", "G01"])
+    )
+    def reserved(self, number: int, name: NodeName, group: str) -> None:
+        with suppress(ConflictError, NotFoundError):
+            self.ledger.reserve(claim(number, name, group), self.now, 3)
+
+    @rule(number=st.integers(0, 9))
+    def gone(self, number: int) -> None:
+        self.ledger.remove_claim(PodUid(f"u{number}"))
+
+    @rule(number=st.integers(0, 9))
+    def released(self, number: int) -> None:
+        self.ledger.release(PodUid(f"u{number}"))
+
+    @rule()
+    def later(self) -> None:
+        self.now += 1
+        self.ledger.expire(self.now)
+
+    @invariant()
+    def all_is_as_a_look_would_find(self) -> None:
+        for demand in DEMANDS:
+            check(self.ledger, self.known, demand)
+
+
+TestAnyEvents = AnyEvents.TestCase
+TestAnyEvents.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[NodeView]:
+    """The nodes that were looked at."""
+    looked: list[NodeView] = []
+
+    def look(view: NodeView, demand: Demand) -> object:
+        looked.append(view)
+        return candidates(view, demand)
+
+    monkeypatch.setattr(verdicts, "candidates", look)
+    return looked
+
+
+def test_only_what_changed_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger, known = make()
+    for name in NODES:
+        ledger.upsert_node(node(name))
+    known.of(DEMANDS[0], POLICY).fits(NODES, {})
+    looked = counted(monkeypatch)
+    known.of(DEMANDS[0], POLICY).fits(NODES, {})
+    ledger.upsert_node(node(NODES[0]))
+    known.of(DEMANDS[0], POLICY).fits(NODES, {})
+    assert looked == []
+    ledger.upsert_claim(claim(1, NODES[2], "G0"))
+    known.of(DEMANDS[0], POLICY).fits(NODES, {})
+    assert [view.seats.name for view in looked] == [NODES[2]]
+
+
+def test_nodes_that_differ_in_names_only_are_looked_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ledger, known = make()
+    for number, name in enumerate(NODES):
+        ledger.upsert_node(node(name))
+        ledger.upsert_claim(claim(number, name, "G0"))
+    looked = counted(monkeypatch)
+    found = known.of(DEMANDS[0], POLICY).fits(NODES, {})
+    assert found.passed == list(NODES)
+    assert len(looked) == 1
+
+
+def test_the_class_that_was_not_asked_about_for_longest_goes() -> None:
+    ledger = Ledger()
+    ledger.upsert_node(node(NODES[0]))
+    known = Verdicts(ledger, ledger.node, most=2)
+    first = known.of(DEMANDS[0], POLICY)
+    known.of(DEMANDS[1], POLICY)
+    assert known.of(DEMANDS[0], POLICY) is first
+    known.of(DEMANDS[2], POLICY)
+    assert (len(known), known.of(DEMANDS[0], POLICY)) == (2, first)
+    gone = known.of(DEMANDS[1], POLICY)
+    ledger.upsert_node(node(NODES[1]))
+    assert gone.changed == {NODES[0], NODES[1]} - {NODES[0]}
+
+
+def test_what_a_pod_holds_itself_is_left_out_for_it_alone() -> None:
+    ledger, known = make()
+    ledger.upsert_node(node(NODES[0]))
+    ledger.upsert_claim(claim(1, NODES[0], "G01"))
+    demand = Demand(TWO)
+    own = {NODES[0]: ledger.node(NODES[0], PodUid("u1"))}
+    assert None not in own.values()
+    mine = {name: view for name, view in own.items() if view is not None}
+    assert known.of(demand, POLICY).fits(NODES[:2], mine).passed == [NODES[0]]
+    assert known.of(demand, POLICY).points(NODES[:1], mine)[0][1] > 0
+    found = known.of(demand, POLICY).fits(NODES[:2], {})
+    assert (found.passed, list(found.failed)) == ([], [NODES[0], NODES[1]])
