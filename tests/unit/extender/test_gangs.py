@@ -1,0 +1,375 @@
+"""Gangs in the extender: plans are held, written, lifted, honoured, and given back."""
+
+from __future__ import annotations
+
+import copy
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from extender.gangs import REST_S, Gangs, Means
+from extender.leader import Open
+from extender.rendezvous import LASTS, Rendezvous
+from extender.snapshot import Snapshot
+from kybernate import keys
+from kybernate.core.placement import POLICIES
+from kybernate.core.verdicts import Fits
+from kybernate.errors import ConflictError, NotFoundError, RetryableError
+from kybernate.types import GroupName, NodeName, PodUid
+from tests.unit.extender.objects import ONE, gpu_node, pod
+
+if TYPE_CHECKING:
+
+    from kybernate.types import PodRef
+
+HOLD_S = 30.0
+N1, N2 = NodeName("n1"), NodeName("n2")
+
+
+class Closed(Open):
+    def check(self) -> None:
+        raise RetryableError("this replica does not lead")
+
+
+class Stage:
+    """Pods as the API server keeps them, and one extender that watches them."""
+
+    def __init__(self, *nodes: str) -> None:
+        self.now = 1_000_000_000.0
+        self.pods: dict[str, dict[str, Any]] = {}
+        self.told: list[tuple[str, str, str]] = []
+        self.failing: list[Exception] = []
+        self.version = 10
+        self.nodes = nodes
+        self.start()
+
+    def start(self, fence: Any = None) -> None:
+        """A new extender, which knows nothing but what it lists."""
+        self.snapshot = Snapshot(lambda: self.now)
+        self.meeting = Rendezvous(lambda: self.now, wait=0.0, most=0)
+        policy = POLICIES["best-fit"]
+        self.gangs = Gangs(
+            Means(
+                *(self.snapshot, self, fence or Open(), self.meeting, policy),
+                *(lambda: self.now, lambda: self.now, self._tell, HOLD_S),
+            )
+        )
+        for item in self.pods.values():
+            self.see("ADDED", item)
+        for node in self.nodes:
+            self.snapshot.node_event("ADDED", gpu_node(node))
+        assert self.gangs.not_ready() is None
+
+    def see(self, kind: str, item: dict[str, Any]) -> None:
+        self.snapshot.pod_event(kind, copy.deepcopy(item))
+        self.gangs.pod_event(kind, copy.deepcopy(item))
+
+    def add(self, name: str, size: object = 2, gang: str = "g", **notes: str) -> None:
+        found = {keys.GANG: gang, keys.GANG_SIZE: str(size), **notes}
+        self.pods[name] = pod(name, notes=found)
+        self.pods[name]["spec"]["schedulingGates"] = [{"name": keys.GANG_GATE}]
+        self.see("ADDED", self.pods[name])
+
+    def remove(self, name: str) -> None:
+        self.see("DELETED", self.pods.pop(name))
+
+    def bind(self, name: str) -> None:
+        seat = self.seat(name)
+        self.change(name, node=seat[0], group=seat[1])
+
+    def change(self, name: str, node: str, group: str) -> None:
+        self.version += 1
+        item = self.pods[name]
+        item["metadata"]["resourceVersion"] = str(self.version)
+        item["spec"]["nodeName"] = node
+        item["metadata"]["annotations"][keys.ASSIGNED_GROUP] = group
+        self.see("MODIFIED", item)
+
+    def patch(self, ref: PodRef, body: dict[str, Any], kind: str) -> dict[str, Any]:
+        if self.failing:
+            error = self.failing.pop()
+            if error.args:
+                raise error
+        item = self.pods.get(ref.name)
+        if item is None:
+            raise NotFoundError(f"pod {ref}")
+        assert body["metadata"].pop("uid") == item["metadata"]["uid"]
+        self.version += 1
+        item["metadata"]["resourceVersion"] = str(self.version)
+        for key, value in body["metadata"].get("annotations", {}).items():
+            item["metadata"]["annotations"][key] = value
+            if value is None:
+                del item["metadata"]["annotations"][key]
+        for gate in body.get("spec", {}).get("schedulingGates", ()):
+            assert (kind, gate["$patch"]) == ("strategic", "delete")
+            gates = item["spec"]["schedulingGates"]
+            item["spec"]["schedulingGates"] = [g for g in gates if g["name"] != gate["name"]]
+        return copy.deepcopy(item)
+
+    def _tell(self, ref: PodRef, reason: str, sentence: str) -> None:
+        self.told.append((ref.name, reason, sentence))
+
+    def ticks(self, count: int = 3) -> None:
+        for _ in range(count):
+            self.now += 2 * REST_S
+            self.gangs.tick()
+
+    def gated(self) -> list[str]:
+        return [name for name, item in self.pods.items() if item["spec"]["schedulingGates"]]
+
+    def seat(self, name: str) -> tuple[NodeName, GroupName] | None:
+        claim = self.snapshot.claim(PodUid(f"uid-{name}"))
+        return None if claim is None else (claim.node, claim.group)
+
+    def filter(self, name: str, *nodes: NodeName) -> Fits:
+        return self.gangs.narrow(self.pods[name], Fits(list(nodes), {}, {}))
+
+    def admit(self, name: str, node: NodeName = N1) -> GroupName | None:
+        known = self.snapshot.pod(PodUid(f"uid-{name}"))
+        assert known is not None
+        return self.gangs.admit(known, node)
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage("n1")
+
+
+def test_gates_are_lifted_together_once_all_pods_have_a_seat(stage: Stage) -> None:
+    stage.add("a")
+    stage.ticks()
+    assert (stage.gated(), stage.seat("a")) == (["a"], None)
+    assert stage.told == [
+        ("a", "GangWaiting", "gang g starts as a whole: 1 of its 2 pods exist (a)")
+    ]
+    stage.add("b")
+    stage.ticks(1)
+    assert stage.gated() == ["a", "b"]
+    assert {stage.seat("a"), stage.seat("b")} == {("n1", "G0"), ("n1", "G1")}
+    stage.ticks(1)
+    assert stage.gated() == []
+    assert sorted(stage.told)[1:] == [
+        ("a", "GangWaiting", "gang g starts as a whole: 1 of its 2 pods exist (a)"),
+        ("b", "GangPlanned", "All pods of gang g have a seat; this one's is of G1 on n1"),
+    ] or stage.told[1:] == [
+        ("a", "GangPlanned", "All pods of gang g have a seat; this one's is of G0 on n1"),
+        ("b", "GangPlanned", "All pods of gang g have a seat; this one's is of G1 on n1"),
+    ]
+
+
+def test_gangs_of_the_same_name_in_other_namespaces_are_others(stage: Stage) -> None:
+    stage.add("a")
+    other = pod("b", notes={keys.GANG: "g", keys.GANG_SIZE: "2"})
+    other["metadata"]["namespace"] = "elsewhere"
+    stage.see("ADDED", other)
+    stage.ticks()
+    assert stage.seat("a") is None
+
+
+def test_nobody_else_gets_a_seat_that_a_gang_holds(stage: Stage) -> None:
+    for name in ("x", "y"):
+        item = pod(name, node="n1", notes={keys.ASSIGNED_GROUP: {"x": "G0", "y": "G1"}[name]})
+        stage.see("ADDED", item)
+    stage.add("a")
+    stage.add("b")
+    stage.ticks(1)
+    views = stage.snapshot.views([N1])[N1]
+    assert [views.taken(GroupName(group)) for group in ("G0", "G1")] == [2, 2]
+
+
+def test_a_gang_that_does_not_fit_holds_nothing_and_says_why(stage: Stage) -> None:
+    for name in "abc":
+        stage.add(name, size=3)
+    stage.ticks()
+    assert [stage.seat(name) for name in "abc"] == [None] * 3
+    why = f"gang g starts as a whole: 3 of its pods need a {ONE} at the same time, and 2 can be had"
+    assert ("c", "GangWaiting", why) in stage.told
+    assert stage.gangs.reason("default", "g") == why
+    stage.snapshot.node_event("ADDED", gpu_node("n2"))
+    stage.ticks()
+    assert stage.gated() == []
+
+
+def test_filter_passes_the_planned_node_only(stage: Stage) -> None:
+    stage.add("a", size=1)
+    answer = stage.filter("a", N1, N2)
+    assert not answer.passed
+    assert answer.failed[N1] == "gang g starts as a whole: it has not been looked at yet"
+    stage.ticks()
+    answer = stage.filter("a", N1, N2)
+    assert answer.passed == ["n1"]
+    assert answer.failed == {"n2": "the pod's gang has a plan, and its seat in it is on n1"}
+    stage.now += HOLD_S
+    assert not stage.filter("a", N1).passed
+    plain = Fits([N1], {}, {})
+    assert stage.gangs.narrow(pod("plain"), plain) is plain
+
+
+def test_a_gang_pod_that_came_without_a_gate_gets_no_seat_of_its_own(stage: Stage) -> None:
+    stage.add("a")
+    stage.pods["a"]["spec"]["schedulingGates"] = []
+    stage.see("MODIFIED", stage.pods["a"])
+    stage.ticks()
+    assert not stage.filter("a", N1).passed
+    with pytest.raises(ConflictError, match="1 of its 2 pods exist"):
+        stage.admit("a")
+
+
+def test_bind_waits_for_all_and_gives_the_planned_group(stage: Stage) -> None:
+    stage.add("a")
+    stage.add("b")
+    stage.ticks()
+    with pytest.raises(ConflictError, match="1 other pods of its gang have not come so far yet"):
+        stage.admit("a")
+    assert stage.admit("b") == stage.seat("b")[1]
+    assert stage.admit("a") == stage.seat("a")[1]
+    with pytest.raises(ConflictError, match="its seat in it is on n1"):
+        stage.admit("a", N2)
+
+
+def test_the_last_to_come_lets_all_others_go_on() -> None:
+    meeting = Rendezvous(lambda: 0.0, wait=20.0, most=8)
+    uids = [PodUid(str(i)) for i in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        calls = [pool.submit(meeting.meet, uid, [o for o in uids if o != uid]) for uid in uids]
+        assert [call.result() for call in calls] == [None] * 8
+
+
+def test_a_pod_that_came_too_long_ago_has_not_come() -> None:
+    now = [0.0]
+    meeting = Rendezvous(lambda: now[0], wait=0.0, most=1)
+    a, b = PodUid("a"), PodUid("b")
+    with pytest.raises(ConflictError):
+        meeting.meet(a, [b])
+    now[0] = LASTS
+    with pytest.raises(ConflictError):
+        meeting.meet(b, [a])
+    assert meeting.came(a)
+    meeting.forget(a)
+    assert not meeting.came(a)
+
+
+def test_a_gang_that_runs_in_part_is_waited_for_by_nobody(stage: Stage) -> None:
+    stage.add("a")
+    stage.add("b")
+    stage.ticks()
+    stage.bind("a")
+    assert stage.admit("b") == stage.seat("b")[1]
+
+
+def test_a_restart_goes_on_with_what_the_pods_say(stage: Stage) -> None:
+    stage.add("a")
+    stage.add("b")
+    stage.ticks(1)
+    before = stage.seat("a"), stage.seat("b")
+    stage.start()
+    assert (stage.seat("a"), stage.seat("b")) == before
+    assert stage.filter("a", N1).passed == ["n1"]
+    stage.ticks(1)
+    assert stage.gated() == []
+
+
+@pytest.mark.parametrize("fail_at", [0, 1, 2, 3])
+def test_a_write_that_fails_leaves_nothing_half_done(stage: Stage, fail_at: int) -> None:
+    stage.add("a")
+    stage.add("b")
+    stage.failing = [RetryableError("no answer"), *[Exception()] * fail_at]
+    stage.ticks(2)
+    stage.start()
+    stage.ticks(6)
+    assert stage.gated() == []
+    assert None not in (stage.seat("a"), stage.seat("b"))
+
+
+def test_seats_of_a_gang_that_loses_a_pod_are_given_back(stage: Stage) -> None:
+    stage.add("a")
+    stage.add("b")
+    stage.ticks()
+    stage.remove("b")
+    stage.ticks(1)
+    assert stage.seat("a") is None
+    assert keys.GANG_PLAN not in stage.pods["a"]["metadata"]["annotations"]
+    stage.add("c")
+    stage.ticks()
+    assert None not in (stage.seat("a"), stage.seat("c"))
+
+
+def test_a_pod_that_is_being_deleted_counts_as_gone(stage: Stage) -> None:
+    stage.add("a")
+    stage.add("b")
+    stage.ticks()
+    stage.pods["b"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    stage.see("MODIFIED", stage.pods["b"])
+    assert stage.seat("b") is None
+    stage.ticks(1)
+    assert stage.seat("a") is None
+
+
+def test_a_gang_that_is_not_bound_in_time_lets_go_and_leaves_out_the_node_that_refused() -> None:
+    stage = Stage("n1", "n2")
+    stage.add("a", size=2)
+    stage.add("b", size=2)
+    stage.ticks()
+    assert {stage.seat(name)[0] for name in "ab"} == {"n1"}
+    with pytest.raises(ConflictError):
+        stage.admit("a")
+    stage.now += HOLD_S
+    stage.ticks(1)
+    assert [stage.seat(name) for name in "ab"] == [None, None]
+    assert "did not bind a, b in time" in stage.told[-1][2]
+    stage.ticks(int(HOLD_S / 2) + 2)
+    assert {stage.seat(name)[0] for name in "ab"} == {"n2"}
+
+
+def test_a_seat_that_is_lost_is_planned_anew(stage: Stage) -> None:
+    stage.add("a", size=1)
+    stage.ticks()
+    assert stage.seat("a") == ("n1", "G0")
+    node = gpu_node("n1")
+    node["status"]["gpus"][0]["healthy"] = False
+    stage.snapshot.node_event("MODIFIED", node)
+    stage.ticks(4)
+    assert stage.seat("a") == ("n1", "G1")
+    assert stage.gated() == []
+
+
+def test_an_older_event_than_our_own_write_changes_nothing(stage: Stage) -> None:
+    stage.add("a", size=1)
+    old = copy.deepcopy(stage.pods["a"])
+    stage.ticks()
+    stage.see("MODIFIED", old)
+    assert stage.filter("a", N1).passed == ["n1"]
+    assert stage.seat("a") is not None
+
+
+def test_who_does_not_lead_changes_nothing(stage: Stage) -> None:
+    stage.start(Closed())
+    stage.add("a", size=1)
+    stage.ticks()
+    assert (stage.gated(), stage.seat("a")) == (["a"], None)
+
+
+@pytest.mark.parametrize("size", ["0", "x", "-1", ""])
+def test_a_size_that_is_none_is_told(stage: Stage, size: str) -> None:
+    stage.add("a", size=size)
+    stage.ticks()
+    assert stage.told == [
+        (
+            "a",
+            "GangWaiting",
+            (f"gang g starts as a whole: pod a: {keys.GANG_SIZE}: {size!r} is no "
+            "whole number from 1 to 256"),
+        )
+    ]
+
+
+def test_what_is_gone_is_forgotten(stage: Stage) -> None:
+    for name in "ab":
+        stage.add(name)
+    stage.ticks()
+    for name in "ab":
+        stage.remove(name)
+    stage.ticks()
+    assert stage.gangs.reason("default", "g").endswith("it has not been looked at yet")
+    assert stage.snapshot.views([N1])[N1].claims == ()
