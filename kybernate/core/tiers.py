@@ -1,0 +1,88 @@
+"""What it costs to bring a seat's memory somewhere: one table of tiers. Pure.
+
+Adding a tier is adding a row: waking, parking and moving are computed from the rows only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from kybernate.types import Tier
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kybernate.types import NodeName
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """How fast a tier is: bytes per second to `write` and `read`, and seconds before the first.
+
+    `per_gpu`: each GPU has a path of its own, so that several are that much faster.
+    `outlives_pod`: the state is there after the pod, so that another pod can go on with it.
+    """
+
+    write: float
+    read: float
+    latency: float = 0.0
+    per_gpu: bool = False
+    outlives_pod: bool = False
+
+
+SPEEDS: Mapping[Tier, Speed] = MappingProxyType(
+    {Tier.RAM: Speed(write=6e9, read=6e9, latency=0.05, per_gpu=True)}
+)
+"""RAM: the driver's restores of 16 to 145 GB took 5.9 to 8.1 GB/s in the rows that name their CUDA
+share (docs/colocation.md); the latency is what our own steps take around it."""
+
+RESTART = Speed(write=float("inf"), read=0.5e9, latency=30.0)
+"""A pod that is moved without its state: it ends at once and starts anew, reading its weights."""
+
+NETWORK = 1.25e9
+"""Bytes per second between two nodes, if the artifact is on another one: 10 Gbit/s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A saved state: its tier, its bytes, and the node that holds it; None: all reach it alike."""
+
+    tier: Tier
+    size: int
+    node: NodeName | None = None
+
+
+def park_seconds(size: int, gpus: int, tier: Tier, speeds: Mapping[Tier, Speed] = SPEEDS) -> float:
+    """How long `size` bytes of `gpus` GPUs take into the tier."""
+    speed = speeds[tier]
+    return speed.latency + size / _times(speed.write, speed, gpus)
+
+
+def wake_seconds(
+    artifact: Artifact, node: NodeName, gpus: int, speeds: Mapping[Tier, Speed] = SPEEDS
+) -> float:
+    """How long the artifact takes into `gpus` GPUs of the node, wherever it is."""
+    speed = speeds[artifact.tier]
+    seconds = speed.latency + artifact.size / _times(speed.read, speed, gpus)
+    away = artifact.node is not None and artifact.node != node
+    return seconds + artifact.size / NETWORK if away else seconds
+
+
+def switch_seconds(size: int, gpus: int, tier: Tier = Tier.RAM) -> float:
+    """How long a seat of `size` bytes takes out of GPU memory and in again."""
+    speed = SPEEDS[tier]
+    way = _times(speed.write, speed, gpus), _times(speed.read, speed, gpus)
+    return 2 * speed.latency + size / way[0] + size / way[1]
+
+
+def move_seconds(size: int, speeds: Mapping[Tier, Speed] = SPEEDS) -> float:
+    """How long a pod of `size` bytes takes to another node: by the fastest tier whose state
+    outlives the pod, or, while there is none, by ending it and starting it anew."""
+    ways = [speed for speed in speeds.values() if speed.outlives_pod] or [RESTART]
+    return min(way.latency + size / way.write + size / way.read for way in ways)
+
+
+def _times(rate: float, speed: Speed, gpus: int) -> float:
+    return rate * gpus if speed.per_gpu else rate

@@ -1,0 +1,51 @@
+"""What tiers cost."""
+
+from __future__ import annotations
+
+import pytest
+
+from kybernate.core.tiers import (
+    NETWORK,
+    RESTART,
+    SPEEDS,
+    Artifact,
+    Speed,
+    move_seconds,
+    park_seconds,
+    switch_seconds,
+    wake_seconds,
+)
+from kybernate.types import Tier
+
+GIB = 1 << 30
+
+
+def test_several_gpus_are_filled_side_by_side():
+    one = wake_seconds(Artifact(Tier.RAM, 60 * GIB), "n1", 1)
+    four = wake_seconds(Artifact(Tier.RAM, 60 * GIB), "n1", 4)
+    latency = SPEEDS[Tier.RAM].latency
+    assert (one - latency) == pytest.approx(4 * (four - latency))
+
+
+def test_an_artifact_on_another_node_comes_over_the_network_first():
+    here, there, anywhere = (
+        wake_seconds(Artifact(Tier.RAM, 10 * GIB, node), "n1", 1) for node in ("n1", "n2", None)
+    )
+    assert here == anywhere
+    assert there - here == pytest.approx(10 * GIB / NETWORK)
+
+
+def test_a_switch_is_a_park_and_a_wake():
+    size = 40 * GIB
+    both = park_seconds(size, 2, Tier.RAM) + wake_seconds(Artifact(Tier.RAM, size), "n1", 2)
+    assert switch_seconds(size, 2) == pytest.approx(both)
+
+
+def test_while_no_state_outlives_its_pod_a_move_is_a_new_start():
+    assert move_seconds(50 * GIB) == pytest.approx(RESTART.latency + 50 * GIB / RESTART.read)
+
+
+def test_a_new_row_of_the_table_is_enough_to_move_by_it():
+    disk = Speed(write=1e9, read=2e9, latency=1.0, outlives_pod=True)
+    speeds = {Tier.RAM: disk}
+    assert move_seconds(4_000_000_000, speeds) == pytest.approx(1 + 4 + 2)
