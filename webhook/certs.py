@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_AUTHORITIES = 8
+"""How many the bundle holds at most: whoever renews them often must not make it grow for ever."""
+
 _FILES = ("ca.crt", "ca.key", "tls.crt", "tls.key")
 _HOOKS = "/apis/admissionregistration.k8s.io/v1"
 
@@ -165,15 +168,24 @@ class Keeper:
             # Whatever the settings, what was just made is not to be renewed at once.
             min(timedelta(days=settings.renew_days), timedelta(days=settings.leaf_days) / 2),
         )
+        self._settle = timedelta(seconds=settings.settle_s)
         self._used: tuple[bytes, bytes] | None = None
+        self._bundle = b""
+        # The bundle that was in place at the last pass, and since when.
+        self._seen = b"", datetime.min.replace(tzinfo=UTC)
 
     def tick(self, now: datetime) -> None:
         """One pass. Raises KybernateError if it could not be finished; the next may."""
         material = self._store.load()
         material, authority = self._ensure_authority(material, now)
-        published = self._publish(material.files["ca.crt"])
-        # A first leaf can't wait; a new one waits until the bundle was seen in place.
-        if published or "tls.crt" not in material.files:
+        bundle = material.files["ca.crt"]
+        self._bundle = bundle
+        in_place = self._publish(bundle)
+        if not in_place or bundle != self._seen[0]:
+            self._seen = bundle, now
+        # A new leaf waits until every API server has the bundle, if there is a good one meanwhile.
+        settled = now - self._seen[1] >= self._settle
+        if settled or not self._has_good_leaf(material, authority, now):
             material = self._ensure_leaf(material, authority, now)
         if "tls.crt" in material.files and "tls.key" in material.files:
             leaf = material.files["tls.crt"], material.files["tls.key"]
@@ -182,8 +194,9 @@ class Keeper:
                 self._used = leaf
 
     def _ensure_authority(self, material: Material, now: datetime) -> tuple[Material, Pair]:
-        old = _certificates(material.files.get("ca.crt", b""))
-        if old and "ca.key" in material.files:
+        # If the store was emptied, what we serve must be vouched for all the same.
+        old = _certificates(material.files.get("ca.crt") or self._bundle)
+        if "ca.crt" in material.files and old and "ca.key" in material.files:
             newest = old[0].public_bytes(Encoding.PEM)
             authority = read_pair(newest, material.files["ca.key"], "the webhook's CA")
             if not authority.ends_within(self._validity.renew_before, now):
@@ -192,11 +205,26 @@ class Keeper:
         kept = [pem.public_bytes(Encoding.PEM) for pem in old if pem.not_valid_after_utc > now]
         files = {
             **material.files,
-            "ca.crt": b"".join([authority.certificate_pem, *kept]),
+            "ca.crt": b"".join([authority.certificate_pem, *kept[: _AUTHORITIES - 1]]),
             "ca.key": authority.key_pem,
         }
         log.info("made a new CA for the webhook")
         return self._store.save(replace(material, files=files)), authority
+
+    def _has_good_leaf(self, material: Material, authority: Pair, now: datetime) -> bool:
+        """Whether any of the bundle's authorities vouches for what is kept, or served."""
+        certificate, key = self._used or (b"", b"")
+        try:
+            pair = read_pair(
+                material.files.get("tls.crt", certificate), material.files.get("tls.key", key), "it"
+            )
+        except ConfigError:
+            return False
+        return any(
+            why_renew(pair, self._leaf, replace(authority, certificate=one), timedelta(), now)
+            is None
+            for one in _certificates(material.files["ca.crt"])
+        )
 
     def _ensure_leaf(self, material: Material, authority: Pair, now: datetime) -> Material:
         if self._why_new_leaf(material, authority, now) is None:

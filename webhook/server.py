@@ -17,6 +17,7 @@ from gunicorn.app.base import BaseApplication
 from kybernate import keys
 from kybernate.adapters.k8s import Api, Watcher
 from kybernate.adapters.pki import write_private
+from kybernate.runtime.deadlines import limit_requests
 from kybernate.runtime.serve import ProbeServer, configure_logging
 from webhook.app import Known, make_app
 from webhook.certs import Bundles, FolderStore, Keeper, KeeperThread, SecretStore
@@ -32,19 +33,32 @@ _SHUTDOWN_S = 3
 
 
 class LeafContext:
-    """A TLS context whose certificate can be exchanged; new connections get the new one."""
+    """The TLS context for new connections: another one for each certificate.
 
-    def __init__(self) -> None:
-        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+    A context in use isn't changed: a handshake that began between its certificate and its key
+    would fail.
+    """
+
+    def __init__(self, request_s: float) -> None:
+        """`request_s`: how long a request may take to come (s)."""
+        self._request_s = request_s
+        self.context = self._make()
+
+    def _make(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        limit_requests(context, self._request_s)
+        return context
 
     def use(self, certificate: bytes, key: bytes) -> None:
         """Serve this leaf from now on."""
+        context = self._make()
         # OpenSSL reads certificates with keys from files alone.
         with tempfile.TemporaryDirectory(prefix="kyb-webhook-") as folder:
             path = Path(folder) / "leaf.pem"
             write_private(path, certificate + key)
-            self.context.load_cert_chain(path)
+            context.load_cert_chain(path)
+        self.context = context
 
 
 class Service:
@@ -92,7 +106,7 @@ class Server(BaseApplication):  # type: ignore[misc]
         """Raises ConfigError if the credentials can't be read."""
         self._settings = settings
         self._api = Api(settings.kubeconfig, "kyb-webhook")
-        self._leaf = LeafContext()
+        self._leaf = LeafContext(settings.request_s)
         super().__init__()
 
     def load_config(self) -> None:
@@ -102,7 +116,8 @@ class Server(BaseApplication):  # type: ignore[misc]
             "workers": 1,
             "worker_class": "gthread",
             "threads": self._settings.threads,
-            "keepalive": 75,
+            # Longer than Go's HTTP client keeps an idle connection, so that it closes first.
+            "keepalive": 120,
             "graceful_timeout": _SHUTDOWN_S,
             # It only tells gunicorn that this is TLS; the context below is what is used.
             "certfile": os.devnull,

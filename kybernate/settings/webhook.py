@@ -69,6 +69,15 @@ class WebhookSettings(BaseModel):
     check_s: float = Field(
         10.0, gt=0, description="how often certificates and caBundles are checked (s)"
     )
+    settle_s: float = Field(
+        60.0,
+        ge=0,
+        description="how long a new caBundle is left to reach every API server before a "
+        "certificate is served that only it vouches for (s)",
+    )
+    request_s: float = Field(
+        10.0, gt=0, description="limit for a request to come, TLS handshake included (s)"
+    )
     scheduler_name: str = Field(
         keys.SCHEDULER_NAME, description="scheduler that places pods with a seat"
     )

@@ -138,11 +138,61 @@ def test_a_new_authority_is_published_beside_the_old_before_its_leaf_is_served()
     assert world.served["a"] == before
     # An API server that hasn't seen the new bundle yet trusts what is served, too.
     assert world.trusted(bundle=old_bundle)
-    keeper.tick(NOW + 96 * DAY)
-    other.tick(NOW + 96 * DAY)
+    for seconds in (1, 59):
+        other.tick(NOW + 96 * DAY + timedelta(seconds=seconds))
+        keeper.tick(NOW + 96 * DAY + timedelta(seconds=seconds))
+        assert world.served["a"] == world.served["b"] == before
+    keeper.tick(NOW + 96 * DAY + timedelta(seconds=60))
+    other.tick(NOW + 96 * DAY + timedelta(seconds=60))
     assert world.served["a"] == world.served["b"] != before
     assert world.trusted("a")
     assert not world.trusted(bundle=old_bundle)
+
+
+def test_a_replica_that_starts_meanwhile_waits_too() -> None:
+    world = World()
+    world.keeper().tick(NOW)
+    old_bundle, kept = world.api.bundle, world.store.kept
+    world.store.kept = Material({k: v for k, v in kept.files.items() if k != "ca.key"}, "7")
+    world.keeper().tick(NOW)
+    late = world.keeper("late")
+    late.tick(NOW)
+    assert world.trusted("late", old_bundle)
+    late.tick(NOW + timedelta(minutes=1))
+    assert not world.trusted("late", old_bundle)
+    assert world.trusted("late")
+
+
+def test_an_emptied_store_is_filled_without_a_gap() -> None:
+    world = World()
+    keeper, other = world.keeper("a"), world.keeper("b")
+    keeper.tick(NOW)
+    other.tick(NOW)
+    old_bundle = world.api.bundle
+    world.store.kept = Material({}, "7")
+    for seconds in range(0, 60, 10):
+        for one in (keeper, other):
+            one.tick(NOW + timedelta(seconds=seconds))
+        for name in ("a", "b"):
+            assert world.trusted(name, old_bundle)
+            assert world.trusted(name)
+    keeper.tick(NOW + timedelta(minutes=1))
+    other.tick(NOW + timedelta(minutes=1))
+    assert world.served["a"] == world.served["b"]
+    assert not world.trusted("a", old_bundle)
+
+
+def test_the_bundle_does_not_grow_for_ever() -> None:
+    world = World()
+    keeper = world.keeper()
+    for minute in range(0, 40, 2):
+        kept = world.store.kept
+        files = {name: text for name, text in kept.files.items() if name != "ca.key"}
+        world.store.kept = Material(files, kept.version)
+        keeper.tick(NOW + timedelta(minutes=minute))
+        keeper.tick(NOW + timedelta(minutes=minute + 1))
+        assert world.trusted()
+    assert len(x509.load_pem_x509_certificates(world.api.bundle)) == 8
 
 
 def test_two_replicas_agree_on_one_authority() -> None:
@@ -229,7 +279,7 @@ def test_the_leaf_is_exchanged_in_place_and_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    leaf = LeafContext()
+    leaf = LeafContext(10.0)
     served: list[bytes] = []
     for _ in range(2):
         world = World()
