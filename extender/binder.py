@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from extender.leader import Open
@@ -62,6 +63,8 @@ class Binder:
         self._stamp = stamp
         self._ttl = ttl
         self._fence = fence or Open()
+        self.admit: Callable[[SeatPod, NodeName], GroupName | None] = lambda _pod, _node: None
+        """Says which group a pod must get there; raises ConflictError while it may get none."""
         self._turns: dict[NodeName, threading.Lock] = defaultdict(threading.Lock)
         self._turns_lock = threading.Lock()
 
@@ -83,7 +86,7 @@ class Binder:
             return
         if pod.problem:
             raise RefusedError(pod.problem)
-        claim = self._reserve(pod, pod.demand, args.node) if pod.demand else None
+        claim = self._claim(pod, args.node)
         notes = {}
         if claim is not None:
             notes = {keys.ASSIGNED_GROUP: str(claim.group), keys.ASSIGNED_AT: self._stamp()}
@@ -112,6 +115,14 @@ class Binder:
                 f"its UID is {pod.ref.uid} now and not {args.pod.uid}: it was deleted and made anew"
             )
         return pod
+
+    def _claim(self, pod: SeatPod, node: NodeName) -> Claim | None:
+        """Hold a seat for the pod, if it asks for one."""
+        if pod.demand is None:
+            return None
+        group = self.admit(pod, node)
+        demand = replace(pod.demand, require_group=group) if group else pod.demand
+        return self._reserve(pod, demand, node)
 
     def _reserve(self, pod: SeatPod, demand: Demand, node: NodeName) -> Claim:
         """Hold a seat: of the group that an earlier try chose, or else of the best one."""

@@ -12,16 +12,18 @@ from extender.gangs import REST_S, Gangs, Means
 from extender.leader import Open
 from extender.rendezvous import LASTS, Rendezvous
 from extender.snapshot import Snapshot
+from extender.wire import BindArgs
 from kybernate import keys
 from kybernate.core.placement import POLICIES
 from kybernate.core.verdicts import Fits
 from kybernate.errors import ConflictError, NotFoundError, RetryableError
-from kybernate.types import GroupName, NodeName, PodUid
+from kybernate.types import GroupName, NodeName, PodRef, PodUid
 from tests.unit.extender.objects import ONE, gpu_node, pod
 
 if TYPE_CHECKING:
+    from extender.binder import Binder
+    from extender.objects import SeatPod
 
-    from kybernate.types import PodRef
 
 HOLD_S = 30.0
 N1, N2 = NodeName("n1"), NodeName("n2")
@@ -358,8 +360,10 @@ def test_a_size_that_is_none_is_told(stage: Stage, size: str) -> None:
         (
             "a",
             "GangWaiting",
-            (f"gang g starts as a whole: pod a: {keys.GANG_SIZE}: {size!r} is no "
-            "whole number from 1 to 256"),
+            (
+                f"gang g starts as a whole: pod a: {keys.GANG_SIZE}: {size!r} is no "
+                "whole number from 1 to 256"
+            ),
         )
     ]
 
@@ -373,3 +377,18 @@ def test_what_is_gone_is_forgotten(stage: Stage) -> None:
     stage.ticks()
     assert stage.gangs.reason("default", "g").endswith("it has not been looked at yet")
     assert stage.snapshot.views([N1])[N1].claims == ()
+
+
+def test_a_binding_gives_the_group_that_is_admitted_and_no_other(
+    binder: Binder, seen: dict[str, Any], snapshot: Snapshot
+) -> None:
+    args = BindArgs(PodRef("default", "p1", PodUid("uid-p1")), N1)
+
+    def refuse(_pod: SeatPod, _node: NodeName) -> GroupName | None:
+        raise ConflictError("the others are missing")
+
+    binder.admit = refuse
+    assert binder.bind(args) == "pod default/p1 was not bound to n1: the others are missing"
+    binder.admit = lambda _pod, _node: GroupName("G1")
+    assert binder.bind(args) == ""
+    assert seen["metadata"]["annotations"][keys.ASSIGNED_GROUP] == "G1"
