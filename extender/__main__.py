@@ -15,11 +15,12 @@ from extender.binder import Binder
 from extender.cluster import ApiCluster
 from extender.endpoints import Endpoint
 from extender.leader import Leader, Leases, Open, SchedulerLease, Terms
+from extender.requeue import Nudge, Requeue, Waiting
 from extender.server import Server, check_tls, refuse_caller
 from extender.snapshot import Snapshot
 from extender.watches import Watches
 from kybernate.adapters.k8s import Api
-from kybernate.core.placement import POLICIES
+from kybernate.core.placement import POLICIES, candidates
 from kybernate.errors import ConfigError
 from kybernate.runtime.load import command
 from kybernate.runtime.serve import ProbeServer, configure_logging
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from extender.leader import Fence
+    from kybernate.core.placement import Demand
+    from kybernate.types import NodeName
 
 
 def run(settings: ExtenderSettings) -> None:
@@ -44,8 +47,10 @@ def run(settings: ExtenderSettings) -> None:
     policy, cluster = POLICIES[settings.policy], ApiCluster(api, settings.api_timeout_s)
     fence, leader = _fence(settings, api, watches)
     binder = Binder(snapshot, cluster, policy, _now, settings.reservation_s, fence)
-    verbs = Verbs(snapshot, binder, policy)
     closed = _either(watches.not_ready, fence.closed)
+    waiting = Waiting(snapshot.follow(), _fitting(snapshot), snapshot.pod)
+    requeue = Requeue(waiting, Nudge(api, settings.api_timeout_s), closed)
+    verbs = Verbs(snapshot, binder, policy, waiting.rejected)
     app = create_app(verbs, closed, refuse_caller, settings.max_body_bytes)
     host, port = settings.probe_listen.rsplit(":", 1)
     probes = ProbeServer(host, int(port), watches.not_ready)
@@ -55,8 +60,10 @@ def run(settings: ExtenderSettings) -> None:
         probes.start()
         if leader is not None:
             leader.start()
+        requeue.start()
 
     def stopped() -> None:
+        requeue.stop()
         if leader is not None and watches.started:
             leader.stop()
         watches.stop()
@@ -81,6 +88,16 @@ def _fence(settings: ExtenderSettings, api: Api, watches: Watches) -> tuple[Fenc
     if settings.advertise:
         leader.announce = Endpoint(api, settings.advertise, timeout).publish
     return leader, leader
+
+
+def _fitting(snapshot: Snapshot) -> Callable[[Demand, set[NodeName]], set[NodeName]]:
+    """Which of the nodes can take a demand now."""
+
+    def fitting(demand: Demand, names: set[NodeName]) -> set[NodeName]:
+        views = snapshot.views(names)
+        return {name for name, view in views.items() if view and candidates(view, demand).groups}
+
+    return fitting
 
 
 def _either(*reasons: Callable[[], str | None]) -> Callable[[], str | None]:

@@ -15,7 +15,7 @@ from kybernate.core.ledger import Ledger
 from kybernate.core.verdicts import Verdicts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from extender.objects import SeatPod
     from kybernate.core.ledger import Claim, NodeSeats, NodeView
@@ -98,16 +98,16 @@ class Snapshot:
             self._catch_up()
             return {name: self._current(name, without) for name in names}
 
-    def fits(self, pod: PodUid, demand: Demand, policy: Policy, names: Iterable[NodeName]) -> Fits:
+    def fits(self, pod: PodUid, demand: Demand, policy: Policy, names: Sequence[NodeName]) -> Fits:
         """Which of the nodes can take the pod, and why not the others."""
         with self._lock:
             self._catch_up()
             return self._verdicts.of(demand, policy).fits(names, self._own(pod))
 
     def points(
-        self, pod: PodUid, demand: Demand, policy: Policy, names: Iterable[NodeName]
-    ) -> list[tuple[NodeName, int]]:
-        """How well each of the nodes suits the pod, 0 to 10."""
+        self, pod: PodUid, demand: Demand, policy: Policy, names: Sequence[NodeName]
+    ) -> list[int]:
+        """How well each of the nodes suits the pod, 0 to 10, in their order."""
         with self._lock:
             self._catch_up()
             return self._verdicts.of(demand, policy).points(names, self._own(pod))
@@ -158,6 +158,11 @@ class Snapshot:
             return None
         end = self._claimed_at.setdefault(claim.pod.uid, self._clock()) + BIND_WINDOW
         return end if self._clock() < end else None
+
+    def follow(self) -> set[NodeName]:
+        """A set into which the names of nodes are put as they change; its owner empties it."""
+        with self._lock:
+            return self._ledger.follow()
 
     def pod(self, uid: PodUid) -> SeatPod | None:
         """A pod that asks for a seat, or that may be preempted, if the watch has seen it."""

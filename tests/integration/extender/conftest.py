@@ -22,6 +22,7 @@ from kybernate.adapters.pki import Folder, Validity
 from kybernate.errors import ConflictError, NotFoundError
 from tests.cluster.accounts import token
 from tests.cluster.given import with_token
+from tests.integration.extender.upstream import Scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,8 +52,9 @@ def until(condition: Any, what: str) -> Any:
 class Extender:
     """A running extender and ways to call it."""
 
-    def __init__(self, folder: Path, kubeconfig: Path) -> None:
-        self.tls = folder / "tls"
+    def __init__(self, folder: Path, kubeconfig: Path, tls: Path, **settings: str) -> None:
+        """`settings` are further ones, named as in the environment without their prefix."""
+        self.tls = tls
         self._folder = folder
         with socket.socket() as first, socket.socket() as second:
             first.bind(("127.0.0.1", 0))
@@ -65,6 +67,7 @@ class Extender:
             "KYB_EXTENDER_KUBECONFIG": str(kubeconfig),
             "KYB_EXTENDER_TLS_DIR": str(self.tls),
             "KYB_EXTENDER_POLICY": "spread",
+            **{f"KYB_EXTENDER_{name}": value for name, value in settings.items()},
         }
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -88,6 +91,17 @@ class Extender:
         else:
             self._process.terminate()
         return self._process.wait(LIMIT_S)
+
+    @property
+    def pid(self) -> int:
+        """Its process, whose group has no other member but its workers."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def log(self) -> str:
+        """All that it said since the first start."""
+        return (self._folder / "log").read_text()
 
     def session(self, name: str = "scheduler") -> requests.Session:
         """A client that shows this certificate."""
@@ -130,7 +144,7 @@ class Extender:
 
     def _ready(self) -> bool:
         assert self._process is not None
-        assert self._process.poll() is None, (self._folder / "log").read_text()
+        assert self._process.poll() is None, self.log
         with suppress(requests.ConnectionError):
             return self.probe("readyz").ok
         return False
@@ -192,6 +206,10 @@ class World:
         found = self.read(pod)["metadata"].get("annotations", {}).get(keys.ASSIGNED_GROUP)
         return None if found is None else str(found)
 
+    def make(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Any other object, which is taken away in the end."""
+        return self._make(path, body)
+
     def delete(self, pod: dict[str, Any]) -> None:
         """Delete a pod at once."""
         with suppress(NotFoundError):
@@ -219,22 +237,55 @@ def admin(any_cluster: Cluster | GivenCluster) -> Api:
     return api
 
 
+class Extenders:
+    """Makes extenders, each with its own account's token."""
+
+    def __init__(self, cluster: Cluster | GivenCluster, api: Api, folder: Path) -> None:
+        self._kubeconfig = yaml.safe_load(cluster.kubeconfig.read_text())
+        self._token = token(api, "extender")
+        self._folder = folder
+        self.tls = folder / "tls"
+        lasts = timedelta(days=1)
+        validity = Validity(lasts, lasts, timedelta(hours=1))
+        Folder(self.tls).init([], validity, datetime.now(UTC))
+
+    def make(self, name: str, server: str | None = None, **settings: str) -> Extender:
+        """One that isn't started yet; `server` is where it finds the API server, if elsewhere."""
+        folder = self._folder / name
+        folder.mkdir()
+        mine = with_token(self._kubeconfig, self._token)
+        if server:
+            for entry in mine["clusters"]:
+                entry["cluster"] = {**entry["cluster"], "server": server}
+        (folder / "kubeconfig").write_text(json.dumps(mine))
+        return Extender(folder, folder / "kubeconfig", self.tls, **settings)
+
+
 @pytest.fixture(scope="session")
-def extender(
+def extenders(
     any_cluster: Cluster | GivenCluster, admin: Api, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Extender]:
+) -> Extenders:
+    return Extenders(any_cluster, admin, tmp_path_factory.mktemp("extender"))
+
+
+@pytest.fixture(scope="session")
+def extender(extenders: Extenders) -> Iterator[Extender]:
     """An extender that runs all along; who stops it starts it again."""
-    folder = tmp_path_factory.mktemp("extender")
-    lasts = timedelta(days=1)
-    validity = Validity(lasts, lasts, timedelta(hours=1))
-    Folder(folder / "tls").init([], validity, datetime.now(UTC))
-    kubeconfig = folder / "kubeconfig"
-    mine = yaml.safe_load(any_cluster.kubeconfig.read_text())
-    kubeconfig.write_text(json.dumps(with_token(mine, token(admin, "extender"))))
-    running = Extender(folder, kubeconfig)
+    running = extenders.make("alone")
     running.start()
     yield running
     assert running.stop() == 0
+
+
+@pytest.fixture(scope="session")
+def scheduler(
+    control_plane: Cluster, extender: Extender, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Scheduler]:
+    """A real scheduler in front of that extender. Nodes that tests make are all there are."""
+    running = Scheduler(control_plane, extender, tmp_path_factory.mktemp("scheduler"))
+    running.start()
+    yield running
+    running.stop()
 
 
 @pytest.fixture

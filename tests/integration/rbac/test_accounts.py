@@ -32,6 +32,7 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         "leases.coordination.k8s.io:kyb-extender": {"get", "update"},
         "leases.coordination.k8s.io:kybernate-scheduler": {"get"},
         "endpointslices.discovery.k8s.io:kyb-extender": {"create", "patch"},
+        "csistoragecapacities.storage.k8s.io:kyb-extender": {"create", "patch"},
         **SEES_NODES,
     },
     "agent": {
@@ -59,6 +60,7 @@ RESOURCES = (
     *(f"validatingadmissionpolicies.{HOOKS}", "clusterroles.rbac.authorization.k8s.io"),
     "customresourcedefinitions.apiextensions.k8s.io",
     *("secrets:kyb-webhook-tls", "secrets:kyb-ca", "endpointslices.discovery.k8s.io"),
+    "csistoragecapacities.storage.k8s.io",
     *(f"mutatingwebhookconfigurations.{HOOKS}:kyb-webhook",),
     *(f"validatingwebhookconfigurations.{HOOKS}:kyb-webhook",),
 )
