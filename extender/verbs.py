@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kybernate.types import NodeName, PodUid
 
     Judge = Callable[[PodUid, Demand, Sequence[NodeName]], Fits]
-    Rank = Callable[[PodUid, Demand, Sequence[NodeName]], Sequence[tuple[NodeName, int]]]
+    Rank = Callable[[PodUid, Demand, Sequence[NodeName]], Sequence[int]]
 
 
 def filter_nodes(pod: SeatPod, names: Sequence[NodeName], judge: Judge) -> Fits:
@@ -30,12 +30,10 @@ def filter_nodes(pod: SeatPod, names: Sequence[NodeName], judge: Judge) -> Fits:
     return judge(pod.ref.uid, pod.demand, names)
 
 
-def prioritize_nodes(
-    pod: SeatPod, names: Sequence[NodeName], rank: Rank
-) -> Sequence[tuple[NodeName, int]]:
+def prioritize_nodes(pod: SeatPod, names: Sequence[NodeName], rank: Rank) -> Sequence[int]:
     """How well each node suits the pod, 0 to 10. `rank` says it of a pod and a demand."""
     if pod.demand is None:
-        return [(name, 0) for name in names]
+        return [0] * len(names)
     return rank(pod.ref.uid, pod.demand, names)
 
 

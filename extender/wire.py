@@ -14,7 +14,7 @@ from kybernate.errors import RefusedError
 from kybernate.types import NodeName, PodRef, PodUid
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from kybernate.core.verdicts import Fits
 
@@ -75,7 +75,11 @@ def read_filter(body: object) -> FilterArgs:
 def _node_names(names: object) -> list[NodeName]:
     listed: list[NodeName] = _typed(names, list, "NodeNames")
     # A look at each of thousands of names would cost more than all else that filter does.
-    if set(map(type, listed)) - {str} or "" in listed:
+    try:
+        joined = "\n".join(["", *listed, ""])
+    except TypeError:
+        joined = "\n\n"
+    if "\n\n" in joined:
         return [NodeName(_text(name, "NodeNames[]")) for name in listed]
     return listed
 
@@ -119,9 +123,9 @@ def filter_answer(args: FilterArgs, result: Fits) -> Json:
     }
 
 
-def prioritize_answer(scores: Iterable[tuple[NodeName, int]]) -> list[Json]:
-    """The answer of `prioritize`; scores are 0 to 10."""
-    return [{"Host": name, "Score": score} for name, score in scores]
+def prioritize_answer(names: Sequence[NodeName], scores: Sequence[int]) -> list[Json]:
+    """The answer of `prioritize`; scores are 0 to 10, one per name."""
+    return [{"Host": name, "Score": score} for name, score in zip(names, scores, strict=True)]
 
 
 def bind_answer(error: str) -> Json:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kybernate.core.placement import candidates, choose_group, score
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Mapping
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from kybernate.core.ledger import Ledger, NodeView
     from kybernate.core.placement import Candidates, Demand, Policy
@@ -103,12 +103,11 @@ class Class:
             self._points.pop(name, None)
         self.changed.clear()
 
-    def fits(self, names: Iterable[NodeName], own: Mapping[NodeName, NodeView]) -> Fits:
+    def fits(self, names: Sequence[NodeName], own: Mapping[NodeName, NodeView]) -> Fits:
         """Which of the nodes can take a pod of the class, and why not the others.
 
         `own` are nodes as they are without the pod itself.
         """
-        names = list(names)
         fitting = self._fitting
         passed = [name for name in names if name in fitting]
         if len(passed) == len(names) and not own:
@@ -123,19 +122,18 @@ class Class:
                     self._explain(name, found)
         return self._without(found, names, own) if own else found
 
-    def points(
-        self, names: Iterable[NodeName], own: Mapping[NodeName, NodeView]
-    ) -> list[tuple[NodeName, int]]:
-        """How well each node suits, 0 to 10, in the order of the names."""
+    def points(self, names: Sequence[NodeName], own: Mapping[NodeName, NodeView]) -> list[int]:
+        """How well each node suits, 0 to 10, in the order of the names. `own` as in `fits`."""
         points = self._points
-        names = list(names)
-        for name in names:
-            if name not in points and name in self._ledger:
-                points[name] = self._ranking(name).points
-        found = [(name, points.get(name, 0)) for name in names]
         if own:
-            return [(name, self._points_of(own[name]) if name in own else p) for name, p in found]
-        return found
+            return [
+                self._rank(own[name]).points if name in own else self._points_of(name)
+                for name in names
+            ]
+        try:
+            return [points[name] for name in names]
+        except KeyError:
+            return [self._points_of(name) for name in names]
 
     def best(self, view: NodeView) -> GroupName | None:
         """The group that a pod of the class gets on the node, or None if none can take it."""
@@ -170,11 +168,11 @@ class Class:
             found.failed[name] = self._failed.get(name, NO_NODE)
 
     def _without(
-        self, found: Fits, names: list[NodeName], own: Mapping[NodeName, NodeView]
+        self, found: Fits, names: Sequence[NodeName], own: Mapping[NodeName, NodeView]
     ) -> Fits:
         passed = set(found.passed)
-        for name, view in own.items():
-            verdict = self.candidates(view)
+        for name in set(names).intersection(own):
+            verdict = self.candidates(own[name])
             found.failed.pop(name, None)
             found.hopeless.pop(name, None)
             passed.discard(name)
@@ -184,9 +182,15 @@ class Class:
                 (found.failed if verdict.seat_helps else found.hopeless)[name] = verdict.reason
         return Fits([name for name in names if name in passed], found.failed, found.hopeless)
 
-    def _ranking(self, name: NodeName) -> Ranking:
+    def _points_of(self, name: NodeName) -> int:
+        known = self._points.get(name)
+        if known is not None:
+            return known
         view = self._views(name)
-        return Ranking(None, 0) if view is None else self._rank(view)
+        if view is None:
+            return 0
+        self._points[name] = points = self._rank(view).points
+        return points
 
     def _rank(self, view: NodeView) -> Ranking:
         shape = view.shape
@@ -200,12 +204,7 @@ class Class:
                 self._ranked[shape] = found
         return found
 
-    def _points_of(self, view: NodeView) -> int:
-        return self._rank(view).points
 
-
-def _limit(
-    cache: dict[Hashable, object] | dict[Hashable, Candidates] | dict[Hashable, Ranking],
-) -> None:
+def _limit(cache: dict[Hashable, Candidates] | dict[Hashable, Ranking]) -> None:
     if len(cache) >= MOST_SHAPES:
         cache.clear()

@@ -100,7 +100,7 @@ def test_malformed_victims_name_the_field(victims: object, field: str) -> None:
 
 
 def test_scores_keep_their_order() -> None:
-    assert wire.prioritize_answer([(NodeName("n2"), 10), (NodeName("n1"), 0)]) == [
+    assert wire.prioritize_answer([NodeName("n2"), NodeName("n1")], [10, 0]) == [
         {"Host": "n2", "Score": 10},
         {"Host": "n1", "Score": 0},
     ]

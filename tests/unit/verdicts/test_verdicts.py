@@ -72,7 +72,7 @@ def check(ledger: Ledger, known: Verdicts, demand: Demand, policy: Policy = POLI
         if one is None or (not one.groups and one.seat_helps)
     }
     points = known.of(demand, policy).points(NODES, {})
-    assert points == [(n, score(v, demand, policy) if v else 0) for n, v in views.items()]
+    assert points == [score(view, demand, policy) if view else 0 for view in views.values()]
     for view in filter(None, views.values()):
         best = choose_group(view, demand, policy)
         assert known.of(demand, policy).best(view) == (best.name if best else None)
@@ -200,6 +200,6 @@ def test_what_a_pod_holds_itself_is_left_out_for_it_alone() -> None:
     assert None not in own.values()
     mine = {name: view for name, view in own.items() if view is not None}
     assert known.of(demand, POLICY).fits(NODES[:2], mine).passed == [NODES[0]]
-    assert known.of(demand, POLICY).points(NODES[:1], mine)[0][1] > 0
+    assert known.of(demand, POLICY).points(NODES[:1], mine)[0] > 0
     found = known.of(demand, POLICY).fits(NODES[:2], {})
     assert (found.passed, list(found.failed)) == ([], [NODES[0], NODES[1]])
