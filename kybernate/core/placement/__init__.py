@@ -2,6 +2,7 @@
 
 from kybernate.core.placement.model import FULL, Ask, Demand, Place, Supply
 from kybernate.core.placement.seats import (
+    KINDS,
     POLICIES,
     Candidates,
     Policy,
@@ -14,6 +15,7 @@ from kybernate.core.placement.seats import (
 
 __all__ = [
     "FULL",
+    "KINDS",
     "POLICIES",
     "Ask",
     "Candidates",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from kybernate.types import Link
 
 if TYPE_CHECKING:
+    from kybernate.core.forecast import Traffic
     from kybernate.types import GroupName
 
 FULL = 1000
@@ -25,7 +26,8 @@ class Demand:
     """What a pod that wants a seat asks for. `vram` in bytes per GPU, None for the whole GPU.
 
     `products` are alternatives, `topology` is the least link between any two GPUs of the group.
-    A required group is a condition, a preferred one a wish.
+    A required group is a condition, a preferred one a wish. `party` says with whom the pod may share
+    GPUs (`core.sharing`), `traffic` when its model is used, if that is known.
     """
 
     resource: str
@@ -34,6 +36,8 @@ class Demand:
     prefer_group: GroupName | None = None
     require_group: GroupName | None = None
     topology: Link | None = None
+    party: str = ""
+    traffic: Traffic | None = None
 
 
 @dataclass(frozen=True, slots=True)

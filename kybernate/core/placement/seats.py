@@ -30,11 +30,15 @@ Policy = Callable[["NodeView", "Group", Demand], int]
 
 
 class Candidates(NamedTuple):
-    """The groups that can take a pod; if none, why, and whether a free seat would help."""
+    """The groups that can take a pod; if none, why, and whether a free seat would help.
+
+    `kind` is one word for the reason, the same wherever it is the same; see `KINDS`.
+    """
 
     groups: Groups
     reason: str = ""
     seat_helps: bool = False
+    kind: str = ""
 
 
 def candidates(view: NodeView, demand: Demand) -> Candidates:
@@ -43,7 +47,7 @@ def candidates(view: NodeView, demand: Demand) -> Candidates:
     for rule in _RULES:
         passed = tuple(group for group in left if rule.passes(view, group, demand))
         if not passed:
-            return Candidates((), rule.sentence(view, left, demand), rule.seat_helps)
+            return Candidates((), rule.sentence(view, left, demand), rule.seat_helps, rule.kind)
         left = passed
     return Candidates(left)
 
@@ -134,6 +138,7 @@ def _broken_link(view: NodeView, group: Group) -> int:
 class _Rule(NamedTuple):
     passes: Callable[[NodeView, Group, Demand], bool]
     sentence: Callable[[NodeView, Groups, Demand], str]
+    kind: str
     seat_helps: bool = False
 
 
@@ -260,19 +265,22 @@ def _in_the_way(view: NodeView, left: Groups, demand: Demand) -> str:
 
 
 _RULES = (
-    _Rule(_is_of_resource, _no_resource),
-    _Rule(_is_required, _no_such_group),
-    _Rule(_is_healthy, _unhealthy),
-    _Rule(_is_product, _no_product),
-    _Rule(_is_linked, _no_link),
-    _Rule(_is_large_enough, _too_small),
-    _Rule(_is_parkable, _not_parkable),
-    _Rule(_is_ready, _not_ready),
-    _Rule(_has_seat, _no_seat, seat_helps=True),
-    _Rule(_is_bearable, _unbearable, seat_helps=True),
-    _Rule(_is_alone, _in_the_way, seat_helps=True),
+    _Rule(_is_of_resource, _no_resource, "resource"),
+    _Rule(_is_required, _no_such_group, "group"),
+    _Rule(_is_healthy, _unhealthy, "health"),
+    _Rule(_is_product, _no_product, "product"),
+    _Rule(_is_linked, _no_link, "link"),
+    _Rule(_is_large_enough, _too_small, "memory"),
+    _Rule(_is_parkable, _not_parkable, "park"),
+    _Rule(_is_ready, _not_ready, "ready"),
+    _Rule(_has_seat, _no_seat, "seat", seat_helps=True),
+    _Rule(_is_bearable, _unbearable, "room", seat_helps=True),
+    _Rule(_is_alone, _in_the_way, "arrival", seat_helps=True),
 )
 """In this order: what never fits is said before what may pass."""
+
+KINDS = tuple(rule.kind for rule in _RULES)
+"""The words for the reasons, in the order in which they are looked for."""
 
 
 def _words(name: str) -> str:
