@@ -27,6 +27,7 @@ from kybernate.types import GpuUuid
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping
 
+    from kybernate.core.forecast import Traffic
     from kybernate.types import Gpu, Group, GroupName, Link, NodeName, PodRef, PodUid
 
 
@@ -37,7 +38,7 @@ class NodeSeats:
     `park_budget` is the host memory for parked seats (None: unlimited), `reserve` what no seat may
     use of a GPU. `not_ready` says in a sentence why the node takes no new seats now, if so.
     `by_device_id` says that containers get the GPUs of their device ID's group there: the node's
-    runtime can't be told later.
+    runtime can't be told later. `traffic` is what the node's agent has seen of its seats' use.
     """
 
     name: NodeName
@@ -48,6 +49,7 @@ class NodeSeats:
     reserve: int = 0
     not_ready: str | None = None
     by_device_id: bool = False
+    traffic: Mapping[PodUid, Traffic] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,9 @@ class Claim:
     """A pod's hold on one seat of a group.
 
     `group` is None for a pod that was bound past the extender: it holds a seat, but nobody wrote
-    of which group. `vram` in bytes per GPU; None counts as the whole GPU. What is decided about a
-    node may depend on everything here but `pod` (see `NodeView.shape`).
+    of which group. `vram` in bytes per GPU; None counts as the whole GPU. `party` says with whom it
+    may share GPUs (`core.sharing`), `traffic` when it is used, if that is known. What is decided
+    about a node may depend on everything here but `pod` (see `NodeView.shape`).
     """
 
     pod: PodRef
@@ -64,6 +67,8 @@ class Claim:
     group: GroupName | None
     resource: str
     vram: int | None = None
+    party: str = ""
+    traffic: Traffic | None = None
 
 
 @dataclass(frozen=True)
@@ -140,10 +145,18 @@ def _layout(seats: NodeSeats) -> Hashable:
 
 
 _PLAIN_FIELDS = tuple(
-    one.name for one in fields(NodeSeats) if one.name not in {"name", "gpus", "links", "groups"}
+    one.name
+    for one in fields(NodeSeats)
+    if one.name not in {"name", "gpus", "links", "groups", "traffic"}
 )
 _CLAIM_FIELDS = tuple(one.name for one in fields(Claim) if one.name not in {"pod", "node"})
 _CLAIM_SHAPE = attrgetter(*_CLAIM_FIELDS)
+
+
+def _informed(claim: Claim, seats: NodeSeats) -> Claim:
+    """The claim with what its node's agent has seen of its use."""
+    traffic = seats.traffic.get(claim.pod.uid)
+    return claim if traffic is None else replace(claim, traffic=traffic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +270,8 @@ class Ledger:
             return None
         if name not in self._views:
             claims = (self._claim(uid) for uid in sorted(self._on_node.get(name, ())))
-            self._views[name] = NodeView(seats, tuple(claims), layout=self._layout_of[name])
+            known = tuple(_informed(claim, seats) for claim in claims)
+            self._views[name] = NodeView(seats, known, layout=self._layout_of[name])
         view = self._views[name]
         if without is None or without not in self._on_node.get(name, ()):
             return view

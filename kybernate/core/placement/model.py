@@ -26,8 +26,8 @@ class Demand:
     """What a pod that wants a seat asks for. `vram` in bytes per GPU, None for the whole GPU.
 
     `products` are alternatives, `topology` is the least link between any two GPUs of the group.
-    A required group is a condition, a preferred one a wish. `party` says with whom the pod may share
-    GPUs (`core.sharing`), `traffic` when its model is used, if that is known.
+    A required group is a condition, a preferred one a wish. `party` says with whom the pod may
+    share GPUs (`core.sharing`), `traffic` when its model is used, if that is known.
     """
 
     resource: str

@@ -1,0 +1,81 @@
+"""What sharing a group's GPUs means for a pod: with whom, how long it waits, what is left to park.
+
+The numbers are for `model.Place`; the policies say what they are worth.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kybernate.core.forecast import UNKNOWN, Sharer, clash, wait_seconds
+from kybernate.core.parking import seat_cost
+from kybernate.core.sharing import strangers
+from kybernate.core.tiers import switch_seconds
+
+if TYPE_CHECKING:
+    from kybernate.core.ledger import Claim, NodeView
+    from kybernate.core.placement.model import Demand
+    from kybernate.types import Group
+
+
+def neighbours(view: NodeView, group: Group) -> tuple[Claim, ...]:
+    """The claims on any group that has a GPU in common with this one."""
+    gpus = set(group.gpus)
+    names = {other.name for other in view.seats.groups if not gpus.isdisjoint(other.gpus)}
+    return tuple(claim for claim in view.claims if claim.group in names)
+
+
+def expected_wait(view: NodeView, group: Group, demand: Demand) -> float:
+    """Seconds of waiting that each call for the pod would bring about there; see
+    `forecast.wait_seconds`."""
+    present = [_sharer(view, claim) for claim in neighbours(view, group)]
+    if not present:
+        return 0.0
+    size = seat_cost(view.gpus(group), demand.vram)
+    newcomer = Sharer(demand.traffic or UNKNOWN, switch_seconds(size, len(group.gpus)))
+    return wait_seconds(present, newcomer, _slots(view, group, demand))
+
+
+def hot_together(view: NodeView, group: Group, demand: Demand) -> tuple[int, ...]:
+    """The hours of UTC in which the pod and one that is there would both be hot."""
+    if demand.traffic is None or _slots(view, group, demand) > 1:
+        return ()
+    return clash([_sharer(view, claim) for claim in neighbours(view, group)], demand.traffic)
+
+
+def strange_parties(view: NodeView, group: Group, demand: Demand) -> tuple[str, ...]:
+    """The parties on the group's GPUs with which the pod may not share them."""
+    return strangers(demand.party, (claim.party for claim in neighbours(view, group)))
+
+
+def park_room(view: NodeView, group: Group, demand: Demand) -> int | None:
+    """Bytes of host memory that would be left for further parked seats; None: no limit.
+
+    As `parking.bears` counts: one seat more than what the GPUs don't hold must fit.
+    """
+    budget = view.seats.park_budget
+    if budget is None:
+        return None
+    cost = seat_cost(view.gpus(group), demand.vram)
+    total, largest = view.held
+    on_gpus = sum(gpu.memory for gpu in view.seats.gpus if gpu.healthy)
+    return budget - max(largest, cost) - max(0, total + cost - on_gpus)
+
+
+def _sharer(view: NodeView, claim: Claim) -> Sharer:
+    group = next(one for one in view.seats.groups if one.name == claim.group)
+    size = seat_cost(view.gpus(group), claim.vram)
+    return Sharer(claim.traffic or UNKNOWN, switch_seconds(size, len(group.gpus)))
+
+
+def _slots(view: NodeView, group: Group, demand: Demand) -> int:
+    """How many of the seats on these GPUs can be in GPU memory at a time, at the least."""
+    gpus = set(group.gpus)
+    sharing = [other for other in view.seats.groups if not gpus.isdisjoint(other.gpus)]
+    slots = min(other.active_slots for other in sharing)
+    sizes = [claim.vram for claim in neighbours(view, group)] + [demand.vram]
+    if slots == 1 or None in sizes:
+        return 1
+    largest = max(size for size in sizes if size is not None)
+    memory = min((gpu.memory for gpu in view.gpus(group)), default=0) - view.seats.reserve
+    return max(1, min(slots, memory // largest if largest else slots))

@@ -1,0 +1,134 @@
+"""What sharing a group means for a pod, on nodes with claims."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kybernate.core.activity import HOURS
+from kybernate.core.forecast import Traffic
+from kybernate.core.ledger import Claim, Ledger, NodeSeats, NodeView
+from kybernate.core.placement import Demand
+from kybernate.core.placement.colocation import (
+    expected_wait,
+    hot_together,
+    neighbours,
+    park_room,
+    strange_parties,
+)
+from kybernate.types import Gpu, GpuUuid, Group, GroupName, NodeName, PodRef, PodUid
+
+GIB = 1 << 30
+ONE, TWO = "kyb.ai/gpu-1x-seat", "kyb.ai/gpu-2x-seat"
+GPUS = tuple(Gpu(GpuUuid(f"GPU-{i}"), i, "H100", 80 * GIB) for i in range(4))
+GROUPS = (
+    *(Group(GroupName(f"G{i}"), ONE, (GPUS[i].uuid,), 4) for i in range(4)),
+    Group(GroupName("G01"), TWO, (GPUS[0].uuid, GPUS[1].uuid), 4),
+)
+SEATS = NodeSeats(NodeName("n1"), GPUS, {}, GROUPS, park_budget=200 * GIB)
+
+
+def day(hours, busy, calls_per_hour=60):
+    return Traffic(
+        tuple(busy if hour in hours else 0.0 for hour in range(HOURS)),
+        tuple(calls_per_hour / 3600 if hour in hours else 0.0 for hour in range(HOURS)),
+    )
+
+
+OFFICE, NIGHT = day(range(8, 18), 0.6), day(range(20, 24), 0.6)
+
+
+def claim(name, group, vram=40 * GIB, **more):
+    resource = TWO if group == "G01" else ONE
+    ref = PodRef("shop", name, PodUid(name))
+    return Claim(ref, SEATS.name, GroupName(group), resource, vram, **more)
+
+
+def view(*claims, seats=SEATS):
+    return NodeView(seats, claims)
+
+
+def group(name, seats=SEATS):
+    return next(one for one in seats.groups if one.name == name)
+
+
+def test_neighbours_are_those_of_all_groups_with_a_gpu_in_common():
+    a, b, c = claim("a", "G0"), claim("b", "G01"), claim("c", "G2")
+    here = view(a, b, c, claim("d", None))
+    assert neighbours(here, group("G0")) == (a, b)
+    assert neighbours(here, group("G1")) == (b,)
+    assert neighbours(here, group("G3")) == ()
+
+
+def test_a_pod_waits_least_beside_a_model_with_other_hours():
+    here = view(claim("a", "G0", traffic=OFFICE), claim("b", "G1", traffic=NIGHT))
+    newcomer = Demand(ONE, 40 * GIB, traffic=OFFICE)
+    hot, other, empty = (expected_wait(here, group(f"G{i}"), newcomer) for i in range(3))
+    assert empty == 0
+    assert 0 < other < 1
+    assert hot > 10
+    assert hot_together(here, group("G0"), newcomer) == tuple(range(8, 18))
+    assert hot_together(here, group("G1"), newcomer) == ()
+
+
+def test_bigger_neighbours_take_longer_to_switch():
+    newcomer = Demand(ONE, 10 * GIB, traffic=NIGHT)
+    small, big = (
+        expected_wait(view(claim("a", "G0", size, traffic=NIGHT)), group("G0"), newcomer)
+        for size in (10 * GIB, 79 * GIB)
+    )
+    assert small < big
+
+
+def test_who_can_be_active_side_by_side_hardly_waits():
+    slots = replace(SEATS, groups=tuple(replace(one, active_slots=2) for one in GROUPS))
+    newcomer = Demand(ONE, 30 * GIB, traffic=OFFICE)
+    waits = [
+        expected_wait(view(claim("a", "G0", size, traffic=OFFICE), seats=seats), g, newcomer)
+        for size, seats, g in [
+            (30 * GIB, slots, group("G0", slots)),  # both fit into 80 GiB
+            (60 * GIB, slots, group("G0", slots)),
+            (None, slots, group("G0", slots)),
+            (30 * GIB, SEATS, group("G0")),
+        ]
+    ]
+    assert waits[0] < waits[3] / 2
+    assert waits[1] > waits[3]
+    assert hot_together(view(claim("a", "G0", 30 * GIB, traffic=OFFICE), seats=slots),
+                        group("G0", slots), newcomer) == ()  # fmt: skip
+
+
+def test_strangers_are_named():
+    here = view(claim("a", "G0", party="namespace a"), claim("b", "G01", party="namespace b"))
+    mine = Demand(ONE, party="namespace a")
+    assert strange_parties(here, group("G0"), mine) == ("namespace b",)
+    assert strange_parties(here, group("G2"), mine) == ()
+
+
+@pytest.mark.parametrize(
+    ("claims", "left"),
+    [
+        ((), 200 - 40),  # all on the GPUs, and room for one to be parked first
+        ((claim("a", "G0", 80 * GIB),), 200 - 80),
+        (tuple(claim(f"c{i}", "G0", 80 * GIB) for i in range(4)), 200 - 80 - 40),
+    ],
+)
+def test_room_to_park(claims, left):
+    demand = Demand(ONE, 40 * GIB)
+    assert park_room(view(*claims), group("G0"), demand) == left * GIB
+    assert park_room(NodeView(replace(SEATS, park_budget=None)), group("G0"), demand) is None
+
+
+def test_the_ledger_joins_claims_with_what_their_nodes_agent_saw():
+    ledger = Ledger()
+    ledger.upsert_claim(claim("a", "G0"))
+    ledger.upsert_node(replace(SEATS, traffic={PodUid("a"): OFFICE}))
+    (seen,) = ledger.node(SEATS.name).claims
+    assert seen.traffic == OFFICE
+    shape = ledger.node(SEATS.name).shape
+    ledger.upsert_node(replace(SEATS, traffic={PodUid("a"): NIGHT}))
+    (seen,) = ledger.node(SEATS.name).claims
+    assert seen.traffic == NIGHT
+    # What is decided may depend on it: nodes with other traffic have another shape.
+    assert ledger.node(SEATS.name).shape != shape
