@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kybernate.core.forecast import UNKNOWN, Sharer, clash, wait_seconds
 from kybernate.core.parking import seat_cost
-from kybernate.core.sharing import strangers
+from kybernate.core.sharing import refusal, strangers
 from kybernate.core.tiers import switch_seconds
 
 if TYPE_CHECKING:
@@ -46,6 +46,41 @@ def hot_together(view: NodeView, group: Group, demand: Demand) -> tuple[int, ...
 def strange_parties(view: NodeView, group: Group, demand: Demand) -> tuple[str, ...]:
     """The parties on the group's GPUs with which the pod may not share them."""
     return strangers(demand.party, (claim.party for claim in neighbours(view, group)))
+
+
+def shares_well(view: NodeView, group: Group, demand: Demand) -> bool:
+    """Whether the cluster's rule lets the pod share the group's GPUs."""
+    return not demand.party or not strange_parties(view, group, demand)
+
+
+def among_strangers(view: NodeView, left: tuple[Group, ...], demand: Demand) -> str:
+    """Why it doesn't, for groups that are all refused."""
+    found = {party for group in left for party in strange_parties(view, group, demand)}
+    return refusal([group.name for group in left], demand.party, sorted(found))
+
+
+def keeps_cool(view: NodeView, group: Group, demand: Demand) -> bool:
+    """Whether the pod, if it must be kept apart, meets no other hot model there."""
+    return not (demand.apart and hot_together(view, group, demand))
+
+
+def among_hot(view: NodeView, left: tuple[Group, ...], demand: Demand) -> str:
+    """Why it does, for groups that are all refused."""
+    names = ", ".join(group.name for group in left)
+    hours = sorted({hour for group in left for hour in hot_together(view, group, demand)})
+    holds = "hold hot models" if len(left) > 1 else "holds a hot model"
+    return (
+        f"{names} {holds}, busy at the same hours as the pod's ({_hours(hours)} UTC), and the "
+        "cluster's rule (hot_apart) keeps such models apart"
+    )
+
+
+def _hours(hours: list[int]) -> str:
+    """As ranges: 8-10, 23."""
+    starts = [hour for hour in hours if hour - 1 not in hours]
+    ends = [hour for hour in hours if hour + 1 not in hours]
+    pairs = zip(starts, ends, strict=True)
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in pairs)
 
 
 def park_room(view: NodeView, group: Group, demand: Demand) -> int | None:

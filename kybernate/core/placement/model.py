@@ -27,7 +27,8 @@ class Demand:
 
     `products` are alternatives, `topology` is the least link between any two GPUs of the group.
     A required group is a condition, a preferred one a wish. `party` says with whom the pod may
-    share GPUs (`core.sharing`), `traffic` when its model is used, if that is known.
+    share GPUs (`core.sharing`), `traffic` when its model is used, if that is known; with `apart` it
+    must not share with a model that is hot at hours at which it is itself.
     """
 
     resource: str
@@ -38,6 +39,7 @@ class Demand:
     topology: Link | None = None
     party: str = ""
     traffic: Traffic | None = None
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from kybernate.core.parking import bears, seat_cost
+from kybernate.core.placement.colocation import (
+    among_hot,
+    among_strangers,
+    keeps_cool,
+    shares_well,
+)
 from kybernate.core.placement.model import FULL, Demand
 from kybernate.core.quantity import format_quantity
 from kybernate.core.topology import worst_link
@@ -275,6 +281,8 @@ _RULES = (
     _Rule(_is_ready, _not_ready, "ready"),
     _Rule(_has_seat, _no_seat, "seat", seat_helps=True),
     _Rule(_is_bearable, _unbearable, "room", seat_helps=True),
+    _Rule(shares_well, among_strangers, "party", seat_helps=True),
+    _Rule(keeps_cool, among_hot, "hot", seat_helps=True),
     _Rule(_is_alone, _in_the_way, "arrival", seat_helps=True),
 )
 """In this order: what never fits is said before what may pass."""

@@ -9,7 +9,7 @@ import pytest
 from kybernate.core.activity import HOURS
 from kybernate.core.forecast import Traffic
 from kybernate.core.ledger import Claim, Ledger, NodeSeats, NodeView
-from kybernate.core.placement import Demand
+from kybernate.core.placement import Demand, candidates
 from kybernate.core.placement.colocation import (
     expected_wait,
     hot_together,
@@ -104,6 +104,36 @@ def test_strangers_are_named():
     mine = Demand(ONE, party="namespace a")
     assert strange_parties(here, group("G0"), mine) == ("namespace b",)
     assert strange_parties(here, group("G2"), mine) == ()
+
+
+def test_no_group_among_strangers_is_a_candidate_and_the_reason_says_why():
+    theirs = [claim(f"c{i}", f"G{i}", party="namespace b") for i in range(3)]
+    mine = Demand(ONE, 40 * GIB, party="namespace a")
+    assert [one.name for one in candidates(view(*theirs), mine).groups] == ["G3"]
+    full = candidates(view(*theirs, claim("d", "G3", party="namespace c")), mine)
+    assert full.groups == ()
+    assert (full.kind, full.seat_helps) == ("party", True)
+    assert full.reason == (
+        "the GPUs of G0, G1, G2, G3 are used by pods of namespace b and of namespace c, the pod "
+        "is of namespace a, and the cluster's rule (sharing) keeps them apart"
+    )
+
+
+def test_only_where_the_cluster_says_so_are_hot_models_kept_apart_at_all_costs():
+    hot = [claim(f"c{i}", f"G{i}", traffic=OFFICE) for i in range(4)]
+    shares = Demand(ONE, 40 * GIB, traffic=OFFICE)
+    assert len(candidates(view(*hot), shares).groups) == 4
+    apart = replace(shares, apart=True)
+    refused = candidates(view(*hot), apart)
+    assert (refused.groups, refused.kind, refused.seat_helps) == ((), "hot", True)
+    assert refused.reason == (
+        "G0, G1, G2, G3 hold hot models, busy at the same hours as the pod's (8-17 UTC), and the "
+        "cluster's rule (hot_apart) keeps such models apart"
+    )
+    (free,) = candidates(view(*hot[:3]), apart).groups
+    assert free.name == "G3"
+    other = replace(apart, traffic=NIGHT)
+    assert len(candidates(view(*hot), other).groups) == 4
 
 
 @pytest.mark.parametrize(
