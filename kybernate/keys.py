@@ -41,6 +41,12 @@ GANG_SIZE = "kyb.ai/gang-size"
 # The scheduling gate that holds a gang's pods until all of them have a seat
 GANG_GATE = "kyb.ai/gang"
 
+# All of them; others of our group are taken for slips of the pen
+USER_ANNOTATIONS = (
+    *(MODEL, VRAM, GPUS_ANNOTATION, PREFER_GROUP, REQUIRE_GROUP, GPU_PRODUCT, POLICY, READY_WITHIN),
+    *(COOPERATE, ON_PREEMPT, CONNECTIONS, GANG, GANG_SIZE),
+)
+
 # Annotations that only the system sets; a ValidatingAdmissionPolicy keeps them
 ASSIGNED_GROUP = "kyb.ai/group"
 ASSIGNED_AT = "kyb.ai/assigned-at"

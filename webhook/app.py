@@ -14,6 +14,7 @@ from werkzeug.exceptions import HTTPException
 
 from kybernate.errors import RefusedError
 from webhook import wire
+from webhook.advice import advice
 from webhook.cluster import Cluster, read_nodes
 from webhook.mutate import mutate
 from webhook.validate import refusals, unprepared
@@ -67,7 +68,9 @@ def make_app(settings: WebhookSettings, cluster: Callable[[], Cluster]) -> Flask
     app.config["MAX_CONTENT_LENGTH"] = _MAX_BODY
 
     def mutating(review: wire.Review) -> Json:
-        return wire.allow(review.uid, mutate(review.pod, cluster(), settings))
+        known = cluster()
+        steps = mutate(review.pod, known, settings)
+        return wire.allow(review.uid, steps, advice(review.pod, known))
 
     def validating(review: wire.Review) -> Json:
         scheduler = settings.scheduler_name
@@ -102,7 +105,8 @@ def _answer(verb: str, decide: Callable[[wire.Review], Json]) -> Response:
 
 def _name(review: wire.Review) -> str:
     meta = review.pod["metadata"]
-    return f"{meta.get('namespace', '')}/{meta.get('name') or meta.get('generateName', '')}"
+    # Not checked by anybody yet: a line break in it would look like a line of its own.
+    return repr((meta.get("namespace"), meta.get("name") or meta.get("generateName")))[:200]
 
 
 def _json(body: Json, status: int) -> Response:

@@ -46,10 +46,10 @@ def is_labelled(pod: Json) -> bool:
 
 
 def concerns_us(pod: Json) -> bool:
-    """Whether we have a say: the label, a seat resource in any container, or the annotation."""
+    """Whether we have a say: the label, a resource of ours in any container, or the annotation."""
     if is_labelled(pod) or keys.GPUS_ANNOTATION in annotations_of(pod):
         return True
-    return any(_seats(container) for _, container in all_containers(pod))
+    return any(_ours(container) for _, container in all_containers(pod))
 
 
 def all_containers(pod: Json) -> Iterator[tuple[str, Json]]:
@@ -150,14 +150,25 @@ def _init_problems(pod: Json) -> list[str]:
 
 
 def _first_gpu(container: Json) -> str | None:
-    names = [*_seats(container), *([keys.VENDOR_RESOURCE] if _wants_vendor(container) else [])]
+    names = [*_ours(container), *([keys.VENDOR_RESOURCE] if _wants_vendor(container) else [])]
     return names[0] if names else None
 
 
-def _seats(container: Json) -> list[str]:
-    """The seat resources that a container names, whatever the amount."""
-    names = {**amounts(container, "requests"), **amounts(container, "limits")}
-    return sorted(name for name in names if keys.seat_resource_size(name) is not None)
+def _named(container: Json) -> list[str]:
+    return sorted({**amounts(container, "requests"), **amounts(container, "limits")})
+
+
+def _ours(container: Json) -> list[str]:
+    """The resources of our group that a container names, whatever the amount."""
+    return [name for name in _named(container) if name.startswith(f"{keys.GROUP}/")]
+
+
+def _parts(container: Json) -> list[str]:
+    """The vendor's resources that are parts of GPUs, or GPUs under another name."""
+    return [name for name in _named(container) if name.startswith(_PARTS)]
+
+
+_PARTS = ("nvidia.com/mig-", f"{keys.VENDOR_RESOURCE}.")
 
 
 def _wants_vendor(container: Json) -> bool:
@@ -166,10 +177,11 @@ def _wants_vendor(container: Json) -> bool:
 
 
 def _read_container(index: int, container: Json) -> tuple[Ask | None, list[str]]:
-    seats, vendor = _seats(container), _wants_vendor(container)
-    if not seats and not vendor:
+    seats, vendor, parts = _ours(container), _wants_vendor(container), _parts(container)
+    if not (seats or vendor or parts):
         return None, []
-    problem = _mixture(container["name"], seats, vendor=vendor)
+    problem = _misnamed(container["name"], seats, parts)
+    problem = problem or _mixture(container["name"], seats, vendor=vendor)
     if problem:
         return None, [problem]
     resource = seats[0] if seats else keys.VENDOR_RESOURCE
@@ -186,6 +198,21 @@ def _read_container(index: int, container: Json) -> tuple[Ask | None, list[str]]
         f"write 1, or for more GPUs in one seat 1 of {keys.seat_resource(2)}."
     )
     return None, [problem]
+
+
+def _misnamed(name: str, seats: list[str], parts: list[str]) -> str | None:
+    for resource in seats:
+        if keys.seat_resource_size(resource) is None:
+            return (
+                f"Container {name} asks for {resource}, which is no seat; write "
+                f"{keys.seat_resource(1)}, or for more GPUs {keys.seat_resource(2)}."
+            )
+    if parts:
+        return (
+            f"Container {name} asks for {parts[0]}, but seats are on whole GPUs; remove it, and "
+            f"ask for {keys.seat_resource(1)}."
+        )
+    return None
 
 
 def _mixture(name: str, seats: list[str], *, vendor: bool) -> str | None:

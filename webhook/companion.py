@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 
+SHM_VOLUME = "kyb-shm"
+_FOLDERS = (keys.POD_SOCKET_DIR, keys.SEAT_SOCKET_DIR, keys.KYB_INIT_PATH.rpartition("/")[0])
+
+
 def wanted(arguments: Sequence[str], settings: WebhookSettings) -> Json:
     """The container, clean by Pod Security `restricted` whatever the pod's others are."""
     amounts = {"cpu": settings.sidecar_cpu, "memory": settings.sidecar_memory}
@@ -83,14 +87,15 @@ def problems(spec: Json, container: Json) -> Iterator[str]:
                     "name."
                 )
     for volume in spec.get("volumes") or ():
-        if volume["name"] == keys.POD_VOLUME:
-            yield f"Volume {keys.POD_VOLUME} has a name of the system's; choose another name."
+        if volume["name"] in (keys.POD_VOLUME, SHM_VOLUME):
+            yield f"Volume {volume['name']} has a name of the system's; choose another name."
     for mount in container.get("volumeMounts") or ():
-        if mount["mountPath"].rstrip("/") == keys.POD_SOCKET_DIR:
-            yield (
-                f"Container {container['name']} mounts something at {keys.POD_SOCKET_DIR}, where "
-                "the system's folder belongs; choose another path."
-            )
+        for folder in _FOLDERS:
+            if f"{mount['mountPath'].rstrip('/')}/".startswith(f"{folder}/"):
+                yield (
+                    f"Container {container['name']} mounts something at {folder}, where the "
+                    "system's files belong; choose another path."
+                )
 
 
 def _mounted(mounts: Sequence[Json], wanted: Json) -> bool:

@@ -14,7 +14,7 @@ from kybernate.errors import RefusedError
 from webhook import asking, companion, probes
 from webhook.original import Original, read_original
 from webhook.patch import diff
-from webhook.validate import products, refusals
+from webhook.validate import refusals, wish
 
 if TYPE_CHECKING:
     from kybernate.settings.webhook import WebhookSettings
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
-SHM_VOLUME = "kyb-shm"
 SHM_PATH = "/dev/shm"  # noqa: S108 - a mount point, not a temporary file
 
 
@@ -68,16 +67,15 @@ def _change(pod: Json, ask: Ask, cluster: Cluster, settings: WebhookSettings) ->
 def _record(pod: Json, container: Json, ask: Ask, cluster: Cluster) -> Original:
     original, _ = read_original(pod, container["name"])
     if original is None:
-        stated = keys.VRAM in asking.annotations_of(pod)
         original = Original(
             container["name"],
             copy.deepcopy(container.get("resources") or {}),
             container.get("command"),
             container.get("args"),
-            None if stated else cluster.largest_gpu(ask.resource, products(pod)),
         )
     original = replace(
         original,
+        vram=_assumed(pod, ask, cluster, original.vram),
         probes=probes.originals(container, original.probes),
         scrape=probes.scraped(pod, container, original.scrape),
     )
@@ -86,6 +84,14 @@ def _record(pod: Json, container: Json, ask: Ask, cluster: Cluster) -> Original:
     if present.get(keys.ORIGINAL_RESOURCES) != text:
         pod["metadata"]["annotations"] = {**present, keys.ORIGINAL_RESOURCES: text}
     return original
+
+
+def _assumed(pod: Json, ask: Ask, cluster: Cluster, recorded: int | None) -> int | None:
+    """Bytes per GPU if the pod doesn't say; what was recorded stays if there are such GPUs."""
+    if keys.VRAM in asking.annotations_of(pod):
+        return None
+    sizes = cluster.gpu_sizes(wish(pod, ask.resource))
+    return recorded if recorded in sizes or not sizes else max(sizes)
 
 
 def _accompany(pod: Json, container: Json, original: Original, settings: WebhookSettings) -> None:
@@ -148,10 +154,13 @@ def _share_memory(spec: Json, container: Json) -> None:
     mounts = container.get("volumeMounts") or []
     if any(mount["mountPath"].rstrip("/") == SHM_PATH for mount in mounts):
         return
-    container["volumeMounts"] = [*mounts, {"name": SHM_VOLUME, "mountPath": SHM_PATH}]
+    container["volumeMounts"] = [*mounts, {"name": companion.SHM_VOLUME, "mountPath": SHM_PATH}]
     volumes = spec.get("volumes") or []
-    if all(volume["name"] != SHM_VOLUME for volume in volumes):
-        spec["volumes"] = [*volumes, {"name": SHM_VOLUME, "emptyDir": {"medium": "Memory"}}]
+    if all(volume["name"] != companion.SHM_VOLUME for volume in volumes):
+        spec["volumes"] = [
+            *volumes,
+            {"name": companion.SHM_VOLUME, "emptyDir": {"medium": "Memory"}},
+        ]
 
 
 def _tolerate(spec: Json) -> None:

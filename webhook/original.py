@@ -19,7 +19,8 @@ Json = dict[str, Any]
 DEEPEST = 64
 """How many levels of lists and objects a pod may have; real ones have about fifteen."""
 
-_LARGEST = 2**63 - 1
+MOST_VRAM = 2**46
+"""Bytes of a GPU's memory; more is a mistake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ def _parse(text: str) -> Original:
         memory = amounts({"resources": original.resources}, kind).get("memory")
         if memory is not None:
             parse_quantity(memory)
-    if not (_is_number(original.vram, _LARGEST) and _is_number(original.scrape, 65535)):
+    if not (_is_number(original.vram, MOST_VRAM) and _is_number(original.scrape, 65535)):
         raise ValueError(text)
     return original
 

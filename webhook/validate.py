@@ -11,10 +11,12 @@ from kybernate.core.quantity import parse_quantity
 from kybernate.errors import ConfigError
 from kybernate.types import Link
 from webhook import asking, companion, probes
-from webhook.original import read_original
+from webhook.cluster import Wish
+from webhook.original import MOST_VRAM, read_original
 
 if TYPE_CHECKING:
     from webhook.cluster import Cluster
+    from webhook.original import Original
 
     Json = dict[str, Any]
 
@@ -22,6 +24,10 @@ _DURATION = re.compile(r"([0-9]+(\.[0-9]+)?(ms|s|m|h))+")
 _GANG = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _GROUP = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,50}[A-Za-z0-9])?")
 _CHOICES = ((keys.ON_PREEMPT, "pause", "kill"), (keys.CONNECTIONS, "end", "keep"))
+_HOSTNAME = "kubernetes.io/hostname"
+# With these, no sum is beyond what a quantity can be.
+_LEAST_VRAM = 2**20
+_MOST_MEMORY = 2**62
 _LINKS = tuple(link.name.lower().replace("_", "-") for link in sorted(Link, reverse=True))
 
 
@@ -37,15 +43,16 @@ def refusals(pod: Json, cluster: Cluster, scheduler: str) -> list[str]:
     if ask is None:
         return problems
     container = pod["spec"]["containers"][ask.index]
-    problems += [*_memory_rules(container), *_group_rules(pod, cluster, ask.resource)]
+    problems += _group_rules(pod, cluster, ask.resource)
     original, wrong = read_original(pod, container["name"])
+    problems += _memory_rules(container, original)
     problems += [wrong] if wrong else []
     problems += probes.problems(pod, container, original.probes if original else {})
     if original is None:
         problems += companion.problems(pod["spec"], container)
     assumed = original is not None and original.vram is not None
     if keys.VRAM not in asking.annotations_of(pod) and not assumed:
-        problems += _vram_rules(pod, cluster, ask.resource)
+        problems += _vram_rules(cluster, wish(pod, ask.resource))
     return problems
 
 
@@ -99,6 +106,16 @@ def products(pod: Json) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split("|") if part.strip())
 
 
+def wish(pod: Json, resource: str) -> Wish:
+    """What the pod wants of the cluster, as far as GPUNodes tell."""
+    return Wish(
+        resource,
+        products(pod),
+        asking.annotations_of(pod).get(keys.REQUIRE_GROUP, ""),
+        str((pod["spec"].get("nodeSelector") or {}).get(_HOSTNAME, "")),
+    )
+
+
 def _pod_rules(pod: Json, scheduler: str) -> list[str]:
     spec, problems = pod["spec"], []
     if spec.get("shareProcessNamespace"):
@@ -110,6 +127,10 @@ def _pod_rules(pod: Json, scheduler: str) -> list[str]:
         problems.append(
             "spec.hostPID is true, but a seat's processes need a PID namespace of their own; "
             "leave it out."
+        )
+    if (spec.get("os") or {}).get("name") not in (None, "linux"):
+        problems.append(
+            "spec.os.name is not linux, but seats are on Linux nodes; leave spec.os out."
         )
     if spec.get("nodeName"):
         problems.append(
@@ -182,11 +203,15 @@ def _gang_rules(given: dict[str, str]) -> list[str]:
 
 def _vram_form(text: str) -> list[str]:
     try:
-        if parse_quantity(text, keys.VRAM) > 0:
+        if _LEAST_VRAM <= parse_quantity(text, keys.VRAM) <= MOST_VRAM:
             return []
     except ConfigError as error:
         return [f"{error}."]
-    return [f"{keys.VRAM} is {text!r}; write the most memory used per GPU, such as 24Gi."]
+    problem = (
+        f"{keys.VRAM} is {text!r}, which no program uses of a GPU; write the most memory used per "
+        "GPU, such as 24Gi."
+    )
+    return [problem]
 
 
 def _environment_rules(pod: Json) -> list[str]:
@@ -199,14 +224,22 @@ def _environment_rules(pod: Json) -> list[str]:
     ]
 
 
-def _memory_rules(container: Json) -> list[str]:
+def _memory_rules(container: Json, original: Original | None) -> list[str]:
     problems = []
+    before = {"resources": original.resources} if original else container
     for field in ("limits", "requests"):
-        text = asking.amounts(container, field).get("memory")
         try:
-            parse_quantity("0" if text is None else text, f"resources.{field}.memory")
+            for holder in (container, before):
+                text = asking.amounts(holder, field).get("memory")
+                amount = parse_quantity("0" if text is None else text, f"resources.{field}.memory")
         except ConfigError as error:
             problems.append(f"Container {container['name']}: {error}.")
+            continue
+        if amount > _MOST_MEMORY:
+            problems.append(
+                f"Container {container['name']}: resources.{field}.memory is {text}, which no node "
+                "has; write less."
+            )
     return problems
 
 
@@ -227,11 +260,12 @@ def _group_rules(pod: Json, cluster: Cluster, resource: str) -> list[str]:
     return problems
 
 
-def _vram_rules(pod: Json, cluster: Cluster, resource: str) -> list[str]:
-    if cluster.largest_gpu(resource, products(pod)) is not None:
+def _vram_rules(cluster: Cluster, wanted: Wish) -> list[str]:
+    if cluster.gpu_sizes(wanted):
         return []
     problem = (
-        f"No node is known that offers {resource} with the GPUs this pod accepts, so the memory "
-        f"of its GPUs is unknown; write the most it uses per GPU in {keys.VRAM}, such as 24Gi."
+        f"No node is known that offers {wanted.resource} with the GPUs this pod accepts, so the "
+        f"memory of its GPUs is unknown; write the most it uses per GPU in {keys.VRAM}, such as "
+        "24Gi."
     )
     return [problem]

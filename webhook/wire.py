@@ -96,7 +96,7 @@ def _check_pod(pod: Json) -> None:
             _check_container(container, f"object.spec.{field}")
     for volume in _objects(spec, "volumes", "object.spec"):
         _field(volume, "name", str, "object.spec.volumes.name")
-    for field in ("tolerations", "readinessGates"):
+    for field in ("tolerations", "readinessGates", "schedulingGates"):
         _objects(spec, field, "object.spec")
     _optional(spec, "terminationGracePeriodSeconds", int, "object.spec")
 

@@ -15,7 +15,7 @@ L4 = ("NVIDIA L4", 24 * GIB)
 CLUSTER = Cluster(
     (
         KnownGroup("G0", keys.seat_resource(1), (H100,)),
-        KnownGroup("G1", keys.seat_resource(1), (L4,)),
+        KnownGroup("G1", keys.seat_resource(1), (L4,), "small"),
         KnownGroup("G01", keys.seat_resource(2), (H100, H100)),
     )
 )

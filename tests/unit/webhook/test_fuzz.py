@@ -57,6 +57,7 @@ WORDS = (
     *(keys.RESOURCE_PREFIX + "9" * 5000 + keys.RESOURCE_SUFFIX, keys.seat_resource(9999)),
     *(keys.MANAGED_LABEL, keys.VRAM, keys.GPUS_ANNOTATION, keys.GPU_PRODUCT, keys.REQUIRE_GROUP),
     *(keys.ORIGINAL_RESOURCES, keys.COOPERATE, keys.READY_WITHIN, keys.GPU_TOPOLOGY, keys.SCRAPE),
+    *(keys.GANG, keys.GANG_SIZE, "schedulingGates", "readinessGates", "tolerations", "os"),
     *(keys.SCRAPE_PORT, keys.ASSIGNED_GROUP, keys.ENV_CUDA_VISIBLE, keys.SCHEDULER_NAME),
     '{"container":"c","resources":{},"vram":0,"probes":{"livenessProbe":{"x":{"port":1}}}}',
     '{"container":"c","resources":{"limits":{"memory":"1Gi"}},"vram":85899345920}',
@@ -73,6 +74,7 @@ def full_pod(way: str) -> dict[str, Any]:
         keys.GPU_TOPOLOGY: "nvlink",
         keys.GPU_PRODUCT: "NVIDIA L4|x",
     }
+    notes |= {keys.GANG: "g", keys.GANG_SIZE: "2"}
     notes |= {keys.GPUS_ANNOTATION: "2"} if way == "annotation" else {}
     made = pod(
         {**limits, "memory": "1Gi", "cpu": 1},

@@ -165,9 +165,34 @@ def test_without_vram_the_largest_gpu_that_fits_counts(
     assert resources["requests"]["memory"] == wanted
 
 
-def test_an_assumed_amount_stays_when_larger_gpus_appear() -> None:
-    once = admitted(pod(seat(), notes={keys.GPU_PRODUCT: "NVIDIA L4"}))
+def test_an_assumed_amount_stays_while_there_are_such_gpus_or_none_are_known() -> None:
+    once = admitted(pod(seat()), Cluster(CLUSTER.groups[1:]))
+    assert once["spec"]["containers"][0]["resources"]["requests"]["memory"] == "24Gi"
     assert mutate(once, Cluster(), SETTINGS) == []
+    assert mutate(once, CLUSTER, SETTINGS) == []
+
+
+def test_an_amount_that_no_gpu_has_is_not_believed() -> None:
+    once = admitted(pod(seat()))
+    note = once["metadata"]["annotations"][keys.ORIGINAL_RESOURCES]
+    once["metadata"]["annotations"][keys.ORIGINAL_RESOURCES] = note.replace(str(80 * GIB), "0")
+    assert container(once)["resources"]["requests"]["memory"] == "80Gi"
+
+
+@pytest.mark.parametrize(
+    ("notes", "selector", "wanted"),
+    [
+        ({keys.REQUIRE_GROUP: "G1"}, {}, "24Gi"),
+        ({keys.PREFER_GROUP: "G1"}, {}, "80Gi"),
+        ({}, {"kubernetes.io/hostname": "small"}, "24Gi"),
+        ({}, {"zone": "small"}, "80Gi"),
+    ],
+)
+def test_only_gpus_that_the_pod_may_get_count(
+    notes: dict[str, str], selector: dict[str, str], wanted: str
+) -> None:
+    asking = pod(seat(), notes=notes, spec={"nodeSelector": selector})
+    assert container(asking)["resources"]["requests"]["memory"] == wanted
 
 
 def test_without_vram_and_without_known_gpus_the_pod_is_refused() -> None:
@@ -183,10 +208,10 @@ def test_a_copy_with_another_vram_is_computed_from_the_original() -> None:
 
 
 def test_quantities_that_the_api_server_rewrote_are_left() -> None:
-    once = admitted(pod(seat(memory="500000"), notes={keys.VRAM: "1000000"}))
-    assert once["spec"]["containers"][0]["resources"]["limits"]["memory"] == "1500000"
+    once = admitted(pod(seat(memory="500000"), notes={keys.VRAM: "2000000"}))
+    assert once["spec"]["containers"][0]["resources"]["limits"]["memory"] == "2500000"
     for field in ("limits", "requests"):
-        once["spec"]["containers"][0]["resources"][field]["memory"] = "1500k"
+        once["spec"]["containers"][0]["resources"][field]["memory"] = "2500k"
     assert mutate(once, CLUSTER, SETTINGS) == []
 
 
@@ -217,7 +242,8 @@ def test_all_reasons_are_given_at_once() -> None:
     assert all(word in str(caught.value) for word in ("hostPID", "kyb.ai/vram", "nvidia.com/gpu"))
 
 
-QUANTITIES = st.sampled_from(["1", "512Mi", "1500M", "1.5Gi", "3e9", "1000000"])
+VRAMS = st.sampled_from(["512Mi", "1500M", "1.5Gi", "3e9", "2000000"])
+QUANTITIES = VRAMS | st.sampled_from(["0", "1", "4Ei"])
 WORDS = st.lists(st.sampled_from(["python", "--port", "-c", ""]), max_size=3)
 
 
@@ -272,7 +298,7 @@ def asking_pods(draw: st.DrawFn) -> dict[str, Any]:
     way = draw(st.sampled_from(["seat", "vendor", "annotation"]))
     limits = draw(_merged(MEMORY, _some("cpu", st.just("1"))))
     limits |= {"seat": seat(gpus), "vendor": {"nvidia.com/gpu": str(gpus)}}.get(way, {})
-    notes = draw(_some(keys.VRAM, QUANTITIES))
+    notes = draw(_some(keys.VRAM, VRAMS))
     notes |= draw(_some(keys.COOPERATE, st.sampled_from(["vllm", "none"])))
     notes |= draw(_some(keys.SCRAPE, st.just("true")))
     if way == "annotation":

@@ -7,7 +7,7 @@ import pytest
 
 from kybernate import keys
 from tests.unit.webhook.pods import CLUSTER, pod, seat
-from webhook.cluster import Cluster, read_nodes
+from webhook.cluster import Cluster, Wish, read_nodes
 from webhook.validate import refusals, unprepared
 
 NAME = keys.SCHEDULER_NAME
@@ -240,6 +240,8 @@ def test_gpu_nodes_are_read_leniently() -> None:
     nodes = [{}, {"status": {}}, {"status": {"gpus": gpus, "groups": groups}}]
     cluster = read_nodes(json.loads(json.dumps(nodes)))
     assert cluster.names(ONE) == {"G0"}
-    assert cluster.largest_gpu(ONE, ("P",)) == 10
-    assert cluster.largest_gpu(ONE, ("Q",)) is None
-    assert cluster.largest_gpu(TWO, ()) is None
+    assert cluster.gpu_sizes(Wish(ONE, ("P",))) == {10}
+    assert cluster.gpu_sizes(Wish(ONE, ("P",), "G0", "")) == {10}
+    assert cluster.gpu_sizes(Wish(ONE, ("P",), "G0", "n2")) == frozenset()
+    assert cluster.gpu_sizes(Wish(ONE, ("Q",))) == frozenset()
+    assert cluster.gpu_sizes(Wish(TWO)) == frozenset()
