@@ -41,6 +41,8 @@ class SeatPod:
     `resource` is None if it asks for no seat, `demand` also if what it asks for can't be had
     anywhere: then `problem` says why and what to write instead. `seated` says that the node's agent
     has seen which device ID it got. `gang` is the name of the gang that it belongs to, if any.
+    `preempts` is False if its priority class says that it takes nobody's place; `leaving` says that
+    it is being deleted.
     """
 
     ref: PodRef
@@ -53,6 +55,9 @@ class SeatPod:
     finished: bool
     seated: bool = False
     gang: str = ""
+    priority: int = 0
+    preempts: bool = True
+    leaving: bool = False
 
     def claim(self) -> Claim | None:
         """The seat that the pod holds: none before it is bound and after it has ended."""
@@ -70,10 +75,11 @@ def slim_pod(pod: Json) -> Json:
     return {
         "metadata": {
             **{k: meta[k] for k in (*_NAMES, *more) if k in meta},
+            **({_DELETED: meta[_DELETED]} if _DELETED in meta else {}),
             "annotations": {k: v for k, v in notes.items() if k in _ANNOTATIONS},
         },
         "spec": {
-            **{k: spec[k] for k in more if k in spec},
+            **{k: spec[k] for k in (*_RANK, *more) if k in spec},
             "nodeName": spec.get("nodeName"),
             "containers": [_slim_container(c) for c in _dicts(spec.get("containers"))],
             "initContainers": [_slim_container(c) for c in _dicts(spec.get("initContainers"))],
@@ -110,6 +116,9 @@ def read_pod(pod: Json) -> SeatPod:
         finished=_dict(pod.get("status")).get("phase") in _FINISHED,
         seated=keys.SEAT in notes,
         gang=str(notes.get(keys.GANG) or ""),
+        priority=_whole(spec.get("priority")),
+        preempts=spec.get("preemptionPolicy") != "Never",
+        leaving=bool(meta.get(_DELETED)),
     )
 
 
@@ -244,6 +253,14 @@ def _not_ready(conditions: Iterable[Json]) -> str | None:
         if condition.get("type") == "Ready" and condition.get("status") == "False":
             return str(condition.get("message") or condition.get("reason") or "it is not ready")
     return None
+
+
+_RANK = ("priority", "preemptionPolicy")
+_DELETED = "deletionTimestamp"
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else 0
 
 
 def _dict(value: object) -> Json:
