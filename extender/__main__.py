@@ -6,15 +6,21 @@ import socket
 import time
 import uuid
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from extender.app import Verbs, create_app
+from extender.background import Background
 from extender.binder import Binder
 from extender.cluster import ApiCluster
 from extender.endpoints import Endpoint
+from extender.events import ApiWrites, Events
+from extender.gangs import Gangs, Means
+from extender.gangs import run as run_gangs
 from extender.leader import Leader, Leases, Open, SchedulerLease, Terms
+from extender.rendezvous import Rendezvous
 from extender.requeue import Nudge, Requeue, Waiting
 from extender.server import Server, check_tls, refuse_caller
 from extender.snapshot import Snapshot
@@ -47,13 +53,17 @@ def run(settings: ExtenderSettings) -> None:
     policy, cluster = POLICIES[settings.policy], ApiCluster(api, settings.api_timeout_s)
     fence, leader = _fence(settings, api, watches)
     binder = Binder(snapshot, cluster, policy, _now, settings.reservation_s, fence)
-    closed = _either(watches.not_ready, fence.closed)
+    gangs, events = _gangs(settings, api, snapshot, fence)
+    watches.hear, binder.admit = gangs.pod_event, gangs.admit
+    closed = _either(watches.not_ready, gangs.not_ready, fence.closed)
     waiting = Waiting(snapshot.follow(), _fitting(snapshot), snapshot.pod)
     requeue = Requeue(waiting, Nudge(api, settings.api_timeout_s), closed)
     verbs = Verbs(snapshot, binder, policy, waiting.rejected)
+    verbs.narrow = gangs.narrow
     app = create_app(verbs, closed, refuse_caller, settings.max_body_bytes)
     host, port = settings.probe_listen.rsplit(":", 1)
     probes = ProbeServer(host, int(port), watches.not_ready)
+    threads = Background(gangs=partial(run_gangs, gangs, closed), events=events.run)
 
     def started() -> None:
         watches.start()
@@ -61,8 +71,10 @@ def run(settings: ExtenderSettings) -> None:
         if leader is not None:
             leader.start()
         requeue.start()
+        threads.start()
 
     def stopped() -> None:
+        threads.stop()
         requeue.stop()
         if leader is not None and watches.started:
             leader.stop()
@@ -88,6 +100,30 @@ def _fence(settings: ExtenderSettings, api: Api, watches: Watches) -> tuple[Fenc
     if settings.advertise:
         leader.announce = Endpoint(api, settings.advertise, timeout).publish
     return leader, leader
+
+
+def _gangs(
+    settings: ExtenderSettings, api: Api, snapshot: Snapshot, fence: Fence
+) -> tuple[Gangs, Events]:
+    """What plans gangs, and what tells of them.
+
+    Half of the serving threads may wait for a gang's pods to come.
+    """
+    writes = ApiWrites(api, settings.api_timeout_s)
+    events = Events(writes.event, time.monotonic, time.time)
+    meeting = Rendezvous(time.monotonic, settings.gang_wait_s, settings.threads // 2)
+    means = Means(
+        snapshot=snapshot,
+        pods=writes,
+        fence=fence,
+        meeting=meeting,
+        policy=POLICIES[settings.policy],
+        clock=time.monotonic,
+        wall=time.time,
+        tell=events.tell,
+        hold_s=settings.gang_hold_s,
+    )
+    return Gangs(means), events
 
 
 def _fitting(snapshot: Snapshot) -> Callable[[Demand, set[NodeName]], set[NodeName]]:

@@ -43,6 +43,8 @@ class Verbs:
         self._binder = binder
         self._policy = policy
         self._rejected = rejected
+        self.narrow: Callable[[dict[str, Any], Fits], Fits] = lambda _pod, found: found
+        """Leaves out nodes that fit but are not for this pod."""
 
     def filter(self, body: object) -> object:
         """Which nodes have a seat for the pod."""
@@ -55,7 +57,7 @@ class Verbs:
         found = filter_nodes(pod, args.names, judge)
         if not found.passed and self._rejected is not None:
             self._rejected(pod, args.names)
-        return wire.filter_answer(args, found)
+        return wire.filter_answer(args, self.narrow(args.pod, found))
 
     def prioritize(self, body: object) -> object:
         """How well each node suits the pod."""

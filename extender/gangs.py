@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+LEAST_S = 0.05
+"""Seconds between two looks at gangs at least: their pods are created one by one."""
+
 POLL_S = 1.0
 """Seconds after which gangs are looked at although nothing was heard of them."""
 
@@ -346,14 +349,18 @@ class Gangs:
             log.debug("the seat planned for pod %s is not held: %s", member.pod, error)
 
 
-def run(gangs: Gangs, stopping: threading.Event) -> None:
-    """Tick whenever something is heard of a gang, and now and then, until told to stop."""
-    while not stopping.is_set():
+def run(gangs: Gangs, closed: Callable[[], str | None], stopping: threading.Event) -> None:
+    """Tick whenever something is heard of a gang, and now and then, until told to stop.
+
+    Nothing is done while `closed` gives a reason.
+    """
+    while not stopping.wait(LEAST_S):
+        gangs.changed.wait(POLL_S)
         try:
-            gangs.tick()
+            if closed() is None:
+                gangs.tick()
         except Exception:
             log.exception("gangs are looked at again in %.0f s", POLL_S)
-        gangs.changed.wait(POLL_S)
 
 
 def _key(member: Member) -> Key:

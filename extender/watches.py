@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from extender import metrics
 from extender.objects import slim_pod
@@ -24,9 +24,16 @@ class Watches:
     def __init__(self, api: Source, snapshot: Snapshot) -> None:
         self.started = False
         """Whether the threads run, or ran."""
+        self.hear: Callable[[str, dict[str, Any]], None] = lambda _kind, _pod: None
+        """Called with each event about a pod once the snapshot has taken it in."""
+
+        def pod_event(kind: str, item: dict[str, Any]) -> None:
+            snapshot.pod_event(kind, item)
+            self.hear(kind, item)
+
         # Any pod may ask for a seat, with or without our label: resources can't be selected by.
         self._all = (
-            Watcher(api, "/api/v1/pods", {}, snapshot.pod_event, "pods", keep=slim_pod),
+            Watcher(api, "/api/v1/pods", {}, pod_event, "pods", keep=slim_pod),
             Watcher(api, keys.GPU_NODES_PATH, {}, snapshot.node_event, "GPUNodes"),
         )
         metrics.UNPLACED.set_function(snapshot.unplaced)

@@ -63,6 +63,20 @@ class ExtenderSettings(BaseModel):
         description="Lease in kyb-system of the kube-scheduler in this pod; binds are refused "
         "unless it leads, and the ledger is listed anew when it begins to",
     )
+    gang_hold_s: float = Field(
+        30.0,
+        ge=5,
+        le=600,
+        description="how long a gang's seats are held for it before they are given back, if the "
+        "scheduler does not bind its pods (s)",
+    )
+    gang_wait_s: float = Field(
+        3.0,
+        ge=0,
+        le=10,
+        description="how long a bind waits for the gang's other pods to come; with three calls of "
+        "api_timeout_s it must fit the scheduler's httpTimeout (s)",
+    )
     threads: int = Field(16, ge=2, le=256, description="calls served at the same time")
     max_body_bytes: int = Field(
         128 * 1024 * 1024, ge=1024, description="largest request body (bytes)"

@@ -27,8 +27,9 @@ HOOKS = "admissionregistration.k8s.io"
 
 ALLOWED: dict[str, dict[str, set[str]]] = {
     "extender": {
-        "pods": READ,
+        "pods": READ | {"patch"},
         "pods/binding": {"create"},
+        "events": {"create"},
         "leases.coordination.k8s.io:kyb-extender": {"get", "update"},
         "leases.coordination.k8s.io:kybernate-scheduler": {"get"},
         "endpointslices.discovery.k8s.io:kyb-extender": {"create", "patch"},
@@ -265,6 +266,63 @@ def test_an_agent_speaks_for_its_own_node_only(
         control_plane.api("agent").patch(f"{nodes}/n1/status", {"status": None})
     finally:
         control_plane.api().delete(f"{nodes}/n1")
+
+
+@pytest.fixture
+def gated(control_plane: Cluster) -> Iterator[str]:
+    """The path of a pod of a gang, held by our gate and by another one."""
+    api = control_plane.api()
+    for path, name in (("", NAMESPACE), (f"/{NAMESPACE}/serviceaccounts", "default")):
+        with contextlib.suppress(ConflictError):
+            api.post(f"/api/v1/namespaces{path}", {"metadata": {"name": name}})
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods"
+    made = plain(annotations={keys.GANG: "g", keys.GANG_SIZE: "1"})
+    made["metadata"]["name"] = "gated"
+    made["spec"]["schedulingGates"] = [{"name": keys.GANG_GATE}, {"name": "other"}]
+    api.post(path, made)
+    yield f"{path}/gated"
+    api.delete(f"{path}/gated", {"gracePeriodSeconds": 0})
+
+
+def ungate(name: str) -> dict[str, Any]:
+    return {"spec": {"schedulingGates": [{"name": name, "$patch": "delete"}]}}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"spec": {"containers": [{"name": "c", "image": "evil"}]}},
+        [{"op": "add", "path": "/spec/tolerations/-", "value": {"operator": "Exists"}}],
+        {"spec": {"nodeSelector": {"a": "b"}}},
+        {"spec": {"activeDeadlineSeconds": 1}},
+        ungate("other"),
+        {"metadata": {"labels": {"app": "other"}}},
+        {"metadata": {"annotations": {"other": "x"}}},
+        {"metadata": {"finalizers": ["kyb.ai/stay"]}},
+    ],
+    ids=["image", "toleration", "selector", "deadline", "gate", "label", "annotation", "finalizer"],
+)
+def test_the_extender_changes_nothing_else_of_a_pod(
+    control_plane: Cluster, gated: str, change: Any
+) -> None:
+    kind = "json" if isinstance(change, list) else "strategic"
+    with pytest.raises(RefusedError, match="change nothing of a pod"):
+        control_plane.api("extender").patch(gated, change, kind)
+
+
+def test_the_extender_writes_a_gang_s_plan_and_lifts_its_gate(
+    control_plane: Cluster, gated: str
+) -> None:
+    extender = control_plane.api("extender")
+    extender.patch(gated, notes(gang_plan="{}"))
+    with pytest.raises(RefusedError, match="by the Kybernate extender"):
+        control_plane.api().patch(gated, notes(gang_plan=None))
+    found = extender.patch(gated, ungate(keys.GANG_GATE), "strategic")
+    assert found["spec"]["schedulingGates"] == [{"name": "other"}]
+    assert (
+        keys.GANG_PLAN
+        not in extender.patch(gated, notes(gang_plan=None))["metadata"]["annotations"]
+    )
 
 
 def binding(**annotations: str) -> dict[str, Any]:
