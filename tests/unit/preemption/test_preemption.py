@@ -117,8 +117,8 @@ def test_host_memory_may_take_several() -> None:
     view = node(("a", "G0", 60), ("b", "G0", 60), ("c", "G1", 60), seats=4, budget=130 * GIB)
     found = plan(pending(vram=80), [view], ranks(a=3, b=1, c=2), POLICY)
     assert names(found) == ["b"]
-    tight = node(("a", "G0", 80), ("b", "G0", 60), ("c", "G1", 60), seats=4, budget=40 * GIB)
-    found = plan(pending(vram=80), [tight], ranks(a=3, b=1, c=2), POLICY)
+    tight = node(("a", "G0", 80), ("b", "G0", 60), ("c", "G1", 60), seats=4, budget=80 * GIB)
+    found = plan(pending(vram=40), [tight], ranks(a=3, b=1, c=2), POLICY)
     assert names(found) == ["b", "c"]
 
 
