@@ -13,11 +13,11 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from extender import metrics
 from extender.leader import Open
 from extender.objects import read_pod
 from kybernate import keys
 from kybernate.core.ledger import Claim
-from kybernate.core.placement import candidates, choose_group
 from kybernate.errors import (
     ConflictError,
     KybernateError,
@@ -92,7 +92,8 @@ class Binder:
             notes = {keys.ASSIGNED_GROUP: str(claim.group), keys.ASSIGNED_AT: self._stamp()}
         self._fence.check()
         try:
-            self._cluster.bind(args.pod, args.node, notes)
+            with metrics.API_SECONDS.time():
+                self._cluster.bind(args.pod, args.node, notes)
         except (ConflictError, RetryableError) as error:
             self._settle(args, error)
             return
@@ -129,16 +130,15 @@ class Binder:
         with self._turns_lock:
             turn = self._turns[node]
         with turn:
-            view = self._snapshot.views([node], without=pod.ref.uid)[node]
-            if view is None:
+            found = self._snapshot.best(pod.ref.uid, demand, self._policy, node)
+            if found is None:
                 raise NotFoundError("no GPUNode tells of its GPUs; see to the node agent there")
-            fitting = candidates(view, demand)
+            fitting, best = found
             if not fitting.groups:
                 raise ConflictError(fitting.reason)
             name = self._reserved(pod, node)
             if name not in {group.name for group in fitting.groups}:
-                best = choose_group(view, demand, self._policy)
-                name = best.name if best else None
+                name = best
             claim = Claim(pod.ref, node, name, demand.resource, demand.vram)
             self._snapshot.reserve(claim, self._ttl)
             return claim

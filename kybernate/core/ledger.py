@@ -81,8 +81,8 @@ class NodeView:
     seats: NodeSeats
     claims: tuple[Claim, ...] = ()
     under_way: frozenset[tuple[str, GroupName]] = frozenset()
-    layout: int | None = field(default=None, repr=False, compare=False)
-    """The same for nodes that offer the same; None if nobody compared them."""
+    layout: Hashable = field(default=None, repr=False, compare=False)
+    """Equal for nodes that offer the same, but for names."""
     _taken: Mapping[GroupName | None, int] = field(init=False, repr=False, compare=False)
     _gpus: Mapping[GpuUuid, Gpu] = field(init=False, repr=False, compare=False)
     held: tuple[int, int] = field(init=False, repr=False, compare=False)
@@ -104,14 +104,13 @@ class NodeView:
 
     @cached_property
     def shape(self) -> Hashable:
-        """Equal for nodes that differ in names and UIDs only; None if the layout isn't known.
+        """Equal for nodes that differ in names and UIDs only.
 
         Whatever is decided about a node holds for all nodes of its shape.
         """
-        if self.layout is None:
-            return None
         held = Counter(map(_CLAIM_SHAPE, self.claims))
-        return self.layout, frozenset(held.items()), self.under_way
+        layout = _layout(self.seats) if self.layout is None else self.layout
+        return layout, frozenset(held.items()), self.under_way
 
     def taken(self, group: GroupName | None) -> int:
         """How many seats of the group are claimed; None asks for claims of an unknown group."""
@@ -189,10 +188,6 @@ class Ledger:
         changed = set(self._nodes)
         self._followers.append(changed)
         return changed
-
-    def unfollow(self, changed: set[NodeName]) -> None:
-        """Put no more names into a set of `follow`."""
-        self._followers = [known for known in self._followers if known is not changed]
 
     def touch(self, name: NodeName) -> None:
         """What a view of the node shows has changed."""

@@ -1,13 +1,14 @@
-"""What is known of every node for a class of demand, brought up to date only where nodes changed.
+"""What nodes are to a class of demand, found once per *shape* of node.
 
-A request then costs a lookup per candidate. Two caches make it so: per class what each node was
-found to be, and per class what each *shape* of node was found to be, which nodes share that differ
-in names only. Pure; one owner, like the ledger's.
+Nodes of one shape differ in names and UIDs only, so that what is decided about one holds for all.
+A node's shape is found anew only when the node has changed. A request then costs a lookup per
+candidate. Pure; one owner, like the ledger's.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 from kybernate.core.placement import candidates, choose_group, score
@@ -20,13 +21,14 @@ if TYPE_CHECKING:
     from kybernate.types import GroupName, NodeName
 
     Views = Callable[[NodeName], NodeView | None]
+    Own = Mapping[NodeName, NodeView]
 
 NO_NODE = "no GPUNode tells of the node's GPUs: is the node agent running there?"
-MOST_CLASSES = 64
+MOST_CLASSES = 256
 """Classes of demand that are kept; the one that wasn't asked about for longest goes first."""
 
 MOST_SHAPES = 20_000
-"""Shapes of nodes that are kept per class."""
+"""Shapes that are kept, of all nodes and per class. Those that no node has any more go with it."""
 
 
 class Ranking(NamedTuple):
@@ -47,6 +49,34 @@ class Fits(NamedTuple):
     hopeless: dict[NodeName, str]
 
 
+class Shapes:
+    """The number of each node's shape."""
+
+    def __init__(self, ledger: Ledger, views: Views) -> None:
+        self.of: dict[NodeName, int] = {}
+        """By node; up to date after `refresh`."""
+        self._changed = ledger.follow()
+        self._views = views
+        self._numbers: dict[Hashable, int] = {}
+        self._next = count()
+
+    def refresh(self) -> None:
+        """Look at the nodes that have changed."""
+        for name in self._changed:
+            view = self._views(name)
+            if view is None:
+                self.of.pop(name, None)
+            else:
+                self.of[name] = self.number(view)
+        self._changed.clear()
+
+    def number(self, view: NodeView) -> int:
+        """The same for nodes of the same shape."""
+        if len(self._numbers) >= MOST_SHAPES:
+            self._numbers.clear()
+        return self._numbers.setdefault(view.shape, next(self._next))
+
+
 class Verdicts:
     """The classes of demand that were asked about lately.
 
@@ -54,23 +84,26 @@ class Verdicts:
     """
 
     def __init__(self, ledger: Ledger, views: Views, most: int = MOST_CLASSES) -> None:
-        self._ledger = ledger
         self._views = views
         self._most = most
+        self._shapes = Shapes(ledger, views)
         self._classes: OrderedDict[tuple[Demand, Policy], Class] = OrderedDict()
+
+    def refresh(self) -> None:
+        """Take in what has changed. Asking does the same."""
+        self._shapes.refresh()
 
     def of(self, demand: Demand, policy: Policy) -> Class:
         """The class of the demand under the policy, up to date."""
+        self._shapes.refresh()
         key = demand, policy
         found = self._classes.get(key)
-        if found is None:
-            found = self._classes[key] = Class(demand, policy, self._ledger, self._views)
-            if len(self._classes) > self._most:
-                _, oldest = self._classes.popitem(last=False)
-                self._ledger.unfollow(oldest.changed)
-        else:
+        if found is not None:
             self._classes.move_to_end(key)
-        found.refresh()
+            return found
+        if len(self._classes) >= self._most:
+            self._classes.popitem(last=False)
+        found = self._classes[key] = Class(demand, policy, self._shapes, self._views)
         return found
 
     def __len__(self) -> int:
@@ -79,132 +112,96 @@ class Verdicts:
 
 
 class Class:
-    """One class of demand: what every node is to it. Made and kept by `Verdicts`."""
+    """One class of demand: what every shape is to it. Made and kept by `Verdicts`."""
 
-    def __init__(self, demand: Demand, policy: Policy, ledger: Ledger, views: Views) -> None:
-        self.changed = ledger.follow()
+    def __init__(self, demand: Demand, policy: Policy, shapes: Shapes, views: Views) -> None:
         self._demand = demand
         self._policy = policy
-        self._ledger = ledger
+        self._shapes = shapes
         self._views = views
-        self._fitting: dict[NodeName, None] = {}
-        self._failed: dict[NodeName, str] = {}
-        self._hopeless: dict[NodeName, str] = {}
-        self._points: dict[NodeName, int] = {}
-        self._found: dict[Hashable, Candidates] = {}
-        self._ranked: dict[Hashable, Ranking] = {}
+        self._found: dict[int, Candidates] = {}
+        self._fitting: set[int | None] = set()
+        self._ranked: dict[int, Ranking] = {}
+        self._points: dict[int, int] = {}
 
-    def refresh(self) -> None:
-        """Forget what was found of nodes that have changed."""
-        for name in self.changed:
-            self._fitting.pop(name, None)
-            self._failed.pop(name, None)
-            self._hopeless.pop(name, None)
-            self._points.pop(name, None)
-        self.changed.clear()
-
-    def fits(self, names: Sequence[NodeName], own: Mapping[NodeName, NodeView]) -> Fits:
+    def fits(self, names: Sequence[NodeName], own: Own) -> Fits:
         """Which of the nodes can take a pod of the class, and why not the others.
 
         `own` are nodes as they are without the pod itself.
         """
-        fitting = self._fitting
-        passed = [name for name in names if name in fitting]
-        if len(passed) == len(names) and not own:
-            return Fits(passed, {}, {})
+        shapes = set(map(self._shapes.of.get, names))
+        if shapes <= self._fitting and not own:
+            return Fits(list(names), {}, {})
+        found = Fits([], {}, {})
         for name in names:
-            if not (name in fitting or name in self._failed or name in self._hopeless):
-                self._judge(name)
-        found = Fits([name for name in names if name in fitting], {}, {})
-        if len(found.passed) < len(names):
-            for name in names:
-                if name not in fitting:
-                    self._explain(name, found)
-        return self._without(found, names, own) if own else found
+            self._sort(name, own.get(name), found)
+        return found
 
-    def points(self, names: Sequence[NodeName], own: Mapping[NodeName, NodeView]) -> list[int]:
+    def points(self, names: Sequence[NodeName], own: Own) -> list[int]:
         """How well each node suits, 0 to 10, in the order of the names. `own` as in `fits`."""
-        points = self._points
-        if own:
-            return [
-                self._rank(own[name]).points if name in own else self._points_of(name)
-                for name in names
-            ]
-        try:
-            return [points[name] for name in names]
-        except KeyError:
-            return [self._points_of(name) for name in names]
+        if not own:
+            try:
+                shapes = map(self._shapes.of.__getitem__, names)
+                return list(map(self._points.__getitem__, shapes))
+            except KeyError:
+                pass
+        return [self._points_of(name, own.get(name)) for name in names]
 
     def best(self, view: NodeView) -> GroupName | None:
         """The group that a pod of the class gets on the node, or None if none can take it."""
-        return self._rank(view).group
+        return self._rank(self._shapes.number(view), view).group
 
     def candidates(self, view: NodeView) -> Candidates:
         """What `placement.candidates` says of the node."""
-        shape = view.shape
+        return self._judge(self._shapes.number(view), view)
+
+    def _sort(self, name: NodeName, own: NodeView | None, found: Fits) -> None:
+        shape = self._shapes.of.get(name)
         if shape is None:
-            return candidates(view, self._demand)
+            found.failed[name] = NO_NODE
+            return
+        verdict = self._found.get(shape) if own is None else self.candidates(own)
+        if verdict is None:
+            verdict = self._judge(shape, self._view(name))
+        if verdict.groups:
+            found.passed.append(name)
+        else:
+            (found.failed if verdict.seat_helps else found.hopeless)[name] = verdict.reason
+
+    def _points_of(self, name: NodeName, own: NodeView | None) -> int:
+        shape = self._shapes.of.get(name)
+        if shape is None:
+            return 0
+        if own is not None:
+            return self._rank(self._shapes.number(own), own).points
+        points = self._points.get(shape)
+        return self._rank(shape, self._view(name)).points if points is None else points
+
+    def _view(self, name: NodeName) -> NodeView:
+        view = self._views(name)
+        if view is None:
+            raise LookupError(f"{name} has a shape and is not known")
+        return view
+
+    def _judge(self, shape: int, view: NodeView) -> Candidates:
         found = self._found.get(shape)
         if found is None:
-            _limit(self._found)
+            if len(self._found) >= MOST_SHAPES:
+                self._found.clear()
+                self._fitting.clear()
             found = self._found[shape] = candidates(view, self._demand)
+            if found.groups:
+                self._fitting.add(shape)
         return found
 
-    def _judge(self, name: NodeName) -> None:
-        view = self._views(name)
-        if view is None:
-            return
-        found = self.candidates(view)
-        if found.groups:
-            self._fitting[name] = None
-        else:
-            (self._failed if found.seat_helps else self._hopeless)[name] = found.reason
-
-    def _explain(self, name: NodeName, found: Fits) -> None:
-        reason = self._hopeless.get(name)
-        if reason is not None:
-            found.hopeless[name] = reason
-        else:
-            found.failed[name] = self._failed.get(name, NO_NODE)
-
-    def _without(
-        self, found: Fits, names: Sequence[NodeName], own: Mapping[NodeName, NodeView]
-    ) -> Fits:
-        passed = set(found.passed)
-        for name in set(names).intersection(own):
-            verdict = self.candidates(own[name])
-            found.failed.pop(name, None)
-            found.hopeless.pop(name, None)
-            passed.discard(name)
-            if verdict.groups:
-                passed.add(name)
-            else:
-                (found.failed if verdict.seat_helps else found.hopeless)[name] = verdict.reason
-        return Fits([name for name in names if name in passed], found.failed, found.hopeless)
-
-    def _points_of(self, name: NodeName) -> int:
-        known = self._points.get(name)
-        if known is not None:
-            return known
-        view = self._views(name)
-        if view is None:
-            return 0
-        self._points[name] = points = self._rank(view).points
-        return points
-
-    def _rank(self, view: NodeView) -> Ranking:
-        shape = view.shape
-        found = None if shape is None else self._ranked.get(shape)
+    def _rank(self, shape: int, view: NodeView) -> Ranking:
+        found = self._ranked.get(shape)
         if found is None:
+            if len(self._ranked) >= MOST_SHAPES:
+                self._ranked.clear()
+                self._points.clear()
             group = choose_group(view, self._demand, self._policy)
             points = score(view, self._demand, self._policy)
-            found = Ranking(group.name if group else None, points)
-            if shape is not None:
-                _limit(self._ranked)
-                self._ranked[shape] = found
+            found = self._ranked[shape] = Ranking(group.name if group else None, points)
+            self._points[shape] = points
         return found
-
-
-def _limit(cache: dict[Hashable, Candidates] | dict[Hashable, Ranking]) -> None:
-    if len(cache) >= MOST_SHAPES:
-        cache.clear()

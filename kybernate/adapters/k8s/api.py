@@ -43,6 +43,9 @@ PATCH_TYPES = {
 }
 
 _POOL_SIZE = 32
+_HEADERS_LAST = 1.0
+"""Seconds for which the credentials are taken to be as they were."""
+
 _CHUNK = 1 << 16
 _MAX_ERROR_BODY = 2000
 
@@ -68,6 +71,8 @@ class Api:
         self._pool = client.rest_client.pool_manager
         self._host = self._configuration.host.rstrip("/")
         self._user_agent = user_agent
+        self._known_headers: dict[str, str] = {}
+        self._headers_until = 0.0
 
     def get(
         self, path: str, params: Params | None = None, *, timeout: float = DEFAULT_TIMEOUT
@@ -204,12 +209,15 @@ class Api:
             raise RetryableError(f"{method} {path}: {_cause(error)}") from error
 
     def _headers(self) -> dict[str, str]:
-        headers = {"accept": "application/json, */*", "user-agent": self._user_agent}
-        # Reading the settings renews a token that is about to end.
-        for setting in self._configuration.auth_settings().values():
-            if setting["value"]:
-                headers[setting["key"]] = setting["value"]
-        return headers
+        now = time.monotonic()
+        # Reading the settings renews a token that is about to end, and costs a third of a call.
+        if now >= self._headers_until:
+            headers = {"accept": "application/json, */*", "user-agent": self._user_agent}
+            for setting in self._configuration.auth_settings().values():
+                if setting["value"]:
+                    headers[setting["key"]] = setting["value"]
+            self._known_headers, self._headers_until = headers, now + _HEADERS_LAST
+        return dict(self._known_headers)
 
 
 def error_for(status: int, body: bytes, what: str) -> KybernateError:
