@@ -20,6 +20,8 @@ from extender.events import ApiWrites, Events
 from extender.gangs import Gangs, Means
 from extender.gangs import run as run_gangs
 from extender.leader import Leader, Leases, Open, SchedulerLease, Terms
+from extender.pages import register
+from extender.preempting import Preemption
 from extender.rendezvous import Rendezvous
 from extender.requeue import Nudge, Requeue, Waiting
 from extender.server import Server, check_tls, refuse_caller
@@ -60,22 +62,25 @@ def run(settings: ExtenderSettings) -> None:
     requeue = Requeue(waiting, Nudge(api, settings.api_timeout_s), closed)
     verbs = Verbs(snapshot, binder, policy, waiting.rejected)
     verbs.narrow = gangs.narrow
+    preemption = Preemption(snapshot, cluster, policy)
+    verbs.veto = preemption.veto
     app = create_app(verbs, closed, refuse_caller, settings.max_body_bytes)
+    register(app, {"preemption": preemption.plan}, closed, refuse_caller)
     host, port = settings.probe_listen.rsplit(":", 1)
     probes = ProbeServer(host, int(port), watches.not_ready)
-    threads = Background(gangs=partial(run_gangs, gangs, closed), events=events.run)
+    threads = Background(
+        gangs=partial(run_gangs, gangs, closed), events=events.run, requeue=requeue.run
+    )
 
     def started() -> None:
         watches.start()
         probes.start()
         if leader is not None:
             leader.start()
-        requeue.start()
         threads.start()
 
     def stopped() -> None:
         threads.stop()
-        requeue.stop()
         if leader is not None and watches.started:
             leader.stop()
         watches.stop()

@@ -22,11 +22,13 @@ if TYPE_CHECKING:
     from extender.binder import Binder
     from extender.objects import SeatPod
     from extender.snapshot import Snapshot
+    from extender.wire import Victims
     from kybernate.core.placement import Demand, Policy
     from kybernate.core.verdicts import Fits
     from kybernate.types import NodeName, PodUid
 
     Caller = Callable[[Mapping[str, Any]], str | None]
+    Veto = Callable[[SeatPod, Mapping[NodeName, Victims]], Mapping[NodeName, Victims]]
     Rejected = Callable[[SeatPod, Sequence[NodeName]], None]
 
 log = logging.getLogger(__name__)
@@ -45,6 +47,8 @@ class Verbs:
         self._rejected = rejected
         self.narrow: Callable[[dict[str, Any], Fits], Fits] = lambda _pod, found: found
         """Leaves out nodes that fit but are not for this pod."""
+        self.veto: Veto = lambda _pod, victims: allowed_victims(victims, snapshot.pod)
+        """Leaves out nodes whose victims may not be deleted, or would be in vain."""
 
     def filter(self, body: object) -> object:
         """Which nodes have a seat for the pod."""
@@ -75,8 +79,8 @@ class Verbs:
 
     def preempt(self, body: object) -> object:
         """Which of the proposed victims may be deleted."""
-        victims = wire.read_preempt(body).victims
-        return wire.preempt_answer(allowed_victims(victims, self._snapshot.pod))
+        args = wire.read_preempt(body)
+        return wire.preempt_answer(self.veto(read_pod(args.pod), args.victims))
 
 
 VERBS = ("filter", "prioritize", "bind", "preempt")

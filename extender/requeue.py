@@ -10,7 +10,6 @@ object of ours that means nothing to anybody (see docs/adr/0020-requeue.md).
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from kybernate import keys
 from kybernate.errors import KybernateError
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Sequence
 
     from extender.objects import SeatPod
@@ -116,7 +116,7 @@ class Waiting:
 
 
 class Requeue:
-    """The thread that looks, and nudges the scheduler."""
+    """Looks, and nudges the scheduler."""
 
     def __init__(
         self, waiting: Waiting, nudge: Callable[[], None], closed: Callable[[], str | None]
@@ -125,35 +125,24 @@ class Requeue:
         self._waiting = waiting
         self._nudge = nudge
         self._closed = closed
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="requeue", daemon=True)
 
-    def start(self) -> None:
-        """Start looking."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop looking."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(5.0)
-
-    def _run(self) -> None:
+    def run(self, stopping: threading.Event) -> None:
+        """Look until the event is set."""
         owed = False
-        while not self._stopping.wait(LOOK_EVERY):
+        while not stopping.wait(LOOK_EVERY):
             try:
                 owed = self._waiting.look(time.monotonic()) or owed
                 if owed and self._closed() is None:
                     self._nudge()
                     owed = False
                     metrics.NUDGES.inc()
-                    self._stopping.wait(NUDGE_EVERY)
+                    stopping.wait(NUDGE_EVERY)
             except KybernateError as error:
                 log.warning("the scheduler was not told that a seat is free: %s", error)
-                self._stopping.wait(1.0)
+                stopping.wait(1.0)
             except Exception:
                 log.exception("requeue")
-                self._stopping.wait(1.0)
+                stopping.wait(1.0)
 
 
 class Nudge:

@@ -109,10 +109,13 @@ def refuse_caller(environ: Mapping[str, Any]) -> str | None:
         for key, value in part
         if key == "commonName"
     ]
-    if names == [keys.CN_SCHEDULER]:
+    allowed = [keys.CN_SCHEDULER]
+    if environ["REQUEST_METHOD"] == "GET":
+        allowed.append(keys.CN_CONTROLLER)
+    if len(names) == 1 and names[0] in allowed:
         return None
     found = ", ".join(names) or "no name"
-    return f"only {keys.CN_SCHEDULER} may call the extender; your certificate names {found}"
+    return f"only {' or '.join(allowed)} may ask that; your certificate names {found}"
 
 
 def _context(_config: object, default: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:

@@ -206,6 +206,11 @@ class Snapshot:
         with self._lock:
             return self._ledger.unplaced()
 
+    def pods(self) -> tuple[SeatPod, ...]:
+        """All pods that ask for a seat, or that may be preempted."""
+        with self._lock:
+            return tuple(self._pods.values())
+
     def names(self) -> tuple[NodeName, ...]:
         """The nodes with GPUs, sorted."""
         with self._lock:

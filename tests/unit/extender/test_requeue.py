@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -167,9 +168,9 @@ class Calls:
 
 def run(world: World, calls: Calls, closed: Callable[[], str | None], rounds: int) -> None:
     requeue = Requeue(world.waiting, calls, closed)
-    left = iter(range(rounds))
-    requeue._stopping.wait = lambda _=None: next(left, None) is None  # type: ignore[method-assign]
-    requeue._run()
+    left, stopping = iter(range(rounds)), threading.Event()
+    stopping.wait = lambda _=None: next(left, None) is None  # type: ignore[method-assign]
+    requeue.run(stopping)
 
 
 def test_a_nudge_that_failed_is_made_again(world: World) -> None:

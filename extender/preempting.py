@@ -1,0 +1,82 @@
+"""Preemption as the extender sees it: a veto against deleting, and the plan of whom to suspend."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from extender.objects import read_pod
+from extender.verbs import allowed_victims
+from kybernate.core import preemption
+from kybernate.core.preemption import Holder, Pending
+from kybernate.errors import RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from extender.cluster import Cluster
+    from extender.objects import SeatPod
+    from extender.snapshot import Snapshot
+    from extender.wire import Victims
+    from kybernate.core.placement import Policy
+    from kybernate.types import NodeName, PodUid
+
+
+class Preemption:
+    """Answers of both kinds, from the snapshot as it is."""
+
+    def __init__(self, snapshot: Snapshot, cluster: Cluster, policy: Policy) -> None:
+        self._snapshot = snapshot
+        self._cluster = cluster
+        self._policy = policy
+
+    def veto(self, pod: SeatPod, proposed: Mapping[NodeName, Victims]) -> dict[NodeName, Victims]:
+        """The nodes where deleting is allowed by the victims' owners and gives the pod a seat.
+
+        The scheduler counts seats only: it would delete pods on a node none of whose groups fits.
+        """
+        allowed = allowed_victims(proposed, self._snapshot.pod)
+        if pod.demand is None:
+            return allowed
+        views = self._snapshot.views(allowed, without=pod.ref.uid)
+        return {
+            node: victims
+            for node, victims in allowed.items()
+            if (view := views[node]) is not None
+            and preemption.makes_room(view, pod.demand, victims.uids)
+        }
+
+    def plan(self, namespace: str, name: str) -> dict[str, Any]:
+        """Whom to suspend for a pending pod, as JSON. Raises KybernateError."""
+        pod = read_pod(self._cluster.pod(namespace, name))
+        if pod.demand is None:
+            raise RefusedError(pod.problem or f"pod {pod.ref} asks for no seat")
+        if pod.node is not None:
+            raise RefusedError(f"pod {pod.ref} is bound to {pod.node} and needs nobody's seat")
+        pending = Pending(pod.ref, pod.demand, pod.priority, pod.preempts)
+        views = self._snapshot.views(self._snapshot.names(), without=pod.ref.uid)
+        found = preemption.plan(
+            pending, (view for view in views.values() if view), self._holders(), self._policy
+        )
+        return {
+            "pod": str(pod.ref),
+            "uid": pod.ref.uid,
+            "priority": pod.priority,
+            "sentence": found.sentence,
+            "node": found.node,
+            "group": found.group,
+            "suspend": [
+                {
+                    "pod": str(victim.pod),
+                    "uid": victim.pod.uid,
+                    "priority": victim.priority,
+                    "saveBytes": victim.save,
+                }
+                for victim in found.victims
+            ],
+        }
+
+    def _holders(self) -> dict[PodUid, Holder]:
+        return {
+            pod.ref.uid: Holder(pod.priority, pod.expendable, pod.leaving)
+            for pod in self._snapshot.pods()
+        }

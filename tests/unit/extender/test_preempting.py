@@ -1,0 +1,119 @@
+"""The veto against deleting pods in vain, and the plan over HTTP."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import flask
+import pytest
+
+from extender.objects import read_pod
+from extender.pages import register
+from extender.preempting import Preemption
+from extender.wire import Victims
+from kybernate.core.placement import POLICIES
+from kybernate.types import NodeName, PodUid
+from tests.unit.extender.objects import ONE, TWO, gpu_node, pod
+
+if TYPE_CHECKING:
+    from extender.snapshot import Snapshot
+    from tests.unit.extender.conftest import FakeCluster
+
+KILL = {"kyb.ai/on-preempt": "kill"}
+N1 = NodeName("n1")
+
+
+@pytest.fixture
+def preemption(snapshot: Snapshot, cluster: FakeCluster) -> Preemption:
+    return Preemption(snapshot, cluster, POLICIES["best-fit"])
+
+
+def hold(snapshot: Snapshot, name: str, group: str, priority: int = 0, **more: str) -> None:
+    resource = TWO if group == "G01" else ONE
+    item = pod(name, limits={resource: "1"}, notes={"kyb.ai/group": group, **more}, node="n1")
+    item["spec"]["priority"] = priority
+    snapshot.pod_event("ADDED", item)
+
+
+def wanted(resource: str = ONE, **notes: str) -> dict[str, Any]:
+    item = pod("new", limits={resource: "1"}, notes=notes)
+    item["spec"]["priority"] = 10
+    return item
+
+
+def victims(*names: str) -> dict[NodeName, Victims]:
+    return {N1: Victims(tuple(PodUid(f"uid-{name}") for name in names), 0)}
+
+
+def test_victims_that_die_in_vain_are_spared(preemption: Preemption, snapshot: Snapshot) -> None:
+    hold(snapshot, "a", "G01", **KILL)
+    for number in range(2):
+        hold(snapshot, f"b{number}", "G0", **KILL)
+        hold(snapshot, f"c{number}", "G1", **KILL)
+    two = read_pod(wanted(TWO))
+    assert preemption.veto(two, victims("b0")) == {}
+    assert set(preemption.veto(two, victims("a"))) == {N1}
+    first = read_pod(wanted(**{"kyb.ai/require-group": "G0"}))
+    assert preemption.veto(first, victims("c0")) == {}
+    assert set(preemption.veto(first, victims("b0"))) == {N1}
+
+
+def test_who_is_not_marked_is_spared_whatever_it_would_help(
+    preemption: Preemption, snapshot: Snapshot
+) -> None:
+    hold(snapshot, "a", "G01")
+    assert preemption.veto(read_pod(wanted(TWO)), victims("a")) == {}
+    assert preemption.veto(read_pod(wanted(TWO)), victims("nobody")) == {}
+
+
+def test_a_node_without_gpus_is_left_out(preemption: Preemption, snapshot: Snapshot) -> None:
+    hold(snapshot, "a", "G01", **KILL)
+    snapshot.node_event("DELETED", gpu_node("n1"))
+    assert preemption.veto(read_pod(wanted(TWO)), victims("a")) == {}
+
+
+def client(preemption: Preemption, refusal: str | None = None) -> Any:
+    app = flask.Flask("pages", static_folder=None)
+    register(app, {"preemption": preemption.plan}, lambda: None, lambda _environ: refusal)
+    return app.test_client()
+
+
+def test_the_plan_is_told(preemption: Preemption, snapshot: Snapshot, cluster: FakeCluster) -> None:
+    hold(snapshot, "a", "G01", priority=3, **{"kyb.ai/vram": "24Gi"})
+    cluster.add(wanted(TWO))
+    answer = client(preemption).get("/preemption/default/new")
+    assert (answer.status_code, answer.json) == (
+        200,
+        {
+            "pod": "default/new",
+            "uid": "uid-new",
+            "priority": 10,
+            "sentence": "suspending default/a (priority 3, 48Gi to save) makes room on n1 for pod "
+            "default/new of priority 10",
+            "node": "n1",
+            "group": "G01",
+            "suspend": [{"pod": "default/a", "uid": "uid-a", "priority": 3, "saveBytes": 48 << 30}],
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("item", "status", "sentence"),
+    [
+        (pod("new", limits={}), 400, "asks for no seat"),
+        (pod("new", node="n1"), 400, "bound to n1"),
+        (pod("new", limits={ONE: "2"}), 400, 'must be "1"'),
+        (pod("other"), 404, "not found"),
+    ],
+)
+def test_a_plan_that_makes_no_sense_is_refused(
+    preemption: Preemption, cluster: FakeCluster, item: Any, status: int, sentence: str
+) -> None:
+    cluster.add(item)
+    answer = client(preemption).get("/preemption/default/new")
+    assert answer.status_code == status
+    assert sentence in answer.json["Error"]
+
+
+def test_only_some_may_ask(preemption: Preemption) -> None:
+    assert client(preemption, "not you").get("/preemption/d/p").status_code == 403
