@@ -123,11 +123,9 @@ class Gangs:
             self._with.meeting.forget(uid)
             return
         self._members[uid], self._versions[uid] = member, number
-        if member.node is not None:
-            self._with.meeting.forget(uid)
-        elif member.seat is None:
+        if member.node is None and member.seat is None:
             self._with.snapshot.release(uid)
-        else:
+        elif member.node is None and member.seat is not None:
             self._hold(member, member.seat)
 
     def not_ready(self) -> str | None:

@@ -71,11 +71,11 @@ class ExtenderSettings(BaseModel):
         "scheduler does not bind its pods (s)",
     )
     gang_wait_s: float = Field(
-        3.0,
+        10.0,
         ge=0,
-        le=10,
-        description="how long a bind waits for the gang's other pods to come; with three calls of "
-        "api_timeout_s it must fit the scheduler's httpTimeout (s)",
+        le=60,
+        description="how long a bind waits for the gang's other pods to come; less than the "
+        "scheduler's httpTimeout, and no less than its longest back-off, 10 s (s)",
     )
     threads: int = Field(16, ge=2, le=256, description="calls served at the same time")
     max_body_bytes: int = Field(

@@ -178,10 +178,19 @@ class World:
         self.api.patch(f"{keys.GPU_NODES_PATH}/{name}/status", {"status": status})
         return name
 
-    def pod(self, resource: str | None = ONE, **notes: str) -> dict[str, Any]:
+    def pod(
+        self,
+        resource: str | None = ONE,
+        *,
+        priority: str | None = None,
+        scheduler: str = keys.SCHEDULER_NAME,
+        cpu: str = "0",
+        **notes: str,
+    ) -> dict[str, Any]:
         """A pending pod. Annotations are named without their `kyb.ai/`."""
         limits = {resource: "1"} if resource else {}
-        container = {"name": "model", "image": "none", "resources": {"limits": limits}}
+        resources = {"limits": limits, "requests": {"cpu": cpu}}
+        container = {"name": "model", "image": "none", "resources": resources}
         body = {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -190,7 +199,8 @@ class World:
                 "annotations": {f"kyb.ai/{key}": value for key, value in notes.items()},
             },
             "spec": {
-                "schedulerName": keys.SCHEDULER_NAME,
+                "schedulerName": scheduler,
+                **({"priorityClassName": priority} if priority else {}),
                 "automountServiceAccountToken": False,
                 "containers": [container],
             },
@@ -271,7 +281,7 @@ def extenders(
 @pytest.fixture(scope="session")
 def extender(extenders: Extenders) -> Iterator[Extender]:
     """An extender that runs all along; who stops it starts it again."""
-    running = extenders.make("alone")
+    running = extenders.make("alone", GANG_HOLD_S="5")
     running.start()
     yield running
     assert running.stop() == 0

@@ -238,9 +238,19 @@ def test_the_last_to_come_lets_all_others_go_on() -> None:
         assert [call.result() for call in calls] == [None] * 8
 
 
+def test_who_waited_in_vain_has_not_come_for_those_who_come_later() -> None:
+    """The scheduler gave its place away: both may not fit at the same time."""
+    meeting = Rendezvous(lambda: 0.0, wait=0.0, most=1)
+    a, b = PodUid("a"), PodUid("b")
+    for uid, others in ((a, [b]), (b, [a])):
+        with pytest.raises(ConflictError):
+            meeting.meet(uid, others)
+    assert meeting.came(a)
+
+
 def test_a_pod_that_came_too_long_ago_has_not_come() -> None:
     now = [0.0]
-    meeting = Rendezvous(lambda: now[0], wait=0.0, most=1)
+    meeting = Rendezvous(lambda: now[0], wait=0.0, most=0)
     a, b = PodUid("a"), PodUid("b")
     with pytest.raises(ConflictError):
         meeting.meet(a, [b])
