@@ -369,7 +369,8 @@ def _claim(member: Member, seat: PlannedSeat) -> Claim:
     demand = member.demand
     if demand is None:
         raise NotFoundError(f"pod {member.pod} asks for no seat")
-    return Claim(member.pod, seat.node, seat.group, demand.resource, demand.vram)
+    sharing = demand.party, demand.traffic
+    return Claim(member.pod, seat.node, seat.group, demand.resource, demand.vram, *sharing)
 
 
 def _placed(member: Member) -> str:

@@ -134,7 +134,8 @@ class _Search:
         return False
 
     def _put(self, member: Member, node: NodeName, group: Group, demand: Demand) -> None:
-        claim = Claim(member.pod, node, group.name, group.resource, demand.vram)
+        sharing = demand.party, demand.traffic
+        claim = Claim(member.pod, node, group.name, group.resource, demand.vram, *sharing)
         view = self._views[node]
         self._views[node] = replace(view, claims=(*view.claims, claim))
         self._here[node].append((group, demand.vram))
