@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from tests.integration.extender.conftest import Extender, World
 
 SHIPPED = REPOSITORY / "config" / "scheduler" / "kube-scheduler-config.yaml"
-MIB = 1 << 20
+PREEMPTING = "kybernate-preempting"
+"""The profile of config/ that keeps DefaultPreemption."""
 
 
 class Scheduler:
