@@ -44,6 +44,8 @@ class Webhook:
             "KYB_WEBHOOK_PROBE_LISTEN": f"127.0.0.1:{ports.webhook_probe}",
             "KYB_WEBHOOK_KUBECONFIG": str(self._cluster.layout.kubeconfig("webhook")),
             "KYB_WEBHOOK_CHECK_S": "0.2",
+            "KYB_WEBHOOK_SETTLE_S": "0.5",
+            "KYB_WEBHOOK_REQUEST_S": "3",
         }
         if self._cert_dir:
             environment["KYB_WEBHOOK_CERT_DIR"] = str(self._cert_dir)
@@ -65,6 +67,10 @@ class Webhook:
         os.kill(int(worker), signal.SIGKILL)
         until(lambda: worker not in children.read_text().split(), "the worker is not reaped")
         until(self._ready, f"no new worker got ready; see {self._log}")
+
+    def log(self) -> str:
+        """All that it has logged."""
+        return self._log.read_text()
 
     def metrics(self) -> str:
         return requests.get(self._url("/metrics"), timeout=5).text

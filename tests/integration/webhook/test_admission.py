@@ -91,6 +91,80 @@ def test_a_dry_run_and_a_generated_name_are_fine(control_plane: Cluster, namespa
     assert create(api, namespace, generated)["metadata"]["name"].startswith("x-")
 
 
+def versions(cluster: Cluster) -> set[tuple[str, str]]:
+    """Of all that the webhook could write, and of what creations write."""
+    api, found = cluster.api(), set[tuple[str, str]]()
+    for path in (*(f"{HOOKS}/{kind}" for kind in KINDS), keys.GPU_NODES_PATH):
+        found |= {(path, item["metadata"]["resourceVersion"]) for item in api.get(path)["items"]}
+    for path in ("secrets", "configmaps", "events", "pods"):
+        items = api.get(f"/api/v1/{path}")["items"]
+        found |= {(path, item["metadata"]["resourceVersion"]) for item in items}
+    return found
+
+
+@pytest.mark.usefixtures("webhook")
+def test_a_dry_run_leaves_nothing_behind(control_plane: Cluster, namespace: str) -> None:
+    before = versions(control_plane)
+    for number in range(5):
+        pod = seat_pod(f"dry{number}", annotations={**VRAM, keys.GANG: "g", keys.GANG_SIZE: "2"})
+        create(control_plane.api(), namespace, pod, dryRun="All")
+    wrong = seat_pod("dry", annotations={keys.VRAM: "much"})
+    with pytest.raises(RefusedError):
+        create(control_plane.api(), namespace, wrong, dryRun="All")
+    assert versions(control_plane) == before
+
+
+@pytest.mark.usefixtures("webhook")
+@pytest.mark.parametrize(
+    ("resources", "before", "after"),
+    [
+        ({}, "BestEffort", "Burstable"),
+        ({"requests": {"memory": "1Gi"}}, "Burstable", "Burstable"),
+        ({"limits": {"memory": "2Gi"}, "requests": {"cpu": "1"}}, "Burstable", "Burstable"),
+        ({"limits": {"memory": "2Gi", "cpu": "1"}}, "Guaranteed", "Guaranteed"),
+    ],
+)
+def test_the_quality_of_service_stays_but_for_best_effort(
+    control_plane: Cluster, namespace: str, resources: dict[str, Any], before: str, after: str
+) -> None:
+    pod = seat_pod("class", labels={})
+    container = pod["spec"]["containers"][0]
+    container["resources"] = resources
+    container["livenessProbe"] = {"tcpSocket": {"port": 80}}
+    plain = create(control_plane.api(), namespace, pod, dryRun="All")
+    assert plain["status"]["qosClass"] == before
+    pod["metadata"] |= {
+        "labels": {keys.MANAGED_LABEL: "true"},
+        "annotations": {**VRAM, keys.GPUS_ANNOTATION: "1"},
+    }
+    made = create(control_plane.api(), namespace, pod, dryRun="All")
+    assert made["spec"]["initContainers"][0]["name"] == keys.SIDECAR
+    assert made["status"]["qosClass"] == after
+
+
+@pytest.mark.usefixtures("webhook")
+def test_only_the_asking_container_of_several_is_changed(
+    control_plane: Cluster, namespace: str
+) -> None:
+    pod = seat_pod("several", annotations=VRAM)
+    probe = {"httpGet": {"path": "/", "port": 80}}
+    helper = {"name": "helper", "image": "localhost/h", "command": ["h"], "livenessProbe": probe}
+    native = {**helper, "name": "native", "restartPolicy": "Always"}
+    pod["spec"]["containers"] = [helper, *pod["spec"]["containers"], {**helper, "name": "last"}]
+    pod["spec"]["initContainers"] = [{"name": "prepare", "image": "localhost/p"}, native]
+    pod["spec"]["containers"][1]["livenessProbe"] = probe
+    spec = create(control_plane.api(), namespace, pod, dryRun="All")["spec"]
+    first, seat, last = spec["containers"]
+    for untouched in (first, last):
+        assert untouched["command"] == ["h"]
+        assert untouched["livenessProbe"]["httpGet"]["port"] == 80
+        assert "env" not in untouched
+    assert seat["command"][0] == keys.KYB_INIT_PATH
+    assert seat["livenessProbe"]["httpGet"]["port"] == keys.SIDECAR_FIRST_PORT
+    names = [container["name"] for container in spec["initContainers"]]
+    assert names == ["prepare", "native", keys.SIDECAR]
+
+
 @pytest.mark.usefixtures("webhook")
 @pytest.mark.parametrize(
     ("change", "says"),
