@@ -17,6 +17,7 @@ from extender.binder import Binder
 from extender.cluster import ApiCluster
 from extender.endpoints import Endpoint
 from extender.events import ApiWrites, Events
+from extender.explain import Explainer
 from extender.gangs import Gangs, Means
 from extender.gangs import run as run_gangs
 from extender.leader import Leader, Leases, Open, SchedulerLease, Terms
@@ -65,11 +66,14 @@ def run(settings: ExtenderSettings) -> None:
     preemption = Preemption(snapshot, cluster, policy)
     verbs.veto = preemption.veto
     app = create_app(verbs, closed, refuse_caller, settings.max_body_bytes)
-    register(app, {"preemption": preemption.plan}, closed, refuse_caller)
-    host, port = settings.probe_listen.rsplit(":", 1)
-    probes = ProbeServer(host, int(port), watches.not_ready)
+    explainer = Explainer(snapshot, cluster, gangs, events, fence)
+    register(app, {"preemption": preemption.plan, "explain": explainer.page}, closed, refuse_caller)
+    probes = _probes(settings, watches)
     threads = Background(
-        gangs=partial(run_gangs, gangs, closed), events=events.run, requeue=requeue.run
+        gangs=partial(run_gangs, gangs, closed),
+        events=events.run,
+        requeue=requeue.run,
+        explain=partial(explainer.run, closed),
     )
 
     def started() -> None:
@@ -88,6 +92,11 @@ def run(settings: ExtenderSettings) -> None:
             probes.stop()
 
     Server(settings, app, started, stopped).run()
+
+
+def _probes(settings: ExtenderSettings, watches: Watches) -> ProbeServer:
+    host, port = settings.probe_listen.rsplit(":", 1)
+    return ProbeServer(host, int(port), watches.not_ready)
 
 
 def _fence(settings: ExtenderSettings, api: Api, watches: Watches) -> tuple[Fence, Leader | None]:

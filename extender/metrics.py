@@ -28,6 +28,9 @@ UNPLACED = Gauge(
 )
 NODES = Gauge("kyb_extender_gpu_nodes", "Nodes with a GPUNode")
 WATCHES_BROKEN = Gauge("kyb_extender_watches_interrupted", "Watches that are interrupted now")
+PENDING = Gauge(
+    "kyb_extender_pending_pods", "Pods that wait for a seat, by what stands in the way", ["reason"]
+)
 NUDGES = Counter(
     "kyb_extender_nudges_total", "How often the scheduler was told to try waiting pods again"
 )

@@ -1,0 +1,183 @@
+"""Why pods wait: asked for one by one, told as events on all of them, and counted.
+
+The kube-scheduler counts seats itself: where none is free it never asks us, and what it says then
+is "Insufficient kyb.ai/gpu-2x-seat". So every pod that waits is looked at here, asked about or not.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter, defaultdict
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from extender import metrics
+from extender.events import NO_SEAT
+from extender.objects import read_pod
+from kybernate.core.explain import FITS, NO_NODE, explain, kinds
+from kybernate.errors import KybernateError, RefusedError
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterable
+
+    from extender.cluster import Cluster
+    from extender.events import Events
+    from extender.gangs import Gangs
+    from extender.leader import Fence
+    from extender.objects import SeatPod
+    from extender.snapshot import Snapshot
+    from kybernate.core.explain import Explanation
+    from kybernate.core.ledger import NodeView
+    from kybernate.core.placement import Demand
+    from kybernate.types import NodeName, PodUid
+
+    Json = dict[str, Any]
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 5.0
+GRACE_S = 10.0
+"""Seconds that a pod waits before anything is told: most are bound within one."""
+
+MOST_DEMANDS = 20
+"""So many different demands are explained per look, those of most pods first."""
+
+GANG, SCHEDULER, PROBLEM, OTHER = "gang", "scheduler", "problem", "other"
+"""Reasons beside those of `core.explain`: its gang isn't whole or has no seats; there is a seat,
+and the scheduler's other rules or its turn stand in the way; what it asks for can't be read; and
+those of the demands that were not looked at."""
+
+REASONS = (*(kind for kind in kinds() if kind != FITS), GANG, SCHEDULER, PROBLEM, OTHER)
+
+
+class Explainer:
+    """Explains pods from the snapshot as it is. Only `look` keeps anything, for one thread."""
+
+    def __init__(
+        self, snapshot: Snapshot, cluster: Cluster, gangs: Gangs, events: Events, fence: Fence
+    ) -> None:
+        """Events are told by who may pass the fence."""
+        self._fence = fence
+        self._snapshot = snapshot
+        self._cluster = cluster
+        self._gangs = gangs
+        self._events = events
+        self._since: dict[PodUid, float] = {}
+
+    def page(self, namespace: str, name: str) -> Json:
+        """Everything about one pod, as JSON. Raises KybernateError."""
+        raw = self._cluster.pod(namespace, name)
+        pod = read_pod(raw)
+        if pod.resource is None:
+            raise RefusedError(f"pod {pod.ref} asks for no seat: it is none of ours to place")
+        known = {"pod": str(pod.ref), "uid": pod.ref.uid, "node": pod.node, "group": pod.group}
+        if pod.node is not None or pod.demand is None:
+            text = pod.problem or f"it is bound to {pod.node}, group {pod.group}"
+            return {**known, "summary": text, "scheduler": _condition(raw)}
+        found = explain(pod.demand, self._views(), _leaving(self._snapshot.pods()))
+        gang = self._gangs.reason(namespace, pod.gang) if pod.gang else None
+        return {
+            **known,
+            "summary": "; ".join(text for text in (gang, found.summary) if text),
+            "gang": gang,
+            "scheduler": _condition(raw),
+            "nodes": found.nodes,
+            "fits": found.fits,
+            "counts": dict(found.counts),
+            "groups": [asdict(line) for line in found.lines],
+            "remedy": _remedy(found),
+        }
+
+    def run(self, closed: Callable[[], str | None], stopping: threading.Event) -> None:
+        """Look at all that wait, now and then, until told to stop.
+
+        Nothing is looked at while `closed` gives a reason.
+        """
+        while not stopping.wait(LOOK_EVERY_S):
+            try:
+                if closed() is None:
+                    self.look(time.monotonic())
+            except Exception:
+                log.exception("waiting pods are looked at again in %.0f s", LOOK_EVERY_S)
+
+    def look(self, now: float) -> None:
+        """Count the pods that wait, and tell of each that there is no seat for, if there is none.
+
+        `now` in seconds of a steady clock.
+        """
+        pods = self._snapshot.pods()
+        waiting = [pod for pod in pods if _waits(pod)]
+        counts: Counter[str] = Counter()
+        of_demand: dict[Demand, list[SeatPod]] = defaultdict(list)
+        for pod in waiting:
+            if pod.gang:
+                counts[GANG] += 1
+            elif pod.demand is None:
+                counts[PROBLEM] += 1
+            else:
+                of_demand[pod.demand].append(pod)
+        most_first = sorted(of_demand.values(), key=len, reverse=True)
+        views = self._views() if most_first else {}
+        leaving, told = _leaving(pods), []
+        for alike in most_first[:MOST_DEMANDS]:
+            told += _of_alike(alike, views, leaving, counts)
+        counts[OTHER] = sum(map(len, most_first[MOST_DEMANDS:]))
+        self._since = {pod.ref.uid: self._since.get(pod.ref.uid, now) for pod in waiting}
+        self._tell([one for one in told if now - self._since[one[0].ref.uid] >= GRACE_S])
+        for reason in REASONS:
+            metrics.PENDING.labels(reason).set(counts[reason])
+
+    def _tell(self, told: list[tuple[SeatPod, str]]) -> None:
+        if not told:
+            return
+        try:
+            self._fence.check()
+        except KybernateError as error:
+            log.debug("somebody else tells of waiting pods: %s", error)
+            return
+        for pod, sentence in told:
+            self._events.tell(pod.ref, NO_SEAT, sentence)
+
+    def _views(self) -> dict[NodeName, NodeView | None]:
+        return self._snapshot.views(self._snapshot.names())
+
+
+def _of_alike(
+    pods: list[SeatPod],
+    views: dict[NodeName, NodeView | None],
+    leaving: frozenset[str],
+    counts: Counter[str],
+) -> list[tuple[SeatPod, str]]:
+    """Count pods of one demand, and say what is to be told of them."""
+    demand = pods[0].demand
+    found = explain(demand, views, leaving) if demand else None
+    if found is None or found.fits:
+        counts[SCHEDULER] += len(pods)
+        return []
+    counts[found.counts[0][0] if found.counts else NO_NODE] += len(pods)
+    return [(pod, f"No seat for it: {found.summary}") for pod in pods]
+
+
+def _leaving(pods: Iterable[SeatPod]) -> frozenset[str]:
+    return frozenset(pod.ref.uid for pod in pods if pod.leaving)
+
+
+def _waits(pod: SeatPod) -> bool:
+    return pod.node is None and pod.resource is not None and not pod.leaving
+
+
+def _remedy(found: Explanation) -> Json | None:
+    if found.remedy is None:
+        return None
+    pod, node, group, size = found.remedy
+    return {"suspend": str(pod), "uid": pod.uid, "node": node, "group": group, "bytes": size}
+
+
+def _condition(pod: Json) -> str | None:
+    """What the kube-scheduler says of the pod."""
+    for one in (pod.get("status") or {}).get("conditions") or ():
+        if one.get("type") == "PodScheduled" and one.get("status") != "True":
+            return str(one.get("message") or one.get("reason") or "")
+    return None
