@@ -111,7 +111,7 @@ def refuse_caller(environ: Mapping[str, Any]) -> str | None:
     ]
     allowed = [keys.CN_SCHEDULER]
     if environ["REQUEST_METHOD"] == "GET":
-        allowed += [keys.CN_CONTROLLER, keys.CN_EXTENDER]
+        allowed.append(keys.CN_CONTROLLER)
     if len(names) == 1 and names[0] in allowed:
         return None
     found = ", ".join(names) or "no name"

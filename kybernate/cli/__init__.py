@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _COMMANDS: Mapping[str, str] = {
     "agent": "kybernate.cli.agent",
     "doctor": "kybernate.cli.doctor",
+    "explain": "kybernate.cli.explain",
     "groups": "kybernate.cli.groups",
     "pki": "kybernate.cli.pki",
     "states": "kybernate.cli.states",

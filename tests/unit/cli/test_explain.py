@@ -1,0 +1,124 @@
+"""`kybernate explain`, against an extender's pages over real mutual TLS."""
+
+from __future__ import annotations
+
+import io
+import json
+import ssl
+import threading
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from kybernate.adapters.pki import Folder, Validity
+from kybernate.cli import main
+from kybernate.cli.explain import show
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+FOUND: dict[str, Any] = {
+    "pod": "team-a/llama",
+    "summary": "12 nodes: no free 2x seat; 3: no new seats are taken",
+    "groups": [
+        {
+            "kind": "seat",
+            "group": "G01",
+            "sentence": "all 3 seats of G01 are taken",
+            "nodes": 12,
+            "examples": ["n1", "n2"],
+        },
+        {
+            "kind": "ready",
+            "group": None,
+            "sentence": "drained",
+            "nodes": 1,
+            "examples": ["n3"],
+        },
+    ],
+    "scheduler": "0/15 nodes are available: 15 Insufficient kyb.ai/gpu-2x-seat.",
+}
+
+
+class Page(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        found = {"/explain/team-a/llama": (200, FOUND)}
+        status, body = found.get(self.path, (404, {"Error": f"nothing at {self.path}"}))
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(json.dumps(body).encode())
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tls")
+    lasts = timedelta(days=1)
+    Folder(folder).init([], Validity(lasts, lasts, timedelta(hours=1)), datetime.now(UTC))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def url(tls: Path) -> Iterator[str]:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=tls / "ca.crt")
+    context.load_cert_chain(tls / "extender.crt", tls / "extender.key")
+    context.verify_mode = ssl.CERT_REQUIRED
+    server = HTTPServer(("127.0.0.1", 0), Page)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"https://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def run(tls: Path, url: str, *more: str) -> tuple[int, str]:
+    where = ["--tls-dir", str(tls), "--extender", url]
+    result = CliRunner().invoke(main, ["explain", "pod", *more, *where])
+    return result.exit_code, result.output
+
+
+def test_json_is_what_the_extender_said(tls: Path, url: str) -> None:
+    status, output = run(tls, url, "llama", "-n", "team-a", "--json")
+    assert (status, json.loads(output)) == (0, FOUND)
+
+
+def test_people_see_a_line_per_group() -> None:
+    console = Console(file=io.StringIO(), width=100)
+    show(FOUND, console)
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert text.startswith("team-a/llama: 12 nodes: no free 2x seat; 3: no new seats are taken\n")
+    assert "all 3 seats of G01 are taken" in text
+    assert "n1, n2, …" in text
+    assert "The kube-scheduler says: 0/15 nodes are available" in text
+
+
+def test_a_pod_that_is_none_is_an_error_in_words(tls: Path, url: str) -> None:
+    status, output = run(tls, url, "a/../b")
+    assert (status, output) == (1, "Error: nothing at /explain/default/a%2F..%2Fb\n")
+
+
+def test_where_no_extender_is_a_next_step_is_named(tls: Path, tmp_path: Path) -> None:
+    status, output = run(tls, "https://127.0.0.1:9", "llama")
+    assert status == 1
+    assert "kubectl -n kyb-system port-forward" in output
+    assert "write it as https://host:port" in run(tls, "http://127.0.0.1:9", "llama")[1]
+    status, output = run(tmp_path, "https://127.0.0.1:9", "llama")
+    assert "must hold ca.crt, scheduler.crt and scheduler.key" in output
+
+
+def test_an_extender_of_another_authority_is_not_believed(url: str, tmp_path: Path) -> None:
+    lasts = timedelta(days=1)
+    Folder(tmp_path).init([], Validity(lasts, lasts, timedelta(hours=1)), datetime.now(UTC))
+    status, output = run(tmp_path, url, "llama", "-n", "team-a")
+    assert status == 1
+    assert "CERTIFICATE_VERIFY_FAILED" in output
