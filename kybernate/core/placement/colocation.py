@@ -50,7 +50,8 @@ def strange_parties(view: NodeView, group: Group, demand: Demand) -> tuple[str, 
 
 def shares_well(view: NodeView, group: Group, demand: Demand) -> bool:
     """Whether the cluster's rule lets the pod share the group's GPUs."""
-    return not demand.party or not strange_parties(view, group, demand)
+    alike = all(claim.party == demand.party for claim in view.claims)
+    return alike or not strange_parties(view, group, demand)
 
 
 def among_strangers(view: NodeView, left: tuple[Group, ...], demand: Demand) -> str:

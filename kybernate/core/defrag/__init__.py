@@ -1,0 +1,27 @@
+"""Which pods to move so that pending ones fit: the cheapest moves, in a safe order. Pure."""
+
+from kybernate.core.defrag.explain import sentences
+from kybernate.core.defrag.model import (
+    Budget,
+    Cluster,
+    Kind,
+    NoPlan,
+    Pending,
+    Plan,
+    Seated,
+    Step,
+)
+from kybernate.core.defrag.planner import plan
+
+__all__ = [
+    "Budget",
+    "Cluster",
+    "Kind",
+    "NoPlan",
+    "Pending",
+    "Plan",
+    "Seated",
+    "Step",
+    "plan",
+    "sentences",
+]

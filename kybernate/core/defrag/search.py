@@ -1,0 +1,321 @@
+"""The search for the cheapest moves: best-first over who is placed where and who leaves for it.
+
+A state has pods that have no place yet: at first those pending, then also those that had to leave.
+One of them is given a place, in every way there is; what is placed stays. Every solution is
+reached so: whoever moves in it leaves for one that the solution puts there. States are taken in
+the order of what they cost and will cost at least, so the first complete one is the cheapest.
+Nodes that nobody has touched and that are alike in all that counts are tried once.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from itertools import count
+from math import inf
+from typing import TYPE_CHECKING, NamedTuple
+
+from kybernate.core.defrag.ways import alikeness, ways, without
+from kybernate.core.ledger import Claim
+from kybernate.core.parking import seat_cost
+from kybernate.core.placement import candidates
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator, Mapping, Sequence
+
+    from kybernate.core.defrag.model import Budget, Cluster, Pending, Seated
+    from kybernate.core.defrag.ways import Way
+    from kybernate.core.ledger import NodeView
+    from kybernate.core.placement import Demand
+    from kybernate.types import GroupName, NodeName, PodRef, PodUid
+
+FIRST_EFFORT = 300
+"""States looked at for a first solution, which bounds the search for the cheapest."""
+
+
+class Item(NamedTuple):
+    """A pod without a place. `home` is where it was, `seconds` what its move takes; a pending one
+    has neither."""
+
+    pod: PodRef
+    demand: Demand
+    home: tuple[NodeName, GroupName | None] | None = None
+    seconds: float = 0.0
+
+
+class Placed(NamedTuple):
+    """A pod and its place."""
+
+    item: Item
+    node: NodeName
+    group: GroupName
+
+
+class State(NamedTuple):
+    """Part of a solution. `views` are the nodes that have changed, `gone` all who left a place."""
+
+    cost: float
+    moves: int
+    left: tuple[Item, ...]
+    views: Mapping[NodeName, NodeView]
+    placed: tuple[Placed, ...]
+    settled: frozenset[PodUid]
+
+
+@dataclass(slots=True)
+class Found:
+    """What a search came to. `bound`: no solution costs less. `exact`: all was looked at that
+    could be cheaper. `looked_at`: states."""
+
+    solution: State | None
+    bound: float
+    exact: bool
+    looked_at: int
+
+
+class _Entry(NamedTuple):
+    """A state, or (with `options`) the next one of those that follow another one."""
+
+    key: tuple[float, float]
+    number: int
+    bound: float
+    state: State
+    options: Iterator[State] | None
+
+
+@dataclass(slots=True)
+class Search:
+    """One search. What was computed of nodes as they are is kept; `pruned` says that the budget
+    ruled something out, `cut` that something was not looked at."""
+
+    cluster: Cluster
+    budget: Budget
+    pruned: bool = False
+    cut: bool = False
+    _bounds: dict[Demand, list[tuple[float, NodeName]]] = field(default_factory=dict)
+    _alike: dict[NodeName, Hashable] = field(default_factory=dict)
+
+    def run(self, pending: Sequence[Pending]) -> Found:
+        """The cheapest solution within the budget, if there is one."""
+        items = _hardest_first(Item(one.pod, one.demand) for one in pending)
+        start = State(0.0, 0, items, {}, (), frozenset())
+        first = self._best_first(start, self.budget.seconds, FIRST_EFFORT, greedy=True)
+        limit = first.solution.cost if first.solution else self.budget.seconds
+        best = self._best_first(start, limit, self.budget.effort, greedy=False)
+        best.looked_at += first.looked_at
+        best.exact = best.exact and not self.cut
+        if best.solution is None:
+            best.solution = first.solution
+        return best
+
+    def at_least(self, demand: Demand) -> float:
+        """Seconds of moves without which no pod of this demand fits anywhere; infinite: none
+        would do."""
+        bounds = self._bounds_of(demand)
+        return bounds[0][0] if bounds else inf
+
+    def _best_first(self, start: State, limit: float, effort: int, *, greedy: bool) -> Found:
+        """`greedy`: the fewest pods without a place come first, whatever that costs."""
+        numbers, known = count(), set[object]()
+        looked_at, least = 0, self._least(start)
+        heap = [_Entry((least, 0), next(numbers), least, start, None)]
+        while heap:
+            entry = heapq.heappop(heap)
+            if entry.bound > limit:
+                self.pruned = True
+                if greedy:
+                    continue
+                return Found(None, entry.bound, True, looked_at)
+            state, options = entry.state, entry.options
+            if not state.left and options is None:
+                return Found(state, entry.bound, True, looked_at)
+            if looked_at >= effort:
+                return Found(None, entry.bound, False, looked_at)
+            looked_at += 1
+            if options is None:
+                if (sign := self._sign(state)) in known:
+                    continue
+                known.add(sign)
+                options = self._following(state, limit)
+            else:
+                bound = max(entry.bound, state.cost + self._least(state))
+                key = _key(state, bound, greedy=greedy)
+                heapq.heappush(heap, _Entry(key, next(numbers), bound, state, None))
+            following = next(options, None)
+            if following is not None:
+                bound = max(entry.bound, following.cost)
+                key = _key(following, bound, greedy=greedy)
+                heapq.heappush(heap, _Entry(key, next(numbers), bound, following, options))
+        return Found(None, inf, True, looked_at)
+
+    def _following(self, state: State, limit: float) -> Iterator[State]:
+        """What comes of placing the first pod that has no place, cheapest first."""
+        item, rest = state.left[0], state.left[1:]
+        for node, way in self._options(state, item, limit):
+            if item.home == (node, way.group):
+                continue
+            if state.moves + len(way.leave) > self.budget.moves:
+                self.pruned = True
+                continue
+            yield self._next(state, rest, Placed(item, node, way.group), way)
+
+    def _next(self, state: State, rest: tuple[Item, ...], placed: Placed, way: Way) -> State:
+        item, node, group = placed
+        seated = self.cluster.seated
+        leaving = [
+            Item(
+                seated[uid].claim.pod,
+                seated[uid].demand,
+                (node, seated[uid].claim.group),
+                seated[uid].seconds or 0.0,
+            )
+            for uid in way.leave
+        ]
+        view = without(self._view(state, node), frozenset(way.leave))
+        view = replace(view, claims=(*view.claims, claim_of(item, node, group)))
+        return State(
+            state.cost + way.seconds,
+            state.moves + len(way.leave),
+            _hardest_first([*rest, *leaving]),
+            {**state.views, node: view},
+            (*state.placed, placed),
+            state.settled | {item.pod.uid, *way.leave},
+        )
+
+    def _options(self, state: State, item: Item, limit: float) -> Iterator[tuple[NodeName, Way]]:
+        """All nodes' ways for the pod, cheapest first."""
+        changed = sorted(
+            (self._bound(self._view(state, node), item.demand, state.settled), node)
+            for node in state.views
+        )
+        untouched = (one for one in self._bounds_of(item.demand) if one[1] not in state.views)
+        ready: list[tuple[Way, NodeName]] = []
+        tried: set[Hashable] = set()
+        for bound, node in heapq.merge(changed, untouched):
+            if state.cost + bound > limit:
+                self.pruned = self.pruned or bound < inf
+                break
+            while ready and ready[0][0].seconds <= bound:
+                way, at = heapq.heappop(ready)
+                yield at, way
+            if node not in state.views:
+                alike = self._alike_of(node)
+                if alike in tried:
+                    continue
+                tried.add(alike)
+            for way in self._ways(state, node, item.demand, limit - state.cost):
+                heapq.heappush(ready, (way, node))
+        while ready:
+            way, at = heapq.heappop(ready)
+            yield at, way
+
+    def _ways(self, state: State, node: NodeName, demand: Demand, limit: float) -> list[Way]:
+        view = self._view(state, node)
+        found, complete = ways(view, demand, self._movable(view, state.settled), limit)
+        self.cut = self.cut or not complete
+        return found
+
+    def _view(self, state: State, node: NodeName) -> NodeView:
+        return state.views.get(node) or self.cluster.views[node]
+
+    def _movable(self, view: NodeView, settled: frozenset[PodUid]) -> dict[PodUid, Seated]:
+        seated = self.cluster.seated
+        return {
+            claim.pod.uid: seated[claim.pod.uid]
+            for claim in view.claims
+            if claim.pod.uid in seated
+            and seated[claim.pod.uid].seconds is not None
+            and claim.pod.uid not in settled
+        }
+
+    def _least(self, state: State) -> float:
+        """No way to place all that are left costs less: what the hardest one takes by itself."""
+        return max((self._least_of(state, item.demand) for item in state.left), default=0.0)
+
+    def _least_of(self, state: State, demand: Demand) -> float:
+        untouched = (bound for bound, node in self._bounds_of(demand) if node not in state.views)
+        least = next(untouched, inf)
+        for view in state.views.values():
+            if least == 0:
+                break
+            least = min(least, self._bound(view, demand, state.settled))
+        return least
+
+    def _bounds_of(self, demand: Demand) -> list[tuple[float, NodeName]]:
+        """Of each node as it is, by what a place there costs at least; impossible ones left out."""
+        if demand not in self._bounds:
+            bounds: dict[Hashable, float] = {}
+            found = []
+            for node, view in self.cluster.views.items():
+                alike = self._alike_of(node)
+                if alike not in bounds:
+                    bounds[alike] = self._bound(view, demand, frozenset())
+                if bounds[alike] < inf:
+                    found.append((bounds[alike], node))
+            self._bounds[demand] = sorted(found)
+        return self._bounds[demand]
+
+    def _bound(self, view: NodeView, demand: Demand, settled: frozenset[PodUid]) -> float:
+        if candidates(view, demand).groups:
+            return 0.0
+        movable = self._movable(view, settled)
+        if not movable or not candidates(without(view, movable), demand).groups:
+            return inf
+        return min(one.seconds or 0.0 for one in movable.values())
+
+    def _alike_of(self, node: NodeName) -> Hashable:
+        """The same for nodes between which, as they are, a plan need not choose."""
+        if node not in self._alike:
+            view, seated = self.cluster.views[node], self.cluster.seated
+            held = Counter(
+                alikeness(seated[claim.pod.uid]) if claim.pod.uid in seated else None
+                for claim in view.claims
+            )
+            known = view.shape is not None
+            self._alike[node] = (view.shape, frozenset(held.items())) if known else node
+        return self._alike[node]
+
+    def _sign(self, state: State) -> Hashable:
+        """The same for states from which the same follows, at the same cost."""
+        left = Counter((item.demand, item.home, item.seconds) for item in state.left)
+        views = {
+            (node, frozenset(Counter(_plain(c, state.settled) for c in view.claims).items()))
+            for node, view in state.views.items()
+        }
+        return state.cost, state.moves, frozenset(left.items()), frozenset(views)
+
+
+def claim_of(item: Item, node: NodeName, group: GroupName) -> Claim:
+    """What the pod holds once it is there."""
+    demand = item.demand
+    return Claim(item.pod, node, group, demand.resource, demand.vram, demand.party, demand.traffic)
+
+
+def _plain(claim: Claim, settled: frozenset[PodUid]) -> Hashable:
+    """A claim in a state: of one that may still leave it matters which one it is."""
+    uid = claim.pod.uid
+    if uid not in settled:
+        return uid
+    return claim.group, claim.resource, claim.vram, claim.party, claim.traffic
+
+
+def _key(state: State, bound: float, *, greedy: bool) -> tuple[float, float]:
+    left = float(len(state.left))
+    return (left, bound) if greedy else (bound, left)
+
+
+def _hardest_first(items: Iterator[Item] | list[Item]) -> tuple[Item, ...]:
+    def ease(item: Item) -> tuple[float, str, str]:
+        size = inf if item.demand.vram is None else item.demand.vram
+        return -size, item.demand.resource, item.pod.uid
+
+    return tuple(sorted(items, key=ease))
+
+
+def size_of(view: NodeView, claim: Claim) -> int:
+    """Bytes that the claim may fill."""
+    for group in view.seats.groups:
+        if group.name == claim.group:
+            return seat_cost(view.gpus(group), claim.vram)
+    return 0
