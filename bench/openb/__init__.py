@@ -1,0 +1,1 @@
+"""Replays production workloads of GPU clusters through the product's placement."""

@@ -1,0 +1,128 @@
+"""How far a node would fill up: the expected future use of what it has left.
+
+Pods as expected come to the node one by one, and each that it suits stays. What they take in the
+end, on average over some such futures, is the *use* of what is left. Placing a pod somewhere costs
+the use lost there less what the pod itself takes: GPU that nobody will use any more, whether for
+want of CPU or memory, or since the rest is too small, or since a block of whole GPUs is broken.
+
+In a future, pods are drawn by their demand for GPU: each thousandth that is asked for counts alike.
+The same futures serve all nodes at all times: two states differ in their use only if they differ.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from kybernate.core.placement.model import FULL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kybernate.core.placement.model import Ask, Supply
+    from kybernate.core.placement.outlook import Outlook
+
+    Step = tuple[int, int, int, int]
+    """CPU, memory, share and GPUs of a pod to come."""
+
+FUTURES = 16
+"""Futures to average over. More of them decide better, at a cost that grows alike."""
+
+LENGTH = 120
+"""Pods in a future: several times what fills a node, since many of them won't fit."""
+
+
+class Fill:
+    """The use of nodes under one outlook. What was computed is kept, per state of a node."""
+
+    def __init__(self, outlook: Outlook, futures: int = FUTURES, length: int = LENGTH) -> None:
+        self._futures = list(_draw(outlook, futures, length))
+        self._for: dict[str, list[list[Step]]] = {}
+        self._known: dict[tuple[object, ...], float] = {}
+
+    def use(self, node: Supply) -> float:
+        """Thousandths of a GPU, of those that are left, that pods to come will take.
+
+        All of them if nothing is known of pods to come.
+        """
+        free = tuple(sorted(node.free))
+        key = free, node.cpu, node.memory, node.product
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._simulate(node, free)
+        return found
+
+    def _simulate(self, node: Supply, free: tuple[int, ...]) -> float:
+        if not self._futures:
+            return float(sum(free))
+        if not free or not free[-1]:
+            return 0.0
+        product = node.product
+        if product not in self._for:
+            self._for[product] = [_steps(pods, product) for pods in self._futures]
+        whole = free.count(FULL)
+        parts = [left for left in free if 0 < left < FULL]
+        taken = sum(
+            _taken(pods, node.cpu, node.memory, whole, parts.copy()) for pods in self._for[product]
+        )
+        return taken / len(self._futures)
+
+
+def _taken(pods: list[Step], cpu: int, memory: int, whole: int, parts: list[int]) -> int:
+    """Thousandths that the pods take of GPUs, of which `parts` are shared, the smallest first."""
+    taken = 0
+    for need, host, share, gpus in pods:
+        if need > cpu or host > memory:
+            continue
+        if share < FULL:
+            at = bisect_left(parts, share)
+            if at < len(parts):
+                left = parts.pop(at) - share
+            elif whole:
+                whole -= 1
+                left = FULL - share
+            else:
+                continue
+            if left:
+                insort(parts, left)
+        elif gpus <= whole:
+            whole -= gpus
+        else:
+            continue
+        cpu -= need
+        memory -= host
+        taken += share * gpus
+        if not whole and not parts:
+            break
+    return taken
+
+
+def _steps(pods: list[Ask], product: str) -> list[Step]:
+    """The pods that GPUs of the product can run."""
+    return [
+        (ask.cpu, ask.memory, ask.share, ask.gpus)
+        for ask in pods
+        if not ask.products or product in ask.products
+    ]
+
+
+def _draw(outlook: Outlook, futures: int, length: int) -> Iterator[list[Ask]]:
+    asks = [kind.ask for kind in outlook.kinds if kind.ask.gpus]
+    bounds = list(accumulate(kind.part * kind.ask.total for kind in outlook.kinds if kind.ask.gpus))
+    if not asks:
+        return
+    numbers = _numbers()
+    for _ in range(futures):
+        picks = (bisect_right(bounds, next(numbers) * bounds[-1]) for _ in range(length))
+        yield [asks[min(at, len(asks) - 1)] for at in picks]
+
+
+def _numbers() -> Iterator[float]:
+    """The same numbers in [0, 1) every time: splitmix64 (Steele et al., OOPSLA 2014)."""
+    mask, state = (1 << 64) - 1, 0
+    while True:
+        state = (state + 0x9E3779B97F4A7C15) & mask
+        mixed = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & mask
+        yield ((mixed ^ (mixed >> 31)) >> 11) / (1 << 53)

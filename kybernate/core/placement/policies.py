@@ -1,0 +1,189 @@
+"""The policies: what a place is worth for a pod, as named functions in one table.
+
+Worth is in thousandths, 0 to FULL for all but `default`, which can be below 0 where a pod would
+waste more than a GPU. Worths that are rounded to steps of 10 are so by their authors' definition:
+equals go to the first node, and that packs (see docs/scheduling.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from math import exp
+from typing import TYPE_CHECKING, NamedTuple
+
+from kybernate import keys
+from kybernate.core.placement.fill import Fill
+from kybernate.core.placement.fragments import Fragments
+from kybernate.core.placement.model import FULL
+from kybernate.core.placement.outlook import Outlook
+from kybernate.errors import ConfigError
+from kybernate.types import Link
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from kybernate.core.placement.model import Ask, Place, Supply
+
+    Worth = Callable[[Supply, Ask, Place], float]
+
+
+@dataclass(frozen=True, eq=False)
+class Policy:
+    """How a place is rated. With `tightest`, of equal places the GPU with the least left is first.
+
+    Two policies are the same only if they are the same object: what is kept per policy stays true.
+    """
+
+    name: str
+    worth: Worth
+    tightest: bool = True
+
+    def order(self, node: Supply, ways: Iterable[Place]) -> Iterable[Place]:
+        """The places in the order in which equals are preferred."""
+        if not self.tightest:
+            return iter(ways)
+        return iter(sorted(ways, key=lambda place: [node.free[at] for at in place.gpus]))
+
+
+class Weights(NamedTuple):
+    """How much each part counts in `weighted`; only their proportions matter."""
+
+    availability: int = 40
+    product: int = 30
+    topology: int = 20
+    utilisation: int = 10
+
+
+def policies(outlook: Outlook, weights: Weights | None = None) -> Mapping[str, Policy]:
+    """The table, for the demand expected."""
+    table = (
+        Policy("default", partial(_least_waste, Fill(outlook)), tightest=False),
+        Policy("fgd", partial(_fgd, Fragments(outlook)), tightest=False),
+        Policy("first-fit", _first_fit),
+        Policy("best-fit", partial(_best_fit, outlook)),
+        Policy("worst-fit", partial(_worst_fit, outlook), tightest=False),
+        Policy("bin-pack", _bin_pack),
+        Policy("spread", _spread, tightest=False),
+        Policy("topology", _topology),
+        Policy("affinity", partial(_affinity, outlook)),
+        Policy("weighted", partial(_weighted, outlook, weights or Weights())),
+    )
+    return {policy.name: policy for policy in table}
+
+
+def resolve(
+    table: Mapping[str, Policy], profile: str, namespace: str = "", annotation: str = ""
+) -> Policy:
+    """The pod's policy: its own annotation, else its namespace's, else the profile's.
+
+    Each is a policy's name or empty, but for the profile's. Raises ConfigError.
+    """
+    name = annotation or namespace or profile
+    if name not in table:
+        field = "policy" if name == profile else keys.POLICY
+        raise ConfigError(field, f"there is no policy {name!r}; write one of {', '.join(table)}")
+    return table[name]
+
+
+def _least_waste(fill: Fill, node: Supply, ask: Ask, place: Place) -> float:
+    """The least GPU lost for later pods, and for a seat also the least waiting.
+
+    A second of waiting that each call would bring about counts as a whole GPU lost.
+    """
+    lost = fill.use(node) - fill.use(node.less(ask, place)) - ask.total
+    return FULL - lost - FULL * place.wait
+
+
+def _fgd(fragments: Fragments, node: Supply, ask: Ask, place: Place) -> float:
+    """Fragmentation gradient descent (Weng et al., 2023): the least growth of fragmentation."""
+    grown = fragments.of(node.less(ask, place)) - fragments.of(node)
+    return _hundredths(1 / (1 + exp(grown / FULL)))
+
+
+def _first_fit(node: Supply, ask: Ask, place: Place) -> float:
+    """All that fit are alike, so the first one is taken."""
+    return 0
+
+
+def _best_fit(outlook: Outlook, node: Supply, ask: Ask, place: Place) -> float:
+    """The least left over: of a seat's GPU memory, or of a node's CPU and GPUs."""
+    if place.group is not None:
+        return FULL * place.vram // place.room if place.vram is not None and place.room else FULL
+    cpu = (node.cpu - ask.cpu) / outlook.cpu
+    gpu = (sum(node.free) - ask.total) / (FULL * outlook.gpus)
+    return _hundredths(1 - (cpu + gpu) / 2)
+
+
+def _worst_fit(outlook: Outlook, node: Supply, ask: Ask, place: Place) -> float:
+    """The most left over."""
+    return FULL - _best_fit(outlook, node, ask, place)
+
+
+def _bin_pack(node: Supply, ask: Ask, place: Place) -> float:
+    """GPUs that are in use already, so that others stay empty; then nodes that are.
+
+    For bare GPUs the steps are those of the packing policy of Weng et al.
+    """
+    if place.group is not None:
+        return place.load
+    if not ask.gpus:
+        return 0
+    if min(node.free) == FULL:
+        return 10 * max(33 - len(node.free), len(node.free))
+    whole = sum(node.free[at] == FULL for at in place.gpus)
+    if whole:
+        return 10 * max(50 - whole, 33)
+    return 10 * max(50, 100 - sum(node.free[at] for at in place.gpus) // 100)
+
+
+def _spread(node: Supply, ask: Ask, place: Place) -> float:
+    """GPUs with the fewest seats taken, or the most left, so that pods meet each other least."""
+    if place.group is not None:
+        return FULL - place.load
+    return (_mean(node.free) + _mean([node.free[at] for at in place.gpus])) / 2
+
+
+def _topology(node: Supply, ask: Ask, place: Place) -> float:
+    """The best links inside; then the group that breaks the worst-linked larger one, or none."""
+    unbroken = len(Link) if place.breaks is None else Link.NVLINK - place.breaks
+    most = (len(Link) + 1) * Link.NVLINK + len(Link)
+    return FULL * ((len(Link) + 1) * place.link + unbroken) // most
+
+
+def _affinity(outlook: Outlook, node: Supply, ask: Ask, place: Place) -> float:
+    """Like to like: nodes that have run pods of this size only; else of this among others."""
+    if not ask.gpus:
+        return 0
+    if place.preferred:
+        return FULL
+    alone = node.sizes == {ask.size}
+    likes = 75 if alone else 50 if ask.size in node.sizes else 0 if node.sizes else 25
+    room = FULL * outlook.gpus
+    return 10 * (likes + 25 * (room - sum(node.free)) // room)
+
+
+def _weighted(outlook: Outlook, weights: Weights, node: Supply, ask: Ask, place: Place) -> float:
+    """A weighted mean of what is free there, GPU product, links, and how used the node is."""
+    product = _best_fit(outlook, node, ask, place)
+    parts = (
+        _spread(node, ask, place),
+        FULL if place.named or ask.products else product,
+        _topology(node, ask, place),
+        FULL - _mean(node.free),
+    )
+    return sum(w * part for w, part in zip(weights, parts, strict=True)) / sum(weights)
+
+
+def _mean(values: Iterable[int]) -> float:
+    listed = list(values)
+    return sum(listed) / len(listed) if listed else 0
+
+
+def _hundredths(value: float) -> float:
+    """Cut to whole hundredths, as thousandths; what floating point takes off is put back."""
+    return 10 * int(100 * value + 1e-9)
+
+
+POLICIES: Mapping[str, Policy] = policies(Outlook())
+"""The table where nothing is known of the demand to come."""
