@@ -13,6 +13,7 @@ from gunicorn.app.base import BaseApplication
 
 from kybernate import keys
 from kybernate.errors import ConfigError
+from kybernate.runtime.deadlines import Worker, limit_requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from wsgiref.types import WSGIApplication
 
     from kybernate.settings.extender import ExtenderSettings
+
+_REQUEST_S = 30.0
+"""For a request to come, TLS handshake included: whole nodes of a large cluster are 100 MiB."""
 
 
 class Server(BaseApplication):  # type: ignore[misc]
@@ -45,7 +49,7 @@ class Server(BaseApplication):  # type: ignore[misc]
         options = {
             "bind": [self._settings.listen],
             "workers": 1,
-            "worker_class": "gthread",
+            "worker_class": Worker,
             "threads": self._settings.threads,
             # Longer than Go's HTTP client keeps an idle connection, so that it closes first.
             "keepalive": 120,
@@ -121,4 +125,5 @@ def refuse_caller(environ: Mapping[str, Any]) -> str | None:
 def _context(_config: object, default: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
     context = default()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    limit_requests(context, _REQUEST_S)
     return context

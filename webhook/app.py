@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from flask import Flask, Response, request
 from prometheus_client import Counter, Histogram
-from werkzeug.exceptions import HTTPException
+from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
 from kybernate.errors import RefusedError
 from webhook import wire
@@ -89,7 +89,7 @@ def make_app(settings: WebhookSettings, cluster: Callable[[], Cluster]) -> Flask
 def _answer(verb: str, decide: Callable[[wire.Review], Json]) -> Response:
     started = time.perf_counter()
     try:
-        review = wire.parse_review(request.get_data())
+        review = wire.parse_review(_body())
     except RefusedError as error:
         _REVIEWS.labels(verb, "malformed").inc()
         return _json({"error": str(error)}, 400)
@@ -101,6 +101,14 @@ def _answer(verb: str, decide: Callable[[wire.Review], Json]) -> Response:
     _REVIEWS.labels(verb, outcome).inc()
     _SECONDS.labels(verb).observe(time.perf_counter() - started)
     return _json(answer, 200)
+
+
+def _body() -> bytes:
+    body = request.get_data(cache=False)
+    if len(body) == _MAX_BODY:
+        # Of a body that doesn't say its length, the rest is cut off silently.
+        raise RequestEntityTooLarge
+    return body
 
 
 def _name(review: wire.Review) -> str:

@@ -17,7 +17,7 @@ from gunicorn.app.base import BaseApplication
 from kybernate import keys
 from kybernate.adapters.k8s import Api, Watcher
 from kybernate.adapters.pki import write_private
-from kybernate.runtime.deadlines import limit_requests
+from kybernate.runtime.deadlines import Worker, limit_requests
 from kybernate.runtime.serve import ProbeServer, configure_logging
 from webhook.app import Known, make_app
 from webhook.certs import Bundles, FolderStore, Keeper, KeeperThread, SecretStore
@@ -114,7 +114,7 @@ class Server(BaseApplication):  # type: ignore[misc]
         for name, value in {
             "bind": [self._settings.listen],
             "workers": 1,
-            "worker_class": "gthread",
+            "worker_class": Worker,
             "threads": self._settings.threads,
             # Longer than Go's HTTP client keeps an idle connection, so that it closes first.
             "keepalive": 120,

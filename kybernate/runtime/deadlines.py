@@ -1,17 +1,24 @@
-"""A deadline for each request on gunicorn's threaded TLS servers, which have none of their own.
+"""What gunicorn's threaded TLS servers lack: a deadline for each request, and errors in JSON.
 
-Without it, whoever can open as many connections as there are threads and then says nothing more
-keeps every other caller out: a thread waits for the rest of a handshake, or of a body, for ever.
+Without a deadline, whoever can open as many connections as there are threads and then says nothing
+more keeps every other caller out: a thread waits for the rest of a handshake, or of a body, for
+ever.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import ssl
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import orjson
+from gunicorn.http.errors import ParseException
 from gunicorn.workers import gthread
+
+if TYPE_CHECKING:
+    import socket
 
 
 class DeadlineSocket(ssl.SSLSocket):
@@ -55,6 +62,31 @@ class DeadlineSocket(ssl.SSLSocket):
         if self.gettimeout() != 0.0:
             # A timeout of 0 would mean not to wait at all, and to say so by another error.
             super().settimeout(max(0.001, self._deadline - time.monotonic()))
+
+
+class Worker(gthread.ThreadWorker):  # type: ignore[misc]
+    """Says in JSON, too, what is wrong with a request that is no HTTP."""
+
+    def handle_error(
+        self, req: object, client: socket.socket, addr: tuple[str, int] | None, exc: Exception
+    ) -> None:
+        """Called by gunicorn for what came before the application, or went past it."""
+        caller = addr[0] if addr else "?"
+        if isinstance(exc, ssl.SSLError):
+            self.log.warning("no TLS from %s: %s", caller, exc)
+        elif isinstance(exc, ParseException):
+            self.log.warning("no request from %s: %s", caller, repr(exc)[:500])
+            _tell(client, "400 Bad Request", f"this is no HTTP request of the API: {exc}"[:500])
+        else:
+            self.log.error("a request from %s met a fault", caller, exc_info=exc)
+            _tell(client, "500 Internal Server Error", "a fault of its own; the log says which")
+
+
+def _tell(client: socket.socket, status: str, sentence: str) -> None:
+    body = orjson.dumps({"error": sentence, "Error": sentence})
+    head = f"HTTP/1.1 {status}\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    with contextlib.suppress(OSError):
+        client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
 
 
 def limit_requests(context: ssl.SSLContext, limit_s: float) -> None:

@@ -28,7 +28,8 @@ def configure_logging(level: str = "INFO") -> None:
     lines while requests wait.
     """
     logging._srcfile = None  # noqa: SLF001 - as its HOWTO says
-    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    # Not so logProcesses: gunicorn's own format shows the process.
+    logging.logThreads = logging.logMultiprocessing = False
     logging.basicConfig(stream=sys.stderr, level=level.upper(), format=_FORMAT)
 
 
