@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 5.0
-GRACE_S = 10.0
+GRACE_S = 5.0
 """Seconds that a pod waits before anything is told: most are bound within one."""
 
 MOST_DEMANDS = 20
