@@ -40,10 +40,14 @@ class Traffic:
 
     busy: tuple[float, ...]
     calls: tuple[float, ...]
+    steady: bool = field(init=False, repr=False, compare=False)
+    """Whether all hours are alike."""
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hash", hash((self.busy, self.calls)))
+        alike = len(set(self.busy)) == len(set(self.calls)) == 1
+        object.__setattr__(self, "steady", alike)
 
     def __hash__(self) -> int:
         return self._hash
@@ -91,13 +95,20 @@ def wait_seconds(present: Sequence[Sharer], newcomer: Sharer, slots: int = 1) ->
     """Seconds of waiting that each of the newcomer's calls brings about: its own, and those of the
     others because of it. Over the day, hours weighing as many calls as they have.
 
-    `present` are those that can't be in GPU memory beside it, of which `slots` can at a time.
+    `present` are those that can't be in GPU memory beside it, of which `slots` can at a time. What
+    they are together is kept, so that asking for another newcomer is cheap.
     """
     if not present:
         return 0.0
-    before = _waiting(_counted(present), slots)
-    after = _waiting(_counted([*present, newcomer]), slots)
-    return max(0.0, sum(after) - sum(before)) / sum(_rates(newcomer.traffic))
+    crowds = _crowds(frozenset(Counter(present).items()), slots)
+    busy, calls = newcomer.traffic.busy, _rates(newcomer.traffic)
+    if len(crowds) == 1 and newcomer.traffic.steady:
+        busy, calls = busy[:1], calls[:1]
+    elif len(crowds) == 1:
+        crowds *= HOURS
+    pairs = zip(crowds, busy, calls, strict=True)
+    added = sum(_added(crowd, (b, c, newcomer.switch), slots) for crowd, b, c in pairs)
+    return added / sum(calls)
 
 
 def own_wait_seconds(present: Sequence[Sharer], newcomer: Sharer, slots: int = 1) -> float:
@@ -105,8 +116,8 @@ def own_wait_seconds(present: Sequence[Sharer], newcomer: Sharer, slots: int = 1
     calls = _rates(newcomer.traffic)
     total = 0.0
     for hour in range(HOURS):
-        _, wait = _queue(_column([*present, newcomer], hour), slots)[-1]
-        total += calls[hour] * wait
+        turns = _turns(_column([*present, newcomer], hour), slots)
+        total += calls[hour] * _waits(turns, slots)[-1]
     return total / sum(calls)
 
 
@@ -125,10 +136,6 @@ _Column = tuple[tuple[float, float, float], ...]
 """Of each sharer in one hour: busy share, calls per second, seconds to switch it in."""
 
 
-def _counted(sharers: Sequence[Sharer]) -> frozenset[tuple[Sharer, int]]:
-    return frozenset(Counter(sharers).items())
-
-
 def _rates(traffic: Traffic) -> list[float]:
     return [max(rate, _SELDOM) for rate in traffic.calls]
 
@@ -140,21 +147,80 @@ def _column(sharers: Sequence[Sharer], hour: int) -> _Column:
     )
 
 
+class _Crowd(NamedTuple):
+    """What those who share are together in one hour.
+
+    `rate` of their turns per second, `busy` share of all, `work` with the switches; `holdup`: the
+    seconds that they hold up somebody, `longest` if each of them does; `switching`: how much of
+    their turns' switching comes from each other; `sore`: the waits that more turns would cost.
+    """
+
+    rate: float
+    busy: float
+    work: float
+    holdup: float
+    longest: float
+    switching: float
+    sore: float
+
+
 @lru_cache(maxsize=65_536)
-def _waiting(sharers: frozenset[tuple[Sharer, int]], slots: int) -> tuple[float, ...]:
-    """How many calls wait in each hour, on average. `sharers` with how many there are of each."""
+def _crowds(sharers: frozenset[tuple[Sharer, int]], slots: int) -> tuple[_Crowd, ...]:
+    """The crowd of each hour, or one if all hours are alike. Order of sharers doesn't matter."""
     all_of_them = sorted(one for one, count in sharers for _ in range(count))
-    columns = [_column(all_of_them, hour) for hour in range(HOURS)]
-    known = {column: _all_waits(column, slots) for column in set(columns)}
+    steady = all(one.traffic.steady for one in all_of_them)
+    hours = range(1 if steady else HOURS)
+    columns = [_column(all_of_them, hour) for hour in hours]
+    known = {column: _crowd(column, slots) for column in set(columns)}
     return tuple(known[column] for column in columns)
 
 
-def _all_waits(column: _Column, slots: int) -> float:
-    return sum(rate * wait for rate, wait in _queue(column, slots))
+def _crowd(column: _Column, slots: int) -> _Crowd:
+    turns = _turns(column, slots)
+    waits = _waits(turns, slots)
+    return _Crowd(
+        rate=sum(one.rate for one in turns),
+        busy=sum(busy for busy, _, _ in column),
+        work=sum(one.work for one in turns),
+        holdup=sum(one.ahead * one.length for one in turns),
+        longest=sum(one.length for one in turns),
+        switching=sum(
+            one.rate * one.rate * switch for one, (_, _, switch) in zip(turns, column, strict=True)
+        ),
+        sore=sum(busy * wait for (busy, _, _), wait in zip(column, waits, strict=True)),
+    )
 
 
-def _queue(column: _Column, slots: int) -> list[tuple[float, float]]:
-    """Of each sharer: the turns per second that it asks for, and the wait for one in seconds."""
+def _added(crowd: _Crowd, newcomer: tuple[float, float, float], slots: int) -> float:
+    """How many calls more would wait at a time, with a newcomer of this busy share, calls per
+    second and switch."""
+    busy, calls, switch = newcomer
+    rate = calls + busy * min(1.0, crowd.busy) / TURN
+    others = crowd.rate + crowd.busy * busy / TURN
+    lost = (others / (others + rate)) ** slots * switch
+    work = busy + rate * lost
+    ahead = _share_ahead(work, 1 - crowd.work / slots)
+    free = 1 - work / slots
+    holdup = min(crowd.longest, crowd.holdup / free) if free > 0 else crowd.longest
+    crowded = min(1.0, (crowd.work + work) / slots) ** (slots - 1) / slots
+    own = rate * (lost + holdup * crowded)
+    theirs = others * ahead * (min(TURN, busy / rate) + lost) * crowded
+    switches = crowd.switching * (1 / crowd.rate - 1 / (others + rate))
+    return own + theirs + switches + crowd.sore * busy / TURN
+
+
+class _Turns(NamedTuple):
+    """What one sharer asks for in one hour: turns per second, seconds until it is switched in and
+    of its turn, share of time with all switches, probability that it is ahead of somebody."""
+
+    rate: float
+    lost: float
+    length: float
+    work: float
+    ahead: float
+
+
+def _turns(column: _Column, slots: int) -> list[_Turns]:
     everyone = sum(busy for busy, _, _ in column)
     rates = [calls + busy * min(1.0, everyone - busy) / TURN for busy, calls, _ in column]
     total = sum(rates)
@@ -166,18 +232,32 @@ def _queue(column: _Column, slots: int) -> list[tuple[float, float]]:
     work = [
         busy + rate * switch for rate, switch, (busy, _, _) in zip(rates, lost, column, strict=True)
     ]
-    all_work, ahead, holdups = sum(work), [], []
-    for rate, switch, share, (busy, _, _) in zip(rates, lost, work, column, strict=True):
-        free = 1 - (all_work - share) / slots
-        ahead.append(min(1.0, share / free) if free > share else 1.0)
-        holdups.append(ahead[-1] * (min(TURN, busy / rate) + switch))
-    some, all_holdups = sum(ahead), sum(holdups)
+    all_work = sum(work)
     return [
-        (rates[i], lost[i] + _held_up(some - ahead[i], all_holdups - holdups[i], slots))
-        for i in range(len(column))
+        _Turns(
+            rate,
+            switch,
+            min(TURN, busy / rate) + switch,
+            share,
+            _share_ahead(share, 1 - (all_work - share) / slots),
+        )
+        for rate, switch, share, (busy, _, _) in zip(rates, lost, work, column, strict=True)
     ]
 
 
-def _held_up(others: float, holdups: float, slots: int) -> float:
-    """Seconds behind `others`, a number, who hold up `holdups` seconds if there is one slot."""
-    return max(0.0, holdups) / slots * min(1.0, max(0.0, others) / slots) ** (slots - 1)
+def _share_ahead(work: float, free: float) -> float:
+    """The share of time in which it is served or waits, where the others leave `free`."""
+    return min(1.0, work / free) if free > work else 1.0
+
+
+def _waits(turns: Sequence[_Turns], slots: int) -> list[float]:
+    """Seconds that each waits for a turn."""
+    ahead = sum(one.ahead for one in turns)
+    holdups = sum(one.ahead * one.length for one in turns)
+    return [
+        one.lost
+        + max(0.0, holdups - one.ahead * one.length)
+        / slots
+        * min(1.0, max(0.0, ahead - one.ahead) / slots) ** (slots - 1)
+        for one in turns
+    ]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kybernate.core import forecast
 from kybernate.core.activity import HOURS
 from kybernate.core.forecast import (
     TURN,
@@ -166,3 +168,34 @@ def test_one_more_at_the_gpu_makes_nobodys_own_wait_shorter(present, newcomer, m
     """But for rounding, and for turns that get shorter as they get more."""
     before = own_wait_seconds(present, newcomer)
     assert own_wait_seconds([*present, more], newcomer) >= 0.9 * before - 1e-9
+
+
+def test_what_a_newcomer_adds_is_near_to_what_the_whole_queue_says():
+    """The crowd is kept as a few sums; the queue with and without the newcomer is the yardstick."""
+    rng = random.Random(2)
+
+    def one():
+        busy = min(1.0, rng.choice([0.001, 0.01, 0.05, 0.1, 0.3, 0.6, 0.9]) * rng.uniform(0.7, 1.3))
+        return busy, rng.uniform(busy / 100, busy / 2), rng.choice([2.0, 5.0, 12.0, 20.0])
+
+    def waiting(column):
+        turns = forecast._turns(column, 1)
+        waits = forecast._waits(turns, 1)
+        return sum(turn.rate * wait for turn, wait in zip(turns, waits, strict=True))
+
+    def of(column):
+        busy, calls, switch = column
+        return Sharer(Traffic((busy,) * HOURS, (calls,) * HOURS), switch)
+
+    pairs = []
+    for _ in range(500):
+        present, newcomer = tuple(one() for _ in range(rng.randint(1, 5))), one()
+        exact = (waiting((*present, newcomer)) - waiting(present)) / newcomer[1]
+        pairs.append((exact, wait_seconds([of(p) for p in present], of(newcomer))))
+    ratios = sorted(told / exact for exact, told in pairs if exact > 0.1)
+    assert 0.9 < ratios[len(ratios) // 2] < 1.1
+    assert 0.3 < ratios[len(ratios) // 20] < ratios[-len(ratios) // 20] < 1.6
+    swaps = sum(
+        (a[0] < b[0]) != (a[1] < b[1]) for a, b in itertools.pairwise(pairs) if a[0] != b[0]
+    )
+    assert swaps < len(pairs) / 15  # of neighbours in a random order, few are ranked otherwise
