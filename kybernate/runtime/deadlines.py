@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import ssl
 import time
 from typing import TYPE_CHECKING, Any
@@ -91,10 +92,15 @@ def _tell(client: socket.socket, status: str, sentence: str) -> None:
 
 def limit_requests(context: ssl.SSLContext, limit_s: float) -> None:
     """Have every connection of this server's context keep the deadline."""
-    context.sslsocket_class = type("DeadlineSocket", (DeadlineSocket,), {"limit_s": limit_s})
+    context.sslsocket_class = _socket_class(limit_s)
     # A new connection on which nothing comes would hold a thread for five seconds; so it goes to
     # the poller at once.
     gthread.DEFAULT_WORKER_DATA_TIMEOUT = 0.0
+
+
+@functools.cache
+def _socket_class(limit_s: float) -> type[DeadlineSocket]:
+    return type("DeadlineSocket", (DeadlineSocket,), {"limit_s": limit_s})
 
 
 def _given_up() -> ConnectionResetError:
