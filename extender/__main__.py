@@ -18,8 +18,8 @@ from extender.cluster import ApiCluster
 from extender.endpoints import Endpoint
 from extender.events import ApiWrites, Events
 from extender.explain import Explainer
-from extender.gangs import Gangs, Means
-from extender.gangs import run as run_gangs
+from extender.gangplanner import GangPlanner, Means
+from extender.gangs import Gangs
 from extender.leader import Leader, Leases, Open, SchedulerLease, Terms
 from extender.pages import register
 from extender.preempting import Preemption
@@ -56,21 +56,20 @@ def run(settings: ExtenderSettings) -> None:
     policy, cluster = POLICIES[settings.policy], ApiCluster(api, settings.api_timeout_s)
     fence, leader = _fence(settings, api, watches)
     binder = Binder(snapshot, cluster, policy, _now, settings.reservation_s, fence)
-    gangs, events = _gangs(settings, api, snapshot, fence)
+    gangs, planner, events = _gangs(settings, api, snapshot, fence)
     watches.hear, binder.admit = gangs.pod_event, gangs.admit
     closed = _either(watches.not_ready, gangs.not_ready, fence.closed)
     waiting = Waiting(snapshot.follow(), _fitting(snapshot), snapshot.pod)
     requeue = Requeue(waiting, Nudge(api, settings.api_timeout_s), closed)
     verbs = Verbs(snapshot, binder, policy, waiting.rejected)
-    verbs.narrow = gangs.narrow
     preemption = Preemption(snapshot, cluster, policy)
-    verbs.veto = preemption.veto
+    verbs.narrow, verbs.veto = gangs.narrow, preemption.veto
     app = create_app(verbs, closed, refuse_caller, settings.max_body_bytes)
     explainer = Explainer(snapshot, cluster, gangs, events, fence)
     register(app, {"preemption": preemption.plan, "explain": explainer.page}, closed, refuse_caller)
     probes = _probes(settings, watches)
     threads = Background(
-        gangs=partial(run_gangs, gangs, closed),
+        gangs=partial(planner.run, closed),
         events=events.run,
         requeue=requeue.run,
         explain=partial(explainer.run, closed),
@@ -118,8 +117,8 @@ def _fence(settings: ExtenderSettings, api: Api, watches: Watches) -> tuple[Fenc
 
 def _gangs(
     settings: ExtenderSettings, api: Api, snapshot: Snapshot, fence: Fence
-) -> tuple[Gangs, Events]:
-    """What plans gangs, and what tells of them.
+) -> tuple[Gangs, GangPlanner, Events]:
+    """What knows gangs, what plans them, and what tells of them.
 
     Half of the serving threads may wait for a gang's pods to come.
     """
@@ -137,7 +136,8 @@ def _gangs(
         tell=events.tell,
         hold_s=settings.gang_hold_s,
     )
-    return Gangs(means), events
+    gangs = Gangs(snapshot, meeting, time.time)
+    return gangs, GangPlanner(gangs, means), events
 
 
 def _fitting(snapshot: Snapshot) -> Callable[[Demand, set[NodeName]], set[NodeName]]:

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from extender.gangs import REST_S, Gangs, Means
+from extender.gangplanner import REST_S, GangPlanner, Means
+from extender.gangs import MARGIN_S, Gangs
 from extender.leader import Open
 from extender.rendezvous import LASTS, Rendezvous
 from extender.snapshot import Snapshot
 from extender.wire import BindArgs
 from kybernate import keys
+from kybernate.core.ledger import Claim
 from kybernate.core.placement import POLICIES
 from kybernate.core.verdicts import Fits
 from kybernate.errors import ConflictError, NotFoundError, RetryableError
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 
 HOLD_S = 30.0
+REF = PodRef("default", "a", PodUid("uid-a"))
 N1, N2 = NodeName("n1"), NodeName("n2")
 
 
@@ -51,11 +54,13 @@ class Stage:
         self.snapshot = Snapshot(lambda: self.now)
         self.meeting = Rendezvous(lambda: self.now, wait=0.0, most=0)
         policy = POLICIES["best-fit"]
-        self.gangs = Gangs(
+        self.gangs = Gangs(self.snapshot, self.meeting, lambda: self.now)
+        self.planner = GangPlanner(
+            self.gangs,
             Means(
                 *(self.snapshot, self, fence or Open(), self.meeting, policy),
                 *(lambda: self.now, lambda: self.now, self._tell, HOLD_S),
-            )
+            ),
         )
         for item in self.pods.values():
             self.see("ADDED", item)
@@ -115,7 +120,7 @@ class Stage:
     def ticks(self, count: int = 3) -> None:
         for _ in range(count):
             self.now += 2 * REST_S
-            self.gangs.tick()
+            self.planner.tick()
 
     def gated(self) -> list[str]:
         return [name for name, item in self.pods.items() if item["spec"]["schedulingGates"]]
@@ -228,6 +233,44 @@ def test_bind_waits_for_all_and_gives_the_planned_group(stage: Stage) -> None:
     assert stage.admit("a") == stage.seat("a")[1]
     with pytest.raises(ConflictError, match="its seat in it is on n1"):
         stage.admit("a", N2)
+
+
+def test_a_bind_that_began_keeps_its_seat_although_the_plan_ends(stage: Stage) -> None:
+    stage.add("a", size=1)
+    stage.ticks()
+    seat = stage.seat("a")
+    assert stage.admit("a") == "G0"
+    stage.snapshot.reserve(Claim(REF, N1, GroupName("G0"), ONE), ttl=120.0)
+    stage.now += HOLD_S
+    stage.ticks(1)
+    assert keys.GANG_PLAN not in stage.pods["a"]["metadata"]["annotations"]
+    assert stage.seat("a") == seat
+
+
+def test_no_bind_begins_when_the_plan_is_about_to_end(stage: Stage) -> None:
+    stage.add("a", size=1)
+    stage.ticks()
+    stage.now = stage.gangs.all()["default", "g"][0].seat.until - MARGIN_S
+    with pytest.raises(ConflictError, match="starts as a whole"):
+        stage.admit("a")
+
+
+def test_what_is_heard_of_a_pod_while_its_plan_is_written_takes_no_seat_away(stage: Stage) -> None:
+    stage.add("a")
+    stage.add("b")
+    written = stage.patch
+
+    def patch(ref: PodRef, body: dict[str, Any], kind: str) -> dict[str, Any]:
+        for item in stage.pods.values():
+            stage.version += 1
+            item["metadata"]["resourceVersion"] = str(stage.version)
+            stage.see("MODIFIED", item)
+        assert None not in (stage.seat("a"), stage.seat("b"))
+        return written(ref, body, kind)
+
+    stage.patch = patch  # type: ignore[method-assign]
+    stage.ticks(1)
+    assert None not in (stage.seat("a"), stage.seat("b"))
 
 
 def test_the_last_to_come_lets_all_others_go_on() -> None:

@@ -1,0 +1,236 @@
+"""Does for each gang what is next: plan, write the plan into its pods, lift their gates, take back.
+
+`kybernate.core.gang` decides what that is. One thread, and only in the process that may bind.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from extender.events import GANG_PLANNED, GANG_WAITING
+from extender.gangs import key_of
+from extender.members import hold_patch, lift_patch
+from kybernate.core.gang import Act, PlannedSeat, in_turn, judge
+from kybernate.core.gangplan import plan
+from kybernate.errors import KybernateError
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Sequence
+
+    from extender.gangs import Gangs, Key
+    from extender.leader import Fence
+    from extender.rendezvous import Rendezvous
+    from extender.snapshot import Snapshot
+    from kybernate.core.gang import Member, Step
+    from kybernate.core.ledger import NodeView
+    from kybernate.core.placement import Policy
+    from kybernate.types import NodeName, PodRef
+
+    Json = dict[str, Any]
+
+log = logging.getLogger(__name__)
+
+LEAST_S = 0.05
+"""Seconds between two looks at gangs at least: their pods are created one by one."""
+
+POLL_S = 1.0
+"""Seconds after which gangs are looked at although nothing was heard of them."""
+
+SHARE = 5.0
+"""Planning that took so long is rested from so many times as long: the verbs need the processor."""
+
+REST_S, LONGEST_REST_S = 1.0, 300.0
+"""Seconds until a gang whose plan fell through is planned anew; doubled each time, up to 5 min."""
+
+AVOID_S = 300.0
+"""Seconds for which a node is left out where the scheduler bound no pod of a gang."""
+
+
+class Pods(Protocol):
+    """How pods are changed. Errors are those of `kybernate.adapters.k8s.Api`."""
+
+    def patch(self, pod: PodRef, body: Json, kind: str) -> Json:
+        """Patch a pod, and return it as it is then."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What gangs are planned with.
+
+    `clock` gives seconds of any steady clock, `wall` those since 1970. `tell` writes an event about
+    a pod: reason and sentence. A planned seat is held for `hold_s` seconds.
+    """
+
+    snapshot: Snapshot
+    pods: Pods
+    fence: Fence
+    meeting: Rendezvous
+    policy: Policy
+    clock: Callable[[], float]
+    wall: Callable[[], float]
+    tell: Callable[[PodRef, str, str], None]
+    hold_s: float
+
+
+@dataclass(slots=True)
+class _Past:
+    """How a gang's plans went: `failed` in a row, no new one before `rest_until`; nodes to avoid.
+
+    Times are the steady clock's. All of it may be lost.
+    """
+
+    failed: int = 0
+    rest_until: float = -math.inf
+    avoid: dict[NodeName, float] | None = None
+
+
+class GangPlanner:
+    """Plans gangs, and lets go of them again."""
+
+    def __init__(self, gangs: Gangs, means: Means) -> None:
+        self._gangs = gangs
+        self._with = means
+        self._past: dict[Key, _Past] = {}
+        self._plan_after = -math.inf
+
+    def run(self, closed: Callable[[], str | None], stopping: threading.Event) -> None:
+        """Tick whenever something is heard of a gang, and now and then, until told to stop.
+
+        Nothing is done while `closed` gives a reason.
+        """
+        while not stopping.wait(LEAST_S):
+            self._gangs.changed.wait(POLL_S)
+            try:
+                if closed() is None:
+                    self.tick()
+            except Exception:
+                log.exception("gangs are looked at again in %.0f s", POLL_S)
+
+    def tick(self) -> None:
+        """Do for each gang what is next, if this process may."""
+        self._gangs.changed.clear()
+        self._gangs.hold_all()
+        gangs = self._gangs.all()
+        for key in (self._past.keys() | self._gangs.explained()) - gangs.keys():
+            self._forget(key)
+        began = self._with.clock()
+        for members in in_turn(gangs.values()):
+            try:
+                self._advance(key_of(members[0]), members)
+            except KybernateError as error:
+                log.warning("gang %s/%s: %s", *key_of(members[0]), error)
+        ended = self._with.clock()
+        if began >= self._plan_after:
+            self._plan_after = ended + SHARE * (ended - began)
+
+    def _advance(self, key: Key, members: Sequence[Member]) -> None:
+        step = judge(members, self._with.wall(), self._gangs.stands)
+        if step.act is Act.NOTHING:
+            self._forget(key)
+        elif step.act is Act.WAIT:
+            self._say(key, members, step.reason)
+        elif step.act is Act.PLAN:
+            self._plan(key, members)
+        elif not self._may():
+            return
+        elif step.act is Act.LIFT:
+            self._lift(key, step)
+        else:
+            self._release(key, step)
+
+    def _may(self) -> bool:
+        """Whether it is for this process to change pods."""
+        try:
+            self._with.fence.check()
+        except KybernateError as error:
+            log.debug("gangs are somebody else's: %s", error)
+            return False
+        return True
+
+    def _plan(self, key: Key, members: Sequence[Member]) -> None:
+        now, past = self._with.clock(), self._past.get(key, _Past())
+        if now < max(self._plan_after, past.rest_until) or not self._may():
+            return
+        avoid = {name for name, until in (past.avoid or {}).items() if until > now}
+        found = plan(members, self._nodes_for(members), self._with.policy, avoid)
+        if not found.seats:
+            self._say(key, members, found.reason)
+            return
+        # Whole seconds, as the pods will say it.
+        until = math.ceil(self._with.wall() + self._with.hold_s)
+        seats = {uid: PlannedSeat(*place, until) for uid, place in found.seats.items()}
+        planned = [member for member in members if member.pod.uid in seats]
+        try:
+            self._gangs.reserve(planned, seats)
+            for member in planned:
+                self._patch(member, hold_patch(member, seats[member.pod.uid]), "merge")
+        finally:
+            self._gangs.written()
+        log.info("gang %s/%s has a seat for each of %d pods", *key, len(seats))
+
+    def _nodes_for(self, members: Sequence[Member]) -> dict[NodeName, NodeView]:
+        """The nodes that a member is bound to, or could be given a seat on."""
+        snapshot, policy = self._with.snapshot, self._with.policy
+        wanted = {member.node for member in members if member.node is not None}
+        every, seen = snapshot.names(), set()
+        for member in members:
+            if member.node is None and member.demand and member.demand not in seen:
+                seen.add(member.demand)
+                wanted |= set(snapshot.fits(member.pod.uid, member.demand, policy, every).passed)
+        views = snapshot.views(sorted(wanted))
+        return {name: view for name, view in views.items() if view is not None}
+
+    def _lift(self, key: Key, step: Step) -> None:
+        for member in step.members:
+            self._patch(member, lift_patch(member), "strategic")
+        for member in step.members:
+            self._with.tell(member.pod, GANG_PLANNED, _placed(member))
+        log.info("gang %s/%s: lifted the gates of %d pods", *key, len(step.members))
+
+    def _release(self, key: Key, step: Step) -> None:
+        log.warning("gang %s/%s gives its seats back: %s", *key, step.reason)
+        self._learn(key, step.members)
+        self._say(key, step.members, step.reason)
+        for member in step.members:
+            self._with.meeting.forget(member.pod.uid)
+            self._patch(member, hold_patch(member, None), "merge")
+
+    def _learn(self, key: Key, members: Sequence[Member]) -> None:
+        """Rest before the next plan, and leave out where the scheduler bound none in time."""
+        now, wall = self._with.clock(), self._with.wall()
+        past = self._past.setdefault(key, _Past())
+        late = [one for one in members if one.seat and one.seat.until <= wall]
+        rest = (self._with.hold_s if late else REST_S) * 2 ** min(past.failed, 16)
+        past.rest_until = now + min(LONGEST_REST_S, rest)
+        past.failed += 1
+        refused = [one.seat for one in late if not self._with.meeting.came(one.pod.uid)]
+        past.avoid = (past.avoid or {}) | {seat.node: now + AVOID_S for seat in refused if seat}
+
+    def _patch(self, member: Member, body: Json, kind: str) -> None:
+        """Change a pod, unless another process may do so by now. Raises KybernateError."""
+        self._with.fence.check()
+        self._gangs.pod_event("MODIFIED", self._with.pods.patch(member.pod, body, kind))
+
+    def _say(self, key: Key, members: Sequence[Member], reason: str) -> None:
+        if not self._gangs.explain(key, reason) or reason.startswith("seats are held"):
+            return
+        log.info("gang %s/%s: %s", *key, reason)
+        if self._may():
+            for member in members:
+                if member.node is None:
+                    self._with.tell(member.pod, GANG_WAITING, self._gangs.reason(*key))
+
+    def _forget(self, key: Key) -> None:
+        self._past.pop(key, None)
+        self._gangs.explain(key, None)
+
+
+def _placed(member: Member) -> str:
+    seat = member.seat
+    where = f"{seat.group} on {seat.node}" if seat else "nowhere"
+    return f"All pods of gang {member.gang} have a seat; this one's is of {where}"
