@@ -73,6 +73,11 @@ class Extender:
 
     def start(self) -> None:
         """Start it and wait until it is ready."""
+        self.launch()
+        until(self._ready, "the extender is ready; see its log")
+
+    def launch(self) -> None:
+        """Start it."""
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "extender"],
@@ -81,7 +86,6 @@ class Extender:
                 stderr=log,
                 start_new_session=True,
             )
-        until(self._ready, "the extender is ready; see its log")
 
     def stop(self, *, kill: bool = False) -> int:
         """End it, and return its exit status. Killed, it gets no chance to clean up."""
@@ -142,12 +146,16 @@ class Extender:
         """A call on the plain port."""
         return requests.get(f"http://127.0.0.1:{self.probe_port}/{path}", timeout=5)
 
+    def answers(self, probe: str) -> bool:
+        """Whether the probe is answered, and well."""
+        with suppress(requests.ConnectionError):
+            return self.probe(probe).ok
+        return False
+
     def _ready(self) -> bool:
         assert self._process is not None
         assert self._process.poll() is None, self.log
-        with suppress(requests.ConnectionError):
-            return self.probe("readyz").ok
-        return False
+        return self.answers("readyz")
 
 
 class World:
@@ -206,6 +214,13 @@ class World:
             },
         }
         return self._make(PODS, body)
+
+    def again(self, pod: dict[str, Any]) -> dict[str, Any]:
+        """A new pod like an old one, which must be gone, and of its name."""
+        meta = pod["metadata"]
+        kept = {"name": meta["name"], "annotations": meta.get("annotations", {})}
+        spec = {**pod["spec"], "volumes": []}
+        return self.api.post(PODS, {**pod, "metadata": kept, "spec": spec, "status": {}})
 
     def read(self, pod: dict[str, Any]) -> dict[str, Any]:
         """The pod as it is now."""
