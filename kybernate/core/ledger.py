@@ -18,14 +18,16 @@ from functools import cached_property
 from itertools import count
 from math import inf
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kybernate.core.parking import seat_cost
 from kybernate.errors import ConflictError, NotFoundError
 from kybernate.types import GpuUuid
 
+T = TypeVar("T")
+
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Mapping
+    from collections.abc import Callable, Hashable, Iterator, Mapping
 
     from kybernate.core.forecast import Traffic
     from kybernate.types import Gpu, Group, GroupName, Link, NodeName, PodRef, PodUid
@@ -83,6 +85,8 @@ class NodeView:
     under_way: frozenset[tuple[str, GroupName]] = frozenset()
     layout: Hashable = field(default=None, repr=False, compare=False)
     """Equal for nodes that offer the same, but for names."""
+    _of_offer: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
+    _once: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     _taken: Mapping[GroupName | None, int] = field(init=False, repr=False, compare=False)
     _gpus: Mapping[GpuUuid, Gpu] = field(init=False, repr=False, compare=False)
     held: tuple[int, int] = field(init=False, repr=False, compare=False)
@@ -112,6 +116,23 @@ class NodeView:
         layout = _layout(self.seats) if self.layout is None else self.layout
         return layout, frozenset(held.items()), self.under_way
 
+    def once(self, key: Hashable, find: Callable[[], T]) -> T:
+        """What was found under the key, which is looked for but once per view."""
+        known: T | None = self._once.get(key)
+        if known is None:
+            known = self._once[key] = find()
+        return known
+
+    def once_per_offer(self, key: Hashable, find: Callable[[], T]) -> T:
+        """The same for what follows from the node's GPUs, links and groups alone.
+
+        It stays found while they stay, whatever is claimed.
+        """
+        known: T | None = self._of_offer.get(key)
+        if known is None:
+            known = self._of_offer[key] = find()
+        return known
+
     def taken(self, group: GroupName | None) -> int:
         """How many seats of the group are claimed; None asks for claims of an unknown group."""
         return self._taken.get(group, 0)
@@ -119,6 +140,10 @@ class NodeView:
     def gpus(self, group: Group) -> tuple[Gpu, ...]:
         """The group's GPUs that the node still has, in the group's order."""
         return tuple(self._gpus[uuid] for uuid in group.gpus if uuid in self._gpus)
+
+
+def _offer(seats: NodeSeats) -> tuple[object, ...]:
+    return seats.gpus, seats.links, seats.groups
 
 
 _MOST_LAYOUTS = 20_000
@@ -175,6 +200,7 @@ class Ledger:
         self._views: dict[NodeName, NodeView] = {}
         self._layouts: dict[Hashable, int] = {}
         self._layout_of: dict[NodeName, int] = {}
+        self._found: dict[NodeName, dict[Hashable, Any]] = {}
         self._unplaced: set[PodUid] = set()
         self._soonest_end = inf
         self._followers: list[set[NodeName]] = []
@@ -197,8 +223,13 @@ class Ledger:
 
     def upsert_node(self, seats: NodeSeats) -> None:
         """Take in a node, new or changed. Claims on it stay, whatever it offers now."""
-        if self._nodes.get(seats.name) == seats:
+        known = self._nodes.get(seats.name)
+        if known == seats:
             return
+        if known is None or _offer(known) != _offer(seats):
+            self._found[seats.name] = {}
+        else:
+            seats = replace(seats, gpus=known.gpus, links=known.links, groups=known.groups)
         self._nodes[seats.name] = seats
         self._layout_of[seats.name] = self._layout(seats)
         self.touch(seats.name)
@@ -207,6 +238,7 @@ class Ledger:
         """Forget what a node offers. Claims on it stay until their pods are gone."""
         self._nodes.pop(name, None)
         self._layout_of.pop(name, None)
+        self._found.pop(name, None)
         self.touch(name)
 
     def upsert_claim(self, claim: Claim) -> None:
@@ -266,12 +298,12 @@ class Ledger:
         if name not in self._views:
             claims = (self._claim(uid) for uid in sorted(self._on_node.get(name, ())))
             known = tuple(_informed(claim, seats) for claim in claims)
-            self._views[name] = NodeView(seats, known, layout=self._layout_of[name])
+            self._views[name] = self._view(seats, known)
         view = self._views[name]
         if without is None or without not in self._on_node.get(name, ()):
             return view
         others = tuple(c for c in view.claims if c.pod.uid != without)
-        return NodeView(seats, others, layout=view.layout)
+        return self._view(seats, others)
 
     def nodes(self) -> Iterator[NodeName]:
         """The names of all known nodes, sorted."""
@@ -301,6 +333,10 @@ class Ledger:
     def unplaced(self) -> int:
         """How many bound pods hold a seat of which nobody wrote the group."""
         return len(self._unplaced)
+
+    def _view(self, seats: NodeSeats, claims: tuple[Claim, ...]) -> NodeView:
+        layout, found = self._layout_of[seats.name], self._found[seats.name]
+        return NodeView(seats, claims, layout=layout, _of_offer=found)
 
     def _claim(self, uid: PodUid) -> Claim:
         return self._bound[uid] if uid in self._bound else self._reserved[uid].claim

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
-from kybernate.core.placement import candidates, choose_group, score
+from kybernate.core.placement import candidates, choose
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -200,8 +200,7 @@ class Class:
             if len(self._ranked) >= MOST_SHAPES:
                 self._ranked.clear()
                 self._points.clear()
-            group = choose_group(view, self._demand, self._policy)
-            points = score(view, self._demand, self._policy)
+            group, points = choose(view, self._demand, self._policy)
             found = self._ranked[shape] = Ranking(group.name if group else None, points)
             self._points[shape] = points
         return found

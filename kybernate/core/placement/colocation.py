@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from kybernate.core.forecast import UNKNOWN, Sharer, clash, wait_seconds
 from kybernate.core.parking import seat_cost
+from kybernate.core.placement.lattice import member
 from kybernate.core.sharing import refusal, strangers
 from kybernate.core.tiers import switch_seconds
 
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
 
 def neighbours(view: NodeView, group: Group) -> tuple[Claim, ...]:
     """The claims on any group that has a GPU in common with this one."""
-    gpus = set(group.gpus)
-    names = {other.name for other in view.seats.groups if not gpus.isdisjoint(other.gpus)}
+    names = member(view, group).names
     return tuple(claim for claim in view.claims if claim.group in names)
 
 
@@ -106,12 +106,11 @@ def _sharer(view: NodeView, claim: Claim) -> Sharer:
 
 def _slots(view: NodeView, group: Group, demand: Demand) -> int:
     """How many of the seats on these GPUs can be in GPU memory at a time, at the least."""
-    gpus = set(group.gpus)
-    sharing = [other for other in view.seats.groups if not gpus.isdisjoint(other.gpus)]
-    slots = min(other.active_slots for other in sharing)
+    mine = member(view, group)
+    slots = min(other.active_slots for other in mine.sharing)
     sizes = [claim.vram for claim in neighbours(view, group)] + [demand.vram]
     if slots == 1 or None in sizes:
         return 1
     largest = max(size for size in sizes if size is not None)
-    memory = min((gpu.memory for gpu in view.gpus(group)), default=0) - view.seats.reserve
+    memory = mine.room - view.seats.reserve
     return max(1, min(slots, memory // largest if largest else slots))

@@ -19,9 +19,9 @@ from kybernate.core.placement.colocation import (
     park_room,
     shares_well,
 )
+from kybernate.core.placement.lattice import gpus_in_order, member, sharers
 from kybernate.core.placement.model import FULL, Ask, Demand, Place, Supply
 from kybernate.core.quantity import format_quantity
-from kybernate.core.topology import worst_link
 from kybernate.types import Link
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from kybernate.core.ledger import NodeView
     from kybernate.core.placement.policies import Policy
-    from kybernate.types import Gpu, GpuUuid, Group
+    from kybernate.types import Group
 
     Groups = tuple[Group, ...]
 
@@ -59,11 +59,7 @@ def candidates(view: NodeView, demand: Demand) -> Candidates:
 
 def choose_group(view: NodeView, demand: Demand, policy: Policy) -> Group | None:
     """The best group for the pod, or None if no group can take it."""
-    return max(
-        candidates(view, demand).groups,
-        key=lambda group: _rank(view, group, demand, policy),
-        default=None,
-    )
+    return choose(view, demand, policy)[0]
 
 
 def score(view: NodeView, demand: Demand, policy: Policy) -> int:
@@ -71,44 +67,48 @@ def score(view: NodeView, demand: Demand, policy: Policy) -> int:
 
     Nodes without the preferred group get at most 5, so that any node that has it free is better.
     """
-    best = choose_group(view, demand, policy)
-    if best is None:
-        return 0
+    return choose(view, demand, policy)[1]
+
+
+def choose(view: NodeView, demand: Demand, policy: Policy) -> tuple[Group | None, int]:
+    """What `choose_group` and `score` say, for the price of one."""
+    groups = candidates(view, demand).groups
+    if not groups:
+        return None, 0
+    worths = {group.name: worth(view, group, demand, policy) for group in groups}
+    best = max(groups, key=lambda group: _rank(view, group, demand, worths[group.name]))
     idle = FULL - load(view, best)
-    rated = max(0, min(FULL, int(worth(view, best, demand, policy))))
+    rated = max(0, min(FULL, int(worths[best.name])))
     points = (9 * rated + idle) // FULL
     if demand.prefer_group is None:
-        return points
-    return 5 + (points + 1) // 2 if best.name == demand.prefer_group else points // 2
+        return best, points
+    return best, 5 + (points + 1) // 2 if best.name == demand.prefer_group else points // 2
 
 
 def load(view: NodeView, group: Group) -> int:
     """Claims per seat on the group's GPUs, in thousandths, over all groups that share them."""
-    return _load(view, set(group.gpus))
+    return _load(view, member(view, group).sharing)
 
 
-def _load(view: NodeView, gpus: set[GpuUuid]) -> int:
-    seats, taken = _sharing(view, gpus)
+def _load(view: NodeView, sharing: Groups) -> int:
+    seats = sum([other.seats for other in sharing])
+    taken = sum([min(view.taken(other.name), other.seats) for other in sharing])
     return FULL * taken // seats if seats else FULL
-
-
-def _sharing(view: NodeView, gpus: set[GpuUuid]) -> tuple[int, int]:
-    """The seats of all groups with one of the GPUs, and how many of them are taken."""
-    sharing = [other for other in view.seats.groups if not gpus.isdisjoint(other.gpus)]
-    taken = sum(min(view.taken(other.name), other.seats) for other in sharing)
-    return sum(other.seats for other in sharing), taken
 
 
 def usable(view: NodeView, group: Group) -> int:
     """The bytes that a seat may use on each GPU of the group: the smallest GPU less the reserve."""
-    memory = min((gpu.memory for gpu in view.gpus(group)), default=0)
-    return max(0, memory - view.seats.reserve)
+    return max(0, member(view, group).room - view.seats.reserve)
 
 
 def supply_of(view: NodeView) -> Supply:
     """The node as all policies see it: a GPU has left what is left of the seats on it."""
-    gpus = _by_index(view)
-    free = tuple(FULL - _load(view, {gpu.uuid}) for gpu in gpus)
+    return view.once("supply", lambda: _supply_of(view))
+
+
+def _supply_of(view: NodeView) -> Supply:
+    gpus = gpus_in_order(view)
+    free = tuple(FULL - _load(view, sharers(view, gpu.uuid)) for gpu in gpus)
     groups = {group.name: len(group.gpus) for group in view.seats.groups}
     sizes = frozenset(groups[claim.group] for claim in view.claims if claim.group in groups)
     return Supply(free, gpus[0].product if gpus else "", sizes=sizes)
@@ -116,12 +116,12 @@ def supply_of(view: NodeView) -> Supply:
 
 def place_of(view: NodeView, group: Group, demand: Demand) -> tuple[Ask, Place]:
     """What a pod with a seat of the group takes of the node, and where."""
-    at = tuple(n for n, gpu in enumerate(_by_index(view)) if gpu.uuid in group.gpus)
-    broken = _broken_link(view, group)
+    mine = member(view, group)
+    at, broken = mine.at, mine.breaks
     place = Place(
         at,
         group.name,
-        worst_link(view.seats.links, group.gpus),
+        mine.link,
         None if broken < 0 else Link(broken),
         usable(view, group),
         demand.vram,
@@ -132,12 +132,8 @@ def place_of(view: NodeView, group: Group, demand: Demand) -> tuple[Ask, Place]:
         bool(demand.products),
     )
     free = supply_of(view).free
-    share = FULL // max(1, _sharing(view, set(group.gpus))[0])
+    share = FULL // max(1, sum(other.seats for other in mine.sharing))
     return Ask(len(at), min([share, *(free[n] for n in at)])), place
-
-
-def _by_index(view: NodeView) -> list[Gpu]:
-    return sorted(view.seats.gpus, key=lambda gpu: (gpu.index, gpu.uuid))
 
 
 def worth(view: NodeView, group: Group, demand: Demand, policy: Policy) -> float:
@@ -146,24 +142,17 @@ def worth(view: NodeView, group: Group, demand: Demand, policy: Policy) -> float
     return policy.worth(supply_of(view), ask, place)
 
 
-def _rank(view: NodeView, group: Group, demand: Demand, policy: Policy) -> tuple[object, ...]:
-    links = view.seats.links
+def _rank(view: NodeView, group: Group, demand: Demand, rated: float) -> tuple[object, ...]:
+    mine = member(view, group)
     return (
         group.name == demand.prefer_group,
-        worth(view, group, demand, policy),
+        rated,
         -load(view, group),
-        -_broken_link(view, group),
-        worst_link(links, group.gpus),
-        [-gpu.index for gpu in view.gpus(group)],
+        -mine.breaks,
+        mine.link,
+        [-gpu.index for gpu in mine.gpus],
         group.name,
     )
-
-
-def _broken_link(view: NodeView, group: Group) -> int:
-    """The best link of a larger group that the pod would keep from working as a whole."""
-    gpus = set(group.gpus)
-    larger = (other for other in view.seats.groups if gpus < set(other.gpus))
-    return max((worst_link(view.seats.links, other.gpus) for other in larger), default=-1)
 
 
 class _Rule(NamedTuple):
@@ -199,7 +188,8 @@ def _no_such_group(view: NodeView, left: Groups, demand: Demand) -> str:
 
 
 def _is_product(view: NodeView, group: Group, demand: Demand) -> bool:
-    return not demand.products or all(g.product in demand.products for g in view.gpus(group))
+    gpus = member(view, group).gpus if demand.products else ()
+    return all(gpu.product in demand.products for gpu in gpus)
 
 
 def _no_product(view: NodeView, left: Groups, demand: Demand) -> str:
@@ -209,11 +199,11 @@ def _no_product(view: NodeView, left: Groups, demand: Demand) -> str:
 
 
 def _is_linked(view: NodeView, group: Group, demand: Demand) -> bool:
-    return demand.topology is None or worst_link(view.seats.links, group.gpus) >= demand.topology
+    return demand.topology is None or member(view, group).link >= demand.topology
 
 
 def _no_link(view: NodeView, left: Groups, demand: Demand) -> str:
-    best = Link(max(worst_link(view.seats.links, group.gpus) for group in left))
+    best = max(member(view, group).link for group in left)
     wanted = demand.topology.name if demand.topology is not None else ""
     return f"the pod asks for GPUs linked by {_words(wanted)}, and the best is {_words(best.name)}"
 
@@ -242,8 +232,7 @@ def _not_parkable(view: NodeView, left: Groups, demand: Demand) -> str:
 
 
 def _is_healthy(view: NodeView, group: Group, demand: Demand) -> bool:
-    gpus = view.gpus(group)
-    return len(gpus) == len(group.gpus) and all(gpu.healthy for gpu in gpus)
+    return member(view, group).whole
 
 
 def _unhealthy(view: NodeView, left: Groups, demand: Demand) -> str:
@@ -265,9 +254,9 @@ def _is_bearable(view: NodeView, group: Group, demand: Demand) -> bool:
     budget = view.seats.park_budget
     if budget is None:
         return True
-    well = sum(gpu.memory for gpu in view.seats.gpus if gpu.healthy)
+    well = view.once("well", lambda: sum(gpu.memory for gpu in view.seats.gpus if gpu.healthy))
     total, largest = view.held
-    cost = seat_cost(view.gpus(group), demand.vram)
+    cost = seat_cost(member(view, group).gpus, demand.vram)
     return bears(well, budget, total + cost, max(largest, cost))
 
 

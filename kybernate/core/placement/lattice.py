@@ -1,0 +1,74 @@
+"""What a node's groups are to each other: which share GPUs, which break which.
+
+It follows from what the node offers alone, so it is found once for each offer and not per pod.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from kybernate.core.topology import worst_link
+
+if TYPE_CHECKING:
+    from kybernate.core.ledger import NodeView
+    from kybernate.types import Gpu, GpuUuid, Group, GroupName, Link
+
+
+class Member(NamedTuple):
+    """A group among the others of its node.
+
+    `at` are its GPUs' places in the order of their indices. `sharing` are all groups with a GPU in
+    common, itself too, and `names` theirs. `breaks` is the best link of a larger group that a pod
+    in this one would keep from working as a whole, -1 if there is none. `room` in bytes is what the
+    smallest of its GPUs holds.
+    """
+
+    group: Group
+    gpus: tuple[Gpu, ...]
+    at: tuple[int, ...]
+    link: Link
+    breaks: int
+    sharing: tuple[Group, ...]
+    names: frozenset[GroupName]
+    room: int
+    whole: bool
+    """Whether all of its GPUs are there and healthy."""
+
+
+def member(view: NodeView, group: Group) -> Member:
+    """The group among the others of its node."""
+    known = view.once_per_offer(("member", group.name), lambda: _member(view, group))
+    return known if known.group is group else _member(view, group)
+
+
+def gpus_in_order(view: NodeView) -> tuple[Gpu, ...]:
+    """The node's GPUs by their indices."""
+    return view.once_per_offer(
+        "gpus", lambda: tuple(sorted(view.seats.gpus, key=lambda gpu: (gpu.index, gpu.uuid)))
+    )
+
+
+def sharers(view: NodeView, uuid: GpuUuid) -> tuple[Group, ...]:
+    """The groups that have the GPU."""
+    return view.once_per_offer(
+        ("sharers", uuid),
+        lambda: tuple(group for group in view.seats.groups if uuid in group.gpus),
+    )
+
+
+def _member(view: NodeView, group: Group) -> Member:
+    mine, links = set(group.gpus), view.seats.links
+    sharing = tuple(other for other in view.seats.groups if not mine.isdisjoint(other.gpus))
+    larger = (other for other in sharing if mine < set(other.gpus))
+    gpus = view.gpus(group)
+    return Member(
+        group,
+        gpus,
+        tuple(at for at, gpu in enumerate(gpus_in_order(view)) if gpu.uuid in mine),
+        worst_link(links, group.gpus),
+        max((worst_link(links, other.gpus) for other in larger), default=-1),
+        sharing,
+        frozenset(other.name for other in sharing),
+        min((gpu.memory for gpu in gpus), default=0),
+        len(gpus) == len(group.gpus) and all(gpu.healthy for gpu in gpus),
+    )
