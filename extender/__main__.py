@@ -20,6 +20,7 @@ from extender.events import ApiWrites, Events
 from extender.explain import Explainer
 from extender.gangplanner import GangPlanner, Means
 from extender.gangs import Gangs
+from extender.house import HOUSE
 from extender.leader import Leader, Leases, Open, SchedulerLease, Terms
 from extender.pages import register
 from extender.preempting import Preemption
@@ -46,11 +47,7 @@ if TYPE_CHECKING:
 def run(settings: ExtenderSettings) -> None:
     """Wire the parts and serve until SIGTERM."""
     configure_logging(settings.log_level)
-    try:
-        check_tls(settings.tls_dir)
-        api = Api(settings.kubeconfig, "kyb-extender")
-    except ConfigError as error:
-        raise click.UsageError(str(error)) from error
+    api = _checked(settings)
     snapshot = Snapshot(time.monotonic, settings.reserve_bytes)
     watches = Watches(api, snapshot)
     policy, cluster = POLICIES[settings.policy], ApiCluster(api, settings.api_timeout_s)
@@ -91,6 +88,16 @@ def run(settings: ExtenderSettings) -> None:
             probes.stop()
 
     Server(settings, app, started, stopped).run()
+
+
+def _checked(settings: ExtenderSettings) -> Api:
+    """Take over what can be wrong in ways that the settings' types don't see."""
+    try:
+        check_tls(settings.tls_dir)
+        HOUSE.set(settings.sharing, apart=settings.hot_apart)
+        return Api(settings.kubeconfig, "kyb-extender")
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from error
 
 
 def _probes(settings: ExtenderSettings, watches: Watches) -> ProbeServer:

@@ -139,7 +139,7 @@ class Binder:
             name = self._reserved(pod, node)
             if name not in {group.name for group in fitting.groups}:
                 name = best
-            claim = Claim(pod.ref, node, name, demand.resource, demand.vram)
+            claim = Claim(pod.ref, node, name, demand.resource, demand.vram, demand.party)
             self._snapshot.reserve(claim, self._ttl)
             return claim
 

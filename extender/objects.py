@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from extender.house import HOUSE
 from kybernate import keys
+from kybernate.core.forecast import observed
 from kybernate.core.ledger import Claim, NodeSeats
 from kybernate.core.placement import Demand
 from kybernate.core.quantity import parse_quantity
@@ -18,6 +20,8 @@ from kybernate.types import Gpu, GpuUuid, Group, GroupName, Link, NodeName, PodR
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+
+    from kybernate.core.forecast import Traffic
 
     Json = dict[str, Any]
 
@@ -42,7 +46,7 @@ class SeatPod:
     anywhere: then `problem` says why and what to write instead. `seated` says that the node's agent
     has seen which device ID it got. `gang` is the name of the gang that it belongs to, if any.
     `preempts` is False if its priority class says that it takes nobody's place; `leaving` says that
-    it is being deleted.
+    it is being deleted. `model` is what it serves, `party` says with whom it may share GPUs.
     """
 
     ref: PodRef
@@ -58,13 +62,15 @@ class SeatPod:
     priority: int = 0
     preempts: bool = True
     leaving: bool = False
+    model: str = ""
+    party: str = ""
 
     def claim(self) -> Claim | None:
         """The seat that the pod holds: none before it is bound and after it has ended."""
         if self.node is None or self.resource is None or self.finished:
             return None
         vram = self.demand.vram if self.demand else None
-        return Claim(self.ref, self.node, self.group, self.resource, vram)
+        return Claim(self.ref, self.node, self.group, self.resource, vram, self.party)
 
 
 def slim_pod(pod: Json) -> Json:
@@ -72,11 +78,13 @@ def slim_pod(pod: Json) -> Json:
     meta, spec = _dict(pod.get("metadata")), _dict(pod.get("spec"))
     notes = _dict(meta.get("annotations"))
     more = _OF_GANGS if keys.GANG in notes else ()
+    labels = _dict(meta.get("labels"))
     return {
         "metadata": {
             **{k: meta[k] for k in (*_NAMES, *more) if k in meta},
             **({_DELETED: meta[_DELETED]} if _DELETED in meta else {}),
             "annotations": {k: v for k, v in notes.items() if k in _ANNOTATIONS},
+            **({"labels": _named(labels)} if HOUSE.sharing.labels else {}),
         },
         "spec": {
             **{k: spec[k] for k in (*_RANK, *more) if k in spec},
@@ -94,10 +102,11 @@ def read_pod(pod: Json) -> SeatPod:
     notes = _dict(meta.get("annotations"))
     seats = list(_seats(_dicts(spec.get("containers"))))
     resource = seats[0][0] if seats else None
+    party = HOUSE.sharing.party(str(meta.get("namespace", "")), _named(_dict(meta.get("labels"))))
     demand, problem = None, ""
     try:
         _check_seats(seats, list(_seats(_dicts(spec.get("initContainers")))))
-        demand = _demand(resource, notes) if resource else None
+        demand = _demand(resource, notes, party) if resource else None
     except ConfigError as error:
         problem = str(error)
     group = notes.get(keys.ASSIGNED_GROUP)
@@ -119,7 +128,24 @@ def read_pod(pod: Json) -> SeatPod:
         priority=_whole(spec.get("priority")),
         preempts=spec.get("preemptionPolicy") != "Never",
         leaving=bool(meta.get(_DELETED)),
+        model=str(notes.get(keys.MODEL) or meta.get("name", "")),
+        party=party,
     )
+
+
+def slim_node(node: Json) -> Json:
+    """The parts of a GPUNode that `read_gpu_node` reads, and those by which a watch keeps nodes
+    apart. What its seats do now is most of a GPUNode, and changes with every swap."""
+    meta, status = _dict(node.get("metadata")), _dict(node.get("status"))
+    slim = {"metadata": {k: meta[k] for k in ("name", "uid", "resourceVersion") if k in meta}}
+    if not status:
+        return slim
+    seats = [
+        {"uid": seat.get("uid"), "activity": seat["activity"]}
+        for seat in _dicts(status.get("seats"))
+        if "activity" in seat
+    ]
+    return {**slim, "status": {**{k: status[k] for k in _STATUS if k in status}, "seats": seats}}
 
 
 def read_gpu_node(node: Json, reserve: int) -> NodeSeats:
@@ -142,6 +168,7 @@ def read_gpu_node(node: Json, reserve: int) -> NodeSeats:
             park_budget=_dict(status.get("budget")).get("parkBytes"),
             not_ready=_not_ready(status.get("conditions") or ()),
             by_device_id=status.get("deviceStrategy") == "nodes",
+            traffic=dict(_traffic(_dicts(status.get("seats")))),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         return replace(empty, not_ready=f"its GPUNode's status can't be read: {error!r}")
@@ -154,11 +181,31 @@ def parse_link(text: str) -> Link | None:
 
 _NAMES = ("namespace", "name", "uid", "resourceVersion")
 _OF_GANGS = ("creationTimestamp", "deletionTimestamp", "schedulingGates", "priority")
+_STATUS = ("gpus", "links", "groups", "budget", "conditions", "deviceStrategy")
 _ANNOTATIONS = (
+    keys.MODEL,
     *(keys.GANG, keys.GANG_SIZE, keys.GANG_PLAN),
     *(keys.VRAM, keys.GPU_PRODUCT, keys.GPU_TOPOLOGY, keys.PREFER_GROUP, keys.REQUIRE_GROUP),
     *(keys.ASSIGNED_GROUP, keys.SEAT, keys.ON_PREEMPT),
 )
+
+
+def _named(labels: Json) -> dict[str, str]:
+    """The labels that the cluster's rule names."""
+    return {name: str(labels[name]) for name in HOUSE.sharing.labels if name in labels}
+
+
+def _traffic(seats: Iterable[Json]) -> Iterator[tuple[PodUid, Traffic]]:
+    """What is told of when each seat is used. Without it a seat is one like any other."""
+    for seat in seats:
+        told = _dict(seat.get("activity"))
+        recent = told.get("recentBusy") or 0, told.get("recentCalls") or 0
+        try:
+            traffic = observed(told["busy"], told["calls"], recent)
+        except (KeyError, TypeError, ValueError):
+            continue
+        if traffic is not None:
+            yield PodUid(str(seat.get("uid"))), traffic
 
 
 def _slim_container(container: Json) -> Json:
@@ -195,7 +242,7 @@ def _check_seats(seats: list[tuple[str, str, str]], init: list[tuple[str, str, s
 _EXAMPLE = keys.seat_resource(2)
 
 
-def _demand(resource: str, notes: Mapping[str, str]) -> Demand:
+def _demand(resource: str, notes: Mapping[str, str], party: str) -> Demand:
     prefer, require = notes.get(keys.PREFER_GROUP), notes.get(keys.REQUIRE_GROUP)
     products = (product.strip() for product in notes.get(keys.GPU_PRODUCT, "").split("|"))
     return Demand(
@@ -205,6 +252,8 @@ def _demand(resource: str, notes: Mapping[str, str]) -> Demand:
         prefer_group=GroupName(prefer) if prefer else None,
         require_group=GroupName(require) if require else None,
         topology=_topology(notes.get(keys.GPU_TOPOLOGY)),
+        party=party,
+        apart=HOUSE.apart,
     )
 
 

@@ -10,6 +10,7 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from extender.house import Histories
 from extender.objects import read_gpu_node, read_pod
 from kybernate.core.ledger import Ledger
 from kybernate.core.verdicts import Verdicts
@@ -42,6 +43,7 @@ class Snapshot:
         self._claimed_at: dict[PodUid, float] = {}
         self._window_ends: dict[NodeName, float] = {}
         self._verdicts = Verdicts(self._ledger, self._current)
+        self._histories = Histories()
 
     def pod_event(self, kind: str, item: dict[str, Any]) -> None:
         """Take in an event about a pod, as the API server has it."""
@@ -86,6 +88,19 @@ class Snapshot:
                 self._ledger.remove_node(seats.name)
             else:
                 self._ledger.upsert_node(seats)
+                self._learn(seats)
+
+    def _learn(self, seats: NodeSeats) -> None:
+        for uid, traffic in seats.traffic.items():
+            pod = self._pods.get(uid)
+            if pod is not None:
+                self._histories.learn(pod.ref.namespace, pod.model, traffic)
+
+    def _expecting(self, uid: PodUid, demand: Demand) -> Demand:
+        """The demand with the traffic that the pod's model is known to have."""
+        pod = self._pods.get(uid)
+        known = pod and self._histories.of(pod.ref.namespace, pod.model)
+        return replace(demand, traffic=known) if known else demand
 
     def views(
         self, names: Iterable[NodeName], without: PodUid | None = None
@@ -102,6 +117,9 @@ class Snapshot:
         """Which of the nodes can take the pod, and why not the others."""
         with self._lock:
             self._catch_up()
+            # Pods of all models are of one class, unless the rules look at their traffic.
+            if demand.apart:
+                demand = self._expecting(pod, demand)
             return self._verdicts.of(demand, policy).fits(names, self._own(pod))
 
     def points(
@@ -110,6 +128,7 @@ class Snapshot:
         """How well each of the nodes suits the pod, 0 to 10, in their order."""
         with self._lock:
             self._catch_up()
+            demand = self._expecting(pod, demand)
             return self._verdicts.of(demand, policy).points(names, self._own(pod))
 
     def best(
@@ -121,7 +140,7 @@ class Snapshot:
             view = self._current(node, pod)
             if view is None:
                 return None
-            known = self._verdicts.of(demand, policy)
+            known = self._verdicts.of(self._expecting(pod, demand), policy)
             return known.candidates(view), known.best(view)
 
     def _own(self, pod: PodUid) -> dict[NodeName, NodeView]:

@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from extender import metrics
-from extender.objects import slim_pod
+from extender.objects import slim_node, slim_pod
 from kybernate import keys
 from kybernate.adapters.k8s import Watcher
 
@@ -34,7 +34,7 @@ class Watches:
         # Any pod may ask for a seat, with or without our label: resources can't be selected by.
         self._all = (
             Watcher(api, "/api/v1/pods", {}, pod_event, "pods", keep=slim_pod),
-            Watcher(api, keys.GPU_NODES_PATH, {}, snapshot.node_event, "GPUNodes"),
+            Watcher(api, keys.GPU_NODES_PATH, {}, snapshot.node_event, "GPUNodes", keep=slim_node),
         )
         metrics.UNPLACED.set_function(snapshot.unplaced)
         metrics.NODES.set_function(snapshot.nodes)

@@ -86,9 +86,21 @@ def observed(
     if recent[0] > max(busy[hour] for hour in seen):
         usual = list(recent)
     return Traffic(
-        tuple(min(1.0, (busy[h] if h in seen else usual[0]) / 1000) for h in range(HOURS)),
-        tuple((calls[h] if h in seen else usual[1]) / _HOUR for h in range(HOURS)),
+        tuple(_share(busy[h] if h in seen else usual[0]) for h in range(HOURS)),
+        tuple(_rate(calls[h] if h in seen else usual[1]) for h in range(HOURS)),
     )
+
+
+@lru_cache(maxsize=4096)
+def _share(thousandths: float) -> float:
+    """Kept, so that equal numbers of tens of thousands of seats are one object."""
+    return min(1.0, thousandths / 1000)
+
+
+@lru_cache(maxsize=4096)
+def _rate(per_hour: float) -> float:
+    """See `_share`."""
+    return per_hour / _HOUR
 
 
 def wait_seconds(present: Sequence[Sharer], newcomer: Sharer, slots: int = 1) -> float:

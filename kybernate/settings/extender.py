@@ -28,6 +28,16 @@ class ExtenderSettings(BaseModel):
     policy: Literal["best-fit", "bin-pack", "spread"] = Field(
         "best-fit", description="how groups are chosen: best-fit, bin-pack or spread"
     )
+    sharing: str = Field(
+        "any",
+        description="whose pods may share a GPU: any, namespace (those of one namespace), or "
+        "labels:NAME,NAME (those with the same values of these labels)",
+    )
+    hot_apart: bool = Field(
+        False,
+        description="let a pod wait rather than share a GPU with a model that is hot at the same "
+        "hours as its own; otherwise it only prefers others",
+    )
     reserve_bytes: int = Field(
         512 << 20,
         ge=0,
