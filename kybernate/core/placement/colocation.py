@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kybernate.core.forecast import UNKNOWN, Sharer, clash, wait_seconds
 from kybernate.core.parking import seat_cost
-from kybernate.core.placement.lattice import member
+from kybernate.core.placement.lattice import by_name, member
 from kybernate.core.sharing import refusal, strangers
 from kybernate.core.tiers import switch_seconds
 
@@ -28,7 +28,7 @@ def neighbours(view: NodeView, group: Group) -> tuple[Claim, ...]:
 def expected_wait(view: NodeView, group: Group, demand: Demand) -> float:
     """Seconds of waiting that each call for the pod would bring about there; see
     `forecast.wait_seconds`."""
-    present = [_sharer(view, claim) for claim in neighbours(view, group)]
+    present = sharers_of(view, group)
     if not present:
         return 0.0
     size = seat_cost(view.gpus(group), demand.vram)
@@ -36,11 +36,19 @@ def expected_wait(view: NodeView, group: Group, demand: Demand) -> float:
     return wait_seconds(present, newcomer, _slots(view, group, demand))
 
 
+def sharers_of(view: NodeView, group: Group) -> tuple[Sharer, ...]:
+    """Those that are there already, with their traffic."""
+    return view.once(
+        ("sharers", group.name),
+        lambda: tuple(_sharer(view, claim) for claim in neighbours(view, group)),
+    )
+
+
 def hot_together(view: NodeView, group: Group, demand: Demand) -> tuple[int, ...]:
     """The hours of UTC in which the pod and one that is there would both be hot."""
     if demand.traffic is None or _slots(view, group, demand) > 1:
         return ()
-    return clash([_sharer(view, claim) for claim in neighbours(view, group)], demand.traffic)
+    return clash(sharers_of(view, group), demand.traffic)
 
 
 def strange_parties(view: NodeView, group: Group, demand: Demand) -> tuple[str, ...]:
@@ -99,7 +107,7 @@ def park_room(view: NodeView, group: Group, demand: Demand) -> int | None:
 
 
 def _sharer(view: NodeView, claim: Claim) -> Sharer:
-    group = next(one for one in view.seats.groups if one.name == claim.group)
+    group = by_name(view)[claim.group]
     size = seat_cost(view.gpus(group), claim.vram)
     return Sharer(claim.traffic or UNKNOWN, switch_seconds(size, len(group.gpus)))
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from kybernate.core.topology import worst_link
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kybernate.core.ledger import NodeView
     from kybernate.types import Gpu, GpuUuid, Group, GroupName, Link
 
@@ -39,6 +41,11 @@ def member(view: NodeView, group: Group) -> Member:
     """The group among the others of its node."""
     known = view.once_per_offer(("member", group.name), lambda: _member(view, group))
     return known if known.group is group else _member(view, group)
+
+
+def by_name(view: NodeView) -> Mapping[GroupName | None, Group]:
+    """The node's groups by their names."""
+    return view.once_per_offer("by name", lambda: {one.name: one for one in view.seats.groups})
 
 
 def gpus_in_order(view: NodeView) -> tuple[Gpu, ...]:

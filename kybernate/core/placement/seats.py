@@ -87,7 +87,7 @@ def choose(view: NodeView, demand: Demand, policy: Policy) -> tuple[Group | None
 
 def load(view: NodeView, group: Group) -> int:
     """Claims per seat on the group's GPUs, in thousandths, over all groups that share them."""
-    return _load(view, member(view, group).sharing)
+    return view.once(("load", group.name), lambda: _load(view, member(view, group).sharing))
 
 
 def _load(view: NodeView, sharing: Groups) -> int:
