@@ -96,7 +96,7 @@ def _with_annotation(pod: Json, ask: Ask | None) -> tuple[Ask | None, list[str]]
         return _by_annotation(pod, int(text))
     if ask.gpus != int(text):
         problem = (
-            f"{keys.GPUS_ANNOTATION} says {text}, but the container asks for {ask.gpus} GPUs; "
+            f"{keys.GPUS_ANNOTATION} says {text}, but a container asks for {ask.resource}; "
             "leave the annotation out."
         )
         return None, [problem]
@@ -239,5 +239,8 @@ def _count(container: Json, resource: str) -> tuple[int, str | None]:
         )
     try:
         return parse_quantity(limit, resource), None
-    except ConfigError as error:
-        return 0, f"Container {name}: {error}."
+    except ConfigError:
+        return (
+            0,
+            f"Container {name} asks for {limit} of {resource}; write a whole number, such as 1.",
+        )

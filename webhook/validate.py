@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
 from kybernate.core.gang import parse_size
+from kybernate.core.placement import POLICIES
 from kybernate.core.quantity import parse_quantity
 from kybernate.errors import ConfigError
 from kybernate.types import Link
@@ -169,6 +170,10 @@ def _annotation_rules(pod: Json) -> list[str]:
         for name, first, second in _CHOICES
         if given.get(name, first) not in (first, second)
     ]
+    if given.get(keys.POLICY, next(iter(POLICIES))) not in POLICIES:
+        problems.append(
+            f"{keys.POLICY} is {given[keys.POLICY]!r}; write one of {', '.join(sorted(POLICIES))}."
+        )
     link = given.get(keys.GPU_TOPOLOGY, _LINKS[0])
     if link.strip().lower().replace("_", "-") not in _LINKS:
         problems.append(f"{keys.GPU_TOPOLOGY} is {link!r}; write one of {', '.join(_LINKS)}.")

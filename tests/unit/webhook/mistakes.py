@@ -1,0 +1,176 @@
+"""What users get wrong, with what the webhook says to each: the tables of docs/admission.md.
+
+python -m tests.unit.webhook.mistakes    renews the tables in place
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from kybernate import keys
+from tests.unit.webhook.pods import CLUSTER, pod, seat
+from webhook.advice import advice
+from webhook.cluster import Cluster
+from webhook.validate import refusals
+
+Pod = dict[str, Any]
+
+PAGE = Path(__file__).parents[3] / "docs" / "admission.md"
+ONE, TWO, VENDOR = keys.seat_resource(1), keys.seat_resource(2), keys.VENDOR_RESOURCE
+VRAM = {keys.VRAM: "24Gi"}
+
+
+def noted(**notes: str) -> Pod:
+    """A pod with annotations, named without their `kyb.ai/`."""
+    named = {f"{keys.GROUP}/{name.replace('_', '-')}": text for name, text in notes.items()}
+    return pod(seat(), notes={**VRAM, **named})
+
+
+def specced(**spec: Any) -> Pod:
+    return pod(seat(), notes=VRAM, spec=spec)
+
+
+def containing(**container: Any) -> Pod:
+    return pod(seat(), notes=VRAM, container=container)
+
+
+def probing(probe: Pod, **spec: Any) -> Pod:
+    return pod(seat(), notes=VRAM, container={"livenessProbe": probe}, spec=spec)
+
+
+def beside(other: Pod, limits: Pod | None = None, **notes: str) -> Pod:
+    """A pod with two containers, `c` and another."""
+    made = pod(limits, notes={**VRAM, **notes})
+    made["spec"]["containers"].append({"name": "d", **other})
+    return made
+
+
+REFUSED: dict[str, list[tuple[str, Pod]]] = {
+    "What it asks for": [
+        (f"two seats: `{ONE}: 1` and `{TWO}: 1`", pod(seat(**{TWO: "1"}), notes=VRAM)),
+        (f"several of one: `{ONE}: 2`", pod({ONE: "2"}, notes=VRAM)),
+        (f"part of one: `{ONE}: 500m`", pod({ONE: "500m"}, notes=VRAM)),
+        ("a seat by a wrong name: `kyb.ai/gpu-1-seat: 1`", pod({"kyb.ai/gpu-1-seat": "1"})),
+        (f"a seat and `{VENDOR}`", pod(seat(**{VENDOR: "1"}), notes=VRAM)),
+        ("part of a GPU: `nvidia.com/mig-1g.10gb: 1`", pod({"nvidia.com/mig-1g.10gb": "1"})),
+        (
+            "GPUs in two containers",
+            beside({"resources": {"limits": {VENDOR: "1"}}}, seat()),
+        ),
+        (
+            "a seat in an init container",
+            specced(initContainers=[{"name": "i", "resources": {"limits": seat()}}]),
+        ),
+        ("a request without a limit", pod({}, seat(), notes=VRAM)),
+        ("a request that is not the limit", pod({VENDOR: "2"}, {VENDOR: "1"}, notes=VRAM)),
+        (f'the label `{keys.MANAGED_LABEL}: "true"` alone', pod(notes=VRAM)),
+        (
+            f"`{keys.GPUS_ANNOTATION}` without the label",
+            pod(notes={keys.GPUS_ANNOTATION: "1"}, label=None),
+        ),
+        (f"`{keys.GPUS_ANNOTATION}: two`", pod(notes={**VRAM, keys.GPUS_ANNOTATION: "two"})),
+        (f'`{keys.GPUS_ANNOTATION}: "2"` beside a seat of one', noted(gpus="2")),
+        (
+            f"`{keys.GPUS_ANNOTATION}` with several containers",
+            beside({}, **{keys.GPUS_ANNOTATION: "1"}),
+        ),
+    ],
+    "Memory": [
+        (f"`{keys.VRAM}: 24 GB`", noted(vram="24 GB")),
+        (f'`{keys.VRAM}: "24"`, which is 24 bytes', noted(vram="24")),
+        ("a limit that can't be read: `memory: much`", pod(seat(memory="much"), notes=VRAM)),
+        ("`memory: 7Ei`", pod(seat(memory="7Ei"), notes=VRAM)),
+        (
+            f"no `{keys.VRAM}`, and no node known that fits",
+            pod(seat(), notes={keys.GPU_PRODUCT: "B200"}),
+        ),
+    ],
+    "The pod": [
+        ("`shareProcessNamespace: true`", specced(shareProcessNamespace=True)),
+        ("`hostPID: true`", specced(hostPID=True)),
+        ("`nodeName`", specced(nodeName="n1")),
+        ("`schedulerName: other`", specced(schedulerName="other")),
+        ("`resources` of the pod", specced(resources={"limits": {"memory": "1Gi"}})),
+        ("`os.name: windows`", specced(os={"name": "windows"})),
+        ("a container with the sidecar's name", specced(initContainers=[{"name": keys.SIDECAR}])),
+        ("a volume with a name of ours", specced(volumes=[{"name": "kyb-shm"}])),
+        ("a mount at a path of ours", containing(volumeMounts=[{"mountPath": "/run/kyb"}])),
+        ("`CUDA_VISIBLE_DEVICES`", containing(env=[{"name": "CUDA_VISIBLE_DEVICES"}])),
+    ],
+    "Annotations": [
+        ("one of the system's", noted(group="G0")),
+        ("the webhook's own record, changed", noted(original_resources="{}")),
+        (f'`{keys.READY_WITHIN}: "30"`', noted(ready_within="30")),
+        (f"`{keys.ON_PREEMPT}: evict`", noted(on_preempt="evict")),
+        (f'`{keys.CONNECTIONS}: "yes"`', noted(connections="yes")),
+        (
+            f"`{keys.GPU_TOPOLOGY}: fast`",
+            pod(seat(), notes={**VRAM, keys.GPU_TOPOLOGY: "fast"}),
+        ),
+        (f'`{keys.GPU_PRODUCT}: ""`', noted(gpu_product="")),
+        (f"`{keys.REQUIRE_GROUP}: G 1`", noted(require_group="G 1")),
+        (f"`{keys.REQUIRE_GROUP}: G9`, which no node has", noted(require_group="G9")),
+        (f"`{keys.COOPERATE}: tgi`", noted(cooperate="tgi")),
+        (f"`{keys.COOPERATE}: vllm` without a port", noted(cooperate="vllm")),
+        (f"`{keys.GANG}` without a size", noted(gang="train")),
+        (f"`{keys.GANG_SIZE}` without a gang", noted(gang_size="2")),
+        (f'`{keys.GANG_SIZE}: "1.0"`', noted(gang="train", gang_size="1.0")),
+        (f"`{keys.GANG}: a b`", noted(gang="a b", gang_size="2")),
+    ],
+    "Probes": [
+        ("no handler", probing({"periodSeconds": 1})),
+        ("`exec` without a command", probing({"exec": {}})),
+        ("`host`", probing({"httpGet": {"port": 80, "host": "example.org"}})),
+        ("a port name that is not declared", probing({"httpGet": {"port": "web"}})),
+        ("another port of the sidecar's", probing({"httpGet": {"port": 15482}})),
+        ("the port that the webhook writes", probing({"httpGet": {"port": 15480}})),
+        ("`hostNetwork`", probing({"httpGet": {"port": 80}}, hostNetwork=True)),
+        (
+            "a `postStart` hook that asks the workload",
+            containing(lifecycle={"postStart": {"httpGet": {"port": 1}}}),
+        ),
+    ],
+}
+WARNED: list[tuple[str, Pod]] = [
+    ("a slip: `kyb.ai/perfer-group`", noted(perfer_group="G0")),
+    ("a product that no node has", noted(gpu_product="B200")),
+    ("more VRAM than any GPU that suits", noted(vram="100Gi")),
+]
+
+
+def sentence(given: Pod) -> str:
+    """The one thing that is wrong with it."""
+    cluster = (
+        Cluster() if keys.VRAM not in (given["metadata"].get("annotations") or {}) else CLUSTER
+    )
+    (found,) = refusals(given, cluster, keys.SCHEDULER_NAME) or advice(given, CLUSTER)
+    return found
+
+
+def tables() -> str:
+    """The page's tables, as Markdown."""
+    parts = [_table(f"### {title}", rows) for title, rows in REFUSED.items()]
+    return "\n".join([*parts, _table("### Admitted, with a warning", WARNED)])
+
+
+def _table(title: str, rows: list[tuple[str, Pod]]) -> str:
+    lines = [f"| {what} | {_cell(sentence(given))} |" for what, given in rows]
+    return "\n".join([title, "", "| the pod has | the answer |", "|---|---|", *lines, ""])
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+def renewed(page: str) -> str:
+    """The page with its tables as they should be."""
+    before, rest = page.split(f"{_BEGIN}\n")
+    _, after = rest.split(_END)
+    return f"{before}{_BEGIN}\n\n{tables()}\n{_END}{after}"
+
+
+_BEGIN, _END = "<!-- tables -->", "<!-- end -->"
+
+if __name__ == "__main__":
+    PAGE.write_text(renewed(PAGE.read_text()))
