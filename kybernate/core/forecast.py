@@ -139,7 +139,7 @@ def clash(present: Sequence[Sharer], newcomer: Traffic) -> tuple[int, ...]:
     return tuple(sorted(mine & set().union(*(one.traffic.hot_hours() for one in present))))
 
 
-def worth(wait: float, full: int, half_at: float = 2.0) -> int:
+def worth(wait: float, full: int, half_at: float = 5.0) -> int:
     """A wait as a policy's worth: `full` for none, half of it for `half_at` seconds."""
     return round(full * half_at / (half_at + wait))
 

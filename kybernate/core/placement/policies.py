@@ -13,6 +13,7 @@ from math import exp
 from typing import TYPE_CHECKING, NamedTuple
 
 from kybernate import keys
+from kybernate.core.forecast import worth as worth_of_wait
 from kybernate.core.placement.fill import Fill
 from kybernate.core.placement.fragments import Fragments
 from kybernate.core.placement.model import FULL
@@ -89,10 +90,11 @@ def resolve(
 def _least_waste(fill: Fill, node: Supply, ask: Ask, place: Place) -> float:
     """The least GPU lost for later pods, and for a seat also the least waiting.
 
-    A second of waiting that each call would bring about counts as a whole GPU lost.
+    A wait of 5 seconds that each call would bring about counts as half a GPU lost, an endless one
+    as a whole GPU: however long waits are, a shorter one is better, on other nodes too.
     """
     lost = fill.use(node) - fill.use(node.less(ask, place)) - ask.total
-    return FULL - lost - FULL * place.wait
+    return worth_of_wait(place.wait, FULL) - lost
 
 
 def _fgd(fragments: Fragments, node: Supply, ask: Ask, place: Place) -> float:

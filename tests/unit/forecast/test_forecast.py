@@ -112,7 +112,7 @@ def test_who_never_calls_has_a_forecast_all_the_same():
 
 def test_a_wait_as_worth():
     assert worth(0.0, 1000) == 1000
-    assert worth(2.0, 1000) == 500
+    assert worth(5.0, 1000) == 500
     assert [worth(wait, 1000) for wait in (0.1, 1, 10, 1000)] == sorted(
         (worth(wait, 1000) for wait in (0.1, 1, 10, 1000)), reverse=True
     )
