@@ -7,12 +7,19 @@ from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 from bench.openb.trace import arrivals, capacity
-from kybernate.core.placement import Fleet, expect, policies
+from kybernate.core.placement import Tenants, expect, policies
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kybernate.core.placement import Ask, Supply
+
+
+class Terms(NamedTuple):
+    """`tune`: how much demand comes, in capacities; `moves`: percent of the pods that may move."""
+
+    tune: float = 1.3
+    moves: float = 0.0
 
 
 class Replayed(NamedTuple):
@@ -21,30 +28,43 @@ class Replayed(NamedTuple):
     allocation: float
     failed: list[Ask]
     nodes: list[Supply]
-    moved: int = 0
+    moved: int
+    arrived: int
 
 
 def replay(
-    nodes: Sequence[Supply], pods: Sequence[Ask], policy: str, seed: int, tune: float
+    nodes: Sequence[Supply], pods: Sequence[Ask], policy: str, seed: int, terms: Terms
 ) -> Replayed:
     """Replay a workload. The target is learned from the list, as the published evaluation does."""
     random = Random(seed)
     whole = capacity(nodes)
-    coming = arrivals(pods, tune * whole, random)
+    coming = arrivals(pods, terms.tune * whole, random)
     ordered = list(nodes)
     random.shuffle(ordered)
-    fleet = Fleet(ordered, policies(expect(pods, nodes))[policy])
-    arrived = placed = 0
+    tenants = Tenants(ordered, policies(expect(pods, nodes))[policy])
+    budget = int(terms.moves * len(coming) / 100)
+    arrived = placed = moved = 0
     failed: list[Ask] = []
     late: list[float] = []
     for ask in coming:
-        choice = fleet.choose(ask)
         arrived += ask.total
-        if choice is None:
-            failed.append(ask)
-        else:
-            fleet.take(choice.node, ask, choice.place)
+        fits, moves = _place(tenants, ask, budget - moved)
+        moved += moves
+        if fits:
             placed += ask.total
-        if round(100 * arrived / whole) == round(100 * tune):
+        else:
+            failed.append(ask)
+        if round(100 * arrived / whole) == round(100 * terms.tune):
             late.append(100 * placed / whole)
-    return Replayed(fmean(late or [100 * placed / whole]), failed, fleet.nodes)
+    allocation = fmean(late or [100 * placed / whole])
+    return Replayed(allocation, failed, tenants.fleet.nodes, moved, len(coming))
+
+
+def _place(tenants: Tenants, ask: Ask, budget: int) -> tuple[bool, int]:
+    """Whether the pod found a place, and how many others were moved for it."""
+    choice = tenants.fleet.choose(ask)
+    if choice is not None:
+        tenants.take(choice, ask)
+        return True, 0
+    plan = tenants.make_room(ask, budget) if budget > 0 else None
+    return plan is not None, len(plan.moves) if plan else 0

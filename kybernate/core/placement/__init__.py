@@ -2,6 +2,7 @@
 
 from kybernate.core.placement.choice import Choice, Fleet
 from kybernate.core.placement.model import FULL, Ask, Demand, Place, Supply
+from kybernate.core.placement.moves import Plan, Tenants
 from kybernate.core.placement.outlook import Outlook, expect
 from kybernate.core.placement.policies import POLICIES, Policy, Weights, policies, resolve
 from kybernate.core.placement.seats import (
@@ -26,8 +27,10 @@ __all__ = [
     "Fleet",
     "Outlook",
     "Place",
+    "Plan",
     "Policy",
     "Supply",
+    "Tenants",
     "Weights",
     "candidates",
     "choose",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kybernate.core.placement.outlook import Outlook
 
     Step = tuple[int, int, int, int]
-    """CPU, memory, share and GPUs of a pod to come."""
+    """Share, CPU, memory and GPUs of a pod to come."""
 
 FUTURES = 16
 """Futures to average over. More of them decide better, at a cost that grows alike."""
@@ -38,7 +38,8 @@ class Fill:
 
     def __init__(self, outlook: Outlook, futures: int = FUTURES, length: int = LENGTH) -> None:
         self._futures = list(_draw(outlook, futures, length))
-        self._for: dict[str, list[list[Step]]] = {}
+        self._shares = sorted({kind.ask.share for kind in outlook.kinds if kind.ask.gpus})
+        self._for: dict[tuple[str, int], list[list[Step]]] = {}
         self._known: dict[tuple[object, ...], float] = {}
 
     def use(self, node: Supply) -> float:
@@ -58,53 +59,57 @@ class Fill:
             return float(sum(free))
         if not free or not free[-1]:
             return 0.0
-        product = node.product
-        if product not in self._for:
-            self._for[product] = [_steps(pods, product) for pods in self._futures]
         whole = free.count(FULL)
         parts = [left for left in free if 0 < left < FULL]
-        taken = sum(
-            _taken(pods, node.cpu, node.memory, whole, parts.copy()) for pods in self._for[product]
-        )
+        futures = self._steps(node.product, bisect_right(self._shares, free[-1]))
+        taken = sum(_taken(pods, node.cpu, node.memory, whole, parts.copy()) for pods in futures)
         return taken / len(self._futures)
+
+    def _steps(self, product: str, shares: int) -> list[list[Step]]:
+        """The futures, without pods that can't run on the product or ask for a larger share."""
+        found = self._for.get((product, shares))
+        if found is None:
+            most = self._shares[shares - 1] if shares else 0
+            found = [
+                [
+                    (ask.share, ask.cpu, ask.memory, ask.gpus)
+                    for ask in pods
+                    if ask.share <= most and (not ask.products or product in ask.products)
+                ]
+                for pods in self._futures
+            ]
+            self._for[product, shares] = found
+        return found
 
 
 def _taken(pods: list[Step], cpu: int, memory: int, whole: int, parts: list[int]) -> int:
     """Thousandths that the pods take of GPUs, of which `parts` are shared, the smallest first."""
     taken = 0
-    for need, host, share, gpus in pods:
-        if need > cpu or host > memory:
+    top = FULL if whole else parts[-1]
+    for share, need, host, gpus in pods:
+        if share > top or need > cpu or host > memory:
             continue
-        if share < FULL:
+        if share == FULL:
+            if gpus > whole:
+                continue
+            whole -= gpus
+        else:
             at = bisect_left(parts, share)
             if at < len(parts):
                 left = parts.pop(at) - share
-            elif whole:
+            else:
                 whole -= 1
                 left = FULL - share
-            else:
-                continue
             if left:
                 insort(parts, left)
-        elif gpus <= whole:
-            whole -= gpus
-        else:
-            continue
         cpu -= need
         memory -= host
         taken += share * gpus
-        if not whole and not parts:
-            break
+        if not whole:
+            if not parts:
+                break
+            top = parts[-1]
     return taken
-
-
-def _steps(pods: list[Ask], product: str) -> list[Step]:
-    """The pods that GPUs of the product can run."""
-    return [
-        (ask.cpu, ask.memory, ask.share, ask.gpus)
-        for ask in pods
-        if not ask.products or product in ask.products
-    ]
 
 
 def _draw(outlook: Outlook, futures: int, length: int) -> Iterator[list[Ask]]:
