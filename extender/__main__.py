@@ -15,6 +15,7 @@ from extender.app import Verbs, create_app
 from extender.background import Background
 from extender.binder import Binder
 from extender.cluster import ApiCluster
+from extender.defrag import Defragmenter
 from extender.endpoints import Endpoint
 from extender.events import ApiWrites, Events
 from extender.explain import Explainer
@@ -63,7 +64,12 @@ def run(settings: ExtenderSettings) -> None:
     verbs.narrow, verbs.veto = gangs.narrow, preemption.veto
     app = create_app(verbs, closed, refuse_caller, settings.max_body_bytes)
     explainer = Explainer(snapshot, cluster, gangs, events, fence)
-    register(app, {"preemption": preemption.plan, "explain": explainer.page}, closed, refuse_caller)
+    pages = {
+        "preemption": preemption.plan,
+        "explain": explainer.page,
+        "defrag": Defragmenter(snapshot, cluster).page,
+    }
+    register(app, pages, closed, refuse_caller)
     probes = _probes(settings, watches)
     threads = Background(
         gangs=partial(planner.run, closed),

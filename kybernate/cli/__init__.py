@@ -22,6 +22,7 @@ _COMMANDS: Mapping[str, str] = {
     "explain": "kybernate.cli.explain",
     "groups": "kybernate.cli.groups",
     "pki": "kybernate.cli.pki",
+    "plan": "kybernate.cli.plan",
     "states": "kybernate.cli.states",
 }
 

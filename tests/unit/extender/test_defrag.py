@@ -1,0 +1,148 @@
+"""Plans of defragmentation from the extender's snapshot, and how they are shown."""
+
+from __future__ import annotations
+
+import io
+import json
+from math import inf
+
+import orjson
+import pytest
+from rich.console import Console
+
+from extender.defrag import Defragmenter, read_budget
+from extender.snapshot import Snapshot
+from kybernate import keys
+from kybernate.cli.plan import show
+from kybernate.core.defrag import Budget
+from kybernate.core.ledger import Claim
+from kybernate.errors import NotFoundError, RefusedError
+from kybernate.types import GroupName, NodeName
+from tests.unit.extender.conftest import FakeCluster
+from tests.unit.extender.objects import GIB, gpu_node, pod
+
+
+def of_product(name, product):
+    node = gpu_node(name)
+    for gpu in node["status"]["gpus"]:
+        gpu["product"] = product
+    return node
+
+
+@pytest.fixture
+def scene():
+    """Two nodes: all seats for one GPU of the H100s are taken, one by a pod that is not picky."""
+    snapshot, cluster = Snapshot(lambda: 0.0), FakeCluster()
+    snapshot.node_event("ADDED", gpu_node("n1"))
+    snapshot.node_event("ADDED", of_product("n2", "A100"))
+    for number, group in enumerate(("G0", "G0", "G1", "G1")):
+        notes = {keys.ASSIGNED_GROUP: group, keys.VRAM: f"{10 + number}Gi"}
+        if number != 2:
+            notes[keys.GPU_PRODUCT] = "H100"
+        snapshot.pod_event("ADDED", pod(f"s{number}", node="n1", notes=notes))
+    add(snapshot, cluster, "new", {keys.VRAM: "20Gi", keys.GPU_PRODUCT: "H100"})
+    return snapshot, cluster
+
+
+def add(snapshot, cluster, name, notes):
+    raw = cluster.add(pod(name, notes=notes))
+    snapshot.pod_event("ADDED", raw)
+    return raw
+
+
+@pytest.mark.parametrize("who", [("default", "new"), ("*", "*")], ids=["one", "all"])
+def test_a_plan_for_pods_that_wait(scene, who):
+    found = Defragmenter(*scene).plan(*who, Budget())
+    assert (found["room"], found["proven"], found["moves"]) == (True, True, 1)
+    assert found["pods"] == ["default/new"]
+    move, place = found["steps"]
+    assert (move["kind"], move["pod"], move["uid"]) == ("move", "default/s2", "uid-s2")
+    assert (move["from"], move["to"]["node"]) == ({"node": "n1", "group": "G1"}, "n2")
+    assert move["bytes"] == 12 * GIB
+    assert (place["kind"], place["to"]) == ("place", {"node": "n1", "group": "G1"})
+    assert found["seconds"] == move["seconds"] > 30  # a new start, by today's table of tiers
+    assert len(found["sentences"]) == 3
+    assert orjson.loads(orjson.dumps(found)) == found
+
+
+def test_who_must_stay_is_counted_by_reason(scene):
+    snapshot, cluster = scene
+    for number, extra in enumerate([{"gang": True}, {"deleted": True}]):
+        notes = {keys.ASSIGNED_GROUP: "G01", keys.VRAM: "5Gi"}
+        raw = pod(f"x{number}", node=f"n{number + 1}", notes=notes)
+        if "gang" in extra:
+            raw["metadata"]["annotations"][keys.GANG] = "g"
+        if "deleted" in extra:
+            raw["metadata"]["deletionTimestamp"] = "2026-11-21T10:00:00Z"
+        raw["spec"]["containers"][1]["resources"]["limits"] = {"kyb.ai/gpu-2x-seat": "1"}
+        snapshot.pod_event("ADDED", raw)
+    snapshot.pod_event("ADDED", pod("odd", node="n2", notes={keys.VRAM: "much"}))
+    found = Defragmenter(snapshot, cluster).plan("default", "new", Budget())
+    assert found["fixed"] == {
+        "they belong to a gang, which would have to move as a whole": 1,
+        "they are being deleted": 1,
+        "it is not known what they ask for": 1,
+    }
+
+
+def test_no_plan_is_an_answer_too(scene):
+    snapshot, cluster = scene
+    add(snapshot, cluster, "huge", {keys.VRAM: "200Gi"})
+    found = Defragmenter(snapshot, cluster).plan("default", "huge", Budget())
+    assert (found["room"], found["proven"], found["atLeastSeconds"]) == (False, True, None)
+    assert "a seat may use at most" in found["sentences"][0]
+
+
+def test_what_is_reserved_for_the_pod_does_not_stand_in_its_way(scene):
+    snapshot, cluster = scene
+    for number, group in enumerate(("G0", "G0", "G1")):
+        notes = {keys.ASSIGNED_GROUP: group, keys.VRAM: "5Gi", keys.GPU_PRODUCT: "A100"}
+        snapshot.pod_event("ADDED", pod(f"t{number}", node="n2", notes=notes))
+    raw = add(snapshot, cluster, "held", {keys.VRAM: "20Gi", keys.GPU_PRODUCT: "A100"})
+    held = snapshot.pod(raw["metadata"]["uid"])
+    claim = Claim(held.ref, NodeName("n2"), GroupName("G1"), held.resource, 20 * GIB)
+    snapshot.reserve(claim, 60.0)
+    found = Defragmenter(snapshot, cluster).plan("default", "held", Budget())
+    assert (found["room"], found["moves"]) == (True, 0)
+
+
+def test_pods_that_wait_for_nothing_are_refused(scene):
+    snapshot, cluster = scene
+    cluster.add(pod("bound", node="n1"))
+    cluster.add(pod("plain", limits={}))
+    defragmenter = Defragmenter(snapshot, cluster)
+    with pytest.raises(RefusedError, match="waits for nothing"):
+        defragmenter.plan("default", "bound", Budget())
+    with pytest.raises(RefusedError, match="asks for no seat"):
+        defragmenter.plan("default", "plain", Budget())
+    with pytest.raises(NotFoundError):
+        defragmenter.plan("default", "unknown", Budget())
+    with pytest.raises(NotFoundError, match="no pod waits"):
+        Defragmenter(Snapshot(lambda: 0.0), cluster).plan("*", "*", Budget())
+
+
+def test_the_budget_is_read_from_the_query():
+    assert read_budget({}) == Budget(inf, 10, 1000)
+    assert read_budget({"moves": "3", "seconds": "1.5", "effort": "7"}) == Budget(1.5, 3, 7)
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [("moves", "101"), ("moves", "x"), ("seconds", "-1"), ("seconds", "nan"), ("effort", "1e9")],
+)
+def test_a_budget_that_is_none_is_refused_by_field(field, text):
+    with pytest.raises(RefusedError, match=f"{field}: '{text}' is not a number"):
+        read_budget({field: text})
+
+
+def test_a_plan_is_shown_as_numbered_steps(scene):
+    snapshot, cluster = scene
+    snapshot.pod_event("ADDED", pod("odd", node="n2", notes={keys.VRAM: "much"}))
+    found = json.loads(json.dumps(Defragmenter(snapshot, cluster).plan("*", "*", Budget())))
+    out = io.StringIO()
+    show(found, Console(file=out, width=200))
+    lines = out.getvalue().splitlines()
+    assert lines[0].startswith("1 move makes room, for")
+    assert lines[1].startswith("  1. Move default/s2 (12.0 GiB,")
+    assert lines[2] == "  2. Now default/new (20.0 GiB) fits group G1 of n1."
+    assert lines[3:] == ["Not moved:", "  1 pod: it is not known what they ask for"]
