@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import pytest
 import yaml
 
 from kybernate import keys
+from kybernate.errors import ConflictError
 
 if TYPE_CHECKING:
     from tests.cluster.cluster import Cluster
@@ -65,3 +67,41 @@ def test_its_pods_are_admitted(control_plane: Cluster, overlay: str) -> None:
         made = control_plane.api().post(path, pod)
         assert made["spec"]["priority"] == 2000001000
         assert made["status"]["qosClass"] == "Burstable"
+
+
+def test_the_control_side_runs_restricted(control_plane: Cluster) -> None:
+    """Both ways to run the extender, the webhook and the proxy, as Pod Security sees them."""
+    api, name = control_plane.api(), "restricted-check"
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    space = f"/api/v1/namespaces/{name}"
+    with suppress(ConflictError):
+        api.post("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
+    folder = FOLDER.parent
+    text = "---\n".join(
+        control_plane.kubectl("kustomize", str(path))
+        for path in (folder / "default", folder / "extender" / "service")
+    )
+    found = [one for one in yaml.safe_load_all(text) if one and one["kind"] == "Deployment"]
+    assert len(found) == 4
+    for one in found:
+        pod = {"apiVersion": "v1", "kind": "Pod", **one["spec"]["template"]}
+        pod["metadata"] = {"name": one["metadata"]["name"]}
+        # Accounts and the priority class belong to another namespace.
+        pod["spec"] = {**pod["spec"], "serviceAccountName": "default", "priorityClassName": ""}
+        with suppress(ConflictError):
+            api.post(f"{space}/serviceaccounts", {"metadata": {"name": "default"}})
+        assert api.post(f"{space}/pods?dryRun=All", pod)["spec"]["securityContext"]
+
+
+def test_the_service_way_is_accepted(control_plane: Cluster) -> None:
+    text = control_plane.kubectl("kustomize", str(FOLDER.parent / "extender" / "service"))
+    options = (
+        "--server-side",
+        "--dry-run=server",
+        "--force-conflicts",
+        "--field-manager=one-machine",
+    )
+    said = control_plane.kubectl("apply", *options, "-f", "-", text=text)
+    assert {"deployment", "lease", "poddisruptionbudget", "service"} == {
+        line.partition("/")[0].partition(".")[0] for line in said.splitlines()
+    }

@@ -1,0 +1,156 @@
+"""The control side's Deployments: no right that they don't need, and in step with the settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from kybernate import keys
+from kybernate.settings.extender import ExtenderSettings
+from kybernate.settings.proxy import ProxySettings
+from kybernate.settings.webhook import WebhookSettings
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+CONFIG = Path(__file__).parents[3] / "config"
+FOLDERS = ("extender/beside", "extender/service", "webhook", "proxy")
+SETTINGS: dict[str, tuple[str, type[BaseModel]]] = {
+    "extender": ("KYB_EXTENDER_", ExtenderSettings),
+    "webhook": ("KYB_WEBHOOK_", WebhookSettings),
+    "proxy": ("KYB_PROXY_", ProxySettings),
+}
+
+
+def read(path: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((CONFIG / path).read_text())
+    return found
+
+
+def deployment(folder: str) -> dict[str, Any]:
+    return read(f"{folder}/deployment.yaml")
+
+
+def pod(folder: str) -> dict[str, Any]:
+    found: dict[str, Any] = deployment(folder)["spec"]["template"]["spec"]
+    return found
+
+
+def containers(folder: str) -> dict[str, dict[str, Any]]:
+    return {one["name"]: one for one in pod(folder)["containers"]}
+
+
+def values(container: dict[str, Any]) -> dict[str, str | None]:
+    return {entry["name"]: entry.get("value") for entry in container.get("env", ())}
+
+
+def settings(name: str, container: dict[str, Any]) -> Any:
+    prefix, kind = SETTINGS[name]
+    ours = {
+        key.removeprefix(prefix).lower(): str(value).replace("$(KYB_POD_IP)", "10.0.0.1")
+        for key, value in values(container).items()
+        if key.startswith(prefix)
+    }
+    return kind(**ours)
+
+
+@pytest.fixture(params=FOLDERS)
+def folder(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_no_container_has_a_right_that_it_does_not_need(folder: str) -> None:
+    assert pod(folder)["securityContext"]["runAsNonRoot"] is True
+    assert pod(folder)["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod(folder))
+    assert not [one for one in pod(folder).get("volumes", ()) if "hostPath" in one]
+    for one in containers(folder).values():
+        assert one["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+
+
+def test_variables_are_settings_that_the_service_takes(folder: str) -> None:
+    for name, one in containers(folder).items():
+        if name != "scheduler":
+            listen = settings(name, one).listen
+            ports = [port["containerPort"] for port in one["ports"]]
+            local = listen.startswith("127.0.0.1:")
+            assert local or int(listen.rpartition(":")[2]) in ports
+
+
+def test_probes_ask_the_port_that_is_served(folder: str) -> None:
+    for name, one in containers(folder).items():
+        ports = {port["name"]: port["containerPort"] for port in one["ports"]}
+        for probe in ("startupProbe", "livenessProbe"):
+            assert one[probe]["httpGet"]["path"] == "/healthz"
+            assert one[probe]["httpGet"]["port"] in ports
+        if name in ("extender", "webhook"):
+            listen = settings(name, one).probe_listen
+            assert listen == f"0.0.0.0:{ports['probes']}"
+            assert one["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "probes"}
+
+
+def test_every_volume_is_mounted_and_a_service_that_writes_can(folder: str) -> None:
+    mounts = [mount for one in containers(folder).values() for mount in one["volumeMounts"]]
+    assert {mount["name"] for mount in mounts} == {one["name"] for one in pod(folder)["volumes"]}
+    if folder != "proxy":
+        assert "/tmp" in {mount["mountPath"] for mount in mounts}, "gunicorn's and OpenSSL's files"
+
+
+def test_a_rollout_leaves_somebody_to_answer(folder: str) -> None:
+    spec = deployment(folder)["spec"]
+    rolling = spec["strategy"]["rollingUpdate"]
+    assert spec["replicas"] > rolling["maxUnavailable"]
+    assert spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()
+
+
+def test_beside_the_scheduler_its_lease_decides() -> None:
+    parts = containers("extender/beside")
+    extender = settings("extender", parts["extender"])
+    scheduler = read("scheduler/kube-scheduler-config.yaml")
+    election = scheduler["leaderElection"]
+    assert (extender.lease, extender.scheduler_lease) == ("", election["resourceName"])
+    assert (election["leaderElect"], election["resourceNamespace"]) == (True, keys.NAMESPACE)
+    (called,) = scheduler["extenders"]
+    assert called["urlPrefix"] == f"https://{extender.listen}/v1"
+
+
+def test_beside_the_scheduler_each_has_its_own_token_and_key() -> None:
+    parts = containers("extender/beside")
+    assert pod("extender/beside")["automountServiceAccountToken"] is False
+    assert pod("extender/beside")["serviceAccountName"] == "kyb-extender"
+    token = "/var/run/secrets/kubernetes.io/serviceaccount"
+    volumes = {
+        name: {mount["mountPath"]: mount["name"] for mount in one["volumeMounts"]}
+        for name, one in parts.items()
+    }
+    for path in (token, "/etc/kyb/tls"):
+        assert volumes["scheduler"][path] != volumes["extender"][path]
+    secret = read("extender/beside/token.yaml")
+    account = secret["metadata"]["annotations"]["kubernetes.io/service-account.name"]
+    assert account == "kyb-scheduler"
+    sources = {one["name"]: one for one in pod("extender/beside")["volumes"]}
+    assert sources["scheduler-token"]["secret"]["secretName"] == secret["metadata"]["name"]
+
+
+def test_behind_a_service_the_leader_is_the_only_endpoint() -> None:
+    extender = settings("extender", containers("extender/service")["extender"])
+    service, lease = read("extender/service/service.yaml"), read("extender/service/lease.yaml")
+    assert extender.lease == lease["metadata"]["name"]
+    assert extender.advertise == "10.0.0.1:9444"
+    assert "selector" not in service["spec"]
+    (port,) = service["spec"]["ports"]
+    assert (port["name"], f"0.0.0.0:{port['targetPort']}") == ("https", extender.listen)
+
+
+def test_two_ways_to_run_are_never_both_installed() -> None:
+    default = read("default/kustomization.yaml")["resources"]
+    assert "../extender/beside" in default
+    assert "../extender/service" not in default
+    assert "../../scheduler" in read("extender/beside/kustomization.yaml")["resources"]
