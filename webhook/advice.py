@@ -6,6 +6,7 @@ The API server hands these on as warnings, which kubectl prints; it cuts them at
 from __future__ import annotations
 
 import difflib
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
@@ -33,12 +34,12 @@ def advice(pod: Json, cluster: Cluster) -> list[str]:
 
 def _unknown_names(pod: Json) -> list[str]:
     known = (*keys.USER_ANNOTATIONS, *keys.SYSTEM_ANNOTATIONS, keys.ORIGINAL_RESOURCES)
+    ours = (name for name in asking.annotations_of(pod) if name.startswith(f"{keys.GROUP}/"))
     said = []
-    for name in asking.annotations_of(pod):
-        if name.startswith(f"{keys.GROUP}/") and name not in known:
-            near = difflib.get_close_matches(name[:64], keys.USER_ANNOTATIONS, 1)
-            hint = f"; did you mean {near[0]}?" if near else "."
-            said.append(f"Annotation {name[:64]} has no effect{hint}")
+    for name in itertools.islice((name for name in ours if name not in known), _MOST):
+        near = difflib.get_close_matches(name[:64], keys.USER_ANNOTATIONS, 1)
+        hint = f"; did you mean {near[0]}?" if near else "."
+        said.append(f"Annotation {name[:64]} has no effect{hint}")
     return said
 
 

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
+_LONGEST_COMMAND = 16 * 1024
+"""Characters that are recorded: annotations have 256 KiB in all."""
+
 SHM_PATH = "/dev/shm"  # noqa: S108 - a mount point, not a temporary file
 
 
@@ -67,12 +70,10 @@ def _change(pod: Json, ask: Ask, cluster: Cluster, settings: WebhookSettings) ->
 def _record(pod: Json, container: Json, ask: Ask, cluster: Cluster) -> Original:
     original, _ = read_original(pod, container["name"])
     if original is None:
-        original = Original(
-            container["name"],
-            copy.deepcopy(container.get("resources") or {}),
-            container.get("command"),
-            container.get("args"),
-        )
+        words = container.get("command"), container.get("args")
+        short = sum(map(len, (*(words[0] or ()), *(words[1] or ())))) <= _LONGEST_COMMAND
+        resources = copy.deepcopy(container.get("resources") or {})
+        original = Original(container["name"], resources, *(words if short else (None, None)))
     original = replace(
         original,
         vram=_assumed(pod, ask, cluster, original.vram),

@@ -19,6 +19,9 @@ Json = dict[str, Any]
 DEEPEST = 64
 """How many levels of lists and objects a pod may have; real ones have about fifteen."""
 
+MOST_VALUES = 20_000
+"""How many values a pod may have; with as many, a review takes well below a second."""
+
 MOST_VRAM = 2**46
 """Bytes of a GPU's memory; more is a mistake."""
 
@@ -74,7 +77,7 @@ def _parse(text: str) -> Original:
     """Raises an error of any of several kinds if this is not what `to_text` wrote."""
     # Unlike json's, its loads has a limit of its own to nesting.
     fields = orjson.loads(text)
-    if is_deeper(fields, DEEPEST):
+    if extent(fields, DEEPEST, MOST_VALUES):
         raise ValueError(text)
     original = Original(
         str(fields["container"]),
@@ -109,14 +112,20 @@ def _check_probes(probes: Json) -> None:
             inner["port"].__str__()
 
 
-def is_deeper(value: object, levels: int) -> bool:
-    """Whether lists and objects are nested more than so many levels deep; it doesn't recurse."""
-    left = [(value, 1)]
+def extent(value: object, levels: int, values: int) -> str | None:
+    """What it has too much of, in words; None if levels and values are within the limits.
+
+    It doesn't recurse, and looks at no more than that.
+    """
+    left, count = [(value, 1)], 0
     while left:
         item, depth = left.pop()
         inner = list(item.values()) if isinstance(item, dict) else item
         if isinstance(inner, list):
+            count += len(inner)
             if depth > levels:
-                return True
+                return f"nested deeper than {levels} levels"
+            if count > values:
+                return f"of more than {values} values"
             left += [(one, depth + 1) for one in inner if isinstance(one, dict | list)]
-    return False
+    return None

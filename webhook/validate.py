@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
-_DURATION = re.compile(r"([0-9]+(\.[0-9]+)?(ms|s|m|h))+")
+_DURATION = re.compile(r"([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h)){1,4}")
 _GANG = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _GROUP = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,50}[A-Za-z0-9])?")
 _CHOICES = ((keys.ON_PREEMPT, "pause", "kill"), (keys.CONNECTIONS, "end", "keep"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from kybernate.errors import RefusedError
-from webhook.original import DEEPEST, is_deeper
+from webhook.original import DEEPEST, MOST_VALUES, extent
 from webhook.probes import HANDLERS, ROLES
 
 if TYPE_CHECKING:
@@ -21,6 +21,10 @@ API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"
 
 _LONGEST_MESSAGE = 4000
+_MOST_BRACKETS = 200_000
+_MOST_ANNOTATIONS = 256 * 1024
+"""The API server's own limit, which it looks at only after admission."""
+
 _UNPROCESSABLE = 422
 
 
@@ -36,6 +40,9 @@ class Review:
 
 def parse_review(body: bytes) -> Review:
     """The question in a request's body. Raises RefusedError, naming the field, if it is none."""
+    # Sixteen MiB of empty lists would take seconds and half a GiB to read; texts have few brackets.
+    if body.count(b"[") + body.count(b"{") > _MOST_BRACKETS:
+        raise RefusedError(f"The body has more than {_MOST_BRACKETS} lists and objects.")
     try:
         review = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -49,8 +56,9 @@ def parse_review(body: bytes) -> Review:
     if (kind.get("group", ""), kind.get("kind")) != ("", "Pod"):
         raise RefusedError("request.kind is not Pod; register this webhook for pods alone.")
     pod = _field(request, "object", dict, "request.object")
-    if is_deeper(pod, DEEPEST):
-        raise RefusedError(f"object is nested deeper than {DEEPEST} levels, which no pod is.")
+    too_much = extent(pod, DEEPEST, MOST_VALUES)
+    if too_much:
+        raise RefusedError(f"object is {too_much}, which no pod is.")
     _check_pod(pod)
     operation = _field(request, "operation", str, "request.operation")
     return Review(uid, operation, bool(request.get("dryRun")), pod)
@@ -87,6 +95,8 @@ def _check_pod(pod: Json) -> None:
     for field in ("labels", "annotations"):
         for name, value in (_optional(metadata, field, dict, "object.metadata") or {}).items():
             _check(value, str, f"object.metadata.{field}[{name}]")
+    if sum(map(len, (metadata.get("annotations") or {}).values())) > _MOST_ANNOTATIONS:
+        raise RefusedError("object.metadata.annotations hold more than the 256 KiB that they may.")
     spec = _field(pod, "spec", dict, "object.spec")
     for field in ("resources", "os", "nodeSelector"):
         _optional(spec, field, dict, "object.spec")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from kybernate import keys
 from kybernate.settings.webhook import WebhookSettings
 from tests.unit.webhook.pods import CLUSTER, apply, pod, seat
+from tests.unit.webhook.reviews import review
 from webhook.app import Known, make_app
 
 if TYPE_CHECKING:
@@ -21,21 +22,6 @@ if TYPE_CHECKING:
 @pytest.fixture
 def client() -> FlaskClient:
     return make_app(WebhookSettings(), lambda: CLUSTER).test_client()
-
-
-def review(given_pod: Any, **more: Any) -> dict[str, Any]:
-    request = {
-        "uid": "u-1",
-        "kind": {"group": "", "version": "v1", "kind": "Pod"},
-        "operation": "CREATE",
-        "dryRun": False,
-        "object": given_pod,
-    }
-    return {
-        "apiVersion": "admission.k8s.io/v1",
-        "kind": "AdmissionReview",
-        "request": {**request, **more},
-    }
 
 
 VRAM = {keys.VRAM: "24Gi"}
@@ -98,6 +84,36 @@ def test_other_paths_and_methods_get_json(client: FlaskClient) -> None:
     assert client.get("/mutate").status_code == 405
     assert "error" in client.get("/nowhere").get_json()
     assert client.post("/mutate", data=b"x" * (17 * 1024 * 1024)).status_code == 413
+
+
+def many(field: str, items: list[Any]) -> dict[str, Any]:
+    return {"metadata": {}, "spec": {"containers": [], field: items}}
+
+
+@pytest.mark.parametrize(
+    ("given_pod", "says"),
+    [
+        (many("x", [0] * 20_001), "of more than 20000 values"),
+        (many("x", [[]] * 200_001), "more than 200000 lists and objects"),
+        (many("x", json.loads("[" * 70 + "]" * 70)), "deeper than 64 levels"),
+        (pod(notes={"a": "x" * 262_145}), "256 KiB"),
+    ],
+)
+def test_what_would_take_long_is_refused_at_once(
+    client: FlaskClient, given_pod: dict[str, Any], says: str
+) -> None:
+    answer = client.post("/mutate", json=review(given_pod))
+    assert answer.status_code == 400
+    assert says in answer.get_json()["error"]
+
+
+def test_a_long_command_is_not_recorded(client: FlaskClient) -> None:
+    given_pod = pod(seat(), notes=VRAM, container={"args": ["x" * 200_000]})
+    response = client.post("/mutate", json=review(given_pod)).get_json()["response"]
+    after = apply(given_pod, json.loads(base64.b64decode(response["patch"])))
+    assert len(after["metadata"]["annotations"][keys.ORIGINAL_RESOURCES]) < 1000
+    again = client.post("/mutate", json=review(after)).get_json()["response"]
+    assert again == {"uid": "u-1", "allowed": True}
 
 
 def test_a_fault_of_ours_is_json_too(caplog: pytest.LogCaptureFixture) -> None:
