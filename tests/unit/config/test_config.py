@@ -109,7 +109,8 @@ def test_the_policy_keeps_every_system_annotation() -> None:
     for annotation in keys.SYSTEM_ANNOTATIONS:
         assert f"'{annotation}'" in touched["expression"]
     (rule,) = policy["matchConstraints"]["resourceRules"]
-    assert {"pods", "pods/status", "pods/binding", "bindings"} == set(rule["resources"])
+    ways = {"pods", "pods/status", "pods/resize", "pods/ephemeralcontainers"}
+    assert {*ways, "pods/binding", "bindings"} == set(rule["resources"])
     bound = {
         binding["spec"]["policyName"]
         for binding in of_kind("policy", "ValidatingAdmissionPolicyBinding")

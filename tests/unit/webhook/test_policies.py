@@ -1,0 +1,54 @@
+"""What config/ says to the API server fits the names in the code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kybernate import keys
+
+CONFIG = Path(__file__).parents[3] / "config"
+
+
+def text(path: str) -> str:
+    return (CONFIG / path).read_text()
+
+
+def hook(name: str) -> dict[str, Any]:
+    (found,) = yaml.safe_load(text(f"webhook/{name}.yaml"))["webhooks"]
+    return dict(found)
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    # With the first the webhook is asked; the second isn't ours.
+    sorted(set(keys.USER_ANNOTATIONS) - {keys.GPUS_ANNOTATION}),
+)
+def test_every_annotation_of_a_user_without_a_seat_is_told(annotation: str) -> None:
+    assert f"'{annotation}'" in text("policy/opt-in.yaml")
+
+
+def test_every_annotation_of_the_code_is_the_users_or_the_systems() -> None:
+    annotations = {
+        value
+        for name, value in vars(keys).items()
+        if name.isupper() and isinstance(value, str) and value.startswith(f"{keys.GROUP}/")
+    }
+    others = {
+        *(keys.API_VERSION, keys.RESOURCE_PREFIX, keys.MANAGED_LABEL, keys.GPU_NODE_LABEL),
+        *(keys.ORIGINAL_RESOURCES, keys.WAKEABLE_CONDITION, keys.ACTIVE_CONDITION),
+        *(keys.REPLACE_CONDITION, keys.CDI_KIND),
+    }
+    known = {*keys.USER_ANNOTATIONS, *keys.SYSTEM_ANNOTATIONS, *others}
+    assert annotations <= known
+
+
+def test_both_webhooks_are_asked_about_the_same_pods_and_have_no_side_effects() -> None:
+    mutating, validating = hook("mutating"), hook("validating")
+    for field in ("rules", "matchConditions", "namespaceSelector", "failurePolicy", "sideEffects"):
+        assert mutating[field] == validating[field], field
+    assert (mutating["sideEffects"], mutating["failurePolicy"]) == ("None", "Fail")
+    assert mutating["reinvocationPolicy"] == "IfNeeded"
