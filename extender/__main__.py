@@ -63,7 +63,7 @@ def run(settings: ExtenderSettings) -> None:
     preemption = Preemption(snapshot, cluster, policy)
     verbs.narrow, verbs.veto = gangs.narrow, preemption.veto
     app = create_app(verbs, closed, refuse_caller, settings.max_body_bytes)
-    explainer = Explainer(snapshot, cluster, gangs, events, fence)
+    explainer = Explainer(snapshot, cluster, policy, gangs, events, fence)
     pages = {
         "preemption": preemption.plan,
         "explain": explainer.page,

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from extender import metrics
 from extender.events import NO_SEAT
 from extender.objects import read_pod
-from kybernate.core.explain import FITS, NO_NODE, explain, kinds
+from kybernate.core.explain import FITS, NO_NODE, explain, kinds, summarize
 from kybernate.errors import KybernateError, RefusedError
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from extender.cluster import Cluster
     from extender.events import Events
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from extender.snapshot import Snapshot
     from kybernate.core.explain import Explanation
     from kybernate.core.ledger import NodeView
-    from kybernate.core.placement import Demand
+    from kybernate.core.placement import Demand, Policy
     from kybernate.types import NodeName, PodUid
 
     Json = dict[str, Any]
@@ -56,9 +56,16 @@ class Explainer:
     """Explains pods from the snapshot as it is. Only `look` keeps anything, for one thread."""
 
     def __init__(
-        self, snapshot: Snapshot, cluster: Cluster, gangs: Gangs, events: Events, fence: Fence
+        self,
+        snapshot: Snapshot,
+        cluster: Cluster,
+        policy: Policy,
+        gangs: Gangs,
+        events: Events,
+        fence: Fence,
     ) -> None:
-        """Events are told by who may pass the fence."""
+        """Events are told by who may pass the fence. The policy is the verbs' own."""
+        self._policy = policy
         self._fence = fence
         self._snapshot = snapshot
         self._cluster = cluster
@@ -76,7 +83,7 @@ class Explainer:
         if pod.node is not None or pod.demand is None:
             text = pod.problem or f"it is bound to {pod.node}, group {pod.group}"
             return {**known, "summary": text, "scheduler": _condition(raw)}
-        found = explain(pod.demand, self._views(), _leaving(self._snapshot.pods()))
+        found = self._explain(pod, pod.demand)
         gang = self._gangs.reason(namespace, pod.gang) if pod.gang else None
         return {
             **known,
@@ -119,10 +126,9 @@ class Explainer:
             else:
                 of_demand[pod.demand].append(pod)
         most_first = sorted(of_demand.values(), key=len, reverse=True)
-        views = self._views() if most_first else {}
-        leaving, told = _leaving(pods), []
+        names, leaving, told = self._snapshot.names(), _leaving(pods), []
         for alike in most_first[:MOST_DEMANDS]:
-            told += _of_alike(alike, views, leaving, counts)
+            told += self._of_alike(alike, names, leaving, counts)
         counts[OTHER] = sum(map(len, most_first[MOST_DEMANDS:]))
         self._since = {pod.ref.uid: self._since.get(pod.ref.uid, now) for pod in waiting}
         self._tell([one for one in told if now - self._since[one[0].ref.uid] >= GRACE_S])
@@ -140,24 +146,34 @@ class Explainer:
         for pod, sentence in told:
             self._events.tell(pod.ref, NO_SEAT, sentence)
 
-    def _views(self) -> dict[NodeName, NodeView | None]:
-        return self._snapshot.views(self._snapshot.names())
+    def _explain(self, pod: SeatPod, demand: Demand) -> Explanation:
+        names = self._snapshot.names()
+        kinds = self._snapshot.kinds(pod.ref.uid, demand, self._policy, names)
+        views = self._snapshot.views(names, without=pod.ref.uid)
+        demand = self._snapshot.expecting(pod.ref.uid, demand)
+        return explain(demand, views, kinds, _leaving(self._snapshot.pods()))
 
+    def _of_alike(
+        self,
+        pods: list[SeatPod],
+        names: Sequence[NodeName],
+        leaving: frozenset[str],
+        counts: Counter[str],
+    ) -> list[tuple[SeatPod, str]]:
+        """Count pods of one demand, and say what is to be told of them."""
+        uid, demand = pods[0].ref.uid, pods[0].demand
+        if demand is None:
+            return []
+        kinds = self._snapshot.kinds(uid, demand, self._policy, names)
+        if not all(kinds.values()):
+            counts[SCHEDULER] += len(pods)
+            return []
+        found = summarize(demand, kinds, self._view, leaving)
+        counts[found.counts[0][0] if found.counts else NO_NODE] += len(pods)
+        return [(pod, f"No seat for it: {found.summary}") for pod in pods]
 
-def _of_alike(
-    pods: list[SeatPod],
-    views: dict[NodeName, NodeView | None],
-    leaving: frozenset[str],
-    counts: Counter[str],
-) -> list[tuple[SeatPod, str]]:
-    """Count pods of one demand, and say what is to be told of them."""
-    demand = pods[0].demand
-    found = explain(demand, views, leaving) if demand else None
-    if found is None or found.fits:
-        counts[SCHEDULER] += len(pods)
-        return []
-    counts[found.counts[0][0] if found.counts else NO_NODE] += len(pods)
-    return [(pod, f"No seat for it: {found.summary}") for pod in pods]
+    def _view(self, name: NodeName) -> NodeView | None:
+        return self._snapshot.views([name])[name]
 
 
 def _leaving(pods: Iterable[SeatPod]) -> frozenset[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from extender.events import GANG_PLANNED, GANG_WAITING
@@ -157,6 +157,7 @@ class GangPlanner:
         if now < max(self._plan_after, past.rest_until) or not self._may():
             return
         avoid = {name for name, until in (past.avoid or {}).items() if until > now}
+        members = [self._expecting(member) for member in members]
         found = plan(members, self._nodes_for(members), self._with.policy, avoid)
         if not found.seats:
             self._say(key, members, found.reason)
@@ -172,6 +173,13 @@ class GangPlanner:
         finally:
             self._gangs.written()
         log.info("gang %s/%s has a seat for each of %d pods", *key, len(seats))
+
+    def _expecting(self, member: Member) -> Member:
+        """The member, asking with what is known of its model's traffic."""
+        if member.node is not None or member.demand is None:
+            return member
+        demand = self._with.snapshot.expecting(member.pod.uid, member.demand)
+        return replace(member, demand=demand)
 
     def _nodes_for(self, members: Sequence[Member]) -> dict[NodeName, NodeView]:
         """The nodes that a member is bound to, or could be given a seat on."""

@@ -122,6 +122,21 @@ class Snapshot:
                 demand = self._expecting(pod, demand)
             return self._verdicts.of(demand, policy).fits(names, self._own(pod))
 
+    def expecting(self, pod: PodUid, demand: Demand) -> Demand:
+        """The demand with what is known of the traffic of the pod's model."""
+        with self._lock:
+            return self._expecting(pod, demand)
+
+    def kinds(
+        self, pod: PodUid, demand: Demand, policy: Policy, names: Sequence[NodeName]
+    ) -> dict[NodeName, str]:
+        """The word for why each of the nodes can't take the pod, "" if it can."""
+        with self._lock:
+            self._catch_up()
+            if demand.apart:
+                demand = self._expecting(pod, demand)
+            return dict(zip(names, self._verdicts.of(demand, policy).kinds(names), strict=True))
+
     def points(
         self, pod: PodUid, demand: Demand, policy: Policy, names: Sequence[NodeName]
     ) -> list[int]:

@@ -8,22 +8,25 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from kybernate import keys
 from kybernate.core.parking import seat_cost
-from kybernate.core.placement import KINDS, candidates
+from kybernate.core.placement import HELPED, KINDS, candidates
 from kybernate.core.placement.colocation import expected_wait
 from kybernate.core.quantity import format_quantity
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Mapping
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 
     from kybernate.core.ledger import NodeView
     from kybernate.core.placement import Demand
     from kybernate.types import Group, GroupName, NodeName, PodRef
 
     Views = Mapping[NodeName, NodeView | None]
+    Kinds = Mapping[NodeName, str]
+    _Said = tuple[str, GroupName | None, str]
 
 FITS, NO_NODE = "fits", "node"
 """Beside the words of `placement.KINDS`."""
@@ -36,6 +39,9 @@ TOLD_WAIT_S = 0.05
 
 LOOKED_AT = 50
 """On how many nodes it is looked whether one pod less would make room."""
+
+SHAPES = 200
+"""Of how many different nodes each group is told of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +72,8 @@ class Explanation:
     """Why a pod fits where it does.
 
     `fits` of `nodes` nodes could take it. `counts` says for how many nodes which kind of reason is
-    the last one that stands in the way, `lines` all reasons of all groups.
+    the last one that stands in the way, `lines` the reasons of all groups, of up to SHAPES
+    different nodes and all that are like them.
     """
 
     summary: str
@@ -77,34 +84,51 @@ class Explanation:
     remedy: Remedy | None = None
 
 
-def explain(demand: Demand, views: Views, leaving: frozenset[str] = frozenset()) -> Explanation:
+def explain(
+    demand: Demand, views: Views, kinds: Kinds | None = None, leaving: frozenset[str] = frozenset()
+) -> Explanation:
     """Explain a demand on these nodes, of which None are those without a GPUNode.
 
+    `kinds` are the words for why each node can't take it, "" if it can, where that is known.
     `leaving` are the UIDs of pods that give up their seats anyhow.
     """
-    kinds: Counter[str] = Counter()
-    alike: dict[tuple[str, GroupName | None, str], list[NodeName]] = defaultdict(list)
-    known: dict[Hashable, tuple[str, tuple[tuple[str, GroupName | None, str], ...]]] = {}
+    if kinds is None:
+        kinds = {name: _kind(view, demand) for name, view in views.items()}
+    alike: dict[_Said, list[NodeName]] = defaultdict(list)
+    known: dict[Hashable, tuple[_Said, ...]] = {}
     for name, view in sorted(views.items()):
         shape = name if view is None or view.shape is None else view.shape
-        if shape not in known:
+        if shape not in known and len(known) < SHAPES:
             known[shape] = _of_node(view, demand)
-        kind, found = known[shape]
-        kinds[kind] += 1
-        for line in found:
+        for line in known.get(shape, ()):
             alike[line].append(name)
     lines = tuple(
         Line(*line, len(nodes), tuple(nodes[:EXAMPLES])) for line, nodes in _most_first(alike)
     )
-    counts = tuple(sorted(kinds.items(), key=lambda one: (-one[1], one[0])))
-    remedy = None if kinds[FITS] else _remedy(demand, views, leaving)
-    summary = _summary(demand, counts, remedy)
-    return Explanation(summary, len(views), kinds[FITS], counts, lines, remedy)
+    return replace(summarize(demand, kinds, views.get, leaving), lines=lines)
+
+
+def summarize(
+    demand: Demand,
+    kinds: Kinds,
+    view: Callable[[NodeName], NodeView | None],
+    leaving: frozenset[str] = frozenset(),
+) -> Explanation:
+    """The same without a line for each group: at once, also for thousands of nodes."""
+    found = Counter(kind or FITS for kind in kinds.values())
+    counts = tuple(sorted(found.items(), key=lambda one: (-one[1], one[0])))
+    remedy = None
+    if not found[FITS]:
+        full = islice((name for name, kind in sorted(kinds.items()) if kind in HELPED), LOOKED_AT)
+        remedy = _remedy(demand, [one for one in map(view, full) if one is not None], leaving)
+    return Explanation(
+        _summary(demand, counts, remedy), len(kinds), found[FITS], counts, (), remedy
+    )
 
 
 def _most_first(
-    alike: Mapping[tuple[str, GroupName | None, str], list[NodeName]],
-) -> list[tuple[tuple[str, GroupName | None, str], list[NodeName]]]:
+    alike: Mapping[_Said, list[NodeName]],
+) -> list[tuple[_Said, list[NodeName]]]:
     """What is true of most nodes first."""
     return sorted(alike.items(), key=lambda one: (-len(one[1]), one[0][1] or "", one[0][2]))
 
@@ -141,20 +165,22 @@ def tell(remedy: Remedy) -> str:
     )
 
 
-def _of_node(
-    view: NodeView | None, demand: Demand
-) -> tuple[str, tuple[tuple[str, GroupName | None, str], ...]]:
-    """What stands in the way on a node, and what is to be said of each of its groups."""
+def _kind(view: NodeView | None, demand: Demand) -> str:
+    return NO_NODE if view is None else candidates(view, demand).kind
+
+
+def _of_node(view: NodeView | None, demand: Demand) -> tuple[_Said, ...]:
+    """What is to be said of each of its groups, or if it has none for the pod, of the node."""
     if view is None:
-        return NO_NODE, ((NO_NODE, None, "no GPUNode tells of the node's GPUs"),)
-    found = candidates(view, demand)
-    lines = tuple(_of_groups(view, demand))
-    if found.groups:
-        return FITS, lines
-    return found.kind, lines or ((found.kind, None, found.reason),)
+        return ((NO_NODE, None, "no GPUNode tells of the node's GPUs"),)
+    found = tuple(_of_groups(view, demand))
+    if found:
+        return found
+    verdict = candidates(view, demand)
+    return ((verdict.kind, None, verdict.reason),)
 
 
-def _of_groups(view: NodeView, demand: Demand) -> Iterator[tuple[str, GroupName | None, str]]:
+def _of_groups(view: NodeView, demand: Demand) -> Iterator[_Said]:
     for group in view.seats.groups:
         if group.resource != demand.resource:
             continue
@@ -178,16 +204,10 @@ def _summary(demand: Demand, counts: tuple[tuple[str, int], ...], remedy: Remedy
     return "; ".join([*parts, *([tell(remedy)] if remedy else [])])
 
 
-def _remedy(demand: Demand, views: Views, leaving: frozenset[str]) -> Remedy | None:
-    """The smallest pod whose seat, once given up, would do; on the first nodes that are full."""
+def _remedy(demand: Demand, views: Iterable[NodeView], leaving: frozenset[str]) -> Remedy | None:
+    """The smallest pod whose seat, once given up, would do."""
     best: tuple[int, str, Remedy] | None = None
-    looked = 0
-    for _, view in sorted(views.items()):
-        if view is None or not candidates(view, demand).seat_helps:
-            continue
-        looked += 1
-        if looked > LOOKED_AT:
-            break
+    for view in views:
         for size, remedy in _ways(view, demand, leaving):
             way = size, remedy.pod.uid, remedy
             if (best is None or way[:2] < best[:2]) and _fits_without(view, demand, remedy):

@@ -137,6 +137,20 @@ class Class:
             self._sort(name, own.get(name), found)
         return found
 
+    def kinds(self, names: Sequence[NodeName]) -> list[str]:
+        """For each node the word for why it can't take a pod of the class, "" if it can.
+
+        The words are those of `placement.KINDS`; "node" stands for a node without a GPUNode.
+        """
+        return [self._kind(name) for name in names]
+
+    def _kind(self, name: NodeName) -> str:
+        shape = self._shapes.of.get(name)
+        if shape is None:
+            return "node"
+        verdict = self._found.get(shape)
+        return (verdict or self._judge(shape, self._view(name))).kind
+
     def points(self, names: Sequence[NodeName], own: Own) -> list[int]:
         """How well each node suits, 0 to 10, in the order of the names. `own` as in `fits`."""
         if not own:

@@ -6,6 +6,7 @@ from kybernate.core.placement.moves import Plan, Tenants
 from kybernate.core.placement.outlook import Outlook, expect
 from kybernate.core.placement.policies import POLICIES, Policy, Weights, policies, resolve
 from kybernate.core.placement.seats import (
+    HELPED,
     KINDS,
     Candidates,
     candidates,
@@ -18,6 +19,7 @@ from kybernate.core.placement.seats import (
 
 __all__ = [
     "FULL",
+    "HELPED",
     "KINDS",
     "POLICIES",
     "Ask",

@@ -304,6 +304,9 @@ _RULES = (
 KINDS = tuple(rule.kind for rule in _RULES)
 """The words for the reasons, in the order in which they are looked for."""
 
+HELPED = frozenset(rule.kind for rule in _RULES if rule.seat_helps)
+"""Those that may pass once a pod gives up its seat."""
+
 
 def _words(name: str) -> str:
     return {"NVLINK": "NVLink", "PCIE_SWITCH": "PCIe switch"}.get(

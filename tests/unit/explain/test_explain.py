@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kybernate import keys
-from kybernate.core.explain import EXAMPLES, FITS, NO_NODE, explain, kinds, short, tell
+from kybernate.core.explain import EXAMPLES, FITS, NO_NODE, SHAPES, explain, kinds, short, tell
 from kybernate.core.forecast import Traffic
 from kybernate.core.ledger import Claim, Ledger, NodeSeats, NodeView
 from kybernate.core.placement import Demand, candidates
@@ -67,6 +67,13 @@ def test_nodes_are_counted_by_reason_and_a_pod_is_named_that_would_make_room() -
     assert len(line.examples) == EXAMPLES
 
 
+def test_of_very_many_different_nodes_some_are_told_group_by_group_and_all_are_counted() -> None:
+    nodes = [node(f"n{i:03}", park_budget=i * GIB) for i in range(SHAPES + 50)]
+    found = explain(Demand(TWO), ledger(*nodes))
+    assert found.counts == ((FITS, SHAPES + 50),)
+    assert sum(line.nodes for line in found.lines) == SHAPES
+
+
 def test_each_group_has_its_own_sentence() -> None:
     views = ledger(node(), claims=(claim("a", "G0"),))
     found = explain(Demand(ONE), views)
@@ -98,7 +105,7 @@ def test_hot_models_that_must_stay_apart_are_told() -> None:
 
 def test_nobody_who_leaves_anyhow_is_named() -> None:
     views = ledger(node(), claims=(claim("a"),))
-    found = explain(Demand(TWO), views, frozenset({"uid-a"}))
+    found = explain(Demand(TWO), views, leaving=frozenset({"uid-a"}))
     assert found.remedy is None
     assert found.summary == "1 node: no free 2x seat"
 
