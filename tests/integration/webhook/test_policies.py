@@ -42,7 +42,7 @@ def test_slips_of_the_pen_are_told(control_plane: Cluster, namespace: str) -> No
 def test_annotations_of_a_pod_that_did_not_opt_in_are_told(
     control_plane: Cluster, namespace: str
 ) -> None:
-    pod = seat_pod("plain", labels={}, annotations=VRAM)
+    pod = seat_pod("unmanaged", labels={}, annotations=VRAM)
     assert "kyb.ai/vram without effect" in warnings(control_plane, namespace, pod)
 
 
