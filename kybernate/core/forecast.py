@@ -162,16 +162,16 @@ def _column(sharers: Sequence[Sharer], hour: int) -> _Column:
 class _Crowd(NamedTuple):
     """What those who share are together in one hour.
 
-    `rate` of their turns per second, `busy` share of all, `work` with the switches; `holdup`: the
-    seconds that they hold up somebody, `longest` if each of them does; `switching`: how much of
-    their turns' switching comes from each other; `sore`: the waits that more turns would cost.
+    `rate` of their turns per second, `busy` share of all; `others`: the share of time, switches
+    included, in which one of them meets another one served; `holdup`: the seconds that they hold
+    up somebody who comes; `switching`: how much of their turns' switching comes from each other;
+    `sore`: the waits that more turns would cost.
     """
 
     rate: float
     busy: float
-    work: float
+    others: float
     holdup: float
-    longest: float
     switching: float
     sore: float
 
@@ -190,12 +190,12 @@ def _crowds(sharers: frozenset[tuple[Sharer, int]], slots: int) -> tuple[_Crowd,
 def _crowd(column: _Column, slots: int) -> _Crowd:
     turns = _turns(column, slots)
     waits = _waits(turns, slots)
+    rate, work = sum(one.rate for one in turns), sum(one.work for one in turns)
     return _Crowd(
-        rate=sum(one.rate for one in turns),
+        rate=rate,
         busy=sum(busy for busy, _, _ in column),
-        work=sum(one.work for one in turns),
-        holdup=sum(one.ahead * one.length for one in turns),
-        longest=sum(one.length for one in turns),
+        others=work - sum(one.rate * one.work for one in turns) / rate,
+        holdup=_holdup(turns, work, slots),
         switching=sum(
             one.rate * one.rate * switch for one, (_, _, switch) in zip(turns, column, strict=True)
         ),
@@ -210,26 +210,21 @@ def _added(crowd: _Crowd, newcomer: tuple[float, float, float], slots: int) -> f
     rate = calls + busy * min(1.0, crowd.busy) / TURN
     others = crowd.rate + crowd.busy * busy / TURN
     lost = (others / (others + rate)) ** slots * switch
-    work = busy + rate * lost
-    ahead = _share_ahead(work, 1 - crowd.work / slots)
-    free = 1 - work / slots
-    holdup = min(crowd.longest, crowd.holdup / free) if free > 0 else crowd.longest
-    crowded = min(1.0, (crowd.work + work) / slots) ** (slots - 1) / slots
-    own = rate * (lost + holdup * crowded)
-    theirs = others * ahead * (min(TURN, busy / rate) + lost) * crowded
+    ahead = _ahead(busy + rate * lost, crowd.others, slots)
+    own = rate * (lost + crowd.holdup)
+    theirs = others * _beside(ahead * (min(TURN, busy / rate) + lost), crowd.others, slots)
     switches = crowd.switching * (1 / crowd.rate - 1 / (others + rate))
     return own + theirs + switches + crowd.sore * busy / TURN
 
 
 class _Turns(NamedTuple):
     """What one sharer asks for in one hour: turns per second, seconds until it is switched in and
-    of its turn, share of time with all switches, probability that it is ahead of somebody."""
+    of its turn with that, share of time with all switches."""
 
     rate: float
     lost: float
     length: float
     work: float
-    ahead: float
 
 
 def _turns(column: _Column, slots: int) -> list[_Turns]:
@@ -244,32 +239,34 @@ def _turns(column: _Column, slots: int) -> list[_Turns]:
     work = [
         busy + rate * switch for rate, switch, (busy, _, _) in zip(rates, lost, column, strict=True)
     ]
-    all_work = sum(work)
     return [
-        _Turns(
-            rate,
-            switch,
-            min(TURN, busy / rate) + switch,
-            share,
-            _share_ahead(share, 1 - (all_work - share) / slots),
-        )
+        _Turns(rate, switch, min(TURN, busy / rate) + switch, share)
         for rate, switch, share, (busy, _, _) in zip(rates, lost, work, column, strict=True)
     ]
 
 
-def _share_ahead(work: float, free: float) -> float:
-    """The share of time in which it is served or waits, where the others leave `free`."""
+def _waits(turns: Sequence[_Turns], slots: int) -> list[float]:
+    """Seconds that each waits for a turn."""
+    found = []
+    for at, one in enumerate(turns):
+        others = (*turns[:at], *turns[at + 1 :])
+        work = sum(other.work for other in others)
+        found.append(one.lost + _holdup(others, work, slots))
+    return found
+
+
+def _holdup(turns: Sequence[_Turns], work: float, slots: int) -> float:
+    """Seconds that these, of so much work together, hold up somebody who comes."""
+    seconds = sum(_ahead(one.work, work - one.work, slots) * one.length for one in turns)
+    return _beside(seconds, work, slots)
+
+
+def _ahead(work: float, others: float, slots: int) -> float:
+    """The share of time in which somebody is served, or waits while others are."""
+    free = 1 - others / slots
     return min(1.0, work / free) if free > work else 1.0
 
 
-def _waits(turns: Sequence[_Turns], slots: int) -> list[float]:
-    """Seconds that each waits for a turn."""
-    ahead = sum(one.ahead for one in turns)
-    holdups = sum(one.ahead * one.length for one in turns)
-    return [
-        one.lost
-        + max(0.0, holdups - one.ahead * one.length)
-        / slots
-        * min(1.0, max(0.0, ahead - one.ahead) / slots) ** (slots - 1)
-        for one in turns
-    ]
+def _beside(seconds: float, work: float, slots: int) -> float:
+    """What is left of a hold-up where all slots must be taken for there to be one."""
+    return seconds / slots * min(1.0, work / slots) ** (slots - 1)
