@@ -10,6 +10,7 @@ import sys
 import time
 import uuid
 from contextlib import suppress
+from copy import deepcopy
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +71,10 @@ class Extender:
             **{f"KYB_EXTENDER_{name}": value for name, value in settings.items()},
         }
         self._process: subprocess.Popen[bytes] | None = None
+
+    def set(self, **settings: str) -> None:
+        """Further settings for its next start."""
+        self._environ |= {f"KYB_EXTENDER_{name}": value for name, value in settings.items()}
 
     def start(self) -> None:
         """Start it and wait until it is ready."""
@@ -278,7 +283,7 @@ class Extenders:
         """One that isn't started yet; `server` is where it finds the API server, if elsewhere."""
         folder = self._folder / name
         folder.mkdir()
-        mine = with_token(self._kubeconfig, self._token)
+        mine = with_token(deepcopy(self._kubeconfig), self._token)
         if server:
             for entry in mine["clusters"]:
                 entry["cluster"] = {**entry["cluster"], "server": server}
