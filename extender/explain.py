@@ -148,7 +148,7 @@ class Explainer:
 
     def _explain(self, pod: SeatPod, demand: Demand) -> Explanation:
         names = self._snapshot.names()
-        kinds = self._snapshot.kinds(pod.ref.uid, demand, self._policy, names)
+        kinds = self._kinds(pod.ref.uid, demand, names)
         views = self._snapshot.views(names, without=pod.ref.uid)
         demand = self._snapshot.expecting(pod.ref.uid, demand)
         return explain(demand, views, kinds, _leaving(self._snapshot.pods()))
@@ -164,13 +164,17 @@ class Explainer:
         uid, demand = pods[0].ref.uid, pods[0].demand
         if demand is None:
             return []
-        kinds = self._snapshot.kinds(uid, demand, self._policy, names)
+        kinds = self._kinds(uid, demand, names)
         if not all(kinds.values()):
             counts[SCHEDULER] += len(pods)
             return []
         found = summarize(demand, kinds, self._view, leaving)
         counts[found.counts[0][0] if found.counts else NO_NODE] += len(pods)
         return [(pod, f"No seat for it: {found.summary}") for pod in pods]
+
+    def _kinds(self, uid: PodUid, demand: Demand, names: Sequence[NodeName]) -> dict[NodeName, str]:
+        found = self._snapshot.verdicts(uid, demand, self._policy, names)
+        return {name: NO_NODE if one is None else one.kind for name, one in found.items()}
 
     def _view(self, name: NodeName) -> NodeView | None:
         return self._snapshot.views([name])[name]

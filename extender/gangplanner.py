@@ -19,7 +19,7 @@ from kybernate.errors import KybernateError
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from extender.gangs import Gangs, Key
     from extender.leader import Fence
@@ -27,10 +27,11 @@ if TYPE_CHECKING:
     from extender.snapshot import Snapshot
     from kybernate.core.gang import Member, Step
     from kybernate.core.ledger import NodeView
-    from kybernate.core.placement import Policy
-    from kybernate.types import NodeName, PodRef
+    from kybernate.core.placement import Demand, Policy
+    from kybernate.types import Group, NodeName, PodRef
 
     Json = dict[str, Any]
+    Groups = tuple[Group, ...]
 
 log = logging.getLogger(__name__)
 
@@ -158,7 +159,8 @@ class GangPlanner:
             return
         avoid = {name for name, until in (past.avoid or {}).items() if until > now}
         members = [self._expecting(member) for member in members]
-        found = plan(members, self._nodes_for(members), self._with.policy, avoid)
+        known = self._known(members)
+        found = plan(members, self._nodes(members, known), self._with.policy, avoid, known)
         if not found.seats:
             self._say(key, members, found.reason)
             return
@@ -181,16 +183,27 @@ class GangPlanner:
         demand = self._with.snapshot.expecting(member.pod.uid, member.demand)
         return replace(member, demand=demand)
 
-    def _nodes_for(self, members: Sequence[Member]) -> dict[NodeName, NodeView]:
-        """The nodes that a member is bound to, or could be given a seat on."""
-        snapshot, policy = self._with.snapshot, self._with.policy
-        wanted = {member.node for member in members if member.node is not None}
-        every, seen = snapshot.names(), set()
+    def _known(self, members: Sequence[Member]) -> dict[Demand, dict[NodeName, Groups]]:
+        """For each demand the nodes that can take a pod, and the groups that can."""
+        snapshot, policy, names = (
+            self._with.snapshot,
+            self._with.policy,
+            self._with.snapshot.names(),
+        )
+        known: dict[Demand, dict[NodeName, Groups]] = {}
         for member in members:
-            if member.node is None and member.demand and member.demand not in seen:
-                seen.add(member.demand)
-                wanted |= set(snapshot.fits(member.pod.uid, member.demand, policy, every).passed)
-        views = snapshot.views(sorted(wanted))
+            demand = member.demand
+            if member.node is None and demand is not None and demand not in known:
+                found = snapshot.verdicts(member.pod.uid, demand, policy, names)
+                known[demand] = {n: one.groups for n, one in found.items() if one and one.groups}
+        return known
+
+    def _nodes(
+        self, members: Sequence[Member], known: Mapping[Demand, Mapping[NodeName, Groups]]
+    ) -> dict[NodeName, NodeView]:
+        """Those nodes, and the ones that a member is bound to."""
+        wanted = {member.node for member in members if member.node is not None}
+        views = self._with.snapshot.views(sorted(wanted.union(*known.values())))
         return {name: view for name, view in views.items() if view is not None}
 
     def _lift(self, key: Key, step: Step) -> None:

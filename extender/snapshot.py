@@ -127,15 +127,15 @@ class Snapshot:
         with self._lock:
             return self._expecting(pod, demand)
 
-    def kinds(
+    def verdicts(
         self, pod: PodUid, demand: Demand, policy: Policy, names: Sequence[NodeName]
-    ) -> dict[NodeName, str]:
-        """The word for why each of the nodes can't take the pod, "" if it can."""
+    ) -> dict[NodeName, Candidates | None]:
+        """What is kept of each node for the demand; see `Class.verdicts`."""
         with self._lock:
             self._catch_up()
             if demand.apart:
                 demand = self._expecting(pod, demand)
-            return dict(zip(names, self._verdicts.of(demand, policy).kinds(names), strict=True))
+            return dict(zip(names, self._verdicts.of(demand, policy).verdicts(names), strict=True))
 
     def points(
         self, pod: PodUid, demand: Demand, policy: Policy, names: Sequence[NodeName]

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kybernate.types import Group, GroupName, NodeName, PodUid
 
     Views = Mapping[NodeName, NodeView]
+    Known = Mapping[Demand, Mapping[NodeName, Sequence[Group]]]
 
 TRIES = 2000
 TRIES_PER_MEMBER = 60
@@ -46,13 +47,16 @@ def plan(
     views: Views,
     policy: Policy,
     avoid: Collection[NodeName] = frozenset(),
+    known: Known | None = None,
 ) -> Plan:
     """Seats for all members that are bound nowhere, beside those that are.
 
     The views show what is taken and hold nothing of these members but what the bound ones have.
-    `avoid` are nodes that the scheduler did not let the gang's pods have.
+    `avoid` are nodes that the scheduler did not let the gang's pods have. `known` are for some
+    demands all nodes that can take one such pod, with the groups that can; others are looked at.
     """
-    search = _Search({name: view for name, view in views.items() if name not in avoid}, policy)
+    left = {name: view for name, view in views.items() if name not in avoid}
+    search = _Search(left, policy, known or {})
     unbound = [member for member in members if member.node is None]
     for member in members:
         search.settle(member, views)
@@ -86,11 +90,12 @@ def fits_beside(view: NodeView, here: Sequence[tuple[Group, int | None]], new: G
 class _Search:
     """One search: what is placed so far, and how many more looks it may take (`left`)."""
 
-    def __init__(self, views: Views, policy: Policy) -> None:
+    def __init__(self, views: Views, policy: Policy, known: Known) -> None:
         self.left = 0
         self.found: dict[PodUid, tuple[NodeName, GroupName]] = {}
         self._views = dict(views)
         self._policy = policy
+        self._known = known
         self._here: dict[NodeName, list[tuple[Group, int | None]]] = defaultdict(list)
         self._sizes: dict[Demand, list[tuple[int, NodeName]]] = {}
         # What a node can take no more of, as long as nothing is taken away from it.
@@ -169,13 +174,17 @@ class _Search:
     def _sizes_for(self, demand: Demand) -> list[tuple[int, NodeName]]:
         """For each node that can take such a pod, how many at most; the smallest first."""
         if demand not in self._sizes:
-            sizes = ((_size(view, demand), name) for name, view in self._views.items())
+            known = self._known.get(demand)
+            if known is None:
+                known = {name: candidates(v, demand).groups for name, v in self._views.items()}
+            sizes = ((_size(self._views.get(name), groups), name) for name, groups in known.items())
             self._sizes[demand] = sorted(one for one in sizes if one[0])
         return self._sizes[demand]
 
 
-def _size(view: NodeView, demand: Demand) -> int:
-    groups = candidates(view, demand).groups
+def _size(view: NodeView | None, groups: Sequence[Group]) -> int:
+    if view is None:
+        return 0
     return sum(min(group.seats - view.taken(group.name), group.active_slots) for group in groups)
 
 

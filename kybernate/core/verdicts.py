@@ -137,19 +137,18 @@ class Class:
             self._sort(name, own.get(name), found)
         return found
 
-    def kinds(self, names: Sequence[NodeName]) -> list[str]:
-        """For each node the word for why it can't take a pod of the class, "" if it can.
+    def verdicts(self, names: Sequence[NodeName]) -> list[Candidates | None]:
+        """What `placement.candidates` says of each node; None for one without a GPUNode.
 
-        The words are those of `placement.KINDS`; "node" stands for a node without a GPUNode.
+        The groups are those of some node of the same shape: only what such nodes share may be read.
         """
-        return [self._kind(name) for name in names]
+        return [self._verdict(name) for name in names]
 
-    def _kind(self, name: NodeName) -> str:
+    def _verdict(self, name: NodeName) -> Candidates | None:
         shape = self._shapes.of.get(name)
         if shape is None:
-            return "node"
-        verdict = self._found.get(shape)
-        return (verdict or self._judge(shape, self._view(name))).kind
+            return None
+        return self._found.get(shape) or self._judge(shape, self._view(name))
 
     def points(self, names: Sequence[NodeName], own: Own) -> list[int]:
         """How well each node suits, 0 to 10, in the order of the names. `own` as in `fits`."""

@@ -62,8 +62,13 @@ def check(ledger: Ledger, known: Verdicts, demand: Demand, policy: Policy = POLI
     found = known.of(demand, policy).fits(NODES, {})
     views = {name: ledger.node(name) for name in NODES}
     fresh = {n: candidates(view, demand) if view else None for n, view in views.items()}
-    kinds = [one.kind if one else "node" for one in fresh.values()]
-    assert known.of(demand, policy).kinds(NODES) == kinds
+    said = known.of(demand, policy).verdicts(NODES)
+    assert [one and one._replace(groups=()) for one in said] == [
+        one and one._replace(groups=()) for one in fresh.values()
+    ]
+    assert [one and [group.name for group in one.groups] for one in said] == [
+        one and [group.name for group in one.groups] for one in fresh.values()
+    ]
     assert found.passed == [n for n, one in fresh.items() if one and one.groups]
     assert found.hopeless == {
         n: one.reason for n, one in fresh.items() if one and not one.groups and not one.seat_helps
