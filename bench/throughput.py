@@ -138,16 +138,26 @@ class Bound:
         self.at = 0.0
         """When the last one was counted, in seconds."""
         self._count = 0
-        query = {"fieldSelector": "spec.nodeName!=", "labelSelector": "bench=throughput"}
-        version = api.get(PODS, {"limit": 1})["metadata"]["resourceVersion"]
-        self._stream = api.watch(PODS, {**query, "resourceVersion": version}, timeout=LIMIT)
-        self._events = iter(self._stream)
+        self._api = api
+        self._version = api.get(PODS, {"limit": 1})["metadata"]["resourceVersion"]
+        self._events = self._read()
 
     def wait(self, count: int) -> None:
         """Until so many are bound."""
         while self._count < count:
             self._count += next(self._events)["type"] == "ADDED"
         self.at = time.perf_counter()
+
+    def _read(self) -> Iterator[dict[str, Any]]:
+        query = {"fieldSelector": "spec.nodeName!=", "labelSelector": "bench=throughput"}
+        deadline = time.monotonic() + LIMIT
+        # The API server ends a watch that begins before its cache is filled.
+        while time.monotonic() < deadline:
+            from_here = {**query, "resourceVersion": self._version}
+            for event in self._api.watch(PODS, from_here, timeout=LIMIT):
+                self._version = event["object"]["metadata"]["resourceVersion"]
+                yield event
+        raise SystemExit(f"only {self._count} pods were bound within {LIMIT:.0f} s")
 
 
 @contextmanager

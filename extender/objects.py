@@ -7,6 +7,8 @@ becomes a sentence (`problem`, `not_ready`) and never an exception.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from sys import intern
 from typing import TYPE_CHECKING, Any
 
 from extender.house import HOUSE
@@ -112,15 +114,15 @@ def read_pod(pod: Json) -> SeatPod:
     group = notes.get(keys.ASSIGNED_GROUP)
     return SeatPod(
         ref=PodRef(
-            str(meta.get("namespace", "")),
+            intern(str(meta.get("namespace", ""))),
             str(meta.get("name", "")),
             PodUid(str(meta.get("uid", ""))),
         ),
         resource=resource,
         demand=demand,
         problem=problem,
-        node=NodeName(spec["nodeName"]) if spec.get("nodeName") else None,
-        group=GroupName(group) if group else None,
+        node=NodeName(intern(str(spec["nodeName"]))) if spec.get("nodeName") else None,
+        group=GroupName(intern(str(group))) if group else None,
         expendable=notes.get(keys.ON_PREEMPT) == "kill",
         finished=_dict(pod.get("status")).get("phase") in _FINISHED,
         seated=keys.SEAT in notes,
@@ -243,17 +245,28 @@ _EXAMPLE = keys.seat_resource(2)
 
 
 def _demand(resource: str, notes: Mapping[str, str], party: str) -> Demand:
-    prefer, require = notes.get(keys.PREFER_GROUP), notes.get(keys.REQUIRE_GROUP)
-    products = (product.strip() for product in notes.get(keys.GPU_PRODUCT, "").split("|"))
+    return _demand_of(resource, party, HOUSE.apart, *map(notes.get, _OF_DEMAND))
+
+
+_OF_DEMAND = (
+    *(keys.VRAM, keys.GPU_PRODUCT, keys.PREFER_GROUP, keys.REQUIRE_GROUP, keys.GPU_TOPOLOGY),
+)
+
+
+@lru_cache(4096)
+def _demand_of(resource: str, party: str, apart: bool, *notes: str | None) -> Demand:
+    """Pods of one workload share one object, which is read once."""
+    vram, product, prefer, require, topology = notes
+    products = (one.strip() for one in (product or "").split("|"))
     return Demand(
         resource=resource,
-        vram=parse_quantity(notes[keys.VRAM], keys.VRAM) if keys.VRAM in notes else None,
-        products=tuple(product for product in products if product),
+        vram=None if vram is None else parse_quantity(vram, keys.VRAM),
+        products=tuple(one for one in products if one),
         prefer_group=GroupName(prefer) if prefer else None,
         require_group=GroupName(require) if require else None,
-        topology=_topology(notes.get(keys.GPU_TOPOLOGY)),
+        topology=_topology(topology),
         party=party,
-        apart=HOUSE.apart,
+        apart=apart,
     )
 
 

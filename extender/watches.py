@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from extender.snapshot import Snapshot
     from kybernate.adapters.k8s import Source
 
+    OnEvent = Callable[[str, dict[str, Any]], None]
+    Keep = Callable[[dict[str, Any]], dict[str, Any]]
+
 
 class Watches:
     """Pods and GPUNodes of the whole cluster."""
@@ -33,8 +36,8 @@ class Watches:
 
         # Any pod may ask for a seat, with or without our label: resources can't be selected by.
         self._all = (
-            Watcher(api, "/api/v1/pods", {}, pod_event, "pods", keep=slim_pod),
-            Watcher(api, keys.GPU_NODES_PATH, {}, snapshot.node_event, "GPUNodes", keep=slim_node),
+            _watcher(api, "/api/v1/pods", pod_event, "pods", slim_pod),
+            _watcher(api, keys.GPU_NODES_PATH, snapshot.node_event, "GPUNodes", slim_node),
         )
         metrics.UNPLACED.set_function(snapshot.unplaced)
         metrics.NODES.set_function(snapshot.nodes)
@@ -71,6 +74,10 @@ class Watches:
             if not watch.synced.is_set():
                 return watch.last_error or "the first list of pods and GPUNodes is under way"
         return None
+
+
+def _watcher(api: Source, path: str, on_event: OnEvent, name: str, keep: Keep) -> Watcher:
+    return Watcher(api, path, {}, on_event, name, keep=keep, names_only=True, page=100)
 
 
 def collect_young_only() -> None:

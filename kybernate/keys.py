@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 GROUP = "kyb.ai"
 VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
@@ -123,6 +125,7 @@ def seat_resource(gpus: int) -> str:
     return f"{RESOURCE_PREFIX}{gpus}{RESOURCE_SUFFIX}"
 
 
+@lru_cache(1024)
 def seat_resource_size(resource: str) -> int | None:
     """How many GPUs a seat of this resource has, or None if it isn't a seat resource."""
     if not (resource.startswith(RESOURCE_PREFIX) and resource.endswith(RESOURCE_SUFFIX)):

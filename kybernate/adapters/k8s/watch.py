@@ -54,6 +54,7 @@ class Watcher:
 
     `keep` reduces an object to what the receiver needs, before it is passed on and remembered
     (the last one seen is what a made-up DELETED carries); by default managedFields are dropped.
+    With `names_only` no more is remembered, and carried by such an event, than names and versions.
     """
 
     def __init__(  # noqa: PLR0913 - all but the last two are required
@@ -65,6 +66,7 @@ class Watcher:
         name: str,
         *,
         keep: Callable[[Json], Json] | None = None,
+        names_only: bool = False,
         page: int = 500,
     ) -> None:
         self.synced = threading.Event()
@@ -77,6 +79,7 @@ class Watcher:
         self._on_event = on_event
         self._name = name
         self._keep = keep or drop_managed_fields
+        self._remember = _names if names_only else _all
         self._page = page
         self._known: dict[tuple[str, str], Json] = {}
         self._version: str | None = None
@@ -166,7 +169,7 @@ class Watcher:
             self._emit("DELETED", old)
             old = None
         if old is None or _meta(old, "resourceVersion") != _meta(item, "resourceVersion"):
-            self._known[key] = item
+            self._known[key] = self._remember(item)
             self._emit("ADDED" if old is None else "MODIFIED", item)
         return key
 
@@ -226,7 +229,7 @@ class Watcher:
         if kind == "DELETED":
             self._known.pop(key, None)
         else:
-            self._known[key] = item
+            self._known[key] = self._remember(item)
         self._emit(kind, item)
 
     def _emit(self, kind: str, item: Json) -> None:
@@ -241,6 +244,18 @@ def drop_managed_fields(item: dict[str, Any]) -> dict[str, Any]:
     meta = item.get("metadata")
     if isinstance(meta, dict):
         meta.pop("managedFields", None)
+    return item
+
+
+_NAMES = ("namespace", "name", "uid", "resourceVersion")
+
+
+def _names(item: Json) -> Json:
+    meta = item.get("metadata") or {}
+    return {"metadata": {name: meta[name] for name in _NAMES if name in meta}}
+
+
+def _all(item: Json) -> Json:
     return item
 
 
