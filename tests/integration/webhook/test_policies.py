@@ -101,3 +101,17 @@ def test_no_subresource_is_a_way_to_system_annotations(
             said = str(error)
         assert not said or "leave" in said
         assert annotation not in api.get(path)["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize("variable", ["NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "KYB_X"])
+def test_a_debug_container_gets_no_gpus_by_a_variable(
+    control_plane: Cluster, namespace: str, variable: str
+) -> None:
+    api, name = control_plane.api(), f"debug-{variable.lower().replace('_', '-')}"
+    create(api, namespace, seat_pod(name, annotations=VRAM))
+    path = f"{pods_path(namespace, name)}/ephemeralcontainers"
+    debugger = {"name": "debugger", "image": "localhost/x", "env": [{"name": "A", "value": "b"}]}
+    api.patch(path, {"spec": {"ephemeralContainers": [debugger]}}, "strategic")
+    second = {**debugger, "name": "second", "env": [{"name": variable, "value": "all"}]}
+    with pytest.raises(RefusedError, match="container second sets a variable"):
+        api.patch(path, {"spec": {"ephemeralContainers": [second]}}, "strategic")

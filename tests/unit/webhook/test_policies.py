@@ -31,6 +31,11 @@ def test_every_annotation_of_a_user_without_a_seat_is_told(annotation: str) -> N
     assert f"'{annotation}'" in text("policy/opt-in.yaml")
 
 
+@pytest.mark.parametrize("variable", keys.SYSTEM_ENV)
+def test_the_policy_for_debug_containers_knows_every_variable(variable: str) -> None:
+    assert variable.startswith("KYB_") or f"'{variable}'" in text("policy/debug-containers.yaml")
+
+
 def test_every_annotation_of_the_code_is_the_users_or_the_systems() -> None:
     annotations = {
         value
