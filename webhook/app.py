@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_MAX_BODY = 16 * 1024 * 1024
+_MAX_BODY = 8 * 1024 * 1024
+"""The API server itself takes no pod above 3 MiB."""
 
 _REVIEWS = Counter("kyb_webhook_reviews", "Pods reviewed.", ["verb", "outcome"])
 _SECONDS = Histogram(
