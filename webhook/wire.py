@@ -40,7 +40,7 @@ class Review:
 
 def parse_review(body: bytes) -> Review:
     """The question in a request's body. Raises RefusedError, naming the field, if it is none."""
-    # Eight MiB of empty lists would take seconds and a quarter GiB to read; texts have few brackets.
+    # Eight MiB of empty lists would take seconds and 256 MiB to read; texts have few brackets.
     if body.count(b"[") + body.count(b"{") > _MOST_BRACKETS:
         raise RefusedError(f"The body has more than {_MOST_BRACKETS} lists and objects.")
     try:
