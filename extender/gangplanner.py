@@ -44,6 +44,9 @@ POLL_S = 1.0
 SHARE = 5.0
 """Planning that took so long is rested from so many times as long: the verbs need the processor."""
 
+BUDGET_S = 0.5
+"""Seconds of planning after which the other gangs have to wait for the next look."""
+
 REST_S, LONGEST_REST_S = 1.0, 300.0
 """Seconds until a gang whose plan fell through is planned anew; doubled each time, up to 5 min."""
 
@@ -82,10 +85,11 @@ class Means:
 class _Past:
     """How a gang's plans went: `failed` in a row, no new one before `rest_until`; nodes to avoid.
 
-    Times are the steady clock's. All of it may be lost.
+    `tried` is when seats were last looked for. Times are the steady clock's. All of it may be lost.
     """
 
     failed: int = 0
+    tried: float = -math.inf
     rest_until: float = -math.inf
     avoid: dict[NodeName, float] | None = None
 
@@ -98,6 +102,7 @@ class GangPlanner:
         self._with = means
         self._past: dict[Key, _Past] = {}
         self._plan_after = -math.inf
+        self._plan_until = math.inf
 
     def run(self, closed: Callable[[], str | None], stopping: threading.Event) -> None:
         """Tick whenever something is heard of a gang, and now and then, until told to stop.
@@ -120,7 +125,8 @@ class GangPlanner:
         for key in (self._past.keys() | self._gangs.explained()) - gangs.keys():
             self._forget(key)
         began = self._with.clock()
-        for members in in_turn(gangs.values()):
+        self._plan_until = began + BUDGET_S
+        for members in sorted(in_turn(gangs.values()), key=self._turn):
             try:
                 self._advance(key_of(members[0]), members)
             except KybernateError as error:
@@ -128,6 +134,11 @@ class GangPlanner:
         ended = self._with.clock()
         if began >= self._plan_after:
             self._plan_after = ended + SHARE * (ended - began)
+
+    def _turn(self, members: Sequence[Member]) -> tuple[int, float]:
+        """Highest priority first, and of those whoever had to wait for longest."""
+        past = self._past.get(key_of(members[0]), _Past())
+        return -max(member.priority for member in members), past.tried
 
     def _advance(self, key: Key, members: Sequence[Member]) -> None:
         step = judge(members, self._with.wall(), self._gangs.stands)
@@ -154,9 +165,11 @@ class GangPlanner:
         return True
 
     def _plan(self, key: Key, members: Sequence[Member]) -> None:
-        now, past = self._with.clock(), self._past.get(key, _Past())
-        if now < max(self._plan_after, past.rest_until) or not self._may():
+        now, past = self._with.clock(), self._past.setdefault(key, _Past())
+        late = now >= self._plan_until
+        if late or now < max(self._plan_after, past.rest_until) or not self._may():
             return
+        past.tried = now
         avoid = {name for name, until in (past.avoid or {}).items() if until > now}
         members = [self._expecting(member) for member in members]
         known = self._known(members)

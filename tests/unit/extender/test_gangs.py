@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from extender.gangplanner import REST_S, GangPlanner, Means
+from extender.gangplanner import BUDGET_S, REST_S, GangPlanner, Means
 from extender.gangs import MARGIN_S, Gangs
 from extender.leader import Open
 from extender.rendezvous import LASTS, Rendezvous
@@ -419,6 +420,18 @@ def test_a_size_that_is_none_is_told(stage: Stage, size: str) -> None:
             ),
         )
     ]
+
+
+def test_gangs_that_never_fit_don_t_keep_others_from_their_turn(stage: Stage) -> None:
+    for number in range(30):
+        stage.add(f"large{number}", size=1, gang=f"large{number}", **{keys.VRAM: "90Gi"})
+    stage.add("small", size=1, gang="small")
+    clock = iter(range(1_000_000_000, 2_000_000_000))
+    stage.planner._with = replace(stage.planner._with, clock=lambda: next(clock) * BUDGET_S / 4)
+    for _ in range(60):
+        stage.planner._plan_after = 0.0
+        stage.planner.tick()
+    assert stage.seat("small") is not None
 
 
 def test_what_is_gone_is_forgotten(stage: Stage) -> None:
