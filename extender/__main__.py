@@ -23,7 +23,7 @@ from extender.gangplanner import GangPlanner, Means
 from extender.gangs import Gangs
 from extender.house import HOUSE
 from extender.leader import Leader, Leases, Open, SchedulerLease, Terms
-from extender.pages import register
+from extender.pages import register, register_whole
 from extender.preempting import Preemption
 from extender.rendezvous import Rendezvous
 from extender.requeue import Nudge, Requeue, Waiting
@@ -70,6 +70,7 @@ def run(settings: ExtenderSettings) -> None:
         "defrag": Defragmenter(snapshot, cluster).page,
     }
     register(app, pages, closed, refuse_caller)
+    register_whole(app, "dump", lambda: snapshot.dump(_now(), policy.name), closed, refuse_caller)
     probes = _probes(settings, watches)
     threads = Background(
         gangs=partial(planner.run, closed),

@@ -33,10 +33,21 @@ def register(
         app.add_url_rule(path, name, _view(page, not_ready, caller), methods=["GET"])
 
 
+def register_whole(
+    app: flask.Flask,
+    name: str,
+    page: Callable[[], object],
+    not_ready: Callable[[], str | None],
+    caller: Caller,
+) -> None:
+    """Serve a page about the whole cluster by its name, as `register` does."""
+    app.add_url_rule(f"/{name}", name, _view(page, not_ready, caller), methods=["GET"])
+
+
 def _view(
-    page: Page, not_ready: Callable[[], str | None], caller: Caller
-) -> Callable[[str, str], flask.Response]:
-    def view(namespace: str, pod: str) -> flask.Response:
+    page: Callable[..., object], not_ready: Callable[[], str | None], caller: Caller
+) -> Callable[..., flask.Response]:
+    def view(**named: str) -> flask.Response:
         refusal = caller(flask.request.environ)
         if refusal:
             return _json({"Error": refusal}, 403)
@@ -44,7 +55,7 @@ def _view(
         if reason:
             return _json({"Error": reason}, 503)
         try:
-            return _json(page(namespace, pod), 200)
+            return _json(page(*named.values()), 200)
         except KybernateError as error:
             return _json({"Error": str(error)}, _STATUS.get(type(error), 503))
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from extender.house import Histories
 from extender.objects import read_gpu_node, read_pod
+from kybernate.core.dump import Dump, Pending, encode
 from kybernate.core.ledger import Ledger
 from kybernate.core.verdicts import Verdicts
 
@@ -234,6 +235,24 @@ class Snapshot:
                 bound = replace(pod, node=claim.node, group=claim.group)
                 self._pods[claim.pod.uid] = bound
                 self._ledger.upsert_claim(claim)
+
+    def dump(self, now: str, policy: str) -> object:
+        """All that is decided by, as JSON. `now` as RFC 3339, `policy` by its name."""
+        with self._lock:
+            self._catch_up()
+            nodes = tuple(filter(None, map(self._ledger.seats, self._ledger.nodes())))
+            claims = tuple(self._ledger.claims())
+            waiting = [pod for pod in self._pods.values() if pod.resource and pod.node is None]
+            pending = tuple(
+                Pending(
+                    pod.ref,
+                    self._expecting(pod.ref.uid, pod.demand) if pod.demand else None,
+                    pod.problem,
+                )
+                for pod in waiting
+                if self._ledger.claim(pod.ref.uid) is None
+            )
+        return encode(Dump(now, policy, nodes, claims, pending))
 
     def unplaced(self) -> int:
         """How many pods hold a seat of which nobody wrote the group."""

@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 _COMMANDS: Mapping[str, str] = {
     "agent": "kybernate.cli.agent",
     "doctor": "kybernate.cli.doctor",
+    "dump": "kybernate.cli.dump",
     "explain": "kybernate.cli.explain",
     "groups": "kybernate.cli.groups",
     "pki": "kybernate.cli.pki",
     "plan": "kybernate.cli.plan",
+    "replay": "kybernate.cli.replay",
     "states": "kybernate.cli.states",
 }
 

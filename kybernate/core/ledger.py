@@ -309,6 +309,14 @@ class Ledger:
         """The names of all known nodes, sorted."""
         return iter(sorted(self._nodes))
 
+    def seats(self, name: NodeName) -> NodeSeats | None:
+        """What the node offers, or None if no GPUNode of that name is known."""
+        return self._nodes.get(name)
+
+    def claims(self) -> Iterator[Claim]:
+        """All claims, reservations included, ordered by pod UID."""
+        return map(self._claim, sorted([*self._bound, *self._reserved]))
+
     def __contains__(self, name: NodeName) -> bool:
         """Whether a GPUNode of that name is known."""
         return name in self._nodes
