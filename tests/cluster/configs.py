@@ -105,6 +105,8 @@ def scheduler(binaries: Binaries, layout: Layout, ports: Ports) -> list[str]:
 def scheduler_config(layout: Layout, ports: Ports, *, ours: bool) -> str:
     """A scheduler for plain pods and for ours; only pods with seats reach the extender.
 
+    As in config/, ours deletes no pod to make room.
+
     With `ours`, it has the account and the extender that config/ makes for it.
     """
     account = "scheduler" if ours else "kube-scheduler"
@@ -119,7 +121,10 @@ def scheduler_config(layout: Layout, ports: Ports, *, ours: bool) -> str:
         },
         "profiles": [
             {"schedulerName": "default-scheduler"},
-            {"schedulerName": keys.SCHEDULER_NAME},
+            {
+                "schedulerName": keys.SCHEDULER_NAME,
+                "plugins": {"postFilter": {"disabled": [{"name": "DefaultPreemption"}]}},
+            },
         ],
     }
     if ours:
