@@ -37,6 +37,9 @@ log = logging.getLogger(__name__)
 LOOK_EVERY = 0.05
 """Seconds between two looks at what has become free, while pods wait."""
 
+SWEEP_EVERY = 1.0
+"""Seconds between two looks at who waits no longer, and at what has ended by time alone."""
+
 NUDGE_EVERY = 0.25
 """Seconds between two nudges at least: each has the scheduler try all waiting pods."""
 
@@ -69,6 +72,7 @@ class Waiting:
         self._fitting = fitting
         self._pod = pod
         self._lately: set[NodeName] = set()
+        self._next_sweep = float("-inf")
         self._pods: dict[PodUid, _Waiting] = {}
         self._known: dict[Demand, set[NodeName]] = {}
         self._news: deque[tuple[SeatPod, Sequence[NodeName]]] = deque()
@@ -80,14 +84,16 @@ class Waiting:
     def look(self, now: float) -> bool:
         """Whether a node can take a waiting pod that couldn't when it was last looked at."""
         self._take_in(now)
-        self._forget(now)
+        if now >= self._next_sweep:
+            self._next_sweep = now + SWEEP_EVERY
+            self._sweep(now)
         # What is left of the last look may have changed after a call that is told of only now.
         changed = self._changed.copy()
         self._changed -= changed
         nodes = changed | self._lately
         self._lately = changed
         gained = False
-        for demand, known in self._known.items():
+        for demand, known in self._known.items() if nodes else ():
             fitting = self._fitting(demand, nodes)
             gained = gained or not fitting <= known
             known.difference_update(nodes)
@@ -101,12 +107,15 @@ class Waiting:
                 self._pods[pod.ref.uid] = _Waiting(pod.demand, now)
                 self._known.setdefault(pod.demand, set()).difference_update(nodes)
 
-    def _forget(self, now: float) -> None:
+    def _sweep(self, now: float) -> None:
         for uid in [uid for uid, one in self._pods.items() if self._is_done(uid, now - one.since)]:
             del self._pods[uid]
         wanted = {one.demand for one in self._pods.values()}
         for demand in self._known.keys() - wanted:
             del self._known[demand]
+        # Whatever ends by time alone, such as a reservation, is noticed when something is asked.
+        for demand in list(self._known)[:1]:
+            self._fitting(demand, set())
 
     def _is_done(self, uid: PodUid, waits: float) -> bool:
         pod = self._pod(uid)

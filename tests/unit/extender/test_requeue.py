@@ -9,16 +9,20 @@ import pytest
 
 from extender.objects import read_pod
 from extender.requeue import FORGET_AFTER, UNSEEN_FOR, Requeue, Waiting
+from kybernate.core.ledger import Claim
+from kybernate.core.placement import candidates
 from kybernate.errors import RetryableError
-from kybernate.types import NodeName
-from tests.unit.extender.objects import ONE, TWO, pod
+from kybernate.types import GroupName, NodeName
+from tests.unit.extender.objects import ONE, RESERVED_S, TWO, pod
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from extender.objects import SeatPod
+    from extender.snapshot import Snapshot
     from kybernate.core.placement import Demand
     from kybernate.types import PodUid
+    from tests.unit.extender.conftest import Clock
 
 N1, N2, N3 = (NodeName(name) for name in ("n1", "n2", "n3"))
 
@@ -187,3 +191,22 @@ def test_a_standby_tells_nobody_and_does_so_once_it_leads(world: World) -> None:
     calls, reasons = Calls(0), iter(["standby"] * 3)
     run(world, calls, lambda: next(reasons, None), 10)
     assert calls.made == 1
+
+
+def test_a_reservation_that_ends_by_time_alone_is_noticed(snapshot: Snapshot, clock: Clock) -> None:
+    def fitting(demand: Demand, names: set[NodeName]) -> set[NodeName]:
+        views = snapshot.views(names)
+        return {name for name, view in views.items() if view and candidates(view, demand).groups}
+
+    waiting = Waiting(snapshot.follow(), fitting, snapshot.pod)
+    held = Claim(read_pod(pod("x")).ref, N1, GroupName("G01"), TWO)
+    snapshot.reserve(held, ttl=RESERVED_S)
+    late = pod("p", limits={TWO: "1"})
+    snapshot.pod_event("ADDED", late)
+    waiting.rejected(read_pod(late), (N1,))
+    looks = []
+    for _ in range(int(RESERVED_S) + 3):
+        looks.append(waiting.look(clock.now))
+        clock.now += 1
+    assert looks.count(True) == 1
+    assert looks.index(True) in (RESERVED_S, RESERVED_S + 1)
