@@ -6,13 +6,15 @@ from random import Random
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
+from bench.openb.bound import pooled, relaxed
 from bench.openb.trace import arrivals, capacity
 from kybernate.core.placement import Tenants, expect, policies
+from kybernate.core.placement.fragments import Fragments
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kybernate.core.placement import Ask, Supply
+    from kybernate.core.placement import Ask, Outlook, Supply
 
 
 class Terms(NamedTuple):
@@ -22,14 +24,70 @@ class Terms(NamedTuple):
     moves: float = 0.0
 
 
+class Moment(NamedTuple):
+    """A replay under way, in percent of all GPUs: demand so far, placed, free but fragmented."""
+
+    arrived: float
+    placed: float
+    fragmented: float
+
+
 class Replayed(NamedTuple):
-    """How a replay ended. `allocation` in percent of the GPUs; the nodes as they are then."""
+    """How a replay ended. `allocation` and the two limits (see `bound`) in percent of the GPUs."""
 
     allocation: float
+    bound: float
+    pooled: float
     failed: list[Ask]
-    nodes: list[Supply]
     moved: int
     arrived: int
+    course: list[Moment]
+
+
+class _Run:
+    """The sums of a replay. `whole` are the thousandths of all GPUs."""
+
+    def __init__(self, tenants: Tenants, outlook: Outlook, whole: int, budget: int) -> None:
+        self.tenants = tenants
+        self.failed: list[Ask] = []
+        self.moved = self._arrived = self._placed = 0
+        self.course: list[Moment] = []
+        self._fragments = Fragments(outlook)
+        self._whole = whole
+        self._budget = budget
+
+    def arrive(self, ask: Ask) -> None:
+        """Place the pod, if need be by moving others as far as the budget allows."""
+        self._arrived += ask.total
+        choice = self.tenants.fleet.choose(ask)
+        if choice is not None:
+            self.tenants.take(choice, ask)
+        elif not self._make_room(ask):
+            self.failed.append(ask)
+            return
+        self._placed += ask.total
+
+    def _make_room(self, ask: Ask) -> bool:
+        left = self._budget - self.moved
+        plan = self.tenants.make_room(ask, left) if left > 0 else None
+        self.moved += len(plan.moves) if plan else 0
+        return plan is not None
+
+    @property
+    def arrived(self) -> float:
+        """Demand so far, in percent."""
+        return 100 * self._arrived / self._whole
+
+    @property
+    def placed(self) -> float:
+        """GPUs given away, in percent."""
+        return 100 * self._placed / self._whole
+
+    def note(self) -> None:
+        """Add a moment to the course, once for each percent of demand."""
+        if not self.course or self.arrived >= self.course[-1].arrived + 1:
+            lost = sum(map(self._fragments.of, self.tenants.fleet.nodes))
+            self.course.append(Moment(self.arrived, self.placed, 100 * lost / self._whole))
 
 
 def replay(
@@ -41,30 +99,21 @@ def replay(
     coming = arrivals(pods, terms.tune * whole, random)
     ordered = list(nodes)
     random.shuffle(ordered)
-    tenants = Tenants(ordered, policies(expect(pods, nodes))[policy])
-    budget = int(terms.moves * len(coming) / 100)
-    arrived = placed = moved = 0
-    failed: list[Ask] = []
+    outlook = expect(pods, nodes)
+    tenants = Tenants(ordered, policies(outlook)[policy])
+    run = _Run(tenants, outlook, whole, int(terms.moves * len(coming) / 100))
     late: list[float] = []
     for ask in coming:
-        arrived += ask.total
-        fits, moves = _place(tenants, ask, budget - moved)
-        moved += moves
-        if fits:
-            placed += ask.total
-        else:
-            failed.append(ask)
-        if round(100 * arrived / whole) == round(100 * terms.tune):
-            late.append(100 * placed / whole)
-    allocation = fmean(late or [100 * placed / whole])
-    return Replayed(allocation, failed, tenants.fleet.nodes, moved, len(coming))
-
-
-def _place(tenants: Tenants, ask: Ask, budget: int) -> tuple[bool, int]:
-    """Whether the pod found a place, and how many others were moved for it."""
-    choice = tenants.fleet.choose(ask)
-    if choice is not None:
-        tenants.take(choice, ask)
-        return True, 0
-    plan = tenants.make_room(ask, budget) if budget > 0 else None
-    return plan is not None, len(plan.moves) if plan else 0
+        run.arrive(ask)
+        run.note()
+        if round(run.arrived) == round(100 * terms.tune):
+            late.append(run.placed)
+    return Replayed(
+        fmean(late or [run.placed]),
+        relaxed(nodes, coming),
+        pooled(nodes, coming),
+        run.failed,
+        run.moved,
+        len(coming),
+        run.course,
+    )

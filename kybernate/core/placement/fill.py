@@ -26,11 +26,14 @@ if TYPE_CHECKING:
     Step = tuple[int, int, int, int]
     """Share, CPU, memory and GPUs of a pod to come."""
 
-FUTURES = 16
+FUTURES = 24
 """Futures to average over. More of them decide better, at a cost that grows alike."""
 
-LENGTH = 120
+LENGTH = 100
 """Pods in a future: several times what fills a node, since many of them won't fit."""
+
+MOST_KNOWN = 400_000
+"""States of nodes that are kept, some 100 MB; then all are forgotten and computed anew."""
 
 
 class Fill:
@@ -51,6 +54,8 @@ class Fill:
         key = free, node.cpu, node.memory, node.product
         found = self._known.get(key)
         if found is None:
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
             found = self._known[key] = self._simulate(node, free)
         return found
 
@@ -62,8 +67,8 @@ class Fill:
         whole = free.count(FULL)
         parts = [left for left in free if 0 < left < FULL]
         futures = self._steps(node.product, bisect_right(self._shares, free[-1]))
-        taken = sum(_taken(pods, node.cpu, node.memory, whole, parts.copy()) for pods in futures)
-        return taken / len(self._futures)
+        total = sum(taken(pods, node.cpu, node.memory, whole, parts.copy()) for pods in futures)
+        return total / len(self._futures)
 
     def _steps(self, product: str, shares: int) -> list[list[Step]]:
         """The futures, without pods that can't run on the product or ask for a larger share."""
@@ -82,9 +87,12 @@ class Fill:
         return found
 
 
-def _taken(pods: list[Step], cpu: int, memory: int, whole: int, parts: list[int]) -> int:
-    """Thousandths that the pods take of GPUs, of which `parts` are shared, the smallest first."""
-    taken = 0
+def taken(pods: list[Step], cpu: int, memory: int, whole: int, parts: list[int]) -> int:
+    """Thousandths that the pods take of a node, those that fit, in this order.
+
+    `whole` GPUs are free, and `parts` are left of shared ones, the smallest first (changed here).
+    """
+    total = 0
     top = FULL if whole else parts[-1]
     for share, need, host, gpus in pods:
         if share > top or need > cpu or host > memory:
@@ -104,12 +112,12 @@ def _taken(pods: list[Step], cpu: int, memory: int, whole: int, parts: list[int]
                 insort(parts, left)
         cpu -= need
         memory -= host
-        taken += share * gpus
+        total += share * gpus
         if not whole:
             if not parts:
                 break
             top = parts[-1]
-    return taken
+    return total
 
 
 def _draw(outlook: Outlook, futures: int, length: int) -> Iterator[list[Ask]]:

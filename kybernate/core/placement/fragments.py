@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     Shape = tuple[int, int]
     """Share and GPUs of a kind."""
 
+MOST_KNOWN = 400_000
+"""States of nodes that are kept, some 100 MB; then all are forgotten and computed anew."""
+
 
 class Fragments:
     """The measure for one outlook. What was computed is kept, per state of a node."""
@@ -33,6 +36,8 @@ class Fragments:
         key = free, bisect_right(self._cpus, node.cpu), node.product
         found = self._known.get(key)
         if found is None:
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
             found = self._known[key] = sum(free) - self._usable(node, free)
         return found
 
