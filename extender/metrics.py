@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from prometheus_client import Counter, Gauge, Histogram
+from typing import TYPE_CHECKING
+
+from prometheus_client import REGISTRY, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from kybernate.core.utilisation import Figures, Used
 
 _BUCKETS = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5),
@@ -36,6 +45,41 @@ NUDGES = Counter(
 )
 LEADING = Gauge("kyb_extender_leading", "1 if this replica answers calls, as leader or alone")
 API_SECONDS = PHASE_SECONDS.labels("bind", "api")
+
+
+class Use(Collector):
+    """How full the cluster is, asked for when it is scraped."""
+
+    source: Callable[[], Figures | None] = staticmethod(lambda: None)
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """The figures now."""
+        found = self.source()
+        if found is None:
+            return
+        yield _used("seats", "Seats", ["resource", "product"], found.seats.items())
+        memory = [((product,), used) for product, used in found.memory.items()]
+        yield _used("gpu_memory_bytes", "Bytes of GPU memory", ["product"], memory)
+        for name, value, what in (
+            ("free_gpus", found.free_gpus, "GPUs' worth of seats that are free"),
+            ("fragmented_gpus", found.fragmented_gpus, "free_gpus that a next pod couldn't use"),
+        ):
+            yield GaugeMetricFamily(f"kyb_extender_{name}", what, value)
+
+
+def _used(
+    name: str, what: str, labels: list[str], found: Iterable[tuple[Sequence[str], Used]]
+) -> GaugeMetricFamily:
+    text = f"{what}: all there are (total), and those that are taken"
+    family = GaugeMetricFamily(f"kyb_extender_{name}", text, labels=[*labels, "what"])
+    for key, used in found:
+        for kind, value in used._asdict().items():
+            family.add_metric([*key, kind], value)
+    return family
+
+
+USE = Use()
+REGISTRY.register(USE)
 
 
 class Clock:

@@ -14,6 +14,7 @@ from extender.house import Histories
 from extender.objects import read_gpu_node, read_pod
 from kybernate.core.dump import Dump, Pending, encode
 from kybernate.core.ledger import Ledger
+from kybernate.core.utilisation import Utilisation
 from kybernate.core.verdicts import Verdicts
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from extender.objects import SeatPod
     from kybernate.core.ledger import Claim, NodeSeats, NodeView
     from kybernate.core.placement import Candidates, Demand, Policy
+    from kybernate.core.utilisation import Figures
     from kybernate.core.verdicts import Fits
     from kybernate.types import GroupName, NodeName, PodUid
 
@@ -44,6 +46,7 @@ class Snapshot:
         self._claimed_at: dict[PodUid, float] = {}
         self._window_ends: dict[NodeName, float] = {}
         self._verdicts = Verdicts(self._ledger, self._current)
+        self._use = Utilisation(self._ledger, self._ledger.node)
         self._histories = Histories()
 
     def pod_event(self, kind: str, item: dict[str, Any]) -> None:
@@ -235,6 +238,21 @@ class Snapshot:
                 bound = replace(pod, node=claim.node, group=claim.group)
                 self._pods[claim.pod.uid] = bound
                 self._ledger.upsert_claim(claim)
+
+    def figures(self) -> Figures:
+        """How full the cluster is. Calls are answered between one part of the nodes and another."""
+        left = True
+        while left:
+            with self._lock:
+                left = self._use.refresh()
+        with self._lock:
+            return self._use.figures()
+
+    def settle(self) -> None:
+        """Look at all nodes once, so that the first call needn't."""
+        self.figures()
+        with self._lock:
+            self._verdicts.refresh()
 
     def dump(self, now: str, policy: str) -> object:
         """All that is decided by, as JSON. `now` as RFC 3339, `policy` by its name."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from extender.snapshot import Snapshot
     from kybernate.adapters.k8s import Source
+    from kybernate.core.utilisation import Figures
 
     OnEvent = Callable[[str, dict[str, Any]], None]
     Keep = Callable[[dict[str, Any]], dict[str, Any]]
@@ -41,6 +42,9 @@ class Watches:
         )
         metrics.UNPLACED.set_function(snapshot.unplaced)
         metrics.NODES.set_function(snapshot.nodes)
+        metrics.USE.source = self._figures
+        self._snapshot = snapshot
+        self._settled = threading.Event()
         metrics.WATCHES_BROKEN.set_function(lambda: sum(bool(w.last_error) for w in self._all))
 
     def start(self) -> None:
@@ -65,15 +69,23 @@ class Watches:
     def _settle(self) -> None:
         for watch in self._all:
             watch.synced.wait()
-        # What was read now stays: no collection needs to look at it ever again.
-        gc.freeze()
+        try:
+            self._snapshot.settle()
+        finally:
+            # What was read now stays: no collection needs to look at it ever again.
+            gc.freeze()
+            self._settled.set()
+
+    def _figures(self) -> Figures | None:
+        # A scrape in the middle of the first list would tell of half a cluster.
+        return self._snapshot.figures() if self._settled.is_set() else None
 
     def not_ready(self) -> str | None:
         """Why the snapshot can't be trusted yet: it may lack seats that are taken."""
         for watch in self._all:
             if not watch.synced.is_set():
                 return watch.last_error or "the first list of pods and GPUNodes is under way"
-        return None
+        return None if self._settled.is_set() else "what was listed is being taken in"
 
 
 def _watcher(api: Source, path: str, on_event: OnEvent, name: str, keep: Keep) -> Watcher:
