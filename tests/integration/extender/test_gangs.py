@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from extender.leader import LEASES
 from kybernate import keys
+from kybernate.errors import ConflictError
 from tests.integration.extender.conftest import NAMESPACE, ONE, PODS, TWO, until
 from tests.integration.extender.upstream import condition, node_of, offer, stays
 
 if TYPE_CHECKING:
-    from tests.integration.extender.conftest import Extender, World
+    from collections.abc import Iterator
+
+    from kybernate.adapters.k8s import Api
+    from tests.integration.extender.conftest import Extender, Extenders, World
     from tests.integration.extender.upstream import Scheduler
 
 pytestmark = pytest.mark.integration
@@ -188,3 +195,41 @@ def test_what_is_wrong_with_a_gang_is_told_on_its_pods(
         gang.add(size=size)
     until(lambda: any(sentence in text for text in gang.told("GangWaiting")), "it is told")
     assert gang.gated() == len(sizes) or len(set(sizes)) == 1
+
+
+@pytest.fixture
+def replicas(
+    extender: Extender, extenders: Extenders, admin: Api
+) -> Iterator[tuple[Extender, Extender]]:
+    """Two of which one leads, in place of the one that runs all along."""
+    extender.stop()
+    with suppress(ConflictError):
+        admin.post(LEASES, {"metadata": {"name": "kyb-extender"}})
+    settings = {"LEASE": "kyb-extender", "LEASE_S": "3", "API_TIMEOUT_S": "1"}
+    made = [extenders.make(f"gangs-{name}", **settings) for name in "ab"]
+    for one in made:
+        one.start()
+    yield made[0], made[1]
+    for one in made:
+        one.stop()
+    admin.delete(f"{LEASES}/kyb-extender")
+    extender.start()
+
+
+def test_the_next_leader_goes_on_where_the_last_one_was_killed(
+    replicas: tuple[Extender, Extender], world: World
+) -> None:
+    nodes = [world.node(seats=1) for _ in range(4)]
+    gang = Gang(world, 8).add(8)
+
+    def plans() -> list[str]:
+        found = (world.read(pod)["metadata"]["annotations"] for pod in gang.pods)
+        return [notes[keys.GANG_PLAN] for notes in found if keys.GANG_PLAN in notes]
+
+    until(plans, "it is being planned")
+    for one in replicas:
+        if "kyb_extender_leading 1.0" in one.probe("metrics").text:
+            one.stop(kill=True)
+    until(lambda: len(plans()) == 8 and gang.gated() == 0, "its gates are lifted")
+    seats = {(seat["node"], seat["group"]) for seat in map(json.loads, plans())}
+    assert seats == {(node, group) for node in nodes for group in ("G0", "G1")}
