@@ -137,7 +137,6 @@ class Stub(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    server: Stub
 
     def do_GET(self) -> None:
         address = urlsplit(self.path)
@@ -149,7 +148,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             threading.Event().wait(LIMIT)
             return
-        body = _page(self.server.lists[address.path], query)
+        lists: dict[str, list[bytes]] = self.server.lists  # type: ignore[attr-defined]
+        body = _page(lists[address.path], query)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

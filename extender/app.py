@@ -11,8 +11,8 @@ import orjson
 from werkzeug.exceptions import HTTPException
 
 from extender import metrics, wire
-from extender.objects import read_pod
-from extender.verbs import allowed_victims, filter_nodes, prioritize_nodes
+from extender.objects import has_wishes, read_pod
+from extender.verbs import allowed_victims, best_nodes, filter_nodes, prioritize_nodes
 from kybernate.errors import RefusedError
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ class Verbs:
         self._rejected = rejected
         self.narrow: Callable[[dict[str, Any], Fits], Fits] = lambda _pod, found: found
         """Leaves out nodes that fit but are not for this pod."""
+        self.most = 0
+        """So many nodes are offered at most, the best by the policy; 0: all that fit."""
         self.veto: Veto = lambda _pod, victims: allowed_victims(victims, snapshot.pod)
         """Leaves out nodes whose victims may not be deleted, or would be in vain."""
 
@@ -61,7 +63,14 @@ class Verbs:
         found = filter_nodes(pod, args.names, judge)
         if not found.passed and self._rejected is not None:
             self._rejected(pod, args.names)
-        return wire.filter_answer(args, self.narrow(args.pod, found))
+        return wire.filter_answer(args, self._offered(args.pod, pod, self.narrow(args.pod, found)))
+
+    def _offered(self, raw: dict[str, Any], pod: SeatPod, found: Fits) -> Fits:
+        """No more nodes than the scheduler is to weigh, unless the pod has wishes of its own."""
+        if not self.most or len(found.passed) <= self.most or pod.demand is None or has_wishes(raw):
+            return found
+        scores = self._snapshot.points(pod.ref.uid, pod.demand, self._policy, found.passed)
+        return best_nodes(found, scores, self.most)
 
     def prioritize(self, body: object) -> object:
         """How well each node suits the pod."""

@@ -184,6 +184,19 @@ def parse_link(text: str) -> Link | None:
 _NAMES = ("namespace", "name", "uid", "resourceVersion")
 _OF_GANGS = ("creationTimestamp", "deletionTimestamp", "schedulingGates", "priority")
 _STATUS = ("gpus", "links", "groups", "budget", "conditions", "deviceStrategy")
+
+
+def has_wishes(pod: Json) -> bool:
+    """Whether the pod says which nodes it would rather have, in ways that the scheduler weighs."""
+    spec = _dict(pod.get("spec"))
+    kinds = (_dict(one) for one in _dict(spec.get("affinity")).values())
+    spread = _dicts(spec.get("topologySpreadConstraints"))
+    return any(one.get(_PREFERRED) for one in kinds) or any(
+        one.get("whenUnsatisfiable") == "ScheduleAnyway" for one in spread
+    )
+
+
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _ANNOTATIONS = (
     keys.MODEL,
     *(keys.GANG, keys.GANG_SIZE, keys.GANG_PLAN),

@@ -30,6 +30,16 @@ def filter_nodes(pod: SeatPod, names: Sequence[NodeName], judge: Judge) -> Fits:
     return judge(pod.ref.uid, pod.demand, names)
 
 
+def best_nodes(found: Fits, scores: Sequence[int], most: int) -> Fits:
+    """Of the nodes that fit no more than `most`: those of the greatest scores, one per node.
+
+    Of equal ones the first stay. The scheduler need not know why the others were left out: it has
+    nodes that fit.
+    """
+    order = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)
+    return found._replace(passed=[found.passed[at] for at in sorted(order[:most])])
+
+
 def prioritize_nodes(pod: SeatPod, names: Sequence[NodeName], rank: Rank) -> Sequence[int]:
     """How well each node suits the pod, 0 to 10. `rank` says it of a pod and a demand."""
     if pod.demand is None:

@@ -62,12 +62,15 @@ def main(kind: str, port: int, tls: Path, kubeconfig: Path | None, nodes: int, p
         serve_api(port, tls)
     given = {"listen": f"127.0.0.1:{port}", "tls_dir": tls, "log_level": "WARNING"}
     settings = ExtenderSettings.model_validate(given)
-    app = noop() if kind == "noop" else ours(settings, Api(kubeconfig, "bench"), nodes, pods)
+    if kind == "noop":
+        app = noop(settings.most_offered)
+    else:
+        app = ours(settings, Api(kubeconfig, "bench"), nodes, pods)
     Server(settings, app, lambda: None, lambda: None).run()
 
 
-def noop() -> flask.Flask:
-    """Decodes what ours decodes, and returns every name."""
+def noop(offered: int) -> flask.Flask:
+    """Decodes what ours decodes, and returns as many names."""
     app = flask.Flask("noop", static_folder=None)
 
     def body() -> Any:
@@ -82,7 +85,7 @@ def noop() -> flask.Flask:
         return answer(
             {
                 "Nodes": None,
-                "NodeNames": list(body()["NodeNames"]),
+                "NodeNames": body()["NodeNames"][:offered],
                 "FailedNodes": empty,
                 "FailedAndUnresolvableNodes": empty,
                 "Error": "",
@@ -112,9 +115,9 @@ def ours(settings: ExtenderSettings, api: Api, nodes: int, pods: int) -> flask.F
     gc.freeze()
     policy = POLICIES[settings.policy]
     binder = Binder(snapshot, cluster, policy, _now, settings.reservation_s)
-    return create_app(
-        Verbs(snapshot, binder, policy), lambda: None, refuse_caller, settings.max_body_bytes
-    )
+    verbs = Verbs(snapshot, binder, policy)
+    verbs.most = settings.most_offered
+    return create_app(verbs, lambda: None, refuse_caller, settings.max_body_bytes)
 
 
 class Watched:

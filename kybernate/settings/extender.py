@@ -87,6 +87,12 @@ class ExtenderSettings(BaseModel):
         description="how long a bind waits for the gang's other pods to come; less than the "
         "scheduler's httpTimeout, and no less than its longest back-off, 10 s (s)",
     )
+    most_offered: int = Field(
+        100,
+        ge=0,
+        description="how many of the nodes that fit a pod are offered to the scheduler at most, "
+        "the best by the policy; pods with preferences of their own are offered all; 0: always all",
+    )
     threads: int = Field(16, ge=2, le=256, description="calls served at the same time")
     max_body_bytes: int = Field(
         128 * 1024 * 1024, ge=1024, description="largest request body (bytes)"

@@ -100,6 +100,36 @@ def test_prioritize_prefers_by_policy(client: FlaskClient, snapshot: Snapshot) -
     assert by_name["n2"] == 10 > by_name["n1"] > by_name["cpu"] == 0
 
 
+def test_filter_offers_the_best_unless_the_pod_has_wishes(
+    snapshot: Snapshot, binder: Binder
+) -> None:
+    for name in ("n2", "n3"):
+        snapshot.node_event("ADDED", gpu_node(name))
+    for number, group in enumerate(("G0", "G1")):
+        snapshot.pod_event("ADDED", pod(f"h{number}", node="n2", notes={"kyb.ai/group": group}))
+    verbs = Verbs(snapshot, binder, POLICIES["spread"])
+    verbs.most = 2
+    names = ["n1", "n2", "n3"]
+    wish = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}
+    for more, offered in (
+        ({}, ["n1", "n3"]),
+        ({"affinity": {"nodeAffinity": wish}}, names),
+        ({"affinity": {"podAntiAffinity": wish}}, names),
+        ({"affinity": {"nodeAffinity": {"required": {}}}}, ["n1", "n3"]),
+        ({"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway"}]}, names),
+        ({"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule"}]}, ["n1", "n3"]),
+    ):
+        item = pod()
+        item["spec"].update(more)
+        answer = verbs.filter({"Pod": item, "NodeNames": names})
+        assert isinstance(answer, dict)
+        assert (answer["NodeNames"], answer["FailedNodes"]) == (offered, {})
+    verbs.most = 0
+    answer = verbs.filter({"Pod": pod(), "NodeNames": names})
+    assert isinstance(answer, dict)
+    assert answer["NodeNames"] == names
+
+
 def test_bind_answers_with_an_error_or_without(client: FlaskClient, cluster: FakeCluster) -> None:
     call = {"PodName": "p1", "PodNamespace": "default", "PodUID": "uid-p1", "Node": "n1"}
     assert "not found" in ask(client, "/bind", **call)["Error"]
