@@ -9,13 +9,12 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, defaultdict
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from extender import metrics
 from extender.events import NO_SEAT
 from extender.objects import read_pod
-from kybernate.core.explain import FITS, NO_NODE, explain, kinds, summarize
+from kybernate.core.explain import FITS, NO_NODE, document, explain, kinds, summarize
 from kybernate.errors import KybernateError, RefusedError
 
 if TYPE_CHECKING:
@@ -85,17 +84,9 @@ class Explainer:
             return {**known, "summary": text, "scheduler": _condition(raw)}
         found = self._explain(pod, pod.demand)
         gang = self._gangs.reason(namespace, pod.gang) if pod.gang else None
-        return {
-            **known,
-            "summary": "; ".join(text for text in (gang, found.summary) if text),
-            "gang": gang,
-            "scheduler": _condition(raw),
-            "nodes": found.nodes,
-            "fits": found.fits,
-            "counts": dict(found.counts),
-            "groups": [asdict(line) for line in found.lines],
-            "remedy": _remedy(found),
-        }
+        told = document(found)
+        told["summary"] = "; ".join(text for text in (gang, found.summary) if text)
+        return {**known, **told, "gang": gang, "scheduler": _condition(raw)}
 
     def run(self, closed: Callable[[], str | None], stopping: threading.Event) -> None:
         """Look at all that wait, now and then, until told to stop.
@@ -186,13 +177,6 @@ def _leaving(pods: Iterable[SeatPod]) -> frozenset[str]:
 
 def _waits(pod: SeatPod) -> bool:
     return pod.node is None and pod.resource is not None and not pod.leaving
-
-
-def _remedy(found: Explanation) -> Json | None:
-    if found.remedy is None:
-        return None
-    pod, node, group, size = found.remedy
-    return {"suspend": str(pod), "uid": pod.uid, "node": node, "group": group, "bytes": size}
 
 
 def _condition(pod: Json) -> str | None:

@@ -7,12 +7,21 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import click
+import orjson
 from rich.console import Console
 from rich.table import Table
 
 from kybernate.cli.extender_link import ask, extender_options
+from kybernate.core.dump import decode
+from kybernate.core.explain import document, explain
+from kybernate.core.ledger import Ledger
 
 if TYPE_CHECKING:
+    from typing import BinaryIO
+
+    from kybernate.core.dump import Dump
+    from kybernate.core.placement import Demand
+
     Json = dict[str, Any]
 
 _HELP = """Say why a pod waits: a sentence for all nodes, one for each group of GPUs, and what would
@@ -39,11 +48,19 @@ def command() -> None:
     "-n", "--namespace", default="default", show_default=True, help="The pod's namespace."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@click.option(
+    "--dump",
+    type=click.File("rb"),
+    help="Ask no extender, but read what `kybernate dump` wrote.",
+)
 @extender_options
-def pod(name: str, namespace: str, *, as_json: bool, **where: Any) -> None:
+def pod(name: str, namespace: str, *, as_json: bool, dump: BinaryIO | None, **where: Any) -> None:
     """See _HELP."""
-    path = f"/explain/{quote(namespace, safe='')}/{quote(name, safe='')}"
-    found = ask(where["extender"], where["tls_dir"], path)
+    if dump is not None:
+        found = _read(dump, f"{namespace}/{name}")
+    else:
+        path = f"/explain/{quote(namespace, safe='')}/{quote(name, safe='')}"
+        found = ask(where["extender"], where["tls_dir"], path)
     if as_json:
         click.echo(json.dumps(found, indent=2))
     else:
@@ -59,6 +76,31 @@ def show(found: Json, console: Console | None = None) -> None:
     if found.get("scheduler"):
         text = f"The kube-scheduler says: {found['scheduler']}"
         console.print(text, markup=False, highlight=False)
+
+
+def _read(file: BinaryIO, pod: str) -> Json:
+    """The same from a dump of the ledger, but for what the kube-scheduler says."""
+    try:
+        dump = decode(orjson.loads(file.read()))
+    except orjson.JSONDecodeError as error:
+        raise click.ClickException(f"{file.name} is not JSON: {error}") from error
+    for claim in dump.claims:
+        if str(claim.pod) == pod:
+            return {"pod": pod, "summary": f"it is bound to {claim.node}, group {claim.group}"}
+    for one in dump.pending:
+        if str(one.pod) == pod:
+            found = {"summary": one.problem} if one.demand is None else _explain(dump, one.demand)
+            return {"pod": pod, **found}
+    raise click.ClickException(f"no pod {pod} in {file.name} asks for a seat")
+
+
+def _explain(dump: Dump, demand: Demand) -> Json:
+    ledger = Ledger()
+    for node in dump.nodes:
+        ledger.upsert_node(node)
+    for claim in dump.claims:
+        ledger.upsert_claim(claim)
+    return document(explain(demand, {name: ledger.node(name) for name in ledger.nodes()}))
 
 
 def _table(groups: list[Json]) -> Table:

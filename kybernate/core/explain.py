@@ -7,7 +7,7 @@ shape are looked at once.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -155,6 +155,23 @@ def short(kind: str, demand: Demand) -> str:
         "arrival": "another pod is just arriving",
     }
     return words.get(kind, kind)
+
+
+def document(found: Explanation) -> dict[str, object]:
+    """The explanation as JSON has it."""
+    return {
+        "summary": found.summary,
+        "nodes": found.nodes,
+        "fits": found.fits,
+        "counts": dict(found.counts),
+        "groups": [asdict(line) for line in found.lines],
+        "remedy": None if found.remedy is None else _document(found.remedy),
+    }
+
+
+def _document(remedy: Remedy) -> dict[str, object]:
+    pod, node, group, size = remedy
+    return {"suspend": str(pod), "uid": pod.uid, "node": node, "group": group, "bytes": size}
 
 
 def tell(remedy: Remedy) -> str:

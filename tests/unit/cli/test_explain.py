@@ -17,6 +17,10 @@ from rich.console import Console
 from kybernate.adapters.pki import Folder, Validity
 from kybernate.cli import main
 from kybernate.cli.explain import show
+from kybernate.core.dump import Dump, Pending, encode
+from kybernate.core.ledger import Claim, NodeSeats
+from kybernate.core.placement import Demand
+from kybernate.types import Gpu, GpuUuid, Group, GroupName, NodeName, PodRef, PodUid
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,6 +118,42 @@ def test_where_no_extender_is_a_next_step_is_named(tls: Path, tmp_path: Path) ->
     assert "write it as https://host:port" in run(tls, "http://127.0.0.1:9", "llama")[1]
     status, output = run(tmp_path, "https://127.0.0.1:9", "llama")
     assert "must hold ca.crt, scheduler.crt and scheduler.key" in output
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> str:
+    gpu = Gpu(GpuUuid("a"), 0, "H100", 80)
+    group = Group(GroupName("G0"), "kyb.ai/gpu-1x-seat", (gpu.uuid,), 1)
+    node = NodeSeats(NodeName("n1"), (gpu,), {}, (group,))
+    taken, waits, strange = (PodRef("d", name, PodUid(name)) for name in ("a", "b", "c"))
+    claim = Claim(taken, node.name, group.name, group.resource, 24)
+    pending = (Pending(waits, Demand(group.resource)), Pending(strange, None, "vram: odd"))
+    made = Dump("2026-01-01T00:00:00Z", "best-fit", (node,), (claim,), pending)
+    (tmp_path / "dump.json").write_text(json.dumps(encode(made)))
+    return str(tmp_path / "dump.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "summary"),
+    [
+        ("a", "it is bound to n1, group G0"),
+        ("b", "1 node: no free 1x seat; suspending d/a (24) would fit it on n1, group G0"),
+        ("c", "vram: odd"),
+    ],
+)
+def test_a_dump_tells_the_same_without_an_extender(dump: str, name: str, summary: str) -> None:
+    asked = ["explain", "pod", name, "-n", "d", "--dump", dump]
+    result = CliRunner().invoke(main, [*asked, "--json"])
+    assert json.loads(result.output)["summary"] == summary
+    assert CliRunner().invoke(main, asked).exit_code == 0
+
+
+def test_a_pod_that_is_not_in_the_dump_is_an_error(dump: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["explain", "pod", "x", "--dump", dump])
+    assert (result.exit_code, "no pod default/x in" in result.output) == (1, True)
+    (tmp_path / "odd").write_text("{")
+    result = CliRunner().invoke(main, ["explain", "pod", "x", "--dump", str(tmp_path / "odd")])
+    assert (result.exit_code, "is not JSON" in result.output) == (1, True)
 
 
 def test_an_extender_of_another_authority_is_not_believed(url: str, tmp_path: Path) -> None:
