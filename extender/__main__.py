@@ -23,6 +23,7 @@ from extender.gangplanner import GangPlanner, Means
 from extender.gangs import Gangs
 from extender.house import HOUSE
 from extender.leader import Leader, Leases, Open, SchedulerLease, Terms
+from extender.nodes import Nodes, gpu_node_reader, watch_nodes
 from extender.pages import register, register_whole
 from extender.preempting import Preemption
 from extender.rendezvous import Rendezvous
@@ -51,6 +52,8 @@ def run(settings: ExtenderSettings) -> None:
     api = _checked(settings)
     snapshot = Snapshot(time.monotonic, settings.reserve_bytes)
     watches = Watches(api, snapshot)
+    nodes = Nodes(snapshot.node_event, gpu_node_reader(api, settings.api_timeout_s))
+    watches.node_event = nodes.gpu_node_event
     policy, cluster = POLICIES[settings.policy], ApiCluster(api, settings.api_timeout_s)
     fence, leader = _fence(settings, api, watches)
     binder = Binder(snapshot, cluster, policy, _now, settings.reservation_s, fence)
@@ -76,6 +79,7 @@ def run(settings: ExtenderSettings) -> None:
         gangs=partial(planner.run, closed),
         events=events.run,
         requeue=requeue.run,
+        nodes=watch_nodes(api, nodes),
         explain=partial(explainer.run, closed),
     )
 

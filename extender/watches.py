@@ -35,10 +35,16 @@ class Watches:
             snapshot.pod_event(kind, item)
             self.hear(kind, item)
 
+        self.node_event: OnEvent = snapshot.node_event
+        """Called with each event about a GPUNode, reduced to what matters."""
+
+        def node_event(kind: str, item: dict[str, Any]) -> None:
+            self.node_event(kind, item)
+
         # Any pod may ask for a seat, with or without our label: resources can't be selected by.
         self._all = (
             _watcher(api, "/api/v1/pods", pod_event, "pods", slim_pod),
-            _watcher(api, keys.GPU_NODES_PATH, snapshot.node_event, "GPUNodes", slim_node),
+            _watcher(api, keys.GPU_NODES_PATH, node_event, "GPUNodes", slim_node),
         )
         metrics.UNPLACED.set_function(snapshot.unplaced)
         metrics.NODES.set_function(snapshot.nodes)

@@ -8,6 +8,7 @@ here; callers see only those of `kybernate.errors`.
 from __future__ import annotations
 
 import contextlib
+import copy
 import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -42,6 +43,10 @@ PATCH_TYPES = {
     "apply": "application/apply-patch+yaml",
 }
 
+_WHOLE = "application/json, */*"
+_METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+_METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
 _POOL_SIZE = 32
 _HEADERS_LAST = 1.0
 """Seconds for which the credentials are taken to be as they were."""
@@ -73,6 +78,13 @@ class Api:
         self._user_agent = user_agent
         self._known_headers: dict[str, str] = {}
         self._headers_until = 0.0
+        self._accept = {"list": _WHOLE, "watch": _WHOLE}
+
+    def of_metadata(self) -> Api:
+        """The same API server, whose objects have nothing but their metadata. For reading only."""
+        other = copy.copy(self)
+        other._accept = {"list": _METADATA_LIST, "watch": _METADATA}  # noqa: SLF001 - one of us
+        return other
 
     def get(
         self, path: str, params: Params | None = None, *, timeout: float = DEFAULT_TIMEOUT
@@ -181,7 +193,10 @@ class Api:
     ) -> Any:
         import urllib3  # noqa: PLC0415 - comes with the client
 
-        headers = self._headers()
+        headers = {
+            **self._headers(),
+            "accept": self._accept["watch" if "watch" in params else "list"],
+        }
         if payload is not None and type_ is not None:
             headers["content-type"] = type_
         url = self._host + path + _query(params)
@@ -212,12 +227,12 @@ class Api:
         now = time.monotonic()
         # Reading the settings renews a token that is about to end, and costs a third of a call.
         if now >= self._headers_until:
-            headers = {"accept": "application/json, */*", "user-agent": self._user_agent}
+            headers = {"user-agent": self._user_agent}
             for setting in self._configuration.auth_settings().values():
                 if setting["value"]:
                     headers[setting["key"]] = setting["value"]
             self._known_headers, self._headers_until = headers, now + _HEADERS_LAST
-        return dict(self._known_headers)
+        return self._known_headers
 
 
 def error_for(status: int, body: bytes, what: str) -> KybernateError:

@@ -83,6 +83,26 @@ def test_a_node_that_is_gone_takes_nobody(extender: Extender, world: World) -> N
     assert bound(world, pod) == (None, None)
 
 
+def test_a_node_that_left_the_cluster_takes_nobody_though_its_gpunode_is_left(
+    extender: Extender, world: World
+) -> None:
+    pod, node = world.pod(), world.node()
+    path = "/api/v1/nodes"
+    body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}}
+    world.make(path, body)
+    until(lambda: fits(extender, pod, node), "the GPUNode is seen")
+    world.api.delete(f"{path}/{node}")
+    until(lambda: not fits(extender, pod, node), "the node is seen to be gone")
+    status = world.api.get(f"{keys.GPU_NODES_PATH}/{node}")["status"]
+    status["groups"] = [{**group, "seats": 7} for group in status["groups"]]
+    world.api.patch(f"{keys.GPU_NODES_PATH}/{node}/status", {"status": status})
+    assert "no GPUNode tells of" in extender.bind(pod, node)
+    assert bound(world, pod) == (None, None)
+    world.make(path, body)
+    until(lambda: fits(extender, pod, node), "it is back")
+    assert extender.bind(pod, node) == ""
+
+
 def test_a_node_whose_gpus_are_gone_between_filter_and_bind_takes_nobody(
     extender: Extender, world: World
 ) -> None:

@@ -28,6 +28,7 @@ HOOKS = "admissionregistration.k8s.io"
 ALLOWED: dict[str, dict[str, set[str]]] = {
     "extender": {
         "pods": READ | {"patch"},
+        "nodes": {"list", "watch"},
         "pods/binding": {"create"},
         "events": {"create"},
         "leases.coordination.k8s.io:kyb-extender": {"get", "update"},
