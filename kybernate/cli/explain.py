@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 _HELP = """Say why a pod waits: a sentence for all nodes, one for each group of GPUs, and what would
 help.
 
-The extender is asked, over mutual TLS. In its own container nothing needs to be said:
+The extender is asked, over mutual TLS, with the certificates that `kybernate pki` made:
 
 \b
-  kubectl -n kyb-system exec deploy/kyb-scheduler -c extender -- kybernate explain pod NAME -n NS
+  kubectl -n kyb-system port-forward deploy/kyb-scheduler 9444 &
+  kybernate explain pod NAME -n NS --tls-dir DIR
 
-From elsewhere, forward its port and name a folder with certificates of `kybernate pki`. The same
-sentence is told as an event on the pod, for those who may only read their own namespace.
+The same sentence is told as an event on the pod, for those who may only read their own namespace.
 """
 
 

@@ -58,7 +58,7 @@ def ask(url: str, folder: Path, path: str, limit: float = LIMIT_S) -> Json:
         found = json.loads(answer.read())
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise click.ClickException(
-            f"no extender answers at {url} ({error}). Run this in its pod, or forward its port: "
+            f"no extender answers at {url} ({error}). Forward its port: "
             "kubectl -n kyb-system port-forward deploy/kyb-scheduler 9444"
         ) from error
     finally:
@@ -76,7 +76,7 @@ def _context(folder: Path) -> ssl.SSLContext:
         context.load_cert_chain(folder / f"{name}.crt", folder / f"{name}.key")
     except (OSError, ssl.SSLError) as error:
         raise click.ClickException(
-            f"{folder} must hold ca.crt, {name}.crt and {name}.key ({error}). Run this in the "
-            "extender's pod, or name another folder with --tls-dir"
+            f"{folder} must hold ca.crt, {name}.crt and {name}.key ({error}). Name the "
+            "folder that `kybernate pki init` made with --tls-dir"
         ) from error
     return context
