@@ -47,9 +47,10 @@ def plan(cluster: Cluster, pending: Sequence[Pending], budget: Budget) -> Plan |
 
 def _none(cluster: Cluster, search: Search, found: Found, pending: Sequence[Pending]) -> NoPlan:
     for one in pending:
-        if search.at_least(one.demand) == inf:
-            why = f"no node can take {one.pod}, even if every pod moved that may: "
-            return NoPlan(why + _reasons(cluster, one), True, inf, found.looked_at)
+        reasons = _reasons(cluster, one)
+        if reasons:
+            why = f"no node can take {one.pod}, even if every pod moved that may: {reasons}"
+            return NoPlan(why, True, inf, found.looked_at)
     who = str(pending[0].pod) if len(pending) == 1 else f"all {len(pending)} pods"
     limits = _limits(search.budget)
     if not found.exact:
@@ -77,11 +78,14 @@ def _limits(budget: Budget) -> str:
 
 
 def _reasons(cluster: Cluster, one: Pending) -> str:
-    """Why no node can take it when all have left that may, most frequent first."""
-    found = Counter(
-        candidates(without(view, _may_move(cluster, view)), one.demand).reason
-        for view in cluster.views.values()
-    )
+    """Why no node can take it when all have left that may, most frequent first; empty if one
+    can."""
+    found: Counter[str] = Counter()
+    for view in cluster.views.values():
+        verdict = candidates(without(view, _may_move(cluster, view)), one.demand)
+        if verdict.groups:
+            return ""
+        found[verdict.reason] += 1
     if not found:
         return "there is no node with GPUs"
     first = sorted(found.items(), key=lambda pair: (-pair[1], pair[0]))

@@ -17,6 +17,7 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from kybernate.core.defrag.ways import alikeness, ways, without
+from kybernate.core.defrag.zones import Zones, free_seats
 from kybernate.core.ledger import Claim
 from kybernate.core.parking import seat_cost
 from kybernate.core.placement import candidates
@@ -77,11 +78,11 @@ class Found:
 class _Entry(NamedTuple):
     """A state, or (with `options`) the next one of those that follow another one."""
 
-    key: tuple[float, float]
+    key: tuple[float, ...]
     number: int
     bound: float
     state: State
-    options: Iterator[State] | None
+    options: Iterator[tuple[float, State]] | None
 
 
 @dataclass(slots=True)
@@ -95,6 +96,11 @@ class Search:
     cut: bool = False
     _bounds: dict[Demand, list[tuple[float, NodeName]]] = field(default_factory=dict)
     _alike: dict[NodeName, Hashable] = field(default_factory=dict)
+    _free: dict[Demand, NodeName] = field(default_factory=dict)
+    _zones: Zones = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._zones = Zones(self.cluster)
 
     def run(self, pending: Sequence[Pending]) -> Found:
         """The cheapest solution within the budget, if there is one."""
@@ -110,8 +116,7 @@ class Search:
         return best
 
     def at_least(self, demand: Demand) -> float:
-        """Seconds of moves without which no pod of this demand fits anywhere; infinite: none
-        would do."""
+        """Seconds of moves without which no pod of this demand fits anywhere."""
         bounds = self._bounds_of(demand)
         return bounds[0][0] if bounds else inf
 
@@ -119,9 +124,11 @@ class Search:
         """`greedy`: the fewest pods without a place come first, whatever that costs."""
         numbers, known = count(), set[object]()
         looked_at, least = 0, self._least(start)
-        heap = [_Entry((least, 0), next(numbers), least, start, None)]
+        heap = [_Entry(_key(start, least, greedy=greedy), next(numbers), least, start, None)]
         while heap:
             entry = heapq.heappop(heap)
+            if entry.bound == inf:
+                continue
             if entry.bound > limit:
                 self.pruned = True
                 if greedy:
@@ -144,21 +151,24 @@ class Search:
                 heapq.heappush(heap, _Entry(key, next(numbers), bound, state, None))
             following = next(options, None)
             if following is not None:
-                bound = max(entry.bound, following.cost)
-                key = _key(following, bound, greedy=greedy)
-                heapq.heappush(heap, _Entry(key, next(numbers), bound, following, options))
+                nearest, child = following
+                bound = max(entry.bound, nearest)
+                key = _key(child, bound, greedy=greedy)
+                heapq.heappush(heap, _Entry(key, next(numbers), bound, child, options))
         return Found(None, inf, True, looked_at)
 
-    def _following(self, state: State, limit: float) -> Iterator[State]:
-        """What comes of placing the first pod that has no place, cheapest first."""
+    def _following(self, state: State, limit: float) -> Iterator[tuple[float, State]]:
+        """What comes of placing the first pod that has no place, the most promising first; each
+        with what it and all that come after it cost at least."""
         item, rest = state.left[0], state.left[1:]
-        for node, way in self._options(state, item, limit):
+        for least, node, way in self._options(state, item, limit):
             if item.home == (node, way.group):
                 continue
             if state.moves + len(way.leave) > self.budget.moves:
                 self.pruned = True
                 continue
-            yield self._next(state, rest, Placed(item, node, way.group), way)
+            child = self._next(state, rest, Placed(item, node, way.group), way)
+            yield state.cost + least, child
 
     def _next(self, state: State, rest: tuple[Item, ...], placed: Placed, way: Way) -> State:
         item, node, group = placed
@@ -183,32 +193,46 @@ class Search:
             state.settled | {item.pod.uid, *way.leave},
         )
 
-    def _options(self, state: State, item: Item, limit: float) -> Iterator[tuple[NodeName, Way]]:
-        """All nodes' ways for the pod, cheapest first."""
+    def _options(
+        self, state: State, item: Item, limit: float
+    ) -> Iterator[tuple[float, NodeName, Way]]:
+        """All nodes' ways for the pod, each with the seconds that it and those after it take at
+        least. Ways come in the order of what they take with new places for who leaves."""
         changed = sorted(
             (self._bound(self._view(state, node), item.demand, state.settled), node)
             for node in state.views
         )
         untouched = (one for one in self._bounds_of(item.demand) if one[1] not in state.views)
-        ready: list[tuple[Way, NodeName]] = []
+        ready: list[tuple[float, Way, NodeName]] = []
         tried: set[Hashable] = set()
         for bound, node in heapq.merge(changed, untouched):
             if state.cost + bound > limit:
                 self.pruned = self.pruned or bound < inf
                 break
-            while ready and ready[0][0].seconds <= bound:
-                way, at = heapq.heappop(ready)
-                yield at, way
+            while ready and ready[0][0] <= bound:
+                yield self._nearest(ready, bound)
             if node not in state.views:
                 alike = self._alike_of(node)
                 if alike in tried:
                     continue
                 tried.add(alike)
             for way in self._ways(state, node, item.demand, limit - state.cost):
-                heapq.heappush(ready, (way, node))
+                heapq.heappush(ready, (way.seconds + self._onward(state, way), way, node))
         while ready:
-            way, at = heapq.heappop(ready)
-            yield at, way
+            yield self._nearest(ready, inf)
+
+    @staticmethod
+    def _nearest(
+        ready: list[tuple[float, Way, NodeName]], bound: float
+    ) -> tuple[float, NodeName, Way]:
+        least = min(way.seconds for _, way, _ in ready)
+        _, way, node = heapq.heappop(ready)
+        return min(least, bound), node, way
+
+    def _onward(self, state: State, way: Way) -> float:
+        """What new places for those who leave seem to cost; they may know better ones."""
+        demands = {self.cluster.seated[uid].demand for uid in way.leave}
+        return max((self._least_of(state, demand) for demand in demands), default=0.0)
 
     def _ways(self, state: State, node: NodeName, demand: Demand, limit: float) -> list[Way]:
         view = self._view(state, node)
@@ -230,26 +254,52 @@ class Search:
         }
 
     def _least(self, state: State) -> float:
-        """No way to place all that are left costs less: what the hardest one takes by itself."""
-        return max((self._least_of(state, item.demand) for item in state.left), default=0.0)
+        """No way to place all that are left costs less: what the hardest one takes by itself, or
+        what it takes to have seats enough."""
+        single = max((self._least_of(state, item.demand) for item in state.left), default=0.0)
+        demands = [item.demand for item in state.left]
+        return max(single, self._zones.least(demands, state.views, state.settled))
 
     def _least_of(self, state: State, demand: Demand) -> float:
-        untouched = (bound for bound, node in self._bounds_of(demand) if node not in state.views)
-        least = next(untouched, inf)
+        least = self._least_untouched(state, demand)
         for view in state.views.values():
             if least == 0:
                 break
             least = min(least, self._bound(view, demand, state.settled))
         return least
 
+    def _least_untouched(self, state: State, demand: Demand) -> float:
+        if demand not in self._bounds:
+            # Mostly there is some place that is free: no need to look at all nodes.
+            near = self._free.get(demand)
+            if near is None or near in state.views:
+                near = self._find_free(state, demand)
+            if near is not None:
+                self._free[demand] = near
+                return 0.0
+        untouched = (bound for bound, node in self._bounds_of(demand) if node not in state.views)
+        return next(untouched, inf)
+
+    def _find_free(self, state: State, demand: Demand) -> NodeName | None:
+        for node in self._zones.nodes(demand):
+            view = self.cluster.views[node]
+            if (
+                node not in state.views
+                and free_seats(view, demand.resource)
+                and candidates(view, demand).groups
+            ):
+                return node
+        return None
+
     def _bounds_of(self, demand: Demand) -> list[tuple[float, NodeName]]:
         """Of each node as it is, by what a place there costs at least; impossible ones left out."""
         if demand not in self._bounds:
             bounds: dict[Hashable, float] = {}
             found = []
-            for node, view in self.cluster.views.items():
+            for node in self._zones.nodes(demand):
                 alike = self._alike_of(node)
                 if alike not in bounds:
+                    view = self.cluster.views[node]
                     bounds[alike] = self._bound(view, demand, frozenset())
                 if bounds[alike] < inf:
                     found.append((bounds[alike], node))
@@ -257,12 +307,11 @@ class Search:
         return self._bounds[demand]
 
     def _bound(self, view: NodeView, demand: Demand, settled: frozenset[PodUid]) -> float:
-        if candidates(view, demand).groups:
+        """Nothing if there is a place as it is, or else the cheapest pod that may leave."""
+        if free_seats(view, demand.resource) and candidates(view, demand).groups:
             return 0.0
         movable = self._movable(view, settled)
-        if not movable or not candidates(without(view, movable), demand).groups:
-            return inf
-        return min(one.seconds or 0.0 for one in movable.values())
+        return min((one.seconds or 0.0 for one in movable.values()), default=inf)
 
     def _alike_of(self, node: NodeName) -> Hashable:
         """The same for nodes between which, as they are, a plan need not choose."""
@@ -300,9 +349,11 @@ def _plain(claim: Claim, settled: frozenset[PodUid]) -> Hashable:
     return claim.group, claim.resource, claim.vram, claim.party, claim.traffic
 
 
-def _key(state: State, bound: float, *, greedy: bool) -> tuple[float, float]:
-    left = float(len(state.left))
-    return (left, bound) if greedy else (bound, left)
+def _key(state: State, bound: float, *, greedy: bool) -> tuple[float, ...]:
+    """Of equals the one comes first that has placed most; rounded, since the order in which costs
+    are added must make no difference."""
+    cost, placed = round(bound, 6), -float(len(state.placed))
+    return (float(len(state.left)), cost, placed) if greedy else (cost, placed)
 
 
 def _hardest_first(items: Iterator[Item] | list[Item]) -> tuple[Item, ...]:
