@@ -87,6 +87,7 @@ class Watcher:
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._backoff = _Backoff()
+        self._called = threading.Event()
         self._asked = 0
         self._listed_for = 0
         self._thread = threading.Thread(target=self._run, name=f"watch {name}", daemon=True)
@@ -98,6 +99,7 @@ class Watcher:
     def stop(self, timeout: float = 5.0) -> None:
         """End the watch and wait for its thread, at most `timeout` seconds."""
         self._stopping.set()
+        self._called.set()
         with self._lock:
             if self._stream is not None:
                 self._stream.close()
@@ -114,6 +116,7 @@ class Watcher:
             self._asked += 1
             if self._stream is not None:
                 self._stream.close()
+            self._called.set()
             return self._asked
 
     def is_fresh(self, refresh: int) -> bool:
@@ -139,7 +142,10 @@ class Watcher:
         self.last_error = f"{self._name}: {error}"
         delay = self._backoff.next()
         log.warning("watch %s: %s; again in %.1f s", self._name, error, delay)
-        self._stopping.wait(delay)
+        # Who asks for a list or an end doesn't wait for the rest of a delay.
+        self._called.wait(delay)
+        if not self._stopping.is_set():
+            self._called.clear()
 
     def _list(self) -> None:
         asked = self._asked

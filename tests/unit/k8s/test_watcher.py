@@ -258,6 +258,20 @@ def test_a_refresh_lists_anew_and_goes_on_from_there(
     assert script.asked[-1]["resourceVersion"] == "11"
 
 
+def test_a_refresh_ends_the_wait_after_an_interruption(
+    watcher: Watcher, script: Script, seen: Seen
+) -> None:
+    script.listing()
+    watcher._backoff._delay = 60.0
+    script.feed().items.put(RetryableError("connection reset"))
+    until(lambda: watcher.last_error is not None)
+    asked = watcher.refresh()
+    script.listing(pod("a"))
+    script.feed()
+    seen.wait_for("ADDED a@1")
+    until(lambda: watcher.is_fresh(asked))
+
+
 def test_a_refresh_counts_only_lists_that_began_after_it(
     watcher: Watcher, script: Script, seen: Seen
 ) -> None:
