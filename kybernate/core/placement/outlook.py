@@ -7,11 +7,11 @@ A mix is learned from pods that were seen, as Weng et al. ("Beware of Fragmentat
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from kybernate.core.placement.model import Ask, Supply
 
@@ -31,13 +31,15 @@ class Outlook:
     """The demand expected, and the largest node: `cpu` in thousandths of a CPU, `gpus` in number.
 
     `target` are the most frequent kinds, without their memory; `kinds` are all, most frequent
-    first. Without kinds, nothing is known of the demand.
+    first. Without kinds, nothing is known of the demand. `blocks` says, by the number of GPUs of a
+    node, which part of all GPUs is on such nodes.
     """
 
     target: tuple[Kind, ...] = ()
     kinds: tuple[Kind, ...] = ()
     cpu: int = 1
     gpus: int = 8
+    blocks: Mapping[int, float] = field(default_factory=dict)
 
 
 def expect(asks: Iterable[Ask], nodes: Sequence[Supply] = ()) -> Outlook:
@@ -51,7 +53,14 @@ def expect(asks: Iterable[Ask], nodes: Sequence[Supply] = ()) -> Outlook:
         _parts(_by_count(count)),
         max((node.cpu for node in nodes), default=1) or 1,
         max((len(node.free) for node in nodes), default=8) or 8,
+        _blocks(nodes),
     )
+
+
+def _blocks(nodes: Sequence[Supply]) -> dict[int, float]:
+    count = Counter(len(node.free) for node in nodes)
+    total = sum(gpus * times for gpus, times in count.items())
+    return {gpus: gpus * times / total for gpus, times in count.items() if gpus}
 
 
 def _by_count(count: Counter[Ask]) -> list[tuple[Ask, int]]:

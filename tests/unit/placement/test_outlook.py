@@ -97,3 +97,12 @@ def test_the_use_is_bounded_by_cpu_memory_and_shares() -> None:
     assert fill.use(Supply((1000,) * 3, cpu=8, memory=100)) == 1200
     assert fill.use(Supply((1000,) * 3, cpu=100, memory=3)) == 600
     assert fill.use(Supply((590,) * 3, cpu=100, memory=100)) == 0
+
+
+def test_an_untouched_node_is_worth_more_if_pods_want_all_of_it() -> None:
+    nodes = [Supply((1000,) * 4, cpu=4), Supply((1000,) * 4)]
+    fill = Fill(expect([Ask(4, cpu=1), Ask(1, 600), Ask(1, 600)], nodes), length=0)
+    # The pods that want it are 4000 of 5200 of the demand, and all nodes are of this size.
+    assert fill.use(nodes[0]) == pytest.approx(4000 * 4000 / 5200)
+    assert fill.use(nodes[1]) == 0
+    assert fill.use(Supply((1000, 1000, 1000, 0), cpu=4)) == 0
