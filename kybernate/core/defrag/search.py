@@ -307,11 +307,19 @@ class Search:
         return self._bounds[demand]
 
     def _bound(self, view: NodeView, demand: Demand, settled: frozenset[PodUid]) -> float:
-        """Nothing if there is a place as it is, or else the cheapest pod that may leave."""
-        if free_seats(view, demand.resource) and candidates(view, demand).groups:
+        """Nothing if there is a place as it is, or else the cheapest pod that may leave: one with
+        such a seat, if none is free."""
+        free = free_seats(view, demand.resource)
+        if free and candidates(view, demand).groups:
             return 0.0
-        movable = self._movable(view, settled)
-        return min((one.seconds or 0.0 for one in movable.values()), default=inf)
+        seated, least = self.cluster.seated, inf
+        for claim in view.claims:
+            uid = claim.pod.uid
+            if (free or claim.resource == demand.resource) and uid not in settled:
+                one = seated.get(uid)
+                if one is not None and one.seconds is not None and one.seconds < least:
+                    least = one.seconds
+        return least
 
     def _alike_of(self, node: NodeName) -> Hashable:
         """The same for nodes between which, as they are, a plan need not choose."""
