@@ -14,7 +14,7 @@ from statistics import fmean
 import click
 
 from bench.openb.replay import Replayed, Terms, replay
-from bench.openb.trace import read_nodes, read_pods
+from bench.openb.trace import read_nodes, read_pods, remixed
 from bench.report import Metrics, emit, say
 from kybernate.core.placement import POLICIES
 
@@ -39,6 +39,7 @@ def parse_seeds(text: str) -> list[int]:
 @click.option("--seed", "--seeds", "seeds", default="42", show_default=True, help="As in 42-51.")
 @click.option("--tune", default=1.3, show_default=True, help="Demand to come, in capacities.")
 @click.option("--moves", default=0.0, show_default=True, help="Percent of the pods that may move.")
+@click.option("--mix", type=int, help="Draw the list anew, with odds from this seed.")
 @click.option("--course", type=click.Path(path_type=Path), help="Write the first seed's course.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON line on stdout.")
 def main(  # noqa: PLR0913
@@ -49,11 +50,14 @@ def main(  # noqa: PLR0913
     seeds: str,
     tune: float,
     moves: float,
+    mix: int | None,
     course: Path | None,
     as_json: bool,
 ) -> None:
     """Replay a list of pods on a list of nodes."""
     supplies, asks, terms = read_nodes(nodes), read_pods(pods), Terms(tune, moves)
+    if mix is not None:
+        asks = remixed(asks, mix)
     start = time.monotonic()
     runs = []
     for seed in parse_seeds(seeds):
@@ -64,7 +68,14 @@ def main(  # noqa: PLR0913
     emit(
         "openb",
         _metrics(runs, (time.monotonic() - start) / len(runs)),
-        {"pods": pods.name, "policy": policy, "seeds": seeds, "tune": tune, "moves": moves},
+        {
+            "pods": pods.name,
+            "policy": policy,
+            "seeds": seeds,
+            "tune": tune,
+            "moves": moves,
+            "mix": mix,
+        },
         as_json=as_json,
     )
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+from random import Random
 from typing import TYPE_CHECKING
 
 from kybernate.core.placement import FULL, Ask, Supply
@@ -14,7 +15,6 @@ from kybernate.core.placement import FULL, Ask, Supply
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-    from random import Random
 
 MIB = 1 << 20
 
@@ -65,6 +65,16 @@ def arrivals(pods: Sequence[Ask], limit: float, random: Random) -> list[Ask]:
         found.append(drawn)
         total += drawn.total
     return found
+
+
+def remixed(pods: Sequence[Ask], seed: int) -> list[Ask]:
+    """An unseen workload of the same family: as many pods, drawn with other odds.
+
+    Each kind's frequency is multiplied by 4 to the power of a number between -1 and 1.
+    """
+    random = Random(seed)
+    odds = {ask: 4 ** random.uniform(-1, 1) for ask in sorted(set(pods))}
+    return random.choices(pods, [odds[ask] for ask in pods], k=len(pods))
 
 
 def _rows(path: Path) -> list[dict[str, str]]:

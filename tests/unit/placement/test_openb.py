@@ -7,14 +7,16 @@ import json
 from pathlib import Path
 from random import Random
 from statistics import fmean
+from xml.dom.minidom import parse
 
 import pytest
 from click.testing import CliRunner
 
 from bench.openb.__main__ import main, parse_seeds
 from bench.openb.bound import pooled, relaxed
+from bench.openb.draw import main as draw
 from bench.openb.replay import Terms, replay
-from bench.openb.trace import arrivals, capacity, read_nodes, read_pods
+from bench.openb.trace import arrivals, capacity, read_nodes, read_pods, remixed
 from kybernate.core.placement import Ask, Supply
 
 DATA = Path(__file__).parents[3].parent / "shared" / "data" / "openb"
@@ -54,6 +56,15 @@ def test_arrivals_are_the_list_and_then_draws_just_within_the_limit() -> None:
 def test_a_list_above_the_limit_loses_pods() -> None:
     found = arrivals([Ask(1)] * 9, 5500, Random(1))
     assert found == [Ask(1)] * 5
+
+
+def test_another_mix_is_of_the_same_pods_in_other_parts() -> None:
+    pods = [Ask(1, 500)] * 50 + [Ask(1)] * 50
+    mix = remixed(pods, 3)
+    assert len(mix) == len(pods)
+    assert set(mix) <= set(pods)
+    assert mix == remixed(pods, 3)
+    assert len({remixed(pods, seed).count(Ask(1)) for seed in range(9)}) > 3
 
 
 def test_the_bound_is_the_scarcest_of_gpu_cpu_and_memory() -> None:
@@ -114,3 +125,12 @@ def test_default_beats_fgd_also_on_a_part_of_the_cluster() -> None:
         for policy in ("default", "fgd")
     )
     assert ours > theirs + 0.3
+
+
+def test_courses_are_drawn_as_well_formed_svg(tmp_path: Path) -> None:
+    file, out = tmp_path / "c.json", tmp_path / "c.svg"
+    file.write_text(json.dumps([[85.0, 91.0, 2.0], [100.0, 95.0, 3.0], [130.0, 96.0, 4.0]]))
+    assert CliRunner().invoke(draw, [str(out), f"fgd={file}"]).exit_code == 0
+    drawing = parse(str(out))  # noqa: S318
+    lines = drawing.getElementsByTagName("polyline")
+    assert [len(line.getAttribute("points").split()) for line in lines] == [3, 3]

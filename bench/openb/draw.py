@@ -1,0 +1,83 @@
+"""Draws the courses that `bench.openb --course` writes: one SVG, a line per policy.
+
+python -m bench.openb.draw OUT.svg fgd=fgd.json default=default.json
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    Course = list[tuple[float, float, float]]
+
+WIDTH, HEIGHT, LEFT, TOP = 420, 260, 60, 40
+COLOURS = ("#888888", "#d95f02", "#1b6ca8", "#2a9d50", "#7b3294", "#b8860b")
+PANELS = (("placed, % of all GPUs", 1, 90.0, 98.0), ("fragmented, % of all GPUs", 2, 0.0, 20.0))
+"""Title, column of the course, and the range of the vertical axis."""
+FROM, TO = 80.0, 130.0
+
+
+@click.command()
+@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("courses", nargs=-1, required=True)
+def main(out: Path, courses: Sequence[str]) -> None:
+    """Draw the courses, each given as NAME=FILE."""
+    pairs = [word.partition("=")[::2] for word in courses]
+    read = {name: json.loads(Path(file).read_text(encoding="utf-8")) for name, file in pairs}
+    out.write_text("\n".join(draw(read)) + "\n", encoding="utf-8")
+
+
+def draw(courses: dict[str, Course]) -> Iterator[str]:
+    """The lines of the SVG."""
+    width, height = 2 * (WIDTH + LEFT) + 40, HEIGHT + TOP + 70
+    yield (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        'font-family="sans-serif" font-size="12">'
+    )
+    yield f'<rect width="{width}" height="{height}" fill="white"/>'
+    for number, (title, column, low, high) in enumerate(PANELS):
+        yield f'<g transform="translate({LEFT + number * (WIDTH + LEFT + 10)},{TOP})">'
+        yield from _axes(title, low, high)
+        for colour, course in zip(COLOURS, courses.values(), strict=False):
+            points = " ".join(
+                f"{_x(row[0]):.1f},{_y(row[column], low, high):.1f}"
+                for row in course
+                if FROM <= row[0] <= TO and low <= row[column] <= high
+            )
+            yield f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>'
+        yield "</g>"
+    for number, (name, colour) in enumerate(zip(courses, COLOURS, strict=False)):
+        at = LEFT + 130 * number
+        yield f'<rect x="{at}" y="{height - 18}" width="20" height="4" fill="{colour}"/>'
+        yield f'<text x="{at + 26}" y="{height - 12}">{name}</text>'
+    yield "</svg>"
+
+
+def _axes(title: str, low: float, high: float) -> Iterator[str]:
+    yield f'<text x="0" y="-14" font-weight="bold">{title}</text>'
+    for step in range(5):
+        value = low + (high - low) * step / 4
+        y = _y(value, low, high)
+        yield f'<line x1="0" x2="{WIDTH}" y1="{y:.1f}" y2="{y:.1f}" stroke="#dddddd"/>'
+        yield f'<text x="-8" y="{y + 4:.1f}" text-anchor="end">{value:g}</text>'
+    for percent in range(int(FROM), int(TO) + 1, 10):
+        yield f'<text x="{_x(percent):.1f}" y="{HEIGHT + 16}" text-anchor="middle">{percent}</text>'
+    yield f'<text x="{WIDTH / 2}" y="{HEIGHT + 34}" text-anchor="middle">asked for so far, %</text>'
+
+
+def _x(percent: float) -> float:
+    return WIDTH * (percent - FROM) / (TO - FROM)
+
+
+def _y(value: float, low: float, high: float) -> float:
+    return HEIGHT * (1 - (value - low) / (high - low))
+
+
+if __name__ == "__main__":
+    main()
