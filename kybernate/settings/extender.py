@@ -25,9 +25,18 @@ class ExtenderSettings(BaseModel):
     tls_dir: Path = Field(
         Path("/etc/kyb/tls"), description="folder with ca.crt, extender.crt and extender.key"
     )
-    policy: Literal["best-fit", "bin-pack", "spread"] = Field(
-        "best-fit", description="how groups are chosen: best-fit, bin-pack or spread"
-    )
+    policy: Literal[
+        "default",
+        "fgd",
+        "first-fit",
+        "best-fit",
+        "worst-fit",
+        "bin-pack",
+        "spread",
+        "topology",
+        "affinity",
+        "weighted",
+    ] = Field("best-fit", description="how groups are chosen; see docs/scheduling.md")
     sharing: str = Field(
         "any",
         description="whose pods may share a GPU: any, namespace (those of one namespace), or "
