@@ -119,46 +119,37 @@ class Class:
         self._policy = policy
         self._shapes = shapes
         self._views = views
-        self._found: dict[int, Candidates] = {}
+        self._found: dict[int | None, Candidates] = {}
         self._fitting: set[int | None] = set()
-        self._ranked: dict[int, Ranking] = {}
-        self._points: dict[int, int] = {}
+        self._ranked: dict[int | None, Ranking] = {}
+        self._points: dict[int | None, int] = {None: 0}
 
     def fits(self, names: Sequence[NodeName], own: Own) -> Fits:
         """Which of the nodes can take a pod of the class, and why not the others.
 
         `own` are nodes as they are without the pod itself.
         """
-        shapes = set(map(self._shapes.of.get, names))
-        if shapes <= self._fitting and not own:
+        shapes = self._shapes_of(names, own)
+        distinct = set(shapes)
+        if len(self._found) + len(distinct) > MOST_SHAPES:
+            self._found.clear()
+            self._fitting.clear()
+        for shape in distinct - self._found.keys() - {None}:
+            self._judge(shape, self._view(names[shapes.index(shape)], own))
+        if distinct <= self._fitting:
             return Fits(list(names), {}, {})
-        found = Fits([], {}, {})
-        for name in names:
-            self._sort(name, own.get(name), found)
-        return found
-
-    def verdicts(self, names: Sequence[NodeName]) -> list[Candidates | None]:
-        """What `placement.candidates` says of each node; None for one without a GPUNode.
-
-        The groups are those of some node of the same shape: only what such nodes share may be read.
-        """
-        return [self._verdict(name) for name in names]
-
-    def _verdict(self, name: NodeName) -> Candidates | None:
-        shape = self._shapes.of.get(name)
-        if shape is None:
-            return None
-        return self._found.get(shape) or self._judge(shape, self._view(name))
+        return self._sorted(names, shapes)
 
     def points(self, names: Sequence[NodeName], own: Own) -> list[int]:
         """How well each node suits, 0 to 10, in the order of the names. `own` as in `fits`."""
-        if not own:
-            try:
-                shapes = map(self._shapes.of.__getitem__, names)
-                return list(map(self._points.__getitem__, shapes))
-            except KeyError:
-                pass
-        return [self._points_of(name, own.get(name)) for name in names]
+        shapes = self._shapes_of(names, own)
+        distinct = set(shapes)
+        if len(self._points) + len(distinct) > MOST_SHAPES:
+            self._ranked.clear()
+            self._points = {None: 0}
+        for shape in distinct - self._points.keys():
+            self._rank(shape, self._view(names[shapes.index(shape)], own))
+        return [self._points[shape] for shape in shapes]
 
     def best(self, view: NodeView) -> GroupName | None:
         """The group that a pod of the class gets on the node, or None if none can take it."""
@@ -168,51 +159,42 @@ class Class:
         """What `placement.candidates` says of the node."""
         return self._judge(self._shapes.number(view), view)
 
-    def _sort(self, name: NodeName, own: NodeView | None, found: Fits) -> None:
-        shape = self._shapes.of.get(name)
-        if shape is None:
-            found.failed[name] = NO_NODE
-            return
-        verdict = self._found.get(shape) if own is None else self.candidates(own)
-        if verdict is None:
-            verdict = self._judge(shape, self._view(name))
-        if verdict.groups:
-            found.passed.append(name)
-        else:
-            (found.failed if verdict.seat_helps else found.hopeless)[name] = verdict.reason
+    def _shapes_of(self, names: Sequence[NodeName], own: Own) -> list[int | None]:
+        """The shapes' numbers, None for a node that isn't known."""
+        shapes = list(map(self._shapes.of.get, names))
+        for name in own.keys() & set(names) if own else ():
+            shapes[names.index(name)] = self._shapes.number(own[name])
+        return shapes
 
-    def _points_of(self, name: NodeName, own: NodeView | None) -> int:
-        shape = self._shapes.of.get(name)
-        if shape is None:
-            return 0
-        if own is not None:
-            return self._rank(self._shapes.number(own), own).points
-        points = self._points.get(shape)
-        return self._rank(shape, self._view(name)).points if points is None else points
+    def _sorted(self, names: Sequence[NodeName], shapes: list[int | None]) -> Fits:
+        found = Fits([], {}, {})
+        for name, shape in zip(names, shapes, strict=True):
+            if shape in self._fitting:
+                found.passed.append(name)
+            elif shape is None:
+                found.failed[name] = NO_NODE
+            else:
+                verdict = self._found[shape]
+                (found.failed if verdict.seat_helps else found.hopeless)[name] = verdict.reason
+        return found
 
-    def _view(self, name: NodeName) -> NodeView:
-        view = self._views(name)
+    def _view(self, name: NodeName, own: Own) -> NodeView:
+        view = own.get(name) or self._views(name)
         if view is None:
             raise LookupError(f"{name} has a shape and is not known")
         return view
 
-    def _judge(self, shape: int, view: NodeView) -> Candidates:
+    def _judge(self, shape: int | None, view: NodeView) -> Candidates:
         found = self._found.get(shape)
         if found is None:
-            if len(self._found) >= MOST_SHAPES:
-                self._found.clear()
-                self._fitting.clear()
             found = self._found[shape] = candidates(view, self._demand)
             if found.groups:
                 self._fitting.add(shape)
         return found
 
-    def _rank(self, shape: int, view: NodeView) -> Ranking:
+    def _rank(self, shape: int | None, view: NodeView) -> Ranking:
         found = self._ranked.get(shape)
         if found is None:
-            if len(self._ranked) >= MOST_SHAPES:
-                self._ranked.clear()
-                self._points.clear()
             group, points = choose(view, self._demand, self._policy)
             found = self._ranked[shape] = Ranking(group.name if group else None, points)
             self._points[shape] = points
