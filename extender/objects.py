@@ -201,7 +201,7 @@ _ANNOTATIONS = (
     keys.MODEL,
     *(keys.GANG, keys.GANG_SIZE, keys.GANG_PLAN),
     *(keys.VRAM, keys.GPU_PRODUCT, keys.GPU_TOPOLOGY, keys.PREFER_GROUP, keys.REQUIRE_GROUP),
-    *(keys.ASSIGNED_GROUP, keys.SEAT, keys.ON_PREEMPT),
+    *(keys.ASSIGNED_GROUP, keys.SEAT, keys.ON_PREEMPT, keys.POLICY),
 )
 
 
@@ -263,13 +263,14 @@ def _demand(resource: str, notes: Mapping[str, str], party: str) -> Demand:
 
 _OF_DEMAND = (
     *(keys.VRAM, keys.GPU_PRODUCT, keys.PREFER_GROUP, keys.REQUIRE_GROUP, keys.GPU_TOPOLOGY),
+    keys.POLICY,
 )
 
 
 @lru_cache(4096)
 def _demand_of(resource: str, party: str, apart: bool, *notes: str | None) -> Demand:
     """Pods of one workload share one object, which is read once."""
-    vram, product, prefer, require, topology = notes
+    vram, product, prefer, require, topology, policy = notes
     products = (one.strip() for one in (product or "").split("|"))
     return Demand(
         resource=resource,
@@ -280,6 +281,7 @@ def _demand_of(resource: str, party: str, apart: bool, *notes: str | None) -> De
         topology=_topology(topology),
         party=party,
         apart=apart,
+        policy=policy or "",
     )
 
 
