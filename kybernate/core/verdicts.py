@@ -130,15 +130,18 @@ class Class:
         `own` are nodes as they are without the pod itself.
         """
         shapes = self._shapes_of(names, own)
-        distinct = set(shapes)
-        if len(self._found) + len(distinct) > MOST_SHAPES:
-            self._found.clear()
-            self._fitting.clear()
-        for shape in distinct - self._found.keys() - {None}:
-            self._judge(shape, self._view(names[shapes.index(shape)], own))
-        if distinct <= self._fitting:
+        if self._judged(names, shapes, own) <= self._fitting:
             return Fits(list(names), {}, {})
         return self._sorted(names, shapes)
+
+    def verdicts(self, names: Sequence[NodeName]) -> list[Candidates | None]:
+        """What `placement.candidates` says of each node; None for one without a GPUNode.
+
+        The groups are those of some node of the same shape: only what such nodes share may be read.
+        """
+        shapes = self._shapes_of(names, {})
+        self._judged(names, shapes, {})
+        return list(map(self._found.get, shapes))
 
     def points(self, names: Sequence[NodeName], own: Own) -> list[int]:
         """How well each node suits, 0 to 10, in the order of the names. `own` as in `fits`."""
@@ -165,6 +168,18 @@ class Class:
         for name in own.keys() & set(names) if own else ():
             shapes[names.index(name)] = self._shapes.number(own[name])
         return shapes
+
+    def _judged(
+        self, names: Sequence[NodeName], shapes: list[int | None], own: Own
+    ) -> set[int | None]:
+        """The distinct shapes, each of which was judged."""
+        distinct = set(shapes)
+        if len(self._found) + len(distinct) > MOST_SHAPES:
+            self._found.clear()
+            self._fitting.clear()
+        for shape in distinct - self._found.keys() - {None}:
+            self._judge(shape, self._view(names[shapes.index(shape)], own))
+        return distinct
 
     def _sorted(self, names: Sequence[NodeName], shapes: list[int | None]) -> Fits:
         found = Fits([], {}, {})
