@@ -12,7 +12,7 @@ import requests
 from kybernate import keys
 from kybernate.adapters.k8s import Watcher
 from kybernate.errors import RefusedError
-from tests.integration.extender.conftest import LIMIT_S, NAMESPACE, ONE, PODS, TWO, until
+from tests.integration.extender.conftest import LIMIT_S, NAMESPACE, PODS, TWO, until
 
 if TYPE_CHECKING:
     from typing import Any
@@ -177,18 +177,17 @@ def test_a_pod_bound_past_the_extender_is_counted(extender: Extender, world: Wor
 
 
 def test_preempt_offers_what_may_be_killed(extender: Extender, world: World) -> None:
-    kill, keep = world.pod(**{"on-preempt": "kill"}), world.pod()
-    node = world.node()
-    until(lambda: fits(extender, keep, node), "the GPUNode is seen")
-    victims = {
-        "a": {"Pods": [{"UID": kill["metadata"]["uid"]}], "NumPDBViolations": 0},
-        "b": {"Pods": [{"UID": keep["metadata"]["uid"]}], "NumPDBViolations": 0},
-    }
-    body = {"Pod": world.pod(ONE), "NodeNameToMetaVictims": victims}
-    until(
-        lambda: extender.ask("preempt", body) == {"NodeNameToMetaVictims": {"a": victims["a"]}},
-        "only the pod that is marked is offered",
+    kill, keep = world.pod(TWO, **{"on-preempt": "kill"}), world.pod(TWO)
+    nodes = [world.node(), world.node(), world.node()]
+    until(lambda: all(fits(extender, keep, node) for node in nodes), "GPUNodes are seen")
+    assert [extender.bind(kill, nodes[0]), extender.bind(keep, nodes[1])] == ["", ""]
+    marked, unmarked = (
+        {"Pods": [{"UID": pod["metadata"]["uid"]}], "NumPDBViolations": 0} for pod in (kill, keep)
     )
+    victims = {nodes[0]: marked, nodes[1]: unmarked, "nowhere": marked}
+    body = {"Pod": world.pod(TWO), "NodeNameToMetaVictims": victims}
+    answer = extender.ask("preempt", body)
+    assert answer == {"NodeNameToMetaVictims": {nodes[0]: marked}}
 
 
 def test_its_account_can_bind_and_nothing_else(
