@@ -7,7 +7,7 @@ want of CPU or memory, or since the rest is too small, or since a block of whole
 
 An untouched node is worth more than that: the scheduler can send a pod to it that wants all of its
 GPUs, and then nothing is lost. The chance of it is such pods' part of the demand, per part of the
-supply that is on nodes of this size.
+supply that untouched nodes which suit them are.
 
 In a future, pods are drawn by their demand for GPU: each thousandth that is asked for counts alike.
 The same futures serve all nodes at all times: two states differ in their use only if they differ.
@@ -16,7 +16,6 @@ The same futures serve all nodes at all times: two states differ in their use on
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections import defaultdict
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -47,7 +46,7 @@ class Fill:
     def __init__(self, outlook: Outlook, futures: int = FUTURES, length: int = LENGTH) -> None:
         self._futures = list(_draw(outlook, futures, length))
         self._shares = sorted({kind.ask.share for kind in outlook.kinds if kind.ask.gpus})
-        self._blocks = _chances(outlook)
+        self._blocks = outlook.blocks
         self._for: dict[tuple[str, int], list[list[Step]]] = {}
         self._known: dict[tuple[object, ...], float] = {}
 
@@ -79,8 +78,8 @@ class Fill:
 
     def _chance(self, node: Supply) -> float:
         """Of an untouched node: how likely it goes to a pod that wants all its GPUs, 0 to 1."""
-        blocks = self._blocks.get(len(node.free), ())
-        return min(1.0, sum(chance for ask, chance in blocks if node.suits(ask)))
+        size = len(node.free)
+        return min(1.0, sum(p for ask, p in self._blocks if ask.gpus == size and node.suits(ask)))
 
     def _steps(self, product: str, shares: int) -> list[list[Step]]:
         """The futures, without pods that can't run on the product or ask for a larger share."""
@@ -97,16 +96,6 @@ class Fill:
             ]
             self._for[product, shares] = found
         return found
-
-
-def _chances(outlook: Outlook) -> dict[int, list[tuple[Ask, float]]]:
-    demand = sum(kind.part * kind.ask.total for kind in outlook.kinds)
-    found: dict[int, list[tuple[Ask, float]]] = defaultdict(list)
-    for ask, part in outlook.kinds:
-        if ask.gpus > 1 and ask.gpus in outlook.blocks:
-            chance = part * ask.total / demand / outlook.blocks[ask.gpus]
-            found[ask.gpus].append((ask, chance))
-    return found
 
 
 def taken(pods: list[Step], cpu: int, memory: int, whole: int, parts: list[int]) -> int:

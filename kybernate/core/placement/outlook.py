@@ -7,11 +7,11 @@ A mix is learned from pods that were seen, as Weng et al. ("Beware of Fragmentat
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from kybernate.core.placement.model import Ask, Supply
 
@@ -31,15 +31,16 @@ class Outlook:
     """The demand expected, and the largest node: `cpu` in thousandths of a CPU, `gpus` in number.
 
     `target` are the most frequent kinds, without their memory; `kinds` are all, most frequent
-    first. Without kinds, nothing is known of the demand. `blocks` says, by the number of GPUs of a
-    node, which part of all GPUs is on such nodes.
+    first. Without kinds, nothing is known of the demand. `blocks` are the kinds that want all GPUs
+    of a node, each with the chance that an untouched node which suits it goes to it: its part of
+    the demand for GPU per such nodes' part of the supply.
     """
 
     target: tuple[Kind, ...] = ()
     kinds: tuple[Kind, ...] = ()
     cpu: int = 1
     gpus: int = 8
-    blocks: Mapping[int, float] = field(default_factory=dict)
+    blocks: tuple[Kind, ...] = ()
 
 
 def expect(asks: Iterable[Ask], nodes: Sequence[Supply] = ()) -> Outlook:
@@ -53,14 +54,23 @@ def expect(asks: Iterable[Ask], nodes: Sequence[Supply] = ()) -> Outlook:
         _parts(_by_count(count)),
         max((node.cpu for node in nodes), default=1) or 1,
         max((len(node.free) for node in nodes), default=8) or 8,
-        _blocks(nodes),
+        tuple(_blocks(count, Counter(nodes))),
     )
 
 
-def _blocks(nodes: Sequence[Supply]) -> dict[int, float]:
-    count = Counter(len(node.free) for node in nodes)
-    total = sum(gpus * times for gpus, times in count.items())
-    return {gpus: gpus * times / total for gpus, times in count.items() if gpus}
+def _blocks(asks: Counter[Ask], nodes: Counter[Supply]) -> Iterator[Kind]:
+    demand = sum(ask.total * times for ask, times in asks.items())
+    supply = sum(len(node.free) * times for node, times in nodes.items())
+    for ask, times in asks.items():
+        if ask.gpus < 2:
+            continue
+        suited = sum(
+            ask.gpus * number
+            for node, number in nodes.items()
+            if len(node.free) == ask.gpus and node.suits(ask)
+        )
+        if suited:
+            yield Kind(ask, (ask.total * times / demand) / (suited / supply))
 
 
 def _by_count(count: Counter[Ask]) -> list[tuple[Ask, int]]:

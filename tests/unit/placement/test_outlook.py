@@ -100,9 +100,11 @@ def test_the_use_is_bounded_by_cpu_memory_and_shares() -> None:
 
 
 def test_an_untouched_node_is_worth_more_if_pods_want_all_of_it() -> None:
-    nodes = [Supply((1000,) * 4, cpu=4), Supply((1000,) * 4)]
-    fill = Fill(expect([Ask(4, cpu=1), Ask(1, 600), Ask(1, 600)], nodes), length=0)
-    # The pods that want it are 4000 of 5200 of the demand, and all nodes are of this size.
-    assert fill.use(nodes[0]) == pytest.approx(4000 * 4000 / 5200)
-    assert fill.use(nodes[1]) == 0
+    large, small = Supply((1000,) * 4, cpu=4), Supply((1000,) * 4)
+    fill = Fill(
+        expect([Ask(4, cpu=1)] + [Ask(1, 600)] * 60, [large, small, small, small]), length=0
+    )
+    # The pod that wants all of it is a tenth of the demand, and it suits a fourth of the GPUs.
+    assert fill.use(large) == pytest.approx(4000 * 0.1 / 0.25)
+    assert fill.use(small) == 0
     assert fill.use(Supply((1000, 1000, 1000, 0), cpu=4)) == 0
