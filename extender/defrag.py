@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import flask
 
 from extender.objects import read_pod
-from kybernate.core.defrag import Budget, Cluster, NoPlan, Pending, Seated, plan, sentences
+from kybernate.core.defrag import Budget, Cluster, Pending, Seated, document, plan
 from kybernate.core.parking import seat_cost
 from kybernate.core.placement import Demand
 from kybernate.core.tiers import move_seconds
@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from extender import cluster
     from extender.objects import SeatPod
     from extender.snapshot import Snapshot
-    from kybernate.core.defrag import Plan, Step
     from kybernate.core.ledger import Claim, NodeView
-    from kybernate.types import GroupName, NodeName, PodUid
+    from kybernate.types import NodeName, PodUid
 
     Json = dict[str, Any]
 
@@ -64,9 +63,9 @@ class Defragmenter:
         for one in wanted:
             # What is reserved for a pod that waits must not stand in its own way.
             seated.pop(one.pod.uid, None)
-        return document(
-            plan(Cluster(_without(known, wanted), seated), wanted, budget), wanted, seated
-        )
+        found = plan(Cluster(_without(known, wanted), seated), wanted, budget)
+        fixed = Counter(one.why for one in seated.values() if one.seconds is None)
+        return document(found, wanted, fixed)
 
     def _all(self, pods: Mapping[PodUid, SeatPod]) -> list[Pending]:
         return [
@@ -132,37 +131,3 @@ def read_budget(query: Mapping[str, str]) -> Budget:
             raise RefusedError(f"{field}: {text!r} is not a number {limit}")
         found[field] = value
     return Budget(found["seconds"], int(found["moves"]), int(found["effort"]))
-
-
-def document(
-    found: Plan | NoPlan, wanted: Sequence[Pending], seated: Mapping[PodUid, Seated]
-) -> Json:
-    """The answer as JSON; null stands for what has no bound."""
-    none = isinstance(found, NoPlan)
-    return {
-        "room": not none,
-        "pods": [str(one.pod) for one in wanted],
-        "sentences": list(sentences(found)),
-        "proven": found.proven,
-        "atLeastSeconds": None if found.at_least == inf else found.at_least,
-        "seconds": None if isinstance(found, NoPlan) else found.seconds,
-        "moves": None if isinstance(found, NoPlan) else found.moves,
-        "steps": [] if isinstance(found, NoPlan) else [_step(step) for step in found.steps],
-        "fixed": dict(Counter(one.why for one in seated.values() if one.seconds is None)),
-    }
-
-
-def _step(step: Step) -> Json:
-    return {
-        "kind": step.kind.value,
-        "pod": str(step.pod),
-        "uid": step.pod.uid,
-        "from": _place(step.source),
-        "to": _place(step.target),
-        "seconds": step.seconds,
-        "bytes": step.size,
-    }
-
-
-def _place(place: tuple[NodeName, GroupName] | None) -> Json | None:
-    return None if place is None else {"node": place[0], "group": place[1]}

@@ -270,7 +270,12 @@ class Snapshot:
                 for pod in waiting
                 if self._ledger.claim(pod.ref.uid) is None
             )
-        return encode(Dump(now, policy, nodes, claims, pending))
+            movable = tuple(
+                Pending(pod.ref, self._expecting(pod.ref.uid, pod.demand))
+                for pod in self._pods.values()
+                if pod.demand and pod.node and pod.group and not (pod.gang or pod.leaving)
+            )
+        return encode(Dump(now, policy, nodes, claims, pending, movable))
 
     def unplaced(self) -> int:
         """How many pods hold a seat of which nobody wrote the group."""

@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from math import inf
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 import click
+import orjson
 from rich.console import Console
 
 from kybernate.cli.extender_link import ask, extender_options
+from kybernate.core.defrag import Budget, Cluster, Pending, Seated, document, plan
+from kybernate.core.dump import decode
+from kybernate.core.ledger import Ledger
+from kybernate.core.parking import seat_cost
+from kybernate.core.tiers import move_seconds
+from kybernate.errors import NotFoundError
 
 if TYPE_CHECKING:
+    from typing import BinaryIO
+
+    from kybernate.core.dump import Dump
+    from kybernate.core.ledger import Claim, NodeView
+    from kybernate.core.placement import Demand
+
     Json = dict[str, Any]
 
 LIMIT_S = 60.0
@@ -64,19 +79,79 @@ def command() -> None:
     help="States to search before the best plan so far is told. More takes longer.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@click.option(
+    "--dump",
+    "file",
+    type=click.File("rb"),
+    help="Plan for the ledger in this file, which kybernate dump wrote, and ask nobody.",
+)
 @extender_options
 def defrag(name: str | None, namespace: str, *, as_json: bool, **options: Any) -> None:
     """See _HELP."""
-    pod = f"{quote(namespace, safe='')}/{quote(name, safe='')}" if name else "*/*"
-    limits = {key: options[key] for key in ("moves", "seconds", "effort")}
-    query = urlencode({key: value for key, value in limits.items() if value is not None})
-    found = ask(options["extender"], options["tls_dir"], f"/defrag/{pod}?{query}", LIMIT_S)
+    if options["file"]:
+        budget = Budget(
+            inf if options["seconds"] is None else options["seconds"],
+            options["moves"],
+            options["effort"],
+        )
+        found = plan_for(_read(options["file"]), name and f"{namespace}/{name}", budget)
+    else:
+        found = _asked(name, namespace, options)
     if as_json:
         click.echo(json.dumps(found, indent=2))
     else:
         show(found)
     if not found["room"]:
         raise SystemExit(1)
+
+
+def plan_for(dump: Dump, name: str | None, budget: Budget) -> Json:
+    """The plan for one pod of the dump, or for all that wait there."""
+    wanted = [
+        Pending(one.pod, one.demand)
+        for one in dump.pending
+        if one.demand is not None and name in (None, str(one.pod))
+    ]
+    if not wanted:
+        raise NotFoundError(f"no pod {name or ''} waits for a seat in the dump".replace("  ", " "))
+    ledger = Ledger()
+    for seats in dump.nodes:
+        ledger.upsert_node(seats)
+    for claim in dump.claims:
+        ledger.upsert_claim(claim)
+    views = {node: view for node in ledger.nodes() if (view := ledger.node(node)) is not None}
+    asks = {one.pod.uid: one.demand for one in dump.movable if one.demand is not None}
+    seated = {
+        claim.pod.uid: _seated(view, claim, asks[claim.pod.uid])
+        for view in views.values()
+        for claim in view.claims
+        if claim.pod.uid in asks
+    }
+    found = plan(Cluster(views, seated), wanted, budget)
+    stay = sum(len(view.claims) for view in views.values()) - len(seated)
+    return document(found, wanted, {"the dump says nothing of where else they could go": stay})
+
+
+def _seated(view: NodeView, claim: Claim, demand: Demand) -> Seated:
+    group = next((one for one in view.seats.groups if one.name == claim.group), None)
+    if group is None:
+        return Seated(claim, demand, None)
+    size = seat_cost(view.gpus(group), claim.vram)
+    return Seated(claim, replace(demand, prefer_group=None), move_seconds(size))
+
+
+def _read(file: BinaryIO) -> Dump:
+    try:
+        return decode(orjson.loads(file.read()))
+    except orjson.JSONDecodeError as error:
+        raise click.ClickException(f"{file.name} is not JSON: {error}") from error
+
+
+def _asked(name: str | None, namespace: str, options: dict[str, Any]) -> Json:
+    pod = f"{quote(namespace, safe='')}/{quote(name, safe='')}" if name else "*/*"
+    limits = {key: options[key] for key in ("moves", "seconds", "effort")}
+    query = urlencode({key: value for key, value in limits.items() if value is not None})
+    return ask(options["extender"], options["tls_dir"], f"/defrag/{pod}?{query}", LIMIT_S)
 
 
 def show(found: Json, console: Console | None = None) -> None:
@@ -86,8 +161,9 @@ def show(found: Json, console: Console | None = None) -> None:
     console.print(summary, markup=False, highlight=False)
     for number, step in enumerate(steps, 1):
         console.print(f"  {number}. {step}", markup=False, highlight=False)
-    if found["fixed"]:
+    fixed = {why: count for why, count in sorted(found["fixed"].items()) if count}
+    if fixed:
         console.print("Not moved:", markup=False, highlight=False)
-    for why, count in sorted(found["fixed"].items()):
+    for why, count in fixed.items():
         text = f"  {count} pod{'s' * (count != 1)}: {why}"
         console.print(text, markup=False, highlight=False)

@@ -41,7 +41,8 @@ class Dump:
     """The ledger at one moment: `taken_at` as RFC 3339, `policy` by its name.
 
     `claims` are those of bound pods and reservations alike. `pending` pods are in the order in
-    which a replay places them.
+    which a replay places them. `movable` are pods of claims that could have another seat, with what
+    they would ask for.
     """
 
     taken_at: str
@@ -49,6 +50,7 @@ class Dump:
     nodes: tuple[NodeSeats, ...]
     claims: tuple[Claim, ...]
     pending: tuple[Pending, ...]
+    movable: tuple[Pending, ...] = ()
     format: str = FORMAT
 
 

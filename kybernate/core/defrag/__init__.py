@@ -12,6 +12,7 @@ from kybernate.core.defrag.model import (
     Step,
 )
 from kybernate.core.defrag.planner import plan
+from kybernate.core.defrag.report import document
 
 __all__ = [
     "Budget",
@@ -22,6 +23,7 @@ __all__ = [
     "Plan",
     "Seated",
     "Step",
+    "document",
     "plan",
     "sentences",
 ]

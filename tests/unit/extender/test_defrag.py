@@ -8,11 +8,13 @@ from math import inf
 
 import orjson
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
 from extender.defrag import Defragmenter, read_budget
 from extender.snapshot import Snapshot
 from kybernate import keys
+from kybernate.cli import main
 from kybernate.cli.plan import show
 from kybernate.core.defrag import Budget
 from kybernate.core.ledger import Claim
@@ -146,3 +148,24 @@ def test_a_plan_is_shown_as_numbered_steps(scene):
     assert lines[1].startswith("  1. Move default/s2 (12.0 GiB,")
     assert lines[2] == "  2. Now default/new (20.0 GiB) fits group G1 of n1."
     assert lines[3:] == ["Not moved:", "  1 pod: it is not known what they ask for"]
+
+
+def test_a_dump_gives_the_same_plan(scene, tmp_path):
+    snapshot, cluster = scene
+    file = tmp_path / "dump.json"
+    file.write_bytes(orjson.dumps(snapshot.dump("2026-11-21T10:00:00Z", "spread")))
+    asked = Defragmenter(snapshot, cluster).plan("*", "*", Budget())
+    run = CliRunner().invoke(main, ["plan", "defrag", "--dump", str(file), "--json"])
+    assert run.exit_code == 0, run.output
+    told = json.loads(run.output)
+    assert {**told, "fixed": {}} == {**asked, "fixed": {}}
+    one = CliRunner().invoke(main, ["plan", "defrag", "new", "--dump", str(file)])
+    assert "1. Move default/s2" in one.output
+    assert "Not moved" not in one.output
+    none = CliRunner().invoke(main, ["plan", "defrag", "--moves", "0", "--dump", str(file)])
+    assert (none.exit_code, "within 0 moves" in none.output) == (1, True)
+    other = CliRunner().invoke(main, ["plan", "defrag", "unknown", "--dump", str(file)])
+    assert "no pod default/unknown waits for a seat" in other.output
+    file.write_text("{")
+    broken = CliRunner().invoke(main, ["plan", "defrag", "--dump", str(file)])
+    assert "is not JSON" in broken.output
