@@ -9,7 +9,7 @@ import pytest
 from kybernate.core.activity import HOURS
 from kybernate.core.forecast import Traffic
 from kybernate.core.ledger import Claim, Ledger, NodeSeats, NodeView
-from kybernate.core.placement import Demand, candidates
+from kybernate.core.placement import POLICIES, Demand, candidates, choose_group, score
 from kybernate.core.placement.colocation import (
     expected_wait,
     hot_together,
@@ -162,3 +162,19 @@ def test_the_ledger_joins_claims_with_what_their_nodes_agent_saw():
     assert seen.traffic == NIGHT
     # What is decided may depend on it: nodes with other traffic have another shape.
     assert ledger.node(SEATS.name).shape != shape
+
+
+def test_the_default_policy_puts_models_with_other_hours_together():
+    """Of three GPUs in use, and of nodes where all are: never the one that is hot at the same
+    hours."""
+    default = POLICIES["default"]
+    busy = [("G0", OFFICE), ("G1", NIGHT), ("G2", OFFICE), ("G3", OFFICE)]
+    here = view(*(claim(f"c{i}", name, traffic=day) for i, (name, day) in enumerate(busy)))
+    newcomer = Demand(ONE, 40 * GIB, traffic=OFFICE)
+    assert choose_group(here, newcomer, default).name == "G1"
+    other = replace(newcomer, traffic=NIGHT)
+    assert choose_group(here, other, default).name != "G1"
+    hot = view(*(claim(f"c{i}", name, traffic=OFFICE) for i, (name, _) in enumerate(busy)))
+    cool = view(*(claim(f"c{i}", name, traffic=NIGHT) for i, (name, _) in enumerate(busy)))
+    assert score(hot, newcomer, default) < score(cool, newcomer, default)
+    assert score(hot, other, default) > score(cool, other, default)
