@@ -16,6 +16,7 @@ from bench.openb.__main__ import main, parse_seeds
 from bench.openb.bound import pooled, relaxed
 from bench.openb.draw import main as draw
 from bench.openb.replay import Terms, replay
+from bench.openb.table import main as table
 from bench.openb.trace import arrivals, capacity, read_nodes, read_pods, remixed
 from kybernate.core.placement import Ask, Supply
 
@@ -134,3 +135,20 @@ def test_courses_are_drawn_as_well_formed_svg(tmp_path: Path) -> None:
     drawing = parse(str(out))  # noqa: S318
     lines = drawing.getElementsByTagName("polyline")
     assert [len(line.getAttribute("points").split()) for line in lines] == [3, 3]
+
+
+def test_the_table_says_loudly_that_it_has_no_lists(tmp_path: Path) -> None:
+    result = CliRunner().invoke(table, ["--data", str(tmp_path / "none"), "--json"])
+    assert result.exit_code == 0
+    assert result.stdout == ""
+    assert "nothing was measured" in result.stderr
+
+
+def test_the_table_compares_with_the_published_figures(tmp_path: Path) -> None:
+    (tmp_path / "openb_node_list_gpu_node.csv.gz").write_bytes(gzip.compress(NODES.encode()))
+    for workload in ("default", "gpushare40", "multigpu20", "gpuspec10"):
+        (tmp_path / f"openb_pod_list_{workload}.csv.gz").write_bytes(gzip.compress(PODS.encode()))
+    result = CliRunner().invoke(table, ["--data", str(tmp_path), "--seeds", "1-2", "--json"])
+    line = json.loads(result.stdout.splitlines()[-1])["metrics"]
+    assert line["default_gain"]["value"] == pytest.approx(line["default"]["value"] - 95.39)
+    assert line["mean_gain"]["unit"] == "points"
