@@ -69,7 +69,8 @@ class Verbs:
         """No more nodes than the scheduler is to weigh, unless the pod has wishes of its own."""
         if not self.most or len(found.passed) <= self.most or pod.demand is None or has_wishes(raw):
             return found
-        scores = self._snapshot.points(pod.ref.uid, pod.demand, self._policy, found.passed)
+        uid, demand = pod.ref.uid, pod.demand
+        scores = self._snapshot.known_points(uid, demand, self._policy, found.passed)
         return best_nodes(found, scores, self.most)
 
     def prioritize(self, body: object) -> object:

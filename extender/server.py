@@ -7,17 +7,18 @@ per call would cost more than the call.
 from __future__ import annotations
 
 import ssl
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gunicorn.app.base import BaseApplication
 
+from extender.worker import LingeringWorker
 from kybernate import keys
 from kybernate.errors import ConfigError
-from kybernate.runtime.deadlines import Worker, limit_requests
+from kybernate.runtime.deadlines import limit_requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
     from wsgiref.types import WSGIApplication
 
     from kybernate.settings.extender import ExtenderSettings
@@ -49,7 +50,7 @@ class Server(BaseApplication):  # type: ignore[misc]
         options = {
             "bind": [self._settings.listen],
             "workers": 1,
-            "worker_class": Worker,
+            "worker_class": LingeringWorker,
             "threads": self._settings.threads,
             # Longer than Go's HTTP client keeps an idle connection, so that it closes first.
             "keepalive": 120,
@@ -59,7 +60,7 @@ class Server(BaseApplication):  # type: ignore[misc]
             "ca_certs": str(tls / "ca.crt"),
             "cert_reqs": ssl.CERT_REQUIRED,
             "do_handshake_on_connect": True,
-            "ssl_context": _context,
+            "ssl_context": _Contexts(),
             "control_socket_disable": True,
             "loglevel": self._settings.log_level.lower(),
             "post_worker_init": lambda _worker: self._started(),
@@ -122,8 +123,19 @@ def refuse_caller(environ: Mapping[str, Any]) -> str | None:
     return f"only {' or '.join(allowed)} may ask that; your certificate names {found}"
 
 
-def _context(_config: object, default: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
-    context = default()
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    limit_requests(context, _REQUEST_S)
-    return context
+class _Contexts:
+    """The TLS settings, read again once a certificate file has changed: gunicorn asks for them
+    anew for each connection, and reading the files costs more than a handshake."""
+
+    def __init__(self) -> None:
+        self._known: tuple[tuple[int, ...], ssl.SSLContext] | None = None
+
+    def __call__(self, config: Any, default: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
+        files = (config.certfile, config.keyfile, config.ca_certs)
+        stamp = tuple(Path(file).stat().st_mtime_ns for file in files)
+        if self._known is None or self._known[0] != stamp:
+            context = default()
+            context.minimum_version = ssl.TLSVersion.TLSv1_2
+            limit_requests(context, _REQUEST_S)
+            self._known = stamp, context
+        return self._known[1]

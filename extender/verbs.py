@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from extender.wire import MAX_SCORE
 from kybernate.core.verdicts import Fits
 
 if TYPE_CHECKING:
@@ -30,13 +31,17 @@ def filter_nodes(pod: SeatPod, names: Sequence[NodeName], judge: Judge) -> Fits:
     return judge(pod.ref.uid, pod.demand, names)
 
 
-def best_nodes(found: Fits, scores: Sequence[int], most: int) -> Fits:
+def best_nodes(found: Fits, scores: Sequence[int | None], most: int) -> Fits:
     """Of the nodes that fit no more than `most`: those of the greatest scores, one per node.
 
-    Of equal ones the first stay. The scheduler need not know why the others were left out: it has
-    nodes that fit.
+    Of equal ones the first stay. Nodes whose score nobody knows yet are offered before others, so
+    that it is asked for and known then; where those are too many, all nodes are. The scheduler need
+    not know why the others were left out: it has nodes that fit.
     """
-    order = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)
+    if scores.count(None) > most:
+        return found
+    rated = [MAX_SCORE + 1 if score is None else score for score in scores]
+    order = sorted(range(len(rated)), key=rated.__getitem__, reverse=True)
     return found._replace(passed=[found.passed[at] for at in sorted(order[:most])])
 
 

@@ -221,14 +221,18 @@ def start(stack: ExitStack, folder: Path, nodes: int, pods: int) -> dict[str, Pe
         commands["go"] = lambda port: [str(go), f"127.0.0.1:{port}", str(tls)]
     else:
         say("there is no Go here: without the server in Go")
-    peers = {}
+    running = {}
     for name, command in commands.items():
         port = free_port()
-        master = stack.enter_context(process(command(port)))
+        running[name] = port, stack.enter_context(process(command(port)))
+        # Ours takes its time to read the fleet, and drops connections on which nothing comes.
+        connect(port, tls, name).close()
+        say(f"{name} answers")
+    peers = {}
+    for name, (port, master) in running.items():
         client = connect(port, tls, name)
         stack.callback(client.close)
         peers[name] = Peer(name, port, worker(master), client)
-        say(f"{name} answers")
     return peers
 
 

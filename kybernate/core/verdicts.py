@@ -154,6 +154,10 @@ class Class:
             self._rank(shape, self._view(names[shapes.index(shape)], own))
         return [self._points[shape] for shape in shapes]
 
+    def known_points(self, names: Sequence[NodeName]) -> list[int | None]:
+        """What `points` would say, as far as it was asked before; None where it wasn't."""
+        return list(map(self._points.get, self._shapes_of(names, {})))
+
     def best(self, view: NodeView) -> GroupName | None:
         """The group that a pod of the class gets on the node, or None if none can take it."""
         return self._rank(self._shapes.number(view), view).group

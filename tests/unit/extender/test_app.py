@@ -110,6 +110,11 @@ def test_filter_offers_the_best_unless_the_pod_has_wishes(
     verbs = Verbs(snapshot, binder, POLICIES["spread"])
     verbs.most = 2
     names = ["n1", "n2", "n3"]
+    # Nobody knows how well they do before that was asked once.
+    answer = verbs.filter({"Pod": pod(), "NodeNames": names})
+    assert isinstance(answer, dict)
+    assert answer["NodeNames"] == names
+    verbs.prioritize({"Pod": pod(), "NodeNames": names})
     wish = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}
     for more, offered in (
         ({}, ["n1", "n3"]),
@@ -124,6 +129,11 @@ def test_filter_offers_the_best_unless_the_pod_has_wishes(
         answer = verbs.filter({"Pod": item, "NodeNames": names})
         assert isinstance(answer, dict)
         assert (answer["NodeNames"], answer["FailedNodes"]) == (offered, {})
+    # A node that has changed is offered until its score is known again.
+    snapshot.pod_event("ADDED", pod("h2", node="n2", notes={"kyb.ai/group": "G0"}))
+    answer = verbs.filter({"Pod": pod(), "NodeNames": names})
+    assert isinstance(answer, dict)
+    assert answer["NodeNames"] == ["n1", "n2"]
     verbs.most = 0
     answer = verbs.filter({"Pod": pod(), "NodeNames": names})
     assert isinstance(answer, dict)

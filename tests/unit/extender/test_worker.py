@@ -1,0 +1,93 @@
+"""Threads wait for a connection's next call, but never for long and never all of them."""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import ssl
+import threading
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from extender.server import _Contexts
+from extender.worker import LingeringWorker
+from kybernate.runtime.deadlines import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    yield ours, theirs
+    ours.close()
+    theirs.close()
+
+
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A worker that reads a byte per call, and keeps the connection unless that is "x"."""
+
+    def handle(_self: object, conn: Any) -> bool:
+        return conn.sock.recv(1) != b"x"
+
+    monkeypatch.setattr(Worker, "handle", handle)
+    made = LingeringWorker.__new__(LingeringWorker)
+    made.alive = True
+    made.tpool = SimpleNamespace(_work_queue=queue.SimpleQueue())
+    made._places = threading.BoundedSemaphore(1)
+    return made
+
+
+def test_calls_that_follow_each_other_stay_on_one_thread(worker: Any, ends: Any) -> None:
+    ours, theirs = ends
+    theirs.sendall(b"aax")
+    assert worker.handle(SimpleNamespace(sock=ours)) is False
+    theirs.sendall(b"aa")
+    assert worker.handle(SimpleNamespace(sock=ours)) is True
+
+
+def test_what_tls_has_read_counts(worker: Any, ends: Any) -> None:
+    ours, theirs = ends
+    theirs.sendall(b"a")
+    left = [1, 0]
+    sock = SimpleNamespace(recv=ours.recv, fileno=ours.fileno, pending=lambda: left.pop(0))
+    reader = threading.Timer(0.05, lambda: theirs.sendall(b"x"))
+    reader.start()
+    assert worker.handle(SimpleNamespace(sock=sock)) is False
+
+
+@pytest.mark.parametrize("why", ["stopping", "others wait", "no place"])
+def test_nobody_waits_where_threads_are_wanted(worker: Any, ends: Any, why: str) -> None:
+    ours, theirs = ends
+    theirs.sendall(b"ax")
+    if why == "stopping":
+        worker.alive = False
+    elif why == "others wait":
+        worker.tpool._work_queue.put(None)
+    else:
+        worker._places.acquire()
+    assert worker.handle(SimpleNamespace(sock=ours)) is True
+    assert ours.recv(1) == b"x"
+
+
+def test_certificates_are_read_again_once_they_have_changed(tmp_path: Path) -> None:
+    files = {name: tmp_path / name for name in ("certfile", "keyfile", "ca_certs")}
+    for file in files.values():
+        file.touch()
+    config = SimpleNamespace(**{name: str(file) for name, file in files.items()})
+    contexts = _Contexts()
+
+    def made() -> ssl.SSLContext:
+        return contexts(config, lambda: ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+
+    first = made()
+    assert first.minimum_version == ssl.TLSVersion.TLSv1_2
+    assert made() is first
+    os.utime(files["keyfile"], ns=(1, 1))
+    assert made() is not first
