@@ -88,13 +88,23 @@ def resolve(
 
 
 def _least_waste(fill: Fill, node: Supply, ask: Ask, place: Place) -> float:
-    """The least GPU lost for later pods, and for a seat also the least waiting.
+    """The least GPU lost for later pods, and for a seat also the least waiting and the most room.
 
     A wait of 5 seconds that each call would bring about counts as half a GPU lost, an endless one
     as a whole GPU: however long waits are, a shorter one is better, on other nodes too.
     """
     lost = fill.use(node) - fill.use(node.less(ask, place)) - ask.total
-    return worth_of_wait(place.wait, FULL) - lost
+    return worth_of_wait(place.wait, FULL) - lost - _want_of_room(place)
+
+
+def _want_of_room(place: Place) -> float:
+    """What it counts that the node could hardly park more seats like this one: at most a tenth of
+    a GPU, half of that if it could park one more."""
+    if place.park_room is None:
+        return 0.0
+    size = (place.room if place.vram is None else place.vram) * len(place.gpus)
+    more = max(0, place.park_room) / size if size else 0.0
+    return FULL / 10 / (1 + more)
 
 
 def _fgd(fragments: Fragments, node: Supply, ask: Ask, place: Place) -> float:

@@ -17,6 +17,7 @@ from kybernate.core.placement.colocation import (
     park_room,
     strange_parties,
 )
+from kybernate.core.placement.seats import worth
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, NodeName, PodRef, PodUid
 
 GIB = 1 << 30
@@ -178,3 +179,14 @@ def test_the_default_policy_puts_models_with_other_hours_together():
     cool = view(*(claim(f"c{i}", name, traffic=NIGHT) for i, (name, _) in enumerate(busy)))
     assert score(hot, newcomer, default) < score(cool, newcomer, default)
     assert score(hot, other, default) > score(cool, other, default)
+
+
+def test_of_nodes_alike_the_default_policy_takes_the_one_with_more_room_to_park():
+    default, demand = POLICIES["default"], Demand(ONE, 40 * GIB, traffic=NIGHT)
+    held = [claim(f"c{i}", f"G{i}", 70 * GIB, traffic=OFFICE) for i in range(4)]
+    worths = [
+        worth(view(*held, seats=replace(SEATS, park_budget=budget)), group("G0"), demand, default)
+        for budget in (80 * GIB, 300 * GIB, 3000 * GIB, None)
+    ]
+    assert worths == sorted(worths)
+    assert 10 < worths[-1] - worths[0] <= 100
