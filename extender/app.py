@@ -63,15 +63,11 @@ class Verbs:
         found = filter_nodes(pod, args.names, judge)
         if not found.passed and self._rejected is not None:
             self._rejected(pod, args.names)
-        return wire.filter_answer(args, self._offered(args.pod, pod, self.narrow(args.pod, found)))
-
-    def _offered(self, raw: dict[str, Any], pod: SeatPod, found: Fits) -> Fits:
-        """No more nodes than the scheduler is to weigh, unless the pod has wishes of its own."""
-        if not self.most or len(found.passed) <= self.most or pod.demand is None or has_wishes(raw):
-            return found
-        uid, demand = pod.ref.uid, pod.demand
-        scores = self._snapshot.known_points(uid, demand, self._policy, found.passed)
-        return best_nodes(found, scores, self.most)
+        narrowed = self.narrow(args.pod, found)
+        if narrowed is found and 0 < self.most < len(found.known) and not has_wishes(args.pod):
+            # No more nodes than the scheduler is to weigh, unless the pod has wishes of its own.
+            narrowed = best_nodes(found, self.most)
+        return wire.filter_answer(args, narrowed)
 
     def prioritize(self, body: object) -> object:
         """How well each node suits the pod."""

@@ -150,14 +150,6 @@ class Snapshot:
             demand = self._expecting(pod, demand)
             return self._verdicts.of(demand, policy).points(names, self._own(pod))
 
-    def known_points(
-        self, pod: PodUid, demand: Demand, policy: Policy, names: Sequence[NodeName]
-    ) -> list[int | None]:
-        """What `points` would say, as far as it was asked before; None where it wasn't."""
-        with self._lock:
-            demand = self._expecting(pod, demand)
-            return self._verdicts.of(demand, policy).known_points(names)
-
     def best(
         self, pod: PodUid, demand: Demand, policy: Policy, node: NodeName
     ) -> tuple[Candidates, GroupName | None] | None:

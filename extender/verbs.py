@@ -31,16 +31,16 @@ def filter_nodes(pod: SeatPod, names: Sequence[NodeName], judge: Judge) -> Fits:
     return judge(pod.ref.uid, pod.demand, names)
 
 
-def best_nodes(found: Fits, scores: Sequence[int | None], most: int) -> Fits:
-    """Of the nodes that fit no more than `most`: those of the greatest scores, one per node.
+def best_nodes(found: Fits, most: int) -> Fits:
+    """Of the nodes that fit no more than `most`: those of the greatest scores.
 
     Of equal ones the first stay. Nodes whose score nobody knows yet are offered before others, so
     that it is asked for and known then; where those are too many, all nodes are. The scheduler need
     not know why the others were left out: it has nodes that fit.
     """
-    if scores.count(None) > most:
+    if found.known.count(None) > most:
         return found
-    rated = [MAX_SCORE + 1 if score is None else score for score in scores]
+    rated = [MAX_SCORE + 1 if score is None else score for score in found.known]
     order = sorted(range(len(rated)), key=rated.__getitem__, reverse=True)
     return found._replace(passed=[found.passed[at] for at in sorted(order[:most])])
 

@@ -47,6 +47,8 @@ class Fits(NamedTuple):
     passed: list[NodeName]
     failed: dict[NodeName, str]
     hopeless: dict[NodeName, str]
+    known: Sequence[int | None] = ()
+    """The points of those that passed, as far as they were asked for before; or nothing."""
 
 
 class Shapes:
@@ -131,7 +133,7 @@ class Class:
         """
         shapes = self._shapes_of(names, own)
         if self._judged(names, shapes, own) <= self._fitting:
-            return Fits(list(names), {}, {})
+            return Fits(list(names), {}, {}, list(map(self._points.get, shapes)))
         return self._sorted(names, shapes)
 
     def verdicts(self, names: Sequence[NodeName]) -> list[Candidates | None]:
@@ -153,10 +155,6 @@ class Class:
         for shape in distinct - self._points.keys():
             self._rank(shape, self._view(names[shapes.index(shape)], own))
         return [self._points[shape] for shape in shapes]
-
-    def known_points(self, names: Sequence[NodeName]) -> list[int | None]:
-        """What `points` would say, as far as it was asked before; None where it wasn't."""
-        return list(map(self._points.get, self._shapes_of(names, {})))
 
     def best(self, view: NodeView) -> GroupName | None:
         """The group that a pod of the class gets on the node, or None if none can take it."""
@@ -186,10 +184,12 @@ class Class:
         return distinct
 
     def _sorted(self, names: Sequence[NodeName], shapes: list[int | None]) -> Fits:
-        found = Fits([], {}, {})
+        known: list[int | None] = []
+        found = Fits([], {}, {}, known)
         for name, shape in zip(names, shapes, strict=True):
             if shape in self._fitting:
                 found.passed.append(name)
+                known.append(self._points.get(shape))
             elif shape is None:
                 found.failed[name] = NO_NODE
             else:
