@@ -65,6 +65,7 @@ def run(settings: ExtenderSettings) -> None:
     verbs = Verbs(snapshot, binder, policy, waiting.rejected)
     preemption = Preemption(snapshot, cluster, policy)
     verbs.narrow, verbs.veto = gangs.narrow, preemption.veto
+    verbs.most = settings.most_offered
     app = create_app(verbs, closed, refuse_caller, settings.max_body_bytes)
     explainer = Explainer(snapshot, cluster, policy, gangs, events, fence)
     pages = {
