@@ -190,17 +190,16 @@ def _crowds(sharers: frozenset[tuple[Sharer, int]], slots: int) -> tuple[_Crowd,
 def _crowd(column: _Column, slots: int) -> _Crowd:
     turns = _turns(column, slots)
     waits = _waits(turns, slots)
-    rate, work = sum(one.rate for one in turns), sum(one.work for one in turns)
-    return _Crowd(
-        rate=rate,
-        busy=sum(busy for busy, _, _ in column),
-        others=work - sum(one.rate * one.work for one in turns) / rate,
-        holdup=_holdup(turns, work, slots),
-        switching=sum(
-            one.rate * one.rate * switch for one, (_, _, switch) in zip(turns, column, strict=True)
-        ),
-        sore=sum(busy * wait for (busy, _, _), wait in zip(column, waits, strict=True)),
-    )
+    rate = work = worked = busy_all = switching = sore = 0.0
+    for one, wait, (busy, _, switch) in zip(turns, waits, column, strict=True):
+        rate += one.rate
+        work += one.work
+        worked += one.rate * one.work
+        busy_all += busy
+        switching += one.rate * one.rate * switch
+        sore += busy * wait
+    holdup = _holdup(turns, work, slots)
+    return _Crowd(rate, busy_all, work - worked / rate, holdup, switching, sore)
 
 
 def _added(crowd: _Crowd, newcomer: tuple[float, float, float], slots: int) -> float:
@@ -228,36 +227,31 @@ class _Turns(NamedTuple):
 
 
 def _turns(column: _Column, slots: int) -> list[_Turns]:
-    everyone = sum(busy for busy, _, _ in column)
+    everyone = sum([busy for busy, _, _ in column])
     rates = [calls + busy * min(1.0, everyone - busy) / TURN for busy, calls, _ in column]
     total = sum(rates)
-    # Who was served last is still in GPU memory; with several slots, the last ones.
-    lost = [
-        (1 - rate / total) ** slots * switch
-        for rate, (_, _, switch) in zip(rates, column, strict=True)
-    ]
-    work = [
-        busy + rate * switch for rate, switch, (busy, _, _) in zip(rates, lost, column, strict=True)
-    ]
-    return [
-        _Turns(rate, switch, min(TURN, busy / rate) + switch, share)
-        for rate, switch, share, (busy, _, _) in zip(rates, lost, work, column, strict=True)
-    ]
+    found = []
+    for rate, (busy, _, switch) in zip(rates, column, strict=True):
+        # Who was served last is still in GPU memory; with several slots, the last ones.
+        lost = (1 - rate / total) ** slots * switch
+        found.append(_Turns(rate, lost, min(TURN, busy / rate) + lost, busy + rate * lost))
+    return found
 
 
 def _waits(turns: Sequence[_Turns], slots: int) -> list[float]:
     """Seconds that each waits for a turn."""
-    found = []
-    for at, one in enumerate(turns):
-        others = (*turns[:at], *turns[at + 1 :])
-        work = sum(other.work for other in others)
-        found.append(one.lost + _holdup(others, work, slots))
-    return found
+    work = sum([one.work for one in turns])
+    return [
+        one.lost + _holdup([*turns[:at], *turns[at + 1 :]], work - one.work, slots)
+        for at, one in enumerate(turns)
+    ]
 
 
 def _holdup(turns: Sequence[_Turns], work: float, slots: int) -> float:
     """Seconds that these, of so much work together, hold up somebody who comes."""
-    seconds = sum(_ahead(one.work, work - one.work, slots) * one.length for one in turns)
+    seconds = 0.0
+    for one in turns:
+        seconds += _ahead(one.work, work - one.work, slots) * one.length
     return _beside(seconds, work, slots)
 
 
@@ -269,4 +263,6 @@ def _ahead(work: float, others: float, slots: int) -> float:
 
 def _beside(seconds: float, work: float, slots: int) -> float:
     """What is left of a hold-up where all slots must be taken for there to be one."""
+    if slots == 1:
+        return seconds
     return seconds / slots * min(1.0, work / slots) ** (slots - 1)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, eq=False)
 class Policy:
     """How a place is rated. With `tightest`, of equal places the GPU with the least left is first.
+    `foresees`: the expected wait counts.
 
     Two policies are the same only if they are the same object: what is kept per policy stays true.
     """
@@ -39,6 +40,7 @@ class Policy:
     name: str
     worth: Worth
     tightest: bool = True
+    foresees: bool = False
 
     def order(self, node: Supply, ways: Iterable[Place]) -> Iterable[Place]:
         """The places in the order in which equals are preferred."""
@@ -59,7 +61,7 @@ class Weights(NamedTuple):
 def policies(outlook: Outlook, weights: Weights | None = None) -> Mapping[str, Policy]:
     """The table, for the demand expected."""
     table = (
-        Policy("default", partial(_least_waste, Fill(outlook)), tightest=False),
+        Policy("default", partial(_least_waste, Fill(outlook)), tightest=False, foresees=True),
         Policy("fgd", partial(_fgd, Fragments(outlook)), tightest=False),
         Policy("first-fit", _first_fit),
         Policy("best-fit", partial(_best_fit, outlook)),

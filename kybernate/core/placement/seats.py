@@ -115,8 +115,11 @@ def _supply_of(view: NodeView) -> Supply:
     return Supply(free, gpus[0].product if gpus else "", sizes=sizes)
 
 
-def place_of(view: NodeView, group: Group, demand: Demand) -> tuple[Ask, Place]:
-    """What a pod with a seat of the group takes of the node, and where."""
+def place_of(
+    view: NodeView, group: Group, demand: Demand, *, foresees: bool = True
+) -> tuple[Ask, Place]:
+    """What a pod with a seat of the group takes of the node, and where. Its wait costs most to
+    find out, and is left out unless the policy `foresees`."""
     mine = member(view, group)
     at, broken = mine.at, mine.breaks
     place = Place(
@@ -128,7 +131,7 @@ def place_of(view: NodeView, group: Group, demand: Demand) -> tuple[Ask, Place]:
         demand.vram,
         load(view, group),
         park_room(view, group, demand),
-        expected_wait(view, group, demand),
+        expected_wait(view, group, demand) if foresees else 0.0,
         group.name == demand.prefer_group,
         bool(demand.products),
     )
@@ -139,7 +142,7 @@ def place_of(view: NodeView, group: Group, demand: Demand) -> tuple[Ask, Place]:
 
 def worth(view: NodeView, group: Group, demand: Demand, policy: Policy) -> float:
     """What the group is worth for the pod; see `policies`. A policy that the pod names counts."""
-    ask, place = place_of(view, group, demand)
+    ask, place = place_of(view, group, demand, foresees=policy.foresees)
     return POLICIES.get(demand.policy, policy).worth(supply_of(view), ask, place)
 
 
