@@ -12,6 +12,7 @@ from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 from kybernate.core.placement import candidates, choose
+from kybernate.core.placement.lattice import by_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -214,7 +215,10 @@ class Class:
     def _rank(self, shape: int | None, view: NodeView) -> Ranking:
         found = self._ranked.get(shape)
         if found is None:
-            group, points = choose(view, self._demand, self._policy)
+            # What was found may be of another node of this shape: names hold for all of them.
+            groups = by_name(view)
+            fitting = tuple([groups[one.name] for one in self._judge(shape, view).groups])
+            group, points = choose(view, self._demand, self._policy, fitting)
             found = self._ranked[shape] = Ranking(group.name if group else None, points)
             self._points[shape] = points
         return found

@@ -8,6 +8,7 @@ the best link inside, then the lowest indices.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from kybernate.core.parking import bears, seat_cost
@@ -51,7 +52,9 @@ def candidates(view: NodeView, demand: Demand) -> Candidates:
     """The node's groups that can take the pod now, or the sentence that says why none can."""
     left = view.seats.groups
     for rule in _RULES:
-        passed = tuple(group for group in left if rule.passes(view, group, demand))
+        if not rule.concerns(demand):
+            continue
+        passed = tuple([group for group in left if rule.passes(view, group, demand)])
         if not passed:
             return Candidates((), rule.sentence(view, left, demand), rule.seat_helps, rule.kind)
         left = passed
@@ -71,9 +74,14 @@ def score(view: NodeView, demand: Demand, policy: Policy) -> int:
     return choose(view, demand, policy)[1]
 
 
-def choose(view: NodeView, demand: Demand, policy: Policy) -> tuple[Group | None, int]:
-    """What `choose_group` and `score` say, for the price of one."""
-    groups = candidates(view, demand).groups
+def choose(
+    view: NodeView, demand: Demand, policy: Policy, known: Groups | None = None
+) -> tuple[Group | None, int]:
+    """What `choose_group` and `score` say, for the price of one.
+
+    `known` are the candidates, where those are known already.
+    """
+    groups = candidates(view, demand).groups if known is None else known
     if not groups:
         return None, 0
     worths = {group.name: worth(view, group, demand, policy) for group in groups}
@@ -164,6 +172,7 @@ class _Rule(NamedTuple):
     sentence: Callable[[NodeView, Groups, Demand], str]
     kind: str
     seat_helps: bool = False
+    concerns: Callable[[Demand], object] = lambda _demand: True
 
 
 def _is_of_resource(view: NodeView, group: Group, demand: Demand) -> bool:
@@ -290,17 +299,17 @@ def _in_the_way(view: NodeView, left: Groups, demand: Demand) -> str:
 
 _RULES = (
     _Rule(_is_of_resource, _no_resource, "resource"),
-    _Rule(_is_required, _no_such_group, "group"),
+    _Rule(_is_required, _no_such_group, "group", concerns=attrgetter("require_group")),
     _Rule(_is_healthy, _unhealthy, "health"),
-    _Rule(_is_product, _no_product, "product"),
-    _Rule(_is_linked, _no_link, "link"),
-    _Rule(_is_large_enough, _too_small, "memory"),
-    _Rule(_is_parkable, _not_parkable, "park"),
+    _Rule(_is_product, _no_product, "product", concerns=attrgetter("products")),
+    _Rule(_is_linked, _no_link, "link", concerns=attrgetter("topology")),
+    _Rule(_is_large_enough, _too_small, "memory", concerns=attrgetter("vram")),
+    _Rule(_is_parkable, _not_parkable, "park", concerns=attrgetter("vram")),
     _Rule(_is_ready, _not_ready, "ready"),
     _Rule(_has_seat, _no_seat, "seat", seat_helps=True),
     _Rule(_is_bearable, _unbearable, "room", seat_helps=True),
     _Rule(shares_well, among_strangers, "party", seat_helps=True),
-    _Rule(keeps_cool, among_hot, "hot", seat_helps=True),
+    _Rule(keeps_cool, among_hot, "hot", seat_helps=True, concerns=attrgetter("apart")),
     _Rule(_is_alone, _in_the_way, "arrival", seat_helps=True),
 )
 """In this order: what never fits is said before what may pass."""
