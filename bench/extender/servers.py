@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 PENDING = 4000
 """Pods that wait to be bound, beyond those of the fleet."""
 
+API_SECONDS = "/bench/api-seconds"
+"""Where ours tells what its calls to the API took, one after the other."""
+
 _OK = orjson.dumps({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"})
 _ANSWER = (
     b"HTTP/1.1 201 Created\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
@@ -117,7 +120,9 @@ def ours(settings: ExtenderSettings, api: Api, nodes: int, pods: int) -> flask.F
     binder = Binder(snapshot, cluster, policy, _now, settings.reservation_s)
     verbs = Verbs(snapshot, binder, policy)
     verbs.most = settings.most_offered
-    return create_app(verbs, lambda: None, refuse_caller, settings.max_body_bytes)
+    app = create_app(verbs, lambda: None, refuse_caller, settings.max_body_bytes)
+    app.add_url_rule(API_SECONDS, "seconds", lambda: orjson.dumps(cluster.seconds))
+    return app
 
 
 class Watched:
@@ -125,6 +130,8 @@ class Watched:
 
     def __init__(self, cluster: ApiCluster, tell: Callable[[str, dict[str, Any]], None]) -> None:
         self.pending: dict[str, dict[str, Any]] = {}
+        self.seconds: list[float] = []
+        """What each Binding took."""
         self._cluster = cluster
         self._tell = tell
         self._bound: SimpleQueue[dict[str, Any]] = SimpleQueue()
@@ -134,7 +141,9 @@ class Watched:
         return self._cluster.pod(namespace, name)
 
     def bind(self, pod: PodRef, node: NodeName, annotations: Mapping[str, str]) -> None:
+        began = time.perf_counter()
         self._cluster.bind(pod, node, annotations)
+        self.seconds.append(time.perf_counter() - began)
         item = self.pending[pod.uid]
         meta = {
             **item["metadata"],
