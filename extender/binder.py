@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import defaultdict
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ from kybernate.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from extender.cluster import Cluster
     from extender.leader import Fence
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from extender.snapshot import Snapshot
     from extender.wire import BindArgs
     from kybernate.core.placement import Demand, Policy
-    from kybernate.types import GroupName, NodeName
+    from kybernate.types import GroupName, NodeName, PodUid
 
 log = logging.getLogger(__name__)
 
@@ -67,15 +68,33 @@ class Binder:
         """Says which group a pod must get there; raises ConflictError while it may get none."""
         self._turns: dict[NodeName, threading.Lock] = defaultdict(threading.Lock)
         self._turns_lock = threading.Lock()
+        self._pods: dict[PodUid, tuple[threading.Lock, int]] = {}
 
     def bind(self, args: BindArgs) -> str:
         """Bind the pod. The empty string is success, else the sentence that says what is wrong."""
         try:
-            self._bind(args)
+            # A pod has one reservation: a second call must not move it from under the first.
+            with self._turn_of(args.pod.uid):
+                self._bind(args)
         except KybernateError as error:
             log.warning("pod %s was not bound to %s: %s", args.pod, args.node, error)
             return f"pod {args.pod} was not bound to {args.node}: {error}"
         return ""
+
+    @contextmanager
+    def _turn_of(self, uid: PodUid) -> Iterator[None]:
+        """Calls for one pod go one after the other; a call ends by the time limits of its parts."""
+        with self._turns_lock:
+            turn, users = self._pods.get(uid) or (threading.Lock(), 0)
+            self._pods[uid] = turn, users + 1
+        try:
+            with turn:
+                yield
+        finally:
+            with self._turns_lock:
+                _, users = self._pods.pop(uid)
+                if users > 1:
+                    self._pods[uid] = turn, users - 1
 
     def _bind(self, args: BindArgs) -> None:
         # Before anything is looked up: it makes sure that the ledger knows the last leader's work.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -57,6 +58,28 @@ def test_seats_of_one_node_are_given_once(
     assert answers[:4] == [""] * 4
     assert answers[4] == "pod default/p4 was not bound to n1: all 4 seats of G0, G1 are taken"
     assert sorted(taken(snapshot).values()) == ["G0", "G0", "G1", "G1"]
+
+
+def test_a_second_call_for_a_pod_does_not_move_the_first_ones_seat(
+    binder: Binder, seen: dict[str, Any], snapshot: Snapshot, cluster: FakeCluster
+) -> None:
+    """Two schedulers bind it at once, to two nodes; the first one's Binding is on its way."""
+    snapshot.node_event("ADDED", gpu_node("n2"))
+    bind, held, answers = cluster.bind, [], []
+    second = Thread(target=lambda: answers.append(binder.bind(args(node="n2"))))
+
+    def slowly(*of: Any) -> None:
+        second.start()
+        second.join(0.2)
+        held.append((taken(snapshot), taken(snapshot, "n2")))
+        bind(*of)
+
+    cluster.bind = slowly  # type: ignore[method-assign]
+    assert binder.bind(args()) == ""
+    second.join(10)
+    assert held == [({"p1": "G0"}, {})]
+    assert answers == ["pod default/p1 was not bound to n2: it is bound to n1 already"]
+    assert (taken(snapshot), taken(snapshot, "n2")) == ({"p1": "G0"}, {})
 
 
 def test_the_seat_is_held_until_the_watch_shows_it(
