@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import grpc
 
 from deviceplugin import metrics
+from deviceplugin.inventory import NODES
 from deviceplugin.offer import allocate, device_list, prefer, still_awaited
 from kybernate import keys
 from kybernate.errors import DeadlineError, KybernateError, RefusedError, RetryableError
@@ -31,6 +32,8 @@ _WORKERS = 64
 _CREATION_TIME = 60.0
 _POLL = 0.2
 _STOP_GRACE = 0.5
+_NEWS = 3.0
+_NEWS_POLL = 0.05
 _CODES = (
     (RefusedError, grpc.StatusCode.FAILED_PRECONDITION),
     (RetryableError, grpc.StatusCode.UNAVAILABLE),
@@ -115,7 +118,7 @@ class SeatService(deviceplugin_pb2_grpc.DevicePluginServicer):
         self, request: deviceplugin_pb2.PreferredAllocationRequest, context: grpc.ServicerContext
     ) -> deviceplugin_pb2.PreferredAllocationResponse:
         """IDs of the groups that bound pods wait for."""
-        awaited = still_awaited(self._agent.awaited(self._resource), self._outstanding())
+        awaited = self._awaited()
         answers = []
         for wish in request.container_requests:
             ids = prefer(
@@ -162,6 +165,19 @@ class SeatService(deviceplugin_pb2_grpc.DevicePluginServicer):
                     self._on_the_way.pop(one, None)
             log.info("%s is prepared as %s", ", ".join(ids), seat)
         return deviceplugin_pb2.PreStartContainerResponse()
+
+    def _awaited(self) -> tuple[str, ...]:
+        """Groups of pods that need an ID.
+
+        The kubelet may know of a pod before the agent does. Where its ID decides which GPUs it
+        gets, a wrong one can't be mended: then the agent is given time to hear of it.
+        """
+        _, inventory = self._board.current()
+        until = time.monotonic() + (_NEWS if inventory.strategy == NODES else 0.0)
+        while True:
+            awaited = still_awaited(self._agent.awaited(self._resource), self._outstanding())
+            if awaited or time.monotonic() >= until or self._stopped.wait(_NEWS_POLL):
+                return awaited
 
     def _outstanding(self) -> tuple[str, ...]:
         oldest = time.monotonic() - _CREATION_TIME
