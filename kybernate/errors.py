@@ -56,3 +56,23 @@ class DriverError(KybernateError):
 
 class DeadlineError(KybernateError):
     """Something outside did not answer within its deadline."""
+
+
+class DumpRefusedError(KybernateError):
+    """A process tree can't be dumped as it is: the message says what stands against it."""
+
+
+class DumpError(KybernateError):
+    """A dump failed. `suspect`: its tree may have run meanwhile, or have come to harm."""
+
+    def __init__(self, message: str, *, suspect: bool = False) -> None:
+        super().__init__(message)
+        self.suspect = suspect
+
+
+class RestoreError(KybernateError):
+    """A dumped process tree could not be recreated; its images are as they were."""
+
+
+class CorruptError(KybernateError):
+    """What was read is not what was written: a saved state that must not be restored from here."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from kybernate.core.budget import HostMemory, MemoryLevel
     from kybernate.core.traffic import Traffic
-    from kybernate.types import Gpu, GpuUuid, PodUid
+    from kybernate.types import ArtifactId, Gpu, GpuUuid, PodUid, Tier
 
 Phases = Mapping[str, float]
 """Seconds that each phase of an operation took, by its name: lock, checkpoint, restore, unlock."""
@@ -449,6 +449,158 @@ class Images(Protocol):
     async def command_of(self, image: str) -> ImageCommand:
         """`image` as a container's status or spec names it. Raises NotFoundError, RetryableError
         (no answer in 2 s)."""
+        ...
+
+
+class DumpState(StrEnum):
+    """What kyb-init, PID 1 of a seat's container, says of the tree below it."""
+
+    RUNNING = "running"
+    HOLDING = "holding"
+    """The tree is being dumped, ended or recreated: kyb-init takes its end for nothing."""
+    PARKED = "parked"
+    """The tree was dumped and ended; the container goes on without it."""
+
+
+class Dumper(Protocol):
+    """CRIU below kyb-init. `init` is the host PID of PID 1 of the container, `handle` the
+    freezer's, `images` a directory of the agent's with mode 0700.
+
+    One call at a time for a seat. Each has a deadline; a dump that passes it is never killed: it
+    is left to end, and `state` tells how it did.
+    """
+
+    async def check(self, init: int, handle: str, deadline: float) -> tuple[str, ...]:
+        """Why this tree can't be dumped, as sentences; empty if nothing is known against it.
+
+        Raises NotFoundError if the container is gone.
+        """
+        ...
+
+    async def dump(self, init: int, handle: str, images: Path, deadline: float) -> Phases:
+        """Write the tree, frozen before and after, without its executing one instruction.
+
+        The images are complete then, and not yet synced. Raises DumpRefusedError (untouched and
+        frozen), DumpError (frozen as before unless it is `suspect`), DeadlineError.
+        """
+        ...
+
+    async def end(self, init: int, handle: str, deadline: float) -> None:
+        """Commit: kill every process of the tree; the state is PARKED then. Idempotent, also
+        after it was cut short."""
+        ...
+
+    async def keep(self, init: int, handle: str, deadline: float) -> None:
+        """Abort: the tree stands frozen as before the dump, healed of what a killed CRIU left in
+        it. Idempotent; raises DumpError with `suspect` if it can't be healed."""
+        ...
+
+    async def restore(
+        self, init: int, handle: str, images: Path, deadline: float, *, lazy: bool = False
+    ) -> Phases:
+        """Recreate the tree in its container; it comes back frozen, and the state is RUNNING.
+
+        Also after a restore that was cut short, whose half-made processes are ended first. With
+        `lazy` its memory comes later: `pages_done`. Raises RestoreError (the state is PARKED, the
+        images are as before), DeadlineError.
+        """
+        ...
+
+    async def pages_done(self, init: int, deadline: float) -> None:
+        """Return once all memory of a lazy restore is in; at once after one that wasn't."""
+        ...
+
+    def state(self, init: int) -> DumpState:
+        """Where the tree is, by kyb-init's word. Raises NotFoundError if it is gone; quick."""
+        ...
+
+
+class Gatekeeper(Protocol):
+    """Holds TCP back from a pod whose tree is not there, so that it is sent again, not reset.
+
+    `init` is the host PID of any process in the pod's network namespace. What is held back
+    outlives the agent: after a restart it shuts again, or opens, by what it finds.
+    """
+
+    async def shut(self, init: int, on_arrival: Callable[[str], None], deadline: float) -> None:
+        """Drop TCP from and to others from now on; loopback goes on.
+
+        `on_arrival` is called on the event loop, once and later, with what has arrived in words
+        for people. Idempotent: the latest `on_arrival` counts. Raises NotFoundError if the
+        process is gone, OSError, DeadlineError.
+        """
+        ...
+
+    async def open(self, init: int, deadline: float) -> None:
+        """Let TCP pass, and tell of nothing any more. Idempotent; a namespace that is gone is
+        open. Raises OSError, DeadlineError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A saved state in one place. `verified`: its bytes were read back and were right."""
+
+    id: ArtifactId
+    size: int
+    verified: bool = True
+
+
+class Vault(Protocol):
+    """Saved states of this node. A *place* is a tier that can be written; an artifact exists in a
+    place from the moment on that its signed manifest is there, and not before.
+
+    Errors: NotFoundError (no such artifact there), CorruptError (its bytes are not what its
+    manifest says), RefusedError (not signed, or not for this place), RetryableError (the place
+    doesn't answer), OSError (the disk refuses, ENOSPC included), DeadlineError.
+    """
+
+    async def begin(self, uid: PodUid) -> Path:
+        """An empty directory, mode 0700, for a dump of this seat; what an earlier dump that was
+        not sealed left there is gone. On the file system of the local place."""
+        ...
+
+    async def abandon(self, uid: PodUid) -> None:
+        """Remove what `begin` gave and nobody sealed. Idempotent."""
+        ...
+
+    async def seal(self, images: Path, facts: Mapping[str, object], deadline: float) -> ArtifactId:
+        """Sync and hash the images, then write the signed manifest: the artifact exists, raw."""
+        ...
+
+    async def images(self, artifact: ArtifactId, deadline: float) -> Path:
+        """The directory of an artifact that is raw in the local place, its bytes verified."""
+        ...
+
+    async def pack(
+        self,
+        artifact: ArtifactId,
+        place: Tier,
+        deadline: float,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        """Copy it into the place, as chunks that others there share, and verify it there.
+
+        `progress` hears of bytes done. Goes on from where an earlier call was cut short.
+        """
+        ...
+
+    async def fetch(self, artifact: ArtifactId, images: Path, deadline: float) -> None:
+        """Bring its images into a directory, verified, from the fastest place that has it. Goes
+        on from where an earlier call was cut short."""
+        ...
+
+    async def verify(self, artifact: ArtifactId, place: Tier, deadline: float) -> None:
+        """Read it back in this place. Raises as the class says; returns if all is right."""
+        ...
+
+    async def drop(self, artifact: ArtifactId, place: Tier, *, forget: str = "") -> None:
+        """Remove it from this place. Idempotent. Raises RefusedError for its last verified copy,
+        unless `forget` says why nobody needs it any more."""
+        ...
+
+    async def ls(self, place: Tier) -> tuple[Sealed, ...]:
+        """What is in this place."""
         ...
 
 

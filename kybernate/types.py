@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import NewType
 
+ArtifactId = NewType("ArtifactId", str)
+"""A saved state: `<namespace>/<name>@<UTC stamp>-<8 hexadecimal digits>`."""
+
 GpuUuid = NewType("GpuUuid", str)
 GroupName = NewType("GroupName", str)
 NodeName = NewType("NodeName", str)
@@ -39,9 +42,11 @@ class SeatState(StrEnum):
 
 
 class Tier(StrEnum):
-    """Where a parked seat's bytes are. Deeper tiers come with the checkpoint engine."""
+    """Where a parked seat's bytes are, from the fastest to the deepest."""
 
     RAM = "ram"
+    NVME = "nvme"
+    OBJECT = "object"
 
 
 @dataclass(frozen=True, slots=True)
