@@ -65,10 +65,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def emptied(cluster: Cluster) -> Iterator[Pods]:
     """The default namespace, empty before and after."""
     found = Pods(cluster.api())
+    _empty(found)
     yield found
-    names = list(found.all())
-    found.delete(names, grace=0)
-    found.gone(names, 60)
+    _empty(found)
+
+
+def _empty(pods: Pods) -> None:
+    names = list(pods.all())
+    pods.delete(names, grace=0)
+    pods.gone(names, 60)
 
 
 @pytest.fixture
