@@ -109,6 +109,8 @@ CN_PROXY = "kyb-proxy"
 CN_SCHEDULER = "kyb-scheduler"
 CN_EXTENDER = "kyb-extender"
 CN_CONTROLLER = "kyb-controller"
+CN_REGISTRY = "kyb-registry"
+_AGENT_SUFFIX = f".agent.{GROUP}"
 
 
 # No node has as many GPUs; and int() refuses texts of thousands of digits.
@@ -117,7 +119,13 @@ _MOST_DIGITS = 4
 
 def agent_server_name(node: str) -> str:
     """The DNS name that the certificate of a node's agent carries."""
-    return f"{node}.agent.{GROUP}"
+    return f"{node}{_AGENT_SUFFIX}"
+
+
+def agent_node(name: str) -> str | None:
+    """The node of whose agent a certificate carries this DNS name, or None if it is no agent's."""
+    node = name.removesuffix(_AGENT_SUFFIX)
+    return node if node and node != name else None
 
 
 def seat_resource(gpus: int) -> str:

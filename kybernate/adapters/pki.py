@@ -58,6 +58,14 @@ class Leaf:
     server: bool = False
     client: bool = False
 
+    @property
+    def purposes(self) -> list[x509.ObjectIdentifier]:
+        """What its extended key usage says."""
+        return [
+            *([ExtendedKeyUsageOID.SERVER_AUTH] if self.server else []),
+            *([ExtendedKeyUsageOID.CLIENT_AUTH] if self.client else []),
+        ]
+
 
 @dataclass(frozen=True, slots=True)
 class Pair:
@@ -124,14 +132,10 @@ def issue(authority: Pair, leaf: Leaf, lasts: timedelta, now: datetime) -> Pair:
     ends = min(now + lasts, authority.certificate.not_valid_after_utc)
     issuer = authority.certificate.subject
     builder = _builder(_name(leaf.common_name), issuer, key, now, ends)
-    purposes = [
-        *([ExtendedKeyUsageOID.SERVER_AUTH] if leaf.server else []),
-        *([ExtendedKeyUsageOID.CLIENT_AUTH] if leaf.client else []),
-    ]
     builder = (
         builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
+        .add_extension(x509.ExtendedKeyUsage(leaf.purposes), critical=False)
     )
     if leaf.dns or leaf.addresses:
         builder = builder.add_extension(_alternatives(leaf), critical=False)
@@ -169,13 +173,15 @@ def why_renew(
         *leaf.addresses,
     }:
         return "made for other names"
+    if _purposes(pair.certificate) != set(leaf.purposes):
+        return "made for other uses"
     if pair.ends_within(renew_before, now) and not authority.ends_within(renew_before, now):
         return f"ends on {pair.certificate.not_valid_after_utc:%Y-%m-%d}"
     return None
 
 
 def cluster_leaves(nodes: Iterable[str]) -> dict[str, Leaf]:
-    """The certificates between our services, by file name: four fixed ones and one per agent.
+    """The certificates between our services, by file name: five fixed ones and one per agent.
 
     Raises ConfigError for a name that no node can have.
     """
@@ -189,6 +195,12 @@ def cluster_leaves(nodes: Iterable[str]) -> dict[str, Leaf]:
             server=True,
         ),
         "controller": Leaf(keys.CN_CONTROLLER, client=True),
+        "registry": Leaf(
+            keys.CN_REGISTRY,
+            dns=(f"{keys.CN_REGISTRY}.{keys.NAMESPACE}.svc", "localhost"),
+            addresses=("127.0.0.1",),
+            server=True,
+        ),
     }
     for node in nodes:
         leaves[_AGENT_PREFIX + node] = _agent_leaf(node)
@@ -321,7 +333,8 @@ def _agent_leaf(node: str) -> Leaf:
         )
     # The name that a client checks is the alternative one, which has room for long names.
     short = name if len(name) <= _LONGEST_COMMON_NAME else name[:_LONGEST_COMMON_NAME]
-    return Leaf(short, dns=(name,), server=True)
+    # It serves its node, and it calls the registry and other agents.
+    return Leaf(short, dns=(name,), server=True, client=True)
 
 
 def _builder(
@@ -373,6 +386,14 @@ def _alternatives(leaf: Leaf) -> x509.SubjectAlternativeName:
 def _common_name(certificate: x509.Certificate) -> str:
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(names[0].value) if names else ""
+
+
+def _purposes(certificate: x509.Certificate) -> set[x509.ObjectIdentifier]:
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    except x509.ExtensionNotFound:
+        return set()
+    return set(found)
 
 
 def _names(certificate: x509.Certificate) -> tuple[str, ...]:

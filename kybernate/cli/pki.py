@@ -35,7 +35,8 @@ def command() -> None:
 
     One authority signs them all. The agent of node N is known as N.agent.kyb.ai; kyb-proxy may
     serve requests through it and kyb-controller may park, wake, evict and drain (docs/api.md). The
-    extender accepts calls from kyb-scheduler alone.
+    extender accepts calls from kyb-scheduler alone; the registry lets agents write, each for its
+    own node, and the controller and the proxy read (docs/registry.md).
     """
 
 

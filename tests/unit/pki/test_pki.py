@@ -29,7 +29,7 @@ def made(folder: Path, nodes: list[str], now: datetime = NOW) -> dict[str, str |
 def test_init_makes_all_files_with_private_keys(tmp_path: Path) -> None:
     folder = tmp_path / "pki"
     assert set(made(folder, ["n1"]).values()) == {"missing"}
-    names = {"ca", "proxy", "scheduler", "extender", "controller", "agent-n1"}
+    names = {"ca", "proxy", "scheduler", "extender", "controller", "registry", "agent-n1"}
     assert {file.name for file in folder.iterdir()} == {
         f"{name}.{kind}" for name in names for kind in ("crt", "key")
     }
@@ -47,6 +47,7 @@ def test_second_init_keeps_files_and_adds_nodes(tmp_path: Path) -> None:
         "scheduler": None,
         "extender": None,
         "controller": None,
+        "registry": None,
         "agent-n1": None,
         "agent-n2": "missing",
     }
@@ -169,6 +170,7 @@ def _call(folder: Path, client: str, server: str, name: str) -> tuple[bytes, lis
         ("scheduler", "extender", "kyb-extender.kyb-system.svc"),
         ("scheduler", "extender", "127.0.0.1"),
         ("scheduler", "extender", "localhost"),
+        ("controller", "registry", "kyb-registry.kyb-system.svc"),
     ],
 )
 def test_mutual_tls_works(tmp_path: Path, client: str, server: str, name: str) -> None:
@@ -185,7 +187,19 @@ def test_another_agents_name_and_a_servers_certificate_as_client_are_rejected(
     with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
         _call(tmp_path, "proxy", "agent-n2", "n1.agent.kyb.ai")
     with pytest.raises(OSError):  # noqa: PT011 - which one depends on who closes first
-        _call(tmp_path, "agent-n2", "agent-n1", "n1.agent.kyb.ai")
+        _call(tmp_path, "extender", "agent-n1", "n1.agent.kyb.ai")
+
+
+def test_a_certificate_for_fewer_uses_is_made_anew(tmp_path: Path) -> None:
+    """As an agent's of the time before it called the registry."""
+    made(tmp_path, ["n1"])
+    authority = Folder(tmp_path).authority()
+    before = Leaf("n1.agent.kyb.ai", dns=("n1.agent.kyb.ai",), server=True)
+    pair = issue(authority, before, timedelta(days=365), NOW)
+    (tmp_path / "agent-n1.key").write_bytes(pair.key_pem)
+    (tmp_path / "agent-n1.crt").write_bytes(pair.certificate_pem)
+    assert made(tmp_path, [])["agent-n1"] == "made for other uses"
+    assert made(tmp_path, [])["agent-n1"] is None
 
 
 def test_command_line(tmp_path: Path) -> None:
