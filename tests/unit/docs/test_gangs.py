@@ -1,0 +1,18 @@
+"""docs/gangs.md explains every reason for which a pod can wait, and none that there isn't."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from extender.explain import REASONS
+from kybernate.core.explain import FITS
+
+PAGE = (Path(__file__).parents[3] / "docs" / "gangs.md").read_text()
+TABLE = PAGE[PAGE.index("| reason | in words |") :].partition("\n\n")[0]
+
+
+def test_every_reason_has_its_words() -> None:
+    rows = re.findall(r"^\| (`.+?`) \| [^|]+ \|$", TABLE, re.MULTILINE)
+    told = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    assert sorted(told) == sorted(set(REASONS) - {FITS})
