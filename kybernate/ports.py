@@ -163,6 +163,10 @@ class Procs(Protocol):
         """The pod whose cgroup the process is in, None for a process of no pod."""
         ...
 
+    def pid_in_container(self, pid: int) -> int:
+        """Its PID in its own PID namespace: the same before a dump and after a restore."""
+        ...
+
     def ending(self, pid: int) -> bool:
         """Whether SIGTERM or SIGKILL is pending for it (a frozen process can't take it), or it
         is gone."""
@@ -492,7 +496,8 @@ class Dumper(Protocol):
 
     async def keep(self, init: int, handle: str, deadline: float) -> None:
         """Abort: the tree stands frozen as before the dump, healed of what a killed CRIU left in
-        it. Idempotent; raises DumpError with `suspect` if it can't be healed."""
+        it; a dump that an earlier agent began, and that still runs, is waited for. Idempotent;
+        raises DumpError with `suspect` if it can't be healed."""
         ...
 
     async def restore(
@@ -539,9 +544,11 @@ class Gatekeeper(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """A saved state in one place. `verified`: its bytes were read back and were right."""
+    """A saved state in one place. `uid`: the pod whose seat it was; `size` in bytes there;
+    `verified`: its bytes were read back and were right."""
 
     id: ArtifactId
+    uid: PodUid
     size: int
     verified: bool = True
 

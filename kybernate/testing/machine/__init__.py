@@ -12,6 +12,7 @@ from kybernate.testing.machine.doors import FakeDoors
 from kybernate.testing.machine.driver import FakeGpus, FakeHelper, FakeHelpers
 from kybernate.testing.machine.journal import FakeJournal
 from kybernate.testing.machine.node import FakeImages, FakePodResources, FakeSpecs, inline
+from kybernate.testing.machine.saved import FakeDumper, FakeGatekeeper, FakeVault, Keeping, Snapshot
 from kybernate.testing.machine.world import STEP, App, Crash, FakeProcess, Machine
 
 __all__ = [
@@ -19,7 +20,9 @@ __all__ = [
     "App",
     "Crash",
     "FakeDoors",
+    "FakeDumper",
     "FakeFreezer",
+    "FakeGatekeeper",
     "FakeGpus",
     "FakeHelper",
     "FakeHelpers",
@@ -29,6 +32,9 @@ __all__ = [
     "FakeProcess",
     "FakeProcs",
     "FakeSpecs",
+    "FakeVault",
+    "Keeping",
     "Machine",
+    "Snapshot",
     "inline",
 ]

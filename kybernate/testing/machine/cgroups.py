@@ -97,6 +97,10 @@ class FakeProcs:
         """Its pod."""
         return self._live(pid).uid
 
+    def pid_in_container(self, pid: int) -> int:
+        """As made up at its start."""
+        return self._live(pid).inner
+
     def ending(self, pid: int) -> bool:
         """Whether a signal waits for the thaw, or it is gone."""
         process = self._machine.procs.get(pid)

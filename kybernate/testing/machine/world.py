@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from kybernate.ports import GateHello, GatePhase, Holder, ImageCommand, ProcessState, SeatSpec
+from kybernate.ports import (
+    DumpState,
+    GateHello,
+    GatePhase,
+    Holder,
+    ImageCommand,
+    ProcessState,
+    SeatSpec,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from kybernate.ports import SeatListener
-    from kybernate.types import GpuUuid, PodUid
+    from kybernate.testing.machine.saved import Keeping, Snapshot
+    from kybernate.types import ArtifactId, GpuUuid, PodUid
 
 STEP = 0.004
 """Virtual seconds that each driver call takes."""
@@ -30,7 +39,7 @@ class FakeProcess:
     """A process; `memory` in bytes by GPU, held unless CHECKPOINTED.
 
     `main`: its end is the container's. `stuck`: a restore ran out of memory, so that no later one
-    succeeds.
+    succeeds. `inner` is its PID in its container.
     """
 
     pid: int
@@ -45,6 +54,7 @@ class FakeProcess:
     signalled: bool = False
     main: bool = False
     stuck: bool = False
+    inner: int = 0
 
 
 @dataclass(slots=True)
@@ -65,7 +75,9 @@ class Machine:
 
     `breaches` lists every moment at which a GPU held more than it has; `went` is by kyb-init's PID
     the generation that it was let go with; `unsynced` what a power cut may still take from the
-    journal, as (key, record before).
+    journal, as (key, record before). `ran` counts by handle how often a tree was thawed: a saved
+    state is of one such moment. `dumps` are trees of which kyb-init says that they don't run;
+    `gates` are the pods from which TCP is held back, and who hears of it.
     """
 
     def __init__(self, memory: Mapping[GpuUuid, int]) -> None:
@@ -89,6 +101,12 @@ class Machine:
         self.crash_after = False
         self.crash_with: type[BaseException] = Crash
         self.images: dict[str, ImageCommand] = {}
+        self.ran: dict[str, int] = {}
+        self.dumps: dict[int, DumpState] = {}
+        self.folders: dict[str, Snapshot] = {}
+        self.vault: dict[ArtifactId, Keeping] = {}
+        self.sealed = 0
+        self.gates: dict[PodUid, Callable[[str], None] | None] = {}
         self.listener: SeatListener | None = None
         self.open_doors: set[PodUid] = set()
         self._pids = itertools.count(100)
@@ -114,6 +132,8 @@ class Machine:
             return
         generation = self.went.get(init.pid, 0)
         phase = GatePhase.RUNNING if generation else GatePhase.WAITING
+        if self.dumps.get(init.pid) is DumpState.PARKED:
+            phase = GatePhase.PARKED
         self.listener.on_hello(uid, GateHello(init.pid, phase, generation, image=False))
 
     def end_container(self, uid: PodUid) -> None:
@@ -158,6 +178,15 @@ class Machine:
             loop.call_at(when, self._due, entry)
         self.open_doors.clear()
 
+    def arrive(self, uid: PodUid) -> bool:
+        """A packet comes to a pod from which TCP is held back; whether anybody hears of it."""
+        hear = self.gates.get(uid)
+        if hear is None:
+            return False
+        self.gates[uid] = None
+        hear("somebody sent to its port 8000")
+        return True
+
     # --- what the fakes ask ---------------------------------------------------------------------
 
     def fault(self, name: str) -> bool:
@@ -192,6 +221,8 @@ class Machine:
 
     def thaw(self, handle: str) -> None:
         """What was killed meanwhile dies."""
+        if any(process.alive and process.handle == handle for process in self.procs.values()):
+            self.ran[handle] = self.ran.get(handle, 0) + 1
         self.frozen.discard(handle)
         self.freezing.discard(handle)
         self.reap_all()
@@ -232,6 +263,26 @@ class Machine:
         for uid in uids:
             asyncio.get_running_loop().call_soon(self.end_container, uid)
 
+    def recreate(self, process: FakeProcess) -> FakeProcess:
+        """The same process with a new PID, as after a restore."""
+        again = self._new(process.uid)
+        pid, start = again.pid, again.start
+        self.procs[pid] = replace(process, pid=pid, start=start, memory=dict(process.memory))
+        return self.procs[pid]
+
+    def given_up(self, uid: PodUid) -> bool:
+        """Whether its container is asked to end, so that nobody needs its state any more."""
+        init = self.procs.get(self.inits.get(uid, 0))
+        return init is None or init.signalled
+
+    def drop_tree(self, handle: str) -> None:
+        """All processes of a tree are gone, and kyb-init takes it for nothing."""
+        self.frozen.discard(handle)
+        self.freezing.discard(handle)
+        for process in self.procs.values():
+            if process.handle == handle and process.alive:
+                process.alive, process.memory = False, {}
+
     def reap_all(self) -> None:
         """Signalled processes that are not frozen die; an init whose tree died exits."""
         for process in tuple(self.procs.values()):
@@ -250,7 +301,7 @@ class Machine:
 
     def _new(self, uid: PodUid, parent: int = 0) -> FakeProcess:
         pid = next(self._pids)
-        process = self.procs[pid] = FakeProcess(pid, pid * 10, uid, parent)
+        process = self.procs[pid] = FakeProcess(pid, pid * 10, uid, parent, inner=pid)
         return process
 
     def _of(self, uid: PodUid) -> list[FakeProcess]:
