@@ -8,7 +8,7 @@ K      ?=
 GPU_PYTHON ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup native ready proto states lock check test e2e test-faults demo cluster images down bench test-gpu clean
+.PHONY: help setup native criu ready proto states lock check test e2e test-faults demo cluster images down bench test-gpu clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -22,7 +22,7 @@ $(STAMP): requirements.lock pyproject.toml
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-native: ## build kyb-init and the simulated driver into build/
+native: ## build kyb-init, kyb-enter and the simulated driver into build/
 	@$(MAKE) --no-print-directory -C native
 
 # Tells all that the machine lacks at once, before the compiler would complain of one thing.
@@ -66,6 +66,9 @@ cluster: ready ## bring the one-machine cluster up and say how to talk to it
 
 images: setup ## container images into build/images/, without a daemon; K=name for one
 	$(PY) -m images build $(K)
+
+criu: setup ## build the static CRIU into the cache (40 s); tests that need it do so themselves
+	@$(PY) -m images criu
 
 down: setup ## take the one-machine cluster down, whatever is left of it
 	$(PY) -m tests.cluster down

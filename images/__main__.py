@@ -12,6 +12,7 @@ from kybernate.errors import KybernateError
 
 from . import build as builder
 from . import containerfile
+from . import criu as criu_builder
 from .recipes import RECIPES
 
 _STARTED = time.monotonic()
@@ -61,6 +62,13 @@ def rootfs(name: str, folder: Path) -> None:
 def containerfiles() -> None:
     """Write the Containerfiles anew."""
     containerfile.write_all()
+
+
+@main.command()
+def criu() -> None:
+    """Build the static CRIU into the cache, and say where it is."""
+    built = criu_builder.ensure(_say)
+    click.echo(f"{built.product}\n{built.test}")
 
 
 @main.command("list")

@@ -50,6 +50,16 @@ class DebSet:
 
 
 @dataclass(frozen=True, slots=True)
+class DebSource:
+    """The upstream archive of a source package, wherever one of these suites still has it."""
+
+    name: str
+    version: str
+    suites: tuple[str, ...]
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
 class Unpacked:
     """A folder with the files of a DebSet, and each package's version and SHA-256."""
 
@@ -82,6 +92,16 @@ def unpack(debs: DebSet, progress: Progress) -> Unpacked:
             _fill(debs, target)
     manifest = json.loads((target / "manifest.json").read_text())
     return Unpacked(target / "root", manifest)
+
+
+def fetch_source(source: DebSource, progress: Progress) -> Path:
+    """The archive, from the cache if it is there. Raises KybernateError if none has this one."""
+    target = cache_root() / "sources" / f"{source.name}-{source.sha256[:12]}"
+    with file_lock(target.with_suffix(".lock")):
+        if not target.exists():
+            progress(f"fetching the source of {source.name} {source.version}")
+            _fetch_source(source, target)
+    return target
 
 
 def mirror(sources: Path = SOURCES) -> str:
@@ -130,15 +150,43 @@ def _fill(debs: DebSet, target: Path) -> None:
     shutil.rmtree(work)
 
 
+def _fetch_source(source: DebSource, target: Path) -> None:
+    work = target.with_suffix(".part")
+    shutil.rmtree(work, ignore_errors=True)
+    asked = ("--download-only", "--tar-only", "source", f"{source.name}={source.version}")
+    problems = []
+    for suite in source.suites:
+        archives = work / suite / "archives"
+        (archives / "partial").mkdir(parents=True)
+        apt = _Apt(suite, work / suite, "deb-src")
+        try:
+            apt.run("apt-get", "update")
+            apt.run("apt-get", *asked, cwd=archives)
+        except KybernateError as error:
+            problems.append(str(error))
+            continue
+        for file in archives.glob(f"{source.name}_*.orig.tar.*"):
+            found = hashlib.sha256(file.read_bytes()).hexdigest()
+            if found == source.sha256:
+                file.rename(target)
+                shutil.rmtree(work)
+                return
+            problems.append(f"{file.name} of {suite} has SHA-256 {found}")
+    raise KybernateError(
+        f"the Debian mirror doesn't have the source of {source.name} {source.version} any more: "
+        + "; ".join(problems)
+    )
+
+
 class _Apt:
     """apt with its own lists, its own empty package database and one suite."""
 
-    def __init__(self, suite: str, work: Path) -> None:
+    def __init__(self, suite: str, work: Path, kind: str = "deb") -> None:
         for name in ("lists/partial", "cache", "parts", "preferences"):
             (work / name).mkdir(parents=True, exist_ok=True)
         (work / "status").touch()
         source = work / "source.list"
-        source.write_text(f"deb [signed-by={KEYRING}] {mirror()} {suite} main\n")
+        source.write_text(f"{kind} [signed-by={KEYRING}] {mirror()} {suite} main\n")
         self._options = [
             "-qq",
             f"-oDir::State::Lists={work}/lists",

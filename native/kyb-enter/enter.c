@@ -1,0 +1,252 @@
+/* kyb-enter: runs one program, given as an open file, inside the namespaces of a container.
+ *
+ * What runs there has rights that the container must not get hold of. So everything comes as a
+ * descriptor, opened outside; nothing is looked up by a path of the container's, the program sees
+ * no environment but a PATH that leads nowhere, and no descriptor but those named. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <linux/sched.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <stdnoreturn.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { EXIT_USAGE = 2, EXIT_FAILED = 125, MOST = 32, PID_MOST = 1 << 22 };
+
+static const char usage[] =
+	"usage: kyb-enter --target FD --run FD [--cgroup FD]... [--keep FD]... [--pid N]\n"
+	"                 [--last-pid N] [--die-with-me] -- NAME [ARG...]\n"
+	"  --target       pidfd of a process of the container's: its namespaces are entered\n"
+	"  --run          the program, open; it is started as NAME ARG...\n"
+	"  --cgroup       cgroup.procs, open for writing: of a cgroup to join\n"
+	"  --keep         a descriptor that the program gets beside 0, 1 and 2\n"
+	"  --pid          the program's PID in the container\n"
+	"  --last-pid     new PIDs in the container start above this one\n"
+	"  --die-with-me  the program is killed when kyb-enter dies\n";
+
+/* In a proc file system nobody can make a file: no program is ever found by this PATH. */
+static char *const environment[] = {"PATH=/proc/none", NULL};
+
+static const int namespaces = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC |
+			      CLONE_NEWUTS | CLONE_NEWCGROUP | CLONE_NEWTIME;
+
+static struct {
+	int target, run;
+	int cgroups[MOST], keep[MOST];
+	size_t cgroup_count, keep_count;
+	int pid, last_pid;
+	bool die_with_me;
+} asked = {.target = -1, .run = -1};
+
+static noreturn void fail(const char *what)
+{
+	fprintf(stderr, "kyb-enter: %s: %s\n", what, strerror(errno));
+	_exit(EXIT_FAILED);
+}
+
+__attribute__((format(printf, 1, 2))) static noreturn void refuse(const char *format, ...)
+{
+	va_list arguments;
+
+	fputs("kyb-enter: ", stderr);
+	va_start(arguments, format);
+	vfprintf(stderr, format, arguments);
+	va_end(arguments);
+	fprintf(stderr, "\n%s", usage);
+	_exit(EXIT_USAGE);
+}
+
+/* --- arguments ------------------------------------------------------------------------------ */
+
+static int number(const char *option, const char *text, int least, int most)
+{
+	char *end = NULL;
+	long value;
+
+	errno = 0;
+	value = text && *text >= '0' && *text <= '9' ? strtol(text, &end, 10) : -1;
+	if (errno || !end || *end || value < least || value > most)
+		refuse("%s must be a number of %d to %d", option, least, most);
+	return (int)value;
+}
+
+static int descriptor(const char *option, const char *text)
+{
+	int fd = number(option, text, 3, 1 << 20);
+
+	if (fcntl(fd, F_GETFD) < 0)
+		refuse("%s: descriptor %d is not open", option, fd);
+	return fd;
+}
+
+static void add(const char *option, int *list, size_t *count, const char *text)
+{
+	if (*count == MOST)
+		refuse("%s is given more than %d times", option, MOST);
+	list[(*count)++] = descriptor(option, text);
+}
+
+/* Returns the program's own arguments, from its name on. */
+static char **understand(char **argv)
+{
+	for (char **at = argv + 1; *at; at++) {
+		const char *option = *at;
+
+		if (strcmp(option, "--") == 0)
+			return at + 1;
+		if (strcmp(option, "--die-with-me") == 0) {
+			asked.die_with_me = true;
+			continue;
+		}
+		at++;
+		if (strcmp(option, "--target") == 0)
+			asked.target = descriptor(option, *at);
+		else if (strcmp(option, "--run") == 0)
+			asked.run = descriptor(option, *at);
+		else if (strcmp(option, "--cgroup") == 0)
+			add(option, asked.cgroups, &asked.cgroup_count, *at);
+		else if (strcmp(option, "--keep") == 0)
+			add(option, asked.keep, &asked.keep_count, *at);
+		else if (strcmp(option, "--pid") == 0)
+			asked.pid = number(option, *at, 2, PID_MOST);
+		else if (strcmp(option, "--last-pid") == 0)
+			asked.last_pid = number(option, *at, 1, PID_MOST);
+		else
+			refuse("%s is no option", option);
+	}
+	refuse("-- and the program's name are missing");
+}
+
+/* --- the way in ------------------------------------------------------------------------------ */
+
+static void join(int cgroup)
+{
+	struct statfs found;
+
+	if (fstatfs(cgroup, &found) < 0)
+		fail("--cgroup");
+	if (found.f_type != CGROUP_SUPER_MAGIC && found.f_type != CGROUP2_SUPER_MAGIC)
+		refuse("--cgroup: descriptor %d is no file of a cgroup", cgroup);
+	if (write(cgroup, "0", 1) != 1)
+		fail("cannot join a cgroup");
+}
+
+/* Everything but 0, 1, 2 and what is to be kept ends with exec. */
+static void close_others(void)
+{
+	if (syscall(SYS_close_range, 3, ~0u, 4 /* CLOSE_RANGE_CLOEXEC */) < 0)
+		fail("close_range");
+	for (size_t i = 0; i < asked.keep_count; i++)
+		if (fcntl(asked.keep[i], F_SETFD, 0) < 0)
+			fail("--keep");
+}
+
+/* The kernel raises the number of the PID namespace that the writer is in. */
+static void raise_last_pid(int file)
+{
+	char text[16] = "";
+
+	if (pread(file, text, sizeof(text) - 1, 0) < 0)
+		fail("ns_last_pid");
+	if (atoi(text) >= asked.last_pid)
+		return;
+	snprintf(text, sizeof(text), "%d", asked.last_pid);
+	if (pwrite(file, text, strlen(text), 0) < 0)
+		fail("ns_last_pid");
+}
+
+/* Whether the process of this pidfd has ended. */
+static bool has_ended(int pidfd)
+{
+	struct pollfd waiting = {.fd = pidfd, .events = POLLIN};
+
+	return poll(&waiting, 1, 0) > 0;
+}
+
+static noreturn void become(char **argv, int parent, int last_pid)
+{
+	sigset_t none;
+
+	if (asked.die_with_me) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (has_ended(parent))
+			_exit(EXIT_FAILED);
+	}
+	if (asked.last_pid)
+		raise_last_pid(last_pid);
+	for (int signum = 1; signum < NSIG; signum++)
+		signal(signum, SIG_DFL);
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	syscall(SYS_execveat, asked.run, "", argv, environment, AT_EMPTY_PATH);
+	fail("cannot start the program");
+}
+
+static pid_t start(char **argv, int self, int last_pid)
+{
+	pid_t wanted = asked.pid;
+	struct clone_args how = {.exit_signal = SIGCHLD};
+	pid_t child;
+
+	if (asked.pid) {
+		how.set_tid = (uint64_t)(uintptr_t)&wanted;
+		how.set_tid_size = 1;
+	}
+	child = (pid_t)syscall(SYS_clone3, &how, sizeof(how));
+	if (child < 0)
+		fail("cannot fork into the container");
+	if (child == 0)
+		become(argv, self, last_pid);
+	return child;
+}
+
+static void enter(void)
+{
+	struct statfs proc;
+
+	if (setns(asked.target, namespaces) < 0)
+		fail("cannot enter the container's namespaces");
+	if (statfs("/proc", &proc) < 0 || proc.f_type != PROC_SUPER_MAGIC) {
+		fputs("kyb-enter: the container's /proc is no proc file system\n", stderr);
+		_exit(EXIT_FAILED);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	char **program;
+	int self, last_pid, status;
+	pid_t child;
+
+	if (argc == 2 && strcmp(argv[1], "--help") == 0)
+		return fputs(usage, stdout) < 0;
+	program = understand(argv);
+	if (asked.target < 0 || asked.run < 0 || !*program)
+		refuse("--target, --run and the program's name are needed");
+	for (size_t i = 0; i < asked.cgroup_count; i++)
+		join(asked.cgroups[i]);
+	self = (int)syscall(SYS_pidfd_open, getpid(), 0);
+	last_pid = open("/proc/sys/kernel/ns_last_pid", O_RDWR | O_CLOEXEC);
+	if (self < 0 || (asked.last_pid && last_pid < 0))
+		fail("cannot open what the way in needs");
+	close_others();
+	enter();
+	child = start(program, self, last_pid);
+	while (waitpid(child, &status, 0) < 0)
+		if (errno != EINTR)
+			fail("waitpid");
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
