@@ -35,7 +35,7 @@ from extender.watches import Watches
 from kybernate import keys
 from kybernate.adapters.k8s import Api
 from kybernate.adapters.pki import Folder, Validity
-from kybernate.core.placement import POLICIES, Demand
+from kybernate.core.placement import Demand
 from kybernate.types import PodUid
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def measure(access: Path) -> dict[str, float]:
     names = snapshot.names()
     began = time.perf_counter()
     demand = Demand(keys.seat_resource(2))
-    snapshot.fits(PodUid("new"), demand, POLICIES["best-fit"], names)
+    snapshot.fits(PodUid("new"), demand, names)
     first = time.perf_counter() - began
     gc.collect()
     claims = sum(len(view.claims) for view in snapshot.views(names).values() if view)

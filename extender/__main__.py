@@ -32,7 +32,7 @@ from extender.server import Server, check_tls, refuse_caller
 from extender.snapshot import Snapshot
 from extender.watches import Watches
 from kybernate.adapters.k8s import Api
-from kybernate.core.placement import POLICIES, candidates
+from kybernate.core.placement import Choosing, Table, candidates, parse_policies
 from kybernate.errors import ConfigError
 from kybernate.runtime.load import command
 from kybernate.runtime.serve import ProbeServer, configure_logging
@@ -50,31 +50,31 @@ def run(settings: ExtenderSettings) -> None:
     """Wire the parts and serve until SIGTERM."""
     configure_logging(settings.log_level)
     api = _checked(settings)
-    snapshot = Snapshot(time.monotonic, settings.reserve_bytes)
+    snapshot = Snapshot(time.monotonic, settings.reserve_bytes, Table(settings.policy))
     watches = Watches(api, snapshot)
     nodes = Nodes(snapshot.node_event, gpu_node_reader(api, settings.api_timeout_s))
     watches.node_event = nodes.gpu_node_event
-    policy, cluster = POLICIES[settings.policy], ApiCluster(api, settings.api_timeout_s)
+    cluster = ApiCluster(api, settings.api_timeout_s)
     fence, leader = _fence(settings, api, watches)
-    binder = Binder(snapshot, cluster, policy, _now, settings.reservation_s, fence)
+    binder = Binder(snapshot, cluster, _now, settings.reservation_s, fence)
     gangs, planner, events = _gangs(settings, api, snapshot, fence)
     watches.hear, binder.admit = gangs.pod_event, gangs.admit
     closed = _either(watches.not_ready, gangs.not_ready, fence.closed)
     waiting = Waiting(snapshot.follow(), _fitting(snapshot), snapshot.pod)
     requeue = Requeue(waiting, Nudge(api, settings.api_timeout_s), closed)
-    verbs = Verbs(snapshot, binder, policy, waiting.rejected)
-    preemption = Preemption(snapshot, cluster, policy)
+    verbs = Verbs(snapshot, binder, waiting.rejected)
+    preemption = Preemption(snapshot, cluster)
     verbs.narrow, verbs.veto = gangs.narrow, preemption.veto
     verbs.most = settings.most_offered
     app = create_app(verbs, closed, refuse_caller, settings.max_body_bytes)
-    explainer = Explainer(snapshot, cluster, policy, gangs, events, fence)
+    explainer = Explainer(snapshot, cluster, gangs, events, fence)
     pages = {
         "preemption": preemption.plan,
         "explain": explainer.page,
         "defrag": Defragmenter(snapshot, cluster).page,
     }
     register(app, pages, closed, refuse_caller)
-    register_whole(app, "dump", lambda: snapshot.dump(_now(), policy.name), closed, refuse_caller)
+    register_whole(app, "dump", lambda: snapshot.dump(_now()), closed, refuse_caller)
     probes = _probes(settings, watches)
     threads = Background(
         gangs=partial(planner.run, closed),
@@ -106,10 +106,18 @@ def _checked(settings: ExtenderSettings) -> Api:
     """Take over what can be wrong in ways that the settings' types don't see."""
     try:
         check_tls(settings.tls_dir)
-        HOUSE.set(settings.sharing, apart=settings.hot_apart)
+        HOUSE.set(settings.sharing, apart=settings.hot_apart, choosing=_choosing(settings))
         return Api(settings.kubeconfig, "kyb-extender")
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
+
+
+def _choosing(settings: ExtenderSettings) -> Choosing:
+    """Who is placed by which policy. Raises ConfigError."""
+    return Choosing(
+        parse_policies(settings.namespace_policies, "namespace_policies"),
+        parse_policies(settings.profile_policies, "profile_policies"),
+    )
 
 
 def _probes(settings: ExtenderSettings, watches: Watches) -> ProbeServer:
@@ -149,7 +157,6 @@ def _gangs(
         pods=writes,
         fence=fence,
         meeting=meeting,
-        policy=POLICIES[settings.policy],
         clock=time.monotonic,
         wall=time.time,
         tell=events.tell,

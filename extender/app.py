@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from extender.objects import SeatPod
     from extender.snapshot import Snapshot
     from extender.wire import Victims
-    from kybernate.core.placement import Demand, Policy
+    from kybernate.core.placement import Demand
     from kybernate.core.verdicts import Fits
     from kybernate.types import NodeName, PodUid
 
@@ -38,12 +38,11 @@ class Verbs:
     """The four verbs, from parsed body to answer. Raises RefusedError for a malformed body."""
 
     def __init__(
-        self, snapshot: Snapshot, binder: Binder, policy: Policy, rejected: Rejected | None = None
+        self, snapshot: Snapshot, binder: Binder, rejected: Rejected | None = None
     ) -> None:
         """`rejected` is told of pods that none of the nodes asked about can take."""
         self._snapshot = snapshot
         self._binder = binder
-        self._policy = policy
         self._rejected = rejected
         self.narrow: Callable[[dict[str, Any], Fits], Fits] = lambda _pod, found: found
         """Leaves out nodes that fit but are not for this pod."""
@@ -58,7 +57,7 @@ class Verbs:
         pod = read_pod(args.pod)
 
         def judge(uid: PodUid, demand: Demand, names: Sequence[NodeName]) -> Fits:
-            return self._snapshot.fits(uid, demand, self._policy, names)
+            return self._snapshot.fits(uid, demand, names)
 
         found = filter_nodes(pod, args.names, judge)
         if not found.passed and self._rejected is not None:
@@ -75,7 +74,7 @@ class Verbs:
         pod = read_pod(args.pod)
 
         def rank(uid: PodUid, demand: Demand, names: Sequence[NodeName]) -> Sequence[int]:
-            return self._snapshot.points(uid, demand, self._policy, names)
+            return self._snapshot.points(uid, demand, names)
 
         return wire.prioritize_answer(args.names, prioritize_nodes(pod, args.names, rank))
 

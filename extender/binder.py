@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from extender.objects import SeatPod
     from extender.snapshot import Snapshot
     from extender.wire import BindArgs
-    from kybernate.core.placement import Demand, Policy
+    from kybernate.core.placement import Demand
     from kybernate.types import GroupName, NodeName, PodUid
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,6 @@ class Binder:
         self,
         snapshot: Snapshot,
         cluster: Cluster,
-        policy: Policy,
         stamp: Callable[[], str],
         ttl: float,
         fence: Fence | None = None,
@@ -60,7 +59,6 @@ class Binder:
         """
         self._snapshot = snapshot
         self._cluster = cluster
-        self._policy = policy
         self._stamp = stamp
         self._ttl = ttl
         self._fence = fence or Open()
@@ -149,7 +147,7 @@ class Binder:
         with self._turns_lock:
             turn = self._turns[node]
         with turn:
-            found = self._snapshot.best(pod.ref.uid, demand, self._policy, node)
+            found = self._snapshot.best(pod.ref.uid, demand, node)
             if found is None:
                 raise NotFoundError("no GPUNode tells of its GPUs; see to the node agent there")
             fitting, best = found

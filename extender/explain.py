@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from extender.snapshot import Snapshot
     from kybernate.core.explain import Explanation
     from kybernate.core.ledger import NodeView
-    from kybernate.core.placement import Demand, Policy
+    from kybernate.core.placement import Demand
     from kybernate.types import NodeName, PodUid
 
     Json = dict[str, Any]
@@ -58,13 +58,11 @@ class Explainer:
         self,
         snapshot: Snapshot,
         cluster: Cluster,
-        policy: Policy,
         gangs: Gangs,
         events: Events,
         fence: Fence,
     ) -> None:
-        """Events are told by who may pass the fence. The policy is the verbs' own."""
-        self._policy = policy
+        """Events are told by who may pass the fence."""
         self._fence = fence
         self._snapshot = snapshot
         self._cluster = cluster
@@ -164,7 +162,7 @@ class Explainer:
         return [(pod, f"No seat for it: {found.summary}") for pod in pods]
 
     def _kinds(self, uid: PodUid, demand: Demand, names: Sequence[NodeName]) -> dict[NodeName, str]:
-        found = self._snapshot.verdicts(uid, demand, self._policy, names)
+        found = self._snapshot.verdicts(uid, demand, names)
         return {name: NO_NODE if one is None else one.kind for name, one in found.items()}
 
     def _view(self, name: NodeName) -> NodeView | None:

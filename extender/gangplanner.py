@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from extender.snapshot import Snapshot
     from kybernate.core.gang import Member, Step
     from kybernate.core.ledger import NodeView
-    from kybernate.core.placement import Demand, Policy
+    from kybernate.core.placement import Demand
     from kybernate.types import Group, NodeName, PodRef
 
     Json = dict[str, Any]
@@ -74,7 +74,6 @@ class Means:
     pods: Pods
     fence: Fence
     meeting: Rendezvous
-    policy: Policy
     clock: Callable[[], float]
     wall: Callable[[], float]
     tell: Callable[[PodRef, str, str], None]
@@ -173,7 +172,8 @@ class GangPlanner:
         avoid = {name for name, until in (past.avoid or {}).items() if until > now}
         members = [self._expecting(member) for member in members]
         known = self._known(members)
-        found = plan(members, self._nodes(members, known), self._with.policy, avoid, known)
+        policies = self._with.snapshot.policy
+        found = plan(members, self._nodes(members, known), policies, avoid, known)
         if not found.seats:
             self._say(key, members, found.reason)
             return
@@ -198,16 +198,12 @@ class GangPlanner:
 
     def _known(self, members: Sequence[Member]) -> dict[Demand, dict[NodeName, Groups]]:
         """For each demand the nodes that can take a pod, and the groups that can."""
-        snapshot, policy, names = (
-            self._with.snapshot,
-            self._with.policy,
-            self._with.snapshot.names(),
-        )
+        snapshot, names = self._with.snapshot, self._with.snapshot.names()
         known: dict[Demand, dict[NodeName, Groups]] = {}
         for member in members:
             demand = member.demand
             if member.node is None and demand is not None and demand not in known:
-                found = snapshot.verdicts(member.pod.uid, demand, policy, names)
+                found = snapshot.verdicts(member.pod.uid, demand, names)
                 known[demand] = {n: one.groups for n, one in found.items() if one and one.groups}
         return known
 

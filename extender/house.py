@@ -1,4 +1,5 @@
-"""The rules of this cluster about who shares GPUs, as this process was started with them.
+"""The rules of this cluster about who shares GPUs and who is placed how, as this process was
+started with them.
 
 Every pod is read under them, wherever it comes from (a watch, a call, the API server): a pod read
 without them could get a seat beside one that it must not share with.
@@ -10,6 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kybernate.core.placement import Choosing
 from kybernate.core.sharing import Sharing, parse_sharing
 
 if TYPE_CHECKING:
@@ -24,10 +26,12 @@ class House:
 
     sharing: Sharing = field(default_factory=Sharing)
     apart: bool = False
+    choosing: Choosing = field(default_factory=Choosing)
 
-    def set(self, sharing: str, *, apart: bool) -> None:
+    def set(self, sharing: str, *, apart: bool, choosing: Choosing | None = None) -> None:
         """Take over the settings. Raises ConfigError if `sharing` is no rule."""
         self.sharing, self.apart = parse_sharing(sharing), apart
+        self.choosing = choosing or Choosing()
 
 
 HOUSE = House()

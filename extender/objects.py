@@ -21,7 +21,7 @@ from kybernate.errors import ConfigError
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, Link, NodeName, PodRef, PodUid
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from kybernate.core.forecast import Traffic
 
@@ -90,6 +90,7 @@ def slim_pod(pod: Json) -> Json:
         },
         "spec": {
             **{k: spec[k] for k in (*_RANK, *more) if k in spec},
+            **({_PROFILE: spec.get(_PROFILE)} if HOUSE.choosing.profiles else {}),
             "nodeName": spec.get("nodeName"),
             "containers": [_slim_container(c) for c in _dicts(spec.get("containers"))],
             "initContainers": [_slim_container(c) for c in _dicts(spec.get("initContainers"))],
@@ -108,7 +109,7 @@ def read_pod(pod: Json) -> SeatPod:
     demand, problem = None, ""
     try:
         _check_seats(seats, list(_seats(_dicts(spec.get("initContainers")))))
-        demand = _demand(resource, notes, party) if resource else None
+        demand = _demand(resource, meta, spec, party) if resource else None
     except ConfigError as error:
         problem = str(error)
     group = notes.get(keys.ASSIGNED_GROUP)
@@ -257,20 +258,27 @@ def _check_seats(seats: list[tuple[str, str, str]], init: list[tuple[str, str, s
 _EXAMPLE = keys.seat_resource(2)
 
 
-def _demand(resource: str, notes: Mapping[str, str], party: str) -> Demand:
-    return _demand_of(resource, party, HOUSE.apart, *map(notes.get, _OF_DEMAND))
+def _demand(resource: str, meta: Json, spec: Json, party: str) -> Demand:
+    notes = _dict(meta.get("annotations"))
+    namespace, profile = str(meta.get("namespace", "")), str(spec.get(_PROFILE, ""))
+    policy = HOUSE.choosing.name(namespace, profile, str(notes.get(keys.POLICY) or ""))
+    return _demand_of(resource, party, HOUSE.apart, policy, *map(notes.get, _OF_DEMAND))
 
 
+_PROFILE = "schedulerName"
 _OF_DEMAND = (
-    *(keys.VRAM, keys.GPU_PRODUCT, keys.PREFER_GROUP, keys.REQUIRE_GROUP, keys.GPU_TOPOLOGY),
-    keys.POLICY,
+    keys.VRAM,
+    keys.GPU_PRODUCT,
+    keys.PREFER_GROUP,
+    keys.REQUIRE_GROUP,
+    keys.GPU_TOPOLOGY,
 )
 
 
 @lru_cache(4096)
-def _demand_of(resource: str, party: str, apart: bool, *notes: str | None) -> Demand:
+def _demand_of(resource: str, party: str, apart: bool, policy: str, *notes: str | None) -> Demand:
     """Pods of one workload share one object, which is read once."""
-    vram, product, prefer, require, topology, policy = notes
+    vram, product, prefer, require, topology = notes
     products = (one.strip() for one in (product or "").split("|"))
     return Demand(
         resource=resource,
@@ -281,7 +289,7 @@ def _demand_of(resource: str, party: str, apart: bool, *notes: str | None) -> De
         topology=_topology(topology),
         party=party,
         apart=apart,
-        policy=policy or "",
+        policy=policy,
     )
 
 

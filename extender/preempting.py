@@ -17,17 +17,15 @@ if TYPE_CHECKING:
     from extender.objects import SeatPod
     from extender.snapshot import Snapshot
     from extender.wire import Victims
-    from kybernate.core.placement import Policy
     from kybernate.types import NodeName, PodUid
 
 
 class Preemption:
     """Answers of both kinds, from the snapshot as it is."""
 
-    def __init__(self, snapshot: Snapshot, cluster: Cluster, policy: Policy) -> None:
+    def __init__(self, snapshot: Snapshot, cluster: Cluster) -> None:
         self._snapshot = snapshot
         self._cluster = cluster
-        self._policy = policy
 
     def veto(self, pod: SeatPod, proposed: Mapping[NodeName, Victims]) -> dict[NodeName, Victims]:
         """The nodes where deleting is allowed by the victims' owners and gives the pod a seat.
@@ -54,8 +52,9 @@ class Preemption:
             raise RefusedError(f"pod {pod.ref} is bound to {pod.node} and needs nobody's seat")
         pending = Pending(pod.ref, pod.demand, pod.priority, pod.preempts)
         views = self._snapshot.views(self._snapshot.names(), without=pod.ref.uid)
+        policy = self._snapshot.policy(pod.demand)
         found = preemption.plan(
-            pending, (view for view in views.values() if view), self._holders(), self._policy
+            pending, (view for view in views.values() if view), self._holders(), policy
         )
         return {
             "pod": str(pod.ref),

@@ -14,6 +14,7 @@ from extender.house import Histories
 from extender.objects import read_gpu_node, read_pod
 from kybernate.core.dump import Dump, Pending, encode
 from kybernate.core.ledger import Ledger
+from kybernate.core.placement import Table
 from kybernate.core.utilisation import Utilisation
 from kybernate.core.verdicts import Verdicts
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from kybernate.core.ledger import Claim, NodeSeats, NodeView
     from kybernate.core.placement import Candidates, Demand, Policy
     from kybernate.core.utilisation import Figures
-    from kybernate.core.verdicts import Fits
+    from kybernate.core.verdicts import Class, Fits
     from kybernate.types import GroupName, NodeName, PodUid
 
 log = logging.getLogger(__name__)
@@ -36,12 +37,16 @@ BIND_WINDOW = 60.0
 class Snapshot:
     """Owner of the ledger. All methods may be called from any thread and return at once."""
 
-    def __init__(self, clock: Callable[[], float], reserve: int = 0) -> None:
-        """`clock` gives seconds; `reserve` is what no seat may use of a GPU, in bytes."""
+    def __init__(
+        self, clock: Callable[[], float], reserve: int = 0, table: Table | None = None
+    ) -> None:
+        """`clock` gives seconds; `reserve` is what no seat may use of a GPU, in bytes. `table` has
+        the policies by which pods are placed."""
         self._clock = clock
         self._reserve = reserve
         self._lock = threading.Lock()
         self._ledger = Ledger()
+        self._table = table or Table()
         self._pods: dict[PodUid, SeatPod] = {}
         self._claimed_at: dict[PodUid, float] = {}
         self._window_ends: dict[NodeName, float] = {}
@@ -117,14 +122,21 @@ class Snapshot:
             self._catch_up()
             return {name: self._current(name, without) for name in names}
 
-    def fits(self, pod: PodUid, demand: Demand, policy: Policy, names: Sequence[NodeName]) -> Fits:
+    def fits(self, pod: PodUid, demand: Demand, names: Sequence[NodeName]) -> Fits:
         """Which of the nodes can take the pod, and why not the others."""
         with self._lock:
             self._catch_up()
-            # Pods of all models are of one class, unless the rules look at their traffic.
-            if demand.apart:
-                demand = self._expecting(pod, demand)
-            return self._verdicts.of(demand, policy).fits(names, self._own(pod))
+            return self._class(pod, demand).fits(names, self._own(pod))
+
+    def _class(self, pod: PodUid, demand: Demand, *, rated: bool = False) -> Class:
+        """The class of the pod's demand, under its policy.
+
+        Pods of all models are of one class, unless rules or policy look at their traffic.
+        """
+        policy = self._table.of(demand)
+        if demand.apart or (rated and policy.foresees):
+            demand = self._expecting(pod, demand)
+        return self._verdicts.of(demand, policy)
 
     def expecting(self, pod: PodUid, demand: Demand) -> Demand:
         """The demand with what is known of the traffic of the pod's model."""
@@ -132,26 +144,21 @@ class Snapshot:
             return self._expecting(pod, demand)
 
     def verdicts(
-        self, pod: PodUid, demand: Demand, policy: Policy, names: Sequence[NodeName]
+        self, pod: PodUid, demand: Demand, names: Sequence[NodeName]
     ) -> dict[NodeName, Candidates | None]:
         """What is kept of each node for the demand; see `Class.verdicts`."""
         with self._lock:
             self._catch_up()
-            if demand.apart:
-                demand = self._expecting(pod, demand)
-            return dict(zip(names, self._verdicts.of(demand, policy).verdicts(names), strict=True))
+            return dict(zip(names, self._class(pod, demand).verdicts(names), strict=True))
 
-    def points(
-        self, pod: PodUid, demand: Demand, policy: Policy, names: Sequence[NodeName]
-    ) -> list[int]:
+    def points(self, pod: PodUid, demand: Demand, names: Sequence[NodeName]) -> list[int]:
         """How well each of the nodes suits the pod, 0 to 10, in their order."""
         with self._lock:
             self._catch_up()
-            demand = self._expecting(pod, demand)
-            return self._verdicts.of(demand, policy).points(names, self._own(pod))
+            return self._class(pod, demand, rated=True).points(names, self._own(pod))
 
     def best(
-        self, pod: PodUid, demand: Demand, policy: Policy, node: NodeName
+        self, pod: PodUid, demand: Demand, node: NodeName
     ) -> tuple[Candidates, GroupName | None] | None:
         """The node's groups that can take the pod, and the best; None without a GPUNode."""
         with self._lock:
@@ -159,7 +166,7 @@ class Snapshot:
             view = self._current(node, pod)
             if view is None:
                 return None
-            known = self._verdicts.of(self._expecting(pod, demand), policy)
+            known = self._class(pod, demand, rated=True)
             return known.candidates(view), known.best(view)
 
     def _own(self, pod: PodUid) -> dict[NodeName, NodeView]:
@@ -254,8 +261,13 @@ class Snapshot:
         with self._lock:
             self._verdicts.refresh()
 
-    def dump(self, now: str, policy: str) -> object:
-        """All that is decided by, as JSON. `now` as RFC 3339, `policy` by its name."""
+    def policy(self, demand: Demand) -> Policy:
+        """The policy by which the demand is placed, as of now."""
+        with self._lock:
+            return self._table.of(demand)
+
+    def dump(self, now: str) -> object:
+        """All that is decided by, as JSON. `now` as RFC 3339."""
         with self._lock:
             self._catch_up()
             nodes = tuple(filter(None, map(self._ledger.seats, self._ledger.nodes())))
@@ -275,7 +287,7 @@ class Snapshot:
                 for pod in self._pods.values()
                 if pod.demand and pod.node and pod.group and not (pod.gang or pod.leaving)
             )
-        return encode(Dump(now, policy, nodes, claims, pending, movable))
+        return encode(Dump(now, self._table.usual, nodes, claims, pending, movable))
 
     def unplaced(self) -> int:
         """How many pods hold a seat of which nobody wrote the group."""

@@ -29,7 +29,7 @@ from extender.snapshot import Snapshot
 from extender.watches import collect_young_only
 from kybernate import keys
 from kybernate.adapters.k8s import Api
-from kybernate.core.placement import POLICIES
+from kybernate.core.placement import Table
 from kybernate.runtime.serve import configure_logging
 from kybernate.settings.extender import ExtenderSettings
 
@@ -105,7 +105,7 @@ def noop(offered: int) -> flask.Flask:
 def ours(settings: ExtenderSettings, api: Api, nodes: int, pods: int) -> flask.Flask:
     """The product, knowing a fleet and PENDING pods that wait."""
     collect_young_only()
-    snapshot = Snapshot(time.monotonic, settings.reserve_bytes)
+    snapshot = Snapshot(time.monotonic, settings.reserve_bytes, Table(settings.policy))
     for number in range(nodes):
         snapshot.node_event("ADDED", fleet.gpu_node(number))
     for item in fleet.pods(nodes, pods):
@@ -116,9 +116,8 @@ def ours(settings: ExtenderSettings, api: Api, nodes: int, pods: int) -> flask.F
         cluster.pending[item["metadata"]["uid"]] = item
         snapshot.pod_event("ADDED", item)
     gc.freeze()
-    policy = POLICIES[settings.policy]
-    binder = Binder(snapshot, cluster, policy, _now, settings.reservation_s)
-    verbs = Verbs(snapshot, binder, policy)
+    binder = Binder(snapshot, cluster, _now, settings.reservation_s)
+    verbs = Verbs(snapshot, binder)
     verbs.most = settings.most_offered
     app = create_app(verbs, lambda: None, refuse_caller, settings.max_body_bytes)
     app.add_url_rule(API_SECONDS, "seconds", lambda: orjson.dumps(cluster.seconds))

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import orjson
+import rich.table
 from rich.console import Console
-from rich.table import Table
 
 from kybernate.core.dump import decode, encode
-from kybernate.core.placement import POLICIES
+from kybernate.core.placement import POLICIES, Table
 from kybernate.core.replay import Replay
 
 if TYPE_CHECKING:
     from typing import BinaryIO
 
+    from kybernate.core.dump import Dump
     from kybernate.core.replay import Decision
 
 
@@ -42,10 +43,9 @@ def command(file: BinaryIO, policy: str | None, *, bound: bool, as_json: bool) -
         raise click.ClickException(f"{file.name} is not JSON: {error}") from error
     dump = decode(parsed)
     used = policy or dump.policy
-    if used not in POLICIES:
-        known = ", ".join(sorted(POLICIES))
-        raise click.ClickException(f"the dump's policy {used!r} is unknown; choose one: {known}")
-    replay = Replay(dump, POLICIES[used])
+    _check(dump)
+    table = Table(used)
+    replay = Replay(dump, (lambda _demand: POLICIES[policy]) if policy else table.of)
     decided = list(chain(replay.bound() if bound else (), replay.pending()))
     if as_json:
         found = {"policy": used, "taken_at": dump.taken_at, "pods": [_row(one) for one in decided]}
@@ -56,7 +56,7 @@ def command(file: BinaryIO, policy: str | None, *, bound: bool, as_json: bool) -
 
 def show(decided: list[Decision], policy: str, console: Console) -> None:
     """Print a line per pod, and how many of them found a place."""
-    table = Table("pod", "decision", "fitting", "points")
+    table = rich.table.Table("pod", "decision", "fitting", "points")
     for one in decided:
         table.add_row(str(one.pod), sentence(one), str(one.fitting), str(one.points))
     console.print(table)
@@ -79,3 +79,11 @@ def sentence(one: Decision) -> str:
 def _row(one: Decision) -> dict[str, Any]:
     found: dict[str, Any] = encode(one)
     return {**found, "decision": sentence(one)}
+
+
+def _check(dump: Dump) -> None:
+    """Refuse policies that nobody knows here, as of a newer dump."""
+    named = {one.demand.policy for one in (*dump.pending, *dump.movable) if one.demand}
+    for name in sorted((named | {dump.policy}) - POLICIES.keys() - {""}):
+        known = ", ".join(sorted(POLICIES))
+        raise click.ClickException(f"the dump's policy {name!r} is unknown; choose one: {known}")

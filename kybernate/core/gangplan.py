@@ -20,13 +20,14 @@ from kybernate.core.ledger import Claim
 from kybernate.core.placement import candidates, choose_group, usable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from kybernate.core.gang import Member
     from kybernate.core.ledger import NodeView
     from kybernate.core.placement import Demand, Policy
     from kybernate.types import Group, GroupName, NodeName, PodUid
 
+    Policies = Callable[[Demand], Policy]
     Views = Mapping[NodeName, NodeView]
     Known = Mapping[Demand, Mapping[NodeName, Sequence[Group]]]
 
@@ -45,18 +46,19 @@ class Plan(NamedTuple):
 def plan(
     members: Sequence[Member],
     views: Views,
-    policy: Policy,
+    policies: Policies,
     avoid: Collection[NodeName] = frozenset(),
     known: Known | None = None,
 ) -> Plan:
     """Seats for all members that are bound nowhere, beside those that are.
 
-    The views show what is taken and hold nothing of these members but what the bound ones have.
-    `avoid` are nodes that the scheduler did not let the gang's pods have. `known` are for some
-    demands all nodes that can take one such pod, with the groups that can; others are looked at.
+    Each is placed by the policy that `policies` says for its demand. The views show what is taken
+    and hold nothing of these members but what the bound ones have. `avoid` are nodes that the
+    scheduler did not let the gang's pods have. `known` are for some demands all nodes that can take
+    one such pod, with the groups that can; others are looked at.
     """
     left = {name: view for name, view in views.items() if name not in avoid}
-    search = _Search(left, policy, known or {})
+    search = _Search(left, policies, known or {})
     unbound = [member for member in members if member.node is None]
     for member in members:
         search.settle(member, views)
@@ -90,11 +92,11 @@ def fits_beside(view: NodeView, here: Sequence[tuple[Group, int | None]], new: G
 class _Search:
     """One search: what is placed so far, and how many more looks it may take (`left`)."""
 
-    def __init__(self, views: Views, policy: Policy, known: Known) -> None:
+    def __init__(self, views: Views, policies: Policies, known: Known) -> None:
         self.left = 0
         self.found: dict[PodUid, tuple[NodeName, GroupName]] = {}
         self._views = dict(views)
-        self._policy = policy
+        self._policies = policies
         self._known = known
         self._here: dict[NodeName, list[tuple[Group, int | None]]] = defaultdict(list)
         self._sizes: dict[Demand, list[tuple[int, NodeName]]] = {}
@@ -168,7 +170,7 @@ class _Search:
         ]
         if not fitting:
             self._full[node].add(demand)
-        best = choose_group(view, demand, self._policy) if fitting else None
+        best = choose_group(view, demand, self._policies(demand)) if fitting else None
         yield from sorted(fitting, key=lambda group: (group != best, group.name))
 
     def _sizes_for(self, demand: Demand) -> list[tuple[int, NodeName]]:

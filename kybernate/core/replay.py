@@ -16,7 +16,7 @@ from kybernate.core.placement import Demand
 from kybernate.core.verdicts import Verdicts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from kybernate.core.dump import Dump
     from kybernate.core.placement import Policy
@@ -44,9 +44,10 @@ class Decision:
 class Replay:
     """A ledger that was dumped, and pods placed on it in turn."""
 
-    def __init__(self, dump: Dump, policy: Policy) -> None:
+    def __init__(self, dump: Dump, policies: Callable[[Demand], Policy]) -> None:
+        """`policies` says by which a demand is placed."""
         self._dump = dump
-        self._policy = policy
+        self._policies = policies
         self._ledger = Ledger()
         for seats in dump.nodes:
             self._ledger.upsert_node(seats)
@@ -54,6 +55,7 @@ class Replay:
             self._ledger.upsert_claim(claim)
         self._verdicts = Verdicts(self._ledger, self._ledger.node)
         self._names = list(self._ledger.nodes())
+        self._wanted = {one.pod.uid: one.demand for one in dump.movable}
 
     def pending(self) -> Iterator[Decision]:
         """Place the pods that wait, one after the other; each finds the ones before it there."""
@@ -64,7 +66,9 @@ class Replay:
         """Decide anew about each pod that is placed, all others being where they are."""
         for claim in self._dump.claims:
             self._ledger.remove_claim(claim.pod.uid)
-            demand = Demand(claim.resource, claim.vram, party=claim.party)
+            demand = self._wanted.get(claim.pod.uid) or Demand(
+                claim.resource, claim.vram, party=claim.party
+            )
             yield self._decide(Pending(claim.pod, demand), (claim.node, claim.group))
             self._ledger.upsert_claim(claim)
 
@@ -79,7 +83,7 @@ class Replay:
     def _decide(self, one: Pending, was: tuple[NodeName, GroupName | None] | None) -> Decision:
         if one.demand is None:
             return Decision(one.pod, 0, reasons={one.problem: len(self._names)}, was=was)
-        known = self._verdicts.of(one.demand, self._policy)
+        known = self._verdicts.of(one.demand, self._policies(one.demand))
         fits = known.fits(self._names, {})
         if not fits.passed:
             why = Counter([*fits.hopeless.values(), *fits.failed.values()])

@@ -37,6 +37,16 @@ class ExtenderSettings(BaseModel):
         "affinity",
         "weighted",
     ] = Field("best-fit", description="how groups are chosen; see docs/scheduling.md")
+    namespace_policies: str = Field(
+        "",
+        description="policies for the pods of namespaces, NAMESPACE=POLICY,...; a pod's annotation "
+        "kyb.ai/policy counts more",
+    )
+    profile_policies: str = Field(
+        "",
+        description="policies for pods of the kube-scheduler's profiles, SCHEDULERNAME=POLICY,...; "
+        "what is said for the pod's namespace counts more",
+    )
     sharing: str = Field(
         "any",
         description="whose pods may share a GPU: any, namespace (those of one namespace), or "

@@ -1,10 +1,11 @@
 """Where a pod goes: one model of demand and supply, the policies, and the choice. Pure."""
 
 from kybernate.core.placement.choice import Choice, Fleet
+from kybernate.core.placement.choosing import Choosing, parse_policies
 from kybernate.core.placement.model import FULL, Ask, Demand, Place, Supply
 from kybernate.core.placement.moves import Plan, Tenants
 from kybernate.core.placement.outlook import Outlook, expect
-from kybernate.core.placement.policies import POLICIES, Policy, Weights, policies, resolve
+from kybernate.core.placement.policies import DEFAULT, POLICIES, Policy, Table, Weights, policies
 from kybernate.core.placement.seats import (
     HELPED,
     KINDS,
@@ -18,6 +19,7 @@ from kybernate.core.placement.seats import (
 )
 
 __all__ = [
+    "DEFAULT",
     "FULL",
     "HELPED",
     "KINDS",
@@ -25,6 +27,7 @@ __all__ = [
     "Ask",
     "Candidates",
     "Choice",
+    "Choosing",
     "Demand",
     "Fleet",
     "Outlook",
@@ -32,6 +35,7 @@ __all__ = [
     "Plan",
     "Policy",
     "Supply",
+    "Table",
     "Tenants",
     "Weights",
     "candidates",
@@ -39,8 +43,8 @@ __all__ = [
     "choose_group",
     "expect",
     "load",
+    "parse_policies",
     "policies",
-    "resolve",
     "score",
     "usable",
 ]

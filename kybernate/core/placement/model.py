@@ -28,8 +28,8 @@ class Demand:
     `products` are alternatives, `topology` is the least link between any two GPUs of the group.
     A required group is a condition, a preferred one a wish. `party` says with whom the pod may
     share GPUs (`core.sharing`), `traffic` when its model is used, if that is known; with `apart` it
-    must not share with a model that is hot at hours at which it is itself. `policy` is the one that
-    the pod names, if it does.
+    must not share with a model that is hot at hours at which it is itself. `policy` is the name of
+    the one that it is placed by, empty for the extender's.
     """
 
     resource: str

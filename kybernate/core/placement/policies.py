@@ -12,21 +12,22 @@ from functools import partial
 from math import exp
 from typing import TYPE_CHECKING, NamedTuple
 
-from kybernate import keys
 from kybernate.core.forecast import worth as worth_of_wait
 from kybernate.core.placement.fill import Fill
 from kybernate.core.placement.fragments import Fragments
 from kybernate.core.placement.model import FULL
 from kybernate.core.placement.outlook import Outlook
-from kybernate.errors import ConfigError
 from kybernate.types import Link
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from kybernate.core.placement.model import Ask, Place, Supply
+    from kybernate.core.placement.model import Ask, Demand, Place, Supply
 
     Worth = Callable[[Supply, Ask, Place], float]
+
+
+DEFAULT = "default"
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +62,7 @@ class Weights(NamedTuple):
 def policies(outlook: Outlook, weights: Weights | None = None) -> Mapping[str, Policy]:
     """The table, for the demand expected."""
     table = (
-        Policy("default", partial(_least_waste, Fill(outlook)), tightest=False, foresees=True),
+        Policy(DEFAULT, partial(_least_waste, Fill(outlook)), tightest=False, foresees=True),
         Policy("fgd", partial(_fgd, Fragments(outlook)), tightest=False),
         Policy("first-fit", _first_fit),
         Policy("best-fit", partial(_best_fit, outlook)),
@@ -75,18 +76,21 @@ def policies(outlook: Outlook, weights: Weights | None = None) -> Mapping[str, P
     return {policy.name: policy for policy in table}
 
 
-def resolve(
-    table: Mapping[str, Policy], profile: str, namespace: str = "", annotation: str = ""
-) -> Policy:
-    """The pod's policy: its own annotation, else its namespace's, else the profile's.
+class Table:
+    """The policies by name, under one outlook at a time.
 
-    Each is a policy's name or empty, but for the profile's. Raises ConfigError.
+    Learning makes new policies: two are the same only if nothing was learned in between.
     """
-    name = annotation or namespace or profile
-    if name not in table:
-        field = "policy" if name == profile else keys.POLICY
-        raise ConfigError(field, f"there is no policy {name!r}; write one of {', '.join(table)}")
-    return table[name]
+
+    def __init__(self, usual: str = DEFAULT, weights: Weights | None = None) -> None:
+        """`usual` is the policy of demands that name none."""
+        self.usual = usual
+        self._weights = weights
+        self._policies = policies(Outlook(), weights)
+
+    def of(self, demand: Demand) -> Policy:
+        """The policy that the demand is placed by."""
+        return self._policies[demand.policy or self.usual]
 
 
 def _least_waste(fill: Fill, node: Supply, ask: Ask, place: Place) -> float:

@@ -22,7 +22,6 @@ from kybernate.core.placement.colocation import (
 )
 from kybernate.core.placement.lattice import gpus_in_order, member, sharers
 from kybernate.core.placement.model import FULL, Ask, Demand, Place, Supply
-from kybernate.core.placement.policies import POLICIES
 from kybernate.core.quantity import format_quantity
 from kybernate.types import Link
 
@@ -149,9 +148,9 @@ def place_of(
 
 
 def worth(view: NodeView, group: Group, demand: Demand, policy: Policy) -> float:
-    """What the group is worth for the pod; see `policies`. A policy that the pod names counts."""
+    """What the group is worth for the pod; see `policies`."""
     ask, place = place_of(view, group, demand, foresees=policy.foresees)
-    return POLICIES.get(demand.policy, policy).worth(supply_of(view), ask, place)
+    return policy.worth(supply_of(view), ask, place)
 
 
 def _rank(view: NodeView, group: Group, demand: Demand, rated: float) -> tuple[object, ...]:

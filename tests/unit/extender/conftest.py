@@ -8,7 +8,7 @@ import pytest
 
 from extender.binder import Binder
 from extender.snapshot import Snapshot
-from kybernate.core.placement import POLICIES
+from kybernate.core.placement import Table
 from kybernate.errors import ConflictError, NotFoundError
 from tests.unit.extender.objects import RESERVED_S, gpu_node, pod
 
@@ -73,7 +73,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def snapshot(clock: Clock) -> Snapshot:
-    snapshot = Snapshot(clock)
+    snapshot = Snapshot(clock, table=Table("best-fit"))
     snapshot.node_event("ADDED", gpu_node("n1"))
     return snapshot
 
@@ -85,8 +85,7 @@ def cluster() -> FakeCluster:
 
 @pytest.fixture
 def binder(snapshot: Snapshot, cluster: FakeCluster) -> Binder:
-    policy = POLICIES["best-fit"]
-    return Binder(snapshot, cluster, policy, lambda: "2026-01-02T03:04:05Z", RESERVED_S)
+    return Binder(snapshot, cluster, lambda: "2026-01-02T03:04:05Z", RESERVED_S)
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from extender.app import Verbs, create_app
-from kybernate.core.placement import POLICIES
 from tests.unit.extender.objects import GIB, ONE, TWO, gpu_node, pod
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ def gate() -> Gate:
 
 @pytest.fixture
 def client(snapshot: Snapshot, binder: Binder, gate: Gate) -> FlaskClient:
-    verbs = Verbs(snapshot, binder, POLICIES["spread"])
+    verbs = Verbs(snapshot, binder)
     app = create_app(verbs, lambda: gate.waiting, lambda _environ: gate.refusal, MAX_BODY)
     return app.test_client()
 
@@ -107,7 +106,7 @@ def test_filter_offers_the_best_unless_the_pod_has_wishes(
         snapshot.node_event("ADDED", gpu_node(name))
     for number, group in enumerate(("G0", "G1")):
         snapshot.pod_event("ADDED", pod(f"h{number}", node="n2", notes={"kyb.ai/group": group}))
-    verbs = Verbs(snapshot, binder, POLICIES["spread"])
+    verbs = Verbs(snapshot, binder)
     verbs.most = 2
     names = ["n1", "n2", "n3"]
     # Nobody knows how well they do before that was asked once.

@@ -9,7 +9,6 @@ import pytest
 
 from extender.binder import Binder
 from extender.wire import BindArgs
-from kybernate.core.placement import POLICIES
 from kybernate.errors import ConflictError, NotFoundError, RefusedError, RetryableError
 from kybernate.types import NodeName, PodRef, PodUid
 from tests.unit.extender.objects import ONE, RESERVED_S, TWO, gpu_node, pod
@@ -242,9 +241,8 @@ def test_a_shut_fence_lets_no_binding_out(
     passes: int, seen: dict[str, Any], cluster: FakeCluster, snapshot: Snapshot
 ) -> None:
     """Neither at the start of a bind nor when the lease ends in the middle of it."""
-    policy = POLICIES["best-fit"]
     gate = Gate(passes)
-    binder = Binder(snapshot, cluster, policy, lambda: "now", RESERVED_S, gate)
+    binder = Binder(snapshot, cluster, lambda: "now", RESERVED_S, gate)
     assert "does not lead" in binder.bind(args())
     assert (cluster.bindings, seen["spec"].get("nodeName")) == (0, None)
     gate.passes = 2

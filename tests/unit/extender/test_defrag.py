@@ -153,7 +153,7 @@ def test_a_plan_is_shown_as_numbered_steps(scene):
 def test_a_dump_gives_the_same_plan(scene, tmp_path):
     snapshot, cluster = scene
     file = tmp_path / "dump.json"
-    file.write_bytes(orjson.dumps(snapshot.dump("2026-11-21T10:00:00Z", "spread")))
+    file.write_bytes(orjson.dumps(snapshot.dump("2026-11-21T10:00:00Z")))
     asked = Defragmenter(snapshot, cluster).plan("*", "*", Budget())
     run = CliRunner().invoke(main, ["plan", "defrag", "--dump", str(file), "--json"])
     assert run.exit_code == 0, run.output

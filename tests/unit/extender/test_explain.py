@@ -13,7 +13,6 @@ from extender.explain import GRACE_S, MOST_DEMANDS, Explainer
 from extender.leader import Open
 from extender.pages import register
 from kybernate import keys
-from kybernate.core.placement import POLICIES
 from kybernate.errors import RetryableError
 from kybernate.types import PodRef, PodUid
 from tests.unit.extender.objects import GIB, ONE, TWO, gpu_node, pod
@@ -21,9 +20,6 @@ from tests.unit.extender.objects import GIB, ONE, TWO, gpu_node, pod
 if TYPE_CHECKING:
     from extender.snapshot import Snapshot
     from tests.unit.extender.conftest import Clock, FakeCluster
-
-
-POLICY = POLICIES["best-fit"]
 
 
 class Gangs:
@@ -48,7 +44,7 @@ def told() -> Told:
 
 @pytest.fixture
 def explainer(snapshot: Snapshot, cluster: FakeCluster, told: Told) -> Explainer:
-    return Explainer(snapshot, cluster, POLICY, Gangs(), told, Open())  # type: ignore[arg-type]
+    return Explainer(snapshot, cluster, Gangs(), told, Open())  # type: ignore[arg-type]
 
 
 def take(snapshot: Snapshot, name: str, group: str, vram: str = "24Gi") -> None:
@@ -149,7 +145,7 @@ def test_waiting_pods_are_counted_by_reason_and_told_after_a_while(
 def test_who_does_not_lead_tells_nothing(
     snapshot: Snapshot, cluster: FakeCluster, told: Told
 ) -> None:
-    explainer = Explainer(snapshot, cluster, POLICY, Gangs(), told, Closed())  # type: ignore[arg-type]
+    explainer = Explainer(snapshot, cluster, Gangs(), told, Closed())  # type: ignore[arg-type]
     take(snapshot, "x", "G01")
     wait_for(snapshot, "pair", TWO)
     explainer.look(0.0)
@@ -170,7 +166,7 @@ def test_of_too_many_demands_the_rest_is_counted_as_other(
 
 def test_no_nodes_are_a_reason_too(cluster: FakeCluster, snapshot: Snapshot, told: Told) -> None:
     snapshot.node_event("DELETED", gpu_node("n1"))
-    explainer = Explainer(snapshot, cluster, POLICY, Gangs(), told, Open())  # type: ignore[arg-type]
+    explainer = Explainer(snapshot, cluster, Gangs(), told, Open())  # type: ignore[arg-type]
     wait_for(snapshot, "a")
     explainer.look(0.0)
     explainer.look(GRACE_S)

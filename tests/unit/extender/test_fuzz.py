@@ -16,7 +16,6 @@ import pytest
 
 from extender.app import Verbs, create_app
 from kybernate import keys
-from kybernate.core.placement import POLICIES
 from tests.kit.spoil import Spoiler
 from tests.kit.wsgi import post
 from tests.unit.extender.objects import ONE, TWO, gpu_node, pod
@@ -67,7 +66,7 @@ def app(snapshot: Snapshot, binder: Binder, cluster: FakeCluster) -> Any:
     """The application over two nodes and a pod."""
     snapshot.node_event("ADDED", gpu_node("n2"))
     snapshot.pod_event("ADDED", cluster.add(pod("p1")))
-    verbs = Verbs(snapshot, binder, POLICIES["spread"])
+    verbs = Verbs(snapshot, binder)
     return create_app(verbs, lambda: None, lambda _environ: None, MAX_BODY).wsgi_app
 
 

@@ -17,7 +17,6 @@ from extender.snapshot import Snapshot
 from extender.wire import BindArgs
 from kybernate import keys
 from kybernate.core.ledger import Claim
-from kybernate.core.placement import POLICIES
 from kybernate.core.verdicts import Fits
 from kybernate.errors import ConflictError, NotFoundError, RetryableError
 from kybernate.types import GroupName, NodeName, PodRef, PodUid
@@ -54,12 +53,11 @@ class Stage:
         """A new extender, which knows nothing but what it lists."""
         self.snapshot = Snapshot(lambda: self.now)
         self.meeting = Rendezvous(lambda: self.now, wait=0.0, most=0)
-        policy = POLICIES["best-fit"]
         self.gangs = Gangs(self.snapshot, self.meeting, lambda: self.now)
         self.planner = GangPlanner(
             self.gangs,
             Means(
-                *(self.snapshot, self, fence or Open(), self.meeting, policy),
+                *(self.snapshot, self, fence or Open(), self.meeting),
                 *(lambda: self.now, lambda: self.now, self._tell, HOLD_S),
             ),
         )

@@ -10,13 +10,12 @@ from extender.snapshot import Snapshot
 from kybernate import keys
 from kybernate.core.activity import HOURS
 from kybernate.core.forecast import UNKNOWN, Traffic
-from kybernate.core.placement import POLICIES
+from kybernate.core.placement import Choosing, Table
 from kybernate.errors import ConfigError
 from tests.unit.extender.objects import gpu_node, pod
 
 OFFICE = [700 if 8 <= hour < 18 else 0 for hour in range(HOURS)]
 CALLS = [60 if 8 <= hour < 18 else 0 for hour in range(HOURS)]
-POLICY = POLICIES["spread"]
 
 
 @pytest.fixture
@@ -94,12 +93,12 @@ def test_strangers_get_no_seat_beside_each_other_whichever_way_they_came(house):
         theirs["metadata"]["namespace"] = "theirs"
         snapshot.pod_event("ADDED", theirs)
     mine = read_pod(pod("mine"))
-    found = snapshot.fits(mine.ref.uid, mine.demand, POLICY, ["n1"])
+    found = snapshot.fits(mine.ref.uid, mine.demand, ["n1"])
     assert "namespace theirs" in found.failed["n1"]
     yours = pod("t2")
     yours["metadata"]["namespace"] = "theirs"
     another = read_pod(yours)
-    assert snapshot.fits(another.ref.uid, another.demand, POLICY, ["n1"]).passed == ["n1"]
+    assert snapshot.fits(another.ref.uid, another.demand, ["n1"]).passed == ["n1"]
 
 
 def test_a_models_next_pod_is_expected_to_be_like_the_last_one(house):
@@ -114,7 +113,7 @@ def test_a_models_next_pod_is_expected_to_be_like_the_last_one(house):
         raw = pod(f"next-{model}", notes={keys.MODEL: model})
         snapshot.pod_event("ADDED", raw)
         one = read_pod(raw)
-        seen.append(snapshot.fits(one.ref.uid, one.demand, POLICY, ["n1"]))
+        seen.append(snapshot.fits(one.ref.uid, one.demand, ["n1"]))
     assert "holds a hot model" in seen[0].failed["n1"] or "hold hot" in seen[0].failed["n1"]
     assert seen[1].passed == ["n1"]
 
@@ -129,3 +128,39 @@ def test_of_too_many_models_the_one_not_seen_for_longest_is_forgotten():
     assert histories.of("ns", "a") == other
     assert histories.of("ns", "b") is None
     assert histories.of("other", "a") is None
+
+
+def test_a_pod_is_placed_by_the_policy_of_its_own_its_namespace_or_its_profile(house):
+    house.set("any", apart=False, choosing=Choosing({"batch": "bin-pack"}, {"packing": "fgd"}))
+    plain, batch, packing, own = (pod(name) for name in ("plain", "batch", "packing", "own"))
+    batch["metadata"]["namespace"] = "batch"
+    packing["spec"]["schedulerName"] = "packing"
+    own["metadata"] |= {"namespace": "batch", "annotations": {keys.POLICY: "topology"}}
+    read = [read_pod(one) for one in (plain, batch, packing, own)]
+    assert [one.demand.policy for one in read] == ["", "bin-pack", "fgd", "topology"]
+    assert [read_pod(slim_pod(one)) for one in (plain, batch, packing, own)] == read
+    house.set("any", apart=False)
+    assert "schedulerName" not in slim_pod(packing)["spec"]
+
+
+def test_an_unknown_policy_is_the_pods_problem_in_a_sentence():
+    found = read_pod(pod(notes={keys.POLICY: "fastest"}))
+    assert found.demand is None
+    assert "kyb.ai/policy: there is no policy 'fastest'; write one of affinity" in found.problem
+
+
+def test_the_pods_policy_decides_also_whether_traffic_counts():
+    snapshot = Snapshot(lambda: 0.0, table=Table("bin-pack"))
+    quiet = {"uid": "uid-b", "activity": activity([0] * HOURS, [0] * HOURS)}
+    snapshot.node_event("ADDED", gpu_node(seats=[seat("uid-a"), quiet]))
+    for name, group in (("a", "G0"), ("b", "G1")):
+        notes = {keys.ASSIGNED_GROUP: group, keys.MODEL: name}
+        snapshot.pod_event("ADDED", pod(name, node="n1", notes=notes))
+    best = {}
+    for policy in ("bin-pack", "default"):
+        snapshot.pod_event("ADDED", pod(policy, notes={keys.MODEL: "a", keys.POLICY: policy}))
+        one = snapshot.pod(f"uid-{policy}")
+        assert snapshot.policy(one.demand).name == policy
+        _, best[policy] = snapshot.best(one.ref.uid, one.demand, "n1")
+    # Both GPUs are as full; beside the model that is busy at the same hours it would wait.
+    assert best == {"bin-pack": "G0", "default": "G1"}

@@ -11,7 +11,6 @@ from extender.objects import read_pod
 from extender.pages import register
 from extender.preempting import Preemption
 from extender.wire import Victims
-from kybernate.core.placement import POLICIES
 from kybernate.types import NodeName, PodUid
 from tests.unit.extender.objects import ONE, TWO, gpu_node, pod
 
@@ -25,7 +24,7 @@ N1 = NodeName("n1")
 
 @pytest.fixture
 def preemption(snapshot: Snapshot, cluster: FakeCluster) -> Preemption:
-    return Preemption(snapshot, cluster, POLICIES["best-fit"])
+    return Preemption(snapshot, cluster)
 
 
 def hold(snapshot: Snapshot, name: str, group: str, priority: int = 0, **more: str) -> None:

@@ -12,7 +12,6 @@ from extender.snapshot import BIND_WINDOW
 from extender.verbs import filter_nodes
 from extender.wire import BindArgs
 from kybernate.core.ledger import Claim
-from kybernate.core.placement import POLICIES
 from kybernate.types import GroupName, NodeName, PodRef, PodUid
 from tests.unit.extender.objects import ONE, TWO, gpu_node, pod
 
@@ -157,7 +156,7 @@ def test_filter_hides_a_node_from_other_groups_while_a_pod_is_under_way(
 
 def found(snapshot: Snapshot, item: dict[str, Any]) -> Fits:
     def judge(uid: PodUid, demand: Demand, names: Sequence[NodeName]) -> Fits:
-        return snapshot.fits(uid, demand, POLICIES["best-fit"], names)
+        return snapshot.fits(uid, demand, names)
 
     return filter_nodes(read_pod(item), [NodeName("n1")], judge)
 

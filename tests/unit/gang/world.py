@@ -8,13 +8,13 @@ from kybernate import keys
 from kybernate.core.gang import Act, Member, PlannedSeat, judge
 from kybernate.core.gangplan import plan
 from kybernate.core.ledger import Claim, Ledger, NodeSeats, NodeView
-from kybernate.core.placement import POLICIES, Demand
+from kybernate.core.placement import Demand, Table
 from kybernate.errors import ConflictError, NotFoundError
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, NodeName, PodRef, PodUid
 
 GIB = 1 << 30
 ONE, TWO = keys.seat_resource(1), keys.seat_resource(2)
-POLICY = POLICIES["best-fit"]
+POLICY = Table("best-fit").of
 HOLD_S = 30.0
 
 

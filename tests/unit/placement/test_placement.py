@@ -281,9 +281,3 @@ def test_memory_of_a_gpu_that_is_ill_bears_nothing() -> None:
     gpus = (gpu(0, healthy=False), *(gpu(i) for i in (1, 2, 3)))
     assert names(view("G1", "G2", "G3", gpus=gpus, park_budget=0), Demand(ONE)) == []
     assert names(view("G1", "G2", gpus=gpus, park_budget=0), Demand(ONE)) != []
-
-
-def test_the_policy_that_a_pod_names_counts() -> None:
-    node = view("G1")
-    assert choose_group(node, Demand(ONE, policy="bin-pack"), SPREAD).name == "G1"
-    assert choose_group(node, Demand(ONE), SPREAD).name != "G1"

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import pytest
 
+from kybernate import keys
 from kybernate.core.placement import (
     FULL,
     POLICIES,
     Ask,
+    Choosing,
+    Demand,
     Fleet,
     Outlook,
     Place,
     Supply,
+    Table,
     Weights,
     expect,
+    parse_policies,
     policies,
-    resolve,
 )
 from kybernate.errors import ConfigError
 from kybernate.types import Link
@@ -97,11 +101,26 @@ def test_topology_wants_the_best_links_and_breaks_the_worst(better: Place, worse
 
 
 def test_the_nearest_word_on_the_policy_counts() -> None:
-    assert resolve(POLICIES, "default").name == "default"
-    assert resolve(POLICIES, "default", "spread").name == "spread"
-    assert resolve(POLICIES, "default", "spread", "fgd").name == "fgd"
+    choosing = Choosing({"batch": "spread"}, {"mine": "topology"})
+    assert choosing.name("batch", "mine", "fgd") == "fgd"
+    assert choosing.name("batch", "mine") == "spread"
+    assert choosing.name("chat", "mine") == "topology"
+    assert choosing.name("chat", "other") == ""
+    table = Table("affinity")
+    assert table.of(Demand(keys.seat_resource(1))).name == "affinity"
+    assert table.of(Demand(keys.seat_resource(1), policy="fgd")).name == "fgd"
 
 
 def test_an_unknown_policy_is_refused_by_the_field_that_named_it() -> None:
-    with pytest.raises(ConfigError, match=r"kyb.ai/policy.*'fast'.*write one of default"):
-        resolve(POLICIES, "default", annotation="fast")
+    with pytest.raises(ConfigError, match=r"kyb.ai/policy.*'fast'.*write one of affinity"):
+        Choosing().name("chat", "mine", "fast")
+    for text, said in (
+        ("batch=fast", "no policy 'fast'"),
+        ("batch", "is no NAME=POLICY"),
+        ("=fgd", "is no NAME=POLICY"),
+        ("a=fgd, a=fgd", "is there twice"),
+    ):
+        with pytest.raises(ConfigError, match=f"namespace_policies.*{said}"):
+            parse_policies(text, "namespace_policies")
+    assert parse_policies(" a=fgd, b = spread ,", "x") == {"a": "fgd", "b": "spread"}
+    assert parse_policies("", "x") == {}

@@ -15,7 +15,7 @@ from extender.snapshot import Snapshot
 from kybernate.cli import main
 from kybernate.core.dump import Dump, Pending, decode, encode
 from kybernate.core.ledger import Claim
-from kybernate.core.placement import POLICIES, Demand
+from kybernate.core.placement import Demand, Table
 from kybernate.core.replay import Replay
 from kybernate.errors import ConfigError
 from kybernate.types import GroupName, Link, NodeName, PodRef, PodUid
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 ACTIVITY = {"busy": [100] * 24, "calls": [5] * 24, "recent": [100, 5]}
 
 
-def snapshot() -> Snapshot:
+def snapshot(policy: str = "best-fit") -> Snapshot:
     """Two nodes; a pod on the first, and three that wait, the last of which can't be read."""
-    made = Snapshot(lambda: 0.0)
+    made = Snapshot(lambda: 0.0, table=Table(policy))
     seat = {"uid": "uid-held", "activity": ACTIVITY}
     made.node_event("ADDED", gpu_node("n1", seats=[seat]))
     made.node_event("ADDED", gpu_node("n2"))
@@ -40,7 +40,7 @@ def snapshot() -> Snapshot:
 
 
 def taken() -> Any:
-    return orjson.loads(orjson.dumps(snapshot().dump("2026-01-02T03:04:05Z", "best-fit")))
+    return orjson.loads(orjson.dumps(snapshot().dump("2026-01-02T03:04:05Z")))
 
 
 def test_a_dump_comes_back_as_it_was() -> None:
@@ -55,7 +55,7 @@ def test_a_dump_comes_back_as_it_was() -> None:
 
 
 def test_pods_are_placed_one_after_the_other() -> None:
-    decided = list(Replay(decode(taken()), POLICIES["best-fit"]).pending())
+    decided = list(Replay(decode(taken()), Table("best-fit").of).pending())
     assert [one.fitting for one in decided] == [2, 1, 0]
     assert {one.node for one in decided[:2]} == {"n1", "n2"}
     assert {one.group for one in decided[:2]} == {"G01"}
@@ -63,20 +63,19 @@ def test_pods_are_placed_one_after_the_other() -> None:
 
 
 def test_what_is_decided_is_what_the_extender_decides() -> None:
-    live = snapshot()
     for policy in ("best-fit", "spread", "default"):
-        first = next(iter(Replay(decode(taken()), POLICIES[policy]).pending()))
+        first = next(iter(Replay(decode(taken()), Table(policy).of).pending()))
         demand, names = Demand(TWO, 30 * GIB), [NodeName("n1"), NodeName("n2")]
-        points = live.points(PodUid("uid-a"), demand, POLICIES[policy], names)
+        points = snapshot(policy).points(PodUid("uid-a"), demand, names)
         assert (first.points, first.node) == (max(points), names[points.index(max(points))])
 
 
 def test_pods_that_are_placed_can_be_decided_anew() -> None:
-    (one,) = Replay(decode(taken()), POLICIES["bin-pack"]).bound()
+    (one,) = Replay(decode(taken()), Table("bin-pack").of).bound()
     assert one.was == ("n1", "G0")
     assert one.node in ("n1", "n2")
     # All is as before: the pod stays where it is.
-    replay = Replay(decode(taken()), POLICIES["bin-pack"])
+    replay = Replay(decode(taken()), Table("bin-pack").of)
     assert list(replay.bound()) == list(replay.bound())
 
 
@@ -131,7 +130,7 @@ def test_the_extender_serves_it_to_who_may_ask_once_it_knows_all() -> None:
     register_whole(
         app,
         "dump",
-        lambda: known.dump("2026-01-02T03:04:05Z", "best-fit"),
+        lambda: known.dump("2026-01-02T03:04:05Z"),
         lambda: refusal[0],
         lambda _environ: refusal[1],
     )
@@ -147,5 +146,5 @@ def test_a_pod_that_can_be_placed_nowhere_has_all_reasons() -> None:
     waits = Pending(PodRef("d", "p", PodUid("u")), Demand("kyb.ai/gpu-8x-seat"))
     held = Claim(PodRef("d", "q", PodUid("v")), NodeName("n1"), GroupName("G01"), ONE)
     dump = Dump("", "spread", decode(taken()).nodes, (held,), (waits,))
-    (one,) = Replay(dump, POLICIES["spread"]).pending()
+    (one,) = Replay(dump, Table("spread").of).pending()
     assert one.reasons == {"the node has no group for kyb.ai/gpu-8x-seat": 2}
