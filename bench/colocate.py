@@ -19,16 +19,17 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bench.fleet import GIB, node_seats
 from bench.report import emit, percentile, say
 from bench.seatsim import Request, simulate
 from kybernate import keys
 from kybernate.core.activity import HOURS, Recorder
 from kybernate.core.forecast import Sharer, observed, own_wait_seconds
-from kybernate.core.ledger import Claim, NodeSeats, NodeView
+from kybernate.core.ledger import Claim, NodeView
 from kybernate.core.placement import POLICIES, Demand, choose_group
 from kybernate.core.placement.colocation import hot_together
 from kybernate.core.tiers import switch_seconds
-from kybernate.types import Gpu, GpuUuid, Group, GroupName, NodeName, PodRef, PodUid
+from kybernate.types import NodeName, PodRef, PodUid
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,11 +38,11 @@ if TYPE_CHECKING:
     from kybernate.core.forecast import Traffic
 
 TRACE = Path(__file__).parents[2] / "shared/data/azure-llm/AzureLLMInferenceTrace_conv.csv.gz"
-GIB = 1 << 30
 HOUR = 3600.0
 DAY = HOURS * HOUR
 RESOURCE = keys.seat_resource(1)
 NODE = NodeName("n1")
+SEATS = 4
 PREFILL, DECODE = 2000.0, 20.0
 """Tokens per second of a prompt, and of one answer."""
 
@@ -120,13 +121,6 @@ def seen_alone(requests: Sequence[Request]) -> Traffic | None:
     recorder.advance(DAY - 1)
     busy, calls = recorder.profile()
     return observed([round(1000 * share) for share in busy], calls)
-
-
-def node(gpus: int, seats: int) -> NodeView:
-    """A node with a group per GPU, and memory enough to park all."""
-    found = tuple(Gpu(GpuUuid(f"GPU-{at}"), at, "H100", 80 * GIB) for at in range(gpus))
-    groups = tuple(Group(GroupName(f"G{gpu.index}"), RESOURCE, (gpu.uuid,), seats) for gpu in found)
-    return NodeView(NodeSeats(NODE, found, {}, groups))
 
 
 def place(view: NodeView, models: Sequence[Model], known: dict[str, Traffic | None]) -> NodeView:
@@ -211,10 +205,11 @@ def main(trace: Path, count: int, gpus: int, *, as_json: bool) -> None:
     known = {name: seen_alone(day) for name, day in days.items()}
     told = {name: traffic for name, traffic in known.items() if traffic is not None}
     by_name = {model.name: model for model in models}
+    empty = NodeView(node_seats(NODE, SEATS, gpus=gpus))
     views = {
-        "traffic unknown": place(node(gpus, 4), models, {}),
-        "traffic known": place(node(gpus, 4), models, known),
-        "one of each shift": by_shift(node(gpus, 4), models),
+        "traffic unknown": place(empty, models, {}),
+        "traffic known": place(empty, models, known),
+        "one of each shift": by_shift(empty, models),
     }
     found = {name: figures(view, by_name, days, told) for name, view in views.items()}
     for name, each in found.items():

@@ -14,31 +14,22 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bench.fleet import GIB, node_seats
 from bench.report import emit, say
 from kybernate import keys
 from kybernate.core.defrag import Budget, Cluster, Pending, Plan, Seated, plan
-from kybernate.core.ledger import Claim, Ledger, NodeSeats
+from kybernate.core.ledger import Claim, Ledger
 from kybernate.core.parking import seat_cost
 from kybernate.core.placement import Demand
 from kybernate.core.tiers import move_seconds
-from kybernate.types import Gpu, GpuUuid, Group, GroupName, NodeName, PodRef, PodUid
+from kybernate.types import PodRef, PodUid
 
 if TYPE_CHECKING:
     from bench.report import Metrics
+    from kybernate.types import Group, NodeName
 
-GIB = 1 << 30
 ONE, TWO = keys.seat_resource(1), keys.seat_resource(2)
 SEATS = 1
-
-
-def node(name: str, product: str) -> NodeSeats:
-    """Eight GPUs, a group of each and one of each pair."""
-    gpus = tuple(Gpu(GpuUuid(f"{name}-{at}"), at, product, 80 * GIB) for at in range(8))
-    groups = [Group(GroupName(f"G{at}"), ONE, (gpus[at].uuid,), SEATS) for at in range(8)]
-    for at in range(0, 8, 2):
-        pair = gpus[at].uuid, gpus[at + 1].uuid
-        groups.append(Group(GroupName(f"G{at}{at + 1}"), TWO, pair, SEATS))
-    return NodeSeats(NodeName(name), gpus, {}, tuple(groups), park_budget=1500 * GIB)
 
 
 def build(nodes: int, rng: random.Random) -> Cluster:
@@ -46,7 +37,7 @@ def build(nodes: int, rng: random.Random) -> Cluster:
     ledger, seated = Ledger(), {}
     for number in range(nodes):
         product = "A100" if number % 3 == 2 else "H100"
-        seats = node(f"n{number:05}", product)
+        seats = node_seats(f"n{number:05}", SEATS, product, (1, 2))
         ledger.upsert_node(seats)
         gpus = {gpu.uuid: gpu for gpu in seats.gpus}
         for group in seats.groups:

@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
+from kybernate.core.ledger import NodeSeats
+from kybernate.types import Gpu, GpuUuid, Group, GroupName, NodeName
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     Json = dict[str, Any]
 
@@ -35,12 +37,35 @@ def node_name(number: int) -> str:
     return f"gpu-pool-{number // 100:03}-node-{number:05}"
 
 
-def groups() -> Iterator[tuple[str, int, range]]:
-    """Name, size and indices of a node's groups."""
-    for size in SEATS:
-        for first in range(0, GPUS, size):
+def groups(
+    sizes: Collection[int] = SEATS.keys(), gpus: int = GPUS
+) -> Iterator[tuple[str, int, range]]:
+    """Name, size and indices of a node's groups of these sizes."""
+    for size in sizes:
+        for first in range(0, gpus, size):
             members = range(first, first + size)
             yield "G" + "".join(map(str, members)), size, members
+
+
+def node_seats(
+    name: str,
+    seats: int,
+    product: str = PRODUCTS[0],
+    sizes: Collection[int] = (1,),
+    gpus: int = GPUS,
+) -> NodeSeats:
+    """A node as the ledger has it: `seats` in each of its groups, and room to park 1,500 GiB."""
+    mine = tuple(Gpu(GpuUuid(f"{name}-{at}"), at, product, 80 * GIB) for at in range(gpus))
+    found = tuple(
+        Group(
+            GroupName(group),
+            keys.seat_resource(size),
+            tuple(mine[at].uuid for at in members),
+            seats,
+        )
+        for group, size, members in groups(sizes, gpus)
+    )
+    return NodeSeats(NodeName(name), mine, {}, found, park_budget=1500 * GIB)
 
 
 def gpu_node(number: int) -> Json:

@@ -8,6 +8,7 @@ ledger is compared with the API server, claim by claim.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -28,6 +29,7 @@ import click
 import requests
 import yaml
 
+from bench import fleet
 from bench.report import emit, percentile, say
 from kybernate import keys
 from kybernate.adapters.k8s import Watcher
@@ -49,7 +51,6 @@ PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{keys.NAMESPACE}/leases"
 LEASE = "kyb-extender"
 RESOURCE = keys.seat_resource(1)
-GPUS = 8
 REPLICAS = 3
 CLIENTS = 16
 SAMPLE = 40
@@ -121,6 +122,7 @@ class Clients:
         self.errors: Counter[str] = Counter()
         self.last = time.monotonic()
         self.mine = threading.local()
+        self._clients = itertools.count()
         self.contradictions = 0
         self._replicas = replicas
         self._tls = tls
@@ -146,7 +148,8 @@ class Clients:
         mine = self.mine
         if not hasattr(mine, "session"):
             mine.session = self._session()
-            mine.port = random.choice(self._replicas).port
+            mine.random = random.Random(next(self._clients))
+            mine.port = mine.random.choice(self._replicas).port
         url = f"https://127.0.0.1:{mine.port}/{path}"
         try:
             answer = mine.session.request(method, url, json=body, timeout=5 * CALL_S)
@@ -157,7 +160,7 @@ class Clients:
                 found: Json = answer.json()
                 return found
             self.errors[f"HTTP {answer.status_code}"] += 1
-        mine.port = random.choice(self._replicas).port
+        mine.port = mine.random.choice(self._replicas).port
         return None
 
     def _attempt(self, pod: Json, rng: random.Random) -> bool:
@@ -224,7 +227,7 @@ class Storm:
         kubeconfig.write_text(json.dumps(with_token(mine, token(self._api, "extender"))))
         self.replicas = [Replica(folder, number, kubeconfig) for number in range(REPLICAS)]
         say(f"{pods} pods, and seats for a fifth more")
-        self._nodes = [self._node(number) for number in range(-(-pods * 6 // 5 // GPUS))]
+        self._nodes = [self._node(number) for number in range(-(-pods * 6 // 5 // fleet.GPUS))]
         self._pods = self._make_pods(pods)
         self.clients = Clients(self.replicas, folder / "tls", self._nodes)
         self._watch = Watcher(self._api, PODS, {}, self._note, "pods")
@@ -317,25 +320,13 @@ class Storm:
             self._bound.setdefault(item["metadata"]["uid"], set()).add(f"{node}/{_seat(item)[1]}")
 
     def _node(self, number: int) -> str:
-        name = f"node-{number:03}"
-        uuids = [f"GPU-{name}-{index}" for index in range(GPUS)]
+        made = fleet.gpu_node(number)
+        name, groups = fleet.node_name(number), made["status"]["groups"]
         body = {"apiVersion": keys.API_VERSION, "kind": "GPUNode", "metadata": {"name": name}}
         with suppress(ConflictError):
             self._api.post(keys.GPU_NODES_PATH, body)
-        memory = {"product": "H100", "memoryBytes": 80 << 30, "healthy": True}
-        status = {
-            "gpus": [{"index": i, "uuid": uuid, **memory} for i, uuid in enumerate(uuids)],
-            "groups": [
-                {
-                    "name": f"G{i}",
-                    "resource": RESOURCE,
-                    "gpus": [uuid],
-                    "seats": 1,
-                    "activeSlots": 1,
-                }
-                for i, uuid in enumerate(uuids)
-            ],
-        }
+        single = [{**one, "seats": 1} for one in groups if one["resource"] == RESOURCE]
+        status = {**made["status"], "groups": single}
         self._api.patch(f"{keys.GPU_NODES_PATH}/{name}/status", {"status": status})
         return name
 
@@ -344,14 +335,14 @@ class Storm:
         with suppress(ConflictError):
             self._api.post(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", account)
         with ThreadPoolExecutor(8) as pool:
-            made = (_pod(f"storm-{number:04}", {}) for number in range(count))
+            made = (_pod(f"storm-{number:04}") for number in range(count))
             return list(pool.map(lambda pod: self._api.post(PODS, pod), made))
 
 
-def _pod(name: str, notes: dict[str, str]) -> Json:
+def _pod(name: str) -> Json:
     container = {"name": "c", "image": "none", "resources": {"limits": {RESOURCE: "1"}}}
     return {
-        "metadata": {"name": name, "namespace": NAMESPACE, "annotations": notes},
+        "metadata": {"name": name, "namespace": NAMESPACE},
         "spec": {
             "schedulerName": keys.SCHEDULER_NAME,
             "automountServiceAccountToken": False,

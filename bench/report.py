@@ -20,11 +20,12 @@ def say(text: str) -> None:
 
 
 def emit(bench: str, metrics: Metrics, baseline: Mapping[str, object], *, as_json: bool) -> None:
-    """Print the figures: a table for people, and with `as_json` the line for machines."""
-    for name, (value, unit) in metrics.items():
+    """Print the figures: the line for machines, and before it a table for people.
+
+    With `as_json` there is no table.
+    """
+    for name, (value, unit) in () if as_json else metrics.items():
         say(f"  {name:24} {value:10.3f} {unit}")
-    if not as_json:
-        return
     line = {
         "bench": bench,
         "metrics": {n: {"value": round(v, 4), "unit": u} for n, (v, u) in metrics.items()},

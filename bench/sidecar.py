@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 import click
 import grpc
 
+from bench.processes import cpu_seconds, memory_mib
 from bench.report import emit, say
 
 if TYPE_CHECKING:
@@ -52,21 +53,21 @@ def measure(seconds: float) -> Cost:
     with tempfile.TemporaryDirectory(prefix="kyb-") as folder:
         path = Path(folder) / "init.sock"
         with _process_1(path), _sidecar(path) as process:
-            before = _cpu(process.pid)
+            before = cpu_seconds(process.pid)
             for _ in range(WARM_UP):
                 _probe_all()
-            probe_ms = 1000 * (_cpu(process.pid) - before) / (3 * WARM_UP)
+            probe_ms = 1000 * (cpu_seconds(process.pid) - before) / (3 * WARM_UP)
             used = _rest(process.pid, seconds)
-            return Cost(_peak_mib(process.pid), 100 * used / seconds, probe_ms)
+            return Cost(memory_mib(process.pid, "VmHWM"), 100 * used / seconds, probe_ms)
 
 
 def _rest(pid: int, seconds: float) -> float:
     """CPU seconds used while the kubelet's usual probes are answered."""
-    before, until = _cpu(pid), time.monotonic() + seconds
+    before, until = cpu_seconds(pid), time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         _probe_all()
         time.sleep(min(PERIOD, left))
-    return _cpu(pid) - before
+    return cpu_seconds(pid) - before
 
 
 @contextmanager
@@ -133,16 +134,6 @@ def _probe_all() -> None:
     with grpc.insecure_channel(f"127.0.0.1:{GRPC_PORT}", options) as channel:
         if channel.unary_unary(CHECK)(b"", timeout=5) != b"\x08\x01":
             raise SystemExit("the gRPC probe is not answered well")
-
-
-def _cpu(pid: int) -> float:
-    """CPU seconds of a process and all its threads, ended ones too, to the nanosecond."""
-    return time.clock_gettime_ns(((~pid) << 3) | 2) / 1e9
-
-
-def _peak_mib(pid: int) -> float:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
 
 @click.command()

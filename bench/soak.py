@@ -21,6 +21,7 @@ import grpc
 import requests
 
 from bench import sidecar
+from bench.processes import cpu_seconds, line_of, memory_mib
 from bench.report import emit, median, percentile, say
 from kybernate import keys
 from kybernate.gen import agent_pb2 as pb
@@ -87,16 +88,16 @@ def _at_rest(cluster: Cluster, seconds: float) -> dict[str, tuple[float, str]]:
     time.sleep(10.0)
     agent = cluster.node("n1").agent.pid
     helpers = _children(agent)
-    before, began = [_cpu(agent), sum(map(_cpu, helpers))], time.monotonic()
+    before, began = [cpu_seconds(agent), sum(map(cpu_seconds, helpers))], time.monotonic()
     time.sleep(seconds)
     took = time.monotonic() - began
-    own, theirs = _cpu(agent) - before[0], sum(map(_cpu, helpers)) - before[1]
+    own, theirs = cpu_seconds(agent) - before[0], sum(map(cpu_seconds, helpers)) - before[1]
     return {
         "agent_cpu_percent": (100 * own / took, "% of a core"),
-        "agent_rss_mib": (_rss(agent), "MiB"),
+        "agent_rss_mib": (memory_mib(agent), "MiB"),
         "helpers": (float(len(helpers)), "processes"),
         "helpers_cpu_percent": (100 * theirs / took, "% of a core"),
-        "helpers_pss_mib": (sum(map(_pss, helpers)), "MiB"),
+        "helpers_pss_mib": (sum(memory_mib(one, "Pss", "smaps_rollup") for one in helpers), "MiB"),
     }
 
 
@@ -105,27 +106,6 @@ def _children(pid: int) -> list[int]:
     for task in Path(f"/proc/{pid}/task").iterdir():
         found += [int(word) for word in (task / "children").read_text().split()]
     return found + [one for child in found for one in _children(child)]
-
-
-def _cpu(pid: int) -> float:
-    """Seconds of CPU since it started."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _line(file: Path, name: str) -> int:
-    for line in file.read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1])
-    raise SystemExit(f"{file} has no line {name}")
-
-
-def _rss(pid: int) -> float:
-    return _line(Path(f"/proc/{pid}/status"), "VmRSS") / 1024
-
-
-def _pss(pid: int) -> float:
-    return _line(Path(f"/proc/{pid}/smaps_rollup"), "Pss") / 1024
 
 
 # --- swaps ------------------------------------------------------------------------------------
@@ -285,8 +265,8 @@ async def _sample(cluster: Cluster, soak: Soak) -> None:
     folder = Path(f"/proc/{pid}")
     while True:
         await asyncio.sleep(0.5)
-        threads = _line(folder / "status", "Threads")
-        soak.sizes.append((_rss(pid), len(list((folder / "fd").iterdir())), threads))
+        threads = line_of(pid, "Threads")
+        soak.sizes.append((memory_mib(pid), len(list((folder / "fd").iterdir())), threads))
 
 
 if __name__ == "__main__":
