@@ -70,11 +70,15 @@ _WAKE_COST: dict[SeatState, int] = {
     SeatState.WAKING: 1,
     SeatState.STARTING: 2,
     SeatState.PARKED: 3,
-    SeatState.DRAINING: 4,
-    SeatState.PARKING: 5,
-    SeatState.WAITING: 6,
-    SeatState.FAILED: 7,
-    SeatState.GONE: 8,
+    SeatState.RESTORING: 4,
+    SeatState.DRAINING: 5,
+    SeatState.PARKING: 6,
+    SeatState.DUMPING: 7,
+    SeatState.PARKED_NVME: 8,
+    SeatState.PARKED_OBJECT: 9,
+    SeatState.WAITING: 10,
+    SeatState.FAILED: 11,
+    SeatState.GONE: 12,
 }
 """Lower is sooner ready. A seat on its way is never abandoned for one that isn't."""
 

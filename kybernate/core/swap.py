@@ -3,7 +3,8 @@
 Demand is served by priority, then oldest first; who has waited for `max_wait` comes before all
 priorities, oldest first, so nobody waits for ever. A demander that doesn't fit names the seats
 that must leave (`victims`); they are drained together once each has had its residency or is idle,
-and until then its GPUs are kept from younger demand. So a group of several GPUs can't be starved
+and until then its GPUs are kept from younger demand, also while the demander's own state is on
+its way from NVMe into RAM: both go on at once. So a group of several GPUs can't be starved
 by smaller groups that keep taking one of them, and the oldest demander always gets its turn.
 """
 
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from kybernate.core.seats import OCCUPYING
+from kybernate.core.seats import OCCUPYING, TIER_OF
 from kybernate.types import SeatState
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ def wants(seat: SeatView) -> bool:
     called = seat.waiting > 0 or seat.asked_since is not None
     if seat.state is SeatState.WAITING:
         return seat.connected and (called or not seat.on_demand)
-    return seat.state is SeatState.PARKED and called
+    return seat.state in TIER_OF and called
 
 
 def _turning_points(seat: SeatView, policy: SwapPolicy) -> Iterable[float]:
@@ -207,7 +208,7 @@ def _turning_points(seat: SeatView, policy: SwapPolicy) -> Iterable[float]:
 
 
 def _asks_since(seat: SeatView) -> float:
-    if seat.state is not SeatState.PARKED:
+    if seat.state not in TIER_OF:
         return seat.bound_at
     calls = (seat.waiting_since if seat.waiting else None, seat.asked_since)
     return min((call for call in calls if call is not None), default=seat.bound_at)
@@ -235,6 +236,10 @@ def _fits(seat: SeatView, beside: Collection[SeatView], view: SwapView) -> bool:
         if count > slots or need > free:
             return False
     return True
+
+
+_ENTERS = (SeatState.WAITING, SeatState.PARKED)
+"""From here a seat enters GPU memory. One whose state is below RAM keeps its turn meanwhile."""
 
 
 def _entry(seat: SeatView) -> tuple[ActionKind, SeatView, str]:
@@ -295,7 +300,8 @@ class _Decision:
             return
         if _fits(seat, self._occupying + held, self._view):
             self._occupying.append(seat)
-            self._act(*_entry(seat))
+            if seat.state in _ENTERS:
+                self._act(*_entry(seat))
             return
         self._make_room(seat)
 
@@ -314,7 +320,7 @@ class _Decision:
             return
         self._held.append(seat)
         self._needed.update(victim.uid for victim in victims)
-        settled = not states & {SeatState.WAKING, SeatState.WAITING, SeatState.PARKED}
+        settled = not states & {SeatState.WAKING, SeatState.WAITING, *TIER_OF}
         together = settled and all(
             self._may_leave(v) for v in victims if v.state is SeatState.ACTIVE
         )

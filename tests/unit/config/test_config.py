@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from kybernate import keys
+from kybernate.core.seats import shown
 from kybernate.settings.webhook import WebhookSettings
 from kybernate.types import SeatState
 from tests.unit.webhook.pods import CLUSTER
@@ -52,7 +53,7 @@ def test_the_crd_is_named_as_in_the_code_and_knows_every_state() -> None:
     status = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
     assert {"observedGeneration", "conditions"} <= set(status)
     states = status["seats"]["items"]["properties"]["state"]["enum"]
-    assert set(states) == set(SeatState)
+    assert set(states) == {shown(state) for state in SeatState}
 
 
 ACCOUNTS = ["kyb-agent", "kyb-extender", "kyb-proxy", "kyb-scheduler", "kyb-webhook"]

@@ -11,14 +11,18 @@ from hypothesis import strategies as st
 from kybernate.core.seats import (
     EVENT_MEANING,
     OCCUPYING,
+    RESTING,
     STATE_MEANING,
+    TIER_OF,
     TRANSITIONS,
+    WITHOUT_TREE,
     SeatEvent,
     next_state,
     render_markdown,
+    shown,
 )
 from kybernate.errors import IllegalTransitionError
-from kybernate.types import SeatState
+from kybernate.types import SeatState, Tier
 
 DOCS = Path(__file__).parents[3] / "docs" / "states.md"
 
@@ -60,3 +64,27 @@ def test_memory_is_taken_and_given_back_by_few_events_only(events):
 @pytest.mark.parametrize("state", [s for s in SeatState if s is not SeatState.GONE])
 def test_a_pod_may_be_deleted_at_any_time(state):
     assert next_state(state, SeatEvent.DELETE) is SeatState.GONE
+
+
+def test_a_parked_seat_is_in_one_tier_and_holds_no_gpu_memory():
+    assert set(TIER_OF.values()) == set(Tier)
+    assert not OCCUPYING & TIER_OF.keys()
+    assert {tier: TIER_OF[state] for tier, state in RESTING.items()} == {t: t for t in Tier}
+
+
+@given(st.lists(st.sampled_from(SeatEvent), max_size=60))
+def test_a_seat_wakes_from_ram_only_and_its_tree_ends_only_by_a_dump(events):
+    state = SeatState.WAITING
+    for event in events:
+        if (state, event) not in TRANSITIONS:
+            continue
+        before, state = state, next_state(state, event)
+        if event is SeatEvent.WAKE:
+            assert before is SeatState.PARKED
+        if state in WITHOUT_TREE and before not in WITHOUT_TREE:
+            assert event in (SeatEvent.DUMPED, SeatEvent.RESTORE_REVERTED, SeatEvent.FOUND_DUMPED)
+
+
+def test_people_see_the_same_word_for_every_tier():
+    assert {shown(state) for state in RESTING.values()} == {"parked"}
+    assert shown(SeatState.DUMPING) == "dumping"
