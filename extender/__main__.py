@@ -32,7 +32,7 @@ from extender.server import Server, check_tls, refuse_caller
 from extender.snapshot import Snapshot
 from extender.watches import Watches
 from kybernate.adapters.k8s import Api
-from kybernate.core.placement import Choosing, Table, candidates, parse_policies
+from kybernate.core.placement import Choosing, Table, candidates, parse_policies, parse_weights
 from kybernate.errors import ConfigError
 from kybernate.runtime.load import command
 from kybernate.runtime.serve import ProbeServer, configure_logging
@@ -50,7 +50,7 @@ def run(settings: ExtenderSettings) -> None:
     """Wire the parts and serve until SIGTERM."""
     configure_logging(settings.log_level)
     api = _checked(settings)
-    snapshot = Snapshot(time.monotonic, settings.reserve_bytes, Table(settings.policy))
+    snapshot = Snapshot(time.monotonic, settings.reserve_bytes, _table(settings))
     watches = Watches(api, snapshot)
     nodes = Nodes(snapshot.node_event, gpu_node_reader(api, settings.api_timeout_s))
     watches.node_event = nodes.gpu_node_event
@@ -105,11 +105,16 @@ def run(settings: ExtenderSettings) -> None:
 def _checked(settings: ExtenderSettings) -> Api:
     """Take over what can be wrong in ways that the settings' types don't see."""
     try:
-        check_tls(settings.tls_dir)
+        _table(settings)
         HOUSE.set(settings.sharing, apart=settings.hot_apart, choosing=_choosing(settings))
+        check_tls(settings.tls_dir)
         return Api(settings.kubeconfig, "kyb-extender")
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
+
+
+def _table(settings: ExtenderSettings) -> Table:
+    return Table(settings.policy, parse_weights(settings.weights, "weights"))
 
 
 def _choosing(settings: ExtenderSettings) -> Choosing:

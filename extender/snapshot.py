@@ -268,6 +268,7 @@ class Snapshot:
 
     def dump(self, now: str) -> object:
         """All that is decided by, as JSON. `now` as RFC 3339."""
+        weights = tuple(self._table.weights)
         with self._lock:
             self._catch_up()
             nodes = tuple(filter(None, map(self._ledger.seats, self._ledger.nodes())))
@@ -287,7 +288,7 @@ class Snapshot:
                 for pod in self._pods.values()
                 if pod.demand and pod.node and pod.group and not (pod.gang or pod.leaving)
             )
-        return encode(Dump(now, self._table.usual, nodes, claims, pending, movable))
+        return encode(Dump(now, self._table.usual, nodes, claims, pending, movable, weights))
 
     def unplaced(self) -> int:
         """How many pods hold a seat of which nobody wrote the group."""

@@ -12,7 +12,7 @@ import rich.table
 from rich.console import Console
 
 from kybernate.core.dump import decode, encode
-from kybernate.core.placement import POLICIES, Table
+from kybernate.core.placement import POLICIES, Table, Weights, parse_weights
 from kybernate.core.replay import Replay
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ def command(file: BinaryIO, policy: str | None, *, bound: bool, as_json: bool) -
     dump = decode(parsed)
     used = policy or dump.policy
     _check(dump)
-    table = Table(used)
-    replay = Replay(dump, (lambda _demand: POLICIES[policy]) if policy else table.of)
+    table = Table(used, _weights(dump))
+    replay = Replay(dump, (lambda _demand: table.named(used)) if policy else table.of)
     decided = list(chain(replay.bound() if bound else (), replay.pending()))
     if as_json:
         found = {"policy": used, "taken_at": dump.taken_at, "pods": [_row(one) for one in decided]}
@@ -79,6 +79,10 @@ def sentence(one: Decision) -> str:
 def _row(one: Decision) -> dict[str, Any]:
     found: dict[str, Any] = encode(one)
     return {**found, "decision": sentence(one)}
+
+
+def _weights(dump: Dump) -> Weights:
+    return parse_weights(",".join(map(str, dump.weights)), "weights")
 
 
 def _check(dump: Dump) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NewType, TypeVar, Union, get_args, get_or
 from kybernate import types
 from kybernate.core import forecast
 from kybernate.core.ledger import Claim, NodeSeats
-from kybernate.core.placement import Demand
+from kybernate.core.placement import Demand, Weights
 from kybernate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """The ledger at one moment: `taken_at` as RFC 3339, `policy` by its name.
+    """The ledger at one moment: `taken_at` as RFC 3339, `policy` by its name, `weights` of the one
+    that has some.
 
     `claims` are those of bound pods and reservations alike. `pending` pods are in the order in
     which a replay places them. `movable` are pods of claims that could have another seat, with what
@@ -51,6 +52,7 @@ class Dump:
     claims: tuple[Claim, ...]
     pending: tuple[Pending, ...]
     movable: tuple[Pending, ...] = ()
+    weights: tuple[int, ...] = tuple(Weights())
     format: str = FORMAT
 
 

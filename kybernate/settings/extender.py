@@ -42,6 +42,11 @@ class ExtenderSettings(BaseModel):
         description="policies for the pods of namespaces, NAMESPACE=POLICY,...; a pod's annotation "
         "kyb.ai/policy counts more",
     )
+    weights: str = Field(
+        "40,30,20,10",
+        description="what counts how much in the policy weighted: what is free, GPU product, "
+        "topology, how used the node is",
+    )
     profile_policies: str = Field(
         "",
         description="policies for pods of the kube-scheduler's profiles, SCHEDULERNAME=POLICY,...; "

@@ -1,7 +1,7 @@
 """Where a pod goes: one model of demand and supply, the policies, and the choice. Pure."""
 
 from kybernate.core.placement.choice import Choice, Fleet
-from kybernate.core.placement.choosing import Choosing, parse_policies
+from kybernate.core.placement.choosing import Choosing, parse_policies, parse_weights
 from kybernate.core.placement.model import FULL, Ask, Demand, Place, Supply
 from kybernate.core.placement.moves import Plan, Tenants
 from kybernate.core.placement.outlook import Outlook, expect
@@ -44,6 +44,7 @@ __all__ = [
     "expect",
     "load",
     "parse_policies",
+    "parse_weights",
     "policies",
     "score",
     "usable",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kybernate import keys
-from kybernate.core.placement.policies import POLICIES
+from kybernate.core.placement.policies import POLICIES, Weights
 from kybernate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -44,6 +44,24 @@ def parse_policies(text: str, field: str) -> dict[str, str]:
             raise ConfigError(field, f"{part!r} {why}; write it as team-a=spread,team-b=fgd")
         found[name] = known(policy, field)
     return found
+
+
+def parse_weights(text: str, field: str) -> Weights:
+    """What `40,30,20,10` says. Raises ConfigError, naming `field`."""
+    words = [one.strip() for one in text.split(",")]
+    if (
+        len(words) != len(Weights._fields)
+        or not all(map(_is_number, words))
+        or not any(map(int, words))
+    ):
+        order = ", ".join(Weights._fields)
+        why = f"{text!r} is not {len(Weights._fields)} whole numbers of 0 to 1000, not all 0"
+        raise ConfigError(field, f"{why}; write those of {order}, as 40,30,20,10")
+    return Weights(*map(int, words))
+
+
+def _is_number(word: str) -> bool:
+    return word.isascii() and word.isdecimal() and len(word) <= 4 and int(word) <= 1000
 
 
 def known(name: str, field: str) -> str:

@@ -85,12 +85,16 @@ class Table:
     def __init__(self, usual: str = DEFAULT, weights: Weights | None = None) -> None:
         """`usual` is the policy of demands that name none."""
         self.usual = usual
-        self._weights = weights
-        self._policies = policies(Outlook(), weights)
+        self.weights = weights or Weights()
+        self._policies = policies(Outlook(), self.weights)
 
     def of(self, demand: Demand) -> Policy:
         """The policy that the demand is placed by."""
-        return self._policies[demand.policy or self.usual]
+        return self.named(demand.policy or self.usual)
+
+    def named(self, name: str) -> Policy:
+        """The policy of the name."""
+        return self._policies[name]
 
 
 def _least_waste(fill: Fill, node: Supply, ask: Ask, place: Place) -> float:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from click.testing import CliRunner
 
+from extender.__main__ import main
 from kybernate.errors import ConfigError
 from kybernate.runtime.load import load
 from kybernate.settings.extender import ExtenderSettings
@@ -27,3 +29,20 @@ def test_a_short_lease_fits_short_calls() -> None:
     values = {"lease": "l", "lease_s": "3", "api_timeout_s": "1", "advertise": "[::1]:9444"}
     assert load(ExtenderSettings, "X", values, {}, None).lease_s == 3
     assert load(ExtenderSettings, "X", {"lease_s": "3"}, {}, None).lease == ""
+
+
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        ("--weights=1,2", "weights: '1,2' is not 4 whole numbers"),
+        ("--namespace-policies=a=fast", "namespace_policies: there is no policy 'fast'"),
+        ("--profile-policies=a", "profile_policies: 'a' is no NAME=POLICY"),
+        ("--sharing=all", "sharing: 'all' is no rule"),
+    ],
+)
+def test_rules_that_can_not_be_read_end_the_start_with_a_sentence(
+    option: str, sentence: str
+) -> None:
+    run = CliRunner().invoke(main, [option])
+    assert run.exit_code == 2
+    assert sentence in " ".join(run.output.split())

@@ -19,6 +19,7 @@ from kybernate.core.placement import (
     Weights,
     expect,
     parse_policies,
+    parse_weights,
     policies,
 )
 from kybernate.errors import ConfigError
@@ -109,6 +110,29 @@ def test_the_nearest_word_on_the_policy_counts() -> None:
     table = Table("affinity")
     assert table.of(Demand(keys.seat_resource(1))).name == "affinity"
     assert table.of(Demand(keys.seat_resource(1), policy="fgd")).name == "fgd"
+
+
+def test_weights_are_what_the_setting_says() -> None:
+    assert parse_weights("40,30,20,10", "weights") == Weights()
+    assert parse_weights(" 0, 0,1000 ,0", "weights") == Weights(0, 0, 1000, 0)
+    for text in (
+        "",
+        "1,2,3",
+        "1,2,3,4,5",
+        "0,0,0,0",
+        "1,2,3,-4",
+        "1,2,3,x",
+        "1,2,3,1001",
+        "1,,2,3",
+    ):
+        with pytest.raises(ConfigError, match=r"weights.*write those of availability, product"):
+            parse_weights(text, "weights")
+    packing = Table("weighted", Weights(0, 0, 0, 1)).named("weighted")
+    spreading = Table("weighted", Weights(1, 0, 0, 0)).named("weighted")
+    for policy, better in ((packing, USED), (spreading, EMPTY)):
+        worse = USED if better is EMPTY else EMPTY
+        place = Place((0,))
+        assert policy.worth(better, WHOLE, place) > policy.worth(worse, WHOLE, place)
 
 
 def test_an_unknown_policy_is_refused_by_the_field_that_named_it() -> None:
