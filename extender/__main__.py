@@ -22,12 +22,13 @@ from extender.explain import Explainer
 from extender.gangplanner import GangPlanner, Means
 from extender.gangs import Gangs
 from extender.house import HOUSE
-from extender.leader import Leader, Leases, Open, SchedulerLease, Terms
+from extender.leader import Leader, Leases, Open, Terms
 from extender.nodes import Nodes, gpu_node_reader, watch_nodes
 from extender.pages import register, register_whole
 from extender.preempting import Preemption
 from extender.rendezvous import Rendezvous
 from extender.requeue import Nudge, Requeue, Waiting
+from extender.schedulerlease import SchedulerLease
 from extender.server import Server, check_tls, refuse_caller
 from extender.snapshot import Snapshot
 from extender.watches import Watches

@@ -1,4 +1,4 @@
-"""Whether this process may bind now: by a Lease of its own, or by that of the scheduler beside it.
+"""Whether this process may bind now: by a Lease of its own.
 
 Whoever begins to bind knows all bindings of whoever bound before: the ledger is listed anew after
 each change of leadership, since a watch may be late by any time.
@@ -33,12 +33,6 @@ ROUNDS = 7
 
 DRIFT = 0.1
 """The part of its lease that a leader doesn't use: clocks may run that much faster elsewhere."""
-
-LOOK_EVERY = 1.0
-"""Seconds for which the scheduler's lease is taken to be as it was: a second change of holder
-takes longer, since each of them waits for a lease to end or a process to start."""
-
-POLL = 0.01
 
 
 def boot_clock() -> float:
@@ -198,7 +192,7 @@ class Leader:
         if not led:
             self._knows = None
         self._raw, self._holder = raw, self._identity
-        self._election.wrote(_lease(raw), began)
+        self._election.wrote(read_lease(raw), began)
         if not led:
             log.info("leading, by lease %s", self._name)
             self._knows = self._knowledge.refresh()
@@ -206,7 +200,7 @@ class Leader:
 
     def _look(self) -> None:
         self._raw = self._leases.read(self._name)
-        lease = _lease(self._raw) if self._raw else None
+        lease = read_lease(self._raw) if self._raw else None
         if lease and lease.holder != self._holder:
             log.info("lease %s is held by %s", self._name, lease.holder or "nobody")
         self._holder = lease.holder if lease else ""
@@ -228,68 +222,8 @@ class Leader:
         }
 
 
-class SchedulerLease:
-    """The election of the kube-scheduler in the same pod decides; we only look.
-
-    Its identity begins with the pod's host name, which is ours too.
-    """
-
-    def __init__(
-        self,
-        leases: Leases,
-        name: str,
-        host: str,
-        knowledge: Knowledge,
-        wait: float,
-        clock: Callable[[], float] = boot_clock,
-    ) -> None:
-        """`wait` is how many seconds a bind waits for the ledger, once per change of leader."""
-        self._leases = leases
-        self._name = name
-        self._host = host
-        self._knowledge = knowledge
-        self._wait = wait
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._looked = float("-inf")
-        self._holder = ""
-        self._knows: Callable[[], bool] = lambda: False
-
-    def closed(self) -> None:
-        """Calls are answered: the scheduler makes none unless it leads."""
-
-    def check(self) -> None:
-        """Raise RetryableError unless our scheduler leads and the ledger knows its forerunner's."""
-        with self._lock:
-            if self._clock() >= self._looked + LOOK_EVERY:
-                self._look()
-        deadline = self._clock() + self._wait
-        while not self._knows():
-            if self._clock() >= deadline:
-                raise RetryableError(
-                    "the scheduler has just begun to lead, and what the last one bound is still "
-                    "being listed"
-                )
-            time.sleep(POLL)
-
-    def _look(self) -> None:
-        began = self._clock()
-        raw = self._leases.read(self._name)
-        holder = _lease(raw).holder if raw else ""
-        if not holder.startswith(f"{self._host}_"):
-            self._holder = ""
-            raise RetryableError(
-                f"the scheduler of {self._host} does not lead: {holder or 'nobody'} holds the "
-                f"lease {self._name}"
-            )
-        if holder != self._holder:
-            self._knows = self._knowledge.refresh()
-            self._holder = holder
-            log.info("the scheduler leads as %s", holder)
-        self._looked = began
-
-
-def _lease(raw: Json) -> Lease:
+def read_lease(raw: Json) -> Lease:
+    """The lease as the election sees it."""
     spec = raw.get("spec") or {}
     return Lease(
         str(spec.get("holderIdentity") or ""),

@@ -43,7 +43,9 @@ PENDING = Gauge(
 NUDGES = Counter(
     "kyb_extender_nudges_total", "How often the scheduler was told to try waiting pods again"
 )
-LEADING = Gauge("kyb_extender_leading", "1 if this one of several replicas leads, and answers calls")
+LEADING = Gauge(
+    "kyb_extender_leading", "1 if this one of several replicas leads, and answers calls"
+)
 API_SECONDS = PHASE_SECONDS.labels("bind", "api")
 
 

@@ -72,6 +72,14 @@ def refused(extender: Extender, pod: dict[str, Any], node: str) -> requests.Resp
     return answer
 
 
+def one_bound(leader: Extender, world: World) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """A node, the pod that has its only seat of two GPUs, and one that would like to."""
+    node, first, second = world.node(), world.pod(TWO), world.pod(TWO)
+    until(lambda: node in leader.filter(first, node)["NodeNames"], "the GPUNode is seen")
+    assert leader.bind(first, node) == ""
+    return node, first, second
+
+
 def test_only_the_leader_answers_and_a_standby_closes(
     pair: tuple[Extender, Extender], world: World
 ) -> None:
@@ -108,9 +116,7 @@ def test_a_leader_that_ends_hands_over_at_once(
     pair: tuple[Extender, Extender], world: World
 ) -> None:
     leader, standby = pair
-    node, first, second = world.node(), world.pod(TWO), world.pod(TWO)
-    until(lambda: node in leader.filter(first, node)["NodeNames"], "the GPUNode is seen")
-    assert leader.bind(first, node) == ""
+    node, _, second = one_bound(leader, world)
     began = time.monotonic()
     leader.stop()
     until(lambda: leads(standby), "the other one leads")
@@ -123,9 +129,7 @@ def test_a_leader_that_is_killed_is_followed_when_its_lease_has_ended(
     pair: tuple[Extender, Extender], world: World
 ) -> None:
     leader, standby = pair
-    node, first, second = world.node(), world.pod(TWO), world.pod(TWO)
-    until(lambda: node in leader.filter(first, node)["NodeNames"], "the GPUNode is seen")
-    assert leader.bind(first, node) == ""
+    node, first, second = one_bound(leader, world)
     leader.stop(kill=True)
     refused(standby, second, node)
     until(lambda: leads(standby), "the other one leads")
