@@ -9,7 +9,7 @@ Methods that are neither quick nor `async` block and are called from a worker th
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kybernate.core.artifacts.layout import ObjectInfo
     from kybernate.core.budget import HostMemory, MemoryLevel
     from kybernate.core.traffic import Traffic
     from kybernate.types import ArtifactId, Gpu, GpuUuid, PodUid, Tier
@@ -608,6 +609,36 @@ class Vault(Protocol):
 
     async def ls(self, place: Tier) -> tuple[Sealed, ...]:
         """What is in this place."""
+        ...
+
+
+class Objects(Protocol):
+    """Objects by key in a store or a folder. All block; several threads may call at once.
+
+    Keys are paths with /, without empty or hidden parts. Errors: RetryableError (no answer in
+    time), RefusedError (no right to it, or a key that can't be), OSError (the disk refuses).
+    """
+
+    def put(self, key: str, data: bytes | bytearray | memoryview, *, create: bool = False) -> None:
+        """All of it or nothing, and it outlives a power failure when this returns. With `create`
+        only where there is none: else raises ConflictError."""
+        ...
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> memoryview:
+        """Its bytes, or `length` of them from `start` on; fewer where it ends before. Raises
+        NotFoundError."""
+        ...
+
+    def head(self, key: str) -> ObjectInfo:
+        """What it is. Raises NotFoundError."""
+        ...
+
+    def scan(self, prefix: str) -> Iterator[ObjectInfo]:
+        """All objects below `prefix`, which ends with /; may be behind what was put just now."""
+        ...
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Remove them; idempotent."""
         ...
 
 

@@ -1,0 +1,296 @@
+"""Objects in a folder of this node's, or in an object store (S3, GCS, Azure) by obstore.
+
+Retries, signatures and connections are the library's. In a folder each object is a file that is
+written beside, synced and renamed, its folder synced after it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import obstore
+from obstore import exceptions, store
+
+from kybernate.core.artifacts.layout import IMAGES, ObjectInfo
+from kybernate.core.artifacts.pace import Pace
+from kybernate.errors import ConfigError, ConflictError, NotFoundError, RefusedError, RetryableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from kybernate.ports import Objects
+
+SCHEMES = ("s3", "gs", "az", "memory")
+_BESIDE = ".new-"
+_KEEP_CACHED = 1 << 20
+"""Files from this size on don't stay in the page cache once they are on the disk."""
+
+
+def open_objects(url: str, request_seconds: float = 60.0) -> Objects:
+    """The place that a URL (s3://, gs://, az://, file://) or an absolute path names.
+
+    Credentials and endpoints come from the environment, by the names that each store's own tools
+    use. A request that has no answer after `request_seconds` is tried again, for three times as
+    long at most. Raises ConfigError.
+    """
+    scheme, found, rest = url.partition("://")
+    if not found or scheme == "file":
+        path = Path(rest if found else url)
+        if not path.is_absolute():
+            raise ConfigError(
+                "place", f"{url!r} is no absolute path, nor a URL such as s3://bucket/x"
+            )
+        return LocalObjects(path)
+    if scheme not in SCHEMES:
+        raise ConfigError("place", f"{url!r} must begin with s3://, gs://, az://, file:// or /")
+    try:
+        return StoreObjects(
+            store.from_url(
+                url,
+                client_options={
+                    "timeout": timedelta(seconds=request_seconds),
+                    "connect_timeout": timedelta(seconds=min(5.0, request_seconds)),
+                },
+                retry_config={
+                    "max_retries": 5,
+                    "retry_timeout": timedelta(seconds=3 * request_seconds),
+                },
+            )
+            if scheme != "memory"
+            else store.MemoryStore()
+        )
+    except (exceptions.BaseError, ValueError) as error:
+        raise ConfigError("place", f"{url!r} can't be used: {error}") from error
+
+
+class StoreObjects:
+    """Implements `ports.Objects` on a store of obstore's."""
+
+    def __init__(self, store: store.ObjectStore) -> None:
+        self._store = store
+
+    def put(self, key: str, data: bytes | bytearray | memoryview, *, create: bool = False) -> None:
+        """See `ports.Objects.put`."""
+        with _translated(key):
+            obstore.put(
+                self._store,
+                _checked(key),
+                data,
+                mode="create" if create else "overwrite",
+                use_multipart=False,
+            )
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> memoryview:
+        """See `ports.Objects.get`."""
+        with _translated(key):
+            if length is None and start == 0:
+                return memoryview(obstore.get(self._store, _checked(key)).bytes())
+            if length is None:
+                length = max(0, self.head(key).size - start)
+            if not length:
+                return memoryview(b"")
+            found = obstore.get_range(self._store, _checked(key), start=start, length=length)
+            return memoryview(found)
+
+    def head(self, key: str) -> ObjectInfo:
+        """See `ports.Objects.head`."""
+        with _translated(key):
+            return _info(obstore.head(self._store, _checked(key)))
+
+    def scan(self, prefix: str) -> Iterator[ObjectInfo]:
+        """See `ports.Objects.scan`."""
+        with _translated(prefix):
+            for metas in obstore.list(self._store, prefix.rstrip("/"), chunk_size=1000):
+                yield from (_info(meta) for meta in metas)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """See `ports.Objects.delete`."""
+        with suppress(NotFoundError), _translated(keys[0] if keys else ""):
+            if keys:
+                obstore.delete(self._store, [_checked(key) for key in keys])
+
+
+class LocalObjects:
+    """Implements `ports.Objects` on a folder. Files and folders are the owner's alone."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def put(self, key: str, data: bytes | bytearray | memoryview, *, create: bool = False) -> None:
+        """See `ports.Objects.put`."""
+        path = self.root / _checked(key)
+        make_folder(path.parent)
+        beside = path.with_name(_BESIDE + secrets.token_hex(8))
+        try:
+            _write(beside, data)
+            if create:
+                os.link(beside, path)
+            else:
+                beside.rename(path)
+            sync_folder(path.parent)
+        except FileExistsError as error:
+            raise ConflictError(f"{key} is there already") from error
+        finally:
+            with suppress(FileNotFoundError):
+                beside.unlink()
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> memoryview:
+        """See `ports.Objects.get`."""
+        try:
+            with (self.root / _checked(key)).open("rb", buffering=0) as file:
+                size = os.fstat(file.fileno()).st_size
+                wanted = max(0, size - start if length is None else min(length, size - start))
+                data = bytearray(wanted)
+                file.seek(start)
+                found = file.readinto(data)
+                if wanted >= _KEEP_CACHED:
+                    os.posix_fadvise(file.fileno(), start, wanted, os.POSIX_FADV_DONTNEED)
+                return memoryview(data)[:found]
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise NotFoundError(f"{key} is not there") from error
+
+    def head(self, key: str) -> ObjectInfo:
+        """See `ports.Objects.head`."""
+        try:
+            found = (self.root / _checked(key)).stat()
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise NotFoundError(f"{key} is not there") from error
+        return ObjectInfo(key, found.st_size, found.st_mtime)
+
+    def scan(self, prefix: str) -> Iterator[ObjectInfo]:
+        """See `ports.Objects.scan`. Files that are being written, and images, are left out."""
+        for folder, folders, files in os.walk(self.root / _checked(prefix.rstrip("/"))):
+            folders[:] = sorted(name for name in folders if name != IMAGES)
+            for name in sorted(files):
+                path = Path(folder) / name
+                if not name.startswith("."):
+                    with suppress(NotFoundError):
+                        yield self.head(path.relative_to(self.root).as_posix())
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """See `ports.Objects.delete`."""
+        for key in keys:
+            path = self.root / _checked(key)
+            with suppress(FileNotFoundError, NotADirectoryError):
+                path.unlink()
+                sync_folder(path.parent)
+
+    def leftovers(self, before: float) -> list[Path]:
+        """Files that a crash left half-written, last changed before then (seconds since 1970)."""
+        return [
+            path
+            for path in sorted(self.root.rglob(f"{_BESIDE}*"))
+            if path.is_file() and path.stat().st_mtime < before
+        ]
+
+
+class PacedObjects:
+    """Another place, with at most `rate` bytes per second in and out together."""
+
+    def __init__(
+        self,
+        inner: Objects,
+        rate: float,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.inner = inner
+        self._pace = Pace(rate)
+        self._lock = threading.Lock()
+        self._clock = clock
+        self._sleep = sleep
+
+    def put(self, key: str, data: bytes | bytearray | memoryview, *, create: bool = False) -> None:
+        """See `ports.Objects.put`."""
+        self._wait(len(data))
+        self.inner.put(key, data, create=create)
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> memoryview:
+        """See `ports.Objects.get`; what is read without a `length` is counted afterwards."""
+        self._wait(length or 0)
+        data = self.inner.get(key, start, length)
+        self._wait(0 if length else len(data))
+        return data
+
+    def head(self, key: str) -> ObjectInfo:
+        """See `ports.Objects.head`."""
+        return self.inner.head(key)
+
+    def scan(self, prefix: str) -> Iterator[ObjectInfo]:
+        """See `ports.Objects.scan`."""
+        return self.inner.scan(prefix)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """See `ports.Objects.delete`."""
+        self.inner.delete(keys)
+
+    def _wait(self, size: int) -> None:
+        with self._lock:
+            seconds = self._pace.reserve(size, self._clock())
+        if seconds > 0:
+            self._sleep(seconds)
+
+
+def make_folder(path: Path) -> None:
+    """The folder and those above it, mode 0700, each on the disk. Raises OSError."""
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """The folder's names are on the disk. Raises OSError."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _write(path: Path, data: bytes | bytearray | memoryview) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(file, rest) :]
+        os.fsync(file)
+        if len(data) >= _KEEP_CACHED:
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(file)
+
+
+def _checked(key: str) -> str:
+    if "\0" in key or any(part in ("", ".", "..") or part[0] == "." for part in key.split("/")):
+        raise RefusedError(f"{key[:300]!r} can't be the key of an object")
+    return key
+
+
+def _info(meta: obstore.ObjectMeta) -> ObjectInfo:
+    return ObjectInfo(meta["path"], meta["size"], meta["last_modified"].timestamp())
+
+
+@contextmanager
+def _translated(key: str) -> Iterator[None]:
+    try:
+        yield
+    except exceptions.NotFoundError as error:
+        raise NotFoundError(f"{key} is not there") from error
+    except (exceptions.AlreadyExistsError, exceptions.PreconditionError) as error:
+        raise ConflictError(f"{key} is there already") from error
+    except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
+        raise RefusedError(f"{key}: the store refuses; check its credentials ({error})") from error
+    except (exceptions.BaseError, OSError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise NotFoundError(f"{key} is not there") from error
+        raise RetryableError(f"{key}: the store doesn't answer ({error})", delay=5.0) from error

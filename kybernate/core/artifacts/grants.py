@@ -1,0 +1,50 @@
+"""Who may restore an artifact: its own namespace, and those that an ArtifactGrant names. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kybernate.core.artifacts import layout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """An ArtifactGrant: it lies in the artifacts' `namespace` and lets those in `to` restore.
+
+    `artifacts`: names of artifacts (the part before @), or none for all. `until`: seconds since
+    1970, 0.0 for no end.
+    """
+
+    namespace: str
+    to: tuple[str, ...]
+    artifacts: tuple[str, ...] = ()
+    until: float = 0.0
+
+
+def why_not(artifact: str, namespace: str, grants: Iterable[Grant], now: float) -> str:
+    """Why a pod of `namespace` may not restore it, as a sentence; empty if it may.
+
+    Raises RefusedError if it is no artifact.
+    """
+    parts = layout.parse_id(artifact)
+    if parts.namespace == namespace:
+        return ""
+    if any(_covers(grant, parts, namespace, now) for grant in grants):
+        return ""
+    return (
+        f"{artifact} belongs to namespace {parts.namespace}; an ArtifactGrant there must let "
+        f"{namespace} restore {parts.name}."
+    )
+
+
+def _covers(grant: Grant, parts: layout.Parts, namespace: str, now: float) -> bool:
+    return (
+        grant.namespace == parts.namespace
+        and namespace in grant.to
+        and (not grant.artifacts or parts.name in grant.artifacts)
+        and (grant.until == 0.0 or now < grant.until)
+    )

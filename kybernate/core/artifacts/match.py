@@ -1,0 +1,76 @@
+"""Whether a machine and a pod are what an artifact needs. Pure.
+
+CUDA memory goes back into the same kind of GPU under the same driver; CRIU puts back file
+mappings of the very same files, and registers of the same architecture.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kybernate.core.artifacts.manifest import Facts
+
+_NUMBERS = re.compile(r"[0-9]{1,9}")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where an artifact is to be restored; the fields are those of `Facts`."""
+
+    image_digest: str
+    spec_hash: str
+    kernel: str
+    criu: str
+    architecture: str
+    gpu_product: str = ""
+    gpu_count: int = 0
+    driver: str = ""
+    cuda: str = ""
+
+
+def mismatches(facts: Facts, target: Target) -> tuple[str, ...]:
+    """Why the artifact can't be restored there, as sentences; empty if it can."""
+    return (*_workload(facts, target), *_machine(facts, target), *_gpus(facts, target))
+
+
+def _workload(facts: Facts, target: Target) -> Iterator[str]:
+    if facts.image_digest != target.image_digest:
+        yield (
+            f"It was saved from image {facts.image_digest}, the pod runs {target.image_digest}; "
+            "pin the pod's image to that digest."
+        )
+    if facts.spec_hash != target.spec_hash:
+        yield "The pod's container is specified otherwise than the one that was saved."
+
+
+def _machine(facts: Facts, target: Target) -> Iterator[str]:
+    if facts.architecture != target.architecture:
+        yield f"It was saved on {facts.architecture}, this node is {target.architecture}."
+    if _version(facts.kernel)[:2] != _version(target.kernel)[:2]:
+        yield f"It was saved under kernel {facts.kernel}, this node runs {target.kernel}."
+    saved, here = _version(facts.criu), _version(target.criu)
+    if saved[:1] != here[:1] or here < saved:
+        yield f"It was saved by CRIU {facts.criu}; this node's {target.criu} can't read it."
+
+
+def _gpus(facts: Facts, target: Target) -> Iterator[str]:
+    if facts.gpu_count != target.gpu_count:
+        yield f"It was saved with {facts.gpu_count} GPUs, the seat has {target.gpu_count}."
+    if facts.gpu_count == 0:
+        return
+    for word, saved, here in (
+        ("GPU", facts.gpu_product, target.gpu_product),
+        ("driver", facts.driver, target.driver),
+        ("CUDA", facts.cuda, target.cuda),
+    ):
+        if saved != here:
+            yield f"It was saved on {word} {saved or 'unknown'}, this node has {here or 'unknown'}."
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in _NUMBERS.findall(text)[:3])

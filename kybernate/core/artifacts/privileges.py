@@ -1,0 +1,107 @@
+"""What a process tree may do, and whether a container may do as much. Pure.
+
+A restore recreates processes with the credentials that the images say, by a program that runs
+with the host's rights. So it is refused unless the container could have come to them by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_CAP_SETGID, _CAP_SETUID = 6, 7
+_SETS = ("permitted", "effective", "inheritable", "ambient", "bounding")
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A mount of the tree's, by its path in the container."""
+
+    path: str
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Privileges:
+    """All that any process of a tree has; or, of a container, what its process 1 has.
+
+    `uids` and `gids` of every kind, supplementary groups too. Capability sets are bit masks.
+    `seccomp`: 0 none, 1 strict, 2 filter: the least of the tree's. `no_new_privs`: all have it.
+    """
+
+    uids: tuple[int, ...]
+    gids: tuple[int, ...]
+    permitted: int = 0
+    effective: int = 0
+    inheritable: int = 0
+    ambient: int = 0
+    bounding: int = 0
+    seccomp: int = 0
+    no_new_privs: bool = False
+    mounts: tuple[Mount, ...] = ()
+
+
+def beyond(tree: Privileges, container: Privileges) -> tuple[str, ...]:
+    """What of `tree` goes beyond `container`, as sentences; empty if it may be restored there."""
+    return (
+        *_ids(tree, container),
+        *_capabilities(tree, container),
+        *_confinement(tree, container),
+        *_mounts(tree, container),
+    )
+
+
+def _ids(tree: Privileges, container: Privileges) -> Iterator[str]:
+    for what, word, capability in (
+        ("uids", "user", _CAP_SETUID),
+        ("gids", "group", _CAP_SETGID),
+    ):
+        own = set(getattr(container, what))
+        foreign = sorted(set(getattr(tree, what)) - own)
+        if foreign and not container.bounding >> capability & 1:
+            yield (
+                f"The saved state runs as {word} {foreign[0]}, the container only as "
+                f"{', '.join(map(str, sorted(own))) or 'none'}; run it as {word} {foreign[0]}."
+            )
+
+
+def _capabilities(tree: Privileges, container: Privileges) -> Iterator[str]:
+    for name in _SETS:
+        more = getattr(tree, name) & ~container.bounding
+        if more:
+            numbers = ", ".join(str(n) for n in range(more.bit_length()) if more >> n & 1)
+            yield (
+                f"The saved state has {name} capabilities that the container is not given "
+                f"(numbers {numbers}); add them to the container, or save the state without them."
+            )
+
+
+def _confinement(tree: Privileges, container: Privileges) -> Iterator[str]:
+    if tree.seccomp < container.seccomp:
+        yield (
+            "The saved state runs without the seccomp filter that the container has; give the "
+            "container the profile that the original had."
+        )
+    if container.no_new_privs and not tree.no_new_privs:
+        yield (
+            "The container forbids new privileges and the saved state does not; set "
+            "allowPrivilegeEscalation as the original had it."
+        )
+
+
+def _mounts(tree: Privileges, container: Privileges) -> Iterator[str]:
+    own = {mount.path: mount for mount in container.mounts}
+    for mount in tree.mounts:
+        there = own.get(mount.path)
+        if there is None:
+            yield (
+                f"The saved state has a mount at {mount.path!r} that the container lacks; "
+                "give it the same volumes."
+            )
+        elif there.read_only and not mount.read_only:
+            yield (
+                f"The saved state may write to {mount.path!r}, which the container has read-only."
+            )
