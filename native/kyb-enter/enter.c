@@ -18,21 +18,23 @@
 #include <stdlib.h>
 #include <stdnoreturn.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { EXIT_USAGE = 2, EXIT_FAILED = 125, MOST = 32, PID_MOST = 1 << 22 };
+/* What kyb-enter itself holds open lies above ABOVE, so that no --keep can fall onto it. */
+enum { EXIT_USAGE = 2, EXIT_FAILED = 125, MOST = 32, PID_MOST = 1 << 22, ABOVE = 512 };
 
 static const char usage[] =
-	"usage: kyb-enter --target FD --run FD [--cgroup FD]... [--keep FD]... [--pid N]\n"
+	"usage: kyb-enter --target FD --run FD [--cgroup FD]... [--keep FD=AS]... [--pid N]\n"
 	"                 [--last-pid N] [--die-with-me] -- NAME [ARG...]\n"
 	"  --target       pidfd of a process of the container's: its namespaces are entered\n"
 	"  --run          the program, open; it is started as NAME ARG...\n"
 	"  --cgroup       cgroup.procs, open for writing: of a cgroup to join\n"
-	"  --keep         a descriptor that the program gets beside 0, 1 and 2\n"
+	"  --keep         a descriptor that the program gets, as number AS\n"
 	"  --pid          the program's PID in the container\n"
 	"  --last-pid     new PIDs in the container start above this one\n"
 	"  --die-with-me  the program is killed when kyb-enter dies\n";
@@ -45,7 +47,7 @@ static const int namespaces = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_
 
 static struct {
 	int target, run;
-	int cgroups[MOST], keep[MOST];
+	int cgroups[MOST], keep[MOST], keep_as[MOST];
 	size_t cgroup_count, keep_count;
 	int pid, last_pid;
 	bool die_with_me;
@@ -86,17 +88,35 @@ static int number(const char *option, const char *text, int least, int most)
 static int descriptor(const char *option, const char *text)
 {
 	int fd = number(option, text, 3, 1 << 20);
+	int copy = fcntl(fd, F_DUPFD_CLOEXEC, ABOVE);
 
-	if (fcntl(fd, F_GETFD) < 0)
-		refuse("%s: descriptor %d is not open", option, fd);
-	return fd;
+	if (copy < 0)
+		refuse("%s: descriptor %d: %s", option, fd, strerror(errno));
+	return copy;
 }
 
-static void add(const char *option, int *list, size_t *count, const char *text)
+static void check_room(const char *option, size_t count)
 {
-	if (*count == MOST)
+	if (count == MOST)
 		refuse("%s is given more than %d times", option, MOST);
-	list[(*count)++] = descriptor(option, text);
+}
+
+static void add_cgroup(const char *option, const char *text)
+{
+	check_room(option, asked.cgroup_count);
+	asked.cgroups[asked.cgroup_count++] = descriptor(option, text);
+}
+
+static void add_keep(const char *option, char *text)
+{
+	char *as = text ? strchr(text, '=') : NULL;
+
+	check_room(option, asked.keep_count);
+	if (!as)
+		refuse("%s must be FD=AS", option);
+	*as++ = 0;
+	asked.keep[asked.keep_count] = descriptor(option, text);
+	asked.keep_as[asked.keep_count++] = number(option, as, 3, ABOVE - 1);
 }
 
 /* Returns the program's own arguments, from its name on. */
@@ -117,9 +137,9 @@ static char **understand(char **argv)
 		else if (strcmp(option, "--run") == 0)
 			asked.run = descriptor(option, *at);
 		else if (strcmp(option, "--cgroup") == 0)
-			add(option, asked.cgroups, &asked.cgroup_count, *at);
+			add_cgroup(option, *at);
 		else if (strcmp(option, "--keep") == 0)
-			add(option, asked.keep, &asked.keep_count, *at);
+			add_keep(option, *at);
 		else if (strcmp(option, "--pid") == 0)
 			asked.pid = number(option, *at, 2, PID_MOST);
 		else if (strcmp(option, "--last-pid") == 0)
@@ -150,8 +170,27 @@ static void close_others(void)
 	if (syscall(SYS_close_range, 3, ~0u, 4 /* CLOSE_RANGE_CLOEXEC */) < 0)
 		fail("close_range");
 	for (size_t i = 0; i < asked.keep_count; i++)
-		if (fcntl(asked.keep[i], F_SETFD, 0) < 0)
+		if (dup2(asked.keep[i], asked.keep_as[i]) < 0)
 			fail("--keep");
+}
+
+static int above(int fd)
+{
+	return fd < 0 ? fd : fcntl(fd, F_DUPFD_CLOEXEC, ABOVE);
+}
+
+/* Of a proc file system of our own, since /proc/sys of the agent's container is read-only. */
+static int open_last_pid(void)
+{
+	int system = fsopen("proc", FSOPEN_CLOEXEC), mounted = -1, file = -1;
+
+	if (system >= 0 && fsconfig(system, FSCONFIG_CMD_CREATE, NULL, NULL, 0) == 0)
+		mounted = fsmount(system, FSMOUNT_CLOEXEC, 0);
+	if (mounted >= 0)
+		file = above(openat(mounted, "sys/kernel/ns_last_pid", O_RDWR | O_CLOEXEC));
+	if (file < 0)
+		fail("cannot open ns_last_pid");
+	return file;
 }
 
 /* The kernel raises the number of the PID namespace that the writer is in. */
@@ -238,10 +277,10 @@ int main(int argc, char **argv)
 		refuse("--target, --run and the program's name are needed");
 	for (size_t i = 0; i < asked.cgroup_count; i++)
 		join(asked.cgroups[i]);
-	self = (int)syscall(SYS_pidfd_open, getpid(), 0);
-	last_pid = open("/proc/sys/kernel/ns_last_pid", O_RDWR | O_CLOEXEC);
-	if (self < 0 || (asked.last_pid && last_pid < 0))
-		fail("cannot open what the way in needs");
+	self = above((int)syscall(SYS_pidfd_open, getpid(), 0));
+	if (self < 0)
+		fail("pidfd_open");
+	last_pid = asked.last_pid ? open_last_pid() : -1;
 	close_others();
 	enter();
 	child = start(program, self, last_pid);
