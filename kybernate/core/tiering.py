@@ -1,0 +1,344 @@
+"""In which tier each parked seat's state should be: one pure decision over all of a node's seats.
+
+RAM is kept for those that are called for, and for what is about to be parked; who has been quiet
+longest leaves first, down to NVMe and from there to the object store. A seat that is called for
+comes up at once, while whoever has its GPUs goes on computing. Nothing goes deeper than its pod
+allows, nothing is moved back and forth within the minimum residency, and a copy is dropped only
+where another one is verified. Bytes of what is on its way count in both tiers until it is there.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from kybernate.types import Tier
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from kybernate.types import PodUid
+
+_GIB = 1 << 30
+_DEPTH = {Tier.RAM: 0, Tier.NVME: 1, Tier.OBJECT: 2}
+
+
+class Step(StrEnum):
+    """What to do with a seat's state."""
+
+    DUMP = "dump"
+    """RAM to NVMe: the processes are written down and ended."""
+    RESTORE = "restore"
+    """NVMe to RAM: the processes are recreated, frozen."""
+    PACK = "pack"
+    """A verified copy of what is on NVMe goes into the object store."""
+    FETCH = "fetch"
+    """A verified copy of what is in the object store comes back to NVMe."""
+    DROP = "drop"
+    """The copy on NVMe goes: another one is verified."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """A parked seat. All times are of one monotonic clock, in seconds; sizes in bytes.
+
+    `size` is what it takes in RAM, `saved` as a saved state, 0 while unknown. `tier` is where it
+    rests, `to` where it is on its way to. `used`: when it was last in use; `calls`: how often per
+    hour it is expected to be called for. `moved_at`: when it last changed tiers. `called`: since
+    when it is called for. `asked`: the tier that an operator wants it in. `deepest`: how deep its
+    pod lets it go. `copies`: tiers that hold a verified saved state of it. Before `not_before`
+    nothing is tried with it. `behind`: bytes that must be parked before it can wake.
+    """
+
+    uid: PodUid
+    name: str
+    size: int
+    tier: Tier = Tier.RAM
+    to: Tier | None = None
+    saved: int = 0
+    used: float = 0.0
+    calls: float = 0.0
+    moved_at: float | None = None
+    called: float | None = None
+    asked: Tier | None = None
+    deepest: Tier = Tier.OBJECT
+    copies: frozenset[Tier] = frozenset()
+    not_before: float = 0.0
+    behind: int = 0
+
+    def cost(self, tier: Tier) -> int:
+        """Bytes that it takes in this tier."""
+        return self.size if tier is Tier.RAM else self.saved or self.size
+
+
+@dataclass(frozen=True, slots=True)
+class Coming:
+    """A seat in GPU memory that is to be parked as soon as RAM has room for its `size` bytes;
+    `since`: since when somebody waits for that."""
+
+    uid: PodUid
+    name: str
+    size: int
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class TierPolicy:
+    """Seconds. `min_residency`: a state that was moved stays as long. `idle`: after so long in a
+    tier without use it goes one deeper; a tier that isn't named keeps it until room is needed.
+    `half_life`: after so long a use counts half. `prefetch_calls`: how many calls per hour must be
+    expected for a state to be brought into RAM before it is called for; 0: never."""
+
+    min_residency: float = 5.0
+    idle: Mapping[Tier, float] = field(default_factory=dict)
+    half_life: float = 600.0
+    prefetch_calls: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TierView:
+    """A node. `limits`: bytes that each tier may hold; one that isn't named isn't there.
+
+    `free_ram`: bytes that the host has left for parked seats besides, None if nobody knows.
+    """
+
+    seats: tuple[Parked, ...]
+    limits: Mapping[Tier, int]
+    coming: tuple[Coming, ...] = ()
+    free_ram: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TierAction:
+    """One thing to do, and why, as a sentence for people."""
+
+    step: Step
+    uid: PodUid
+    reason: str
+
+
+def decide(view: TierView, policy: TierPolicy, now: float) -> tuple[TierAction, ...]:
+    """What to begin now, at most one step for a seat."""
+    return _Decision(view, policy, now).run()
+
+
+def next_check(view: TierView, policy: TierPolicy, now: float) -> float | None:
+    """The next time at which `decide` may answer differently without an event, or None."""
+    times = [time for seat in view.seats for time in _turning_points(seat, policy)]
+    return min((time for time in times if time > now), default=None)
+
+
+def heat(seat: Parked, policy: TierPolicy, now: float) -> float:
+    """How soon it is likely to be needed; the coldest leaves first."""
+    return seat.calls + math.exp2(-max(0.0, now - seat.used) / policy.half_life)
+
+
+def used(seats: Iterable[Parked], tier: Tier) -> int:
+    """Bytes of the tier that are taken, or will be by what is on its way."""
+    return sum(seat.cost(tier) for seat in seats if _takes(seat, tier))
+
+
+def deeper(tier: Tier, other: Tier) -> bool:
+    """Whether the first tier is below the other."""
+    return _DEPTH[tier] > _DEPTH[other]
+
+
+def _takes(seat: Parked, tier: Tier) -> bool:
+    return tier in (seat.tier, seat.to) or tier in seat.copies
+
+
+def _turning_points(seat: Parked, policy: TierPolicy) -> Iterable[float]:
+    yield seat.not_before
+    if seat.moved_at is not None:
+        yield seat.moved_at + policy.min_residency
+    if seat.tier in policy.idle:
+        yield _idle_since(seat) + policy.idle[seat.tier]
+
+
+def _idle_since(seat: Parked) -> float:
+    return max(seat.used, seat.moved_at if seat.moved_at is not None else seat.used)
+
+
+class _Decision:
+    """One run of `decide`. `_room` is what each tier has left, with what was decided so far;
+    `_soon` also counts what is on its way out of it."""
+
+    def __init__(self, view: TierView, policy: TierPolicy, now: float) -> None:
+        self._view = view
+        self._policy = policy
+        self._now = now
+        self._actions: list[TierAction] = []
+        self._begun: set[PodUid] = {seat.uid for seat in view.seats if seat.to is not None}
+        self._room = {tier: limit - used(view.seats, tier) for tier, limit in view.limits.items()}
+        if view.free_ram is not None and Tier.RAM in self._room:
+            self._room[Tier.RAM] = min(self._room[Tier.RAM], view.free_ram)
+        self._soon = dict(self._room)
+        for seat in view.seats:
+            if seat.to is not None and deeper(seat.to, seat.tier):
+                self._frees(seat)
+
+    def run(self) -> tuple[TierAction, ...]:
+        self._make_way()
+        self._bring_up()
+        self._obey()
+        self._let_sink()
+        self._prefetch()
+        return tuple(self._actions)
+
+    # --- what is needed -------------------------------------------------------------------------
+
+    def _make_way(self) -> None:
+        """Room in RAM for seats that are to leave GPU memory."""
+        for one in sorted(self._view.coming, key=lambda one: (one.since, one.uid)):
+            why = f"{one.name} is to be parked and RAM has no room for its {_gib(one.size)}"
+            if self._clear(Tier.RAM, one.size, one.since, why):
+                self._take(Tier.RAM, one.size)
+
+    def _bring_up(self) -> None:
+        """What is called for comes up, who called first comes first."""
+        called = [seat for seat in self._view.seats if seat.called is not None]
+        for seat in sorted(called, key=lambda one: (one.called or 0.0, one.uid)):
+            self._rise(seat, "it is called for", seat.called or 0.0)
+
+    def _obey(self) -> None:
+        """Where an operator wants it; a call comes first."""
+        for seat in self._resting():
+            if seat.asked is None or seat.called is not None or seat.asked is seat.tier:
+                continue
+            if deeper(seat.asked, seat.tier):
+                self._sink(seat, f"an operator asked for tier {seat.asked}")
+            else:
+                self._rise(seat, f"an operator asked for tier {seat.asked}", self._now)
+
+    def _let_sink(self) -> None:
+        """What nobody has used for long goes deeper."""
+        for seat in self._coldest(self._resting()):
+            limit = self._policy.idle.get(seat.tier)
+            idle = self._now - _idle_since(seat)
+            if limit is not None and idle >= limit and self._movable(seat, self._now):
+                self._sink(seat, f"nobody has used it for {idle:.0f} s")
+
+    def _prefetch(self) -> None:
+        """What is likely to be called for comes up while there is more room than it needs."""
+        least = self._policy.prefetch_calls
+        likely = [
+            seat
+            for seat in self._resting()
+            if least and seat.calls >= least and seat.asked is None and self._rested(seat)
+        ]
+        for seat in sorted(likely, key=lambda one: (-one.calls, one.uid)):
+            if deeper(seat.tier, Tier.RAM) and self._room.get(Tier.RAM, 0) >= 2 * seat.size:
+                self._rise(seat, f"{seat.calls:.1f} calls per hour are expected", self._now)
+
+    # --- one seat -------------------------------------------------------------------------------
+
+    def _rise(self, seat: Parked, why: str, since: float) -> None:
+        if seat.uid in self._begun or seat.tier is Tier.RAM or self._now < seat.not_before:
+            return
+        if seat.tier is Tier.OBJECT:
+            room = self._clear(Tier.NVME, seat.cost(Tier.NVME), since, why, seat)
+            if room and self._room[Tier.NVME] >= seat.cost(Tier.NVME):
+                self._begin(Step.FETCH, seat, why)
+                self._take(Tier.NVME, seat.cost(Tier.NVME))
+            return
+        if Tier.RAM not in self._room:
+            return
+        need = f"{seat.name} needs {_gib(seat.size + seat.behind)} of RAM: {why}"
+        # Those who have its GPUs must be parked before it can use them: what it fills must not
+        # keep them from it.
+        if not self._clear(Tier.RAM, seat.size + seat.behind, since, need, seat):
+            return
+        if self._room[Tier.RAM] >= seat.size + seat.behind:
+            self._begin(Step.RESTORE, seat, why)
+            self._take(Tier.RAM, seat.size)
+
+    def _sink(self, seat: Parked, why: str) -> bool:
+        """One tier deeper; whether that is under way or done with this step."""
+        if seat.uid in self._begun or self._now < seat.not_before:
+            return False
+        below = Tier.NVME if seat.tier is Tier.RAM else Tier.OBJECT
+        if seat.tier is Tier.OBJECT or below not in self._room or deeper(below, seat.deepest):
+            return False
+        if seat.tier is Tier.NVME and below in seat.copies:
+            self._begin(Step.DROP, seat, f"{why}; its copy in the object store is verified")
+            self._frees(seat)
+            self._room[Tier.NVME] += seat.cost(Tier.NVME)
+            return True
+        if not self._clear(below, seat.cost(below), self._now, why, seat):
+            return False
+        if self._room[below] < seat.cost(below):
+            return False
+        self._begin(Step.DUMP if below is Tier.NVME else Step.PACK, seat, why)
+        self._take(below, seat.cost(below))
+        self._frees(seat)
+        return True
+
+    def _clear(
+        self, tier: Tier, need: int, since: float, why: str, whose: Parked | None = None
+    ) -> bool:
+        """Have `need` bytes free in the tier, now or soon. Nothing is moved in vain."""
+        if need <= self._soon.get(tier, 0):
+            return True
+        lacking, chosen = need - self._soon.get(tier, 0), []
+        for seat in self._candidates(tier, since, whose):
+            chosen.append(seat)
+            lacking -= seat.cost(tier)
+            if lacking <= 0:
+                break
+        if lacking > 0:
+            return False
+        for seat in self._fewest(chosen, -lacking, tier):
+            self._sink(seat, why)
+        return need <= self._soon.get(tier, 0)
+
+    def _fewest(self, chosen: list[Parked], spare: int, tier: Tier) -> list[Parked]:
+        """Without those that a later one made unnecessary; the warmest of them stay first."""
+        kept = list(chosen)
+        for seat in reversed(chosen[:-1]):
+            if seat.cost(tier) <= spare:
+                spare -= seat.cost(tier)
+                kept.remove(seat)
+        return kept
+
+    def _candidates(self, tier: Tier, since: float, whose: Parked | None) -> list[Parked]:
+        """Who may leave the tier for a need that stands since then: nobody who called before."""
+        below = Tier.NVME if tier is Tier.RAM else Tier.OBJECT
+        found = [
+            seat
+            for seat in self._resting()
+            if seat is not whose and seat.tier is tier and self._movable(seat, since)
+        ]
+        able = (s for s in found if below in self._room and not deeper(below, s.deepest))
+        return sorted(self._coldest(able), key=lambda seat: -(seat.called or float("inf")))
+
+    def _movable(self, seat: Parked, since: float) -> bool:
+        kept = seat.asked is not None and not deeper(seat.asked, seat.tier)
+        earlier = seat.called is not None and seat.called <= since
+        return not kept and not earlier and self._now >= seat.not_before and self._rested(seat)
+
+    def _rested(self, seat: Parked) -> bool:
+        return seat.moved_at is None or self._now >= seat.moved_at + self._policy.min_residency
+
+    def _resting(self) -> list[Parked]:
+        return [seat for seat in self._view.seats if seat.uid not in self._begun]
+
+    def _coldest(self, seats: Iterable[Parked]) -> list[Parked]:
+        return sorted(seats, key=lambda seat: (heat(seat, self._policy, self._now), seat.uid))
+
+    def _take(self, tier: Tier, size: int) -> None:
+        self._room[tier] -= size
+        self._soon[tier] -= size
+
+    def _frees(self, seat: Parked) -> None:
+        if seat.tier in self._soon:
+            self._soon[seat.tier] += seat.cost(seat.tier)
+
+    def _begin(self, step: Step, seat: Parked, why: str) -> None:
+        self._begun.add(seat.uid)
+        self._actions.append(TierAction(step, seat.uid, why))
+
+
+def _gib(size: int) -> str:
+    return f"{size / _GIB:.1f} GiB"
