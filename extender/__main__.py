@@ -23,7 +23,7 @@ from extender.gangplanner import GangPlanner, Means
 from extender.gangs import Gangs
 from extender.house import HOUSE
 from extender.leader import Leader, Leases, Open, Terms
-from extender.nodes import Nodes, gpu_node_reader, watch_nodes
+from extender.nodes import Nodes, NodeWatch, gpu_node_reader
 from extender.pages import register, register_whole
 from extender.preempting import Preemption
 from extender.rendezvous import Rendezvous
@@ -54,13 +54,13 @@ def run(settings: ExtenderSettings) -> None:
     snapshot = Snapshot(time.monotonic, settings.reserve_bytes, _table(settings))
     watches = Watches(api, snapshot)
     nodes = Nodes(snapshot.node_event, gpu_node_reader(api, settings.api_timeout_s))
-    watches.node_event = nodes.gpu_node_event
+    watches.node_event, node_watch = nodes.gpu_node_event, NodeWatch(api, nodes)
     cluster = ApiCluster(api, settings.api_timeout_s)
     fence, leader = _fence(settings, api, watches)
     binder = Binder(snapshot, cluster, _now, settings.reservation_s, fence)
     gangs, planner, events = _gangs(settings, api, snapshot, fence)
     watches.hear, binder.admit = gangs.pod_event, gangs.admit
-    closed = _either(watches.not_ready, gangs.not_ready, fence.closed)
+    closed = _either(watches.not_ready, node_watch.not_ready, gangs.not_ready, fence.closed)
     waiting = Waiting(snapshot.follow(), _fitting(snapshot), snapshot.pod)
     requeue = Requeue(waiting, Nudge(api, settings.api_timeout_s), closed)
     verbs = Verbs(snapshot, binder, waiting.rejected)
@@ -81,7 +81,7 @@ def run(settings: ExtenderSettings) -> None:
         gangs=partial(planner.run, closed),
         events=events.run,
         requeue=requeue.run,
-        nodes=watch_nodes(api, nodes),
+        nodes=node_watch.run,
         explain=partial(explainer.run, closed),
     )
 

@@ -1,7 +1,8 @@
-"""Nodes that left the cluster: their GPUNodes stay behind, and nobody must be placed there.
+"""Nodes that left the cluster: their GPUNodes may stay behind, and nobody must be placed there.
 
-Only names are watched, and only a node that was seen to go counts as gone: GPUNodes are believed
-otherwise, also while Nodes can't be listed.
+A GPUNode names the Node that owns it. Once all Nodes are listed, one whose owner there isn't is
+left out, also by an extender that wasn't there when the Node went. Of those that name none, only
+those whose Node was seen to go are. While Nodes can't be listed, GPUNodes are believed.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
     OnEvent = Callable[[str, Json], None]
 
+POLL = 0.1
+
 
 class Nodes:
     """Between the watch on GPUNodes and who takes its events in: those of gone nodes stop here."""
@@ -32,45 +35,108 @@ class Nodes:
         self._take_in = take_in
         self._read = read
         self._lock = threading.Lock()
+        self._uids: dict[str, str] = {}
+        self._owners: dict[str, str] = {}
         self._gone: set[str] = set()
+        self._out: set[str] = set()
+        self._listed = False
 
     def gpu_node_event(self, kind: str, item: Json) -> None:
         """An event of the watch on GPUNodes."""
+        name = str(item["metadata"]["name"])
         with self._lock:
-            if kind == "DELETED" or str(item["metadata"]["name"]) not in self._gone:
+            if kind == "DELETED":
+                self._owners.pop(name, None)
+                self._out.discard(name)
                 self._take_in(kind, item)
+            else:
+                self._hear_of(name, kind, item)
 
     def node_event(self, kind: str, item: Json) -> None:
         """An event of the watch on Nodes. Raises KybernateError if a node that is back can't be
         read; its next event tries again."""
         name = str(item["metadata"]["name"])
-        if kind == "DELETED":
-            with self._lock:
+        with self._lock:
+            if kind == "DELETED":
+                self._uids.pop(name, None)
                 self._gone.add(name)
-                self._take_in("DELETED", {"metadata": {"name": name}})
-        elif name in self._gone:
-            self._bring_back(name)
+                self._leave_out(name)
+                return
+            self._uids[name] = str(item["metadata"].get("uid"))
+            self._gone.discard(name)
+            if self._is_gone(name):
+                self._leave_out(name)
+            elif name in self._out:
+                self._bring_back(name)
+
+    def listed(self) -> None:
+        """All Nodes that there are were told of."""
+        with self._lock:
+            self._listed = True
+            for name in self._owners:
+                if self._is_gone(name):
+                    self._leave_out(name)
+
+    def _is_gone(self, name: str) -> bool:
+        owner = self._owners.get(name)
+        if owner is not None and self._listed:
+            return self._uids.get(name) != owner
+        return name in self._gone
+
+    def _hear_of(self, name: str, kind: str, item: Json) -> None:
+        owner = _owner(item)
+        if owner is None:
+            self._owners.pop(name, None)
+        else:
+            self._owners[name] = owner
+        if self._is_gone(name):
+            self._leave_out(name)
+        else:
+            self._out.discard(name)
+            self._take_in(kind, item)
+
+    def _leave_out(self, name: str) -> None:
+        self._out.add(name)
+        self._take_in("DELETED", {"metadata": {"name": name}})
 
     def _bring_back(self, name: str) -> None:
-        with self._lock:
-            # Without one, its agent will make one.
-            with suppress(NotFoundError):
-                self._take_in("ADDED", self._read(name))
-            self._gone.discard(name)
+        # Without one, its agent will make one.
+        with suppress(NotFoundError):
+            self._hear_of(name, "ADDED", self._read(name))
 
 
-def watch_nodes(api: Api, nodes: Nodes) -> Callable[[threading.Event], None]:
-    """What keeps up with the names of Nodes until the event that it is given is set."""
-    watch = Watcher(
-        api.of_metadata(), "/api/v1/nodes", {}, nodes.node_event, "Nodes", names_only=True
-    )
+class NodeWatch:
+    """Keeps up with the names and UIDs of Nodes."""
 
-    def run(stopping: threading.Event) -> None:
-        watch.start()
+    def __init__(self, api: Api, nodes: Nodes) -> None:
+        self._nodes = nodes
+        self._watch = Watcher(
+            api.of_metadata(), "/api/v1/nodes", {}, nodes.node_event, "Nodes", names_only=True
+        )
+
+    def run(self, stopping: threading.Event) -> None:
+        """Watch until the event is set."""
+        self._watch.start()
+        while not stopping.is_set() and not self._watch.synced.wait(POLL):
+            pass
+        if self._watch.synced.is_set():
+            self._nodes.listed()
         stopping.wait()
-        watch.stop()
+        self._watch.stop()
 
-    return run
+    def not_ready(self) -> str | None:
+        """Why calls can't be answered yet: GPUNodes may be known whose Nodes are gone."""
+        if self._watch.synced.is_set() or self._watch.last_error:
+            return None
+        return "the first list of Nodes is under way"
+
+
+def _owner(gpu_node: Json) -> str | None:
+    """The UID of the Node that owns the GPUNode, if it says."""
+    for one in gpu_node["metadata"].get("ownerReferences") or ():
+        if isinstance(one, dict) and one.get("kind") == "Node":
+            return str(one.get("uid"))
+    return None
 
 
 def gpu_node_reader(api: Api, timeout: float) -> Callable[[str], Json]:

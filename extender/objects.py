@@ -140,7 +140,7 @@ def slim_node(node: Json) -> Json:
     """The parts of a GPUNode that `read_gpu_node` reads, and those by which a watch keeps nodes
     apart. What its seats do now is most of a GPUNode, and changes with every swap."""
     meta, status = _dict(node.get("metadata")), _dict(node.get("status"))
-    slim = {"metadata": {k: meta[k] for k in ("name", "uid", "resourceVersion") if k in meta}}
+    slim = {"metadata": {k: meta[k] for k in _OF_NODES if k in meta}}
     if not status:
         return slim
     seats = [
@@ -184,6 +184,7 @@ def parse_link(text: str) -> Link | None:
 
 _NAMES = ("namespace", "name", "uid", "resourceVersion")
 _OF_GANGS = ("creationTimestamp", "deletionTimestamp", "schedulingGates", "priority")
+_OF_NODES = ("name", "uid", "resourceVersion", "ownerReferences")
 _STATUS = ("gpus", "links", "groups", "budget", "conditions", "deviceStrategy")
 
 

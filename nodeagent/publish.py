@@ -25,6 +25,7 @@ from kybernate.types import SeatState
 from nodeagent.events import Events
 from nodeagent.events import stamp as _stamp
 from nodeagent.node import Inventory
+from nodeagent.record import WRITE_LIMIT, Record
 from nodeagent.wire import agent_version, movable
 
 if TYPE_CHECKING:
@@ -41,7 +42,9 @@ log = logging.getLogger(__name__)
 
 _RETRY = 1.0
 _LOOK_AGAIN = 2.0
-_CALL_TIMEOUT = 5.0
+_REWRITE_S = 300.0
+"""Seconds after which the GPUNode is written although nothing changed: somebody may have taken it
+away."""
 _CALL_DEADLINE = 15.0
 _REFUSALS = 10
 _QUEUE_LIMIT = 10_000
@@ -136,6 +139,7 @@ class Publisher:
         self._urgent = asyncio.Event()
         self._events = Events(self._writes.put, node.world.wall, node.settings.node)
         self._ready: dict[str, Any] = {}
+        self._record = Record(node.settings.node)
         attendance.on_change(self._hurry)
 
     async def run(self) -> None:
@@ -230,12 +234,14 @@ class Publisher:
     async def _publish_node(self) -> None:
         api = await self._api()
         written: dict[str, Any] | None = None
+        clock, again = asyncio.get_running_loop().time, 0.0
         while True:
             self._changed.clear()
             self._urgent.clear()
             status = self.status()
-            if status != written and await self._write_node(api, status):
-                written = status
+            late = clock() >= again
+            if (late or status != written) and await self._write_node(api, status):
+                written, again = status, clock() + _REWRITE_S
             self._node.count_states()
             await self._told(self._changed, _LOOK_AGAIN)
             # After the change, not before it: a swap comes first, and its end is told with it.
@@ -251,27 +257,11 @@ class Publisher:
 
     async def _write_node(self, api: KubeApi, status: dict[str, Any]) -> bool:
         try:
-            await self._node.world.blocking(
-                lambda: self._patch_node(api, status), 3 * _CALL_TIMEOUT
-            )
+            await self._node.world.blocking(lambda: self._record.write(api, status), WRITE_LIMIT)
         except KybernateError as error:
             log.warning("GPUNode %s is not written: %s", self._node.settings.node, error)
             return False
         return True
-
-    def _patch_node(self, api: KubeApi, status: dict[str, Any]) -> None:
-        name = self._node.settings.node
-        path = f"{keys.GPU_NODES_PATH}/{name}"
-        try:
-            api.patch(f"{path}/status", {"status": status}, timeout=_CALL_TIMEOUT)
-        except NotFoundError:
-            body = {
-                "apiVersion": keys.API_VERSION,
-                "kind": keys.GPU_NODE_KIND,
-                "metadata": {"name": name},
-            }
-            api.post(keys.GPU_NODES_PATH, body, timeout=_CALL_TIMEOUT)
-            api.patch(f"{path}/status", {"status": status}, timeout=_CALL_TIMEOUT)
 
     def status(self) -> dict[str, Any]:
         """The GPUNode status now."""

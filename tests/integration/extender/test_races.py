@@ -13,6 +13,7 @@ from kybernate import keys
 from kybernate.errors import RetryableError
 from tests.integration.extender.conftest import NAMESPACE, PODS, TWO, until
 from tests.integration.extender.relay import Relay
+from tests.integration.extender.upstream import stays
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,6 +102,33 @@ def test_a_node_that_left_the_cluster_takes_nobody_though_its_gpunode_is_left(
     world.make(path, body)
     until(lambda: fits(extender, pod, node), "it is back")
     assert extender.bind(pod, node) == ""
+
+
+def test_a_node_that_left_while_no_extender_ran_takes_nobody(
+    extenders: Extenders, world: World
+) -> None:
+    """Its GPUNode is left, as without a garbage collector, or before it has come round."""
+    pod, node, other = world.pod(), world.node(), world.node()
+    path = "/api/v1/nodes"
+    for name in (node, other):
+        made = world.make(path, {"metadata": {"name": name}})
+        owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": made["metadata"]["uid"]}
+        body = {"metadata": {"ownerReferences": [owner]}}
+        world.api.patch(f"{keys.GPU_NODES_PATH}/{name}", body)
+    late = extenders.make(f"late-{node}")
+    late.start()
+    until(lambda: fits(late, pod, node) and fits(late, pod, other), "GPUNodes are seen")
+    late.stop()
+    world.api.delete(f"{path}/{node}")
+    late.start()
+    try:
+        until(lambda: fits(late, pod, other), "the other GPUNode is seen")
+        assert "no GPUNode tells of" in late.bind(pod, node)
+        world.make(path, {"metadata": {"name": node}})
+        stays(lambda: not fits(late, pod, node), 1.0)
+        assert late.bind(pod, other) == ""
+    finally:
+        late.stop()
 
 
 def test_a_node_whose_gpus_are_gone_between_filter_and_bind_takes_nobody(

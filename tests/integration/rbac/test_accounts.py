@@ -40,7 +40,8 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
     "agent": {
         "pods": READ | {"patch"},
         "pods/status": {"patch"},
-        "gpunodes.kyb.ai": {"create"},
+        "nodes": {"get"},
+        "gpunodes.kyb.ai": {"create", "patch"},
         "gpunodes/status.kyb.ai": {"patch"},
         "events": {"create", "patch"},
     },

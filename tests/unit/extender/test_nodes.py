@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from extender.nodes import Nodes
+from extender.objects import slim_node
 from kybernate.errors import NotFoundError, RetryableError
 from kybernate.types import NodeName
 from tests.unit.extender.objects import gpu_node
@@ -46,8 +47,17 @@ def known(snapshot: Snapshot) -> bool:
     return snapshot.views([N1])[N1] is not None
 
 
-def node() -> dict[str, Any]:
-    return {"metadata": {"name": "n1"}}
+def node(uid: str = "first") -> dict[str, Any]:
+    return {"metadata": {"name": "n1", "uid": uid}}
+
+
+def owned(uid: str = "first") -> dict[str, Any]:
+    """A GPUNode that says which Node owns it, as the watch passes it on."""
+    whole = gpu_node("n1")
+    whole["metadata"]["ownerReferences"] = [
+        {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": uid}
+    ]
+    return slim_node(whole)
 
 
 def test_a_node_that_goes_is_not_placed_on_whatever_its_gpunode_says(
@@ -89,4 +99,48 @@ def test_one_that_has_no_gpunode_any_more_gets_another(
     nodes.node_event("ADDED", node())
     assert not known(snapshot)
     nodes.gpu_node_event("ADDED", gpu_node("n1"))
+    assert known(snapshot)
+
+
+def test_a_node_that_went_before_we_came_is_left_out_once_nodes_are_listed(
+    nodes: Nodes, snapshot: Snapshot
+) -> None:
+    nodes.gpu_node_event("ADDED", owned())
+    assert known(snapshot), "as long as Nodes can't be listed, it is believed"
+    nodes.listed()
+    assert not known(snapshot)
+    nodes.gpu_node_event("MODIFIED", owned())
+    assert not known(snapshot)
+
+
+def test_of_a_gpunode_without_an_owner_nobody_knows_whether_its_node_is_gone(
+    nodes: Nodes, snapshot: Snapshot
+) -> None:
+    nodes.gpu_node_event("ADDED", gpu_node("n1"))
+    nodes.listed()
+    assert known(snapshot)
+
+
+def test_another_machine_of_the_same_name_is_not_taken_for_the_old_one(
+    nodes: Nodes, snapshot: Snapshot
+) -> None:
+    nodes.node_event("ADDED", node())
+    nodes.listed()
+    nodes.gpu_node_event("ADDED", owned())
+    assert known(snapshot)
+    nodes.node_event("DELETED", node())
+    nodes.node_event("ADDED", node("second"))
+    assert not known(snapshot)
+    nodes.gpu_node_event("MODIFIED", owned("second"))
+    assert known(snapshot)
+
+
+def test_a_gpunode_may_be_heard_of_before_its_node(
+    nodes: Nodes, snapshot: Snapshot, store: Store
+) -> None:
+    nodes.listed()
+    nodes.gpu_node_event("ADDED", owned())
+    assert not known(snapshot)
+    store.items["n1"] = owned()
+    nodes.node_event("ADDED", node())
     assert known(snapshot)
