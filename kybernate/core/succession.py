@@ -1,0 +1,222 @@
+"""Who may write a pod's saved states, and which pod goes on with them: at most one, always.
+
+A pod's writer is the node with the newest *token*; tokens only grow, and each grant gives a new
+one, so that a writer who was cut off and comes back is told apart. A pod may be *claimed* by one
+successor once there is proof that it has stopped; a claim never ends by itself, only by proof that
+the successor has stopped. A pod may claim itself, to go on where it was given up: then its own
+stop ends that claim. A line of successors has at most one pod in it that has not stopped.
+
+Each function gives the record as it is afterwards, the same object if nothing changes. Times are
+milliseconds since 1970.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from kybernate.errors import ConflictError, RefusedError
+
+BY_AGENT = "agent"
+KNOWN_BEFORE = "known-before"
+
+
+@dataclass(frozen=True, slots=True)
+class PodRecord:
+    """What is known of a pod. `holder` is the node that has `token`, until `until_ms`.
+
+    `stopped` is the kind of proof, empty without one. `settled`: every claim on it that was ever
+    granted is known. `ended`: its predecessor's state was given to another, so nobody goes on from
+    this one's.
+    """
+
+    namespace: str
+    uid: str
+    version: int = 0
+    token: int = 0
+    holder: str = ""
+    until_ms: int = 0
+    stopped: str = ""
+    stopped_by: str = ""
+    stopped_why: str = ""
+    successor: str = ""
+    successor_node: str = ""
+    artifact: str = ""
+    settled: bool = True
+    ended: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.uid}"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A claim that somebody asks for; `version` is that of the record which it was decided on."""
+
+    artifact: str
+    successor: str
+    node: str
+    version: int | None = None
+    again: bool = False
+
+
+def lease(pod: PodRecord, node: str, until_ms: int, now_ms: int) -> PodRecord:
+    """`node` becomes the writer, with a new token. Raises ConflictError if it may not."""
+    _may_write(pod, node)
+    if pod.stopped and not pod.successor:
+        raise ConflictError(
+            f"pod {pod} was reported stopped ({pod.stopped}): it may go on only with a claim"
+        )
+    if pod.until_ms > now_ms and pod.holder != node:
+        raise ConflictError(
+            f"node {pod.holder} writes for pod {pod} for {(pod.until_ms - now_ms) / 1000:.1f} s "
+            "more; ask again then, or have it give its lease back"
+        )
+    return _next(pod, token=_newer(pod, now_ms), holder=node, until_ms=until_ms)
+
+
+def renew(pod: PodRecord, node: str, token: int, until_ms: int) -> PodRecord:
+    """The lease goes on. Raises ConflictError if the token isn't the newest, or `node`'s."""
+    check(pod, node, token)
+    return _next(pod, until_ms=max(pod.until_ms, until_ms))
+
+
+def give_back(pod: PodRecord, node: str, token: int) -> PodRecord:
+    """The lease ends. Raises ConflictError if the token isn't the newest, or `node`'s."""
+    check(pod, node, token)
+    return _next(pod, until_ms=0) if pod.until_ms else pod
+
+
+def check(pod: PodRecord, node: str, token: int) -> None:
+    """Raise ConflictError unless `node` may write for the pod with this token."""
+    _may_write(pod, node)
+    if token < pod.token:
+        raise ConflictError(
+            f"token {token} is older than {pod.token}: another writer has begun for pod {pod} "
+            "since; write nothing more with it"
+        )
+    if token > pod.token or pod.holder != node:
+        raise ConflictError(
+            f"this registry gave node {node} no token {token} for pod {pod}; take a lease first"
+        )
+
+
+def stop(pod: PodRecord, proof: str, by: str, why: str) -> PodRecord:
+    """The pod has stopped. `by` is a node for an agent's word, and needs to be the pod's own."""
+    own = pod.successor_node if pod.successor == pod.uid else pod.holder
+    if proof == BY_AGENT and own != by:
+        raise RefusedError(
+            f"only the agent of node {own} can say that pod {pod} stopped"
+            if own
+            else f"no node has written for pod {pod} yet; take a lease first, then say that it "
+            "stopped"
+        )
+    told = {"stopped": proof, "stopped_by": by, "stopped_why": why, "until_ms": 0}
+    if pod.successor == pod.uid:
+        return _next(pod, successor="", successor_node="", artifact="", **told)
+    return pod if pod.stopped else _next(pod, **told)
+
+
+def claim(pod: PodRecord, asked: Asked, now_ms: int) -> PodRecord:
+    """`asked.successor` goes on with the pod's state, and no token of before counts any more.
+
+    Raises ConflictError if another one has it, if nothing proves that the pod stopped, if the
+    record is of another version by now, or if claims may exist that are not known.
+    """
+    given = (pod.successor, pod.successor_node, pod.artifact)
+    if given == (asked.successor, asked.node, asked.artifact):
+        return pod
+    if pod.successor:
+        raise ConflictError(
+            f"pod {pod.successor} on node {pod.successor_node} holds the claim on pod {pod}; it "
+            "ends only with proof that this one stopped"
+        )
+    _may_be_claimed(pod, asked)
+    taken = {"successor": asked.successor, "successor_node": asked.node}
+    new = {"artifact": asked.artifact, "token": _newer(pod, now_ms), "holder": "", "until_ms": 0}
+    if asked.again and not pod.stopped:
+        new |= {"stopped": KNOWN_BEFORE, "stopped_by": asked.node, "stopped_why": "claimed before"}
+    return _next(pod, settled=True, **taken, **new)
+
+
+def release(pod: PodRecord, successor: PodRecord) -> tuple[PodRecord, PodRecord]:
+    """The claim ends, and nobody goes on from what the successor may have saved.
+
+    Raises ConflictError unless `successor` holds it and is proven to have stopped, with nobody
+    after it.
+    """
+    if pod.successor != successor.uid:
+        if successor.ended and not pod.successor:
+            return pod, successor
+        raise ConflictError(f"pod {successor.uid} holds no claim on pod {pod}")
+    if successor.uid == pod.uid:
+        raise ConflictError(f"pod {pod} went on itself: report its stop, which ends the claim")
+    if not successor.settled:
+        raise ConflictError(_unknown(successor))
+    if successor.successor:
+        raise ConflictError(
+            f"the state went on: pod {successor.successor} took it over from {successor}; restore "
+            "from what that one saves"
+        )
+    if not successor.stopped:
+        raise ConflictError(
+            f"nothing proves that pod {successor} stopped: report how that is known first"
+        )
+    free = _next(pod, successor="", successor_node="", artifact="")
+    return free, successor if successor.ended else _next(successor, ended=True)
+
+
+def settle(pod: PodRecord) -> PodRecord:
+    """Somebody made sure that nobody holds a claim which isn't known here."""
+    return pod if pod.settled else _next(pod, settled=True)
+
+
+def _may_write(pod: PodRecord, node: str) -> None:
+    if pod.ended:
+        raise ConflictError(
+            f"pod {pod} lost its claim after it was reported stopped; what it saves has no use"
+        )
+    if pod.successor and pod.successor != pod.uid:
+        raise ConflictError(
+            f"pod {pod.successor} goes on with the state of pod {pod}; nothing may be written for "
+            "the former any more"
+        )
+    if pod.successor and pod.successor_node != node:
+        raise ConflictError(f"pod {pod} goes on at node {pod.successor_node} alone")
+
+
+def _may_be_claimed(pod: PodRecord, asked: Asked) -> None:
+    if asked.version is not None and asked.version != pod.version:
+        raise ConflictError(
+            f"pod {pod} is at version {pod.version}, not {asked.version}: read it again and decide "
+            "anew"
+        )
+    if pod.ended:
+        raise ConflictError(f"the state that pod {pod} began with was given to another pod")
+    if asked.again and pod.settled:
+        raise ConflictError(
+            f"all claims on pod {pod} are known, and pod {asked.successor} holds none: claim it "
+            "without `again`"
+        )
+    if not asked.again and not pod.settled:
+        raise ConflictError(_unknown(pod))
+    if not asked.again and not pod.stopped:
+        raise ConflictError(
+            f"nothing proves that pod {pod} stopped: its agent, or the controller, must report "
+            "that first"
+        )
+
+
+def _unknown(pod: PodRecord) -> str:
+    return (
+        f"the registry lost its database since pod {pod} began, so a claim on it may exist that "
+        "isn't known: tell claims again, then settle it"
+    )
+
+
+def _newer(pod: PodRecord, now_ms: int) -> int:
+    # By the clock, so that tokens also grow over the loss of the database.
+    return max(pod.token + 1, now_ms)
+
+
+def _next(pod: PodRecord, **changes: object) -> PodRecord:
+    return replace(pod, version=pod.version + 1, **changes)  # type: ignore[arg-type]

@@ -1,0 +1,271 @@
+"""Artifacts and their copies in the database."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from sqlalchemy import and_, delete, func, select, tuple_, update
+
+from kybernate.adapters.registry.wire import CopyState
+from kybernate.core import succession
+from kybernate.errors import ConflictError, NotFoundError
+from registry.database import insert_new
+from registry.pods import fetch
+from registry.schema import ARTIFACTS, COPIES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import Connection, CursorResult, Row, Select
+
+    from kybernate.adapters.registry.wire import (
+        Copy,
+        Described,
+        Drop,
+        Filter,
+        Latest,
+        Recording,
+    )
+    from registry.database import Database
+
+    Json = dict[str, Any]
+
+_LISTED = [column for column in ARTIFACTS.c if column.name != "facts"]
+_COPY = ("place", "node", "store", "state", "size", "told_ms")
+_OF_COPY = [COPIES.c[name].label(f"copy_{name}") for name in _COPY]
+_SPOT = ("artifact", "place", "node", "store")
+
+
+class Artifacts:
+    """What exists, and where."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def record(self, artifact: str, node: str, recording: Recording) -> tuple[Json, bool]:
+        """A new artifact with its first copy, by the writer with the newest token.
+
+        Gives the entry, and whether it is new. Raises ConflictError for another token, or another
+        artifact of this name.
+        """
+        said, namespace = recording.artifact, artifact.partition("/")[0]
+        with self._database.write() as connection:
+            pod = fetch(connection, (namespace, said.pod_uid), lock=True)
+            if pod is None:
+                raise ConflictError(
+                    f"no lease was taken for pod {namespace}/{said.pod_uid}; take one first"
+                )
+            succession.check(pod, node, recording.token)
+            now = self._database.now(connection)
+            new = insert_new(connection, ARTIFACTS, [row(artifact, said, now)]) == 1
+            _locked(connection, artifact, said.digest)
+            _put_copy(connection, artifact, recording.held, said.created_ms, now)
+            return _one(connection, artifact), new
+
+    def report(self, artifact: str, digest: str, held: Copy) -> Json:
+        """What became of a copy. Raises NotFoundError, ConflictError."""
+        with self._database.write() as connection:
+            found = _locked(connection, artifact, digest)
+            _put_copy(connection, artifact, held, found.created_ms, self._database.now(connection))
+            return _one(connection, artifact)
+
+    def drop(self, artifact: str, which: Drop) -> Json:
+        """Let a copy go: from now on nobody counts on it, and its bytes may be deleted.
+
+        With its last copy the artifact is forgotten. Raises ConflictError for the last verified
+        copy unless `forget` says why nobody needs it, NotFoundError if the artifact isn't known.
+        """
+        with self._database.write() as connection:
+            _locked(connection, artifact)
+            copies = connection.execute(select(COPIES).where(COPIES.c.artifact == artifact)).all()
+            spot = (which.place, which.node, which.store)
+            going = [one for one in copies if (one.place, one.node, one.store) == spot]
+            kept = [one for one in copies if one not in going]
+            if going and not which.forget:
+                _check_not_last(artifact, going[0], kept)
+            if going:
+                connection.execute(delete(COPIES).where(_at(artifact, *spot)))
+            if not kept:
+                connection.execute(delete(ARTIFACTS).where(ARTIFACTS.c.id == artifact))
+            return {"dropped": bool(going), "copies": len(kept)}
+
+    def get(self, artifact: str) -> Json:
+        """One artifact. Raises NotFoundError."""
+        with self._database.read() as connection:
+            return _one(connection, artifact)
+
+    def latest(self, wanted: Latest) -> Json:
+        """The newest artifact of a pod or a model. Raises NotFoundError."""
+        query = select(ARTIFACTS.c.id).where(ARTIFACTS.c.namespace == wanted.namespace)
+        for name in ("pod", "pod_uid", "model"):
+            value = getattr(wanted, name)
+            if value is not None:
+                query = query.where(ARTIFACTS.c[name] == value)
+        if not wanted.any:
+            verified = select(COPIES.c.artifact).where(
+                COPIES.c.artifact == ARTIFACTS.c.id, COPIES.c.state == CopyState.VERIFIED
+            )
+            query = query.where(verified.exists())
+        newest = query.order_by(ARTIFACTS.c.created_ms.desc(), ARTIFACTS.c.id.desc()).limit(1)
+        with self._database.read() as connection:
+            found = connection.execute(newest).scalar_one_or_none()
+            if found is None:
+                with_copy = "" if wanted.any else " with a verified copy"
+                raise NotFoundError(
+                    f"nothing of that name in {wanted.namespace} is saved{with_copy}"
+                )
+            return _one(connection, found)
+
+    def page(self, wanted: Filter) -> Json:
+        """Artifacts, newest first. as a Page has them."""
+        keys = _page_keys(wanted).subquery()
+        query = (
+            select(*_LISTED, *_OF_COPY)
+            .select_from(keys.join(ARTIFACTS, ARTIFACTS.c.id == keys.c.id))
+            .outerjoin(COPIES, COPIES.c.artifact == ARTIFACTS.c.id)
+            .order_by(keys.c.created_ms.desc(), keys.c.id.desc())
+        )
+        with self._database.read() as connection:
+            items = _gathered(connection.execute(query))
+        more = len(items) > wanted.limit
+        items = items[: wanted.limit]
+        return {"items": items, "next": _cursor(items[-1]) if more else None}
+
+    def counts(self) -> list[tuple[str, str, int]]:
+        """How many copies there are, by place and state."""
+        query = select(COPIES.c.place, COPIES.c.state, func.count()).group_by(
+            COPIES.c.place, COPIES.c.state
+        )
+        with self._database.read() as connection:
+            return [(one[0], one[1], one[2]) for one in connection.execute(query)]
+
+
+def row(artifact: str, said: Described, now: int) -> Json:
+    """A row of ARTIFACTS."""
+    values = said.model_dump(mode="python")
+    values["facts"] = orjson.dumps(said.facts, option=orjson.OPT_SORT_KEYS).decode()
+    return {
+        "id": artifact,
+        "namespace": artifact.partition("/")[0],
+        "recorded_ms": now,
+        **values,
+    }
+
+
+def copy_row(artifact: str, held: Copy, created: int, now: int) -> Json:
+    """A row of COPIES; the artifact was created at `created`."""
+    return {
+        "artifact": artifact,
+        "place": str(held.place),
+        "node": held.node,
+        "store": held.store,
+        "state": str(held.state),
+        "size": held.size,
+        "created_ms": created,
+        "told_ms": now,
+    }
+
+
+def _locked(connection: Connection, artifact: str, digest: str = "") -> Row[Any]:
+    """The artifact's row, which nobody else changes or removes until the transaction ends."""
+    query = select(ARTIFACTS).where(ARTIFACTS.c.id == artifact).with_for_update()
+    found = connection.execute(query).one_or_none()
+    if found is None:
+        raise NotFoundError(f"artifact {artifact} is not known; record it first")
+    if digest and found.digest != digest:
+        raise ConflictError(
+            f"another artifact is recorded as {artifact}, with digest {found.digest}"
+        )
+    return found
+
+
+def _put_copy(connection: Connection, artifact: str, held: Copy, created: int, now: int) -> None:
+    new = copy_row(artifact, held, created, now)
+    if insert_new(connection, COPIES, [new]):
+        return
+    at = _at(artifact, held.place, held.node, held.store)
+    if held.state is CopyState.PENDING:
+        before = connection.execute(select(COPIES.c.state).where(at)).scalar_one()
+        if before == CopyState.VERIFIED:
+            raise ConflictError(
+                f"the copy of {artifact} in {held.place} is verified; report it missing if it is "
+                "gone, or drop it"
+            )
+    values = {name: new[name] for name in ("state", "size", "told_ms")}
+    connection.execute(update(COPIES).where(at).values(**values))
+
+
+def _check_not_last(artifact: str, going: Row[Any], kept: Sequence[Row[Any]]) -> None:
+    if going.state != CopyState.VERIFIED:
+        return
+    if not any(one.state == CopyState.VERIFIED for one in kept):
+        raise ConflictError(
+            f"this is the last verified copy of {artifact}: verify another first, or say in "
+            "`forget` why nobody needs it"
+        )
+
+
+def _at(artifact: str, place: str, node: str, store: str) -> Any:
+    wanted = (artifact, str(place), node, store)
+    return and_(*(COPIES.c[name] == value for name, value in zip(_SPOT, wanted, strict=True)))
+
+
+def _one(connection: Connection, artifact: str) -> Json:
+    query = (
+        select(ARTIFACTS, *_OF_COPY)
+        .outerjoin(COPIES, COPIES.c.artifact == ARTIFACTS.c.id)
+        .where(ARTIFACTS.c.id == artifact)
+    )
+    found = _gathered(connection.execute(query))
+    if not found:
+        raise NotFoundError(f"artifact {artifact} is not known")
+    return found[0]
+
+
+def _gathered(found: CursorResult[Any]) -> list[Json]:
+    """Entries from rows of an artifact with one copy each; those of an artifact follow another."""
+    # Not its own kind of text, which orjson doesn't take for a key.
+    names = [str(name) for name in found.keys()]  # noqa: SIM118 - it is no mapping
+    entries: list[Json] = []
+    for one in found:
+        values = dict(zip(names, one, strict=True))
+        copy = {name: values.pop(f"copy_{name}") for name in _COPY}
+        if not entries or entries[-1]["id"] != values["id"]:
+            values["facts"] = orjson.loads(values.get("facts", "{}"))
+            entries.append({**values, "copies": []})
+        if copy["place"] is not None:
+            entries[-1]["copies"].append(copy)
+    for entry in entries:
+        entry["copies"].sort(key=lambda copy: (copy["place"], copy["node"], copy["store"]))
+    return entries
+
+
+def _page_keys(wanted: Filter) -> Select[Any]:
+    """The keys of a page's artifacts, and of one more."""
+    by_copy = {name: getattr(wanted, name) for name in ("node", "place", "state")}
+    named = {name: getattr(wanted, name) for name in ("namespace", "model", "pod", "pod_uid")}
+    if any(value is not None for value in by_copy.values()):
+        created, id_ = COPIES.c.created_ms, COPIES.c.artifact
+        query = select(created.label("created_ms"), id_.label("id")).distinct()
+        if any(value is not None for value in named.values()):
+            query = query.join(ARTIFACTS, id_ == ARTIFACTS.c.id)
+    else:
+        created, id_ = ARTIFACTS.c.created_ms, ARTIFACTS.c.id
+        query = select(created.label("created_ms"), id_.label("id"))
+    for table, values in ((COPIES, by_copy), (ARTIFACTS, named)):
+        for name, value in values.items():
+            if value is not None:
+                query = query.where(table.c[name] == str(value))
+    if wanted.after is not None:
+        query = query.where(tuple_(created, id_) < tuple_(*_read_cursor(wanted.after)))
+    return query.order_by(created.desc(), id_.desc()).limit(wanted.limit + 1)
+
+
+def _cursor(entry: Json) -> str:
+    return f"{entry['created_ms']}:{entry['id']}"
+
+
+def _read_cursor(text: str) -> tuple[int, str]:
+    created, _, artifact = text.partition(":")
+    return int(created), artifact

@@ -1,0 +1,174 @@
+"""The database: SQLite for one replica, PostgreSQL for several. Transactions, time, and errors.
+
+A transaction that writes takes its locks at once: of the whole file in SQLite, of the rows that it
+reads `for_update` in PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import create_engine, event, make_url, text
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import TimeoutError as NoneFreeError
+
+from kybernate.errors import ConfigError, RetryableError
+from registry import metrics, schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from sqlalchemy import URL, Connection, Engine, Table
+
+_WRITE = "kyb_write"
+_RETRY_S = 0.2
+
+
+class Database:
+    """One database. Safe to use from several threads, and from several replicas."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        limit_s: float = 5.0,
+        threads: int = 16,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
+        """Connects at the first use. `limit_s` is for a statement, and for the wait for a lock.
+
+        `clock` gives milliseconds since 1970; by default it is the database's own where there are
+        replicas. Raises ConfigError for a URL that names no database.
+        """
+        parsed = _parse(url)
+        self.several = parsed.get_backend_name() == "postgresql"
+        pool = {"pool_size": threads + 1, "max_overflow": 0, "pool_timeout": limit_s}
+        make = _postgresql if self.several else _sqlite
+        self._engine = make(parsed, limit_s, pool)
+        self._clock = clock
+
+    def prepare(self) -> int:
+        """Migrate to the newest version; gives the steps. Raises RetryableError, ConfigError."""
+        with self.write() as connection:
+            return schema.migrate(connection)
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A transaction that sees one state of the database and changes nothing."""
+        with _told(), self._engine.connect() as connection, connection.begin():
+            yield connection
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """A transaction that is committed at the end; an error that comes out undoes it.
+
+        After a RetryableError it may have been committed all the same.
+        """
+        with _told(), self._engine.connect() as connection:
+            connection = connection.execution_options(**{_WRITE: True})  # noqa: PLW2901
+            with connection.begin():
+                yield connection
+
+    def now(self, connection: Connection) -> int:
+        """Milliseconds since 1970, by one clock for all replicas."""
+        if self._clock is not None:
+            return self._clock()
+        if not self.several:
+            return time.time_ns() // 1_000_000
+        found = connection.execute(text("SELECT extract(epoch FROM clock_timestamp()) * 1000"))
+        return int(found.scalar_one())
+
+    def why_not(self) -> str | None:
+        """Why the database can't be used now, in a sentence."""
+        try:
+            with self.read() as connection:
+                connection.execute(text("SELECT 1 FROM artifacts LIMIT 1"))
+        except RetryableError as error:
+            return str(error)
+        return None
+
+    def analyse(self) -> None:
+        """Have the database look at its tables again, after many rows have come at once."""
+        with self.write() as connection:
+            connection.execute(text("ANALYZE"))
+
+    def close(self) -> None:
+        """Drop all connections that are idle."""
+        self._engine.dispose()
+
+
+def insert_new(connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> int:
+    """Insert those rows whose key is new; gives how many that were."""
+    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
+    statement = dialect.insert(table).on_conflict_do_nothing()
+    return connection.execute(statement, list(rows)).rowcount
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except NoneFreeError as error:
+        metrics.FAULTS.labels("busy").inc()
+        raise RetryableError("every connection to the database is in use", _RETRY_S) from error
+    except DBAPIError as error:
+        metrics.FAULTS.labels("lost" if error.connection_invalidated else "failed").inc()
+        first = (str(error.orig).strip() or type(error).__name__).splitlines()[0]
+        raise RetryableError(f"the database does not answer: {first}", _RETRY_S) from error
+
+
+def _parse(url: str) -> URL:
+    # What is wrong with it is told without it: it may hold a password.
+    problem = "write sqlite:////path/of/file.db, or postgresql://user:password@host/name"
+    try:
+        parsed = make_url(url)
+        backend = parsed.get_backend_name()
+    except (ArgumentError, NoSuchModuleError, ValueError) as error:
+        raise ConfigError("database", problem) from error
+    if backend in ("postgresql", "postgres"):
+        return parsed.set(drivername="postgresql+psycopg")
+    if backend == "sqlite" and parsed.database and parsed.database != ":memory:":
+        return parsed.set(drivername="sqlite+pysqlite")
+    raise ConfigError("database", problem)
+
+
+def _postgresql(url: URL, limit_s: float, pool: dict[str, Any]) -> Engine:
+    limit_ms = int(limit_s * 1000)
+    options = (
+        f"-c statement_timeout={limit_ms} -c lock_timeout={limit_ms} "
+        f"-c idle_in_transaction_session_timeout={2 * limit_ms} -c synchronous_commit=on"
+    )
+    alive = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3}
+    arguments = {"connect_timeout": max(2, round(limit_s)), "options": options, **alive}
+    return create_engine(
+        url, connect_args=arguments, isolation_level="READ COMMITTED", pool_pre_ping=True, **pool
+    )
+
+
+def _sqlite(url: URL, limit_s: float, pool: dict[str, Any]) -> Engine:
+    arguments = {"timeout": limit_s, "check_same_thread": False}
+    engine = create_engine(url, connect_args=arguments, **pool)
+    event.listen(engine, "connect", _set_up)
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _set_up(connection: Any, _record: object) -> None:
+    # Transactions are ours to begin: the module's own begin too late to see one state.
+    connection.isolation_level = None
+    for line in (
+        "journal_mode=WAL",
+        # A claim that was granted must be there after a power cut.
+        "synchronous=FULL",
+        "foreign_keys=ON",
+        "wal_autocheckpoint=1000",
+    ):
+        connection.execute(f"PRAGMA {line}")
+
+
+def _begin(connection: Connection) -> None:
+    writes = connection.get_execution_options().get(_WRITE)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

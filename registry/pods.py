@@ -1,0 +1,169 @@
+"""Writers' leases, proofs of stopping and claims in the database: one row for each pod."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import and_, select, update
+
+from kybernate.core import succession
+from kybernate.core.succession import PodRecord
+from kybernate.errors import NotFoundError, RefusedError
+from registry.database import insert_new
+from registry.schema import ARTIFACTS, MARKS, PODS, SETTLED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection
+
+    from kybernate.core.succession import Asked
+    from registry.database import Database
+
+    Key = tuple[str, str]
+    """Namespace and UID of a pod."""
+
+    Change = Callable[[PodRecord, int], PodRecord]
+
+
+class Pods:
+    """Who may write a pod's states, and who goes on with them."""
+
+    def __init__(self, database: Database, max_lease_s: float) -> None:
+        self._database = database
+        self._max_lease_ms = int(max_lease_s * 1000)
+
+    def get(self, pod: Key) -> PodRecord:
+        """What is known of the pod. Raises NotFoundError."""
+        with self._database.read() as connection:
+            found = fetch(connection, pod)
+        if found is None:
+            raise NotFoundError(
+                f"nothing is known of pod {'/'.join(pod)}: nobody has written for it"
+            )
+        return found
+
+    def lease(self, pod: Key, node: str, seconds: float) -> PodRecord:
+        """The node becomes the pod's writer. Raises ConflictError."""
+
+        return self._change(
+            pod,
+            lambda known, now: succession.lease(known, node, now + self._lasting(seconds), now),
+        )
+
+    def renew(self, pod: Key, node: str, token: int, seconds: float) -> PodRecord:
+        """The lease goes on. Raises ConflictError."""
+        return self._change(
+            pod,
+            lambda known, now: succession.renew(known, node, token, now + self._lasting(seconds)),
+        )
+
+    def give_back(self, pod: Key, node: str, token: int) -> PodRecord:
+        """The lease ends. Raises ConflictError."""
+        return self._change(pod, lambda known, _now: succession.give_back(known, node, token))
+
+    def stop(self, pod: Key, proof: str, by: str, why: str) -> PodRecord:
+        """The pod has stopped. Raises RefusedError."""
+        return self._change(pod, lambda known, _now: succession.stop(known, proof, by, why))
+
+    def claim(self, pod: Key, asked: Asked) -> PodRecord:
+        """Somebody goes on with the pod's state.
+
+        Raises ConflictError, NotFoundError for an artifact that isn't known, RefusedError for one
+        of another pod.
+        """
+        with self._database.write() as connection:
+            known = _locked(connection, pod)
+            taken = succession.claim(known, asked, self._database.now(connection))
+            if taken is not known:
+                _check_artifact(connection, known, asked.artifact)
+            return _save(connection, known, taken)
+
+    def release(self, pod: Key, successor: str) -> PodRecord:
+        """The claim ends, with the proof that its successor stopped. Raises ConflictError."""
+        with self._database.write() as connection:
+            # In one order for all, so that two of these never wait for each other.
+            keys = sorted({pod, (pod[0], successor)})
+            known = {key[1]: _locked(connection, key) for key in keys}
+            free, after = succession.release(known[pod[1]], known[successor])
+            _save(connection, known[successor], after)
+            return _save(connection, known[pod[1]], free)
+
+    def settle(self, pod: Key) -> PodRecord:
+        """All claims on this pod are known."""
+        return self._change(pod, lambda known, _now: succession.settle(known))
+
+    def settle_all(self) -> int:
+        """All claims on all pods are known, and on pods to come; gives how many changed."""
+        with self._database.write() as connection:
+            now = str(self._database.now(connection))
+            connection.execute(MARKS.delete().where(MARKS.c.name == SETTLED))
+            connection.execute(MARKS.insert().values(name=SETTLED, value=now))
+            unsettled = update(PODS).where(PODS.c.settled.is_(False))
+            return connection.execute(
+                unsettled.values(settled=True, version=PODS.c.version + 1)
+            ).rowcount
+
+    def settled(self) -> bool:
+        """Whether claims on pods that are new here are known."""
+        with self._database.read() as connection:
+            return _all_settled(connection)
+
+    def _change(self, pod: Key, change: Change) -> PodRecord:
+        with self._database.write() as connection:
+            known = _locked(connection, pod)
+            return _save(connection, known, change(known, self._database.now(connection)))
+
+    def _lasting(self, seconds: float) -> int:
+        return min(int(seconds * 1000), self._max_lease_ms)
+
+
+def fetch(connection: Connection, pod: Key, *, lock: bool = False) -> PodRecord | None:
+    """The pod's record, or None; with `lock` nobody else changes it until the transaction ends."""
+    query = select(PODS).where(_of(pod))
+    rows = connection.execute(query.with_for_update() if lock else query).mappings()
+    found = rows.one_or_none()
+    return None if found is None else PodRecord(**found)
+
+
+def add(connection: Connection, pods: list[Key], *, settled: bool) -> None:
+    """Records of pods that are new here."""
+    insert_new(connection, PODS, [asdict(PodRecord(*pod, settled=settled)) for pod in pods])
+
+
+def _locked(connection: Connection, pod: Key) -> PodRecord:
+    found = fetch(connection, pod, lock=True)
+    if found is None:
+        add(connection, [pod], settled=_all_settled(connection))
+        found = fetch(connection, pod, lock=True)
+    if found is None:
+        raise NotFoundError(f"pod {'/'.join(pod)} is not known")
+    return found
+
+
+def _save(connection: Connection, before: PodRecord, after: PodRecord) -> PodRecord:
+    if after is not before:
+        values = asdict(after)
+        connection.execute(update(PODS).where(_of((after.namespace, after.uid))).values(**values))
+    return after
+
+
+def _of(pod: Key) -> Any:
+    return and_(PODS.c.namespace == pod[0], PODS.c.uid == pod[1])
+
+
+def _all_settled(connection: Connection) -> bool:
+    found = connection.execute(select(MARKS.c.value).where(MARKS.c.name == SETTLED))
+    return found.scalar_one_or_none() is not None
+
+
+def _check_artifact(connection: Connection, pod: PodRecord, artifact: str) -> None:
+    query = select(ARTIFACTS.c.namespace, ARTIFACTS.c.pod_uid).where(ARTIFACTS.c.id == artifact)
+    found = connection.execute(query).one_or_none()
+    if found is None:
+        raise NotFoundError(f"artifact {artifact} is not known; record it first")
+    if (found.namespace, found.pod_uid) != (pod.namespace, pod.uid):
+        raise RefusedError(
+            f"{artifact} is a state of pod {found.namespace}/{found.pod_uid}, not of {pod}"
+        )

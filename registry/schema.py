@@ -1,0 +1,119 @@
+"""The tables, and how a database gets to be of the newest version."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import BigInteger, Boolean, Column, Index, MetaData, Table, Text, text
+
+from kybernate.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+METADATA = MetaData()
+
+
+def _table(name: str, *columns: Column[object] | Index) -> Table:
+    return Table(name, METADATA, *columns)
+
+
+def _text(name: str, *, key: bool = False, optional: bool = False) -> Column[object]:
+    return Column(name, Text, primary_key=key, nullable=optional)
+
+
+def _number(name: str) -> Column[object]:
+    return Column(name, BigInteger, nullable=False)
+
+
+def _flag(name: str) -> Column[object]:
+    return Column(name, Boolean, nullable=False)
+
+
+ARTIFACTS = _table(
+    "artifacts",
+    _text("id", key=True),
+    *map(_text, ("namespace", "digest", "pod", "pod_uid", "container", "model")),
+    *map(_number, ("size", "created_ms")),
+    _text("parent", optional=True),
+    _text("facts"),
+    _number("recorded_ms"),
+)
+COPIES = _table(
+    "copies",
+    *(_text(name, key=True) for name in ("artifact", "place", "node", "store")),
+    _text("state"),
+    *map(_number, ("size", "told_ms", "created_ms")),
+)
+PODS = _table(
+    "pods",
+    *(_text(name, key=True) for name in ("namespace", "uid")),
+    *map(_number, ("version", "token")),
+    _text("holder"),
+    _number("until_ms"),
+    *map(_text, ("stopped", "stopped_by", "stopped_why", "successor", "successor_node")),
+    _text("artifact"),
+    *map(_flag, ("settled", "ended")),
+)
+MARKS = _table("marks", _text("name", key=True), _text("value"))
+"""Single values: the schema's version, and since when all claims are known."""
+
+VERSION = "schema"
+SETTLED = "settled"
+
+_FIRST = (
+    """CREATE TABLE artifacts (
+        id {text} PRIMARY KEY, namespace {text} NOT NULL, digest {text} NOT NULL,
+        pod {text} NOT NULL, pod_uid {text} NOT NULL, container {text} NOT NULL,
+        model {text} NOT NULL, size BIGINT NOT NULL, created_ms BIGINT NOT NULL, parent {text},
+        facts {text} NOT NULL, recorded_ms BIGINT NOT NULL)""",
+    """CREATE TABLE copies (
+        artifact {text} NOT NULL REFERENCES artifacts (id) ON DELETE CASCADE,
+        place {text} NOT NULL, node {text} NOT NULL, store {text} NOT NULL,
+        state {text} NOT NULL, size BIGINT NOT NULL, told_ms BIGINT NOT NULL,
+        created_ms BIGINT NOT NULL, PRIMARY KEY (artifact, place, node, store))""",
+    """CREATE TABLE pods (
+        namespace {text} NOT NULL, uid {text} NOT NULL, version BIGINT NOT NULL,
+        token BIGINT NOT NULL, holder {text} NOT NULL, until_ms BIGINT NOT NULL,
+        stopped {text} NOT NULL, stopped_by {text} NOT NULL, stopped_why {text} NOT NULL,
+        successor {text} NOT NULL, successor_node {text} NOT NULL, artifact {text} NOT NULL,
+        settled BOOLEAN NOT NULL, ended BOOLEAN NOT NULL, PRIMARY KEY (namespace, uid))""",
+    "CREATE INDEX artifacts_newest ON artifacts (created_ms, id)",
+    "CREATE INDEX artifacts_of_namespace ON artifacts (namespace, created_ms, id)",
+    "CREATE INDEX artifacts_of_model ON artifacts (model, created_ms, id)",
+    "CREATE INDEX artifacts_of_pod ON artifacts (pod, created_ms, id)",
+    "CREATE INDEX artifacts_of_uid ON artifacts (pod_uid, created_ms, id)",
+    "CREATE INDEX copies_of_node ON copies (node, created_ms, artifact)",
+    "CREATE INDEX copies_of_place ON copies (place, created_ms, artifact)",
+    "CREATE INDEX copies_in_state ON copies (state, created_ms, artifact)",
+)
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST,)
+"""What takes a database from each version to the next, oldest first; never changed, only added."""
+
+# Texts are ordered by their bytes everywhere: pages go by that order.
+_TEXT = {"postgresql": 'TEXT COLLATE "C"', "sqlite": "TEXT"}
+_LOCK = 0x6B796272
+
+
+def migrate(connection: Connection) -> int:
+    """Take the database to the newest version, alone; gives how many steps that took.
+
+    Raises ConfigError if a newer program made it.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+    MARKS.create(connection, checkfirst=True)
+    row = connection.execute(MARKS.select().where(MARKS.c.name == VERSION)).first()
+    version = int(row.value) if row else 0
+    if version > len(MIGRATIONS):
+        raise ConfigError(
+            "database",
+            f"it is of version {version}, and this program knows {len(MIGRATIONS)}: run the newer "
+            "program, or restore the backup from before it",
+        )
+    for step in MIGRATIONS[version:]:
+        for statement in step:
+            connection.execute(text(statement.format(text=_TEXT[connection.dialect.name])))
+    connection.execute(MARKS.delete().where(MARKS.c.name == VERSION))
+    connection.execute(MARKS.insert().values(name=VERSION, value=str(len(MIGRATIONS))))
+    return len(MIGRATIONS) - version

@@ -1,0 +1,170 @@
+"""The registry as a process: gunicorn with one threaded worker, mutual TLS, probes beside it."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gunicorn.app.base import BaseApplication
+
+from kybernate.errors import ConfigError, RetryableError
+from kybernate.runtime.deadlines import Worker, limit_requests
+from kybernate.runtime.serve import ProbeServer
+from registry import metrics
+from registry.app import create_app
+from registry.artifacts import Artifacts
+from registry.database import Database
+from registry.pods import Pods
+from registry.routes import routes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from flask import Flask
+
+    from kybernate.settings.registry import RegistrySettings
+
+log = logging.getLogger(__name__)
+
+_SHUTDOWN_S = 5
+_RETRY_S = 1.0
+
+
+class Service:
+    """What runs in the worker: the database, made ready in the background, and the probes."""
+
+    def __init__(self, settings: RegistrySettings) -> None:
+        self._settings = settings
+        self._database = open_database(settings)
+        self._stopping = threading.Event()
+        self._problem: str | None = "the database is not ready yet"
+        self._probes = ProbeServer(*settings.probe_address, self.not_ready)
+        self._preparing = threading.Thread(target=self._prepare, name="prepare", daemon=True)
+
+    def start(self) -> None:
+        """Start the probes, and get the database ready as soon as it answers."""
+        self._probes.start()
+        self._preparing.start()
+
+    def stop(self) -> None:
+        """Stop everything, within seconds."""
+        self._stopping.set()
+        self._probes.stop()
+        self._preparing.join(_SHUTDOWN_S)
+        self._database.close()
+
+    def app(self) -> Flask:
+        """The application over this database."""
+        artifacts = Artifacts(self._database)
+        metrics.COPIES.source = artifacts.counts
+        pods = Pods(self._database, self._settings.max_lease_s)
+        return create_app(routes(artifacts, pods), self._settings.max_body_bytes)
+
+    def not_ready(self) -> str | None:
+        """Why calls can't be answered now, in a sentence."""
+        return self._problem or self._database.why_not()
+
+    def _prepare(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                steps = self._database.prepare()
+            except RetryableError as error:
+                self._problem = str(error)
+                self._stopping.wait(_RETRY_S)
+            except ConfigError as error:
+                self._problem = str(error)
+                log.error("%s", error)
+                return
+            else:
+                log.info("the database is ready (%d steps of migration)", steps)
+                self._problem = None
+                return
+
+
+class Server(BaseApplication):  # type: ignore[misc]
+    """Serves until SIGTERM; requests under way are finished."""
+
+    def __init__(self, settings: RegistrySettings) -> None:
+        """Raises ConfigError for certificates or a database that can't be right."""
+        self._settings = settings
+        check_tls(settings.tls_dir)
+        open_database(settings).close()
+        super().__init__()
+
+    def load_config(self) -> None:
+        """Called by gunicorn. Nothing comes from its own files or environment."""
+        tls = self._settings.tls_dir
+        for name, value in {
+            "bind": [self._settings.listen],
+            "workers": 1,
+            "worker_class": Worker,
+            "threads": self._settings.threads,
+            "keepalive": 120,
+            "graceful_timeout": _SHUTDOWN_S,
+            "certfile": str(tls / "registry.crt"),
+            "keyfile": str(tls / "registry.key"),
+            "ca_certs": str(tls / "ca.crt"),
+            "cert_reqs": ssl.CERT_REQUIRED,
+            "do_handshake_on_connect": True,
+            "ssl_context": _Contexts(self._settings.request_s),
+            "control_socket_disable": True,
+            "proc_name": "kyb-registry",
+            "loglevel": self._settings.log_level.lower(),
+            "worker_exit": self._stop,
+        }.items():
+            self.cfg.set(name, value)
+
+    def load(self) -> Flask:
+        """Called by gunicorn in the worker."""
+        self._service = Service(self._settings)
+        self._service.start()
+        return self._service.app()
+
+    def _stop(self, _arbiter: Any, _worker: Any) -> None:
+        service = getattr(self, "_service", None)
+        if service is not None:
+            service.stop()
+
+
+class _Contexts:
+    """The TLS settings, read again once a certificate file has changed."""
+
+    def __init__(self, request_s: float) -> None:
+        """`request_s`: how long a request may take to come (s)."""
+        self._request_s = request_s
+        self._known: tuple[tuple[int, ...], ssl.SSLContext] | None = None
+
+    def __call__(self, config: Any, default: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
+        files = (config.certfile, config.keyfile, config.ca_certs)
+        stamp = tuple(Path(file).stat().st_mtime_ns for file in files)
+        if self._known is None or self._known[0] != stamp:
+            context = default()
+            context.minimum_version = ssl.TLSVersion.TLSv1_2
+            limit_requests(context, self._request_s)
+            self._known = stamp, context
+        return self._known[1]
+
+
+def open_database(settings: RegistrySettings) -> Database:
+    """The database that the settings name. Raises ConfigError."""
+    return Database(
+        settings.database.get_secret_value(),
+        limit_s=settings.database_s,
+        threads=settings.threads,
+    )
+
+
+def check_tls(folder: Path) -> None:
+    """Raise ConfigError if the registry's certificate files are not there and fit together."""
+    try:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=folder / "ca.crt")
+        context.load_cert_chain(folder / "registry.crt", folder / "registry.key")
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            "tls_dir",
+            f"{folder} must hold ca.crt, registry.crt and registry.key; `kybernate pki init` "
+            f"makes them ({error})",
+        ) from error
