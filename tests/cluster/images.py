@@ -31,11 +31,13 @@ BUSYBOX = debs.DebSet("busybox", "bookworm", (("busybox-static", "1:1.35.0-4+deb
 COMPILE_LIMIT = 60.0
 """Seconds that compiling one small program may take."""
 
-_APPLETS = (
+_WORDS = (
     "ash cat chmod cp cut date dd df du echo env false find grep head hostname httpd id ip kill",
     "ls mkdir mount mv nc od ping printf ps pwd readlink rm rmdir sed seq sh sha256sum sleep",
     "sort stat sync tail tar tee test timeout touch tr true uname uniq vi wc wget xargs",
 )
+APPLETS = " ".join(_WORDS).split()
+"""Commands of busybox's that images have."""
 
 _FORMAT = 1
 """Part of every key; raise it when a recipe below changes in a way its inputs don't show."""
@@ -56,7 +58,7 @@ def pause(progress: Progress) -> Image:
     def fill(layer: Layer) -> None:
         layer.file("pause", binary.read_bytes(), 0o755)
 
-    return _image("localhost/pause:1", [_layer([binary], fill)], ImageConfig(("/pause",)))
+    return image_of("localhost/pause:1", [layer_of([binary], fill)], ImageConfig(("/pause",)))
 
 
 def pause_binary(progress: Progress) -> Path:
@@ -80,11 +82,11 @@ def busybox(progress: Progress) -> Image:
     def fill(layer: Layer) -> None:
         _skeleton(layer)
         layer.file("bin/busybox", binary.read_bytes(), 0o755)
-        for applet in " ".join(_APPLETS).split():
+        for applet in APPLETS:
             layer.link(f"bin/{applet}", "busybox")
 
     config = ImageConfig(command=("/bin/sh",))
-    return _image("localhost/busybox:1", [_layer([binary], fill)], config)
+    return image_of("localhost/busybox:1", [layer_of([binary], fill)], config)
 
 
 def toy(progress: Progress) -> Image:
@@ -109,7 +111,7 @@ def toy(progress: Progress) -> Image:
         ),
         workdir="/app",
     )
-    return _image("localhost/toy:1", [*base, _layer(sources, fill)], config)
+    return image_of("localhost/toy:1", [*base, layer_of(sources, fill)], config)
 
 
 def of_service(name: str) -> Callable[[Progress], Image]:
@@ -147,7 +149,7 @@ def _skeleton(layer: Layer) -> None:
     layer.file("etc/group", b"root:x:0:\nnogroup:x:65534:\n")
 
 
-def _layer(inputs: Sequence[Path], fill: Callable[[Layer], None], *more: str) -> Blob:
+def layer_of(inputs: Sequence[Path], fill: Callable[[Layer], None], *more: str) -> Blob:
     """A layer whose key is its inputs' content; filled only if it isn't there."""
     target = cache_root() / "images" / f"layer-{_digest(inputs, *more, fill.__qualname__)}.tar"
     with file_lock(target.with_suffix(".lock")):
@@ -157,7 +159,8 @@ def _layer(inputs: Sequence[Path], fill: Callable[[Layer], None], *more: str) ->
     return blob(target)
 
 
-def _image(name: str, layers: list[Blob], config: ImageConfig) -> Image:
+def image_of(name: str, layers: list[Blob], config: ImageConfig) -> Image:
+    """An image of these layers, written only if it isn't there."""
     text = "".join(one.digest for one in layers) + repr(config) + name
     stem = name.rsplit("/", 1)[1].replace(":", "-")
     key = hashlib.sha256(text.encode()).hexdigest()[:12]

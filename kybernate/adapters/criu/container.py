@@ -1,0 +1,190 @@
+"""A seat's container as CRIU's work needs it: process 1, its tree's cgroup, and a folder of ours.
+
+Everything read here comes from /proc and cgroup files of the host's view; none of it is a path
+inside the container that is then opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+import signal
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kybernate.adapters import smallfile
+from kybernate.errors import DeadlineError, NotFoundError
+from kybernate.ports import DumpState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_HOLD = signal.SIGRTMIN + 1
+_RESUME = signal.SIGRTMIN + 2
+_STATES = {
+    "kyb-wait": DumpState.RUNNING,
+    "kyb-run": DumpState.RUNNING,
+    "kyb-hold": DumpState.HOLDING,
+    "kyb-parked": DumpState.PARKED,
+}
+_POLL = 0.0005
+_GONE = (FileNotFoundError, ProcessLookupError)
+
+
+class Clock:
+    """The end of a call that has so many seconds from now."""
+
+    def __init__(self, deadline: float) -> None:
+        self.end = time.monotonic() + deadline
+
+    def left(self) -> float:
+        """Seconds; never negative."""
+        return max(0.0, self.end - time.monotonic())
+
+    def passed(self) -> bool:
+        """Whether nothing is left."""
+        return time.monotonic() >= self.end
+
+
+def state_of(init: int, proc: Path = Path("/proc")) -> DumpState:
+    """By the name that process 1 gives itself, which nobody else can. Raises NotFoundError."""
+    try:
+        name = smallfile.read(f"{proc}/{init}/comm").strip()
+    except _GONE as error:
+        raise NotFoundError(f"There is no process {init} any more.") from error
+    if name not in _STATES:
+        raise NotFoundError(f"Process {init} is {name!r}, not the kyb-init of a container.")
+    return _STATES[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """One container while a call works on it. `pidfd` names its PID 1, `work` is our folder."""
+
+    init: int
+    handle: Path
+    pidfd: int
+    work: Path
+    proc: Path
+
+    @classmethod
+    @contextmanager
+    def opened(
+        cls, init: int, handle: str, root: Path, proc: Path = Path("/proc")
+    ) -> Iterator[Container]:
+        """Holds the process, so that its PID can't get another owner. Raises NotFoundError."""
+        try:
+            pidfd = os.pidfd_open(init)
+        except ProcessLookupError as error:
+            raise NotFoundError(f"There is no process {init} any more.") from error
+        try:
+            state_of(init, proc)
+            stat = smallfile.read(f"{proc}/{init}/stat").rpartition(")")[2].split()
+            work = root / f"{init}-{stat[19]}"
+            work.mkdir(mode=0o700, parents=True, exist_ok=True)
+            yield cls(init, Path(handle), pidfd, work, proc)
+        finally:
+            os.close(pidfd)
+
+    @property
+    def state(self) -> DumpState:
+        """By process 1's own word. Raises NotFoundError."""
+        return state_of(self.init, self.proc)
+
+    async def hold(self, clock: Clock) -> None:
+        """From now on the tree's end is not the container's."""
+        signal.pidfd_send_signal(self.pidfd, _HOLD)
+        await self._reaches((DumpState.HOLDING, DumpState.PARKED), clock)
+
+    async def resume(self, clock: Clock) -> None:
+        """The tree's end is the container's again. Only while there is a tree."""
+        signal.pidfd_send_signal(self.pidfd, _RESUME)
+        await self._reaches((DumpState.RUNNING,), clock)
+
+    async def parked(self, clock: Clock) -> None:
+        """Returns once process 1 has seen the tree go."""
+        await self._reaches((DumpState.PARKED,), clock)
+
+    async def _reaches(self, wanted: tuple[DumpState, ...], clock: Clock) -> None:
+        while self.state not in wanted:
+            if clock.passed():
+                raise DeadlineError(
+                    f"kyb-init (process {self.init}) didn't become {wanted[0]} in time; "
+                    "look whether something holds it in /proc/PID/stack."
+                )
+            await asyncio.sleep(_POLL)
+
+    def tree(self) -> int | None:
+        """The host's PID of kyb-tree, or None if there is none."""
+        with suppress(*_GONE):
+            children = smallfile.read(f"{self.proc}/{self.init}/task/{self.init}/children")
+            for child in map(int, children.split()):
+                if self.name(child) in ("kyb-tree", "kyb-gate"):
+                    return child
+        return None
+
+    def name(self, pid: int) -> str:
+        """The process's short name, which it chose itself; empty if it is gone."""
+        with suppress(*_GONE):
+            return smallfile.read(f"{self.proc}/{pid}/comm").strip()
+        return ""
+
+    def pids(self) -> tuple[int, ...]:
+        """All processes of the tree's cgroup, by the host's numbers; zombies too."""
+        try:
+            words = smallfile.read(f"{self.handle}/cgroup.procs").split()
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP):
+                raise
+            return ()
+        return tuple(pid for pid in map(int, words) if pid)
+
+    def threads(self, pid: int) -> tuple[int, ...]:
+        """The process's threads by the host's numbers; empty if it is gone."""
+        with suppress(*_GONE):
+            return tuple(int(name) for name in os.listdir(self.proc / str(pid) / "task"))
+        return ()
+
+    def number_inside(self, pid: int) -> int:
+        """A process's or thread's number in the container. Raises NotFoundError."""
+        with suppress(*_GONE):
+            for line in smallfile.read(f"{self.proc}/{pid}/status").splitlines():
+                if line.startswith("NSpid:"):
+                    return int(line.split()[-1])
+        raise NotFoundError(f"There is no process {pid} any more.")
+
+    def is_frozen(self) -> bool:
+        """Whether every process of the tree's cgroup stands still; False if it is gone."""
+        with suppress(*_GONE):
+            return smallfile.read(f"{self.handle}/freezer.state").strip() == "FROZEN"
+        with suppress(*_GONE):
+            return "frozen 1" in smallfile.read(f"{self.handle}/cgroup.events").splitlines()
+        return False
+
+    async def free(self, name: str, clock: Clock) -> None:
+        """Returns once no CRIU of an earlier call works here; it holds the lock while it does."""
+        while not _is_free(self.work / name):
+            if clock.passed():
+                raise DeadlineError(
+                    f"CRIU still works on the container of process {self.init}; it is left to end."
+                )
+            await asyncio.sleep(0.005)
+
+
+def _is_free(lock: Path) -> bool:
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True

@@ -1,0 +1,310 @@
+"""Dumps and recreates the tree below a container's kyb-init: the recipe of docs/criu.md."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kybernate.errors import (
+    DeadlineError,
+    DumpError,
+    DumpRefusedError,
+    NotFoundError,
+    RestoreError,
+)
+from kybernate.ports import DumpState
+
+from . import container as containers
+from . import limits, record, refusals, running, tcp
+from .container import Clock, Container
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from kybernate.ports import Freezer, Phases
+
+_DUMP = (
+    *("dump", "--leave-stopped", "--manage-cgroups=ignore", "--file-locks"),
+    *("--tcp-established", "--network-lock", "skip", "--ghost-limit", str(refusals.GHOST_LIMIT)),
+    *("--freeze-cgroup", f"/proc/self/fd/{running.FREEZER}"),
+)
+_RESTORE = (
+    *("restore", "-d", "--leave-stopped", "--manage-cgroups=ignore", "--file-locks"),
+    "--tcp-established",
+)
+_SOCKET = "lazy-pages.socket"
+_FIRST_STDIO = 80
+_POLL = 0.001
+
+
+class Criu:
+    """Implements `kybernate.ports.Dumper`.
+
+    `work` is a folder of the agent's that survives its restarts, for logs and locks. `mount` is
+    where the node mounts its cgroups. Calls come from one event loop, one at a time for a seat.
+    """
+
+    def __init__(
+        self,
+        tools: running.Tools,
+        freezer: Freezer,
+        work: Path,
+        mount: Path = Path("/sys/fs/cgroup"),
+        proc: Path = Path("/proc"),
+    ) -> None:
+        tools.check()
+        self._tools, self._freezer = tools, freezer
+        self._work, self._mount, self._proc = work, mount, proc
+        self._work.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._put_back_all()
+
+    def state(self, init: int) -> DumpState:
+        """Where the tree is, by kyb-init's word. Raises NotFoundError if it is gone; quick."""
+        return containers.state_of(init, self._proc)
+
+    async def check(self, init: int, handle: str, deadline: float) -> tuple[str, ...]:
+        """Why this tree can't be dumped, as sentences; empty if nothing is known against it."""
+        with self._opened(init, handle) as container:
+            async with asyncio.timeout(deadline):
+                return await asyncio.to_thread(refusals.find, container)
+
+    async def dump(self, init: int, handle: str, images: Path, deadline: float) -> Phases:
+        """Write the tree, frozen before and after; see the port."""
+        clock, began = Clock(deadline), time.monotonic()
+        with self._opened(init, handle) as container:
+            await container.free(running.ENTERED, clock)
+            tree = self._dumpable(container)
+            record.take(container, tree).write(images)
+            await container.hold(clock)
+            held = time.monotonic()
+            code = await self._dump(container, tree, images, clock)
+            if code:
+                await self._dump_failed(container, clock)
+            if container.tree() is None or not container.is_frozen():
+                raise DumpError("The tree didn't stay frozen behind CRIU's dump.", suspect=True)
+        return {"hold": held - began, "criu": time.monotonic() - held}
+
+    async def end(self, init: int, handle: str, deadline: float) -> None:
+        """Commit: kill every process of the tree; see the port."""
+        clock = Clock(deadline)
+        with self._opened(init, handle) as container:
+            await container.free(running.ENTERED, clock)
+            if container.state is DumpState.RUNNING:
+                raise DumpError(
+                    f"The tree of process {init} was not dumped; to end it ends its container."
+                )
+            await self._freezer.kill(handle, clock.left())
+            await container.parked(clock)
+
+    async def keep(self, init: int, handle: str, deadline: float) -> None:
+        """Abort: the tree stands frozen as before the dump; see the port."""
+        clock = Clock(deadline)
+        with self._opened(init, handle) as container:
+            await container.free(running.ENTERED, clock)
+            if container.tree() is None:
+                raise DumpError(f"There is no tree below process {init} to keep.", suspect=True)
+            if not container.is_frozen():
+                await self._freezer.freeze(handle, clock.left())
+            try:
+                tcp.heal(container)
+            except OSError as error:
+                raise DumpError(
+                    f"Connections are left in repair mode: {error}", suspect=True
+                ) from error
+            self._continue(container, ())
+            if container.state is DumpState.HOLDING:
+                await container.resume(clock)
+
+    async def restore(
+        self, init: int, handle: str, images: Path, deadline: float, *, lazy: bool = False
+    ) -> Phases:
+        """Recreate the tree in its container, frozen; see the port."""
+        clock, began = Clock(deadline), time.monotonic()
+        written = record.Record.read(images)
+        with self._opened(init, handle) as container:
+            await self._clear(container, clock)
+            groups = limits.groups_of(init, self._mount, self._proc)
+            with limits.lifted(groups, container.work):
+                ready = time.monotonic()
+                await self._restore(container, images, written, clock, lazy=lazy)
+                done = time.monotonic()
+                await self._settle(container, written, clock)
+                forget_pages(images)
+        return {"clear": ready - began, "criu": done - ready, "settle": time.monotonic() - done}
+
+    async def pages_done(self, init: int, deadline: float) -> None:
+        """Return once all memory of a lazy restore is in; see the port."""
+        with self._opened(init, "") as container:
+            await container.free(running.PAGES, Clock(deadline))
+
+    # --- parts --------------------------------------------------------------------------------
+
+    @contextmanager
+    def _opened(self, init: int, handle: str) -> Iterator[Container]:
+        with Container.opened(init, handle, self._work, self._proc) as container:
+            yield container
+
+    def _put_back_all(self) -> None:
+        for folder in self._work.iterdir():
+            with suppress(OSError, ValueError):
+                limits.put_back(folder)
+
+    def _dumpable(self, container: Container) -> int:
+        tree = container.tree()
+        if tree is None or container.state is DumpState.PARKED:
+            raise DumpError(f"There is no tree below process {container.init} to dump.")
+        if not container.is_frozen():
+            raise DumpError(f"The tree in {container.handle} isn't frozen; freeze it first.")
+        return tree
+
+    async def _dump(self, container: Container, tree: int, images: Path, clock: Clock) -> int:
+        argv = [*_DUMP, "-t", str(container.number_inside(tree))]
+        argv += refusals.extra_options(container)
+        run = running.Run(
+            argv=argv,
+            images=images,
+            log="dump.log",
+            cgroups=_roots(self._mount),
+            freezer=container.handle,
+        )
+        process = await running.start(self._tools, container, run)
+        return await running.ended(process, clock, "dump")
+
+    async def _dump_failed(self, container: Container, clock: Clock) -> None:
+        """The tree is as before: CRIU saw to it, or was killed. Raises DumpError always."""
+        said = running.complaints(container, "dump.log")
+        suspect = not container.is_frozen()
+        if suspect:
+            with suppress(NotFoundError, DeadlineError):
+                await self._freezer.freeze(str(container.handle), clock.left())
+        elif container.state is DumpState.HOLDING:
+            await container.resume(clock)
+        if not suspect and (reason := refusals.from_log(said)):
+            raise DumpRefusedError(reason)
+        tail = " / ".join(said[-3:]) or "it was killed, or said nothing"
+        raise DumpError(f"CRIU's dump failed: {tail}", suspect=suspect)
+
+    async def _clear(self, container: Container, clock: Clock) -> None:
+        """Ends what an earlier restore left, half-made processes and CRIU itself."""
+        if container.state is not DumpState.PARKED:
+            raise RestoreError(
+                f"The tree of process {container.init} is {container.state}, not parked."
+            )
+        container.handle.mkdir(exist_ok=True)
+        await self._freezer.kill(str(container.handle), clock.left())
+        await container.free(running.ENTERED, clock)
+        (container.work / _SOCKET).unlink(missing_ok=True)
+
+    async def _restore(
+        self,
+        container: Container,
+        images: Path,
+        written: record.Record,
+        clock: Clock,
+        *,
+        lazy: bool,
+    ) -> None:
+        with ExitStack() as stack:
+            inherited, keep = _stdio(container, written, stack)
+            if lazy:
+                await self._serve_pages(container, images, clock)
+            run = running.Run(
+                argv=[*_RESTORE, *inherited, *(["--lazy-pages"] if lazy else [])],
+                images=images,
+                log="restore.log",
+                keep=keep,
+                cgroups=_homes(container, self._mount, self._proc),
+                last_pid=written.highest + 1,
+                die_with_agent=True,
+            )
+            process = await running.start(self._tools, container, run)
+            try:
+                code = await running.ended(process, clock, "restore")
+            except BaseException:
+                with suppress(ProcessLookupError):
+                    process.kill()
+                await self._freezer.kill(str(container.handle), 1.0)
+                raise
+        if code:
+            await self._freezer.kill(str(container.handle), max(1.0, clock.left()))
+            said = running.complaints(container, "restore.log")
+            tail = " / ".join(said[-3:]) or "it was killed, as for want of memory"
+            raise RestoreError(f"CRIU's restore failed: {tail}")
+
+    async def _serve_pages(self, container: Container, images: Path, clock: Clock) -> None:
+        """Starts the process from which a lazily restored tree gets its memory."""
+        run = running.Run(
+            argv=["lazy-pages"],
+            images=images,
+            log="pages.log",
+            lock=running.PAGES,
+            cgroups=_roots(self._mount),
+        )
+        process = await running.start(self._tools, container, run)
+        while not (container.work / _SOCKET).exists():
+            if process.returncode is not None or clock.passed():
+                said = running.complaints(container, "pages.log")
+                raise RestoreError(f"CRIU's lazy-pages didn't start: {' / '.join(said[-3:])}")
+            await asyncio.sleep(_POLL)
+
+    async def _settle(self, container: Container, written: record.Record, clock: Clock) -> None:
+        """What CRIU recreated stands stopped: it is frozen instead, and given back its CPUs."""
+        await self._freezer.freeze(str(container.handle), clock.left())
+        record.put_back(container, written)
+        self._continue(container, written.stopped)
+        await container.resume(clock)
+
+    def _continue(self, container: Container, stopped: Sequence[int]) -> None:
+        """Takes back the stop that CRIU ended with, but for those that were stopped before."""
+        for pid in container.pids():
+            with suppress(ProcessLookupError, NotFoundError):
+                if not stopped or container.number_inside(pid) not in stopped:
+                    os.kill(pid, signal.SIGCONT)
+
+
+def _roots(mount: Path) -> list[Path]:
+    """The node's own cgroups: there no limit and no end of the agent's container hits CRIU."""
+    if (mount / "cgroup.controllers").exists():
+        return [mount]
+    return [path for path in mount.iterdir() if path.is_dir() and not path.is_symlink()]
+
+
+def _homes(container: Container, mount: Path, proc: Path) -> list[Path]:
+    """The container's cgroups, and the freezer's below it: the tree is born there."""
+    groups = limits.groups_of(container.init, mount, proc)
+    handle = container.handle
+    homes = [group for group in groups.values() if group not in (handle, handle.parent)]
+    return list(dict.fromkeys([*homes, handle]))
+
+
+def _stdio(
+    container: Container, written: record.Record, stack: ExitStack
+) -> tuple[list[str], dict[int, int]]:
+    """Options and descriptors by which the tree gets process 1's pipes in place of the old ones."""
+    options: list[str] = []
+    keep: dict[int, int] = {}
+    for number, link in enumerate(written.stdio):
+        if not link.startswith("pipe:") or any(link in option for option in options):
+            continue
+        flags = os.O_WRONLY if number else os.O_RDONLY
+        opened = os.open(container.proc / str(container.init) / "fd" / str(number), flags)
+        stack.callback(os.close, opened)
+        keep[_FIRST_STDIO + number] = opened
+        options += ["--inherit-fd", f"fd[{_FIRST_STDIO + number}]:{link}"]
+    return options, keep
+
+
+def forget_pages(images: Path) -> None:
+    """Drops the images from the page cache, where they count as the container's memory."""
+    for path in images.iterdir():
+        with suppress(OSError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)

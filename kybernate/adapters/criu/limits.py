@@ -1,0 +1,106 @@
+"""The container's limits while it is recreated: no CPU quota, and room for CRIU beside the tree.
+
+What was changed is written down first, so that an agent that was restarted puts it back.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kybernate.adapters import smallfile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FILE = "limits.json"
+ROOM = 256 << 20
+"""Bytes of memory for CRIU beside the tree: its own, and pages of the images that it reads."""
+
+_UNLIMITED = 1 << 60
+"""Version 1 writes "no limit" as the largest multiple of a page below 2^63."""
+_VERSION_1 = (("cpu", "cpu.cfs_quota_us"), ("memory", "memory.limit_in_bytes"))
+_VERSION_2 = (("", "cpu.max"), ("", "memory.max"), ("", "memory.high"))
+
+
+def groups_of(init: int, mount: Path, proc: Path) -> dict[str, Path]:
+    """The container's cgroups by controller ("" is version 2), of the hierarchies mounted here."""
+    found = {}
+    version2 = (mount / "cgroup.controllers").exists()
+    for line in smallfile.read(f"{proc}/{init}/cgroup").splitlines():
+        names, path = line.split(":", 2)[1:]
+        hierarchy = "." if version2 else names.removeprefix("name=") or "unified"
+        group = mount / hierarchy / path.lstrip("/")
+        if group.is_dir():
+            found.update(dict.fromkeys(names.split(","), group))
+    return found
+
+
+@contextmanager
+def lifted(groups: dict[str, Path], work: Path) -> Iterator[None]:
+    """Lifts them for the block, and puts them back whatever happens in it."""
+    put_back(work)
+    changes = list(_changes(groups))
+    if changes:
+        _write_down(work / FILE, {str(path): now for path, now, _ in changes})
+    try:
+        for path, _, new in changes:
+            _set(path, new)
+        yield
+    finally:
+        put_back(work)
+
+
+def put_back(work: Path) -> None:
+    """What a call that was cut short left lifted; quick, and nothing if there is none."""
+    try:
+        before = json.loads((work / FILE).read_text())
+    except FileNotFoundError:
+        return
+    for path, value in reversed(before.items()):
+        _set(Path(path), value)
+    (work / FILE).unlink(missing_ok=True)
+
+
+def _changes(groups: dict[str, Path]) -> Iterator[tuple[Path, str, str]]:
+    """(file, its content, its content without the limit): the pod's first, as no child's limit may
+    exceed its parent's."""
+    for above in (True, False):
+        for controller, name in _VERSION_1 if "memory" in groups else _VERSION_2:
+            if controller in groups:
+                group = groups[controller]
+                path = (group.parent if above else group) / name
+                with suppress(FileNotFoundError):
+                    now = smallfile.read(str(path)).strip()
+                    new = _without(name, now)
+                    if new != now:
+                        yield path, now, new
+
+
+def _without(name: str, now: str) -> str:
+    if name == "cpu.cfs_quota_us":
+        return "-1"
+    if name == "cpu.max":
+        return f"max {now.split()[1]}"
+    if now == "max" or int(now) >= _UNLIMITED:
+        return now
+    return str(int(now) + ROOM)
+
+
+def _write_down(path: Path, values: dict[str, str]) -> None:
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(values))
+    part.replace(path)
+
+
+def _set(path: Path, value: str) -> None:
+    # The cgroup may be gone, and a kernel may refuse a memory limit below what is in use.
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(descriptor, value.encode())
+        finally:
+            os.close(descriptor)

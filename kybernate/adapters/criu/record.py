@@ -1,0 +1,123 @@
+"""What CRIU doesn't keep of a tree, and what its restore must know: a file beside the images."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
+
+from kybernate.errors import RestoreError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .container import Container
+
+FILE = "kybernate.json"
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """`tree`: number of kyb-tree in the container; `highest`: the highest number in use there.
+
+    `stdio`: what process 1's descriptors 0, 1 and 2 led to. `pinned`: the CPUs of threads that may
+    not run where process 1 may, by their numbers in the container. `stopped`: processes that were
+    stopped by a signal.
+    """
+
+    tree: int
+    highest: int
+    stdio: tuple[str, ...]
+    cpus: tuple[int, ...] | None = None
+    pinned: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    stopped: tuple[int, ...] = ()
+
+    def write(self, images: Path) -> None:
+        """Beside the images. Raises OSError."""
+        descriptor = os.open(images / FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            json.dump({"format": _FORMAT, **asdict(self)}, file)
+
+    @classmethod
+    def read(cls, images: Path) -> Record:
+        """Raises RestoreError if these are no images of ours."""
+        try:
+            found = json.loads((images / FILE).read_text())
+            if found["format"] != _FORMAT:
+                raise RestoreError(
+                    f"{images} was written by a release with another format "
+                    f"({found['format']}, not {_FORMAT}); use that one."
+                )
+            return cls(
+                tree=int(found["tree"]),
+                highest=int(found["highest"]),
+                stdio=tuple(map(str, found["stdio"])),
+                pinned={int(at): tuple(map(int, cpus)) for at, cpus in found["pinned"].items()},
+                stopped=tuple(map(int, found["stopped"])),
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RestoreError(f"{images / FILE} can't be understood: {error}") from error
+
+
+def take(container: Container, tree: int) -> Record:
+    """Of a frozen tree."""
+    usual = _cpus(container.init)
+    pinned, highest, stopped = {}, container.number_inside(tree), []
+    for pid in container.pids():
+        if _is_stopped(container, pid):
+            stopped.append(container.number_inside(pid))
+        for thread in container.threads(pid):
+            number = container.number_inside(thread)
+            highest = max(highest, number)
+            cpus = _cpus(thread)
+            if cpus != usual:
+                pinned[number] = cpus
+    stdio = tuple(_link(container, descriptor) for descriptor in (0, 1, 2))
+    return Record(
+        container.number_inside(tree), highest, stdio, pinned=pinned, stopped=tuple(stopped)
+    )
+
+
+def put_back(container: Container, record: Record) -> None:
+    """The CPUs of each thread, which are CRIU's own after a restore. CPUs that this node hasn't
+    got leave a thread where the container may run."""
+    usual = _cpus(container.init)
+    for pid in container.pids():
+        for thread in container.threads(pid):
+            wanted = usual
+            if record.pinned:
+                wanted = record.pinned.get(container.number_inside(thread), usual)
+            if not _pin(thread, wanted):
+                _pin(thread, usual)
+
+
+def _pin(thread: int, cpus: tuple[int, ...]) -> bool:
+    try:
+        os.sched_setaffinity(thread, cpus)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _cpus(thread: int) -> tuple[int, ...]:
+    with suppress(ProcessLookupError):
+        return tuple(sorted(os.sched_getaffinity(thread)))
+    return ()
+
+
+def _is_stopped(container: Container, pid: int) -> bool:
+    with suppress(OSError):
+        stat = (container.proc / str(pid) / "stat").read_text(errors="replace")
+        return stat.rpartition(")")[2].split()[0] == "T"
+    return False
+
+
+def _link(container: Container, descriptor: int) -> str:
+    with suppress(OSError):
+        return os.readlink(container.proc / str(container.init) / "fd" / str(descriptor))
+    return ""

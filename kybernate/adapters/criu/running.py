@@ -1,0 +1,131 @@
+"""Starts CRIU in a container's namespaces, by kyb-enter.
+
+CRIU gets descriptors under fixed numbers and no path of the container's. What it says goes to
+files, so that it lives on when the agent doesn't; a lock that it holds while it runs tells an
+agent that was restarted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import subprocess
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kybernate.errors import ConfigError, DeadlineError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from .container import Clock, Container
+
+IMAGES, WORK, FREEZER, CACHE, LOCK = 90, 91, 92, 96, 97
+"""Descriptors of CRIU's: folder of images, folder of logs, the freezer's cgroup, the folder of
+its feature cache (the number is compiled in), and the lock."""
+
+ENTERED = "criu.lock"
+PAGES = "pages.lock"
+COMMON = (
+    *("-D", f"/proc/self/fd/{IMAGES}", "-W", f"/proc/self/fd/{WORK}"),
+    *("--no-default-config", "-v2"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """The two programs, and a folder on a tmpfs for CRIU's cache of the kernel's features."""
+
+    enter: Path
+    criu: Path
+    cache: Path = Path("/dev/shm/kyb-criu")  # noqa: S108 - made 0700, and refused if not ours
+
+    def check(self) -> None:
+        """Raises ConfigError if the cache could be somebody else's."""
+        self.cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = self.cache.lstat()
+        if found.st_uid != os.geteuid() or found.st_mode & 0o077 or self.cache.is_symlink():
+            raise ConfigError(
+                "criu", f"{self.cache} is not this user's alone; remove it, and start again"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One start of CRIU. `keep`: more descriptors by the number that CRIU shall see."""
+
+    argv: Sequence[str]
+    images: Path
+    log: str
+    lock: str = ENTERED
+    keep: Mapping[int, int] | None = None
+    cgroups: Sequence[Path] = ()
+    last_pid: int = 0
+    die_with_agent: bool = False
+    freezer: Path | None = None
+
+
+async def start(tools: Tools, container: Container, run: Run) -> asyncio.subprocess.Process:
+    """CRIU inside the container's namespaces. Raises OSError."""
+    with ExitStack() as stack:
+
+        def folder(path: Path) -> int:
+            return _opened(stack, path, os.O_RDONLY | os.O_DIRECTORY)
+
+        program = _opened(stack, tools.criu, os.O_PATH)
+        lock = _opened(stack, container.work / run.lock, os.O_RDWR | os.O_CREAT)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        keep = {
+            IMAGES: folder(run.images),
+            WORK: folder(container.work),
+            CACHE: folder(tools.cache),
+            LOCK: lock,
+            **(run.keep or {}),
+        }
+        if run.freezer is not None:
+            keep[FREEZER] = folder(run.freezer)
+        joined = [_opened(stack, path / "cgroup.procs", os.O_WRONLY) for path in run.cgroups]
+        said = _opened(stack, container.work / "said", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        argv = [str(tools.enter), "--target", str(container.pidfd), "--run", str(program)]
+        argv += [word for one in joined for word in ("--cgroup", str(one))]
+        argv += [word for at, one in keep.items() for word in ("--keep", f"{one}={at}")]
+        argv += ["--last-pid", str(run.last_pid)] if run.last_pid else []
+        argv += ["--die-with-me"] if run.die_with_agent else []
+        return await asyncio.create_subprocess_exec(
+            *argv,
+            *("--", "criu", *run.argv, *COMMON, "-o", run.log),
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            pass_fds=(container.pidfd, program, *joined, *keep.values()),
+            start_new_session=True,
+            env={},
+            cwd="/",
+        )
+
+
+async def ended(process: asyncio.subprocess.Process, clock: Clock, what: str) -> int:
+    """Its exit status. Raises DeadlineError; it is not killed then."""
+    try:
+        async with asyncio.timeout(clock.left()):
+            return await process.wait()
+    except TimeoutError as error:
+        raise DeadlineError(f"CRIU's {what} took too long; it is left to end.") from error
+
+
+def complaints(container: Container, log: str) -> list[str]:
+    """CRIU's errors, the oldest first, and what was said outside its log."""
+    lines = []
+    for name in ("said", log):
+        with suppress(OSError):
+            lines += (container.work / name).read_text(errors="replace").splitlines()
+    return [line.strip() for line in lines if "Error" in line or line.startswith("kyb-enter")]
+
+
+def _opened(stack: ExitStack, path: Path, flags: int) -> int:
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    stack.callback(os.close, descriptor)
+    return descriptor
