@@ -28,6 +28,9 @@ TURN = 10.0
 HOT = 0.4
 """Share of an hour. Two such seats leave less than a fifth of it for switching between them."""
 
+PART = 3
+"""Hours that are looked at together for a wait: a third of the work, as good an estimate."""
+
 _HOUR = 3600.0
 _SELDOM = 1 / 86_400
 """Calls per second: who calls less than once a day counts as calling once."""
@@ -107,20 +110,27 @@ def wait_seconds(present: Sequence[Sharer], newcomer: Sharer, slots: int = 1) ->
     """Seconds of waiting that each of the newcomer's calls brings about: its own, and those of the
     others because of it. Over the day, hours weighing as many calls as they have.
 
-    `present` are those that can't be in GPU memory beside it, of which `slots` can at a time. What
-    they are together is kept, so that asking for another newcomer is cheap.
+    `present` are those that can't be in GPU memory beside it, of which `slots` can at a time.
     """
-    if not present:
-        return 0.0
-    crowds = _crowds(frozenset(Counter(present).items()), slots)
-    busy, calls = newcomer.traffic.busy, _rates(newcomer.traffic)
-    if len(crowds) == 1 and newcomer.traffic.steady:
-        busy, calls = busy[:1], calls[:1]
-    elif len(crowds) == 1:
-        crowds *= HOURS
-    pairs = zip(crowds, busy, calls, strict=True)
-    added = sum(_added(crowd, (b, c, newcomer.switch), slots) for crowd, b, c in pairs)
-    return added / sum(calls)
+    return added_seconds(crowds(present, slots), newcomer, slots) if present else 0.0
+
+
+def crowds(present: Sequence[Sharer], slots: int = 1) -> tuple[Crowd, ...]:
+    """What these are together in each part of the day, or in all of it if its hours are alike.
+
+    It is kept, whatever their order, so that asking for another newcomer is cheap.
+    """
+    return _crowds(frozenset(Counter(present).items()), slots)
+
+
+def added_seconds(day: tuple[Crowd, ...], newcomer: Sharer, slots: int = 1) -> float:
+    """What `wait_seconds` says, of `crowds`."""
+    mine = _parts(newcomer.traffic)
+    if len(day) < len(mine):
+        day = day * len(mine)
+    elif len(mine) < len(day):
+        mine = mine * len(day)
+    return _added(day, mine, newcomer.switch, slots) / sum([calls for _, calls in mine])
 
 
 def own_wait_seconds(present: Sequence[Sharer], newcomer: Sharer, slots: int = 1) -> float:
@@ -144,8 +154,8 @@ def worth(wait: float, full: int, half_at: float = 5.0) -> int:
     return round(full * half_at / (half_at + wait))
 
 
-_Column = tuple[tuple[float, float, float], ...]
-"""Of each sharer in one hour: busy share, calls per second, seconds to switch it in."""
+_Column = list[tuple[float, float, float]]
+"""Of each sharer in one part of the day: busy share, calls per second, seconds to switch it in."""
 
 
 def _rates(traffic: Traffic) -> list[float]:
@@ -153,14 +163,14 @@ def _rates(traffic: Traffic) -> list[float]:
 
 
 def _column(sharers: Sequence[Sharer], hour: int) -> _Column:
-    return tuple(
+    return [
         (one.traffic.busy[hour], max(one.traffic.calls[hour], _SELDOM), one.switch)
         for one in sharers
-    )
+    ]
 
 
-class _Crowd(NamedTuple):
-    """What those who share are together in one hour.
+class Crowd(NamedTuple):
+    """What those who share are together in one part of the day.
 
     `rate` of their turns per second, `busy` share of all; `others`: the share of time, switches
     included, in which one of them meets another one served; `holdup`: the seconds that they hold
@@ -177,56 +187,78 @@ class _Crowd(NamedTuple):
 
 
 @lru_cache(maxsize=65_536)
-def _crowds(sharers: frozenset[tuple[Sharer, int]], slots: int) -> tuple[_Crowd, ...]:
-    """The crowd of each hour, or one if all hours are alike. Order of sharers doesn't matter."""
+def _crowds(sharers: frozenset[tuple[Sharer, int]], slots: int) -> tuple[Crowd, ...]:
     all_of_them = sorted(one for one, count in sharers for _ in range(count))
-    steady = all(one.traffic.steady for one in all_of_them)
-    hours = range(1 if steady else HOURS)
-    columns = [_column(all_of_them, hour) for hour in hours]
-    known = {column: _crowd(column, slots) for column in set(columns)}
-    return tuple(known[column] for column in columns)
+    days = [_parts(one.traffic) for one in all_of_them]
+    length = max(map(len, days))
+    switches = [one.switch for one in all_of_them]
+    columns = zip(*(day * (length // len(day)) for day in days), strict=True)
+    return tuple(
+        [
+            _crowd([(*cell, switch) for cell, switch in zip(column, switches, strict=True)], slots)
+            for column in columns
+        ]
+    )
 
 
-def _crowd(column: _Column, slots: int) -> _Crowd:
+@lru_cache(maxsize=4096)
+def _parts(traffic: Traffic) -> tuple[tuple[float, float], ...]:
+    """Busy share and calls per second of each part of the day; one part if all hours are alike."""
+    if traffic.steady:
+        return ((traffic.busy[0], max(traffic.calls[0], _SELDOM)),)
+    busy, calls = traffic.busy, _rates(traffic)
+    return tuple(
+        [
+            (sum(busy[at : at + PART]) / PART, sum(calls[at : at + PART]) / PART)
+            for at in range(0, HOURS, PART)
+        ]
+    )
+
+
+def _crowd(column: _Column, slots: int) -> Crowd:
     turns = _turns(column, slots)
-    waits = _waits(turns, slots)
-    rate = work = worked = busy_all = switching = sore = 0.0
-    for one, wait, (busy, _, switch) in zip(turns, waits, column, strict=True):
-        rate += one.rate
-        work += one.work
-        worked += one.rate * one.work
-        busy_all += busy
-        switching += one.rate * one.rate * switch
+    rate, work = sum([one[_RATE] for one in turns]), sum([one[_WORK] for one in turns])
+    sore = switching = met = 0.0
+    for one, wait, (busy, _, switch) in zip(turns, _waits(turns, slots), column, strict=True):
         sore += busy * wait
-    holdup = _holdup(turns, work, slots)
-    return _Crowd(rate, busy_all, work - worked / rate, holdup, switching, sore)
+        switching += one[_RATE] * one[_RATE] * switch
+        met += one[_WORK] * (1 - one[_RATE] / rate)
+    everyone = sum([busy for busy, _, _ in column])
+    return Crowd(rate, everyone, met, _holdup(turns, None, work, slots), switching, sore)
 
 
-def _added(crowd: _Crowd, newcomer: tuple[float, float, float], slots: int) -> float:
-    """How many calls more would wait at a time, with a newcomer of this busy share, calls per
-    second and switch."""
-    busy, calls, switch = newcomer
-    rate = calls + busy * min(1.0, crowd.busy) / TURN
-    others = crowd.rate + crowd.busy * busy / TURN
-    lost = (others / (others + rate)) ** slots * switch
-    ahead = _ahead(busy + rate * lost, crowd.others, slots)
-    own = rate * (lost + crowd.holdup)
-    theirs = others * _beside(ahead * (min(TURN, busy / rate) + lost), crowd.others, slots)
-    switches = crowd.switching * (1 / crowd.rate - 1 / (others + rate))
-    return own + theirs + switches + crowd.sore * busy / TURN
+def _added(
+    day: Sequence[Crowd], mine: Sequence[tuple[float, float]], switch: float, slots: int
+) -> float:
+    """How many calls more would wait at a time, summed over the parts of the day.
+
+    `mine` is what the newcomer is in each, `switch` its own. One loop, since it is gone through for
+    every group that is rated.
+    """
+    total = 0.0
+    for crowd, (busy, calls) in zip(day, mine, strict=True):
+        their, everyone, met, holdup, switching, sore = crowd
+        rate = calls + busy * min(1.0, everyone) / TURN
+        others = their + everyone * busy / TURN
+        lost = (others / (others + rate)) ** slots * switch
+        work, free = busy + rate * lost, 1.0 - met / slots
+        ahead = work / free if free > work else 1.0
+        held = others * ahead * (min(TURN, busy / rate) + lost)
+        if slots > 1:
+            held = _beside(held, met, slots)
+        total += rate * (lost + holdup) + held
+        total += switching * (1 / their - 1 / (others + rate)) + sore * busy / TURN
+    return total
 
 
-class _Turns(NamedTuple):
-    """What one sharer asks for in one hour: turns per second, seconds until it is switched in and
-    of its turn with that, share of time with all switches."""
+_Turn = tuple[float, float, float, float]
+"""What one sharer asks for in one part of the day: turns per second, seconds until it is switched
+in and of its turn with that, share of time with all switches."""
 
-    rate: float
-    lost: float
-    length: float
-    work: float
+_RATE, _LOST, _LENGTH, _WORK = range(4)
 
 
-def _turns(column: _Column, slots: int) -> list[_Turns]:
+def _turns(column: _Column, slots: int) -> list[_Turn]:
     everyone = sum([busy for busy, _, _ in column])
     rates = [calls + busy * min(1.0, everyone - busy) / TURN for busy, calls, _ in column]
     total = sum(rates)
@@ -234,31 +266,26 @@ def _turns(column: _Column, slots: int) -> list[_Turns]:
     for rate, (busy, _, switch) in zip(rates, column, strict=True):
         # Who was served last is still in GPU memory; with several slots, the last ones.
         lost = (1 - rate / total) ** slots * switch
-        found.append(_Turns(rate, lost, min(TURN, busy / rate) + lost, busy + rate * lost))
+        found.append((rate, lost, min(TURN, busy / rate) + lost, busy + rate * lost))
     return found
 
 
-def _waits(turns: Sequence[_Turns], slots: int) -> list[float]:
+def _waits(turns: Sequence[_Turn], slots: int) -> list[float]:
     """Seconds that each waits for a turn."""
-    work = sum([one.work for one in turns])
-    return [
-        one.lost + _holdup([*turns[:at], *turns[at + 1 :]], work - one.work, slots)
-        for at, one in enumerate(turns)
-    ]
+    work = sum([one[_WORK] for one in turns])
+    return [one[_LOST] + _holdup(turns, one, work - one[_WORK], slots) for one in turns]
 
 
-def _holdup(turns: Sequence[_Turns], work: float, slots: int) -> float:
-    """Seconds that these, of so much work together, hold up somebody who comes."""
+def _holdup(turns: Sequence[_Turn], but: _Turn | None, work: float, slots: int) -> float:
+    """Seconds that all but one, of so much work together, hold up somebody who comes. Each does
+    for the share of time in which it is being served, or waits while others are."""
     seconds = 0.0
     for one in turns:
-        seconds += _ahead(one.work, work - one.work, slots) * one.length
+        if one is not but:
+            mine = one[_WORK]
+            free = 1 - (work - mine) / slots
+            seconds += mine / free * one[_LENGTH] if free > mine else one[_LENGTH]
     return _beside(seconds, work, slots)
-
-
-def _ahead(work: float, others: float, slots: int) -> float:
-    """The share of time in which somebody is served, or waits while others are."""
-    free = 1 - others / slots
-    return min(1.0, work / free) if free > work else 1.0
 
 
 def _beside(seconds: float, work: float, slots: int) -> float:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kybernate.core.forecast import UNKNOWN, Sharer, clash, wait_seconds
+from kybernate.core.forecast import UNKNOWN, Sharer, added_seconds, clash, crowds
 from kybernate.core.parking import seat_cost
 from kybernate.core.placement.lattice import by_name, member
 from kybernate.core.sharing import refusal, strangers
@@ -31,9 +31,11 @@ def expected_wait(view: NodeView, group: Group, demand: Demand) -> float:
     present = sharers_of(view, group)
     if not present:
         return 0.0
-    size = seat_cost(view.gpus(group), demand.vram)
-    newcomer = Sharer(demand.traffic or UNKNOWN, switch_seconds(size, len(group.gpus)))
-    return wait_seconds(present, newcomer, _slots(view, group, demand))
+    mine, slots = member(view, group), _slots(view, group, demand)
+    size = seat_cost(mine.gpus, demand.vram)
+    newcomer = Sharer(demand.traffic or UNKNOWN, switch_seconds(size, len(mine.gpus)))
+    day = view.once(("crowds", group.name, slots), lambda: crowds(present, slots))
+    return added_seconds(day, newcomer, slots)
 
 
 def sharers_of(view: NodeView, group: Group) -> tuple[Sharer, ...]:
@@ -100,25 +102,30 @@ def park_room(view: NodeView, group: Group, demand: Demand) -> int | None:
     budget = view.seats.park_budget
     if budget is None:
         return None
-    cost = seat_cost(view.gpus(group), demand.vram)
+    cost = seat_cost(member(view, group).gpus, demand.vram)
     total, largest = view.held
-    on_gpus = sum(gpu.memory for gpu in view.seats.gpus if gpu.healthy)
-    return budget - max(largest, cost) - max(0, total + cost - on_gpus)
+    return budget - max(largest, cost) - max(0, total + cost - on_gpus(view))
+
+
+def on_gpus(view: NodeView) -> int:
+    """Bytes that the node's GPUs hold, those that are ill aside."""
+    return view.once("well", lambda: sum(gpu.memory for gpu in view.seats.gpus if gpu.healthy))
 
 
 def _sharer(view: NodeView, claim: Claim) -> Sharer:
-    group = by_name(view)[claim.group]
-    size = seat_cost(view.gpus(group), claim.vram)
-    return Sharer(claim.traffic or UNKNOWN, switch_seconds(size, len(group.gpus)))
+    mine = member(view, by_name(view)[claim.group])
+    size = seat_cost(mine.gpus, claim.vram)
+    return Sharer(claim.traffic or UNKNOWN, switch_seconds(size, len(mine.group.gpus)))
 
 
 def _slots(view: NodeView, group: Group, demand: Demand) -> int:
     """How many of the seats on these GPUs can be in GPU memory at a time, at the least."""
     mine = member(view, group)
-    slots = min(other.active_slots for other in mine.sharing)
+    if mine.slots == 1:
+        return 1
     sizes = [claim.vram for claim in neighbours(view, group)] + [demand.vram]
-    if slots == 1 or None in sizes:
+    if None in sizes:
         return 1
     largest = max(size for size in sizes if size is not None)
     memory = mine.room - view.seats.reserve
-    return max(1, min(slots, memory // largest if largest else slots))
+    return max(1, min(mine.slots, memory // largest if largest else mine.slots))

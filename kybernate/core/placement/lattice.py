@@ -22,7 +22,7 @@ class Member(NamedTuple):
     `at` are its GPUs' places in the order of their indices. `sharing` are all groups with a GPU in
     common, itself too, and `names` theirs. `breaks` is the best link of a larger group that a pod
     in this one would keep from working as a whole, -1 if there is none. `room` in bytes is what the
-    smallest of its GPUs holds.
+    smallest of its GPUs holds. `seats` are those of all that share, `slots` the fewest of one.
     """
 
     group: Group
@@ -33,6 +33,8 @@ class Member(NamedTuple):
     sharing: tuple[Group, ...]
     names: frozenset[GroupName]
     room: int
+    seats: int
+    slots: int
     whole: bool
     """Whether all of its GPUs are there and healthy."""
 
@@ -77,5 +79,7 @@ def _member(view: NodeView, group: Group) -> Member:
         sharing,
         frozenset(other.name for other in sharing),
         min((gpu.memory for gpu in gpus), default=0),
+        sum(other.seats for other in sharing),
+        min((other.active_slots for other in sharing), default=1),
         len(gpus) == len(group.gpus) and all(gpu.healthy for gpu in gpus),
     )

@@ -181,7 +181,7 @@ def test_what_a_newcomer_adds_is_near_to_what_the_whole_queue_says():
     def waiting(column):
         turns = forecast._turns(column, 1)
         waits = forecast._waits(turns, 1)
-        return sum(turn.rate * wait for turn, wait in zip(turns, waits, strict=True))
+        return sum(rate * wait for rate, wait in zip((one[0] for one in turns), waits, strict=True))
 
     def of(column):
         busy, calls, switch = column
