@@ -9,7 +9,7 @@ from sqlalchemy import and_, select, update
 
 from kybernate.core import succession
 from kybernate.core.succession import PodRecord
-from kybernate.errors import NotFoundError, RefusedError
+from kybernate.errors import ConflictError, NotFoundError, RefusedError
 from registry.database import insert_new
 from registry.schema import ARTIFACTS, MARKS, PODS, SETTLED
 
@@ -74,21 +74,20 @@ class Pods:
         of another pod.
         """
         with self._database.write() as connection:
-            known = _locked(connection, pod)
-            taken = succession.claim(known, asked, self._database.now(connection))
+            known, after = _locked_both(connection, pod, asked.successor)
+            taken = succession.claim(known, after, asked, self._database.now(connection))
             if taken is not known:
                 _check_artifact(connection, known, asked.artifact)
+                _check_other_claims(connection, known, asked.successor)
             return _save(connection, known, taken)
 
     def release(self, pod: Key, successor: str) -> PodRecord:
         """The claim ends, with the proof that its successor stopped. Raises ConflictError."""
         with self._database.write() as connection:
-            # In one order for all, so that two of these never wait for each other.
-            keys = sorted({pod, (pod[0], successor)})
-            known = {key[1]: _locked(connection, key) for key in keys}
-            free, after = succession.release(known[pod[1]], known[successor])
-            _save(connection, known[successor], after)
-            return _save(connection, known[pod[1]], free)
+            known, after = _locked_both(connection, pod, successor)
+            free, ended = succession.release(known, after)
+            _save(connection, after, ended)
+            return _save(connection, known, free)
 
     def settle(self, pod: Key) -> PodRecord:
         """All claims on this pod are known."""
@@ -142,6 +141,13 @@ def _locked(connection: Connection, pod: Key) -> PodRecord:
     return found
 
 
+def _locked_both(connection: Connection, pod: Key, successor: str) -> tuple[PodRecord, PodRecord]:
+    # In one order for all, so that no two of these wait for each other.
+    keys = sorted({pod, (pod[0], successor)})
+    known = {key[1]: _locked(connection, key) for key in keys}
+    return known[pod[1]], known[successor]
+
+
 def _save(connection: Connection, before: PodRecord, after: PodRecord) -> PodRecord:
     if after is not before:
         values = asdict(after)
@@ -166,4 +172,15 @@ def _check_artifact(connection: Connection, pod: PodRecord, artifact: str) -> No
     if (found.namespace, found.pod_uid) != (pod.namespace, pod.uid):
         raise RefusedError(
             f"{artifact} is a state of pod {found.namespace}/{found.pod_uid}, not of {pod}"
+        )
+
+
+def _check_other_claims(connection: Connection, pod: PodRecord, successor: str) -> None:
+    claimed = and_(
+        PODS.c.namespace == pod.namespace, PODS.c.successor == successor, PODS.c.uid != pod.uid
+    )
+    other = connection.execute(select(PODS.c.uid).where(claimed).limit(1)).scalar_one_or_none()
+    if other is not None:
+        raise ConflictError(
+            f"pod {successor} goes on with the state of pod {other} already; a pod has one state"
         )

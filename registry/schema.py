@@ -78,6 +78,7 @@ _FIRST = (
         stopped {text} NOT NULL, stopped_by {text} NOT NULL, stopped_why {text} NOT NULL,
         successor {text} NOT NULL, successor_node {text} NOT NULL, artifact {text} NOT NULL,
         settled BOOLEAN NOT NULL, ended BOOLEAN NOT NULL, PRIMARY KEY (namespace, uid))""",
+    "CREATE INDEX pods_of_successor ON pods (successor)",
     "CREATE INDEX artifacts_newest ON artifacts (created_ms, id)",
     "CREATE INDEX artifacts_of_namespace ON artifacts (namespace, created_ms, id)",
     "CREATE INDEX artifacts_of_model ON artifacts (model, created_ms, id)",

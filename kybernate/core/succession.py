@@ -116,11 +116,12 @@ def stop(pod: PodRecord, proof: str, by: str, why: str) -> PodRecord:
     return pod if pod.stopped else _next(pod, **told)
 
 
-def claim(pod: PodRecord, asked: Asked, now_ms: int) -> PodRecord:
-    """`asked.successor` goes on with the pod's state, and no token of before counts any more.
+def claim(pod: PodRecord, successor: PodRecord, asked: Asked, now_ms: int) -> PodRecord:
+    """`successor` goes on with the pod's state, and no token of before counts any more.
 
     Raises ConflictError if another one has it, if nothing proves that the pod stopped, if the
-    record is of another version by now, or if claims may exist that are not known.
+    successor did, if the record is of another version by now, or if claims may exist that are not
+    known.
     """
     given = (pod.successor, pod.successor_node, pod.artifact)
     if given == (asked.successor, asked.node, asked.artifact):
@@ -131,6 +132,8 @@ def claim(pod: PodRecord, asked: Asked, now_ms: int) -> PodRecord:
             "ends only with proof that this one stopped"
         )
     _may_be_claimed(pod, asked)
+    if successor.uid != pod.uid and (successor.stopped or successor.successor or successor.ended):
+        raise ConflictError(f"pod {successor} has stopped itself; a successor is one that runs")
     taken = {"successor": asked.successor, "successor_node": asked.node}
     new = {"artifact": asked.artifact, "token": _newer(pod, now_ms), "holder": "", "until_ms": 0}
     if asked.again and not pod.stopped:

@@ -123,7 +123,7 @@ class Replica:
     def stop(self, node: str, uid: str) -> Answer:
         return self.agent(node, "POST", f"{pod(uid)}/stop", {"proof": "agent", "why": "ended"})
 
-    def claim(self, node: str, uid: str, name: str, successor: str, **more: Any) -> Answer:
+    def claim(self, node: str, uid: str, name: str, successor: str, /, **more: Any) -> Answer:
         body = {"artifact": f"ns/{name}", "successor": successor, "node": node, **more}
         return self.agent(node, "POST", f"{pod(uid)}/claim", body)
 

@@ -1,0 +1,221 @@
+"""Leases, proofs of stopping, and claims: one writer, one successor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.unit.registry.replica import Clock, Replica, name_of, pod, url_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ONE = name_of(1)
+
+
+@pytest.fixture
+def stopped(replica: Replica) -> int:
+    """Pod u1 of node n1 was saved and stopped; gives its last token."""
+    token = replica.token("n1", "u1")
+    assert replica.record("n1", ONE, token).status == 201
+    assert replica.stop("n1", "u1").status == 200
+    return token
+
+
+def test_a_lease_is_one_nodes_until_it_ends(replica: Replica, clock: Clock) -> None:
+    token = replica.token("n1", "u1")
+    other = replica.lease("n2", "u1")
+    assert (other.status, "node n1 writes" in other.error) == (409, True)
+    clock.now += 29_000
+    renewal = {"token": token, "seconds": 30}
+    assert replica.agent("n1", "PUT", f"{pod('u1')}/lease", renewal).status == 200
+    clock.now += 29_000
+    assert replica.lease("n2", "u1").status == 409
+    clock.now += 2_000
+    newer = replica.token("n2", "u1")
+    assert newer > token
+    assert replica.agent("n1", "PUT", f"{pod('u1')}/lease", renewal).status == 409
+
+
+def test_each_grant_has_a_newer_token_also_for_the_same_node(replica: Replica) -> None:
+    tokens = [replica.token("n1", "u1") for _ in range(5)]
+    assert tokens == sorted(set(tokens))
+
+
+def test_a_lease_that_was_given_back_is_anybodys(replica: Replica) -> None:
+    token = replica.token("n1", "u1")
+    back = f"{pod('u1')}/lease?token={token}"
+    assert replica.agent("n1", "DELETE", back).body["until_ms"] == 0
+    assert replica.agent("n1", "DELETE", back).status == 200
+    replica.token("n2", "u1")
+    assert replica.agent("n1", "DELETE", back).status == 409
+
+
+def test_no_lease_lasts_longer_than_the_limit(replica: Replica, clock: Clock) -> None:
+    found = replica.lease("n1", "u1", 86_400)
+    assert found.body["until_ms"] == clock.now + 600_000
+
+
+def test_a_claim_needs_proof(replica: Replica) -> None:
+    token = replica.token("n1", "u1")
+    replica.record("n1", ONE, token)
+    found = replica.claim("n2", "u1", ONE, "u2")
+    assert (found.status, "nothing proves" in found.error) == (409, True)
+    replica.stop("n1", "u1")
+    taken = replica.claim("n2", "u1", ONE, "u2")
+    assert (taken.status, taken.body["successor"]) == (200, "u2")
+    assert replica.proxy(pod("u1")).body == taken.body
+
+
+@pytest.mark.usefixtures("stopped")
+def test_there_is_one_successor(replica: Replica) -> None:
+    taken = replica.claim("n2", "u1", ONE, "u2")
+    assert replica.claim("n2", "u1", ONE, "u2").body == taken.body, "again is the same"
+    for node, successor in (("n3", "u3"), ("n3", "u2"), ("n2", "u3"), ("n1", "u1")):
+        found = replica.claim(node, "u1", ONE, successor)
+        assert (found.status, "u2 on node n2 holds the claim" in found.error) == (409, True)
+
+
+def test_who_went_on_without_knowing_writes_nothing_more(replica: Replica, stopped: int) -> None:
+    replica.claim("n2", "u1", ONE, "u2")
+    late = replica.record("n1", name_of(2), stopped)
+    assert (late.status, "u2 goes on" in late.error) == (409, True)
+    assert replica.lease("n1", "u1").status == 409
+
+
+@pytest.mark.usefixtures("stopped")
+def test_a_claim_on_an_old_version_is_refused(replica: Replica) -> None:
+    version = replica.proxy(pod("u1")).body["version"]
+    late = replica.claim("n2", "u1", ONE, "u2", version=version - 1)
+    assert (late.status, f"version {version}" in late.error) == (409, True)
+    assert replica.claim("n2", "u1", ONE, "u2", version=version).status == 200
+
+
+@pytest.mark.usefixtures("stopped")
+def test_a_claim_ends_with_proof_and_never_by_time(replica: Replica, clock: Clock) -> None:
+    replica.claim("n2", "u1", ONE, "u2")
+    clock.now += 10**10
+    assert replica.claim("n3", "u1", ONE, "u3").status == 409
+    early = replica.release("n2", "u1", "u2")
+    assert (early.status, "nothing proves that pod ns/u2 stopped" in early.error) == (409, True)
+    replica.token("n2", "u2")
+    replica.stop("n2", "u2")
+    assert replica.release("n2", "u1", "u2").body["successor"] == ""
+    assert replica.release("n2", "u1", "u2").status == 200, "again is the same"
+    assert replica.claim("n3", "u1", ONE, "u3").status == 200
+
+
+@pytest.mark.usefixtures("stopped")
+def test_nobody_goes_on_from_a_successor_that_gave_its_claim_back(replica: Replica) -> None:
+    replica.claim("n2", "u1", ONE, "u2")
+    token = replica.token("n2", "u2")
+    replica.record("n2", name_of(2), token, pod_uid="u2")
+    replica.stop("n2", "u2")
+    replica.release("n2", "u1", "u2")
+    found = replica.claim("n3", "u2", name_of(2), "u3")
+    assert (found.status, "given to another" in found.error) == (409, True)
+    assert replica.lease("n2", "u2").status == 409
+
+
+@pytest.mark.usefixtures("stopped")
+def test_a_claim_does_not_end_while_somebody_went_on_from_its_successor(replica: Replica) -> None:
+    replica.claim("n2", "u1", ONE, "u2")
+    token = replica.token("n2", "u2")
+    replica.record("n2", name_of(2), token, pod_uid="u2")
+    replica.stop("n2", "u2")
+    assert replica.claim("n3", "u2", name_of(2), "u3").status == 200
+    found = replica.release("n2", "u1", "u2")
+    assert (found.status, "u3 took it over" in found.error) == (409, True)
+
+
+def test_a_pod_may_go_on_itself_and_stop_again(replica: Replica, stopped: int) -> None:
+    found = replica.lease("n1", "u1")
+    assert (found.status, "only with a claim" in found.error) == (409, True)
+    assert replica.claim("n1", "u1", ONE, "u1").status == 200
+    token = replica.token("n1", "u1")
+    assert token > stopped
+    assert replica.record("n1", name_of(2), token).status == 201
+    assert replica.lease("n2", "u1").status == 409
+    assert replica.claim("n2", "u1", ONE, "u2").status == 409
+    assert replica.stop("n1", "u1").body["successor"] == ""
+    assert replica.claim("n2", "u1", name_of(2), "u2").status == 200
+
+
+def test_only_its_own_agent_can_say_that_a_pod_stopped(replica: Replica) -> None:
+    assert "no node has written" in replica.stop("n1", "u1").error
+    replica.token("n1", "u1")
+    found = replica.stop("n2", "u1")
+    assert (found.status, "only the agent of node n1" in found.error) == (400, True)
+
+
+def test_what_the_controller_saw_counts_for_a_node_that_is_off(replica: Replica) -> None:
+    replica.record("n1", ONE, replica.token("n1", "u1"))
+    body = {"proof": "out-of-service", "why": "node n1 is tainted"}
+    assert replica.agent("n1", "POST", f"{pod('u1')}/stop", body).status == 400
+    assert replica.controller("POST", f"{pod('u1')}/stop", body).status == 200
+    agents = {"proof": "agent", "why": "x"}
+    assert replica.controller("POST", f"{pod('u1')}/stop", agents).status == 400
+    assert replica.claim("n2", "u1", ONE, "u2").status == 200
+
+
+@pytest.mark.usefixtures("stopped")
+def test_a_claim_is_on_a_state_of_this_pod(replica: Replica) -> None:
+    replica.record("n1", name_of(2), replica.token("n1", "other"), pod_uid="other")
+    assert replica.claim("n2", "u1", name_of(2), "u2").status == 400
+    assert replica.claim("n2", "u1", name_of(3), "u2").status == 404
+
+
+class TestAfterALoss:
+    """A database that nobody said is complete."""
+
+    @pytest.fixture
+    def lost(self, tmp_path: Path, clock: Clock) -> Replica:
+        made = Replica(url_of(tmp_path), clock)
+        token = made.token("n1", "u1")
+        made.record("n1", ONE, token)
+        made.stop("n1", "u1")
+        return made
+
+    def test_nobody_gets_a_claim(self, lost: Replica) -> None:
+        found = lost.claim("n2", "u1", ONE, "u2")
+        assert (found.status, "lost its database" in found.error) == (409, True)
+
+    def test_a_claim_of_before_is_told_again(self, lost: Replica) -> None:
+        assert lost.claim("n2", "u1", ONE, "u2", again=True).status == 200
+        assert lost.claim("n3", "u1", ONE, "u3", again=True).status == 409
+        assert lost.claim("n3", "u1", ONE, "u3").status == 409
+        released = lost.release("n2", "u1", "u2")
+        assert "lost its database" in released.error, "who goes on from u2 is not known"
+
+    def test_also_on_a_pod_that_nobody_reported_stopped(self, tmp_path: Path, clock: Clock) -> None:
+        made = Replica(url_of(tmp_path), clock)
+        made.record("n1", ONE, made.token("n1", "u1"))
+        found = made.claim("n2", "u1", ONE, "u2", again=True).body
+        assert (found["successor"], found["stopped"]) == ("u2", "known-before")
+
+    def test_a_pod_that_was_settled_is_claimable(self, lost: Replica) -> None:
+        assert lost.agent("n1", "POST", f"{pod('u1')}/settle", {"why": "x"}).status == 403
+        assert lost.controller("POST", f"{pod('u1')}/settle", {"why": "looked"}).status == 200
+        assert lost.claim("n2", "u1", ONE, "u2").status == 200
+        assert lost.claim("n4", "u5", name_of(9), "u4", again=True).status == 404
+
+    def test_all_are_settled_and_those_to_come(self, lost: Replica) -> None:
+        assert lost.controller("POST", "/v1/settle", {"why": "looked"}).body == {"pods": 1}
+        lost.record("n1", name_of(2), lost.token("n1", "u7"), pod_uid="u7")
+        lost.stop("n1", "u7")
+        assert lost.claim("n2", "u7", name_of(2), "u8").status == 200
+        late = lost.claim("n2", "u1", ONE, "u2", again=True)
+        assert (late.status, "without `again`" in late.error) == (409, True)
+
+    def test_tokens_of_before_are_refused_and_new_ones_are_greater(
+        self, tmp_path: Path, clock: Clock
+    ) -> None:
+        before = [Replica(url_of(tmp_path), clock).token("n1", "u1") for _ in range(3)][-1]
+        clock.now += 1000
+        folder = tmp_path / "new"
+        folder.mkdir()
+        fresh = Replica(url_of(folder), clock)
+        assert fresh.record("n1", ONE, before).status == 409
+        assert fresh.token("n1", "u1") > before
+        assert fresh.record("n1", ONE, before).status == 409
