@@ -98,7 +98,9 @@ class Fill:
         return found
 
 
-def taken(pods: list[Step], cpu: int, memory: int, whole: int, parts: list[int]) -> int:
+def taken(  # noqa: C901 - one loop: all of the time is spent here
+    pods: list[Step], cpu: int, memory: int, whole: int, parts: list[int]
+) -> int:
     """Thousandths that the pods take of a node, those that fit, in this order.
 
     `whole` GPUs are free, and `parts` are left of shared ones, the smallest first (changed here).
@@ -112,6 +114,11 @@ def taken(pods: list[Step], cpu: int, memory: int, whole: int, parts: list[int])
             if gpus > whole:
                 continue
             whole -= gpus
+        elif gpus > 1:
+            used = _spread(parts, whole, share, gpus)
+            if used < 0:
+                continue
+            whole -= used
         else:
             at = bisect_left(parts, share)
             if at < len(parts):
@@ -129,6 +136,21 @@ def taken(pods: list[Step], cpu: int, memory: int, whole: int, parts: list[int])
                 break
             top = parts[-1]
     return total
+
+
+def _spread(parts: list[int], whole: int, share: int, gpus: int) -> int:
+    """Take a share of each of several GPUs, of shared ones first, the tightest that have it. How
+    many GPUs were free for it; -1 if there are too few, and nothing is taken."""
+    at = bisect_left(parts, share)
+    shared = min(gpus, len(parts) - at)
+    if gpus - shared > whole:
+        return -1
+    rests = [left - share for left in parts[at : at + shared]]
+    del parts[at : at + shared]
+    for left in rests + [FULL - share] * (gpus - shared):
+        if left:
+            insort(parts, left)
+    return gpus - shared
 
 
 def _draw(outlook: Outlook, futures: int, length: int) -> Iterator[list[Ask]]:

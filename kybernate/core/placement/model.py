@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 FULL = 1000
 """A whole GPU, and the greatest worth and load: shares are in thousandths."""
 
+ENDLESS = 1 << 60
+"""Bytes: more than any pods fill."""
+
 
 @dataclass(frozen=True, slots=True)
 class Demand:
@@ -48,7 +51,8 @@ class Ask(NamedTuple):
     """What a pod takes: of each of `gpus` GPUs of one node `share` thousandths.
 
     `cpu` in thousandths of a CPU, `memory` (the host's) in bytes. `products` are the alternatives
-    that it runs on; none means any. A share below FULL is one GPU's: `gpus` is 1 then.
+    that it runs on; none means any. Only a seat is a share below FULL of several GPUs; its `memory`
+    is what it may fill of GPUs and host together, and nothing is known of its CPU.
     """
 
     gpus: int
@@ -71,8 +75,8 @@ class Ask(NamedTuple):
 class Supply(NamedTuple):
     """What a node has left: `free` thousandths of each GPU, by index; all are of one product.
 
-    `cpu` in thousandths of a CPU and `memory` in bytes are what is left. `sizes` are those of the
-    pods with GPUs that it has run (see `Ask.size`).
+    `cpu` in thousandths of a CPU and `memory` in bytes are what is left (for seats: see `Ask`).
+    `sizes` are those of the pods with GPUs that it has run (see `Ask.size`).
     """
 
     free: tuple[int, ...]

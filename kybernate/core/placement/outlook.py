@@ -7,11 +7,13 @@ A mix is learned from pods that were seen, as Weng et al. ("Beware of Fragmentat
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from kybernate.core.placement.model import FULL
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from kybernate.core.placement.model import Ask, Supply
 
@@ -33,7 +35,8 @@ class Outlook:
     `target` are the most frequent kinds, without their memory; `kinds` are all, most frequent
     first. Without kinds, nothing is known of the demand. `blocks` are the kinds that want all GPUs
     of a node, each with the chance that an untouched node which suits it goes to it: its part of
-    the demand for GPU per such nodes' part of the supply.
+    the demand for GPU per such nodes' part of the supply. `scarcity` says for each product, 0 to 1,
+    how much more of it is asked for than of others (`mix.scarcity`).
     """
 
     target: tuple[Kind, ...] = ()
@@ -41,10 +44,14 @@ class Outlook:
     cpu: int = 1
     gpus: int = 8
     blocks: tuple[Kind, ...] = ()
+    scarcity: Mapping[str, float] = field(default_factory=dict)
 
 
-def expect(asks: Iterable[Ask], nodes: Sequence[Supply] = ()) -> Outlook:
-    """What to expect if pods go on to ask for what these did, on nodes that are empty now."""
+def expect(
+    asks: Iterable[Ask] | Mapping[Ask, int], nodes: Sequence[Supply] | Mapping[Supply, int] = ()
+) -> Outlook:
+    """What to expect if pods go on to ask for what these did, on nodes that are empty now. Both may
+    be counted already."""
     count = Counter(asks)
     bare: Counter[Ask] = Counter()
     for ask, times in count.items():
@@ -62,7 +69,7 @@ def _blocks(asks: Counter[Ask], nodes: Counter[Supply]) -> Iterator[Kind]:
     demand = sum(ask.total * times for ask, times in asks.items())
     supply = sum(len(node.free) * times for node, times in nodes.items())
     for ask, times in asks.items():
-        if ask.gpus < 2:
+        if ask.gpus < 2 or ask.share < FULL:
             continue
         suited = sum(
             ask.gpus * number

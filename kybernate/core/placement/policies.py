@@ -62,7 +62,9 @@ class Weights(NamedTuple):
 def policies(outlook: Outlook, weights: Weights | None = None) -> Mapping[str, Policy]:
     """The table, for the demand expected."""
     table = (
-        Policy(DEFAULT, partial(_least_waste, Fill(outlook)), tightest=False, foresees=True),
+        Policy(
+            DEFAULT, partial(_least_waste, Fill(outlook), outlook), foresees=True, tightest=False
+        ),
         Policy("fgd", partial(_fgd, Fragments(outlook)), tightest=False),
         Policy("first-fit", _first_fit),
         Policy("best-fit", partial(_best_fit, outlook)),
@@ -92,19 +94,28 @@ class Table:
         """The policy that the demand is placed by."""
         return self.named(demand.policy or self.usual)
 
+    def learn(self, outlook: Outlook) -> dict[Policy, Policy]:
+        """From now on this is expected. What has become of each policy."""
+        before, self._policies = self._policies, policies(outlook, self.weights)
+        return {policy: self._policies[name] for name, policy in before.items()}
+
     def named(self, name: str) -> Policy:
         """The policy of the name."""
         return self._policies[name]
 
 
-def _least_waste(fill: Fill, node: Supply, ask: Ask, place: Place) -> float:
-    """The least GPU lost for later pods, and for a seat also the least waiting and the most room.
+def _least_waste(fill: Fill, outlook: Outlook, node: Supply, ask: Ask, place: Place) -> float:
+    """The least GPU lost for later pods, and for a seat also the least waiting, the most room, and
+    the GPUs that are asked for least.
 
     A wait of 5 seconds that each call would bring about counts as half a GPU lost, an endless one
     as a whole GPU: however long waits are, a shorter one is better, on other nodes too.
     """
     lost = fill.use(node) - fill.use(node.less(ask, place)) - ask.total
-    return worth_of_wait(place.wait, FULL) - lost - _want_of_room(place)
+    if place.group is None:
+        return FULL - lost
+    scarce = outlook.scarcity.get(node.product, 0.0) * ask.total
+    return worth_of_wait(place.wait, FULL) - lost - scarce - _want_of_room(place)
 
 
 def _want_of_room(place: Place) -> float:
