@@ -42,9 +42,9 @@ class Stored:
     size: int
 
 
-def encode(chunks: Sequence[tuple[bytes, int, int, int]], pack_size: int) -> bytes:
-    """The index of a pack of `pack_size` bytes: (name, offset, stored, size) of each chunk."""
-    head = _HEAD.pack(_MAGIC, len(chunks), pack_size)
+def encode(chunks: Sequence[tuple[bytes, int, int, int]], size: int) -> bytes:
+    """The index of a pack of `size` bytes: (name, offset, stored, size) of each chunk."""
+    head = _HEAD.pack(_MAGIC, len(chunks), size)
     return head + b"".join(_CHUNK.pack(*chunk) for chunk in chunks)
 
 

@@ -21,10 +21,11 @@ from kybernate.errors import CorruptError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-MOST = 4096
-"""Chunks that one leaf lists at most: 256 MiB of memory."""
-OVERHEAD = 17
-"""Bytes that a stored chunk may have more than the chunk: its method, its seal."""
+MOST = 1000
+"""Chunks that one leaf lists at most, so that it is no larger than a chunk itself may be."""
+OVERHEAD = 16
+"""Bytes that a stored chunk has more than what it holds: its seal. One that has just these more
+than its chunk holds it as it is; one that has less holds it compressed."""
 
 _HEAD = struct.Struct("<4sII")
 _CHUNK = struct.Struct("<32sIIII")

@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, is_dataclass
 from typing import TYPE_CHECKING
 
 from kybernate.core.artifacts import codec, layout
+from kybernate.core.artifacts.leaf import OVERHEAD
+from kybernate.core.artifacts.pages import BLOCK
 from kybernate.core.artifacts.privileges import Privileges  # noqa: TC001 - the codec reads hints
 from kybernate.errors import CorruptError, RefusedError
 
@@ -85,7 +87,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """A pack that the artifact needs, all its bytes, and their hash, which is its name."""
+    """A pack that the artifact needs, and how many bytes it has."""
 
     id: str
     size: int
@@ -211,8 +213,8 @@ def _leaf_problems(file: File, packs: int, where: str) -> Iterator[tuple[str, st
             yield f"{where}.leaves[{number}].name", "must be 64 hexadecimal digits"
         if leaf.pack >= packs:
             yield f"{where}.leaves[{number}].pack", "is not in packs"
-        if max(leaf.stored, leaf.size) > LARGEST:
-            yield f"{where}.leaves[{number}].size", f"is more than {LARGEST >> 20} MiB"
+        if leaf.size > BLOCK or leaf.stored > leaf.size + OVERHEAD:
+            yield f"{where}.leaves[{number}].size", "is no size of a chunk"
     if sum(leaf.covers for leaf in file.leaves) != file.size:
         yield f"{where}.size", "is not what its leaves cover"
 

@@ -1,0 +1,223 @@
+"""The keys of saved states: who signs their manifests, whom we trust, what wraps data keys.
+
+A folder holds them, flat as a mounted Secret is:
+
+    sign.key           Ed25519, PEM: signs new manifests (only agents and the registry have it)
+    trust-NAME.pub     Ed25519, PEM: a manifest signed by one of these is believed
+    wrap-N.key         32 bytes in hexadecimal: wraps the namespaces' data keys; the highest N is
+                       used for new ones, the others still open what they have wrapped
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from blake3 import blake3
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from kybernate.errors import ConfigError, RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+_DOMAIN = b"kybernate artifact manifest 1\n"
+_LINE = re.compile(rb"kyb-artifact ed25519 ([0-9a-f]{16}) ([0-9a-f]{128})\n")
+_WRAP = re.compile(r"wrap-([0-9]{1,6})\.key")
+_NONCE = 12
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactKeys:
+    """`signer`: None where nothing is signed. `trusted` by key ID; `wrapping` oldest first."""
+
+    signer: Ed25519PrivateKey | None
+    trusted: Mapping[str, Ed25519PublicKey]
+    wrapping: tuple[bytes, ...] = field(default=(), repr=False)
+
+    def sign(self, body: bytes) -> bytes:
+        """The body below the line that says who signs it. Raises ConfigError without a signer."""
+        if self.signer is None:
+            raise ConfigError("keys", "the folder has no sign.key; nothing can be saved without it")
+        signature = self.signer.sign(_DOMAIN + body)
+        line = f"kyb-artifact ed25519 {key_id(self.signer.public_key())} {signature.hex()}\n"
+        return line.encode("ascii") + body
+
+    def opened(self, signed: bytes, what: str) -> bytes:
+        """The body, if one we trust has signed it. Raises RefusedError if not."""
+        found = _LINE.match(signed[:200])
+        if found is None:
+            raise RefusedError(f"{what} is not signed; it is not restored from")
+        signer, signature = found.group(1).decode(), bytes.fromhex(found.group(2).decode())
+        key = self.trusted.get(signer)
+        if key is None:
+            raise RefusedError(
+                f"{what} is signed by key {signer}, which is not trusted here; to trust it put its "
+                "public key beside the others as trust-NAME.pub"
+            )
+        body = signed[found.end() :]
+        try:
+            key.verify(signature, _DOMAIN + body)
+        except InvalidSignature as error:
+            raise RefusedError(f"{what} was changed after it was signed by key {signer}") from error
+        return body
+
+    def wrap(self, secret: bytes, bound_to: str) -> tuple[str, str]:
+        """(ID of the wrapping key, the secret wrapped). Raises ConfigError if there is no key."""
+        if not self.wrapping:
+            raise ConfigError(
+                "keys", "the folder has no wrap-1.key; nothing can be packed without it"
+            )
+        nonce = secrets.token_bytes(_NONCE)
+        wrapped = AESGCM(self.wrapping[-1]).encrypt(nonce, secret, bound_to.encode())
+        return wrapping_id(self.wrapping[-1]), (nonce + wrapped).hex()
+
+    def unwrap(self, by: str, wrapped: str, bound_to: str) -> bytes:
+        """The secret. Raises RefusedError if our keys don't open it for `bound_to`."""
+        try:
+            data = bytes.fromhex(wrapped)
+            for key in self.wrapping:
+                if wrapping_id(key) == by:
+                    return AESGCM(key).decrypt(data[:_NONCE], data[_NONCE:], bound_to.encode())
+        except (InvalidTag, ValueError) as error:
+            raise RefusedError(f"the data key of {bound_to} was not wrapped by key {by}") from error
+        raise RefusedError(
+            f"the data key of {bound_to} is wrapped by key {by}, which is not here; put it back as "
+            "wrap-N.key"
+        )
+
+
+def key_id(key: Ed25519PublicKey) -> str:
+    """How manifests name it: 16 hexadecimal digits."""
+    return blake3(key.public_bytes_raw()).hexdigest()[:16]
+
+
+def wrapping_id(key: bytes) -> str:
+    """How wrapped data keys name it: 16 hexadecimal digits, which don't tell the key."""
+    return blake3(key, derive_key_context="kybernate 2026 name of a wrapping key").hexdigest()[:16]
+
+
+def read_folder(folder: Path) -> ArtifactKeys:
+    """The keys of a folder. Raises ConfigError, naming the file."""
+    try:
+        names = sorted(path.name for path in folder.iterdir())
+        signer = _signer(folder) if "sign.key" in names else None
+        trusted = [_public(folder / n) for n in names if re.fullmatch(r"trust-.+\.pub", n)]
+        numbers = sorted(int(m.group(1)) for n in names if (m := _WRAP.fullmatch(n)))
+        wrapping = tuple(_wrapping(folder / f"wrap-{number}.key") for number in numbers)
+    except OSError as error:
+        raise ConfigError(str(error.filename), f"can't be read: {error.strerror}") from error
+    if not trusted:
+        raise ConfigError(
+            str(folder), "has no trust-NAME.pub; make keys with `kybernate artifacts keys --dir`"
+        )
+    return ArtifactKeys(signer, {key_id(key): key for key in trusted}, wrapping)
+
+
+def make_folder(folder: Path, name: str) -> list[str]:
+    """Make what is missing, keep the rest; the names of the files made. Raises ConfigError.
+
+    `name` is that of this cluster, for its public key.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        made = []
+        if not (folder / "sign.key").exists():
+            _write(folder / "sign.key", _private_pem(Ed25519PrivateKey.generate()))
+            made.append("sign.key")
+        public = folder / f"trust-{name}.pub"
+        if not public.exists():
+            _write(public, public_pem(_signer(folder).public_key()))
+            made.append(public.name)
+        if not list(folder.glob("wrap-*.key")):
+            _write(folder / "wrap-1.key", secrets.token_hex(32).encode())
+            made.append("wrap-1.key")
+    except OSError as error:
+        raise ConfigError(str(error.filename), f"can't be written: {error.strerror}") from error
+    return made
+
+
+def generated() -> ArtifactKeys:
+    """Keys of nobody's, for one use."""
+    signer = Ed25519PrivateKey.generate()
+    public = signer.public_key()
+    return ArtifactKeys(signer, {key_id(public): public}, (secrets.token_bytes(32),))
+
+
+def public_pem(key: Ed25519PublicKey) -> bytes:
+    """The public key as PEM."""
+    return key.public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+
+
+def read_public(path: Path) -> Ed25519PublicKey:
+    """A public key's file. Raises ConfigError."""
+    try:
+        return _public(path)
+    except OSError as error:
+        raise ConfigError(str(path), f"can't be read: {error.strerror}") from error
+
+
+def read_wrapping(path: Path) -> bytes:
+    """A wrapping key's file. Raises ConfigError."""
+    try:
+        return _wrapping(path)
+    except OSError as error:
+        raise ConfigError(str(path), f"can't be read: {error.strerror}") from error
+
+
+def _signer(folder: Path) -> Ed25519PrivateKey:
+    path = folder / "sign.key"
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(str(path), f"is no private key in PEM form ({error})") from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise ConfigError(str(path), "is no Ed25519 key")
+    return key
+
+
+def _public(path: Path) -> Ed25519PublicKey:
+    try:
+        key = serialization.load_pem_public_key(path.read_bytes())
+    except ValueError as error:
+        raise ConfigError(str(path), f"is no public key in PEM form ({error})") from error
+    if not isinstance(key, Ed25519PublicKey):
+        raise ConfigError(str(path), "is no Ed25519 key")
+    return key
+
+
+def _wrapping(path: Path) -> bytes:
+    try:
+        key = bytes.fromhex(path.read_text().strip())
+    except ValueError as error:
+        raise ConfigError(str(path), "must be 64 hexadecimal digits") from error
+    if len(key) != 32:
+        raise ConfigError(str(path), "must be 64 hexadecimal digits")
+    return key
+
+
+def _private_pem(key: Ed25519PrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
+
+def _write(path: Path, content: bytes) -> None:
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(file, "wb") as out:
+        out.write(content)
+        out.flush()
+        os.fsync(out.fileno())
+    beside.rename(path)

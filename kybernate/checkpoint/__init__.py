@@ -1,0 +1,1 @@
+"""Saved states on their way: sealed, packed, fetched, verified, swept, carried elsewhere."""

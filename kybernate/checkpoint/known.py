@@ -1,0 +1,128 @@
+"""What a namespace has stored in a place already, and who is writing there."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kybernate.checkpoint.ordered import ordered, threads
+from kybernate.core.artifacts import chunkindex, codec, layout
+from kybernate.core.artifacts.chunkindex import ChunkTable
+from kybernate.core.artifacts.manifest import Pack
+from kybernate.core.artifacts.sweep import Lease
+from kybernate.errors import CorruptError, KybernateError, NotFoundError, RetryableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from kybernate.checkpoint.cipher import Cipher
+    from kybernate.checkpoint.deadline import Deadline
+    from kybernate.checkpoint.places import Place
+    from kybernate.core.artifacts.layout import ObjectInfo
+
+log = logging.getLogger(__name__)
+
+SETTLE = 900.0
+"""Seconds that a lease outlasts its writer, for lists that are behind."""
+_LARGEST_INDEX = 64 << 20
+
+
+@dataclass(slots=True)
+class Known:
+    """Chunks that need not be stored again; a chunk's pack counts in `packs`."""
+
+    table: ChunkTable = field(default_factory=ChunkTable)
+    packs: list[Pack] = field(default_factory=list)
+
+
+def load(place: Place, namespace: str, cipher: Cipher, deadline: Deadline) -> Known:
+    """All packs that have an index, the newest first, as many as a table takes."""
+    known = Known()
+    sizes = pack_sizes(place, namespace)
+    prefix = f"{layout.INDEX}{namespace}/"
+    infos = sorted(place.objects.scan(prefix), key=lambda info: -info.modified)
+    wanted = (info for info in infos if layout.pack_of(info.key, prefix) in sizes)
+    with threads(place.transfers, "index") as pool:
+        for info, index in ordered(
+            pool, lambda info: (info, _read(place, info, cipher)), wanted, 2 * place.transfers
+        ):
+            deadline.check()
+            pack = layout.pack_of(info.key, prefix)
+            if pack and index:
+                _add(known, pack, index, sizes[pack])
+            if known.table.full:
+                break
+    return known
+
+
+def pack_sizes(place: Place, namespace: str) -> dict[str, int]:
+    """Bytes of each pack of the namespace that the place lists."""
+    prefix = f"{layout.PACKS}{namespace}/"
+    found = ((layout.pack_of(i.key, prefix), i.size) for i in place.objects.scan(prefix))
+    return {pack: size for pack, size in found if pack}
+
+
+def check_there(place: Place, namespace: str, packs: Iterable[Pack]) -> None:
+    """Raises RetryableError unless the place still holds all of them in full size."""
+    sizes = pack_sizes(place, namespace)
+    for pack in packs:
+        if sizes.get(pack.id) == pack.size:
+            continue
+        key = f"{layout.PACKS}{namespace}/{pack.id}"
+        with suppress(NotFoundError):
+            if place.objects.head(key).size == pack.size:
+                continue
+        raise RetryableError(f"{place.name} has lost {key} meanwhile; what it held is put again")
+
+
+@contextmanager
+def lease(place: Place, namespace: str, deadline: Deadline) -> Iterator[None]:
+    """Tells sweeps that somebody is writing, from before the packs are looked at on."""
+    key = f"{layout.LEASES}{namespace}/{secrets.token_hex(8)}"
+    place.objects.put(key, codec.encode(_Lease(round(time.time() + deadline.left + SETTLE))))
+    try:
+        yield
+    finally:
+        # Without an answer the lease ends by itself, later.
+        with suppress(KybernateError, OSError):
+            began = round(place.objects.head(key).modified)
+            place.objects.put(key, codec.encode(_Lease(round(time.time() + SETTLE), began)))
+
+
+def read_lease(data: bytes, modified: float) -> Lease:
+    """A lease as it lies in a place; one that can't be read is over at once."""
+    try:
+        found = codec.decode(_Lease, data, "lease")
+    except CorruptError:
+        return Lease(modified, 0.0)
+    return Lease(float(found.began) or modified, float(found.until))
+
+
+@dataclass(frozen=True, slots=True)
+class _Lease:
+    """Seconds since 1970; `began` by the place's clock, 0 for when the lease was last put."""
+
+    until: int
+    began: int = 0
+
+
+def _read(place: Place, info: ObjectInfo, cipher: Cipher) -> bytes:
+    """The index, or nothing where it can't be used: then its chunks are stored again."""
+    try:
+        return cipher.index_opened(place.objects.get(info.key, 0, min(info.size, _LARGEST_INDEX)))
+    except (CorruptError, NotFoundError) as error:
+        log.warning("%s in %s is not built upon: %s", info.key, place.name, error)
+        return b""
+
+
+def _add(known: Known, pack: str, index: bytes, listed: int) -> None:
+    size = chunkindex.pack_size(index)
+    if size != listed:
+        log.warning("pack %s is not built upon: it has %d bytes, not %d", pack, listed, size)
+        return
+    known.table.add_index(len(known.packs), index)
+    known.packs.append(Pack(pack, size))

@@ -1,0 +1,207 @@
+"""Packs an artifact into a place: blocks in, chunks and a signed manifest out.
+
+Threads load, name and compress blocks; one thread orders what is new into packs; others carry
+packs away. Only what is on its way is in memory, nothing is written anywhere but in the place.
+A pack that ends half-way leaves packs without a manifest: the next one builds upon them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from kybernate.checkpoint import known as knowing
+from kybernate.checkpoint.cipher import Cipher
+from kybernate.checkpoint.ordered import ordered, threads
+from kybernate.checkpoint.packwriter import PackWriter
+from kybernate.checkpoint.places import WORKERS, data_key, read_manifest
+from kybernate.core.artifacts import layout, leaf
+from kybernate.core.artifacts import manifest as manifests
+from kybernate.core.artifacts.chunkindex import ChunkTable, Stored
+from kybernate.core.artifacts.leaf import Chunk
+from kybernate.core.artifacts.manifest import File, Leaf
+from kybernate.core.artifacts.pages import BLOCK
+from kybernate.errors import ConflictError, NotFoundError, RetryableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from concurrent.futures import Executor
+
+    from kybernate.adapters.artifactkeys import ArtifactKeys
+    from kybernate.checkpoint.blocks import Batch, Source
+    from kybernate.checkpoint.deadline import Deadline
+    from kybernate.checkpoint.known import Known
+    from kybernate.checkpoint.places import Place
+    from kybernate.core.artifacts.manifest import Manifest, Pack
+
+_ZEROS = bytes(BLOCK)
+_AHEAD = 2 * WORKERS + 2
+
+
+@dataclass(slots=True)
+class _Block:
+    """A block with its name, and either where it is already or what is to be stored of it."""
+
+    size: int
+    name: bytes = b""
+    at: Stored | None = None
+    payload: memoryview | bytes = b""
+
+
+def pack(
+    sources: Iterable[Source],
+    draft: Manifest,
+    place: Place,
+    keys: ArtifactKeys,
+    deadline: Deadline,
+    progress: Callable[[int], None] | None = None,
+) -> Manifest:
+    """The manifest that is in the place when this returns; `draft` says all that isn't counted.
+
+    Raises RetryableError, RefusedError, CorruptError (the source is not what was saved),
+    DeadlineError, OSError.
+    """
+    already = _already(place, draft.id, keys)
+    if already:
+        return already
+    namespace = draft.facts.namespace
+    with knowing.lease(place, namespace, deadline):
+        wrapped, secret = data_key(place, namespace, keys)
+        cipher = Cipher(secret)
+        known = knowing.load(place, namespace, cipher, deadline)
+        with threads(WORKERS, "pack") as workers, threads(place.transfers, "carry") as carriers:
+            writer = PackWriter(place, namespace, cipher, carriers)
+            packing = _Packing(cipher, known, writer, deadline, progress)
+            files = tuple(packing.file(source, workers) for source in sources)
+            writer.finish()
+        packs = packing.packs()
+        knowing.check_there(place, namespace, packs)
+        deadline.check()
+        made = replace(
+            draft,
+            form=manifests.PACKED,
+            files=files,
+            total=sum(file.size for file in files),
+            stored=writer.stored,
+            packs=packs,
+            key=wrapped,
+        )
+        return put_manifest(place, made, keys)
+
+
+def _already(place: Place, artifact: str, keys: ArtifactKeys) -> Manifest | None:
+    """The manifest that an earlier call has put."""
+    try:
+        return read_manifest(place, artifact, keys)
+    except NotFoundError:
+        return None
+
+
+def put_manifest(place: Place, manifest: Manifest, keys: ArtifactKeys) -> Manifest:
+    """Sign it and put it: from here on the artifact exists there. One that is there stays.
+
+    Raises RetryableError if the place doesn't hold it afterwards as it was put.
+    """
+    try:
+        signed = keys.sign(manifests.encode(manifest))
+        place.objects.put(layout.manifest_key(manifest.id), signed, create=True)
+    except ConflictError:
+        return read_manifest(place, manifest.id, keys)
+    try:
+        there = read_manifest(place, manifest.id, keys)
+    except NotFoundError as error:
+        raise RetryableError(f"{place.name} doesn't show {manifest.id} yet") from error
+    return there
+
+
+class _Packing:
+    """One artifact on its way into packs."""
+
+    def __init__(
+        self,
+        cipher: Cipher,
+        known: Known,
+        writer: PackWriter,
+        deadline: Deadline,
+        progress: Callable[[int], None] | None,
+    ) -> None:
+        self._cipher = cipher
+        self._known = known
+        self._writer = writer
+        self._deadline = deadline
+        self._progress = progress
+        self._fresh = ChunkTable()
+        self._fresh_packs: list[str] = []
+        self._used: dict[str, int] = {}
+        self._done = 0
+
+    def file(self, source: Source, workers: Executor) -> File:
+        """Store what is new of a file; `packs` has all that it needs in the end."""
+        leaves: list[Leaf] = []
+        chunks: list[Chunk] = []
+        for blocks in ordered(workers, self._prepare, source.batches, _AHEAD):
+            self._deadline.check()
+            for block in blocks:
+                chunks.append(self._put(block))
+                if len(chunks) == leaf.MOST:
+                    leaves.append(self._leaf(chunks))
+                    chunks = []
+            self._tell(sum(block.size for block in blocks))
+        if chunks:
+            leaves.append(self._leaf(chunks))
+        return File(source.name, source.size, leaves=tuple(leaves))
+
+    def packs(self) -> tuple[Pack, ...]:
+        """All packs that were used, as the leaves count them; once the writer has finished."""
+        old = {pack.id: pack for pack in self._known.packs}
+        return tuple(self._writer.written.get(name) or old[name] for name in self._used)
+
+    def _prepare(self, batch: Batch) -> list[_Block]:
+        """Any thread: name the blocks, and squeeze those that are new."""
+        return [self._look(data) for data in batch.load()]
+
+    def _look(self, data: memoryview) -> _Block:
+        size = len(data)
+        if not data[0] and not data[-1] and bytes(data) == _ZEROS[:size]:
+            return _Block(size)
+        name = self._cipher.name(data)
+        at = self._known.table.find(name)
+        return _Block(size, name, at, b"" if at else self._cipher.squeezed(data))
+
+    def _put(self, block: _Block) -> Chunk:
+        """The one thread that orders: where the block is, stored now if it is nowhere yet."""
+        if not block.name:
+            return leaf.zeros(block.size)
+        if block.at:
+            pack = self._known.packs[block.at.pack].id
+        else:
+            block.at = self._fresh.find(block.name)
+            if not block.at:
+                return self._store(block.name, block.payload, block.size)
+            pack = self._fresh_packs[block.at.pack]
+        self._number(pack)
+        return Chunk(block.name, pack, block.at.offset, block.at.stored, block.size)
+
+    def _store(self, name: bytes, payload: memoryview | bytes, size: int) -> Chunk:
+        chunk = self._writer.add(name, payload, size)
+        if not self._fresh_packs or self._fresh_packs[-1] != chunk.pack:
+            self._fresh_packs.append(chunk.pack)
+        at = Stored(len(self._fresh_packs) - 1, chunk.offset, chunk.stored, size)
+        self._fresh.add(name, at)
+        self._number(chunk.pack)
+        return chunk
+
+    def _leaf(self, chunks: list[Chunk]) -> Leaf:
+        data = memoryview(leaf.encode(chunks))
+        chunk = self._put(self._look(data))
+        covers = sum(each.size for each in chunks)
+        number = self._number(chunk.pack)
+        return Leaf(chunk.name.hex(), number, chunk.offset, chunk.stored, chunk.size, covers)
+
+    def _number(self, pack: str) -> int:
+        return self._used.setdefault(pack, len(self._used))
+
+    def _tell(self, size: int) -> None:
+        self._done += size
+        if self._progress:
+            self._progress(self._done)

@@ -1,0 +1,110 @@
+"""Puts chunks into packs, and packs into a place.
+
+A pack is filled by one thread and carried by others, a few at a time: memory is bounded by the
+packs on their way. A pack's index is put after the pack was read back, or seen in full size:
+nobody builds upon a pack that isn't there.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from blake3 import blake3
+
+from kybernate.core.artifacts import chunkindex, layout
+from kybernate.core.artifacts.leaf import OVERHEAD, Chunk
+from kybernate.core.artifacts.manifest import Pack
+from kybernate.core.artifacts.pages import BLOCK
+from kybernate.errors import RetryableError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor, Future
+
+    from kybernate.checkpoint.cipher import Cipher
+    from kybernate.checkpoint.places import Place
+
+PACK = 8 << 20
+"""Bytes from which on a pack is full."""
+_ROOM = PACK + BLOCK + OVERHEAD
+
+
+@dataclass(slots=True)
+class _Open:
+    """A pack that is being filled."""
+
+    id: str
+    data: bytearray
+    size: int = 0
+    chunks: list[tuple[bytes, int, int, int]] = field(default_factory=list)
+
+
+class PackWriter:
+    """The new packs of one artifact. `add` and `finish` are called by one thread."""
+
+    def __init__(self, place: Place, namespace: str, cipher: Cipher, carriers: Executor) -> None:
+        self._place = place
+        self._namespace = namespace
+        self._cipher = cipher
+        self._carriers = carriers
+        self._on_way: deque[Future[Pack]] = deque()
+        self._free: list[bytearray] = []
+        self._open: _Open | None = None
+        self.written: dict[str, Pack] = {}
+        self.stored = 0
+
+    def add(self, name: bytes, payload: memoryview | bytes, size: int) -> Chunk:
+        """Store a chunk of `size` bytes, perhaps compressed; where it will be."""
+        pack = self._open = self._open or _Open(secrets.token_hex(16), self._buffer())
+        offset, end = pack.size, pack.size + len(payload) + OVERHEAD
+        out = memoryview(pack.data)[offset:end]
+        self._cipher.seal_into(pack.id, offset, name, payload, out)
+        pack.size = end
+        pack.chunks.append((name, offset, end - offset, size))
+        self.stored += end - offset
+        if pack.size >= PACK:
+            self._send()
+        return Chunk(name, pack.id, offset, end - offset, size)
+
+    def finish(self) -> None:
+        """All packs are in the place when it returns. Raises what went wrong on the way."""
+        self._send()
+        while self._on_way:
+            self._await_one()
+
+    def _send(self) -> None:
+        pack, self._open = self._open, None
+        if pack is None:
+            return
+        while len(self._on_way) >= self._place.transfers:
+            self._await_one()
+        self._on_way.append(self._carriers.submit(self._carry, pack))
+
+    def _await_one(self) -> None:
+        done = self._on_way.popleft().result()
+        self.written[done.id] = done
+
+    def _buffer(self) -> bytearray:
+        return self._free.pop() if self._free else bytearray(_ROOM)
+
+    def _carry(self, pack: _Open) -> Pack:
+        data = memoryview(pack.data)[: pack.size]
+        key = f"{layout.PACKS}{self._namespace}/{pack.id}"
+        self._place.objects.put(key, data)
+        self._check(key, data)
+        index = chunkindex.encode(pack.chunks, pack.size)
+        self._place.objects.put(
+            f"{layout.INDEX}{self._namespace}/{pack.id}", self._cipher.index_sealed(index)
+        )
+        self._free.append(pack.data)
+        return Pack(pack.id, pack.size)
+
+    def _check(self, key: str, data: memoryview) -> None:
+        if self._place.read_back:
+            right = blake3(self._place.objects.get(key)).digest() == blake3(data).digest()
+        else:
+            right = self._place.objects.head(key).size == len(data)
+        if not right:
+            raise RetryableError(f"{self._place.name} doesn't hold {key} as it was put")

@@ -1,0 +1,102 @@
+"""Places where artifacts lie, and the keys that open what lies there."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kybernate.adapters.objects import LocalObjects, PacedObjects, open_objects
+from kybernate.checkpoint.cipher import Cipher
+from kybernate.core.artifacts import codec, layout
+from kybernate.core.artifacts import manifest as manifests
+from kybernate.core.artifacts.manifest import DataKey
+from kybernate.errors import ConflictError, CorruptError, NotFoundError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kybernate.adapters.artifactkeys import ArtifactKeys
+    from kybernate.core.artifacts.manifest import Manifest
+    from kybernate.ports import Objects
+
+WORKERS = max(2, os.cpu_count() or 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place by its name for people. `root`: its folder, if it is a local one.
+
+    `read_back`: what is put is read again before it counts as there. `transfers`: how many
+    requests it is asked at once.
+    """
+
+    name: str
+    objects: Objects
+    root: Path | None = None
+    read_back: bool = True
+    transfers: int = 4
+
+    @property
+    def local(self) -> Path:
+        """Its folder. Raises NotFoundError if it is no local place."""
+        if self.root is None:
+            raise NotFoundError(f"{self.name} is no folder of this node: nothing lies there raw")
+        return self.root
+
+
+def open_place(url: str, name: str = "", rate: float = 0.0) -> Place:
+    """The place that a path or a URL names; `rate`: bytes per second at most, 0.0 for no limit.
+
+    Raises ConfigError.
+    """
+    objects = open_objects(url)
+    root = objects.root if isinstance(objects, LocalObjects) else None
+    paced = PacedObjects(objects, rate) if rate > 0 else objects
+    # A folder has synced what it wrote; a second look at the page cache would prove nothing.
+    return Place(name or url, paced, root, read_back=root is None)
+
+
+def read_manifest(place: Place, artifact: str, keys: ArtifactKeys) -> Manifest:
+    """The artifact's manifest in this place.
+
+    Raises NotFoundError, RefusedError (not signed, not ours), CorruptError.
+    """
+    key = layout.manifest_key(artifact)
+    try:
+        signed = bytes(place.objects.get(key, 0, manifests.LARGEST + 1))
+    except NotFoundError as error:
+        raise NotFoundError(f"{artifact} is not in {place.name}") from error
+    what = f"the manifest of {artifact} in {place.name}"
+    manifest = manifests.decode(keys.opened(signed, what), what)
+    if manifest.id != artifact:
+        raise CorruptError(f"{what} is that of {manifest.id}")
+    return manifest
+
+
+def cipher_of(manifest: Manifest, keys: ArtifactKeys) -> Cipher:
+    """What opens the chunks of a packed artifact. Raises RefusedError if our keys don't."""
+    namespace = manifest.facts.namespace
+    return Cipher(keys.unwrap(manifest.key.by, manifest.key.wrapped, namespace))
+
+
+def data_key(place: Place, namespace: str, keys: ArtifactKeys) -> tuple[DataKey, bytes]:
+    """The namespace's data key in this place, made if there is none yet, wrapped and open.
+
+    All writers agree on one: whoever comes second takes the first one's. Raises ConfigError,
+    RefusedError, CorruptError.
+    """
+    at = f"{layout.KEYS}{layout.check_namespace(namespace)}/1"
+    try:
+        wrapped = _read_key(place, at)
+    except NotFoundError:
+        by, secret = keys.wrap(os.urandom(32), namespace)
+        with suppress(ConflictError):
+            place.objects.put(at, codec.encode(DataKey(1, by, secret)), create=True)
+        wrapped = _read_key(place, at)
+    return wrapped, keys.unwrap(wrapped.by, wrapped.wrapped, namespace)
+
+
+def _read_key(place: Place, at: str) -> DataKey:
+    return codec.decode(DataKey, bytes(place.objects.get(at, 0, 4096)), f"{at} in {place.name}")

@@ -1,0 +1,269 @@
+"""The saved states of one node: `ports.Vault` over its places.
+
+Every call runs in threads of its own and looks at its deadline between steps; a call that is
+cancelled ends at its next step, and what it has done so far is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import shutil
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TypeVar
+
+from kybernate.adapters.objects import make_folder
+from kybernate.checkpoint import catalogue, fetch, pack, verify
+from kybernate.checkpoint import seal as sealing
+from kybernate.checkpoint.blocks import raw_sources
+from kybernate.checkpoint.deadline import Deadline
+from kybernate.checkpoint.places import read_manifest
+from kybernate.core.artifacts import layout
+from kybernate.core.artifacts import manifest as manifests
+from kybernate.core.artifacts.retention import why_keep
+from kybernate.errors import (
+    CorruptError,
+    DeadlineError,
+    KybernateError,
+    NotFoundError,
+    RefusedError,
+    RetryableError,
+)
+from kybernate.ports import Sealed
+from kybernate.types import PodUid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from kybernate.adapters.artifactkeys import ArtifactKeys
+    from kybernate.checkpoint.blocks import Source
+    from kybernate.checkpoint.places import Place
+    from kybernate.core.artifacts.manifest import Manifest
+    from kybernate.types import ArtifactId, Tier
+
+R = TypeVar("R")
+
+BEGUN = ".begun"
+_LATE = 5.0
+"""Seconds that the threads of a call have to notice its deadline before they are left alone."""
+_UID = re.compile(r"[0-9A-Za-z][-0-9A-Za-z]{0,127}")
+
+
+class Vault:
+    """Implements `ports.Vault`. `local` is the place where dumps are made and lie raw."""
+
+    def __init__(
+        self,
+        places: Mapping[Tier, Place],
+        local: Tier,
+        keys: ArtifactKeys,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._places = places
+        self._local = places[local]
+        self._keys = keys
+        self._now = now
+        self._doubtful: set[tuple[str, str]] = set()
+
+    async def begin(self, uid: PodUid) -> Path:
+        """See `ports.Vault.begin`."""
+        folder = self._begun(uid)
+        await asyncio.to_thread(_empty, folder)
+        return folder
+
+    async def abandon(self, uid: PodUid) -> None:
+        """See `ports.Vault.abandon`."""
+        await asyncio.to_thread(_remove, self._begun(uid))
+
+    async def seal(self, images: Path, facts: Mapping[str, object], deadline: float) -> ArtifactId:
+        """See `ports.Vault.seal`."""
+        told, now = manifests.facts_of(facts), self._now()
+        artifact = layout.make_id(told.namespace, told.pod, now, secrets.randbits(32))
+        draft = sealing.draft(artifact, told, now)
+        await _run(
+            deadline, lambda until: sealing.seal(self._local, images, draft, self._keys, until)
+        )
+        return artifact
+
+    async def images(self, artifact: ArtifactId, deadline: float) -> Path:
+        """See `ports.Vault.images`."""
+
+        def checked(until: Deadline) -> Path:
+            manifest = read_manifest(self._local, artifact, self._keys)
+            folder = sealing.images_of(self._local, manifest)
+            self._verify(self._local, manifest, until)
+            return folder
+
+        return await _run(deadline, checked)
+
+    async def pack(
+        self,
+        artifact: ArtifactId,
+        place: Tier,
+        deadline: float,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        """See `ports.Vault.pack`."""
+        target = self._place(place)
+
+        def packed(until: Deadline) -> None:
+            with suppress(NotFoundError):
+                read_manifest(target, artifact, self._keys)
+                return
+            source, manifest = next(self._copies(artifact, but=target), (None, None))
+            if source is None or manifest is None:
+                raise NotFoundError(f"{artifact} is in no place of this node")
+            sources = self._sources(source, manifest)
+            pack.pack(sources, manifest, target, self._keys, until, progress)
+
+        await _run(deadline, packed)
+
+    async def fetch(self, artifact: ArtifactId, images: Path, deadline: float) -> None:
+        """See `ports.Vault.fetch`."""
+
+        def fetched(until: Deadline) -> None:
+            problem: KybernateError = NotFoundError(f"{artifact} is in no place of this node")
+            for place, manifest in self._copies(artifact):
+                try:
+                    self._bring(place, manifest, images, until)
+                except (CorruptError, RefusedError, RetryableError) as error:
+                    self._doubt(place, artifact, error)
+                    problem = error
+                else:
+                    return
+            raise problem
+
+        await _run(deadline, fetched)
+
+    async def verify(self, artifact: ArtifactId, place: Tier, deadline: float) -> None:
+        """See `ports.Vault.verify`."""
+        where = self._place(place)
+
+        def verified(until: Deadline) -> None:
+            self._verify(where, read_manifest(where, artifact, self._keys), until)
+
+        await _run(deadline, verified)
+
+    async def drop(self, artifact: ArtifactId, place: Tier, *, forget: str = "") -> None:
+        """See `ports.Vault.drop`."""
+        await asyncio.to_thread(self._drop, artifact, self._place(place), forget)
+
+    async def ls(self, place: Tier) -> tuple[Sealed, ...]:
+        """See `ports.Vault.ls`."""
+        return await asyncio.to_thread(self._ls, self._place(place))
+
+    async def manifest(self, artifact: ArtifactId, deadline: float) -> Manifest:
+        """What is written of it, from the first place that has it. Raises like `fetch`."""
+
+        def read(_: Deadline) -> Manifest:
+            found = next(self._copies(artifact), None)
+            if found is None:
+                raise NotFoundError(f"{artifact} is in no place of this node")
+            return found[1]
+
+        return await _run(deadline, read)
+
+    def _begun(self, uid: PodUid) -> Path:
+        if not _UID.fullmatch(uid):
+            raise RefusedError(f"{uid[:200]!r} is no UID of a pod")
+        return self._local.local / BEGUN / uid
+
+    def _place(self, tier: Tier) -> Place:
+        try:
+            return self._places[tier]
+        except KeyError:
+            raise RefusedError(f"this node has no place {tier}; configure it first") from None
+
+    def _copies(
+        self, artifact: ArtifactId, but: Place | None = None
+    ) -> Iterator[tuple[Place, Manifest]]:
+        """The places that have it and answer, the fastest first, doubtful copies last."""
+        tiers = sorted(self._places, key=list(type(next(iter(self._places)))).index)
+        order = sorted(tiers, key=lambda t: (self._places[t].name, artifact) in self._doubtful)
+        for place in (self._places[tier] for tier in order):
+            if place is not but:
+                with suppress(NotFoundError, RefusedError, CorruptError, RetryableError):
+                    yield place, read_manifest(place, artifact, self._keys)
+
+    def _sources(self, place: Place, manifest: Manifest) -> Iterator[Source]:
+        if manifest.form == manifests.RAW:
+            folder = sealing.images_of(place, manifest)
+            return raw_sources(folder, sealing.pieces_of(place, manifest))
+        return fetch.sources(fetch.ChunkReader(place, manifest, self._keys), manifest)
+
+    def _bring(self, place: Place, manifest: Manifest, images: Path, until: Deadline) -> None:
+        if manifest.form == manifests.RAW:
+            sealing.copy_raw(place, manifest, images, until)
+        else:
+            fetch.fetch(place, manifest, images, self._keys, until)
+
+    def _verify(self, place: Place, manifest: Manifest, until: Deadline) -> None:
+        try:
+            verify.verify(place, manifest, self._keys, until)
+        except (CorruptError, RefusedError) as error:
+            self._doubt(place, manifest.id, error)
+            raise
+        self._doubtful.discard((place.name, manifest.id))
+
+    def _doubt(self, place: Place, artifact: str, error: KybernateError) -> None:
+        if isinstance(error, (CorruptError, RefusedError)):
+            self._doubtful.add((place.name, artifact))
+
+    def _sure(self, place: Place, manifest: Manifest) -> bool:
+        """Whether its copy there was verified and still seems whole."""
+        return (place.name, manifest.id) not in self._doubtful and verify.whole(place, manifest)
+
+    def _drop(self, artifact: ArtifactId, place: Place, forget: str) -> None:
+        try:
+            manifest = read_manifest(place, artifact, self._keys)
+        except NotFoundError:
+            return
+        copies = {place.name: True}
+        if not forget:
+            others = self._copies(artifact, but=place)
+            copies |= {other.name: self._sure(other, found) for other, found in others}
+        if sentence := why_keep(place.name, copies, forget):
+            raise RefusedError(f"{artifact}: {sentence}")
+        drop(place, manifest)
+
+    def _ls(self, place: Place) -> tuple[Sealed, ...]:
+        return tuple(
+            Sealed(
+                found.id,
+                PodUid(found.manifest.facts.pod_uid if found.manifest else ""),
+                found.manifest.stored if found.manifest else 0,
+                found.manifest is not None and (place.name, found.id) not in self._doubtful,
+            )
+            for found in catalogue.manifests(place, self._keys)
+        )
+
+
+def drop(place: Place, manifest: Manifest) -> None:
+    """Remove an artifact from a place, without asking who needs it; packs are left to sweeps."""
+    if manifest.form == manifests.RAW:
+        sealing.drop_raw(place, manifest)
+    else:
+        place.objects.delete([layout.manifest_key(manifest.id)])
+
+
+async def _run(seconds: float, work: Callable[[Deadline], R]) -> R:
+    deadline = Deadline(seconds)
+    try:
+        return await asyncio.wait_for(asyncio.to_thread(work, deadline), seconds + _LATE)
+    except TimeoutError as error:
+        raise DeadlineError("the disk or store of the saved states doesn't answer") from error
+    finally:
+        deadline.cancel()
+
+
+def _empty(folder: Path) -> None:
+    _remove(folder)
+    make_folder(folder)
+
+
+def _remove(folder: Path) -> None:
+    if folder.exists():
+        shutil.rmtree(folder)
