@@ -13,6 +13,7 @@ from rich.console import Console
 
 from kybernate.core.dump import decode, encode
 from kybernate.core.placement import POLICIES, Table, Weights, parse_weights
+from kybernate.core.placement.mix import learn
 from kybernate.core.replay import Replay
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def command(file: BinaryIO, policy: str | None, *, bound: bool, as_json: bool) -
     used = policy or dump.policy
     _check(dump)
     table = Table(used, _weights(dump))
+    table.take(table.made(learn(dump.mix)))
     replay = Replay(dump, (lambda _demand: table.named(used)) if policy else table.of)
     decided = list(chain(replay.bound() if bound else (), replay.pending()))
     if as_json:

@@ -8,7 +8,7 @@ are named in lower case. A newer dump with fields that nobody knows here is refu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from types import UnionType
@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, NewType, TypeVar, Union, get_args, get_or
 from kybernate import types
 from kybernate.core import forecast
 from kybernate.core.ledger import Claim, NodeSeats
-from kybernate.core.placement import Demand, Weights
+from kybernate.core.placement import Demand, Weights, mix
+from kybernate.core.placement.mix import Mix
 from kybernate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Pending:
 @dataclass(frozen=True, slots=True)
 class Dump:
     """The ledger at one moment: `taken_at` as RFC 3339, `policy` by its name, `weights` of the one
-    that has some.
+    that has some. `mix` is what was learned from for the policies in use.
 
     `claims` are those of bound pods and reservations alike. `pending` pods are in the order in
     which a replay places them. `movable` are pods of claims that could have another seat, with what
@@ -53,6 +54,7 @@ class Dump:
     pending: tuple[Pending, ...]
     movable: tuple[Pending, ...] = ()
     weights: tuple[int, ...] = tuple(Weights())
+    mix: Mix = field(default_factory=Mix)
     format: str = FORMAT
 
 
@@ -162,4 +164,4 @@ def _init_names(kind: Any) -> tuple[str, ...]:
 def _hints(kind: Any) -> dict[str, Any]:
     # Types that modules import for checking only are known by their names here.
     ours = {one.__name__: one for one in (Mapping, Demand, NodeSeats, Claim)}
-    return get_type_hints(kind, localns={**vars(types), **vars(forecast), **ours})
+    return get_type_hints(kind, localns={**vars(types), **vars(forecast), **vars(mix), **ours})

@@ -43,6 +43,8 @@ class Traffic:
 
     busy: tuple[float, ...]
     calls: tuple[float, ...]
+    mean: float = field(init=False, repr=False, compare=False)
+    """The busy share over the day."""
     steady: bool = field(init=False, repr=False, compare=False)
     """Whether all hours are alike."""
     _hash: int = field(init=False, repr=False, compare=False)
@@ -51,6 +53,7 @@ class Traffic:
         object.__setattr__(self, "_hash", hash((self.busy, self.calls)))
         alike = len(set(self.busy)) == len(set(self.calls)) == 1
         object.__setattr__(self, "steady", alike)
+        object.__setattr__(self, "mean", sum(self.busy) / len(self.busy))
 
     def __hash__(self) -> int:
         return self._hash

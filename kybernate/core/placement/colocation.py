@@ -94,6 +94,17 @@ def _hours(hours: list[int]) -> str:
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in pairs)
 
 
+def strain(view: NodeView) -> float:
+    """How busy the node's GPUs are expected to be, all in all: GPUs in use on average over the day,
+    per GPU; above 1 if more is asked of them than they can give. A guess at waits, for next to
+    nothing."""
+    used, groups = 0.0, by_name(view)
+    for claim in view.claims:
+        if claim.group in groups:
+            used += (claim.traffic or UNKNOWN).mean * len(groups[claim.group].gpus)
+    return used / max(1, len(view.seats.gpus))
+
+
 def park_room(view: NodeView, group: Group, demand: Demand) -> int | None:
     """Bytes of host memory that would be left for further parked seats; None: no limit.
 

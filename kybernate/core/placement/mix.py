@@ -37,18 +37,26 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, order=True)
+class Share:
+    """How many thousandths of a GPU a seat of the resource is."""
+
+    resource: str
+    share: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
 class Offered:
     """So many nodes offer alike: `gpus` of a product, of `memory` bytes each (the least).
 
-    Seats may fill `room` bytes. `shares` are the thousandths of a GPU that a seat of each resource
-    is; of several kinds of groups that of the smallest.
+    Seats may fill `room` bytes. `shares` are those of a seat of each resource; of several kinds of
+    groups the smallest.
     """
 
     product: str
     memory: int
     gpus: int
     room: int
-    shares: tuple[tuple[str, int], ...]
+    shares: tuple[Share, ...]
     nodes: int
 
 
@@ -125,8 +133,8 @@ class _Stock:
         shares: dict[str, Counter[int]] = {}
         for one in offers:
             sizes[one.product] = min(one.memory, sizes.get(one.product, one.memory))
-            for resource, share in one.shares:
-                shares.setdefault(resource, Counter())[share] += one.nodes
+            for each in one.shares:
+                shares.setdefault(each.resource, Counter())[each.share] += one.nodes
         self._products = sorted(_Product(*item) for item in sizes.items())
         # The most usual share; of equally usual ones the larger.
         self._shares = {
@@ -173,7 +181,7 @@ def _offered(view: NodeView) -> Offered:
         min(gpu.memory for gpu in gpus) - view.seats.reserve,
         len(gpus),
         ENDLESS if budget is None else on_gpus(view) + budget,
-        tuple(sorted(shares.items())),
+        tuple(Share(*item) for item in sorted(shares.items())),
         0,
     )
 

@@ -94,10 +94,14 @@ class Table:
         """The policy that the demand is placed by."""
         return self.named(demand.policy or self.usual)
 
-    def learn(self, outlook: Outlook) -> dict[Policy, Policy]:
-        """From now on this is expected. What has become of each policy."""
-        before, self._policies = self._policies, policies(outlook, self.weights)
-        return {policy: self._policies[name] for name, policy in before.items()}
+    def made(self, outlook: Outlook) -> Mapping[str, Policy]:
+        """The policies under another outlook, for `take`."""
+        return policies(outlook, self.weights)
+
+    def take(self, made: Mapping[str, Policy]) -> dict[Policy, Policy]:
+        """Go on with these. What has become of each policy."""
+        before, self._policies = self._policies, made
+        return {policy: made[name] for name, policy in before.items()}
 
     def named(self, name: str) -> Policy:
         """The policy of the name."""

@@ -11,14 +11,23 @@ from kybernate import keys
 from kybernate.core.ledger import NodeSeats, NodeView
 from kybernate.core.placement import FULL, Ask, Demand, Place, Supply, Table, expect
 from kybernate.core.placement.fill import Fill, taken
-from kybernate.core.placement.mix import Mix, Offered, Wanted, learn, offered, scarcity, wanted
+from kybernate.core.placement.mix import (
+    Mix,
+    Offered,
+    Share,
+    Wanted,
+    learn,
+    offered,
+    scarcity,
+    wanted,
+)
 from kybernate.core.placement.model import ENDLESS
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, NodeName
 
 GIB = 1 << 30
 ONE, TWO = keys.seat_resource(1), keys.seat_resource(2)
-SMALL = Offered("A10", 24 * GIB, 4, 400 * GIB, ((ONE, 250), (TWO, 250)), 30)
-LARGE = Offered("H200", 140 * GIB, 4, 1200 * GIB, ((ONE, 250), (TWO, 250)), 10)
+SMALL = Offered("A10", 24 * GIB, 4, 400 * GIB, (Share(ONE, 250), Share(TWO, 250)), 30)
+LARGE = Offered("H200", 140 * GIB, 4, 1200 * GIB, (Share(ONE, 250), Share(TWO, 250)), 10)
 
 
 def node(name: str, product: str, memory: int, budget: int | None) -> NodeView:
@@ -47,7 +56,7 @@ def test_demands_and_nodes_are_counted_by_kind() -> None:
         node("b", "A10", 24, 100 * GIB),
         node("c", "L4", 24, None),
     )
-    shares = ((ONE, 200), (TWO, 200))
+    shares = (Share(ONE, 200), Share(TWO, 200))
     assert offered(
         [(a, 2), (b, 1), (c, 1), (NodeView(NodeSeats(NodeName("d"), (), {}, ())), 1)]
     ) == (
@@ -95,7 +104,7 @@ def test_small_pods_leave_large_gpus_alone_before_and_after_somebody_needs_them(
     seen = (Wanted(ONE, 8 * GIB, (), 90), Wanted(ONE, 100 * GIB, (), 10))
     for mix in ((), seen):
         table = Table()
-        table.learn(learn(Mix(mix, (SMALL, LARGE))))
+        table.take(table.made(learn(Mix(mix, (SMALL, LARGE)))))
         worth = table.named("default").worth
         assert worth(here, ask, seat) > worth(there, ask, seat) + 50
 
@@ -122,7 +131,7 @@ def test_a_pods_shares_are_of_gpus_of_their_own() -> None:
 def test_a_learned_table_has_new_policies_and_says_what_became_of_the_old() -> None:
     table = Table("fgd")
     before = {name: table.named(name) for name in ("fgd", "default")}
-    changed = table.learn(expect([Ask(1)], [Supply((FULL,))]))
+    changed = table.take(table.made(expect([Ask(1)], [Supply((FULL,))])))
     for name, old in before.items():
         assert changed[old] is table.named(name)
         assert changed[old] is not old
