@@ -12,7 +12,7 @@ from werkzeug.exceptions import HTTPException
 
 from extender import metrics, wire
 from extender.objects import has_wishes, read_pod
-from extender.verbs import allowed_victims, best_nodes, filter_nodes, prioritize_nodes
+from extender.verbs import allowed_victims, filter_nodes, prioritize_nodes
 from kybernate.errors import RefusedError
 
 if TYPE_CHECKING:
@@ -63,10 +63,16 @@ class Verbs:
         if not found.passed and self._rejected is not None:
             self._rejected(pod, args.names)
         narrowed = self.narrow(args.pod, found)
-        if narrowed is found and 0 < self.most < len(found.known) and not has_wishes(args.pod):
-            # No more nodes than the scheduler is to weigh, unless the pod has wishes of its own.
-            narrowed = best_nodes(found, self.most)
+        if narrowed is found:
+            narrowed = self._best(args.pod, pod, found)
         return wire.filter_answer(args, narrowed)
+
+    def _best(self, item: dict[str, Any], pod: SeatPod, found: Fits) -> Fits:
+        """No more nodes than the scheduler is to weigh, unless the pod has wishes of its own."""
+        if not (self.most and pod.demand and found.passed) or has_wishes(item):
+            return found
+        best = self._snapshot.offer(pod.ref, pod.demand, found.passed, self.most)
+        return found._replace(passed=best)
 
     def prioritize(self, body: object) -> object:
         """How well each node suits the pod."""

@@ -7,28 +7,34 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from extender.house import Histories
 from extender.objects import read_gpu_node, read_pod
 from kybernate.core.dump import Dump, Pending, encode
-from kybernate.core.ledger import Ledger
+from kybernate.core.ledger import Claim, Ledger
 from kybernate.core.placement import Table
 from kybernate.core.utilisation import Utilisation
 from kybernate.core.verdicts import Verdicts
+from kybernate.errors import ConflictError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from extender.objects import SeatPod
-    from kybernate.core.ledger import Claim, NodeSeats, NodeView
+    from kybernate.core.ledger import NodeSeats, NodeView
     from kybernate.core.placement import Candidates, Demand, Policy
     from kybernate.core.utilisation import Figures
     from kybernate.core.verdicts import Class, Fits
-    from kybernate.types import GroupName, NodeName, PodUid
+    from kybernate.types import GroupName, NodeName, PodRef, PodUid
 
 log = logging.getLogger(__name__)
+
+OFFER_S = 5.0
+"""Seconds for which a seat stays held that filter has offered: the bind follows within
+milliseconds, or not at all if the scheduler finds something else in the way."""
 
 BIND_WINDOW = 60.0
 """Seconds after which a bound pod counts as done with Allocate, whatever the agent knows of it."""
@@ -127,6 +133,30 @@ class Snapshot:
         with self._lock:
             self._catch_up()
             return self._class(pod, demand).fits(names, self._own(pod))
+
+    def offer(
+        self, pod: PodRef, demand: Demand, names: Sequence[NodeName], most: int
+    ) -> list[NodeName]:
+        """Of nodes that fit the best ones by the policy, `most` of them; of equal ones the first.
+
+        If that is one, the seat that the pod would get there is held for OFFER_S: pods that are
+        asked about meanwhile find it taken.
+        """
+        with self._lock:
+            self._catch_up()
+            known = self._class(pod.uid, demand, rated=True)
+            best = known.best_nodes(names, self._own(pod.uid), most)
+            if most == 1:
+                self._hold(pod, demand, best[0], known)
+            return best
+
+    def _hold(self, pod: PodRef, demand: Demand, node: NodeName, known: Class) -> None:
+        view = self._current(node, pod.uid)
+        group = known.best(view) if view else None
+        claim = Claim(pod, node, group, demand.resource, demand.vram, demand.party)
+        # The seat was taken, or the pod was bound, since the call began: who binds will say so.
+        with suppress(ConflictError, NotFoundError):
+            self._ledger.reserve(claim, self._clock(), OFFER_S, firm=False)
 
     def _class(self, pod: PodUid, demand: Demand, *, rated: bool = False) -> Class:
         """The class of the pod's demand, under its policy.

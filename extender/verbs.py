@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from extender.wire import MAX_SCORE
 from kybernate.core.verdicts import Fits
 
 if TYPE_CHECKING:
@@ -29,20 +28,6 @@ def filter_nodes(pod: SeatPod, names: Sequence[NodeName], judge: Judge) -> Fits:
     if pod.demand is None:
         return Fits(list(names), {}, {})
     return judge(pod.ref.uid, pod.demand, names)
-
-
-def best_nodes(found: Fits, most: int) -> Fits:
-    """Of the nodes that fit no more than `most`: those of the greatest scores.
-
-    Of equal ones the first stay. Nodes whose score nobody knows yet are offered before others, so
-    that it is asked for and known then; where those are too many, all nodes are. The scheduler need
-    not know why the others were left out: it has nodes that fit.
-    """
-    if found.known.count(None) > most:
-        return found
-    rated = [MAX_SCORE + 1 if score is None else score for score in found.known]
-    order = sorted(range(len(rated)), key=rated.__getitem__, reverse=True)
-    return found._replace(passed=[found.passed[at] for at in sorted(order[:most])])
 
 
 def prioritize_nodes(pod: SeatPod, names: Sequence[NodeName], rank: Rank) -> Sequence[int]:

@@ -187,6 +187,7 @@ def _informed(claim: Claim, seats: NodeSeats) -> Claim:
 class _Reservation:
     claim: Claim
     until: float
+    firm: bool
 
 
 class Ledger:
@@ -245,6 +246,12 @@ class Ledger:
         """Take in a bound pod. It takes the place of the pod's reservation, if there is one."""
         if self._bound.get(claim.pod.uid) == claim:
             return
+        held = self._reserved.get(claim.pod.uid)
+        if held is not None and held.claim == claim:
+            # The node looks as before.
+            del self._reserved[claim.pod.uid]
+            self._bound[claim.pod.uid] = claim
+            return
         self._forget(claim.pod.uid)
         self._bound[claim.pod.uid] = claim
         if claim.group is None:
@@ -255,24 +262,29 @@ class Ledger:
         """The pod is gone, or will never run again: free whatever it holds."""
         self._forget(uid)
 
-    def reserve(self, claim: Claim, now: float, ttl: float) -> None:
+    def reserve(self, claim: Claim, now: float, ttl: float, *, firm: bool = True) -> None:
         """Hold a seat for `ttl` seconds, until the pod is seen bound.
 
         Repeating it for the same pod, node and group renews it; for another node or group it moves
-        it. Raises ConflictError if the group has no seat left or the pod is bound already, and
-        NotFoundError if the node has no such group.
+        it. One that isn't `firm` leaves one that is as it was. Raises ConflictError if the group
+        has no seat left or the pod is bound already, and NotFoundError if the node has no such
+        group.
         """
         self.expire(now)
         if claim.pod.uid in self._bound:
             raise ConflictError(f"pod {claim.pod} is bound to {self._bound[claim.pod.uid].node}")
+        held = self._reserved.get(claim.pod.uid)
+        if held is not None and held.firm and not firm:
+            return
         group = self._group(claim)
         others = [c for c in self.claims_of(claim.node, group.name) if c.pod.uid != claim.pod.uid]
         if len(others) >= group.seats:
             raise ConflictError(f"all {group.seats} seats of {group.name} are taken")
-        self._forget(claim.pod.uid)
-        self._reserved[claim.pod.uid] = _Reservation(claim, now + ttl)
+        if held is None or held.claim != claim:
+            self._forget(claim.pod.uid)
+            self._place(claim)
+        self._reserved[claim.pod.uid] = _Reservation(claim, now + ttl, firm)
         self._soonest_end = min(self._soonest_end, now + ttl)
-        self._place(claim)
 
     def release(self, uid: PodUid) -> None:
         """Drop the pod's reservation. A bound pod's claim stays."""

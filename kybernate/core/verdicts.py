@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from itertools import count
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from kybernate.core.placement import candidates, choose
@@ -33,10 +34,14 @@ MOST_SHAPES = 20_000
 
 
 class Ranking(NamedTuple):
-    """The group that suits best, and how well the node does, 0 to 10."""
+    """The group that suits best, and how well the node does: see `placement.seats.Chosen`."""
 
     group: GroupName | None
     points: int
+    rank: tuple[bool, float, int]
+
+
+_UNKNOWN = Ranking(None, 0, (False, -inf, 0))
 
 
 class Fits(NamedTuple):
@@ -48,8 +53,6 @@ class Fits(NamedTuple):
     passed: list[NodeName]
     failed: dict[NodeName, str]
     hopeless: dict[NodeName, str]
-    known: Sequence[int | None] = ()
-    """The points of those that passed, as far as they were asked for before; or nothing."""
 
 
 class Shapes:
@@ -124,8 +127,7 @@ class Class:
         self._views = views
         self._found: dict[int | None, Candidates] = {}
         self._fitting: set[int | None] = set()
-        self._ranked: dict[int | None, Ranking] = {}
-        self._points: dict[int | None, int] = {None: 0}
+        self._ranked: dict[int | None, Ranking] = {None: _UNKNOWN}
 
     def fits(self, names: Sequence[NodeName], own: Own) -> Fits:
         """Which of the nodes can take a pod of the class, and why not the others.
@@ -134,7 +136,7 @@ class Class:
         """
         shapes = self._shapes_of(names, own)
         if self._judged(names, shapes, own) <= self._fitting:
-            return Fits(list(names), {}, {}, list(map(self._points.get, shapes)))
+            return Fits(list(names), {}, {})
         return self._sorted(names, shapes)
 
     def verdicts(self, names: Sequence[NodeName]) -> list[Candidates | None]:
@@ -149,13 +151,19 @@ class Class:
     def points(self, names: Sequence[NodeName], own: Own) -> list[int]:
         """How well each node suits, 0 to 10, in the order of the names. `own` as in `fits`."""
         shapes = self._shapes_of(names, own)
-        distinct = set(shapes)
-        if len(self._points) + len(distinct) > MOST_SHAPES:
-            self._ranked.clear()
-            self._points = {None: 0}
-        for shape in distinct - self._points.keys():
-            self._rank(shape, self._view(names[shapes.index(shape)], own))
-        return [self._points[shape] for shape in shapes]
+        points = {shape: one.points for shape, one in self._rankings(names, shapes, own).items()}
+        return [points[shape] for shape in shapes]
+
+    def best_nodes(self, names: Sequence[NodeName], own: Own, most: int) -> list[NodeName]:
+        """The `most` nodes that suit best, in the order of the names; of equal ones the first."""
+        shapes = self._shapes_of(names, own)
+        rankings = self._rankings(names, shapes, own)
+        ranks = {shape: one.rank for shape, one in rankings.items()}
+        rated = [ranks[shape] for shape in shapes]
+        if most == 1:
+            return [names[rated.index(max(ranks.values()))]]
+        order = sorted(range(len(rated)), key=rated.__getitem__, reverse=True)
+        return [names[at] for at in sorted(order[:most])]
 
     def best(self, view: NodeView) -> GroupName | None:
         """The group that a pod of the class gets on the node, or None if none can take it."""
@@ -184,13 +192,22 @@ class Class:
             self._judge(shape, self._view(names[shapes.index(shape)], own))
         return distinct
 
+    def _rankings(
+        self, names: Sequence[NodeName], shapes: list[int | None], own: Own
+    ) -> dict[int | None, Ranking]:
+        """What each distinct shape is ranked."""
+        distinct = set(shapes)
+        if len(self._ranked) + len(distinct) > MOST_SHAPES:
+            self._ranked = {None: _UNKNOWN}
+        for shape in distinct - self._ranked.keys():
+            self._rank(shape, self._view(names[shapes.index(shape)], own))
+        return {shape: self._ranked[shape] for shape in distinct}
+
     def _sorted(self, names: Sequence[NodeName], shapes: list[int | None]) -> Fits:
-        known: list[int | None] = []
-        found = Fits([], {}, {}, known)
+        found = Fits([], {}, {})
         for name, shape in zip(names, shapes, strict=True):
             if shape in self._fitting:
                 found.passed.append(name)
-                known.append(self._points.get(shape))
             elif shape is None:
                 found.failed[name] = NO_NODE
             else:
@@ -218,7 +235,7 @@ class Class:
             # What was found may be of another node of this shape: names hold for all of them.
             groups = by_name(view)
             fitting = tuple([groups[one.name] for one in self._judge(shape, view).groups])
-            group, points = choose(view, self._demand, self._policy, fitting)
-            found = self._ranked[shape] = Ranking(group.name if group else None, points)
-            self._points[shape] = points
+            group, points, rank = choose(view, self._demand, self._policy, fitting)
+            name = group.name if group else None
+            found = self._ranked[shape] = Ranking(name, points, rank)
         return found

@@ -112,10 +112,11 @@ class ExtenderSettings(BaseModel):
         "scheduler's httpTimeout, and no less than its longest back-off, 10 s (s)",
     )
     most_offered: int = Field(
-        100,
+        1,
         ge=0,
         description="how many of the nodes that fit a pod are offered to the scheduler at most, "
-        "the best by the policy; pods with preferences of their own are offered all; 0: always all",
+        "the best by the policy; among several its own scores count too, for a third of its "
+        "throughput; pods with preferences of their own are offered all; 0: always all",
     )
     threads: int = Field(16, ge=2, le=256, description="calls served at the same time")
     max_body_bytes: int = Field(

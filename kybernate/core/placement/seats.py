@@ -8,6 +8,7 @@ the best link inside, then the lowest indices.
 
 from __future__ import annotations
 
+from math import inf
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -47,6 +48,21 @@ class Candidates(NamedTuple):
     kind: str = ""
 
 
+class Chosen(NamedTuple):
+    """The best group of a node, if any fits, and how well the node does.
+
+    `points` are 0 to 10, for who weighs them against others. `rank` is exact, and greater for a
+    better node: the preferred group, then the greatest worth, then the least contended GPUs.
+    """
+
+    group: Group | None
+    points: int
+    rank: tuple[bool, float, int]
+
+
+_NOTHING = Chosen(None, 0, (False, -inf, 0))
+
+
 def candidates(view: NodeView, demand: Demand) -> Candidates:
     """The node's groups that can take the pod now, or the sentence that says why none can."""
     left = view.seats.groups
@@ -73,24 +89,22 @@ def score(view: NodeView, demand: Demand, policy: Policy) -> int:
     return choose(view, demand, policy)[1]
 
 
-def choose(
-    view: NodeView, demand: Demand, policy: Policy, known: Groups | None = None
-) -> tuple[Group | None, int]:
+def choose(view: NodeView, demand: Demand, policy: Policy, known: Groups | None = None) -> Chosen:
     """What `choose_group` and `score` say, for the price of one.
 
     `known` are the candidates, where those are known already.
     """
     groups = candidates(view, demand).groups if known is None else known
     if not groups:
-        return None, 0
+        return _NOTHING
     worths = {group.name: worth(view, group, demand, policy) for group in groups}
     best = max(groups, key=lambda group: _rank(view, group, demand, worths[group.name]))
-    idle = FULL - load(view, best)
+    taken, is_wish = load(view, best), best.name == demand.prefer_group
     rated = max(0, min(FULL, int(worths[best.name])))
-    points = (9 * rated + idle) // FULL
-    if demand.prefer_group is None:
-        return best, points
-    return best, 5 + (points + 1) // 2 if best.name == demand.prefer_group else points // 2
+    points = (9 * rated + FULL - taken) // FULL
+    if demand.prefer_group is not None:
+        points = 5 + (points + 1) // 2 if is_wish else points // 2
+    return Chosen(best, points, (is_wish, worths[best.name], -taken))
 
 
 def load(view: NodeView, group: Group) -> int:

@@ -143,6 +143,12 @@ class Extender:
         return str(self.ask("bind", body)["Error"])
 
     def filter(self, pod: dict[str, Any], *nodes: str) -> dict[str, Any]:
+        """The answer of filter for the pod with a wish: all that fit are offered, none is held."""
+        wish = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{}]}}
+        asking = {**pod, "spec": {**pod["spec"], "affinity": wish}}
+        return self.offer(asking, *nodes)
+
+    def offer(self, pod: dict[str, Any], *nodes: str) -> dict[str, Any]:
         """The answer of filter."""
         answer: dict[str, Any] = self.ask("filter", {"Pod": pod, "NodeNames": list(nodes)})
         return answer

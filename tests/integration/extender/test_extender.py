@@ -67,6 +67,16 @@ def test_filter_and_prioritize_follow_the_ledger(extender: Extender, world: Worl
     assert scores[0]["Score"] < scores[1]["Score"]
 
 
+def test_an_offered_seat_is_held_until_it_is_bound(extender: Extender, world: World) -> None:
+    first, second, node, other = world.pod(TWO), world.pod(TWO), world.node(), world.node()
+    until(lambda: fits(extender, first, node) and fits(extender, first, other), "they are seen")
+    (offered,) = extender.offer(first, node, other)["NodeNames"]
+    assert offered in (node, other)
+    (left,) = {node, other} - {offered}
+    assert extender.offer(second, node, other)["NodeNames"] == [left]
+    assert extender.bind(first, offered) == extender.bind(second, left) == ""
+
+
 def test_node_and_group_arrive_in_one_event(extender: Extender, world: World) -> None:
     pod, node = world.pod(vram="24Gi"), world.node()
     until(lambda: fits(extender, pod, node), "the GPUNode is seen")

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from extender.app import Verbs, create_app
+from extender.snapshot import OFFER_S
+from kybernate.errors import RetryableError
+from kybernate.types import PodUid
 from tests.unit.extender.objects import GIB, ONE, TWO, gpu_node, pod
 
 if TYPE_CHECKING:
@@ -16,9 +19,10 @@ if TYPE_CHECKING:
 
     from extender.binder import Binder
     from extender.snapshot import Snapshot
-    from tests.unit.extender.conftest import FakeCluster
+    from tests.unit.extender.conftest import Clock, FakeCluster
 
 MAX_BODY = 20_000
+GROUP = "kyb.ai/group"
 
 
 class Gate:
@@ -109,11 +113,6 @@ def test_filter_offers_the_best_unless_the_pod_has_wishes(
     verbs = Verbs(snapshot, binder)
     verbs.most = 2
     names = ["n1", "n2", "n3"]
-    # Nobody knows how well they do before that was asked once.
-    answer = verbs.filter({"Pod": pod(), "NodeNames": names})
-    assert isinstance(answer, dict)
-    assert answer["NodeNames"] == names
-    verbs.prioritize({"Pod": pod(), "NodeNames": names})
     wish = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}
     for more, offered in (
         ({}, ["n1", "n3"]),
@@ -128,15 +127,70 @@ def test_filter_offers_the_best_unless_the_pod_has_wishes(
         answer = verbs.filter({"Pod": item, "NodeNames": names})
         assert isinstance(answer, dict)
         assert (answer["NodeNames"], answer["FailedNodes"]) == (offered, {})
-    # A node that has changed is offered until its score is known again.
-    snapshot.pod_event("ADDED", pod("h2", node="n2", notes={"kyb.ai/group": "G0"}))
-    answer = verbs.filter({"Pod": pod(), "NodeNames": names})
-    assert isinstance(answer, dict)
-    assert answer["NodeNames"] == ["n1", "n2"]
     verbs.most = 0
     answer = verbs.filter({"Pod": pod(), "NodeNames": names})
     assert isinstance(answer, dict)
     assert answer["NodeNames"] == names
+
+
+def test_the_seat_of_the_one_node_offered_is_held(
+    snapshot: Snapshot, binder: Binder, clock: Clock
+) -> None:
+    for name in ("n2", "n3"):
+        snapshot.node_event("ADDED", gpu_node(name))
+    # Each has one seat of two GPUs, and that of n2 is taken.
+    snapshot.pod_event("ADDED", pod("h", limits={TWO: "1"}, node="n2", notes={GROUP: "G01"}))
+    verbs = Verbs(snapshot, binder)
+    verbs.most = 1
+
+    def offered(name: str, nodes: list[str]) -> Any:
+        answer = verbs.filter({"Pod": pod(name, limits={TWO: "1"}), "NodeNames": nodes})
+        assert isinstance(answer, dict)
+        return answer["NodeNames"]
+
+    assert offered("a", ["n1", "n2"]) == ["n1"]
+    # Asked again it is offered the same; the next pod finds the seat taken.
+    assert offered("a", ["n1", "n2"]) == ["n1"]
+    assert offered("b", ["n1", "n2"]) == []
+    # A pod that is offered another node lets go of the first.
+    assert offered("a", ["n2", "n3"]) == ["n3"]
+    assert offered("b", ["n1", "n2", "n3"]) == ["n1"]
+    assert offered("c", ["n1", "n2", "n3"]) == []
+    clock.now += OFFER_S
+    assert offered("c", ["n1"]) == ["n1"]
+
+
+def test_a_pod_that_is_bound_already_is_offered_a_node_as_any(
+    snapshot: Snapshot, binder: Binder
+) -> None:
+    item = pod(node="n1", notes={GROUP: "G0"})
+    snapshot.pod_event("ADDED", item)
+    verbs = Verbs(snapshot, binder)
+    verbs.most = 1
+    answer = verbs.filter({"Pod": item, "NodeNames": ["n1"]})
+    assert isinstance(answer, dict)
+    assert answer["NodeNames"] == ["n1"]
+
+
+def test_what_a_bind_has_reserved_stays_through_a_filter(
+    snapshot: Snapshot, binder: Binder, cluster: FakeCluster, clock: Clock
+) -> None:
+    snapshot.node_event("ADDED", gpu_node("n2"))
+    item = cluster.add(pod(limits={TWO: "1"}))
+    snapshot.pod_event("ADDED", item)
+    verbs = Verbs(snapshot, binder)
+    verbs.most = 1
+    # Whether this Binding took effect is unknown.
+    cluster.before, cluster.unreadable = [RetryableError("away")], [RetryableError("away")]
+    call = {"PodName": "p1", "PodNamespace": "default", "PodUID": "uid-p1", "Node": "n1"}
+    assert "away" in str(verbs.bind(call))
+    answer = verbs.filter({"Pod": item, "NodeNames": ["n2"]})
+    assert isinstance(answer, dict)
+    assert answer["NodeNames"] == ["n2"]
+    clock.now += OFFER_S
+    held = snapshot.claim(PodUid("uid-p1"))
+    assert held is not None
+    assert held.node == "n1"
 
 
 def test_bind_answers_with_an_error_or_without(client: FlaskClient, cluster: FakeCluster) -> None:

@@ -67,6 +67,24 @@ def test_reserving_again_renews(ledger: Ledger) -> None:
     assert held(ledger, G1) == ["u1"]
 
 
+def test_an_offer_leaves_a_firm_reservation_as_it_was(ledger: Ledger) -> None:
+    ledger.reserve(claim(1), now=0, ttl=1, firm=False)
+    ledger.reserve(claim(1, G1), now=0, ttl=10)
+    ledger.reserve(claim(1), now=1, ttl=1, firm=False)
+    ledger.expire(9.9)
+    assert (held(ledger), held(ledger, G1)) == ([], ["u1"])
+
+
+def test_a_node_on_which_an_offer_comes_true_has_not_changed(ledger: Ledger) -> None:
+    ledger.reserve(claim(1), now=0, ttl=1, firm=False)
+    changed = ledger.follow()
+    changed.clear()
+    ledger.reserve(claim(1), now=0, ttl=10)
+    ledger.upsert_claim(claim(1))
+    ledger.expire(10)
+    assert (held(ledger), ledger.bound(PodUid("u1")), changed) == (["u1"], True, set())
+
+
 def test_reserving_elsewhere_moves(ledger: Ledger) -> None:
     ledger.upsert_node(node("n2"))
     ledger.reserve(claim(1), now=0, ttl=10)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from math import inf
 from typing import TYPE_CHECKING
 
 from hypothesis import settings
@@ -11,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from kybernate.core import verdicts
 from kybernate.core.ledger import Claim, Ledger, NodeSeats, NodeView
-from kybernate.core.placement import POLICIES, Demand, candidates, choose_group, score
+from kybernate.core.placement import POLICIES, Demand, candidates, choose, choose_group, score
 from kybernate.core.verdicts import NO_NODE, Verdicts
 from kybernate.errors import ConflictError, NotFoundError
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, Link, NodeName, PodRef, PodUid
@@ -80,9 +81,17 @@ def check(ledger: Ledger, known: Verdicts, demand: Demand, policy: Policy = POLI
     }
     points = known.of(demand, policy).points(NODES, {})
     assert points == [score(view, demand, policy) if view else 0 for view in views.values()]
+    ranks = {n: choose(view, demand, policy).rank if view else WORST for n, view in views.items()}
+    first = max(NODES, key=lambda name: ranks[name])
+    assert known.of(demand, policy).best_nodes(NODES, {}, 1) == [first]
+    several = known.of(demand, policy).best_nodes(NODES, {}, 3)
+    assert several == sorted(sorted(NODES, key=lambda name: ranks[name], reverse=True)[:3])
     for view in filter(None, views.values()):
         best = choose_group(view, demand, policy)
         assert known.of(demand, policy).best(view) == (best.name if best else None)
+
+
+WORST = (False, -inf, 0)
 
 
 class AnyEvents(RuleBasedStateMachine):
