@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from extender.objects import read_gpu_node, read_pod
 from kybernate.core.dump import Dump, Pending, encode
 from kybernate.core.ledger import Claim, Ledger
 from kybernate.core.placement import Table
+from kybernate.core.placement.mix import Mix, learn
 from kybernate.core.utilisation import Utilisation
 from kybernate.core.verdicts import Verdicts
 from kybernate.errors import ConflictError, NotFoundError
@@ -35,6 +37,9 @@ log = logging.getLogger(__name__)
 OFFER_S = 5.0
 """Seconds for which a seat stays held that filter has offered: the bind follows within
 milliseconds, or not at all if the scheduler finds something else in the way."""
+
+MOST_ENDED = 5000
+"""So many pods that have ended count for what is expected."""
 
 BIND_WINDOW = 60.0
 """Seconds after which a bound pod counts as done with Allocate, whatever the agent knows of it."""
@@ -59,6 +64,8 @@ class Snapshot:
         self._verdicts = Verdicts(self._ledger, self._current)
         self._use = Utilisation(self._ledger, self._ledger.node)
         self._histories = Histories()
+        self._ended: deque[Demand] = deque(maxlen=MOST_ENDED)
+        self._mix = Mix()
 
     def pod_event(self, kind: str, item: dict[str, Any]) -> None:
         """Take in an event about a pod, as the API server has it."""
@@ -68,7 +75,9 @@ class Snapshot:
         """Take in an event of the watch on pods."""
         with self._lock:
             if kind == "DELETED" or pod.finished:
-                self._pods.pop(pod.ref.uid, None)
+                known = self._pods.pop(pod.ref.uid, None)
+                if known is not None and known.demand is not None:
+                    self._ended.append(known.demand)
                 self._claimed_at.pop(pod.ref.uid, None)
                 self._ledger.remove_claim(pod.ref.uid)
             elif pod.resource is not None or pod.expendable:
@@ -182,10 +191,19 @@ class Snapshot:
             return dict(zip(names, self._class(pod, demand).verdicts(names), strict=True))
 
     def points(self, pod: PodUid, demand: Demand, names: Sequence[NodeName]) -> list[int]:
-        """How well each of the nodes suits the pod, 0 to 10, in their order."""
-        with self._lock:
-            self._catch_up()
-            return self._class(pod, demand, rated=True).points(names, self._own(pod))
+        """How well each of the nodes suits the pod, 0 to 10, in their order.
+
+        Other calls are answered between one part of the nodes and another.
+        """
+        more = True
+        while more:
+            with self._lock:
+                self._catch_up()
+                known, own = self._class(pod, demand, rated=True), self._own(pod)
+                more = known.prepare(names, own)
+                if not more:
+                    points = known.points(names, own)
+        return points
 
     def best(
         self, pod: PodUid, demand: Demand, node: NodeName
@@ -291,6 +309,19 @@ class Snapshot:
         with self._lock:
             self._verdicts.refresh()
 
+    def demands(self) -> list[Demand]:
+        """What all pods ask for that are known, and what those did that ended last."""
+        with self._lock:
+            pods, ended = tuple(self._pods.values()), tuple(self._ended)
+        return [*(pod.demand for pod in pods if pod.demand is not None), *ended]
+
+    def learn(self, mix: Mix) -> None:
+        """Expect from now on what this mix tells."""
+        made = self._table.made(learn(mix))
+        with self._lock:
+            self._mix = mix
+            self._verdicts.adopt(self._table.take(made))
+
     def policy(self, demand: Demand) -> Policy:
         """The policy by which the demand is placed, as of now."""
         with self._lock:
@@ -301,6 +332,7 @@ class Snapshot:
         weights = tuple(self._table.weights)
         with self._lock:
             self._catch_up()
+            mix = self._mix
             nodes = tuple(filter(None, map(self._ledger.seats, self._ledger.nodes())))
             claims = tuple(self._ledger.claims())
             waiting = [pod for pod in self._pods.values() if pod.resource and pod.node is None]
@@ -318,7 +350,8 @@ class Snapshot:
                 for pod in self._pods.values()
                 if pod.demand and pod.node and pod.group and not (pod.gang or pod.leaving)
             )
-        return encode(Dump(now, self._table.usual, nodes, claims, pending, movable, weights))
+        usual = self._table.usual
+        return encode(Dump(now, usual, nodes, claims, pending, movable, weights, mix))
 
     def unplaced(self) -> int:
         """How many pods hold a seat of which nobody wrote the group."""

@@ -8,15 +8,17 @@ candidate. Pure; one owner, like the ledger's.
 from __future__ import annotations
 
 from collections import OrderedDict
+from heapq import nsmallest
 from itertools import count
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from kybernate.core.placement import candidates, choose
+from kybernate.core.placement.colocation import strain
 from kybernate.core.placement.lattice import by_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
     from kybernate.core.ledger import Ledger, NodeView
     from kybernate.core.placement import Candidates, Demand, Policy
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
 NO_NODE = "no GPUNode tells of the node's GPUs: is the node agent running there?"
 MOST_CLASSES = 256
 """Classes of demand that are kept; the one that wasn't asked about for longest goes first."""
+
+MOST_FRESH = 32
+"""Where a policy foresees waits, so many shapes are ranked anew per call, the least strained; each
+costs half a millisecond and more. The others follow with the next calls."""
 
 MOST_SHAPES = 20_000
 """Shapes that are kept, of all nodes and per class. Those that no node has any more go with it."""
@@ -61,6 +67,8 @@ class Shapes:
     def __init__(self, ledger: Ledger, views: Views) -> None:
         self.of: dict[NodeName, int] = {}
         """By node; up to date after `refresh`."""
+        self.strain: dict[int | None, float] = {}
+        """By shape: see `placement.colocation.strain`."""
         self._changed = ledger.follow()
         self._views = views
         self._numbers: dict[Hashable, int] = {}
@@ -80,7 +88,12 @@ class Shapes:
         """The same for nodes of the same shape."""
         if len(self._numbers) >= MOST_SHAPES:
             self._numbers.clear()
-        return self._numbers.setdefault(view.shape, next(self._next))
+            self.strain.clear()
+        found = self._numbers.get(view.shape)
+        if found is None:
+            found = self._numbers[view.shape] = next(self._next)
+            self.strain[found] = strain(view)
+        return found
 
 
 class Verdicts:
@@ -112,6 +125,14 @@ class Verdicts:
         found = self._classes[key] = Class(demand, policy, self._shapes, self._views)
         return found
 
+    def adopt(self, changed: Mapping[Policy, Policy]) -> None:
+        """These policies have become others. What a node can take is none of their business."""
+        before, self._classes = self._classes, OrderedDict()
+        for (demand, policy), known in before.items():
+            now = changed.get(policy, policy)
+            known.adopt(now)
+            self._classes[demand, now] = known
+
     def __len__(self) -> int:
         """How many classes are kept."""
         return len(self._classes)
@@ -128,6 +149,12 @@ class Class:
         self._found: dict[int | None, Candidates] = {}
         self._fitting: set[int | None] = set()
         self._ranked: dict[int | None, Ranking] = {None: _UNKNOWN}
+
+    def adopt(self, policy: Policy) -> None:
+        """Rank by this policy from now on."""
+        if policy is not self._policy:
+            self._policy = policy
+            self._ranked = {None: _UNKNOWN}
 
     def fits(self, names: Sequence[NodeName], own: Own) -> Fits:
         """Which of the nodes can take a pod of the class, and why not the others.
@@ -154,10 +181,21 @@ class Class:
         points = {shape: one.points for shape, one in self._rankings(names, shapes, own).items()}
         return [points[shape] for shape in shapes]
 
-    def best_nodes(self, names: Sequence[NodeName], own: Own, most: int) -> list[NodeName]:
-        """The `most` nodes that suit best, in the order of the names; of equal ones the first."""
+    def prepare(self, names: Sequence[NodeName], own: Own) -> bool:
+        """Rank some nodes that were not ranked yet; whether there are more."""
         shapes = self._shapes_of(names, own)
-        rankings = self._rankings(names, shapes, own)
+        fresh = len(set(shapes) - self._ranked.keys())
+        if fresh:
+            self._rankings(names, shapes, own, MOST_FRESH)
+        return fresh > MOST_FRESH
+
+    def best_nodes(self, names: Sequence[NodeName], own: Own, most: int) -> list[NodeName]:
+        """The `most` nodes that suit best, in the order of the names; of equal ones the first.
+
+        If ranking takes long, nodes that were not ranked yet may have to wait for a later call.
+        """
+        shapes = self._shapes_of(names, own)
+        rankings = self._rankings(names, shapes, own, MOST_FRESH if self._policy.foresees else None)
         ranks = {shape: one.rank for shape, one in rankings.items()}
         rated = [ranks[shape] for shape in shapes]
         if most == 1:
@@ -193,15 +231,23 @@ class Class:
         return distinct
 
     def _rankings(
-        self, names: Sequence[NodeName], shapes: list[int | None], own: Own
+        self,
+        names: Sequence[NodeName],
+        shapes: list[int | None],
+        own: Own,
+        most: int | None = None,
     ) -> dict[int | None, Ranking]:
-        """What each distinct shape is ranked."""
+        """What each distinct shape is ranked; at most so many that were not ranked yet."""
         distinct = set(shapes)
         if len(self._ranked) + len(distinct) > MOST_SHAPES:
             self._ranked = {None: _UNKNOWN}
-        for shape in distinct - self._ranked.keys():
+        fresh: Iterable[int | None] = distinct - self._ranked.keys()
+        if most is not None:
+            strains = self._shapes.strain
+            fresh = nsmallest(most, fresh, key=lambda shape: (strains.get(shape, inf), shape))
+        for shape in fresh:
             self._rank(shape, self._view(names[shapes.index(shape)], own))
-        return {shape: self._ranked[shape] for shape in distinct}
+        return {shape: self._ranked.get(shape, _UNKNOWN) for shape in distinct}
 
     def _sorted(self, names: Sequence[NodeName], shapes: list[int | None]) -> Fits:
         found = Fits([], {}, {})

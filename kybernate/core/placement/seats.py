@@ -18,11 +18,12 @@ from kybernate.core.placement.colocation import (
     among_strangers,
     expected_wait,
     keeps_cool,
+    on_gpus,
     park_room,
     shares_well,
 )
 from kybernate.core.placement.lattice import gpus_in_order, member, sharers
-from kybernate.core.placement.model import FULL, Ask, Demand, Place, Supply
+from kybernate.core.placement.model import ENDLESS, FULL, Ask, Demand, Place, Supply
 from kybernate.core.quantity import format_quantity
 from kybernate.types import Link
 
@@ -133,7 +134,18 @@ def _supply_of(view: NodeView) -> Supply:
     free = tuple(FULL - _load(view, sharers(view, gpu.uuid)) for gpu in gpus)
     groups = {group.name: len(group.gpus) for group in view.seats.groups}
     sizes = frozenset(groups[claim.group] for claim in view.claims if claim.group in groups)
-    return Supply(free, gpus[0].product if gpus else "", sizes=sizes)
+    return Supply(free, gpus[0].product if gpus else "", 0, _room(view), sizes)
+
+
+def _room(view: NodeView) -> int:
+    """Bytes that further seats may fill, on GPUs and parked, in steps of a 32nd of it all: nodes
+    that are nearly alike are looked at once."""
+    budget = view.seats.park_budget
+    if budget is None:
+        return ENDLESS
+    step = max(1, (on_gpus(view) + budget) // 32)
+    total, largest = view.held
+    return max(0, on_gpus(view) + max(0, budget - largest) - total) // step * step
 
 
 def place_of(
@@ -157,8 +169,9 @@ def place_of(
         bool(demand.products),
     )
     free = supply_of(view).free
-    share = FULL // max(1, sum(other.seats for other in mine.sharing))
-    return Ask(len(at), min([share, *(free[n] for n in at)])), place
+    share = FULL // max(1, mine.seats)
+    fills = 0 if view.seats.park_budget is None else seat_cost(mine.gpus, demand.vram)
+    return Ask(len(at), min([share, *(free[n] for n in at)]), memory=fills), place
 
 
 def worth(view: NodeView, group: Group, demand: Demand, policy: Policy) -> float:
@@ -280,10 +293,9 @@ def _is_bearable(view: NodeView, group: Group, demand: Demand) -> bool:
     budget = view.seats.park_budget
     if budget is None:
         return True
-    well = view.once("well", lambda: sum(gpu.memory for gpu in view.seats.gpus if gpu.healthy))
     total, largest = view.held
     cost = seat_cost(member(view, group).gpus, demand.vram)
-    return bears(well, budget, total + cost, max(largest, cost))
+    return bears(on_gpus(view), budget, total + cost, max(largest, cost))
 
 
 def _unbearable(view: NodeView, left: Groups, demand: Demand) -> str:

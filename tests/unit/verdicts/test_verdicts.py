@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -230,3 +231,53 @@ def test_what_a_pod_holds_itself_is_left_out_for_it_alone() -> None:
     assert known.of(demand, POLICY).points(NODES[:1], mine)[0] > 0
     found = known.of(demand, POLICY).fits(NODES[:2], {})
     assert (found.passed, list(found.failed)) == ([], [NODES[0], NODES[1]])
+
+
+def test_a_policy_that_has_become_another_ranks_anew_and_judges_nothing_again() -> None:
+    ledger, known = make()
+    for name in NODES:
+        ledger.upsert_node(node(name))
+    for number, group in enumerate(("G0", "G1")):
+        ledger.upsert_claim(claim(number, NODES[0], group, GIB))
+    calls: list[object] = []
+    packing, spreading = (POLICIES[name] for name in ("bin-pack", "spread"))
+    before = known.of(DEMANDS[0], packing)
+    assert before.best_nodes(NODES, {}, 1) == [NODES[0]]
+    with patch("kybernate.core.verdicts.candidates", calls.append):
+        known.adopt({packing: spreading})
+        found = known.of(DEMANDS[0], spreading)
+        assert found is before
+        assert found.best_nodes(NODES, {}, 1) == [NODES[1]]
+        assert found.fits(NODES, {}).passed == list(NODES)
+    assert not calls
+    assert len(known) == 1
+
+
+def test_where_waits_are_foreseen_a_call_ranks_only_so_many_nodes_anew() -> None:
+    """Those that are least strained; the next call goes on with the others."""
+    ledger, known = make()
+    names = [NodeName(f"m{number:02}") for number in range(10)]
+    for number, name in enumerate(names):
+        ledger.upsert_node(node(name))
+        for taken in range(number):
+            ledger.upsert_claim(claim(10 * number + taken, name, "G1"))
+    ranked: list[str] = []
+
+    def counted(view: NodeView, *rest: object) -> object:
+        ranked.append(view.seats.name)
+        return choose(view, *rest)  # type: ignore[arg-type]
+
+    foreseen, plain = (known.of(DEMANDS[0], POLICIES[name]) for name in ("default", "spread"))
+    with (
+        patch("kybernate.core.verdicts.MOST_FRESH", 4),
+        patch("kybernate.core.verdicts.choose", counted),
+    ):
+        assert foreseen.best_nodes(names, {}, 1) == names[:1]
+        assert sorted(ranked) == names[:4]
+        assert foreseen.prepare(names, {})
+        assert sorted(ranked) == names[:8]
+        assert not foreseen.prepare(names, {})
+        assert not foreseen.prepare(names, {})
+        assert sorted(ranked) == names
+        plain.best_nodes(names, {}, 1)
+        assert len(ranked) == 20
