@@ -23,6 +23,7 @@ from extender.gangplanner import GangPlanner, Means
 from extender.gangs import Gangs
 from extender.house import HOUSE
 from extender.leader import Leader, Leases, Open, Terms
+from extender.learner import Learner
 from extender.nodes import Nodes, NodeWatch, gpu_node_reader
 from extender.pages import register, register_whole
 from extender.preempting import Preemption
@@ -83,6 +84,7 @@ def run(settings: ExtenderSettings) -> None:
         requeue=requeue.run,
         nodes=node_watch.run,
         explain=partial(explainer.run, closed),
+        learn=partial(Learner(snapshot).run, closed),
     )
 
     def started() -> None:
