@@ -6,6 +6,7 @@ import logging
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
+from kybernate.core.seats import shown
 from kybernate.errors import NotFoundError
 from kybernate.ports import GatePhase
 from kybernate.types import SeatState
@@ -14,6 +15,7 @@ from nodeagent.seat import Process
 if TYPE_CHECKING:
     from kybernate.ports import GateHello
     from kybernate.types import PodUid
+    from nodeagent.dumps import Dumps
     from nodeagent.lifecycle import Lifecycle
     from nodeagent.node import Node
     from nodeagent.seat import Seat
@@ -29,6 +31,7 @@ class DoorSide(ABC):
 
     node: Node
     life: Lifecycle
+    dumps: Dumps
 
     @abstractmethod
     def kick(self) -> None:
@@ -60,6 +63,13 @@ class DoorSide(ABC):
 
     def _welcome(self, seat: Seat, init: Process, hello: GateHello) -> None:
         seat.init, seat.image_mode = init, hello.image
+        if hello.phase is GatePhase.PARKED and seat.state is SeatState.WAITING:
+            # The journal was lost, and with it what was saved of it, and where.
+            seat.apart = seat.connected = True
+            self.life.fail(seat, "found parked below RAM, without a record")
+            return
+        if seat.gated and hello.phase is GatePhase.WAITING:
+            self.life.aside(self.dumps.open(seat))
         try:
             if hello.phase is GatePhase.WAITING or not seat.handle:
                 tree = self.node.world.procs.child_of(init.pid)
@@ -122,7 +132,7 @@ class DoorSide(ABC):
         """For `kyb-init status`."""
         seat = self.node.seats.get(uid)
         return (
-            (seat.state.value, seat.reason) if seat else ("unknown", "the agent has no such seat")
+            (shown(seat.state), seat.reason) if seat else ("unknown", "the agent has no such seat")
         )
 
     def on_probe(self, uid: PodUid) -> str:

@@ -11,7 +11,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING
 
-from kybernate.core.seats import SeatEvent
+from kybernate.core.seats import TIER_OF, SeatEvent
 from kybernate.errors import (
     DeadlineError,
     DriverError,
@@ -47,7 +47,8 @@ class Lifecycle:
     """Carries out actions on seats and follows them to their end.
 
     `kick` asks the loop for a new swap decision. `vanished` is told of a seat whose pod is gone
-    and of whose processes nothing is left.
+    and of whose processes nothing is left; `outdated` of one whose saved state is worth nothing any
+    more, since it runs on or has ended, and why.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Lifecycle:
         kick: Callable[[], None],
         vanished: Callable[[Seat], None],
         came_back: Callable[[Seat], None],
+        outdated: Callable[[Seat, str], None],
     ) -> None:
         self._node = node
         self._world = node.world
@@ -64,6 +66,7 @@ class Lifecycle:
         self._kick = kick
         self._vanished = vanished
         self._came_back = came_back
+        self._outdated = outdated
         self._aside: set[asyncio.Task[None]] = set()
 
     # --- work ---------------------------------------------------------------------------------
@@ -140,11 +143,11 @@ class Lifecycle:
 
     def _put_off(self, seat: Seat, event: SeatEvent, why: str) -> None:
         seat.not_before = self._world.now() + _RETRY
-        self._complain(seat, "PutOff", why)
+        self.complain(seat, "PutOff", why)
         self._node.move(seat, event, why)
         self._kick()
 
-    def _complain(self, seat: Seat, event: str, why: str) -> None:
+    def complain(self, seat: Seat, event: str, why: str) -> None:
         """Tell people of something that is tried again and again, now and then."""
         now = self._world.now()
         if now >= seat.complain_at:
@@ -173,6 +176,7 @@ class Lifecycle:
         # Whoever uses the GPU at the next park is asked anew: workers come and go.
         seat.cuda, seat.held = (), {}
         seat.asked_since = None
+        self._outdated(seat, "its workload has gone on since")
         self._refresh_idle(seat)
         self._set_address(seat)
         if seat.ending:
@@ -272,7 +276,7 @@ class Lifecycle:
             return
         metrics.failed(seat.state.value, event)
         self._node.tell(seat, "Warning", event, f"{why}; the workload is started anew")
-        if seat.state in (SeatState.PARKED, SeatState.WAITING):
+        if seat.state in TIER_OF or seat.state is SeatState.WAITING:
             # Until it is gone nobody knows whether it uses its GPUs.
             seat.reason, seat.apart = why, True
             self._begin_end(seat)
@@ -288,7 +292,7 @@ class Lifecycle:
                 await self._steps.kill(seat)
                 break
             except KybernateError as error:
-                self._complain(seat, "KillIncomplete", f"{error}; trying again")
+                self.complain(seat, "KillIncomplete", f"{error}; trying again")
                 await asyncio.sleep(_RETRY)
         self.watch_end(seat)
 
@@ -325,7 +329,8 @@ class Lifecycle:
         """Whether SIGTERM did not end it, and nobody has followed it up: then it lives on."""
         if seat.doomed or seat.deleted or seat.next_hello is not None or not seat.connected:
             return False
-        lives = seat.state not in (SeatState.PARKED, SeatState.FAILED) and not seat.apart
+        stands = seat.state in TIER_OF or seat.state is SeatState.FAILED
+        lives = not stands and not seat.apart
         until = seat.ending_since + seat.identity.grace + _KILLED_BY_NOW
         return lives and seat.ending and self._world.now() >= until
 
@@ -355,6 +360,7 @@ class Lifecycle:
         self._node.leases.revoke(seat.uid)
         seat.init = seat.tree = None
         seat.handle, seat.cuda, seat.held, seat.address = "", (), {}, ""
+        self._outdated(seat, "its container has ended")
         seat.connected = seat.ending = seat.apart = False
         if not seat.stays_away:
             seat.leave = ""
@@ -374,7 +380,7 @@ class Lifecycle:
         if seat.state is SeatState.ACTIVE:
             self._node.move(seat, SeatEvent.DRAIN, "its pod is ending")
             self._node.leases.drain(seat.uid)
-        if seat.state is SeatState.PARKED:
+        if seat.state in TIER_OF:
             self.let_go(seat)
         self.watch_end(seat)
         self._kick()
@@ -386,6 +392,8 @@ class Lifecycle:
 
     def let_go(self, seat: Seat) -> None:
         """A parked seat was told to end: thaw it, let the signal through, then kill the rest."""
+        if seat.work is not None and seat.work is not asyncio.current_task():
+            seat.work.cancel()  # whatever brings it to another tier
         self._world.freezer.thaw(seat.handle)
         self._world.doors.ok(seat.uid)
         self.aside(self._finish_off(seat))
@@ -394,5 +402,5 @@ class Lifecycle:
         # Its CUDA calls block while checkpointed, so an orderly exit may never come.
         handle = seat.handle
         await asyncio.sleep(_TERM_PATIENCE)
-        if seat.handle == handle and seat.ending and seat.state is SeatState.PARKED:
+        if seat.handle == handle and seat.ending and seat.state in TIER_OF:
             await self.kill(seat)

@@ -19,14 +19,16 @@ from kybernate.types import SeatState
 from nodeagent import metrics
 from nodeagent.demand import SLACK, ProxySide
 from nodeagent.doorside import DoorSide
+from nodeagent.dumps import Dumps
 from nodeagent.lifecycle import Lifecycle
 from nodeagent.node import SEAT
 from nodeagent.recover import adopt
 from nodeagent.steps import Steps
+from nodeagent.tiers import Tiers
 
 if TYPE_CHECKING:
     from kybernate.core.swap import Action, SwapView
-    from kybernate.types import PodUid
+    from kybernate.types import PodUid, Tier
     from nodeagent.node import Inventory, Node
     from nodeagent.pods import PodFacts
     from nodeagent.seat import Seat
@@ -43,13 +45,22 @@ class Loop(DoorSide, ProxySide):
         super().__init__(node)
         settings = node.settings
         self.steps = Steps(node)
-        self.life = Lifecycle(node, self.steps, self.kick, self._vanished, self.came_back)
+        self.life = Lifecycle(
+            node,
+            self.steps,
+            self.kick,
+            vanished=self._vanished,
+            came_back=self.came_back,
+            outdated=self._outdated,
+        )
         self.policy = SwapPolicy(
             settings.min_residency_s,
             settings.idle_after_s,
             settings.drain_limit_s,
             settings.max_wait_s,
         )
+        self.dumps = Dumps(node, self.steps, self.life, self.kick, self._arrived)
+        self.tiers = Tiers(node, self.dumps, self.policy, self.kick)
         self._kicked = False
         self._settled: SwapView | None = None
         self._settled_until = 0.0
@@ -74,6 +85,7 @@ class Loop(DoorSide, ProxySide):
         if refused or view != self._settled or now >= self._settled_until:
             self.node.judge_parks()
             self._decide_on(self.node.swap_view(), now)
+        self.tiers.look()
         metrics.LOOP_SECONDS.observe(time.perf_counter() - began)
 
     def _decide_on(self, view: SwapView, now: float) -> None:
@@ -226,6 +238,12 @@ class Loop(DoorSide, ProxySide):
             observer.seat_gone(seat)
         self.device_freed.set()
 
+    def _outdated(self, seat: Seat, why: str) -> None:
+        self.dumps.forget(seat, why)
+
+    def _arrived(self, seat: Seat, what: str) -> None:
+        self.call_for(seat.uid, what)
+
     def take_over(self, seat: Seat) -> None:
         """See `DoorSide`."""
         self.life.work(seat, adopt(self, seat))
@@ -277,6 +295,16 @@ class Loop(DoorSide, ProxySide):
         if seat.leave:
             seat.leave, seat.stays_away = "", False
             self._noted(seat, "may stay in GPU memory")
+        return True
+
+    def ask_for_tier(self, uid: PodUid, tier: Tier | None) -> bool:
+        """Where the seat's state should be while it is parked, until it is next woken; None takes
+        that back. Whether there is such a seat."""
+        seat = self.node.seats.get(uid)
+        if seat is None:
+            return False
+        seat.tier_asked = tier.value if tier else ""
+        self._noted(seat, f"to be parked in {tier}" if tier else "may be parked in any tier")
         return True
 
     def drain_node(self, why: str) -> None:

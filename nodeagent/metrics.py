@@ -96,6 +96,20 @@ HOST_STALLED = Gauge(
 PARKS_REFUSED = Counter(
     "kyb_agent_parks_refused_total", "Parks that host memory did not allow.", ["lack"]
 )
+TIER_BYTES = Gauge(
+    "kyb_agent_tier_bytes",
+    "Bytes of parked seats in each tier, with what is on its way to it or from it.",
+    ["tier"],
+)
+SAVED_BYTES = Counter(
+    "kyb_agent_saved_bytes_total", "Bytes of saved states written and read.", ["step"]
+)
+TIER_MOVES = Counter(
+    "kyb_agent_tier_moves_total",
+    "Steps that brought a parked seat's state to another tier (dump, restore, pack, fetch), by what"
+    " came of it: done, kept (it stays in RAM), called (it was called for meanwhile), failed.",
+    ["step", "outcome"],
+)
 KILLED_WHILE_PARKED = Counter(
     "kyb_agent_killed_while_parked_total", "Parked seats that lost a process.", ["cause"]
 )
@@ -128,6 +142,13 @@ def _cause(chain: Sequence[BaseException], event: str) -> str:
     if event == "GpuLost":
         return "gpu-lost"
     return "bug" if chain and not isinstance(chain[0], KybernateError) else "workload"
+
+
+def observe_move(step: str, phases: Mapping[str, float], moved: int) -> None:
+    """Note the seconds of each phase of one dump or restore, and its bytes."""
+    for phase, seconds in phases.items():
+        STEP_SECONDS.labels(step, phase).observe(seconds)
+    SAVED_BYTES.labels(step).inc(moved)
 
 
 def observe(operation: str, phases: Mapping[str, float], moved: int) -> None:

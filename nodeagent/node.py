@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from kybernate.core.seats import next_state
+from kybernate.core.seats import SeatEvent, next_state
 from kybernate.core.swap import SwapView
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, SeatState
 from nodeagent import metrics
@@ -18,7 +18,6 @@ from nodeagent import metrics
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-    from kybernate.core.seats import SeatEvent
     from kybernate.ports import (
         DriverHelpers,
         Freezer,
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     )
     from kybernate.settings.agent import AgentSettings
     from kybernate.types import PodUid
+    from nodeagent.below import Below
     from nodeagent.leases import Leases
     from nodeagent.seat import Seat
 
@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+IN_RAM = (SeatState.PARKED, SeatState.DUMPING, SeatState.RESTORING)
+"""States in which a parked seat takes, or begins to take, the host's RAM."""
 DRAIN = "drain"
 INVENTORY = "inventory"
 PROXIES = "proxies"
@@ -55,7 +57,8 @@ class Blocking(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """All ports of the agent, and the two clocks. `asking` is `blocking` for calls of `gpus`."""
+    """All ports of the agent, and the two clocks. `asking` is `blocking` for calls of `gpus`;
+    without `below` nothing is parked deeper than in RAM."""
 
     gpus: Gpus
     helpers: DriverHelpers
@@ -70,6 +73,7 @@ class World:
     asking: Blocking
     now: Callable[[], float]
     wall: Callable[[], float]
+    below: Below | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +155,16 @@ class DemandListener(Protocol):
         ...
 
 
+def no_room_made(seat: Seat, size: int) -> bool:
+    """`Node.makes_room` where no parked seat can leave RAM."""
+    return False
+
+
+def nothing_seen(uid: PodUid) -> int | None:
+    """`Node.seen` where nobody looks."""
+    return None
+
+
 def nothing_refused(seats: Iterable[Seat]) -> Mapping[PodUid, str]:
     """`Refusals` where nothing limits what may be parked."""
     return {}
@@ -174,7 +188,11 @@ class Node:
     GPU of processes of no seat; `draining` why nothing may start or wake here, empty if it may;
     `refusals` says which seats can't be parked; `notices` are the conditions besides Ready;
     `host_available` is about how many bytes of host memory are available, 0 while unknown.
-    `activity` is what is published of when each seat is used.
+    `activity` is what is published of when each seat is used. `seen` says how many bytes of device
+    memory a seat was last seen to hold; `short` are the bytes for which RAM has no room, by seat
+    that can't be parked for want of them; `free_ram` is what the host can give to parked seats
+    besides, None while unknown, `ram_freed_at` when a state last left RAM; `makes_room` says
+    whether other seats' states can leave RAM so that so many bytes of this one fit.
     """
 
     settings: AgentSettings
@@ -191,6 +209,11 @@ class Node:
     observers: list[Observer] = field(default_factory=list)
     demand_listeners: list[DemandListener] = field(default_factory=list)
     activity: dict[PodUid, dict[str, Any]] = field(default_factory=dict)
+    seen: Callable[[PodUid], int | None] = nothing_seen
+    short: Mapping[PodUid, int] = field(default_factory=dict)
+    free_ram: int | None = None
+    ram_freed_at: float = 0.0
+    makes_room: Callable[[Seat, int], bool] = no_room_made
 
     def move(
         self, seat: Seat, event: SeatEvent, reason: str, *, synced: bool = False
@@ -204,6 +227,8 @@ class Node:
         seat.since, seat.reason = self.world.wall(), reason
         log.info("%s: %s -> %s (%s)", seat, before, seat.state, reason)
         self._count_active(seat, before)
+        if event is SeatEvent.AWAKE:
+            seat.tier_asked = ""
         written = self.save(seat, synced=synced)
         self.changed(seat)
         return written
@@ -213,7 +238,7 @@ class Node:
         now = self.world.now()
         if before in serving and seat.state not in serving and seat.active_since is not None:
             seat.active_seconds += now - seat.active_since
-            seat.active_since = None
+            seat.active_since, seat.used_at = None, now
         if seat.state in serving and before not in serving:
             seat.active_since = now
         seat.drain_since = now if seat.state is SeatState.DRAINING else None
@@ -280,8 +305,22 @@ class Node:
 
     def parked_bytes(self) -> int:
         """Bytes of device memory that parked seats keep in the host's RAM."""
-        parked = (s for s in self.seats.values() if s.state is SeatState.PARKED)
+        parked = (s for s in self.seats.values() if s.state in IN_RAM)
         return sum(sum(seat.held.values()) for seat in parked)
+
+    def park_size(self, seat: Seat) -> int:
+        """Bytes that its park puts into RAM: as of its last park, as seen, as declared, or all
+        that its GPUs have."""
+        if seat.held:
+            return sum(seat.held.values())
+        seen = self.seen(seat.uid)
+        if seen is not None:
+            return seen
+        one = seat.identity
+        if one.vram is not None:
+            return one.vram * len(one.gpus)
+        memory = self.inventory.memory() if self.inventory else {}
+        return sum(max(0, memory.get(gpu, 0) - self.settings.reserve_bytes) for gpu in one.gpus)
 
     def count_states(self) -> None:
         """Set the gauge of seats by state."""

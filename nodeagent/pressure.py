@@ -25,7 +25,7 @@ from kybernate.core.swap import wants
 from kybernate.errors import NotFoundError
 from kybernate.types import SeatState
 from nodeagent import metrics
-from nodeagent.node import Notice
+from nodeagent.node import IN_RAM, Notice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -44,6 +44,9 @@ _FRESH_AT_REST = 5.0
 _NEWS = 0.05
 """Share of the host's memory by which what is available must change to be published anew."""
 CONDITION = "HostMemory"
+_SHOWN = (SeatState.PARKED, SeatState.DUMPING)
+"""Parked seats whose memory the host shows as taken."""
+_MAKES_ROOM = (Lack.BUDGET, Lack.HOST)
 _MAY_PARK = (SeatState.STARTING, SeatState.ACTIVE, SeatState.DRAINING)
 
 
@@ -67,16 +70,20 @@ class _Levels:
 
 
 class Pressure:
-    """`held` knows how many bytes of device memory a seat holds, if anybody has looked."""
+    """`held` knows how many bytes of device memory a seat holds, if anybody has looked.
+
+    Where parked seats' states can leave RAM (`Node.makes_room`), a seat is refused only for as long
+    as that takes, which nobody needs to be told."""
 
     def __init__(self, loop: Loop, memory: Memory, held: Callable[[PodUid], int | None]) -> None:
         self._loop = loop
         self._node = loop.node
         self._memory = memory
-        self._held = held
+        self._node.seen = held
         self._reading: _Reading | None = None
         self._levels: dict[PodUid, _Levels] = {}
         self._refused: Mapping[PodUid, Refusal] = {}
+        self._passing: frozenset[PodUid] = frozenset()
         self._told: dict[PodUid, str] = {}
 
     def __call__(self, seats: Iterable[Seat]) -> Mapping[PodUid, str]:
@@ -85,6 +92,17 @@ class Pressure:
         candidates = [seat for seat in known if seat.state in _MAY_PARK and not seat.ending]
         refused = self._judge(known, candidates) if candidates else {}
         self._refused = refused
+        self._node.short = {
+            seat.uid: self._node.park_size(seat)
+            for seat in candidates
+            if seat.uid in refused and refused[seat.uid].lack in _MAKES_ROOM
+        }
+        self._passing = frozenset(
+            seat.uid
+            for seat in candidates
+            if seat.uid in self._node.short
+            and self._node.makes_room(seat, self._node.short[seat.uid])
+        )
         forfeits = self._forfeits()
         for seat in known:
             seat.forfeit = forfeits.get(seat.uid, "")
@@ -96,17 +114,24 @@ class Pressure:
         if ShortRule(self._node.settings.memory_short) is ShortRule.WAIT:
             return {}
         return {
-            uid: one.sentence for uid, one in self._refused.items() if one.lack is not Lack.PRESSURE
+            uid: one.sentence
+            for uid, one in self._refused.items()
+            if one.lack is not Lack.PRESSURE and uid not in self._passing
         }
 
     def _judge(self, known: list[Seat], candidates: list[Seat]) -> Mapping[PodUid, Refusal]:
         host = self._host()
         if host is None or self._reading is None:
             return {}
-        kept = [s for s in known if s.state in (SeatState.PARKING, SeatState.PARKED)]
+        kept = [s for s in known if s.state is SeatState.PARKING or s.state in IN_RAM]
         load = Load(
-            parked=sum(self._need(seat) for seat in kept),
-            underway=sum(self._need(s) for s in kept if s.uid not in self._reading.parked),
+            parked=sum(self._node.park_size(seat) for seat in kept),
+            underway=sum(
+                self._node.park_size(s) for s in kept if s.uid not in self._reading.parked
+            ),
+        )
+        self._node.free_ram = max(
+            0, host.available - load.underway - self._node.settings.host_reserve_bytes
         )
         return refusals((self._candidate(seat) for seat in candidates), load, host, self._limits())
 
@@ -117,7 +142,7 @@ class Pressure:
         )
 
     def _candidate(self, seat: Seat) -> Candidate:
-        need = self._need(seat)
+        need = self._node.park_size(seat)
         return Candidate(seat.uid, need, self._levels_over(seat, need))
 
     def _levels_over(self, seat: Seat, need: int) -> tuple[MemoryLevel, ...]:
@@ -134,33 +159,19 @@ class Pressure:
             self._levels[seat.uid] = known
         return known.levels
 
-    def _need(self, seat: Seat) -> int:
-        """Bytes: as seen, as of its last park, as declared, or all that its GPUs have."""
-        if seat.held:
-            return sum(seat.held.values())
-        seen = self._held(seat.uid)
-        if seen is not None:
-            return seen
-        one = seat.identity
-        if one.vram is not None:
-            return one.vram * len(one.gpus)
-        memory = self._node.inventory.memory() if self._node.inventory else {}
-        reserve = self._node.settings.reserve_bytes
-        return sum(max(0, memory.get(gpu, 0) - reserve) for gpu in one.gpus)
-
     def _host(self) -> HostMemory | None:
-        now = self._node.world.now()
-        if self._reading is None or now >= self._reading.at + _FRESH:
+        now, known = self._node.world.now(), self._reading
+        stale = known is None or known.at <= self._node.ram_freed_at
+        if stale or known is None or now >= known.at + _FRESH:
             try:
                 host = self._memory.host()
             except OSError as error:
                 log.warning("the host's memory can't be read: %s", error)
                 return None
-            parked = frozenset(
-                uid for uid, s in self._node.seats.items() if s.state is SeatState.PARKED
-            )
+            parked = frozenset(uid for uid, s in self._node.seats.items() if s.state in _SHOWN)
             self._reading = _Reading(now, host, parked)
-        return self._reading.host
+            return host
+        return known.host
 
     # --- telling ------------------------------------------------------------------------------
 
@@ -170,6 +181,8 @@ class Pressure:
             why = self._refused.get(seat.uid)
             if why is None or seat.state not in _MAY_PARK:
                 self._told.pop(seat.uid, None)
+            elif seat.uid in self._passing:
+                continue
             elif self._told.get(seat.uid) != why.lack and self._needed(seat, known):
                 self._told[seat.uid] = why.lack
                 metrics.PARKS_REFUSED.labels(why.lack.value).inc()
@@ -215,7 +228,8 @@ class Pressure:
 
     def _note(self, host: HostMemory) -> None:
         short = pressure(host, self._limits())
-        names = sorted(str(self._node.seats[u]) for u in self._refused if u in self._node.seats)
+        stuck = [u for u in self._refused if u in self._node.seats and u not in self._passing]
+        names = sorted(str(self._node.seats[uid]) for uid in stuck)
         if short is not None:
             ok, reason, message = (
                 False,

@@ -13,6 +13,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
+from kybernate.core.seats import shown
 from kybernate.errors import (
     ConflictError,
     DeadlineError,
@@ -348,7 +349,7 @@ def _seat_status(node: Node, seat: Seat) -> dict[str, Any]:
         "namespace": seat.identity.pod.namespace,
         "pod": seat.identity.pod.name,
         "model": seat.identity.model,
-        "state": seat.state.value,
+        "state": shown(seat.state),
         "reason": seat.reason[:_MESSAGE_LIMIT],
         "since": _stamp(seat.since),
         "requests": seat.requests,

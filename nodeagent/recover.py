@@ -15,7 +15,9 @@ from kybernate.core.swap import fits
 from kybernate.errors import DeadlineError, DriverError, NotFoundError
 from kybernate.ports import ProcessState
 from kybernate.types import SeatState
+from nodeagent.dumps import DROP
 from nodeagent.node import DRAIN, INVENTORY, PROXIES, SEAT, Inventory
+from nodeagent.recoverbelow import BELOW, heal_unknown, resume_below
 from nodeagent.seat import from_record
 from nodeagent.steps import Broken, Reverted
 
@@ -31,7 +33,13 @@ log = logging.getLogger(__name__)
 _FIRST_WAKES = 1.0
 _INVENTORY_POLL = 0.25
 _PARK_TRIES = 3
-_KEEP_FROZEN = (SeatState.PARKED, SeatState.PARKING, SeatState.WAKING)
+_KEEP_FROZEN = (
+    SeatState.PARKED,
+    SeatState.PARKING,
+    SeatState.WAKING,
+    SeatState.DUMPING,
+    SeatState.RESTORING,
+)
 
 
 async def recover(loop: Loop) -> Mapping[str, Mapping[str, object]]:
@@ -61,6 +69,9 @@ async def recover(loop: Loop) -> Mapping[str, Mapping[str, object]]:
             loop.life.end(seat)
         _resume(loop, seat, frozen)
     await asyncio.gather(*(world.doors.open(uid) for uid in loop.node.seats))
+    for key, record in records.items():
+        if key.startswith(DROP):
+            loop.dumps.drop_later(key.removeprefix(DROP), str(record.get("why", "")))
     loop.fail_lost()
     loop.watch_leases()
     loop.kick()
@@ -73,6 +84,7 @@ async def adopt(loop: Loop, seat: Seat) -> None:
     One that holds no device memory is kept parked. Another is taken over if it fits beside the
     seats that are in GPU memory; if it doesn't, it is parked, and killed if it can't be.
     """
+    await heal_unknown(loop, seat)
     loop.node.world.freezer.thaw(seat.handle)
     while loop.node.inventory is None:  # noqa: ASYNC110 - the plugin's report is no event here
         await asyncio.sleep(_INVENTORY_POLL)
@@ -136,7 +148,10 @@ def _thaw_the_forgotten(loop: Loop, frozen: frozenset[str], dying: frozenset[Pod
 
 
 def _is_dying(loop: Loop, seat: Seat) -> bool:
-    return seat.tree is None or loop.node.world.procs.ending(seat.tree.pid)
+    tree, procs = seat.tree, loop.node.world.procs
+    if seat.state in BELOW and (tree is None or not procs.alive(tree.pid, tree.start)):
+        return False  # its tree was ended by us, or is being recreated
+    return tree is None or procs.ending(tree.pid)
 
 
 def _remember_proxies(loop: Loop, record: Mapping[str, object]) -> None:
@@ -148,11 +163,15 @@ def _remember_proxies(loop: Loop, record: Mapping[str, object]) -> None:
 
 
 def _resume(loop: Loop, seat: Seat, frozen: frozenset[str]) -> None:
-    world, life = loop.node.world, loop.life
-    if seat.init is None or not world.procs.alive(seat.init.pid, seat.init.start):
-        if seat.state is not SeatState.WAITING:
-            life.watch_end(seat)
-        return
+    init = seat.init
+    if init is not None and loop.node.world.procs.alive(init.pid, init.start):
+        _take_up(loop, seat, frozen)
+    elif seat.state is not SeatState.WAITING:
+        loop.life.watch_end(seat)
+
+
+def _take_up(loop: Loop, seat: Seat, frozen: frozenset[str]) -> None:
+    life = loop.life
     match seat.state:
         case SeatState.STARTING:
             life.work(seat, life.await_started(seat))
@@ -167,6 +186,8 @@ def _resume(loop: Loop, seat: Seat, frozen: frozenset[str]) -> None:
             life.work(seat, _finish_park(loop, seat))
         case SeatState.WAKING:
             life.work(seat, _finish_wake(loop, seat))
+        case state if state in BELOW and not seat.ending:
+            life.work(seat, resume_below(loop, seat))
         case SeatState.FAILED:
             life.work(seat, life.kill(seat))
         case _:

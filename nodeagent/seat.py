@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from kybernate.core.swap import SeatView
-from kybernate.types import GpuUuid, GroupName, PodRef, PodUid, SeatName, SeatState
+from kybernate.types import GpuUuid, GroupName, PodRef, PodUid, SeatName, SeatState, Tier
 
 if TYPE_CHECKING:
     import asyncio
@@ -38,6 +38,15 @@ _PLAIN = (
     "on_demand",
     "ending",
     "ending_since",
+    "artifact",
+    "images",
+    "saved",
+    "gated",
+    "park_tier",
+    "tier_asked",
+    "used_at",
+    "moved_at",
+    "ready_within",
 )
 """Fields that go into the journal as they are. A journal of an older release may lack some."""
 
@@ -89,8 +98,14 @@ class Seat:
     `unparkable`: why it can't be parked now, as of the last decision. `forfeit`: why it is ended
     instead of parked; `on_demand`: having ended so, it starts again only when called for.
     `apart`: it was found running without a record, and is not yet known to be where its state
-    says. `ending`: its container was asked to end, or its tree is being killed; `doomed`: the
-    pod is being deleted; `deleted`: the pod is gone.
+    says. Of a seat parked below RAM: `artifact` is its saved state, `images` a folder into which it
+    was fetched, `saved` its bytes, `copies` the tiers that hold it verified, `inner` the PIDs in
+    the container of its processes on the GPUs, in the order of `cuda`. `gated`: TCP is, or may be,
+    held back from its pod. `park_tier`: how deep its pod lets it go; `tier_asked`: where an
+    operator wants it; `used_at`: when it was last in GPU memory; `moved_at`: when it last changed
+    tiers; `sinks_to`: where its state is being copied to; `undumpable`: why it stays in RAM.
+    `ready_within` (s): what is a timely wake. `ending`: its container was asked to end, or its tree
+    is being killed; `doomed`: the pod is being deleted; `deleted`: the pod is gone.
     """
 
     identity: SeatIdentity
@@ -116,6 +131,17 @@ class Seat:
     ending: bool = False
     ending_since: float = 0.0
     starting_since: float | None = None
+    artifact: str = ""
+    images: str = ""
+    saved: int = 0
+    copies: frozenset[Tier] = frozenset()
+    inner: tuple[int, ...] = ()
+    gated: bool = False
+    park_tier: str = Tier.OBJECT.value
+    tier_asked: str = ""
+    used_at: float = 0.0
+    moved_at: float | None = None
+    ready_within: float | None = None
     # Known only while this agent runs.
     connected: bool = False
     apart: bool = False
@@ -135,6 +161,10 @@ class Seat:
     leave: str = ""
     stays_away: bool = False
     unparkable: str = ""
+    undumpable: str = ""
+    move_not_before: float = 0.0
+    sinks_to: Tier | None = None
+    failed_restores: int = 0
     forfeit: str = ""
     on_demand: bool = False
     complain_at: float = 0.0
@@ -148,6 +178,11 @@ class Seat:
     def uid(self) -> PodUid:
         """The pod's UID, the seat's key everywhere."""
         return self.identity.pod.uid
+
+    @property
+    def called(self) -> bool:
+        """Whether somebody wants it awake."""
+        return self.asked_since is not None or self.waiting > 0
 
     def __str__(self) -> str:
         return f"{self.identity.name} ({self.identity.pod})"
@@ -212,6 +247,8 @@ class Seat:
             "tree": _pair(self.tree),
             "cuda": [_pair(process) for process in self.cuda],
             "held": dict(self.held),
+            "copies": sorted(self.copies),
+            "inner": list(self.inner),
             **dict(zip(_PLAIN, _read_plain(self), strict=True)),
         }
 
@@ -241,6 +278,8 @@ def from_record(record: Mapping[str, Any]) -> Seat:
     seat.init, seat.tree = _process(record["init"]), _process(record["tree"])
     seat.cuda = tuple(Process(pid, start) for pid, start in record["cuda"])
     seat.held = {GpuUuid(gpu): size for gpu, size in record["held"].items()}
+    seat.copies = frozenset(Tier(tier) for tier in record.get("copies", ()))
+    seat.inner = tuple(record.get("inner", ()))
     return seat
 
 

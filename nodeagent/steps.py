@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, TypeVar
 
+from kybernate.core.seats import TIER_OF
 from kybernate.errors import (
     DeadlineError,
     DriverError,
@@ -17,7 +18,7 @@ from kybernate.errors import (
     NotFoundError,
     RefusedError,
 )
-from kybernate.ports import ProcessState
+from kybernate.ports import DumpState, ProcessState
 from kybernate.types import SeatState
 from nodeagent.seat import Process
 
@@ -198,7 +199,7 @@ class Steps:
             raise Broken(f"the driver failed to park it: {error}") from error
 
     async def _undo(self, seat: Seat, why: str) -> None:
-        if seat.apart or seat.state is SeatState.PARKED:
+        if seat.apart or seat.state in TIER_OF:
             raise Broken(f"{why}, and it has no right to memory of its GPUs")
         try:
             await self.finish_wake(seat)
@@ -313,6 +314,15 @@ class Steps:
         self.drop_helper(seat)
         if seat.handle:
             await self._world.freezer.kill(seat.handle, self._node.settings.confirm_deadline_s)
+        self._end_empty(seat)
+
+    def _end_empty(self, seat: Seat) -> None:
+        """kyb-init takes the end of a tree that is dumped for nothing: end its container."""
+        below, init = self._world.below, seat.init
+        if below is not None and init is not None:
+            with contextlib.suppress(NotFoundError):
+                if below.dumper.state(init.pid) is not DumpState.RUNNING:
+                    below.culprits.kill(init.pid, init.start)
 
     async def gone(self, seat: Seat) -> bool:
         """Whether nothing of it is left, not on the GPUs either."""

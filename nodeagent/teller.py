@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kybernate.core.seats import shown
+
 if TYPE_CHECKING:
     from kybernate.ports import SeatDoors
     from kybernate.types import PodUid
@@ -19,7 +21,7 @@ class Teller:
 
     def seat_changed(self, seat: Seat) -> None:
         """See `node.Observer`."""
-        now = (seat.state.value, seat.reason)
+        now = (shown(seat.state), seat.reason)
         if self._told.get(seat.uid) != now:
             self._told[seat.uid] = now
             self._doors.tell(seat.uid, *now)

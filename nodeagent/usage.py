@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kybernate.types import PodUid, SeatState
 from nodeagent import metrics
+from nodeagent.node import IN_RAM
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -162,6 +163,6 @@ class Usage:
 
 def _uses(seat: Seat) -> tuple[bool, int | None]:
     """Whether it uses anything now, and the bytes if it is parked."""
-    if seat.state is SeatState.PARKED:
+    if seat.state in IN_RAM:
         return True, sum(seat.held.values())
     return seat.state in (SeatState.ACTIVE, SeatState.DRAINING), None

@@ -6,8 +6,9 @@ import functools
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
+from kybernate.core.seats import TIER_OF, shown
 from kybernate.gen import agent_pb2 as pb
-from kybernate.types import Gpu, GpuUuid, Group, GroupName, SeatState, Tier
+from kybernate.types import Gpu, GpuUuid, Group, GroupName, Tier
 from nodeagent.node import Inventory
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def holdings_message(node: Node) -> pb.Holdings:
 def movable(node: Node, seat: Seat) -> str:
     """Why a parked seat can't wake here, as a sentence; empty if it can."""
     inventory = node.inventory
-    if inventory is None or seat.state is not SeatState.PARKED:
+    if inventory is None or seat.state not in TIER_OF:
         return ""
     for uuid in seat.identity.gpus:
         gpu = inventory.gpu(uuid)
@@ -98,7 +99,7 @@ def seat_message(seat: Seat, stranded: str = "") -> pb.Seat:
         namespace=seat.identity.pod.namespace,
         pod=seat.identity.pod.name,
         model=seat.identity.model,
-        state=seat.state.value,
+        state=shown(seat.state),
         address=seat.address,
         in_flight=seat.in_flight,
         waiting=seat.waiting,

@@ -43,7 +43,6 @@ class SeatEvent(StrEnum):
     ENDED = "ended"
     DELETE = "delete"
     FOUND_PARKED = "found-parked"
-    FOUND_DUMPED = "found-dumped"
 
 
 EVENT_MEANING: Mapping[SeatEvent, str] = MappingProxyType(
@@ -70,7 +69,6 @@ EVENT_MEANING: Mapping[SeatEvent, str] = MappingProxyType(
         SeatEvent.ENDED: "no process of it is left: the container may start again",
         SeatEvent.DELETE: "the pod is gone, and all its processes",
         SeatEvent.FOUND_PARKED: "its record was lost, and it holds no device memory: it is frozen",
-        SeatEvent.FOUND_DUMPED: "its record was lost, and its processes are in a saved state",
     }
 )
 
@@ -154,7 +152,6 @@ _TABLE: dict[tuple[SeatState, SeatEvent], SeatState] = {
     (SeatState.FAILED, SeatEvent.DELETE): SeatState.GONE,
     (SeatState.WAITING, SeatEvent.DELETE): SeatState.GONE,
     (SeatState.WAITING, SeatEvent.FOUND_PARKED): SeatState.PARKED,
-    (SeatState.WAITING, SeatEvent.FOUND_DUMPED): SeatState.PARKED_NVME,
 }
 # A parked seat holds no GPU memory, so it must not come to occupy any by failing: it just ends.
 _TABLE |= {(s, SeatEvent.FAIL): SeatState.FAILED for s in _LIVE if s not in TIER_OF}

@@ -122,6 +122,11 @@ def next_check(view: SwapView, policy: SwapPolicy, now: float) -> float | None:
     return min((time for time in times if time > now), default=None)
 
 
+def order(view: SwapView, policy: SwapPolicy, now: float) -> tuple[PodUid, ...]:
+    """Who asks for its turn, in the order in which they are served."""
+    return tuple(seat.uid for seat in _Decision(view, policy, now).demand())
+
+
 def violations(view: SwapView) -> tuple[str, ...]:
     """Breaches of the system's invariant, as sentences; empty when all is well."""
     found = []
@@ -196,7 +201,7 @@ def wants(seat: SeatView) -> bool:
 def _turning_points(seat: SeatView, policy: SwapPolicy) -> Iterable[float]:
     if wants(seat):
         yield seat.not_before
-        yield _asks_since(seat) + policy.max_wait
+        yield asks_since(seat) + policy.max_wait
     if seat.state is SeatState.ACTIVE:
         yield seat.stays_until
         if seat.active_since is not None:
@@ -207,7 +212,8 @@ def _turning_points(seat: SeatView, policy: SwapPolicy) -> Iterable[float]:
         yield seat.drain_since + policy.drain_limit
 
 
-def _asks_since(seat: SeatView) -> float:
+def asks_since(seat: SeatView) -> float:
+    """Since when a seat that wants its turn wants it."""
     if seat.state not in TIER_OF:
         return seat.bound_at
     calls = (seat.waiting_since if seat.waiting else None, seat.asked_since)
@@ -264,9 +270,10 @@ class _Decision:
         self._actions: list[Action] = []
 
     def run(self) -> tuple[Action, ...]:
+        """All that is to be done."""
         self._see_off()
         if not self._view.draining:
-            for seat in self._demand():
+            for seat in self.demand():
                 self._serve(seat)
         for seat in self._view.seats:
             if seat.state is SeatState.DRAINING and seat.uid not in self._needed:
@@ -281,17 +288,18 @@ class _Decision:
                 self._needed.add(seat.uid)
                 self._send_away(seat, why, at_once=True)
 
-    def _demand(self) -> list[SeatView]:
+    def demand(self) -> list[SeatView]:
+        """Who may be served now, whose turn it is first."""
         asking = [s for s in self._view.seats if wants(s) and self._now >= s.not_before]
         return sorted(asking, key=self._rank)
 
     def _rank(self, seat: SeatView) -> tuple[int, int, float, str]:
         if self._aged(seat):
-            return 0, 0, _asks_since(seat), seat.uid
-        return 1, -seat.priority, _asks_since(seat), seat.uid
+            return 0, 0, asks_since(seat), seat.uid
+        return 1, -seat.priority, asks_since(seat), seat.uid
 
     def _aged(self, seat: SeatView) -> bool:
-        return self._now >= _asks_since(seat) + self._policy.max_wait
+        return self._now >= asks_since(seat) + self._policy.max_wait
 
     def _serve(self, seat: SeatView) -> None:
         starts = seat.state is SeatState.WAITING

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from kybernate.types import PodUid
 
 _GIB = 1 << 30
+_FIRST, _LAST = float("-inf"), float("inf")
+"""Turns of needs: before that of anybody who is called for, and after."""
 _DEPTH = {Tier.RAM: 0, Tier.NVME: 1, Tier.OBJECT: 2}
 
 
@@ -46,10 +48,11 @@ class Parked:
 
     `size` is what it takes in RAM, `saved` as a saved state, 0 while unknown. `tier` is where it
     rests, `to` where it is on its way to. `used`: when it was last in use; `calls`: how often per
-    hour it is expected to be called for. `moved_at`: when it last changed tiers. `called`: since
-    when it is called for. `asked`: the tier that an operator wants it in. `deepest`: how deep its
-    pod lets it go. `copies`: tiers that hold a verified saved state of it. Before `not_before`
-    nothing is tried with it. `behind`: bytes that must be parked before it can wake.
+    hour it is expected to be called for. `moved_at`: when it last changed tiers. `turn`: its place
+    among those that are called for, 0 for the next, None if it isn't. `asked`: the tier that an
+    operator wants it in. `deepest`: how deep its pod lets it go. `copies`: tiers that hold a
+    verified saved state of it. Before `not_before` nothing is tried with it. `behind`: bytes that
+    must be parked before it can wake.
     """
 
     uid: PodUid
@@ -61,7 +64,7 @@ class Parked:
     used: float = 0.0
     calls: float = 0.0
     moved_at: float | None = None
-    called: float | None = None
+    turn: int | None = None
     asked: Tier | None = None
     deepest: Tier = Tier.OBJECT
     copies: frozenset[Tier] = frozenset()
@@ -122,6 +125,11 @@ class TierAction:
 def decide(view: TierView, policy: TierPolicy, now: float) -> tuple[TierAction, ...]:
     """What to begin now, at most one step for a seat."""
     return _Decision(view, policy, now).run()
+
+
+def clears(view: TierView, policy: TierPolicy, one: Coming, now: float) -> bool:
+    """Whether RAM has room for this seat, or will have once others have left that may leave."""
+    return _Decision(view, policy, now).clears(one)
 
 
 def next_check(view: TierView, policy: TierPolicy, now: float) -> float | None:
@@ -187,37 +195,41 @@ class _Decision:
         self._prefetch()
         return tuple(self._actions)
 
+    def clears(self, one: Coming) -> bool:
+        return self._clear(Tier.RAM, one.size, _FIRST, "")
+
     # --- what is needed -------------------------------------------------------------------------
 
     def _make_way(self) -> None:
-        """Room in RAM for seats that are to leave GPU memory."""
+        """Room in RAM for seats that are to leave GPU memory. Until they have, nobody who waits
+        for their GPUs gets on, so even the next of those may have to leave RAM for a while."""
         for one in sorted(self._view.coming, key=lambda one: (one.since, one.uid)):
             why = f"{one.name} is to be parked and RAM has no room for its {_gib(one.size)}"
-            if self._clear(Tier.RAM, one.size, one.since, why):
+            if self._clear(Tier.RAM, one.size, _FIRST, why):
                 self._take(Tier.RAM, one.size)
 
     def _bring_up(self) -> None:
-        """What is called for comes up, who called first comes first."""
-        called = [seat for seat in self._view.seats if seat.called is not None]
-        for seat in sorted(called, key=lambda one: (one.called or 0.0, one.uid)):
-            self._rise(seat, "it is called for", seat.called or 0.0)
+        """What is called for comes up, whose turn it is first."""
+        called = [(seat.turn, seat) for seat in self._view.seats if seat.turn is not None]
+        for turn, seat in sorted(called, key=lambda one: (one[0], one[1].uid)):
+            self._rise(seat, "it is called for", turn)
 
     def _obey(self) -> None:
         """Where an operator wants it; a call comes first."""
         for seat in self._resting():
-            if seat.asked is None or seat.called is not None or seat.asked is seat.tier:
+            if seat.asked is None or seat.turn is not None or seat.asked is seat.tier:
                 continue
             if deeper(seat.asked, seat.tier):
                 self._sink(seat, f"an operator asked for tier {seat.asked}")
             else:
-                self._rise(seat, f"an operator asked for tier {seat.asked}", self._now)
+                self._rise(seat, f"an operator asked for tier {seat.asked}", _LAST)
 
     def _let_sink(self) -> None:
         """What nobody has used for long goes deeper."""
         for seat in self._coldest(self._resting()):
             limit = self._policy.idle.get(seat.tier)
             idle = self._now - _idle_since(seat)
-            if limit is not None and idle >= limit and self._movable(seat, self._now):
+            if limit is not None and idle >= limit and self._movable(seat, _LAST):
                 self._sink(seat, f"nobody has used it for {idle:.0f} s")
 
     def _prefetch(self) -> None:
@@ -230,15 +242,15 @@ class _Decision:
         ]
         for seat in sorted(likely, key=lambda one: (-one.calls, one.uid)):
             if deeper(seat.tier, Tier.RAM) and self._room.get(Tier.RAM, 0) >= 2 * seat.size:
-                self._rise(seat, f"{seat.calls:.1f} calls per hour are expected", self._now)
+                self._rise(seat, f"{seat.calls:.1f} calls per hour are expected", _LAST)
 
     # --- one seat -------------------------------------------------------------------------------
 
-    def _rise(self, seat: Parked, why: str, since: float) -> None:
+    def _rise(self, seat: Parked, why: str, turn: float) -> None:
         if seat.uid in self._begun or seat.tier is Tier.RAM or self._now < seat.not_before:
             return
         if seat.tier is Tier.OBJECT:
-            room = self._clear(Tier.NVME, seat.cost(Tier.NVME), since, why, seat)
+            room = self._clear(Tier.NVME, seat.cost(Tier.NVME), turn, why, seat)
             if room and self._room[Tier.NVME] >= seat.cost(Tier.NVME):
                 self._begin(Step.FETCH, seat, why)
                 self._take(Tier.NVME, seat.cost(Tier.NVME))
@@ -248,7 +260,7 @@ class _Decision:
         need = f"{seat.name} needs {_gib(seat.size + seat.behind)} of RAM: {why}"
         # Those who have its GPUs must be parked before it can use them: what it fills must not
         # keep them from it.
-        if not self._clear(Tier.RAM, seat.size + seat.behind, since, need, seat):
+        if not self._clear(Tier.RAM, seat.size + seat.behind, turn, need, seat):
             return
         if self._room[Tier.RAM] >= seat.size + seat.behind:
             self._begin(Step.RESTORE, seat, why)
@@ -266,7 +278,7 @@ class _Decision:
             self._frees(seat)
             self._room[Tier.NVME] += seat.cost(Tier.NVME)
             return True
-        if not self._clear(below, seat.cost(below), self._now, why, seat):
+        if not self._clear(below, seat.cost(below), _LAST, why, seat):
             return False
         if self._room[below] < seat.cost(below):
             return False
@@ -276,13 +288,13 @@ class _Decision:
         return True
 
     def _clear(
-        self, tier: Tier, need: int, since: float, why: str, whose: Parked | None = None
+        self, tier: Tier, need: int, turn: float, why: str, whose: Parked | None = None
     ) -> bool:
         """Have `need` bytes free in the tier, now or soon. Nothing is moved in vain."""
         if need <= self._soon.get(tier, 0):
             return True
         lacking, chosen = need - self._soon.get(tier, 0), []
-        for seat in self._candidates(tier, since, whose):
+        for seat in self._candidates(tier, turn, whose):
             chosen.append(seat)
             lacking -= seat.cost(tier)
             if lacking <= 0:
@@ -302,20 +314,24 @@ class _Decision:
                 kept.remove(seat)
         return kept
 
-    def _candidates(self, tier: Tier, since: float, whose: Parked | None) -> list[Parked]:
-        """Who may leave the tier for a need that stands since then: nobody who called before."""
+    def _candidates(self, tier: Tier, turn: float, whose: Parked | None) -> list[Parked]:
+        """Who may leave the tier for the need of this turn: nobody whose own comes before."""
         below = Tier.NVME if tier is Tier.RAM else Tier.OBJECT
         found = [
             seat
             for seat in self._resting()
-            if seat is not whose and seat.tier is tier and self._movable(seat, since)
+            if seat is not whose and seat.tier is tier and self._movable(seat, turn)
         ]
         able = (s for s in found if below in self._room and not deeper(below, s.deepest))
-        return sorted(self._coldest(able), key=lambda seat: -(seat.called or float("inf")))
+        uncalled_first = _FIRST
+        return sorted(
+            self._coldest(able),
+            key=lambda seat: uncalled_first if seat.turn is None else -seat.turn,
+        )
 
-    def _movable(self, seat: Parked, since: float) -> bool:
+    def _movable(self, seat: Parked, turn: float) -> bool:
         kept = seat.asked is not None and not deeper(seat.asked, seat.tier)
-        earlier = seat.called is not None and seat.called <= since
+        earlier = seat.turn is not None and seat.turn < turn
         return not kept and not earlier and self._now >= seat.not_before and self._rested(seat)
 
     def _rested(self, seat: Parked) -> bool:

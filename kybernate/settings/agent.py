@@ -93,6 +93,33 @@ class AgentSettings(BaseModel):
         "wait",
         description="A seat whose state the host can't keep: the others wait, or it starts anew.",
     )
+    tier_residency_s: float = Field(
+        5.0, ge=0, description="A parked state that changed tiers stays there as long (s)."
+    )
+    ram_idle_s: float = Field(
+        0.0,
+        ge=0,
+        description="A state parked in RAM that nobody used this long goes to NVMe (s); 0: only "
+        "when RAM is needed.",
+    )
+    nvme_idle_s: float = Field(
+        0.0,
+        ge=0,
+        description="A state on NVMe that nobody used this long goes to the object store (s); 0: "
+        "only when NVMe is needed.",
+    )
+    prefetch_calls: float = Field(
+        0.0,
+        ge=0,
+        description="A state below RAM comes up before it is called for where so many calls are "
+        "expected (per hour) and RAM has room to spare; 0: never.",
+    )
+    dump_deadline_s: PositiveFloat = Field(
+        120.0, description="Deadline of writing a parked state to NVMe, and of reading it (s)."
+    )
+    transfer_deadline_s: PositiveFloat = Field(
+        3600.0, description="Deadline of a transfer to or from the object store (s)."
+    )
     intruder: Literal["park", "kill", "report"] = Field(
         "park",
         description="What is done with a process that uses a GPU without its turn: park, kill or "

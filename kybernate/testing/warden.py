@@ -33,6 +33,8 @@ class FakeCulprits:
         if process is None or not process.alive or process.start != start_time:
             return False
         self.killed.append(pid)
+        if self._machine.inits.get(process.uid) == pid:
+            self._machine.end_container(process.uid)
         process.alive, process.memory = False, {}
         return True
 

@@ -74,9 +74,9 @@ class FakeProcs:
 
     def child_of(self, init_pid: int) -> int:
         """kyb-tree."""
-        children = (p.pid for p in self._machine.procs.values() if p.parent == init_pid)
-        for pid in children:
-            return self._live(pid).pid
+        for process in self._machine.procs.values():
+            if process.parent == init_pid and process.alive:
+                return process.pid
         raise NotFoundError(f"process {init_pid} has no child")
 
     def start_time(self, pid: int) -> int:

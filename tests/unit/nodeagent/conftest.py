@@ -15,8 +15,20 @@ from kybernate.ports import Holder
 from kybernate.settings.agent import AgentSettings
 from kybernate.testing import machine as fakes
 from kybernate.testing.arrivals import FakeArrivals
-from kybernate.types import Gpu, GpuUuid, Group, GroupName, PodRef, PodUid, SeatName, SeatState
+from kybernate.testing.warden import FakeCulprits
+from kybernate.types import (
+    Gpu,
+    GpuUuid,
+    Group,
+    GroupName,
+    PodRef,
+    PodUid,
+    SeatName,
+    SeatState,
+    Tier,
+)
 from nodeagent.arrivals import Arriving, GuardedFreezer
+from nodeagent.below import Below, GuardedDumper
 from nodeagent.leases import Demand, Leases
 from nodeagent.loop import Loop
 from nodeagent.node import Inventory, Node, World
@@ -133,7 +145,12 @@ class Proxy:
 class Rig:
     """One agent on one machine."""
 
-    def __init__(self, machine: fakes.Machine | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        machine: fakes.Machine | None = None,
+        tiers: dict[Tier, int] | None = None,
+        **settings: Any,
+    ) -> None:
         self.machine = machine or fakes.Machine({gpu.uuid: gpu.memory for gpu in GPUS})
         self.settings = AgentSettings(node="n1", **settings)
         self.clock = asyncio.get_running_loop()
@@ -153,12 +170,26 @@ class Rig:
             asking=fakes.inline,
             now=self.clock.time,
             wall=lambda: 1_700_000_000 + self.clock.time(),
+            below=self._below(freezer, tiers) if tiers else None,
         )
         self.node = Node(self.settings, world, Leases(self.settings.lease_break_s))
         self.loop = Loop(self.node)
         self.seen = Observer(self.node)
         self.arriving = Arriving(self.loop, self.arrivals, freezer)
         self.node.observers += [self.seen, self.arriving]
+
+    def _below(self, freezer: GuardedFreezer, tiers: dict[Tier, int]) -> Below:
+        async def facts(seat: Seat) -> dict[str, object]:
+            return {"namespace": seat.identity.pod.namespace, "pod": seat.identity.pod.name}
+
+        return Below(
+            dumper=GuardedDumper(fakes.FakeDumper(self.machine), freezer.forget),
+            vault=fakes.FakeVault(self.machine),
+            gatekeeper=fakes.FakeGatekeeper(self.machine),
+            culprits=FakeCulprits(self.machine),
+            facts=facts,
+            limits=tiers,
+        )
 
     def begin(self) -> None:
         self.loop.inventory_reported(INVENTORY)

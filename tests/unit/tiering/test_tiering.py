@@ -82,31 +82,38 @@ def test_without_a_tier_below_everything_stays():
         {"asked": RAM},
         {"not_before": 1001.0},
         {"moved_at": 996.0},
-        {"called": 50.0},
     ],
-    ids=["pinned by its pod", "by an operator", "refused lately", "just moved", "called earlier"],
+    ids=["pinned by its pod", "by an operator", "refused lately", "just moved"],
 )
 def test_who_must_stay_stays_and_another_goes(kept):
     held, other = seat("held", used=1.0, **kept), seat("other", used=2.0)
     assert steps(held, other, coming=(coming("x"),)) == [("dump", "other")]
 
 
-def test_one_that_called_later_than_the_one_who_waits_gives_way_if_nobody_else_can():
-    first, later = seat("first", called=150.0), seat("later", called=200.0)
+def test_one_whose_turn_comes_late_gives_way_if_nobody_else_can():
+    """Also the very next: until the one in GPU memory is parked, it would wait for ever."""
+    first, later = seat("first", turn=0), seat("later", turn=1)
     assert steps(first, later, coming=(coming("x"),)) == [("dump", "later")]
+    assert steps(seat("only", 70, turn=0), coming=(coming("x"),)) == [("dump", "only")]
+
+
+def test_nobody_leaves_for_one_whose_turn_comes_later():
+    before, after = seat("before", 60, turn=0), seat("after", 60, NVME, turn=1)
+    assert steps(before, after) == []
+    assert steps(replace(before, turn=2), after) == [("dump", "before")]
 
 
 def test_less_free_memory_than_the_budget_counts():
     assert steps(seat("a"), coming=(coming("x"),), free_ram=39 * GIB) == [("dump", "a")]
 
 
-def test_what_is_called_for_comes_up_at_once_who_called_first_first():
-    below = [seat(n, 60, NVME, called=c) for n, c in (("b", 7.0), ("a", 8.0))]
+def test_what_is_called_for_comes_up_at_once_whose_turn_it_is_first():
+    below = [seat(n, 60, NVME, turn=turn) for n, turn in (("b", 0), ("a", 1))]
     assert steps(*below) == [("restore", "b")]
 
 
 def test_the_coldest_in_ram_leaves_for_what_is_called_for_and_then_it_comes():
-    below, cold = seat("a", 60, NVME, called=7.0), seat("cold", 60)
+    below, cold = seat("a", 60, NVME, turn=0), seat("cold", 60)
     assert steps(below, cold) == [("dump", "cold")]
     assert steps(below, replace(cold, to=NVME)) == []
     assert steps(below, replace(cold, tier=NVME, copies=SAVED)) == [("restore", "a")]
@@ -114,7 +121,7 @@ def test_the_coldest_in_ram_leaves_for_what_is_called_for_and_then_it_comes():
 
 def test_it_leaves_the_room_that_those_on_its_gpus_need_to_be_parked():
     """Else it would fill RAM, and whoever must leave the GPU for it could not be parked."""
-    below = seat("a", 60, NVME, called=7.0, behind=60 * GIB)
+    below = seat("a", 60, NVME, turn=0, behind=60 * GIB)
     assert steps(below) == []
     assert steps(replace(below, behind=0)) == [("restore", "a")]
 
@@ -135,14 +142,14 @@ def test_what_may_not_go_into_the_object_store_stays_on_nvme():
 
 
 def test_from_the_object_store_it_comes_by_way_of_nvme():
-    assert steps(seat("a", 40, OBJECT, called=1.0)) == [("fetch", "a")]
+    assert steps(seat("a", 40, OBJECT, turn=0)) == [("fetch", "a")]
 
 
 def test_an_operator_moves_it_but_a_call_comes_first():
     assert steps(seat("a", asked=NVME)) == [("dump", "a")]
     assert steps(seat("a", tier=NVME, asked=RAM)) == [("restore", "a")]
     assert steps(seat("a", tier=NVME, asked=OBJECT)) == [("pack", "a")]
-    assert steps(seat("a", asked=NVME, called=3.0)) == []
+    assert steps(seat("a", asked=NVME, turn=0)) == []
     assert steps(seat("a", asked=NVME, deepest=RAM)) == []
 
 
@@ -187,7 +194,7 @@ def parked(draw, number):
         used=draw(_TIME),
         calls=draw(st.sampled_from([0.0, 1.0, 5.0])),
         moved_at=draw(st.none() | _TIME),
-        called=draw(st.none() | _TIME),
+        turn=draw(st.none() | st.just(number)),
         asked=draw(st.none() | _TIERS),
         deepest=deepest,
         copies=frozenset(copies),

@@ -1,0 +1,68 @@
+"""What the agent needs to park seats below RAM; without it every parked seat stays there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+    from pathlib import Path
+
+    from kybernate.ports import Culprits, Dumper, DumpState, Gatekeeper, Phases, Vault
+    from kybernate.types import Tier
+    from nodeagent.seat import Seat
+
+
+@dataclass(frozen=True, slots=True)
+class Below:
+    """`facts` gathers what a saved state's manifest says of its seat; raises NotFoundError if the
+    seat's container is gone. `limits`: bytes that each tier below RAM may hold; one that isn't
+    named isn't there."""
+
+    dumper: Dumper
+    vault: Vault
+    gatekeeper: Gatekeeper
+    culprits: Culprits
+    facts: Callable[[Seat], Awaitable[Mapping[str, object]]]
+    limits: Mapping[Tier, int]
+
+
+class GuardedDumper:
+    """Implements `ports.Dumper` by another, and ends the watch of a tree's sockets before each
+    dump: the duplicates would be dumped with it."""
+
+    def __init__(self, dumper: Dumper, forget: Callable[[str], None]) -> None:
+        self._dumper = dumper
+        self._forget = forget
+
+    async def check(self, init: int, handle: str, deadline: float) -> tuple[str, ...]:
+        """As the dumper's."""
+        return await self._dumper.check(init, handle, deadline)
+
+    async def dump(self, init: int, handle: str, images: Path, deadline: float) -> Phases:
+        """As the dumper's, once no duplicate of its sockets is open."""
+        self._forget(handle)
+        return await self._dumper.dump(init, handle, images, deadline)
+
+    async def end(self, init: int, handle: str, deadline: float) -> None:
+        """As the dumper's."""
+        await self._dumper.end(init, handle, deadline)
+
+    async def keep(self, init: int, handle: str, deadline: float) -> None:
+        """As the dumper's."""
+        await self._dumper.keep(init, handle, deadline)
+
+    async def restore(
+        self, init: int, handle: str, images: Path, deadline: float, *, lazy: bool = False
+    ) -> Phases:
+        """As the dumper's."""
+        return await self._dumper.restore(init, handle, images, deadline, lazy=lazy)
+
+    async def pages_done(self, init: int, deadline: float) -> None:
+        """As the dumper's."""
+        await self._dumper.pages_done(init, deadline)
+
+    def state(self, init: int) -> DumpState:
+        """As the dumper's."""
+        return self._dumper.state(init)

@@ -1,0 +1,435 @@
+"""A seat's way between RAM and the tiers below: dump, seal, end; fetch, restore.
+
+Each step is journalled before the next one relies on it, and each can be done again:
+
+    DUMPING                 the intent; TCP is held back, the tree is written down, frozen
+    DUMPING with `artifact` the saved state is sealed: from here on the tree may be ended
+    PARKED_NVME             the tree is ended
+    RESTORING               the intent; half a tree may be there, and is ended before the next try
+    PARKED                  the tree is back, frozen, and TCP passes
+
+A seat that is called for before its tree is ended stays in RAM: that is the shortest way back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kybernate.core.seats import SeatEvent
+from kybernate.errors import (
+    CorruptError,
+    DumpError,
+    KybernateError,
+    NotFoundError,
+    RefusedError,
+    RestoreError,
+)
+from kybernate.types import ArtifactId, Tier
+from nodeagent import metrics
+from nodeagent.seat import Process
+from nodeagent.steps import Broken, Reverted
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from nodeagent.below import Below
+    from nodeagent.lifecycle import Lifecycle
+    from nodeagent.node import Node
+    from nodeagent.seat import Seat
+    from nodeagent.steps import Steps
+
+log = logging.getLogger(__name__)
+
+DROP = "drop/"
+"""Journal keys of saved states that nobody needs any more and that are not yet dropped."""
+
+_AGAIN = 1.0
+_REFUSED_AGAIN = 60.0
+_CHECK_DEADLINE = 5.0
+_GATE_DEADLINE = 5.0
+_RESTORES = 3
+
+
+class Dumps:
+    """Carries out the tier manager's steps. `call_for` is told of what arrives at a shut gate."""
+
+    def __init__(
+        self,
+        node: Node,
+        steps: Steps,
+        life: Lifecycle,
+        kick: Callable[[], None],
+        call_for: Callable[[Seat, str], None],
+    ) -> None:
+        self._node = node
+        self._world = node.world
+        self._steps = steps
+        self._life = life
+        self._kick = kick
+        self._call_for = call_for
+
+    @property
+    def _below(self) -> Below:
+        below = self._world.below
+        if below is None:
+            raise Broken("this agent can't park or wake below RAM: it has no CRIU")
+        return below
+
+    # --- down: dump, seal, end ------------------------------------------------------------------
+
+    def begin_dump(self, seat: Seat, why: str) -> None:
+        """From PARKED: write the intent, then do it."""
+        procs = self._world.procs
+        try:
+            seat.inner = tuple(procs.pid_in_container(one.pid) for one in seat.cuda)
+        except NotFoundError as error:
+            log.info("%s is not dumped: %s", seat, error)
+            return
+        # A state of before, which the tree was restored from, is not what it is now.
+        stale, seat.artifact, seat.images, seat.copies = seat.artifact, "", "", frozenset()
+        seat.gated = True
+        written = self._node.move(seat, SeatEvent.DUMP, why, synced=True)
+        if stale:
+            self.drop_later(stale, "its workload has gone on since")
+        self._life.work(seat, self._dump(seat, written))
+
+    async def _dump(self, seat: Seat, written: Awaitable[None]) -> None:
+        began = self._world.now()
+        # One that is called for goes all the same where nobody would get on else: it comes back.
+        called = seat.called
+        try:
+            await written
+            phases = await self._write_down(seat, called=called)
+        except NotFoundError as error:
+            self._is_gone(seat, error)
+            return
+        except (Reverted, KybernateError, OSError) as error:
+            await self.keep(seat, error)
+            return
+        await self.finish_end(seat)
+        seat.phases = {**phases, "all": self._world.now() - began}
+        metrics.observe_move("dump", seat.phases, seat.saved)
+
+    async def _write_down(self, seat: Seat, *, called: bool) -> dict[str, float]:
+        """Up to the sealed state. Raises what keeps it in RAM: also a call, if it had none."""
+        below, init, deadline = self._below, _init(seat), self._node.settings.dump_deadline_s
+        times, now = {}, self._world.now
+        began = now()
+        problems = await below.dumper.check(init, seat.handle, _CHECK_DEADLINE)
+        if problems:
+            seat.undumpable = "; ".join(problems)
+            raise Reverted(f"it can't be dumped: {seat.undumpable}")
+        times["check"], began = now() - began, now()
+        await self.shut(seat)
+        times["gate"], began = now() - began, now()
+        await self._see_uncalled(seat, called=called)
+        images = await below.vault.begin(seat.uid)
+        times |= await below.dumper.dump(init, seat.handle, images, deadline)
+        times["dump"], began = now() - began, now()
+        await self._see_uncalled(seat, called=called)
+        facts = await below.facts(seat)
+        artifact = await below.vault.seal(images, facts, deadline)
+        times["seal"] = now() - began
+        try:
+            await self._see_uncalled(seat, called=called)
+            await self._note_sealed(seat, artifact)
+        except (Reverted, OSError):
+            seat.artifact, seat.copies = "", frozenset()
+            self.drop_later(artifact, "its seat stayed in RAM")
+            raise
+        return times
+
+    async def _note_sealed(self, seat: Seat, artifact: ArtifactId) -> None:
+        kept = {one.id: one.size for one in await self._below.vault.ls(Tier.NVME)}
+        seat.artifact, seat.copies = artifact, frozenset({Tier.NVME})
+        seat.saved = kept.get(artifact, 0)
+        await self._node.save(seat, synced=True)
+
+    async def _see_uncalled(self, seat: Seat, *, called: bool) -> None:
+        # What arrived before the gate was shut is told by the loop's next round.
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        if (seat.called and not called) or seat.ending:
+            raise Reverted("it was called for")
+
+    async def finish_end(self, seat: Seat) -> None:
+        """Its state is sealed and journalled: end the tree, however long it takes."""
+        while True:
+            try:
+                await self._below.dumper.end(
+                    _init(seat), seat.handle, self._node.settings.confirm_deadline_s
+                )
+                break
+            except NotFoundError as error:
+                self._is_gone(seat, error)
+                return
+            except KybernateError as error:
+                self._life.complain(seat, "EndIncomplete", f"{error}; trying again")
+                await asyncio.sleep(_AGAIN)
+        seat.tree, seat.undumpable = None, ""
+        self._node.ram_freed_at = self._world.now()
+        self._moved(seat)
+        self._node.move(seat, SeatEvent.DUMPED, "parked on NVMe", synced=True)
+        metrics.TIER_MOVES.labels("dump", "done").inc()
+        self._kick()
+
+    async def keep(self, seat: Seat, why: BaseException) -> None:
+        """It stays in RAM: frozen, as it was. Raises Broken if it isn't."""
+        if not await self._heal(seat):
+            return
+        await self._steps.settle(seat)
+        await self.open(seat)
+        await self._abandon(seat)
+        called = seat.called or seat.ending
+        seat.move_not_before = self._world.now() + (_AGAIN if called else _REFUSED_AGAIN)
+        self._node.move(seat, SeatEvent.DUMP_REVERTED, f"parked in RAM: {why}")
+        metrics.TIER_MOVES.labels("dump", "called" if called else "kept").inc()
+        if not called:
+            metrics.failed("dump")
+            self._node.tell(seat, "Warning", "KeptInRam", f"it stays parked in RAM: {why}")
+        self._kick()
+
+    async def _heal(self, seat: Seat) -> bool:
+        """Whether there still is a tree, which stands."""
+        while True:
+            try:
+                deadline = self._node.settings.dump_deadline_s
+                await self._below.dumper.keep(_init(seat), seat.handle, deadline)
+                break
+            except NotFoundError as error:
+                self._is_gone(seat, error)
+                return False
+            except DumpError as error:
+                raise Broken(f"a dump that failed has left it unfit to run: {error}") from error
+            except KybernateError as error:
+                self._life.complain(seat, "KeepIncomplete", f"{error}; trying again")
+                await asyncio.sleep(_AGAIN)
+        return True
+
+    async def _abandon(self, seat: Seat) -> None:
+        try:
+            await self._below.vault.abandon(seat.uid)
+        except (KybernateError, OSError) as error:
+            log.warning("%s: what was dumped can't be removed yet: %s", seat, error)
+
+    # --- up: restore ----------------------------------------------------------------------------
+
+    def begin_restore(self, seat: Seat, why: str) -> None:
+        """From PARKED_NVME: write the intent, then do it."""
+        written = self._node.move(seat, SeatEvent.RESTORE, why, synced=True)
+        self._life.work(seat, self._restore(seat, written))
+
+    async def _restore(self, seat: Seat, written: Awaitable[None]) -> None:
+        began = self._world.now()
+        try:
+            await written
+            images = await self._images(seat)
+            read = self._world.now()
+            deadline = self._node.settings.dump_deadline_s
+            phases = await self._below.dumper.restore(_init(seat), seat.handle, images, deadline)
+        except NotFoundError as error:
+            self._is_gone(seat, error)
+            return
+        except (CorruptError, RefusedError) as error:
+            raise Broken(f"its saved state can't be used: {error}") from error
+        except (KybernateError, OSError) as error:
+            self._restore_failed(seat, error)
+            return
+        restored = self._world.now()
+        await self.finish_restore(seat)
+        took = {"read": read - began, **phases, "restore": restored - read}
+        seat.phases = {**took, "all": self._world.now() - began}
+        metrics.observe_move("restore", seat.phases, seat.saved)
+
+    async def _images(self, seat: Seat) -> Path:
+        if seat.images:
+            return Path(seat.images)
+        deadline = self._node.settings.dump_deadline_s
+        try:
+            return await self._below.vault.images(ArtifactId(seat.artifact), deadline)
+        except NotFoundError as error:
+            raise CorruptError(str(error)) from error
+
+    def _restore_failed(self, seat: Seat, error: Exception) -> None:
+        metrics.failed("restore")
+        metrics.TIER_MOVES.labels("restore", "failed").inc()
+        seat.failed_restores += isinstance(error, RestoreError)
+        if seat.failed_restores >= _RESTORES:
+            raise Broken(f"it could not be recreated from its saved state: {error}") from error
+        now = self._world.now()
+        seat.move_not_before = now + _AGAIN
+        seat.not_before = max(seat.not_before, seat.move_not_before)
+        self._life.complain(seat, "RestoreFailed", f"{error}; trying again")
+        self._node.move(seat, SeatEvent.RESTORE_REVERTED, f"not restored: {error}")
+        self._kick()
+
+    async def finish_restore(self, seat: Seat) -> None:
+        """Its tree is back: name its processes anew, see it stand, let TCP pass."""
+        procs, init = self._world.procs, _init(seat)
+        try:
+            tree = procs.child_of(init)
+            seat.tree = Process(tree, procs.start_time(tree))
+            by_inner = {
+                procs.pid_in_container(pid): pid for pid in self._world.freezer.pids(seat.handle)
+            }
+            pids = [by_inner[inner] for inner in seat.inner]
+            seat.cuda = tuple(Process(pid, procs.start_time(pid)) for pid in pids)
+        except NotFoundError as error:
+            self._is_gone(seat, error)
+            return
+        except KeyError as error:
+            raise Broken(f"process {error} of it was not recreated") from error
+        await self._node.save(seat)
+        await self._steps.settle(seat)
+        await self.open(seat)
+        seat.failed_restores = 0
+        self._moved(seat)
+        self._node.move(seat, SeatEvent.RESTORED, "parked in RAM, restored from its saved state")
+        metrics.TIER_MOVES.labels("restore", "done").inc()
+        self._kick()
+
+    # --- the gate -------------------------------------------------------------------------------
+
+    async def shut(self, seat: Seat) -> None:
+        """Hold TCP back and hear of it. Raises NotFoundError, OSError, DeadlineError."""
+        uid = seat.uid
+
+        def arrived(what: str) -> None:
+            mine = self._node.seats.get(uid)
+            if mine is not None:
+                metrics.ARRIVALS.inc()
+                self._call_for(mine, what)
+
+        await self._below.gatekeeper.shut(_init(seat), arrived, _GATE_DEADLINE)
+
+    async def open(self, seat: Seat) -> None:
+        """Let TCP pass, however often it takes: nobody reaches the seat before."""
+        while seat.init is not None:
+            try:
+                await self._below.gatekeeper.open(seat.init.pid, _GATE_DEADLINE)
+                break
+            except (KybernateError, OSError) as error:
+                self._life.complain(seat, "GateStuck", f"TCP is still held back: {error}")
+                await asyncio.sleep(_AGAIN)
+        seat.gated = False
+
+    # --- the object store -----------------------------------------------------------------------
+
+    def begin_pack(self, seat: Seat, why: str) -> None:
+        """A verified copy goes into the object store; the seat stays as it is."""
+        seat.sinks_to = Tier.OBJECT
+        self._life.work(seat, self._pack(seat, why))
+
+    async def _pack(self, seat: Seat, why: str) -> None:
+        log.info("%s: its saved state is copied to the object store: %s", seat, why)
+        try:
+            deadline = self._node.settings.transfer_deadline_s
+            await self._below.vault.pack(ArtifactId(seat.artifact), Tier.OBJECT, deadline)
+            seat.copies |= {Tier.OBJECT}
+            await self._node.save(seat, synced=True)
+            metrics.TIER_MOVES.labels("pack", "done").inc()
+        except (KybernateError, OSError) as error:
+            seat.copies -= {Tier.OBJECT}
+            self._transfer_failed(seat, "pack", error)
+        except asyncio.CancelledError:
+            self._transferred(seat)
+            raise
+        self._transferred(seat)
+
+    def begin_drop(self, seat: Seat, why: str) -> None:
+        """From PARKED_NVME to PARKED_OBJECT: the verified copy there is all that stays."""
+        written = self._node.move(seat, SeatEvent.UPLOADED, why, synced=True)
+        self._life.work(seat, self._drop(seat, written))
+
+    async def _drop(self, seat: Seat, written: Awaitable[None]) -> None:
+        try:
+            await written
+            await self.drop_local(seat)
+        except (KybernateError, OSError) as error:
+            log.warning("%s: its copy on NVMe stays for now: %s", seat, error)
+
+    async def drop_local(self, seat: Seat) -> None:
+        """Remove what of a seat that is parked in the object store is still on NVMe."""
+        await self._below.vault.drop(ArtifactId(seat.artifact), Tier.NVME)
+        await self._below.vault.abandon(seat.uid)
+        seat.copies, seat.images = seat.copies - {Tier.NVME}, ""
+        self._moved(seat)
+        await self._node.save(seat)
+
+    def begin_fetch(self, seat: Seat, why: str) -> None:
+        """From PARKED_OBJECT: its images come back to NVMe."""
+        seat.sinks_to = Tier.NVME
+        self._life.work(seat, self._fetch(seat, why))
+
+    async def _fetch(self, seat: Seat, why: str) -> None:
+        log.info("%s: its saved state is fetched: %s", seat, why)
+        try:
+            deadline = self._node.settings.transfer_deadline_s
+            images = await self._below.vault.begin(seat.uid)
+            await self._below.vault.fetch(ArtifactId(seat.artifact), images, deadline)
+            seat.images = str(images)
+            self._moved(seat)
+            self._node.move(seat, SeatEvent.FETCHED, why)
+            metrics.TIER_MOVES.labels("fetch", "done").inc()
+        except (NotFoundError, CorruptError, RefusedError) as error:
+            seat.sinks_to = None
+            raise Broken(f"its saved state can't be used: {error}") from error
+        except (KybernateError, OSError) as error:
+            self._transfer_failed(seat, "fetch", error)
+        self._transferred(seat)
+
+    def _transferred(self, seat: Seat) -> None:
+        seat.sinks_to = None
+        self._kick()
+
+    def _transfer_failed(self, seat: Seat, step: str, error: Exception) -> None:
+        metrics.failed(step)
+        metrics.TIER_MOVES.labels(step, "failed").inc()
+        seat.move_not_before = self._world.now() + _AGAIN
+        if seat.called:
+            seat.not_before = max(seat.not_before, seat.move_not_before)
+        self._life.complain(seat, "TransferFailed", f"{error}; trying again")
+
+    # --- what nobody needs any more -------------------------------------------------------------
+
+    def drop_later(self, artifact: str, why: str) -> None:
+        """Forget a saved state, also over a restart of the agent."""
+        self._world.journal.put(DROP + artifact, {"why": why}, synced=False)
+        self._life.aside(self._forget(artifact, why))
+
+    async def _forget(self, artifact: str, why: str) -> None:
+        while self._world.below is not None:
+            try:
+                for place in (Tier.NVME, Tier.OBJECT):
+                    if place in self._below.limits:
+                        await self._below.vault.drop(ArtifactId(artifact), place, forget=why)
+                self._world.journal.delete(DROP + artifact)
+                break
+            except (KybernateError, OSError) as error:
+                log.warning("saved state %s can't be dropped yet: %s", artifact, error)
+                await asyncio.sleep(_AGAIN)
+
+    def forget(self, seat: Seat, why: str) -> None:
+        """The seat runs on, or has ended: its saved state is worth nothing any more."""
+        artifact, seat.artifact, seat.images = seat.artifact, "", ""
+        seat.copies, seat.saved, seat.inner = frozenset(), 0, ()
+        if artifact:
+            self.drop_later(artifact, why)
+        if artifact or seat.gated:
+            self._life.aside(self._abandon(seat))
+
+    def _moved(self, seat: Seat) -> None:
+        seat.moved_at = self._world.now()
+
+    def _is_gone(self, seat: Seat, error: Exception) -> None:
+        log.info("%s: its container ended meanwhile: %s", seat, error)
+        self._life.watch_end(seat)
+
+
+def _init(seat: Seat) -> int:
+    if seat.init is None:
+        raise NotFoundError("its container has ended")
+    return seat.init.pid

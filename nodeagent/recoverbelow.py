@@ -1,0 +1,131 @@
+"""After a restart: seats on their way between RAM and the tiers below.
+
+Where they are is told by three witnesses: the journal's intent, kyb-init's word on its tree, and
+the saved states that are sealed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from kybernate.core.seats import TIER_OF, SeatEvent
+from kybernate.errors import KybernateError, NotFoundError
+from kybernate.ports import DumpState
+from kybernate.types import SeatState, Tier
+from nodeagent.steps import Broken, Reverted
+
+if TYPE_CHECKING:
+    from nodeagent.loop import Loop
+    from nodeagent.seat import Seat
+
+log = logging.getLogger(__name__)
+
+BELOW = TIER_OF.keys() - {SeatState.PARKED}
+"""States of parked seats whose trees don't simply stand frozen in RAM."""
+
+_AGAIN = 1.0
+_DEADLINE = 30.0
+
+
+async def resume_below(loop: Loop, seat: Seat) -> None:
+    """From any state of BELOW to where it is, or should be."""
+    if loop.node.world.below is None:
+        why = "it is parked below RAM, and this agent has no CRIU to wake it; give it one (criu)"
+        seat.not_before = float("inf")
+        loop.node.tell(seat, "Warning", "CannotWake", why)
+    elif seat.state is SeatState.DUMPING:
+        await _finish_dump(loop, seat)
+    elif seat.state is SeatState.RESTORING:
+        await _finish_restore(loop, seat)
+    else:
+        await _keep_below(loop, seat)
+
+
+async def _finish_dump(loop: Loop, seat: Seat) -> None:
+    """Sealed and journalled: forward. Else back, whatever was sealed unnoticed."""
+    if seat.artifact:
+        await _shut(loop, seat)
+        await loop.dumps.finish_end(seat)
+        return
+    if _state(loop, seat) is DumpState.PARKED:
+        # Only what a power cut takes from the journal leads here, and it ends the tree, too.
+        raise Broken("its tree was ended, and no record says what was saved of it")
+    await _drop_unnoticed(loop, seat)
+    await loop.dumps.keep(seat, Reverted("the agent was restarted while dumping it"))
+
+
+async def _finish_restore(loop: Loop, seat: Seat) -> None:
+    """All of it is back: forward. Else back, and what is half-made is ended by the next try."""
+    if _state(loop, seat) is DumpState.RUNNING:
+        await loop.dumps.finish_restore(seat)
+        return
+    await _shut(loop, seat)
+    loop.node.move(seat, SeatEvent.RESTORE_REVERTED, "the agent was restarted while restoring it")
+    loop.kick()
+
+
+async def _keep_below(loop: Loop, seat: Seat) -> None:
+    """Hear of what arrives again; finish what was begun."""
+    if _state(loop, seat) is not DumpState.PARKED:
+        raise Broken("its tree runs, and the journal says that it was ended")
+    await _shut(loop, seat)
+    while seat.state is SeatState.PARKED_OBJECT and (Tier.NVME in seat.copies or seat.images):
+        try:
+            await loop.dumps.drop_local(seat)
+        except (KybernateError, OSError) as error:
+            log.warning("%s: its copy on NVMe stays for now: %s", seat, error)
+            await asyncio.sleep(_AGAIN)
+    loop.kick()
+
+
+async def heal_unknown(loop: Loop, seat: Seat) -> None:
+    """No record knows what runs here: an agent may have died while it dumped it."""
+    below, init = loop.node.world.below, seat.init
+    if below is None or init is None:
+        return
+    try:
+        if below.dumper.state(init.pid) is not DumpState.RUNNING:
+            await below.dumper.keep(init.pid, seat.handle, _DEADLINE)
+    except KybernateError as error:
+        raise Broken(f"found in the middle of a dump, without a record: {error}") from error
+    await loop.dumps.open(seat)
+
+
+def _state(loop: Loop, seat: Seat) -> DumpState:
+    below, init = loop.node.world.below, seat.init
+    if below is None or init is None:
+        raise Broken("its container has ended")
+    try:
+        return below.dumper.state(init.pid)
+    except NotFoundError as error:
+        raise Broken("its container has ended") from error
+
+
+async def _shut(loop: Loop, seat: Seat) -> None:
+    """What arrives is told again. What was held back by the last agent is held back all along."""
+    while True:
+        try:
+            await loop.dumps.shut(seat)
+            break
+        except NotFoundError:
+            loop.life.watch_end(seat)
+            break
+        except (KybernateError, OSError) as error:
+            loop.life.complain(seat, "GateDeaf", f"what arrives at its pod is not told: {error}")
+            await asyncio.sleep(_AGAIN)
+
+
+async def _drop_unnoticed(loop: Loop, seat: Seat) -> None:
+    """A state may have been sealed a moment before the agent died, and is of no use."""
+    below = loop.node.world.below
+    if below is None:
+        return
+    try:
+        kept = [one.id for one in await below.vault.ls(Tier.NVME) if one.uid == seat.uid]
+    except (KybernateError, OSError) as error:
+        log.warning("%s: what was saved of it can't be listed: %s", seat, error)
+        return
+    for artifact in kept:
+        loop.dumps.drop_later(artifact, "the agent was restarted before it was needed")
