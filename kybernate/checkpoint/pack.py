@@ -7,6 +7,8 @@ A pack that ends half-way leaves packs without a manifest: the next one builds u
 
 from __future__ import annotations
 
+import logging
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -21,7 +23,13 @@ from kybernate.core.artifacts.chunkindex import ChunkTable, Stored
 from kybernate.core.artifacts.leaf import Chunk
 from kybernate.core.artifacts.manifest import File, Leaf
 from kybernate.core.artifacts.pages import BLOCK
-from kybernate.errors import ConflictError, NotFoundError, RetryableError
+from kybernate.errors import (
+    ConflictError,
+    CorruptError,
+    NotFoundError,
+    RefusedError,
+    RetryableError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -33,6 +41,8 @@ if TYPE_CHECKING:
     from kybernate.checkpoint.known import Known
     from kybernate.checkpoint.places import Place
     from kybernate.core.artifacts.manifest import Manifest, Pack
+
+log = logging.getLogger(__name__)
 
 _ZEROS = bytes(BLOCK)
 _AHEAD = 2 * WORKERS + 2
@@ -89,29 +99,33 @@ def pack(
         return put_manifest(place, made, keys)
 
 
-def _already(place: Place, artifact: str, keys: ArtifactKeys) -> Manifest | None:
-    """The manifest that an earlier call has put."""
-    try:
-        return read_manifest(place, artifact, keys)
-    except NotFoundError:
-        return None
-
-
 def put_manifest(place: Place, manifest: Manifest, keys: ArtifactKeys) -> Manifest:
     """Sign it and put it: from here on the artifact exists there. One that is there stays.
 
     Raises RetryableError if the place doesn't hold it afterwards as it was put.
     """
+    key = layout.manifest_key(manifest.id)
+    with suppress(ConflictError):
+        place.objects.put(key, keys.sign(manifests.encode(manifest)), create=True)
     try:
-        signed = keys.sign(manifests.encode(manifest))
-        place.objects.put(layout.manifest_key(manifest.id), signed, create=True)
-    except ConflictError:
         return read_manifest(place, manifest.id, keys)
-    try:
-        there = read_manifest(place, manifest.id, keys)
+    except (CorruptError, RefusedError) as error:
+        place.objects.delete([key])
+        raise RetryableError(f"{place.name} did not keep {key} as it was put") from error
     except NotFoundError as error:
-        raise RetryableError(f"{place.name} doesn't show {manifest.id} yet") from error
-    return there
+        raise RetryableError(f"{place.name} doesn't show {key} yet") from error
+
+
+def _already(place: Place, artifact: str, keys: ArtifactKeys) -> Manifest | None:
+    """The manifest that an earlier call has put; one that isn't ours is no manifest, and goes."""
+    try:
+        return read_manifest(place, artifact, keys)
+    except NotFoundError:
+        return None
+    except (CorruptError, RefusedError) as error:
+        log.warning("%s is packed anew over a manifest that is not ours: %s", artifact, error)
+        place.objects.delete([layout.manifest_key(artifact)])
+        return None
 
 
 class _Packing:

@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     from kybernate.checkpoint.cipher import Cipher
     from kybernate.checkpoint.places import Place
 
-PACK = 8 << 20
-"""Bytes from which on a pack is full."""
-_ROOM = PACK + BLOCK + OVERHEAD
-
 
 @dataclass(slots=True)
 class _Open:
@@ -51,6 +47,7 @@ class PackWriter:
         self._carriers = carriers
         self._on_way: deque[Future[Pack]] = deque()
         self._free: list[bytearray] = []
+        self._room = place.pack_bytes + BLOCK + OVERHEAD
         self._open: _Open | None = None
         self.written: dict[str, Pack] = {}
         self.stored = 0
@@ -64,7 +61,7 @@ class PackWriter:
         pack.size = end
         pack.chunks.append((name, offset, end - offset, size))
         self.stored += end - offset
-        if pack.size >= PACK:
+        if pack.size >= self._place.pack_bytes:
             self._send()
         return Chunk(name, pack.id, offset, end - offset, size)
 
@@ -87,7 +84,7 @@ class PackWriter:
         self.written[done.id] = done
 
     def _buffer(self) -> bytearray:
-        return self._free.pop() if self._free else bytearray(_ROOM)
+        return self._free.pop() if self._free else bytearray(self._room)
 
     def _carry(self, pack: _Open) -> Pack:
         data = memoryview(pack.data)[: pack.size]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,7 +22,11 @@ if TYPE_CHECKING:
     from kybernate.core.artifacts.manifest import Manifest
     from kybernate.ports import Objects
 
+log = logging.getLogger(__name__)
+
 WORKERS = max(2, os.cpu_count() or 2)
+PACK = 8 << 20
+_MOST_KEYS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +34,7 @@ class Place:
     """A place by its name for people. `root`: its folder, if it is a local one.
 
     `read_back`: what is put is read again before it counts as there. `transfers`: how many
-    requests it is asked at once.
+    requests it is asked at once. `pack_bytes`: from which size on a pack is full.
     """
 
     name: str
@@ -37,6 +42,7 @@ class Place:
     root: Path | None = None
     read_back: bool = True
     transfers: int = 4
+    pack_bytes: int = PACK
 
     @property
     def local(self) -> Path:
@@ -84,18 +90,27 @@ def cipher_of(manifest: Manifest, keys: ArtifactKeys) -> Cipher:
 def data_key(place: Place, namespace: str, keys: ArtifactKeys) -> tuple[DataKey, bytes]:
     """The namespace's data key in this place, made if there is none yet, wrapped and open.
 
-    All writers agree on one: whoever comes second takes the first one's. Raises ConfigError,
-    RefusedError, CorruptError.
+    All writers agree on one: whoever comes second takes the first one's. A key that is damaged is
+    passed over. Raises ConfigError, RefusedError, CorruptError.
     """
-    at = f"{layout.KEYS}{layout.check_namespace(namespace)}/1"
+    prefix = f"{layout.KEYS}{layout.check_namespace(namespace)}/"
+    for number in range(1, _MOST_KEYS):
+        try:
+            wrapped = _agreed_key(place, f"{prefix}{number}", number, namespace, keys)
+            return wrapped, keys.unwrap(wrapped.by, wrapped.wrapped, namespace)
+        except CorruptError as error:
+            log.warning("a data key is passed over: %s", error)
+    raise CorruptError(f"{prefix} in {place.name} holds nothing but damaged keys; remove them")
+
+
+def _agreed_key(place: Place, at: str, number: int, namespace: str, keys: ArtifactKeys) -> DataKey:
     try:
-        wrapped = _read_key(place, at)
+        return _read_key(place, at)
     except NotFoundError:
         by, secret = keys.wrap(os.urandom(32), namespace)
         with suppress(ConflictError):
-            place.objects.put(at, codec.encode(DataKey(1, by, secret)), create=True)
-        wrapped = _read_key(place, at)
-    return wrapped, keys.unwrap(wrapped.by, wrapped.wrapped, namespace)
+            place.objects.put(at, codec.encode(DataKey(number, by, secret)), create=True)
+        return _read_key(place, at)
 
 
 def _read_key(place: Place, at: str) -> DataKey:

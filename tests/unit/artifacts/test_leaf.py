@@ -1,0 +1,101 @@
+"""Leaves and indexes: what is written is read, and nothing else is."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kybernate.core.artifacts import chunkindex, leaf
+from kybernate.core.artifacts.chunkindex import ChunkTable, Stored
+from kybernate.core.artifacts.leaf import Chunk
+from kybernate.core.artifacts.pages import BLOCK
+from kybernate.errors import CorruptError
+
+packs = st.binary(min_size=16, max_size=16).map(bytes.hex)
+
+
+@st.composite
+def chunks(draw):
+    size = draw(st.integers(1, BLOCK))
+    if draw(st.booleans()):
+        return leaf.zeros(size)
+    stored = draw(st.integers(16, size + leaf.OVERHEAD))
+    name = draw(st.binary(min_size=32, max_size=32))
+    return Chunk(name, draw(packs), draw(st.integers(0, (1 << 32) - 1)), stored, size)
+
+
+@given(st.lists(chunks(), max_size=20))
+def test_a_leaf_is_read_as_it_was_written(listed):
+    assert leaf.decode(leaf.encode(listed)) == listed
+
+
+def test_the_largest_leaf_is_no_larger_than_a_chunk():
+    listed = [Chunk(bytes(31) + b"1", f"{n:032x}", 0, 16, BLOCK) for n in range(leaf.MOST)]
+    assert len(leaf.encode(listed)) <= BLOCK
+
+
+@given(st.binary(max_size=300) | st.binary(max_size=200).map(lambda tail: b"KYBL" + tail))
+def test_any_bytes_are_a_leaf_or_corrupt(data):
+    try:
+        leaf.decode(data)
+    except CorruptError:
+        return
+
+
+@given(st.lists(chunks(), min_size=1, max_size=4), st.data())
+def test_a_leaf_with_a_changed_byte_raises_nothing_else(listed, data):
+    raw = bytearray(leaf.encode(listed))
+    raw[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(1, 255))
+    try:
+        leaf.decode(bytes(raw))
+    except CorruptError:
+        return
+
+
+@given(st.binary(max_size=200) | st.binary(max_size=200).map(lambda tail: b"KYBI" + tail))
+def test_any_bytes_are_an_index_or_corrupt(data):
+    try:
+        ChunkTable().add_index(0, data)
+    except CorruptError:
+        return
+
+
+@given(st.dictionaries(st.binary(min_size=32, max_size=32), st.integers(0, 1 << 20), max_size=300))
+def test_a_table_finds_what_was_added_and_nothing_else(named):
+    table = ChunkTable()
+    for name, offset in named.items():
+        table.add(name, Stored(1, offset, 100, 84))
+    assert {name: table.find(name).offset for name in named} == named
+    assert len(table) == len(named)
+    assert table.find(bytes(31) + b"\x07") is None or bytes(31) + b"\x07" in named
+
+
+def test_a_table_grows_over_many_and_stays_within_its_limit():
+    table = ChunkTable(most=9000)
+    for number in range(10_000):
+        table.add(number.to_bytes(32, "little"), Stored(0, number, 1, 1))
+    assert table.full
+    assert table.find((8999).to_bytes(32, "little")) == Stored(0, 8999, 1, 1)
+    assert table.find((9000).to_bytes(32, "little")) is None
+
+
+def test_names_that_meet_in_one_slot_are_kept_apart():
+    table = ChunkTable()
+    names = [bytes(8) + bytes([n]) * 24 for n in range(50)]
+    for number, name in enumerate(names):
+        table.add(name, Stored(0, number, 1, 1))
+    assert [table.find(name).offset for name in names] == list(range(50))
+
+
+def test_an_index_says_where_each_chunk_of_its_pack_is():
+    table = ChunkTable()
+    name = bytes(range(32))
+    table.add_index(7, chunkindex.encode([(name, 16, 100, 84)], 4096))
+    assert table.find(name) == Stored(7, 16, 100, 84)
+
+
+def test_an_index_that_points_beyond_its_pack_is_corrupt():
+    index = chunkindex.encode([(bytes(32), 4000, 100, 84)], 4096)
+    with pytest.raises(CorruptError, match="beyond the end"):
+        ChunkTable().add_index(0, index)

@@ -1,0 +1,240 @@
+"""Who may restore what where, what may be dropped, what a sweep deletes, how fast bytes pass."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kybernate.core.artifacts import layout
+from kybernate.core.artifacts.grants import Grant, why_not
+from kybernate.core.artifacts.leaf import Chunk, zeros
+from kybernate.core.artifacts.match import Target, mismatches
+from kybernate.core.artifacts.pace import Pace
+from kybernate.core.artifacts.privileges import Mount, Privileges, beyond
+from kybernate.core.artifacts.ranges import GAP, LARGEST, Placed, ranges
+from kybernate.core.artifacts.retention import why_keep
+from kybernate.core.artifacts.sweep import SKEW, Lease, Seen, plan
+from kybernate.errors import RefusedError
+
+from .test_manifest import FACTS
+
+ID = "team-a/llama-0@20260131T120000Z-00c0ffee"
+TARGET = Target(
+    *("sha256:abc", "9f2c", "6.18.9", "4.2.1", "x86_64"),
+    *("NVIDIA H100", 1, "580.95.05", "13.0"),
+)
+
+
+class TestNames:
+    def test_an_id_is_taken_apart_and_found_again(self):
+        made = layout.make_id("team-a", "llama-0", datetime(2026, 1, 31, 12, tzinfo=UTC), 0xC0FFEE)
+        assert made == ID
+        assert layout.parse_id(ID) == layout.Parts("team-a", "llama-0", "20260131T120000Z-00c0ffee")
+        assert layout.id_of(layout.manifest_key(ID)) == ID
+
+    @pytest.mark.parametrize(
+        "text",
+        ["", "a/b", "a/../b@20260131T120000Z-00c0ffee", "A/b@20260131T120000Z-00c0ffee", ID + "\n",
+         "a/b/c@20260131T120000Z-00c0ffee", "a/b@20260131T120000Z-00C0FFEE",
+         f"a/{'b' * 254}@20260131T120000Z-00c0ffee"],
+    )  # fmt: skip
+    def test_what_is_no_id_is_refused(self, text):
+        with pytest.raises(RefusedError, match="is no artifact"):
+            layout.parse_id(text)
+
+    @given(st.text(max_size=30))
+    def test_any_key_is_a_manifest_or_not(self, key):
+        found = layout.id_of(layout.ARTIFACTS + key)
+        assert found is None or layout.manifest_key(found) == layout.ARTIFACTS + key
+
+
+class TestMatch:
+    def test_the_same_machine_fits(self):
+        assert mismatches(FACTS, TARGET) == ()
+
+    @pytest.mark.parametrize(
+        ("field", "value", "said"),
+        [
+            ("image_digest", "sha256:def", "pin the pod's image"),
+            ("spec_hash", "0000", "specified otherwise"),
+            ("architecture", "aarch64", "this node is aarch64"),
+            ("kernel", "6.19.0", "this node runs 6.19.0"),
+            ("criu", "4.1.9", "can't read it"),
+            ("criu", "5.0", "can't read it"),
+            ("gpu_product", "NVIDIA A100", "this node has NVIDIA A100"),
+            ("gpu_count", 2, "the seat has 2"),
+            ("driver", "570.1", "on driver 580.95.05"),
+            ("cuda", "12.8", "on CUDA 13.0"),
+        ],
+    )
+    def test_each_difference_is_a_sentence(self, field, value, said):
+        (sentence,) = mismatches(FACTS, replace(TARGET, **{field: value}))
+        assert said in sentence
+
+    def test_without_gpus_driver_and_product_mean_nothing(self):
+        facts = replace(FACTS, gpu_count=0)
+        assert mismatches(facts, replace(TARGET, gpu_count=0, driver="", gpu_product="")) == ()
+
+    def test_a_newer_criu_reads_older_images(self):
+        assert mismatches(FACTS, replace(TARGET, criu="4.3")) == ()
+
+
+OWN = Privileges(
+    (1000,), (1000,), bounding=1 << 10, seccomp=2, no_new_privs=True, mounts=(Mount("/d", True),)
+)
+
+
+class TestPrivileges:
+    def test_no_more_than_its_own_may_be_restored(self):
+        assert beyond(OWN, OWN) == ()
+        assert beyond(replace(OWN, bounding=0, mounts=()), OWN) == ()
+
+    @pytest.mark.parametrize(
+        ("more", "said"),
+        [
+            ({"uids": (0, 1000)}, "runs as user 0"),
+            ({"gids": (4, 1000)}, "runs as group 4"),
+            ({"permitted": 1 << 21}, r"permitted capabilities .*numbers 21"),
+            ({"effective": 3 << 10}, "effective capabilities .*numbers 11"),
+            ({"ambient": 1}, "ambient"),
+            ({"inheritable": 1}, "inheritable"),
+            ({"bounding": 1 << 63}, "bounding"),
+            ({"seccomp": 0}, "without the seccomp filter"),
+            ({"no_new_privs": False}, "forbids new privileges"),
+            ({"mounts": (Mount("/host"),)}, "that the container lacks"),
+            ({"mounts": (Mount("/d", False),)}, "which the container has read-only"),
+        ],
+    )
+    def test_whatever_goes_beyond_is_a_sentence(self, more, said):
+        (sentence,) = beyond(replace(OWN, **more), OWN)
+        assert re.search(said, sentence)
+
+    def test_who_may_change_users_may_have_any(self):
+        container = replace(OWN, bounding=1 << 7 | 1 << 6, no_new_privs=False)
+        assert beyond(replace(OWN, uids=(33,), gids=(33,), bounding=0), container) == ()
+
+
+class TestGrants:
+    GRANT = Grant("team-a", ("team-b",), ("llama-0",), until=100.0)
+
+    def test_a_namespace_may_restore_its_own(self):
+        assert why_not(ID, "team-a", (), 0.0) == ""
+
+    def test_another_needs_a_grant(self):
+        assert "ArtifactGrant" in why_not(ID, "team-b", (), 0.0)
+        assert why_not(ID, "team-b", (self.GRANT,), 99.0) == ""
+
+    @pytest.mark.parametrize(
+        "grant",
+        [
+            replace(GRANT, namespace="team-b"),
+            replace(GRANT, to=("team-c",)),
+            replace(GRANT, artifacts=("llama-1",)),
+            replace(GRANT, until=50.0),
+        ],
+        ids=["of-another-namespace", "to-another", "for-another", "over"],
+    )
+    def test_a_grant_covers_what_it_says(self, grant):
+        assert why_not(ID, "team-b", (grant,), 60.0)
+
+
+class TestRetention:
+    def test_the_last_verified_copy_stays(self):
+        assert "last verified" in why_keep("ram", {"ram": True})
+        assert "not verified" in why_keep("ram", {"ram": True, "object": False})
+        assert why_keep("ram", {"ram": True, "object": True}) == ""
+
+    def test_unless_someone_says_why(self):
+        assert why_keep("ram", {"ram": True}, "the pod is deleted") == ""
+
+    def test_a_copy_that_is_not_there_needs_no_reason(self):
+        assert why_keep("ram", {}) == ""
+
+
+class TestSweep:
+    DAY = 86400.0
+
+    def test_a_pack_goes_in_two_sweeps(self):
+        packs = {"old": (10, 0.0), "used": (7, 0.0), "young": (5, 90_000.0)}
+        first = plan(Seen(packs, frozenset({"used"})), self.DAY, 100_000.0)
+        assert (first.condemn, first.delete, first.kept, first.waiting) == (("old",), (), 7, 10)
+        later = Seen(packs, frozenset({"used"}), condemned={"old": 100_000.0})
+        assert plan(later, self.DAY, 150_000.0).delete == ()
+        second = plan(later, self.DAY, 100_000.0 + self.DAY)
+        assert (second.delete, second.free) == (("old",), 10)
+
+    def test_a_pack_that_is_named_after_all_is_spared(self):
+        seen = Seen({"p": (1, 0.0)}, frozenset({"p"}), condemned={"p": 1.0})
+        assert plan(seen, self.DAY, 1e9) == replace(
+            plan(seen, self.DAY, 1e9), spare=("p",), delete=(), condemn=()
+        )
+
+    def test_a_writer_that_began_before_keeps_it(self):
+        lease = {"w": Lease(began=99_000.0, until=1e9)}
+        seen = Seen({"p": (1, 0.0)}, frozenset(), condemned={"p": 100_000.0}, leases=lease)
+        assert plan(seen, self.DAY, 500_000.0).delete == ()
+        later = replace(seen, leases={"w": Lease(began=100_001.0, until=1e9)})
+        assert plan(later, self.DAY, 500_000.0).delete == ("p",)
+
+    def test_a_lease_that_is_over_holds_nothing_and_goes(self):
+        lease = {"w": Lease(began=0.0, until=1000.0)}
+        seen = Seen({"p": (1, 0.0)}, frozenset(), condemned={"p": 100.0}, leases=lease)
+        assert plan(seen, 10.0, 1000.0 + SKEW - 1).delete == ()
+        over = plan(seen, 10.0, 1000.0 + SKEW)
+        assert (over.delete, over.ended) == (("p",), ("w",))
+
+    def test_marks_of_packs_that_are_gone_go_too(self):
+        seen = Seen({}, frozenset({"u"}), condemned={"c": 0.0}, indexed=frozenset({"i", "u"}))
+        assert plan(seen, self.DAY, 1.0).strays == ("c", "i")
+
+    @given(
+        st.dictionaries(st.sampled_from("abcdef"), st.tuples(st.just(1), st.floats(0, 100))),
+        st.frozensets(st.sampled_from("abcdef")),
+        st.dictionaries(st.sampled_from("abcdef"), st.floats(0, 100)),
+    )
+    def test_what_is_named_is_never_touched(self, packs, used, condemned):
+        found = plan(Seen(packs, used, condemned), 20.0, 100.0)
+        assert not used & {*found.delete, *found.condemn, *found.strays}
+
+
+class TestRanges:
+    def test_neighbours_are_read_together_and_strangers_apart(self):
+        chunks = [
+            Chunk(b"a", "p", 0, 100, 84),
+            Chunk(b"b", "p", 100, 100, 84),
+            zeros(5),
+            Chunk(b"c", "p", 200 + GAP, 100, 84),
+            Chunk(b"d", "p", 400 + 2 * GAP, 100, 84),
+            Chunk(b"e", "q", 0, 100, 84),
+        ]
+        found = ranges([Placed(chunk, n) for n, chunk in enumerate(chunks)])
+        assert [(r.pack, r.start, r.end, len(r.placed)) for r in found] == [
+            ("p", 0, 300 + GAP, 3),
+            ("p", 400 + 2 * GAP, 500 + 2 * GAP, 1),
+            ("q", 0, 100, 1),
+        ]
+
+    def test_no_range_is_larger_than_it_may_be(self):
+        chunks = [Chunk(b"n", "p", n * 65_552, 65_552, 65_536) for n in range(200)]
+        found = ranges([Placed(chunk, n) for n, chunk in enumerate(chunks)])
+        assert all(r.end - r.start <= LARGEST for r in found)
+        assert sum(len(r.placed) for r in found) == 200
+
+
+class TestPace:
+    @given(st.lists(st.tuples(st.integers(1, 5000), st.floats(0, 2)), max_size=50))
+    def test_what_passes_keeps_the_rate(self, steps):
+        pace, now, passed = Pace(1000.0), 10.0, 0
+        for size, idle in steps:
+            now += idle
+            now += pace.reserve(size, now)
+            passed += size
+            assert passed - size <= 1000.0 * (now - 10.0 + pace.slack) + 1e-6
+
+    def test_without_a_rate_nothing_waits(self):
+        assert Pace(0.0).reserve(10**12, 0.0) == 0.0

@@ -1,0 +1,213 @@
+"""The vault of a node: its places, and which copies may go."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kybernate.adapters import artifactkeys
+from kybernate.checkpoint import catalogue
+from kybernate.checkpoint.vault import Vault
+from kybernate.core.artifacts import layout
+from kybernate.errors import CorruptError, DeadlineError, NotFoundError, RefusedError
+from kybernate.types import PodUid, Tier
+
+from .kit import FACTS, KEYS, NOW, contents, make_dump, place
+
+UID = PodUid("5e1f")
+
+
+@pytest.fixture
+def vault(tmp_path):
+    places = {tier: place(tmp_path / tier) for tier in (Tier.RAM, Tier.OBJECT)}
+    return Vault(places, Tier.RAM, KEYS, now=lambda: NOW)
+
+
+async def sealed(vault, seed=1):
+    images = make_dump(await vault.begin(UID), seed)
+    before = contents(images)
+    return await vault.seal(images, FACTS, 60), before
+
+
+def run(work):
+    return asyncio.run(work)
+
+
+class TestSeal:
+    def test_a_dump_becomes_an_artifact_that_is_there_raw(self, vault):
+        async def story():
+            artifact, before = await sealed(vault)
+            assert artifact.startswith("team-a/llama-0@20260131T120000Z-")
+            assert contents(await vault.images(artifact, 60)) == before
+            (entry,) = await vault.ls(Tier.RAM)
+            total = sum(map(len, before.values()))
+            assert (entry.id, entry.uid, entry.size, entry.verified) == (artifact, UID, total, True)
+
+        run(story())
+
+    def test_begin_forgets_what_nobody_sealed(self, vault):
+        async def story():
+            first = await vault.begin(UID)
+            (first / "half").write_bytes(b"x")
+            again = await vault.begin(UID)
+            assert again == first
+            assert not list(again.iterdir())
+            assert again.stat().st_mode & 0o777 == 0o700
+            await vault.abandon(UID)
+            await vault.abandon(UID)
+            assert not first.exists()
+
+        run(story())
+
+    @pytest.mark.parametrize("uid", ["../../etc", "", ".", "a/b"])
+    def test_a_uid_that_is_a_path_is_refused(self, vault, uid):
+        with pytest.raises(RefusedError, match="is no UID"):
+            run(vault.begin(PodUid(uid)))
+
+    def test_facts_that_are_wrong_are_named_and_the_dump_stays(self, vault):
+        async def story():
+            images = make_dump(await vault.begin(UID))
+            with pytest.raises(CorruptError, match="facts: driver must be a text"):
+                await vault.seal(images, {**FACTS, "driver": 5}, 60)
+            assert contents(images)
+
+        run(story())
+
+    def test_without_a_signing_key_nothing_is_sealed_and_the_dump_stays(self, tmp_path):
+        keys = artifactkeys.ArtifactKeys(None, KEYS.trusted)
+        vault = Vault({Tier.NVME: place(tmp_path / "nvme")}, Tier.NVME, keys)
+
+        async def story():
+            images = make_dump(await vault.begin(UID))
+            before = contents(images)
+            with pytest.raises(Exception, match=r"no sign\.key"):
+                await vault.seal(images, FACTS, 60)
+            assert contents(images) == before
+            assert await vault.ls(Tier.NVME) == ()
+
+        run(story())
+
+    def test_an_empty_dump_is_refused(self, vault):
+        async def story():
+            with pytest.raises(NotFoundError, match="holds no dump"):
+                await vault.seal(await vault.begin(UID), FACTS, 60)
+
+        run(story())
+
+    def test_raw_bytes_that_changed_are_not_restored_from(self, vault, tmp_path):
+        async def story():
+            artifact, _ = await sealed(vault)
+            images = await vault.images(artifact, 60)
+            data = bytearray((images / "pages-1.img").read_bytes())
+            data[1_500_000] ^= 1
+            (images / "pages-1.img").write_bytes(data)
+            with pytest.raises(CorruptError, match=r"pages-1\.img: piece 1"):
+                await vault.images(artifact, 60)
+            with pytest.raises(CorruptError):
+                await vault.pack(artifact, Tier.OBJECT, 60)
+            assert not (await vault.ls(Tier.RAM))[0].verified
+            assert await vault.ls(Tier.OBJECT) == ()
+
+        run(story())
+
+
+class TestPlaces:
+    def test_a_state_goes_down_and_comes_back(self, vault, tmp_path):
+        async def story():
+            artifact, before = await sealed(vault)
+            await vault.pack(artifact, Tier.OBJECT, 60)
+            await vault.pack(artifact, Tier.OBJECT, 60)
+            await vault.verify(artifact, Tier.OBJECT, 60)
+            await vault.drop(artifact, Tier.RAM)
+            assert await vault.ls(Tier.RAM) == ()
+            assert not list((tmp_path / "ram" / "artifacts").iterdir())
+            await vault.fetch(artifact, tmp_path / "back", 60)
+            assert contents(tmp_path / "back") == before
+
+        run(story())
+
+    def test_a_raw_copy_is_fetched_too_and_goes_on(self, vault, tmp_path):
+        async def story():
+            artifact, before = await sealed(vault)
+            back = tmp_path / "back"
+            back.mkdir()
+            (back / "pages-1.img").write_bytes(b"torn" * 1000)
+            await vault.fetch(artifact, back, 60)
+            assert contents(back) == before
+
+        run(story())
+
+    def test_the_last_verified_copy_is_kept_unless_told_why(self, vault):
+        async def story():
+            artifact, _ = await sealed(vault)
+            with pytest.raises(RefusedError, match="last verified"):
+                await vault.drop(artifact, Tier.RAM)
+            await vault.drop(artifact, Tier.RAM, forget="its pod was deleted")
+            await vault.drop(artifact, Tier.RAM)
+            assert await vault.ls(Tier.RAM) == ()
+
+        run(story())
+
+    def test_a_copy_that_lost_a_pack_is_no_copy(self, vault, tmp_path):
+        async def story():
+            artifact, _ = await sealed(vault)
+            await vault.pack(artifact, Tier.OBJECT, 60)
+            for pack in (tmp_path / "object" / layout.PACKS).glob("*/*"):
+                pack.unlink()
+            with pytest.raises(RefusedError, match="not verified"):
+                await vault.drop(artifact, Tier.RAM)
+
+        run(story())
+
+    def test_a_copy_that_failed_to_verify_is_asked_last_and_counts_for_nothing(
+        self, vault, tmp_path
+    ):
+        async def story():
+            artifact, before = await sealed(vault)
+            await vault.pack(artifact, Tier.OBJECT, 60)
+            images = await vault.images(artifact, 60)
+            (images / "core-1.img").write_bytes(b"y" * 700)
+            await vault.fetch(artifact, tmp_path / "back", 60)
+            assert contents(tmp_path / "back") == before
+            with pytest.raises(RefusedError, match="last verified"):
+                await vault.drop(artifact, Tier.OBJECT)
+            await vault.drop(artifact, Tier.RAM)
+
+        run(story())
+
+    def test_what_is_nowhere_is_not_found(self, vault, tmp_path):
+        artifact = "team-a/llama-0@20260131T120000Z-00c0ffee"
+        with pytest.raises(NotFoundError):
+            run(vault.fetch(artifact, tmp_path / "back", 60))
+        with pytest.raises(NotFoundError):
+            run(vault.pack(artifact, Tier.OBJECT, 60))
+        with pytest.raises(NotFoundError):
+            run(vault.verify(artifact, Tier.RAM, 60))
+        with pytest.raises(RefusedError, match="no place nvme"):
+            run(vault.ls(Tier.NVME))
+
+    def test_a_deadline_that_passes_ends_the_call_and_keeps_the_rest(self, vault, tmp_path):
+        async def story():
+            artifact, before = await sealed(vault)
+            with pytest.raises(DeadlineError):
+                await vault.pack(artifact, Tier.OBJECT, 0.0)
+            await vault.pack(artifact, Tier.OBJECT, 60)
+            await vault.fetch(artifact, tmp_path / "back", 60)
+            assert contents(tmp_path / "back") == before
+
+        run(story())
+
+
+def test_the_catalogue_tells_of_all_and_of_what_is_not_believed(vault, tmp_path):
+    async def story():
+        first, _ = await sealed(vault, 1)
+        second, _ = await sealed(vault, 2)
+        bad = tmp_path / "ram" / layout.manifest_key(second)
+        bad.write_bytes(b"forged")
+        found = {f.id: f for f in catalogue.manifests(place(tmp_path / "ram"), KEYS)}
+        assert found[first].manifest.facts.pod == "llama-0"
+        assert found[second].manifest is None
+        assert "is not signed" in found[second].problem
+
+    run(story())
