@@ -7,6 +7,7 @@ import time
 import uuid
 from datetime import UTC, datetime
 from functools import partial
+from threading import BoundedSemaphore
 from typing import TYPE_CHECKING
 
 import click
@@ -58,7 +59,7 @@ def run(settings: ExtenderSettings) -> None:
     watches.node_event, node_watch = nodes.gpu_node_event, NodeWatch(api, nodes)
     cluster = ApiCluster(api, settings.api_timeout_s)
     fence, leader = _fence(settings, api, watches)
-    binder = Binder(snapshot, cluster, _now, settings.reservation_s, fence)
+    binder = _binder(settings, snapshot, cluster, fence)
     gangs, planner, events = _gangs(settings, api, snapshot, fence)
     watches.hear, binder.admit = gangs.pod_event, gangs.admit
     closed = _either(watches.not_ready, node_watch.not_ready, gangs.not_ready, fence.closed)
@@ -150,16 +151,21 @@ def _fence(settings: ExtenderSettings, api: Api, watches: Watches) -> tuple[Fenc
     return leader, leader
 
 
+def _binder(
+    settings: ExtenderSettings, snapshot: Snapshot, cluster: ApiCluster, fence: Fence
+) -> Binder:
+    made = Binder(snapshot, cluster, _now, settings.reservation_s, fence)
+    made.places = BoundedSemaphore(settings.threads)
+    return made
+
+
 def _gangs(
     settings: ExtenderSettings, api: Api, snapshot: Snapshot, fence: Fence
 ) -> tuple[Gangs, GangPlanner, Events]:
-    """What knows gangs, what plans them, and what tells of them.
-
-    Half of the serving threads may wait for a gang's pods to come.
-    """
+    """What knows gangs, what plans them, and what tells of them."""
     writes = ApiWrites(api, settings.api_timeout_s)
     events = Events(writes.event, time.monotonic, time.time)
-    meeting = Rendezvous(time.monotonic, settings.gang_wait_s, settings.threads // 2)
+    meeting = Rendezvous(time.monotonic, settings.gang_wait_s)
     means = Means(
         snapshot=snapshot,
         pods=writes,

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+PLACES = 16
+
 
 class Binder:
     """Binds pods; calls for several pods may run side by side."""
@@ -63,7 +65,10 @@ class Binder:
         self._ttl = ttl
         self._fence = fence or Open()
         self.admit: Callable[[SeatPod, NodeName], GroupName | None] = lambda _pod, _node: None
-        """Says which group a pod must get there; raises ConflictError while it may get none."""
+        """Says which group a pod must get there; raises ConflictError while it may get none. May
+        take its time, in which other pods are bound."""
+        self.places = threading.BoundedSemaphore(PLACES)
+        """For so many calls at a time: more would only be in each other's way, and in filter's."""
         self._turns: dict[NodeName, threading.Lock] = defaultdict(threading.Lock)
         self._turns_lock = threading.Lock()
         self._pods: dict[PodUid, tuple[threading.Lock, int]] = {}
@@ -72,7 +77,7 @@ class Binder:
         """Bind the pod. The empty string is success, else the sentence that says what is wrong."""
         try:
             # A pod has one reservation: a second call must not move it from under the first.
-            with self._turn_of(args.pod.uid):
+            with self._turn_of(args.pod.uid), self.places:
                 self._bind(args)
         except KybernateError as error:
             log.warning("pod %s was not bound to %s: %s", args.pod, args.node, error)
@@ -138,9 +143,16 @@ class Binder:
         """Hold a seat for the pod, if it asks for one."""
         if pod.demand is None:
             return None
-        group = self.admit(pod, node)
+        group = self._admitted(pod, node) if pod.gang else None
         demand = replace(pod.demand, require_group=group) if group else pod.demand
         return self._reserve(pod, demand, node)
+
+    def _admitted(self, pod: SeatPod, node: NodeName) -> GroupName | None:
+        self.places.release()
+        try:
+            return self.admit(pod, node)
+        finally:
+            self.places.acquire()
 
     def _reserve(self, pod: SeatPod, demand: Demand, node: NodeName) -> Claim:
         """Hold a seat: of the group that an earlier try chose, or else of the best one."""

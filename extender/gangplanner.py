@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass, replace
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from extender.events import GANG_PLANNED, GANG_WAITING
 from extender.gangs import key_of
 from extender.members import hold_patch, lift_patch
-from kybernate.core.gang import Act, PlannedSeat, in_turn, judge
-from kybernate.core.gangplan import plan
+from kybernate import keys
+from kybernate.core.gang import Act, PlannedSeat, Step, in_turn, judge, names
+from kybernate.core.gangplan import Limits, plan
 from kybernate.errors import KybernateError
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from extender.leader import Fence
     from extender.rendezvous import Rendezvous
     from extender.snapshot import Snapshot
-    from kybernate.core.gang import Member, Step
+    from kybernate.core.gang import Member
     from kybernate.core.ledger import NodeView
     from kybernate.core.placement import Demand
     from kybernate.types import Group, NodeName, PodRef
@@ -50,8 +52,10 @@ BUDGET_S = 0.5
 REST_S, LONGEST_REST_S = 1.0, 300.0
 """Seconds until a gang whose plan fell through is planned anew; doubled each time, up to 5 min."""
 
-AVOID_S = 300.0
-"""Seconds for which a node is left out where the scheduler bound no pod of a gang."""
+AVOID_S, LONGEST_AVOID_S = 300.0, 1200.0
+"""Seconds for which a node gets no more of a gang's pods than the scheduler had there at once;
+doubled with each plan that falls through, so that all nodes can be tried before the first counts
+again."""
 
 
 class Pods(Protocol):
@@ -82,15 +86,18 @@ class Means:
 
 @dataclass(slots=True)
 class _Past:
-    """How a gang's plans went: `failed` in a row, no new one before `rest_until`; nodes to avoid.
+    """How a gang's plans went: `failed` in a row, no new one before `rest_until`.
 
-    `tried` is when seats were last looked for. Times are the steady clock's. All of it may be lost.
+    `asking` says that the next one waits for what the scheduler offers each pod. `most` is how many
+    of its pods a node may get, and until when that counts. `tried` is when seats were last looked
+    for. Times are the steady clock's. All of it may be lost.
     """
 
     failed: int = 0
+    asking: bool = False
     tried: float = -math.inf
     rest_until: float = -math.inf
-    avoid: dict[NodeName, float] | None = None
+    most: dict[NodeName, tuple[int, float]] = field(default_factory=dict)
 
 
 class GangPlanner:
@@ -140,7 +147,7 @@ class GangPlanner:
         return -max(member.priority for member in members), past.tried
 
     def _advance(self, key: Key, members: Sequence[Member]) -> None:
-        step = judge(members, self._with.wall(), self._gangs.stands)
+        step = self._refused(members) or judge(members, self._with.wall(), self._gangs.stands)
         if step.act is Act.NOTHING:
             self._forget(key)
         elif step.act is Act.WAIT:
@@ -153,6 +160,19 @@ class GangPlanner:
             self._lift(key, step)
         else:
             self._release(key, step)
+
+    def _refused(self, members: Sequence[Member]) -> Step | None:
+        """A plan is over once the scheduler doesn't have one of its pods where it should be."""
+        planned = tuple(one for one in members if one.node is None and one.seat is not None)
+        refused = [one for one in planned if self._gangs.offers.refused(one.pod.uid)]
+        if not refused:
+            return None
+        nodes = ", ".join(sorted({one.seat.node for one in refused if one.seat}))
+        reason = (
+            f"the scheduler does not have {names(refused)} on {nodes}, for CPU, memory, taints, "
+            "affinity or volumes; other nodes are tried"
+        )
+        return Step(Act.RELEASE, planned, reason)
 
     def _may(self) -> bool:
         """Whether it is for this process to change pods."""
@@ -169,11 +189,15 @@ class GangPlanner:
         if late or now < max(self._plan_after, past.rest_until) or not self._may():
             return
         past.tried = now
-        avoid = {name for name, until in (past.avoid or {}).items() if until > now}
+        unasked = self._unasked(members) if past.asking else []
+        if unasked:
+            self._say(key, members, f"the scheduler finds no node at all for {names(unasked)}")
+            return
         members = [self._expecting(member) for member in members]
         known = self._known(members)
         policies = self._with.snapshot.policy
-        found = plan(members, self._nodes(members, known), policies, avoid, known)
+        limits = self._limits(past, members)
+        found = plan(members, self._nodes(members, known), policies, limits, known)
         if not found.seats:
             self._say(key, members, found.reason)
             return
@@ -181,6 +205,7 @@ class GangPlanner:
         until = math.ceil(self._with.wall() + self._with.hold_s)
         seats = {uid: PlannedSeat(*place, until) for uid, place in found.seats.items()}
         planned = [member for member in members if member.pod.uid in seats]
+        self._gangs.offers.begin(seats)
         try:
             self._gangs.reserve(planned, seats)
             for member in planned:
@@ -188,6 +213,24 @@ class GangPlanner:
         finally:
             self._gangs.written()
         log.info("gang %s/%s has a seat for each of %d pods", *key, len(seats))
+
+    def _unasked(self, members: Sequence[Member]) -> list[Member]:
+        """The pods that the scheduler may place, and asks about no node for."""
+        return [
+            one
+            for one in members
+            if one.node is None
+            and keys.GANG_GATE not in one.gates
+            and self._gangs.offers.of(one.pod.uid) is None
+        ]
+
+    def _limits(self, past: _Past, members: Sequence[Member]) -> Limits:
+        now, offers = self._with.clock(), self._gangs.offers
+        offered = {one.pod.uid: offers.of(one.pod.uid) for one in members}
+        return Limits(
+            most={node: most for node, (most, until) in past.most.items() if until > now},
+            offered={uid: nodes for uid, nodes in offered.items() if nodes is not None},
+        )
 
     def _expecting(self, member: Member) -> Member:
         """The member, asking with what is known of its model's traffic."""
@@ -231,15 +274,38 @@ class GangPlanner:
             self._patch(member, hold_patch(member, None), "merge")
 
     def _learn(self, key: Key, members: Sequence[Member]) -> None:
-        """Rest before the next plan, and leave out where the scheduler bound none in time."""
+        """Rest before the next plan, and give no node more pods than the scheduler had there.
+
+        The rest is short if something was learned: there is an end to that.
+        """
         now, wall = self._with.clock(), self._with.wall()
         past = self._past.setdefault(key, _Past())
-        late = [one for one in members if one.seat and one.seat.until <= wall]
+        late = any(one.seat and one.seat.until <= wall for one in members)
+        learned = self._most(members, late=late)
+        lasts = min(LONGEST_AVOID_S, AVOID_S * 2 ** min(past.failed, 16))
+        past.most |= {node: (most, now + lasts) for node, most in learned.items()}
         rest = (self._with.hold_s if late else REST_S) * 2 ** min(past.failed, 16)
-        past.rest_until = now + min(LONGEST_REST_S, rest)
+        past.rest_until = now + (REST_S if learned else min(LONGEST_REST_S, rest))
         past.failed += 1
-        refused = [one.seat for one in late if not self._with.meeting.came(one.pod.uid)]
-        past.avoid = (past.avoid or {}) | {seat.node: now + AVOID_S for seat in refused if seat}
+        if late or learned:
+            # What they were offered beside each other says nothing of what each may have. Taking
+            # their plans back has the scheduler ask about them again.
+            past.asking = True
+            self._gangs.offers.forget(member.pod.uid for member in members)
+
+    def _most(self, members: Sequence[Member], *, late: bool) -> dict[NodeName, int]:
+        """How many pods the scheduler had on each of the nodes where it refused one.
+
+        In the end also where others have taken the place of one that it would have had there.
+        """
+        seats = {one.pod.uid: one.seat.node for one in members if one.seat}
+        offers = self._gangs.offers
+        had = Counter(node for uid, node in seats.items() if offers.taken(uid))
+        short = {node for uid, node in seats.items() if offers.refused(uid)}
+        if late:
+            left = ((uid, node) for uid, node in seats.items() if not offers.taken(uid))
+            short |= {node for uid, node in left if had[node] and node in (offers.of(uid) or ())}
+        return {node: had[node] for node in short}
 
     def _patch(self, member: Member, body: Json, kind: str) -> None:
         """Change a pod, unless another process may do so by now. Raises KybernateError."""

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from extender.members import is_member, read_member
+from extender.offers import Offers
 from kybernate import keys
 from kybernate.core.ledger import Claim
 from kybernate.core.placement import candidates
@@ -56,6 +57,7 @@ class Gangs:
         self._writing: frozenset[PodUid] = frozenset()
         self._binding: dict[PodUid, float] = {}
         self._restored = False
+        self.offers = Offers()
         self.changed = threading.Event()
         """Something was heard of a gang; whoever waits for it clears it."""
 
@@ -81,6 +83,7 @@ class Gangs:
             self._binding.pop(uid, None)
             self._snapshot.release(uid)
             self._meeting.forget(uid)
+            self.offers.forget([uid])
             return
         self._members[uid], self._versions[uid] = member, number
         if member.node is None and member.seat is not None:
@@ -173,14 +176,19 @@ class Gangs:
         meta = pod["metadata"]
         with self._lock:
             member = self._members.get(meta["uid"])
+            fellows = [] if member is None else self._fellows(member)
         seat = member.seat if member else None
-        if seat is None or seat.until <= self._wall():
+        planned = seat.node if seat is not None and seat.until > self._wall() else None
+        names = (*found.passed, *found.failed, *found.hopeless)
+        if self.offers.note(meta["uid"], names, planned, [one.pod.uid for one in fellows]):
+            self.changed.set()
+        if planned is None:
             sentence = self.reason(str(meta.get("namespace")), str(meta["annotations"][keys.GANG]))
             failed = {**found.failed, **dict.fromkeys(found.passed, sentence)}
             return found._replace(passed=[], failed=failed)
-        sentence = f"the pod's gang has a plan, and its seat in it is on {seat.node}"
-        others = [name for name in found.passed if name != seat.node]
-        passed = [name for name in found.passed if name == seat.node]
+        sentence = f"the pod's gang has a plan, and its seat in it is on {planned}"
+        others = [name for name in found.passed if name != planned]
+        passed = [name for name in found.passed if name == planned]
         failed = {**found.failed, **dict.fromkeys(others, sentence)}
         return found._replace(passed=passed, failed=failed)
 

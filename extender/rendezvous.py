@@ -12,12 +12,16 @@ import threading
 from math import inf
 from typing import TYPE_CHECKING
 
+from kybernate.core.gang import MOST_MEMBERS
 from kybernate.errors import ConflictError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from kybernate.types import PodUid
+
+MOST = MOST_MEMBERS
+"""So many pods wait at a time: any one gang whole, or several smaller ones."""
 
 LASTS = 20.0
 """Seconds for which a pod that was sent away at once counts as come: the scheduler tries it again
@@ -27,50 +31,50 @@ after 10 s at most."""
 class Rendezvous:
     """Pods that have come to be bound. Each waits in the thread of its own call."""
 
-    def __init__(self, clock: Callable[[], float], wait: float, most: int) -> None:
+    def __init__(self, clock: Callable[[], float], wait: float, most: int = MOST) -> None:
         """A pod waits `wait` seconds for the others; at most `most` wait at a time.
 
-        The rest is sent away at once and counts as come all the same: their threads are needed to
-        answer for the pods that are still to come. So of a larger gang each pod was found to fit,
-        but not all of them at the same moment.
+        The rest is sent away at once and counts as come all the same: gangs must not keep each
+        other from meeting. So each of their pods was found to fit, but not all of them at the same
+        moment.
         """
         self._clock = clock
         self._wait = wait
         self._most = most
         self._waiting = 0
         self._until: dict[PodUid, float] = {}
-        self._came: set[PodUid] = set()
         self._turn = threading.Condition()
 
     def meet(self, uid: PodUid, others: Collection[PodUid]) -> None:
-        """Return once all others have come too. Raises ConflictError if they don't in time."""
+        """Return once all others have come too. Raises ConflictError if they don't in time, or if
+        the pod is forgotten meanwhile."""
         with self._turn:
-            self._came.add(uid)
             self._until[uid] = self._clock() + LASTS
-            self._turn.notify_all()
-            if self._missing(others) and self._waiting < self._most:
-                self._waiting += 1
-                self._until[uid] = inf
-                self._turn.wait_for(lambda: not self._missing(others), self._wait)
-                self._waiting -= 1
-                # Whoever goes on in time leaves this to the others, who are on their way as well.
-                self._until[uid] = self._clock() + LASTS if not self._missing(others) else 0.0
-            missing = self._missing(others)
+            if not self._missing(others):
+                self._turn.notify_all()
+                return
+            if self._waiting < self._most:
+                self._await(uid, others)
+            missing = self._missing(others) if uid in self._until else len(others)
         if missing:
             raise ConflictError(
                 f"{missing} other pods of its gang have not come so far yet; it is tried again"
             )
 
-    def came(self, uid: PodUid) -> bool:
-        """Whether the pod has come since it was last forgotten."""
-        with self._turn:
-            return uid in self._came
-
     def forget(self, uid: PodUid) -> None:
         """The pod starts anew, or is gone."""
         with self._turn:
-            self._came.discard(uid)
-            self._until.pop(uid, None)
+            if self._until.pop(uid, None) == inf:
+                self._turn.notify_all()
+
+    def _await(self, uid: PodUid, others: Collection[PodUid]) -> None:
+        self._waiting += 1
+        self._until[uid] = inf
+        self._turn.wait_for(lambda: uid not in self._until or not self._missing(others), self._wait)
+        self._waiting -= 1
+        if uid in self._until:
+            # Whoever goes on in time leaves this to the others, who are on their way as well.
+            self._until[uid] = 0.0 if self._missing(others) else self._clock() + LASTS
 
     def _missing(self, others: Collection[PodUid]) -> int:
         now = self._clock()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gunicorn.app.base import BaseApplication
 
+from extender import rendezvous
 from extender.worker import LingeringWorker
 from kybernate import keys
 from kybernate.errors import ConfigError
@@ -51,7 +52,9 @@ class Server(BaseApplication):  # type: ignore[misc]
             "bind": [self._settings.listen],
             "workers": 1,
             "worker_class": LingeringWorker,
-            "threads": self._settings.threads,
+            # Pods of gangs that wait for each other need threads beside those that work; a thread
+            # is made when it is needed first.
+            "threads": self._settings.threads + rendezvous.MOST,
             # Longer than Go's HTTP client keeps an idle connection, so that it closes first.
             "keepalive": 120,
             "graceful_timeout": 15,

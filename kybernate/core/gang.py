@@ -119,7 +119,7 @@ def judge(members: Sequence[Member], now: float, stands: Callable[[Member], bool
     gated = tuple(member for member in unbound if keys.GANG_GATE in member.gates)
     if gated:
         return Step(Act.LIFT, gated)
-    return Step(Act.WAIT, reason=f"seats are held for it; to be bound: {_names(unbound)}")
+    return Step(Act.WAIT, reason=f"seats are held for it; to be bound: {names(unbound)}")
 
 
 def trouble(members: Sequence[Member]) -> str:
@@ -136,11 +136,11 @@ def trouble(members: Sequence[Member]) -> str:
     (size,) = sizes or (0,)
     if len(members) > size:
         return (
-            f"it has {len(members)} pods ({_names(members)}), and {keys.GANG_SIZE} is {size}: "
+            f"it has {len(members)} pods ({names(members)}), and {keys.GANG_SIZE} is {size}: "
             f"raise it, or give the others another {keys.GANG}"
         )
     if len(members) < size:
-        return f"{len(members)} of its {size} pods exist ({_names(members)})"
+        return f"{len(members)} of its {size} pods exist ({names(members)})"
     return _of_members(members)
 
 
@@ -177,10 +177,10 @@ def _broken(
         return ""
     if len(planned) < len(unbound):
         without = [member for member in unbound if member.seat is None]
-        return f"the plan lacks a seat for {_names(without)}"
+        return f"the plan lacks a seat for {names(without)}"
     late = [member for member in planned if member.seat and member.seat.until <= now]
     if late:
-        return f"the scheduler did not bind {_names(late)} in time"
+        return f"the scheduler did not bind {names(late)} in time"
     fallen = [member for member in planned if not stands(member)]
     if fallen:
         seats = ", ".join(
@@ -190,7 +190,8 @@ def _broken(
     return ""
 
 
-def _names(members: Sequence[Member]) -> str:
+def names(members: Sequence[Member]) -> str:
+    """The names of pods, as a sentence has them: not all of too many."""
     names = sorted(member.pod.name for member in members)
     more = len(names) - _NAMED
     return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

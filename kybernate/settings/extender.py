@@ -36,7 +36,7 @@ class ExtenderSettings(BaseModel):
         "topology",
         "affinity",
         "weighted",
-    ] = Field("best-fit", description="how groups are chosen; see docs/scheduling.md")
+    ] = Field("default", description="how groups are chosen; see docs/scheduling.md")
     namespace_policies: str = Field(
         "",
         description="policies for the pods of namespaces, NAMESPACE=POLICY,...; a pod's annotation "
@@ -118,7 +118,12 @@ class ExtenderSettings(BaseModel):
         "the best by the policy; among several its own scores count too, for a third of its "
         "throughput; pods with preferences of their own are offered all; 0: always all",
     )
-    threads: int = Field(16, ge=2, le=256, description="calls served at the same time")
+    threads: int = Field(
+        16,
+        ge=2,
+        le=256,
+        description="calls served at the same time, beside those of gangs that wait",
+    )
     max_body_bytes: int = Field(
         128 * 1024 * 1024, ge=1024, description="largest request body (bytes)"
     )

@@ -144,6 +144,81 @@ def test_cpu_for_one_pod_only_starts_none_of_them(
     stays(lambda: not gang.bound(), 8.0)
 
 
+def test_cpu_for_one_pod_on_each_node_is_found(
+    extender: Extender, scheduler: Scheduler, world: World
+) -> None:
+    """Each node has two seats, and each pod fits each of them alone: the second one is refused."""
+    nodes = seats(world, 3, cpu="3")
+    gang = Gang(world, 3).add(3, cpu="2")
+    until(gang.runs, "it runs")
+    assert Counter(node for node, _ in gang.bound().elements()) == dict.fromkeys(nodes, 1)
+
+
+def test_nodes_that_pods_may_not_go_to_are_left_alone(
+    extender: Extender, scheduler: Scheduler, world: World
+) -> None:
+    """Taints, labels and room are the scheduler's: what it refuses, the next plan leaves out."""
+    tainted, cordoned, small = seats(world, 6), seats(world, 1), seats(world, 3, cpu="1")
+    taint = {"key": "team", "value": "other", "effect": "NoSchedule"}
+    for node in tainted:
+        world.api.patch(f"/api/v1/nodes/{node}", {"spec": {"taints": [taint]}})
+    world.api.patch(f"/api/v1/nodes/{cordoned[0]}", {"spec": {"unschedulable": True}})
+    free = seats(world, 2)
+    began = time.monotonic()
+    gang = Gang(world, 4).add(4, cpu="1500m")
+    until(gang.runs, f"it runs, and none of it on {tainted}, {cordoned}, {small}")
+    assert {node for node, _ in gang.bound()} == set(free)
+    assert time.monotonic() - began < 10
+    assert any("does not have" in text for text in gang.told("GangWaiting"))
+
+
+def test_a_pod_that_the_scheduler_has_no_node_for_holds_up_nobody_for_long(
+    extender: Extender, scheduler: Scheduler, world: World
+) -> None:
+    """After the first plan its gang waits without seats, until there is a node for it."""
+    seats(world, 1)
+    gang = Gang(world, 2).add().add(cpu="64")
+    until(lambda: any("no node at all for" in text for text in gang.told("GangWaiting")), "told")
+    singles = [world.pod(), world.pod()]
+    until(lambda: all(node_of(world, pod) for pod in singles), "its seats go to others")
+    large = seats(world, 1, cpu="96")
+    until(gang.runs, "it runs where there is room now")
+    assert {node for node, _ in gang.bound()} == set(large)
+
+
+def test_a_gang_of_thirty_two_is_bound_whole(
+    extender: Extender, scheduler: Scheduler, world: World
+) -> None:
+    """Twice as many as the extender has threads for calls: all wait for the last one."""
+    seats(world, 16, seats=1)
+    gang = Gang(world, 32).add(31).add(cpu="64")
+    until(lambda: gang.gated() == 0, "it had a plan")
+    stays(lambda: not gang.bound(), 4.0)
+    single = world.pod()
+    until(lambda: node_of(world, single), "its seats go to others")
+    world.delete(single)
+    world.delete(gang.pods.pop())
+    gang.add()
+    until(gang.runs, "with a pod that fits it runs")
+    assert set(gang.bound().values()) == {1}
+
+
+def test_two_gangs_that_want_the_same_room_both_run_in_the_end(
+    extender: Extender, scheduler: Scheduler, world: World
+) -> None:
+    """Twenty-four pods each, and room for one gang at a time."""
+    seats(world, 12, seats=1)
+    gangs = [Gang(world, 24), Gang(world, 24)]
+    for _ in range(24):
+        for gang in gangs:
+            gang.add()
+    (first,) = until(lambda: [gang for gang in gangs if gang.runs()], "one of them runs")
+    (second,) = [gang for gang in gangs if gang is not first]
+    assert not second.bound()
+    first.delete()
+    until(second.runs, "the other one runs")
+
+
 def test_an_extender_that_is_killed_all_the_time_still_starts_gangs_whole(
     extender: Extender, scheduler: Scheduler, world: World
 ) -> None:

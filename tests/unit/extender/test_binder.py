@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from threading import Thread
+from threading import BoundedSemaphore, Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from extender.binder import Binder
 from extender.wire import BindArgs
+from kybernate import keys
 from kybernate.errors import ConflictError, NotFoundError, RefusedError, RetryableError
-from kybernate.types import NodeName, PodRef, PodUid
+from kybernate.types import GroupName, NodeName, PodRef, PodUid
 from tests.unit.extender.objects import ONE, RESERVED_S, TWO, gpu_node, pod
 
 if TYPE_CHECKING:
+    from extender.objects import SeatPod
     from extender.snapshot import Snapshot
     from tests.unit.extender.conftest import Clock, FakeCluster
 
@@ -79,6 +81,24 @@ def test_a_second_call_for_a_pod_does_not_move_the_first_ones_seat(
     assert held == [({"p1": "G0"}, {})]
     assert answers == ["pod default/p1 was not bound to n2: it is bound to n1 already"]
     assert (taken(snapshot), taken(snapshot, "n2")) == ({"p1": "G0"}, {})
+
+
+def test_a_gang_s_pod_that_waits_takes_no_place_of_others(
+    binder: Binder, cluster: FakeCluster, snapshot: Snapshot
+) -> None:
+    binder.places = BoundedSemaphore(1)
+    cluster.add(pod("p1", notes={keys.GANG: "g"}))
+    cluster.add(pod("p2"))
+    answers = []
+
+    def admit(_pod: SeatPod, _node: NodeName) -> GroupName:
+        answers.append(binder.bind(args("p2")))
+        return GroupName("G1")
+
+    binder.admit = admit
+    assert (binder.bind(args()), answers) == ("", [""])
+    assert taken(snapshot) == {"p1": "G1", "p2": "G0"}
+    assert binder.places.acquire(timeout=0), "the place was given back"
 
 
 def test_the_seat_is_held_until_the_watch_shows_it(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kybernate.core.gangplan import fits_beside, plan
+from kybernate.core.gangplan import Limits, fits_beside, plan
 from kybernate.core.ledger import Claim, NodeSeats, NodeView
 from kybernate.core.placement import Demand, candidates
 from kybernate.types import GroupName, NodeName, PodRef, PodUid
@@ -65,11 +65,31 @@ def test_bound_members_count() -> None:
     assert found.seats == {second.pod.uid: ("n1", "G1")}
 
 
-def test_nodes_that_the_scheduler_refuses_are_left_out_and_told() -> None:
-    found = plan(gang("g", 2), views(gpu_node()), POLICY, {NodeName("n1")})
+def test_nodes_that_the_scheduler_does_not_offer_are_left_out_and_told() -> None:
+    members = gang("g", 2)
+    nowhere = Limits(offered={one.pod.uid: frozenset() for one in members})
+    found = plan(members, views(gpu_node()), POLICY, nowhere)
     assert found.reason.endswith(
-        "(1 nodes are left out for now, where the scheduler bound no pod of it)"
+        "and 0 can be had (2 more are where the scheduler would not have them)"
     )
+
+
+def test_each_member_goes_where_it_is_offered_a_node() -> None:
+    members = gang("g", 3)
+    nodes = views(gpu_node("n1"), gpu_node("n2", 4))
+    limits = Limits(offered={members[1].pod.uid: frozenset({NodeName("n1")})})
+    found = plan(members, nodes, POLICY, limits)
+    assert found.seats[members[1].pod.uid][0] == "n1"
+    assert len(found.seats) == 3
+
+
+def test_no_node_gets_more_members_than_the_scheduler_had_there() -> None:
+    nodes = views(gpu_node("n1", 4), gpu_node("n2", 4), gpu_node("n3", 4))
+    limits = Limits(most={NodeName("n1"): 2, NodeName("n2"): 0, NodeName("n3"): 2})
+    found = plan(gang("g", 4), nodes, POLICY, limits)
+    assert Counter(node for node, _ in found.seats.values()) == {"n1": 2, "n3": 2}
+    found = plan(gang("g", 5), nodes, POLICY, limits)
+    assert "4 can be had (8 more" in found.reason
 
 
 def test_wishes_are_honoured_whatever_the_order() -> None:
