@@ -12,6 +12,7 @@ from prometheus_client import REGISTRY
 import deviceplugin.metrics
 import extender.metrics
 import nodeagent.metrics
+import registry.metrics
 import webhook.app
 from kybernate.core.utilisation import Figures, Used
 from proxy.actions import Limits
@@ -29,7 +30,7 @@ PLUGIN_PAGE = (REPOSITORY / "docs" / "device-plugin.md").read_text()
 PLUGIN = "kyb_device_plugin_"
 ROW = re.compile(r"^\| `(kyb_\w+)` \|([^|]*)\|", re.MULTILINE)
 MADE = re.compile(r'\b(?:Counter|Gauge|Histogram|Summary|\w*MetricFamily)\(\s*"(kyb_\w+)"')
-SERVICES = (deviceplugin, extender, nodeagent, webhook)
+SERVICES = (deviceplugin, extender, nodeagent, registry, webhook)
 FIGURES = Figures({("r", "p"): Used(2, 1)}, {"p": Used(2, 1)}, 1.0, 0.5)
 
 Labels = frozenset[str]
@@ -60,6 +61,7 @@ def shown(registry: CollectorRegistry) -> Iterator[tuple[str, Labels]]:
 def code(monkeypatch: pytest.MonkeyPatch) -> dict[str, Labels]:
     """All metrics of all services."""
     monkeypatch.setattr(extender.metrics.USE, "source", lambda: FIGURES)
+    monkeypatch.setattr(registry.metrics.COPIES, "source", lambda: ())
     proxy = Metrics(Admission(Limits())).registry
     return dict([*shown(REGISTRY), *shown(proxy)])
 
