@@ -36,7 +36,7 @@ def write_pages(
 def entry(address: int, pages: int, flags: int = _PRESENT) -> bytes:
     """One entry of a page map."""
     made = MapEntry(address=address, pages_32=min(pages, (1 << 32) - 1), flags=flags, pages=pages)
-    return made.SerializeToString()
+    return bytes(made.SerializeToString())
 
 
 def write_page_map(path: Path, messages: Iterable[bytes]) -> None:
