@@ -1,4 +1,4 @@
-"""`kyb-registry`: the registry."""
+"""`kyb-registry`: the registry, and what is done with its database."""
 
 from __future__ import annotations
 
@@ -22,12 +22,25 @@ def run(settings: RegistrySettings) -> None:
     server.run()
 
 
-main = command(
+_serve = command(
     RegistrySettings,
     "KYB_REGISTRY",
     run,
-    "Says which saved states exist, where they are, and which pod goes on from which.",
+    "Says which saved states exist, where they are, and which pod goes on from which. "
+    "`kyb-registry rebuild --help` and `kyb-registry settle --help`: its database.",
 )
+
+
+def main() -> None:
+    """Serve, unless the first word is another command."""
+    name = sys.argv[1] if len(sys.argv) > 1 else ""
+    if name not in ("rebuild", "settle"):
+        _serve(prog_name="kyb-registry")
+    from registry import commands  # noqa: PLC0415 - they need what serving doesn't
+
+    chosen = commands.rebuild_command if name == "rebuild" else commands.settle_command
+    chosen(sys.argv[2:], prog_name=f"kyb-registry {name}")
+
 
 if __name__ == "__main__":
     main()

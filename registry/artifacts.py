@@ -199,7 +199,8 @@ def _put_copy(connection: Connection, artifact: str, held: Copy, created: int, n
 def _check_not_last(artifact: str, going: Row[Any], kept: Sequence[Row[Any]]) -> None:
     if going.state != CopyState.VERIFIED:
         return
-    if not any(one.state == CopyState.VERIFIED for one in kept):
+    # Of what a rebuild found, nobody has said since that it was read back.
+    if not any(one.state == CopyState.VERIFIED and one.told_ms for one in kept):
         raise ConflictError(
             f"this is the last verified copy of {artifact}: verify another first, or say in "
             "`forget` why nobody needs it"

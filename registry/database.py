@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import URL, Connection, Engine, Table
 
+    from kybernate.settings.registry import RegistrySettings
+
 _WRITE = "kyb_write"
 _RETRY_S = 0.2
 
@@ -100,11 +102,20 @@ class Database:
         self._engine.dispose()
 
 
+def open_database(settings: RegistrySettings) -> Database:
+    """The database that the settings name. Raises ConfigError."""
+    return Database(
+        settings.database.get_secret_value(),
+        limit_s=settings.database_s,
+        threads=settings.threads,
+    )
+
+
 def insert_new(connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> int:
     """Insert those rows whose key is new; gives how many that were."""
     dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
     statement = dialect.insert(table).on_conflict_do_nothing()
-    return connection.execute(statement, list(rows)).rowcount
+    return connection.execute(statement, rows[0] if len(rows) == 1 else list(rows)).rowcount
 
 
 @contextmanager

@@ -63,7 +63,7 @@ SETTLED = "settled"
 
 _FIRST = (
     """CREATE TABLE artifacts (
-        id {text} PRIMARY KEY, namespace {text} NOT NULL, digest {text} NOT NULL,
+        id {text} NOT NULL PRIMARY KEY, namespace {text} NOT NULL, digest {text} NOT NULL,
         pod {text} NOT NULL, pod_uid {text} NOT NULL, container {text} NOT NULL,
         model {text} NOT NULL, size BIGINT NOT NULL, created_ms BIGINT NOT NULL, parent {text},
         facts {text} NOT NULL, recorded_ms BIGINT NOT NULL)""",

@@ -16,7 +16,7 @@ from kybernate.runtime.serve import ProbeServer
 from registry import metrics
 from registry.app import create_app
 from registry.artifacts import Artifacts
-from registry.database import Database
+from registry.database import open_database
 from registry.pods import Pods
 from registry.routes import routes
 
@@ -146,15 +146,6 @@ class _Contexts:
             limit_requests(context, self._request_s)
             self._known = stamp, context
         return self._known[1]
-
-
-def open_database(settings: RegistrySettings) -> Database:
-    """The database that the settings name. Raises ConfigError."""
-    return Database(
-        settings.database.get_secret_value(),
-        limit_s=settings.database_s,
-        threads=settings.threads,
-    )
 
 
 def check_tls(folder: Path) -> None:

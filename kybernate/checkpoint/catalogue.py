@@ -11,7 +11,7 @@ from kybernate.core.artifacts import layout
 from kybernate.errors import CorruptError, NotFoundError, RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from kybernate.adapters.artifactkeys import ArtifactKeys
     from kybernate.checkpoint.places import Place
@@ -28,10 +28,15 @@ class Found:
     problem: str = ""
 
 
-def manifests(place: Place, keys: ArtifactKeys, namespace: str = "") -> Iterator[Found]:
+def manifests(
+    place: Place,
+    keys: ArtifactKeys,
+    namespace: str = "",
+    skip: Callable[[ArtifactId], bool] = lambda _artifact: False,
+) -> Iterator[Found]:
     """All artifacts of the place, or of one namespace, sorted as the place lists them.
 
-    Raises RetryableError, OSError.
+    Those for which `skip` says so aren't read. Raises RetryableError, OSError.
     """
     prefix = f"{layout.ARTIFACTS}{namespace}/" if namespace else layout.ARTIFACTS
 
@@ -43,6 +48,7 @@ def manifests(place: Place, keys: ArtifactKeys, namespace: str = "") -> Iterator
         except (CorruptError, RefusedError) as error:
             return Found(artifact, None, str(error))
 
-    ids = (found for info in place.objects.scan(prefix) if (found := layout.id_of(info.key)))
+    keys_there = (info.key for info in place.objects.scan(prefix))
+    ids = (found for key in keys_there if (found := layout.id_of(key)) and not skip(found))
     with threads(2 * place.transfers, "catalogue") as pool:
         yield from (found for found in ordered(pool, read, ids, 64) if found)

@@ -25,7 +25,7 @@ _SAVED = rf"{_LABEL}(\.{_LABEL})*@[0-9]{{8}}T[0-9]{{6}}Z-[0-9a-f]{{8}}"
 Namespace = Annotated[str, StringConstraints(pattern=rf"^{_LABEL}$", max_length=63)]
 Name = Annotated[str, StringConstraints(pattern=rf"^{_NAME}$", max_length=253)]
 NodeOrNone = Annotated[str, StringConstraints(pattern=rf"^({_NAME})?$", max_length=253)]
-Uid = Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z][-0-9A-Za-z]{0,62}$")]
+Uid = Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z][-0-9A-Za-z]{0,127}$")]
 Saved = Annotated[str, StringConstraints(pattern=rf"^{_SAVED}$", max_length=320)]
 """An artifact's ID after its namespace and the slash."""
 
@@ -96,7 +96,11 @@ class Copy(Spot):
 
 
 class KnownCopy(Copy):
-    """A copy as the registry knows it; `told_ms` is when it was last heard of."""
+    """A copy as the registry knows it; `told_ms` is when it was last heard of.
+
+    It is 0 for one that a rebuild found: its manifest is there, and counts as verified for those
+    who want to restore, but not as a reason to drop another.
+    """
 
     told_ms: Time
 

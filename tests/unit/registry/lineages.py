@@ -7,10 +7,11 @@ and compared with what came before.
 
 from __future__ import annotations
 
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from sqlalchemy import event, select
 
 from registry.schema import ARTIFACTS, COPIES, PODS
@@ -23,10 +24,25 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
-NODES = ("n1", "n2", "n3")
-UIDS = ("u1", "u2", "u3", "u4")
+NODES = ("n1", "n2")
+UIDS = ("u1", "u2", "u3", "u4", "u5")
+PER_POD = 2
+"""Artifacts that a pod may have."""
+
 STATES = ("pending", "verified", "missing")
-nodes, uids, numbers = st.sampled_from(NODES), st.sampled_from(UIDS), st.integers(0, 3)
+WEIGHTS = {
+    "go_to": 3,
+    "time_passes": 2,
+    "lease": 2,
+    "record": 3,
+    "stop": 1,
+    "delete": 2,
+    "hand_over": 4,
+    "claim": 3,
+    "release": 3,
+    "report": 3,
+    "drop": 4,
+}
 
 
 class KilledError(Exception):
@@ -69,9 +85,12 @@ class Lineages(RuleBasedStateMachine):
         self.killers = [Killer(one) for one in self.replicas]
         self.replicas[0].controller("POST", "/v1/settle", {"why": "new"})
         self.at, self.deaf = 0, False
-        self.tokens: dict[tuple[str, str], list[int]] = {}
+        self.tokens: list[tuple[str, int, str]] = []
+        """Pod, token and node, as they were heard of."""
         self.before: Mapping[str, Json] = {}
-        self.recorded: set[str] = set()
+        self.claims: list[tuple[str, str]] = []
+        self.recorded: dict[str, str] = {}
+        """Pod by artifact."""
         self.forgotten: set[str] = set()
 
     def teardown(self) -> None:
@@ -85,96 +104,128 @@ class Lineages(RuleBasedStateMachine):
         """The one that is called next."""
         return self.replicas[self.at]
 
-    @rule(at=st.integers(0, 1), kill=st.none() | st.integers(0, 9), deaf=st.booleans())
-    def go_to(self, at: int, kill: int | None, deaf: bool) -> None:
-        """Call that replica; its next call is cut off after so many statements, or its answer
-        never arrives."""
-        self.at, self.deaf = at, deaf and kill is None
+    @rule(seeds=st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=8))
+    def acts(self, seeds: list[int]) -> None:
+        for seed in seeds:
+            self.random = Random(seed)
+            (act,) = self.random.choices(list(WEIGHTS), weights=list(WEIGHTS.values()))
+            getattr(self, f"_{act}")()
+            self._check()
+
+    def _go_to(self) -> None:
+        """Call that replica; its next calls are cut off after so many statements, or the next
+        answer never arrives."""
+        self.at, way = self.random.randrange(2), self.random.randrange(4)
+        self.deaf = way == 0
         for one in self.killers:
             one.arm(None)
-        self.killers[at].arm(kill)
+        self.killers[self.at].arm(self.random.randrange(10) if way == 1 else None)
 
-    @rule(seconds=st.sampled_from((1, 40, 700)))
-    def time_passes(self, seconds: int) -> None:
-        self.clock.now += seconds * 1000
+    def _time_passes(self) -> None:
+        self.clock.now += self.random.choice((1, 40, 700)) * 1000
 
-    @rule(node=nodes, uid=uids)
-    def lease(self, node: str, uid: str) -> None:
+    def _lease(self, node: str = "", uid: str = "") -> None:
+        node, uid = node or self.random.choice(NODES), uid or self.random.choice(UIDS)
         known = self._hear(self.replica.lease(node, uid))
         if known is not None and known.status == 200:
             token = known.body["token"]
             assert token > max(self._given(uid), default=0), "a token that is not the newest"
-            self.tokens.setdefault((node, uid), []).append(token)
+            self.tokens.append((uid, token, node))
 
     def _given(self, uid: str) -> list[int]:
-        return [one for (_, of), all_ in self.tokens.items() if of == uid for one in all_]
+        return [token for of, token, _ in self.tokens if of == uid]
 
     def _hear(self, answer: Answer) -> Answer | None:
         deaf, self.deaf = self.deaf, False
         return None if deaf or answer.status == 500 else answer
 
-    @rule(node=nodes, uid=uids, number=numbers, newest=st.booleans(), state=st.sampled_from(STATES))
-    def record(self, node: str, uid: str, number: int, newest: bool, state: str) -> None:
-        had = self.tokens.get((node, uid))
+    def _record(self, uid: str = "") -> None:
+        """With any token that a node ever got, be it an old one."""
+        had = [one for one in self.tokens if not uid or one[0] == uid]
         if not had:
             return
-        token, name = had[-1 if newest else 0], name_of(number, uid)
+        uid, token, node = had[-1] if self.random.random() < 0.5 else self.random.choice(had)
+        name = name_of(self.random.randrange(PER_POD), uid)
+        state = self.random.choice(STATES)
         made = self.replica.record(node, name, token, pod_uid=uid, held={"state": state})
         answer = self._hear(made)
         if answer is not None and answer.status in (200, 201):
             assert token == max(self._given(uid)), "a write with an older token"
-            self.recorded.add(f"ns/{name}")
+            self.recorded[f"ns/{name}"] = uid
             self.forgotten.discard(f"ns/{name}")
 
-    @rule(node=nodes, uid=uids, number=numbers, state=st.sampled_from(STATES))
-    def report(self, node: str, uid: str, number: int, state: str) -> None:
-        self.replica.report(node, name_of(number, uid), state)
+    def _stop(self, node: str = "", uid: str = "") -> None:
+        self.replica.stop(node or self.random.choice(NODES), uid or self.random.choice(UIDS))
 
-    @rule(node=nodes, uid=uids, number=numbers, forget=st.sampled_from(("", "", "old")))
-    def drop(self, node: str, uid: str, number: int, forget: str) -> None:
-        artifact = f"ns/{name_of(number, uid)}"
+    def _delete(self) -> None:
+        uid = self.random.choice([*(after for _, after in self.claims), *UIDS])
+        self.replica.controller("POST", f"{pod(uid)}/stop", {"proof": "deleted", "why": "gone"})
+
+    def _hand_over(self) -> None:
+        """A pod's whole way from its node to a successor."""
+        node, uid = self.random.choice(NODES), self.random.choice(UIDS)
+        self._lease(node, uid)
+        self._check()
+        self._record(uid)
+        self._check()
+        self._stop(node, uid)
+        self._check()
+        own = [one for one, of in self.recorded.items() if of == uid]
+        if own:
+            self._claim(self.random.choice(own))
+
+    def _claim(self, artifact: str = "") -> None:
+        artifact = artifact or self._any_artifact()
+        if artifact:
+            node, successor = self.random.choice(NODES), self.random.choice(UIDS)
+            uid, name = self.recorded[artifact], artifact.partition("/")[2]
+            if self.replica.claim(node, uid, name, successor).status == 200:
+                self.claims.append((uid, successor))
+
+    def _release(self) -> None:
+        if self.claims:
+            self.replica.release("n1", *self.random.choice(self.claims))
+
+    def _report(self) -> None:
+        artifact = self._any_artifact()
+        if artifact:
+            node, state = self.random.choice(NODES), self.random.choice(STATES)
+            self.replica.report(node, artifact.partition("/")[2], state)
+
+    def _drop(self) -> None:
+        artifact = self._any_artifact()
+        if not artifact:
+            return
+        node, forget = self.random.choice(NODES), self.random.choice(("", "", "", "old"))
         had = self._verified(artifact)
-        answer = self._hear(self.replica.drop(node, name_of(number, uid), forget=forget))
+        gone = self.replica.drop(node, artifact.partition("/")[2], forget=forget)
+        answer = self._hear(gone)
         if had and not forget:
             assert self._verified(artifact), "the last verified copy was dropped"
         if answer is None or answer.body.get("copies") == 0:
             self.forgotten.add(artifact)
+
+    def _any_artifact(self) -> str:
+        return self.random.choice(sorted(self.recorded)) if self.recorded else ""
 
     def _verified(self, artifact: str) -> int:
         verified = COPIES.c.artifact == artifact, COPIES.c.state == "verified"
         with self.replicas[1 - self.at].database.read() as connection:
             return len(connection.execute(select(COPIES).where(*verified)).all())
 
-    @rule(node=nodes, uid=uids)
-    def stop(self, node: str, uid: str) -> None:
-        self.replica.stop(node, uid)
-
-    @rule(uid=uids)
-    def delete(self, uid: str) -> None:
-        self.replica.controller("POST", f"{pod(uid)}/stop", {"proof": "deleted", "why": "gone"})
-
-    @rule(node=nodes, uid=uids, number=numbers, successor=uids)
-    def claim(self, node: str, uid: str, number: int, successor: str) -> None:
-        self.replica.claim(node, uid, name_of(number, uid), successor)
-
-    @rule(uid=uids, successor=uids)
-    def release(self, uid: str, successor: str) -> None:
-        self.replica.release("n1", uid, successor)
-
-    @invariant()
-    def nothing_is_wrong(self) -> None:
-        if not hasattr(self, "replicas"):
-            return
+    def _check(self) -> None:
         with self.replicas[1 - self.at].database.read() as connection:
             pods = {one["uid"]: dict(one) for one in connection.execute(select(PODS)).mappings()}
             found = set(connection.execute(select(ARTIFACTS.c.id)).scalars())
             verified = connection.execute(select(COPIES.c.artifact)).scalars().all()
         assert set(verified) <= found, "a copy of nothing"
-        assert self.recorded - self.forgotten <= found, "a lost update"
+        assert set(self.recorded) - self.forgotten <= found, "a lost update"
         for uid, now in pods.items():
             before = self.before.get(uid)
             if before is not None:
                 _check_step(before, now, pods)
+        heirs = [one["successor"] for one in pods.values() if one["successor"]]
+        assert len(set(heirs)) == len(heirs), "a pod goes on from two"
         for uid in pods:
             alive = [one for one in _line(uid, pods) if _may_run(pods.get(one))]
             assert len(alive) <= 1, f"{alive} all go on from {uid}"

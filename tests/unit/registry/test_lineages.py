@@ -19,7 +19,7 @@ from tests.unit.registry.replica import url_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-EXAMPLES = int(os.environ.get("KYB_LINEAGES", "40"))
+EXAMPLES = int(os.environ.get("KYB_LINEAGES", "50"))
 
 
 class OverSqlite(Lineages):
@@ -27,7 +27,9 @@ class OverSqlite(Lineages):
 
     def url(self) -> str:
         if not hasattr(self, "folder"):
-            self.folder = tempfile.mkdtemp(prefix="kyb-registry-")
+            memory = Path("/dev/shm")
+            where = memory if memory.is_dir() else None
+            self.folder = tempfile.mkdtemp(prefix="kyb-registry-", dir=where)
         return url_of(Path(self.folder))
 
     def finish(self) -> None:
@@ -45,5 +47,5 @@ def quiet() -> Iterator[None]:
 @pytest.mark.usefixtures("quiet")
 def test_one_writer_and_one_successor_whatever_comes() -> None:
     run_state_machine_as_test(
-        OverSqlite, settings=settings(max_examples=EXAMPLES, stateful_step_count=40)
+        OverSqlite, settings=settings(max_examples=EXAMPLES, stateful_step_count=12)
     )

@@ -1,0 +1,277 @@
+"""Calls to the registry: mutual TLS, a deadline for each, and errors of ours.
+
+A call that can't be answered now is made again until its deadline: every call of the registry may
+be, since it changes nothing the second time. The one exception is `lease`, whose second grant only
+gives a newer token.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote, urlencode
+
+import orjson
+from pydantic import BaseModel, ValidationError
+
+from kybernate import keys
+from kybernate.adapters.registry import wire
+from kybernate.errors import (
+    ConfigError,
+    ConflictError,
+    DeadlineError,
+    KybernateError,
+    NotFoundError,
+    RefusedError,
+    RetryableError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from urllib3 import BaseHTTPResponse
+
+M = TypeVar("M", bound=BaseModel)
+
+DEADLINE_S = 10.0
+_ATTEMPT_S = 5.0
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 2.0
+_POOL = 8
+_LONGEST = 16 << 20
+"""Bytes of an answer that are read at most."""
+
+PORT = 9446
+SERVICE = f"https://{keys.CN_REGISTRY}.{keys.NAMESPACE}.svc:{PORT}"
+
+
+class Registry:
+    """The registry at a URL. Safe to use from several threads; each call blocks its own.
+
+    Every call raises NotFoundError, ConflictError (the world is another than the caller thought),
+    RefusedError (never right as it stands), or DeadlineError if nobody answered it in time:
+    whether it took effect is unknown then, and the same call may be made again.
+    """
+
+    def __init__(self, url: str, folder: Path, name: str) -> None:
+        """`folder` holds ca.crt and the caller's own `name`.crt and `name`.key.
+
+        Raises ConfigError if they can't be used.
+        """
+        # It comes with the Kubernetes client, which not every program with this module has.
+        import urllib3  # noqa: PLC0415
+
+        if not url.startswith("https://"):
+            raise ConfigError("registry", f"{url!r} must be written as https://host:port")
+        self._url = url.rstrip("/")
+        self._pool = urllib3.PoolManager(
+            maxsize=_POOL, ssl_context=_context(folder, name), retries=False
+        )
+        self._failures: tuple[type[Exception], ...] = (urllib3.exceptions.HTTPError, OSError)
+
+    def record(
+        self, artifact: str, recording: wire.Recording, deadline_s: float = DEADLINE_S
+    ) -> wire.Entry:
+        """A new artifact with its first copy. ConflictError: another writer has begun since."""
+        return self._call("PUT", _artifact(artifact), wire.Entry, deadline_s, body=recording)
+
+    def report(
+        self, artifact: str, told: wire.CopyReport, deadline_s: float = DEADLINE_S
+    ) -> wire.Entry:
+        """What became of a copy."""
+        path = f"{_artifact(artifact)}/copies"
+        return self._call("PUT", path, wire.Entry, deadline_s, body=told)
+
+    def drop(
+        self, artifact: str, spot: wire.Spot, forget: str = "", deadline_s: float = DEADLINE_S
+    ) -> wire.Dropped:
+        """Let a copy go, before its bytes are deleted. An artifact that isn't known is none.
+
+        ConflictError: it is the last verified one, and `forget` doesn't say why nobody needs it.
+        """
+        path = f"{_artifact(artifact)}/copies"
+        query = {**wire.as_json(spot), "forget": forget}
+        try:
+            return self._call("DELETE", path, wire.Dropped, deadline_s, query=query)
+        except NotFoundError:
+            return wire.Dropped(dropped=False, copies=0)
+
+    def get(self, artifact: str, deadline_s: float = DEADLINE_S) -> wire.Entry:
+        """One artifact."""
+        return self._call("GET", _artifact(artifact), wire.Entry, deadline_s)
+
+    def latest(self, wanted: wire.Latest, deadline_s: float = DEADLINE_S) -> wire.Entry:
+        """The newest artifact of a pod or a model."""
+        query = wire.as_json(wanted)
+        return self._call("GET", "/v1/latest", wire.Entry, deadline_s, query=query)
+
+    def page(self, wanted: wire.Filter, deadline_s: float = DEADLINE_S) -> wire.Page:
+        """Artifacts, newest first."""
+        query = wire.as_json(wanted)
+        return self._call("GET", "/v1/artifacts", wire.Page, deadline_s, query=query)
+
+    def all(self, wanted: wire.Filter, deadline_s: float = DEADLINE_S) -> Iterator[wire.Entry]:
+        """Artifacts, newest first, page by page; the deadline is for each page."""
+        while True:
+            page = self.page(wanted, deadline_s)
+            yield from page.items
+            if page.next is None:
+                return
+            wanted = wanted.model_copy(update={"after": page.next})
+
+    def pod(self, namespace: str, uid: str, deadline_s: float = DEADLINE_S) -> wire.Pod:
+        """Who may write the pod's states, and who goes on with them."""
+        return self._call("GET", _pod(namespace, uid), wire.Pod, deadline_s)
+
+    def lease(
+        self, namespace: str, uid: str, seconds: float, deadline_s: float = DEADLINE_S
+    ) -> wire.Pod:
+        """Become the pod's writer. ConflictError: another one is, or somebody goes on with it."""
+        body = wire.LeaseWish(seconds=seconds)
+        return self._call("POST", f"{_pod(namespace, uid)}/lease", wire.Pod, deadline_s, body=body)
+
+    def renew(self, held: wire.Pod, seconds: float, deadline_s: float = DEADLINE_S) -> wire.Pod:
+        """Go on as the writer. ConflictError: another one has begun since."""
+        path = f"{_pod(held.namespace, held.uid)}/lease"
+        body = wire.Renewal(token=held.token, seconds=seconds)
+        return self._call("PUT", path, wire.Pod, deadline_s, body=body)
+
+    def give_back(self, held: wire.Pod, deadline_s: float = DEADLINE_S) -> wire.Pod:
+        """Be the writer no more."""
+        path = f"{_pod(held.namespace, held.uid)}/lease"
+        return self._call("DELETE", path, wire.Pod, deadline_s, query={"token": held.token})
+
+    def stopped(
+        self, namespace: str, uid: str, told: wire.Stop, deadline_s: float = DEADLINE_S
+    ) -> wire.Pod:
+        """The pod has stopped, and how that is known."""
+        return self._call("POST", f"{_pod(namespace, uid)}/stop", wire.Pod, deadline_s, body=told)
+
+    def claim(
+        self, namespace: str, uid: str, wanted: wire.Claim, deadline_s: float = DEADLINE_S
+    ) -> wire.Pod:
+        """Go on with the pod's state. ConflictError: somebody else does, or proof is missing."""
+        path = f"{_pod(namespace, uid)}/claim"
+        return self._call("POST", path, wire.Pod, deadline_s, body=wanted)
+
+    def release(
+        self, namespace: str, uid: str, successor: str, deadline_s: float = DEADLINE_S
+    ) -> wire.Pod:
+        """End the claim of a successor that is proven to have stopped."""
+        path = f"{_pod(namespace, uid)}/claim"
+        query = {"successor": successor}
+        return self._call("DELETE", path, wire.Pod, deadline_s, query=query)
+
+    def settle(self, why: str, deadline_s: float = DEADLINE_S) -> wire.Settled:
+        """After the database was lost: all claims are known again, or are made sure not to be."""
+        body = wire.Settlement(why=why)
+        return self._call("POST", "/v1/settle", wire.Settled, deadline_s, body=body)
+
+    def close(self) -> None:
+        """Drop all idle connections."""
+        self._pool.clear()
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        answer: type[M],
+        deadline_s: float,
+        *,
+        query: dict[str, Any] | None = None,
+        body: BaseModel | None = None,
+    ) -> M:
+        """Ask until there is an answer, or until the deadline."""
+        ends, pause = time.monotonic() + deadline_s, _FIRST_PAUSE_S
+        url, data = self._url + path + _query(query or {}), _encoded(body)
+        while True:
+            try:
+                return self._once(method, url, data, answer, ends)
+            except RetryableError as error:
+                left = ends - time.monotonic()
+                if left <= pause:
+                    raise DeadlineError(
+                        f"{method} {path}: no answer within {deadline_s:g} s: {error}"
+                    ) from error
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    def _once(self, method: str, url: str, data: bytes | None, answer: type[M], ends: float) -> M:
+        try:
+            response = self._pool.request(
+                method,
+                url,
+                body=data,
+                headers={"content-type": "application/json"},
+                timeout=max(0.05, min(_ATTEMPT_S, ends - time.monotonic())),
+                preload_content=False,
+                redirect=False,
+            )
+            found = _read(response, ends)
+        except self._failures as error:
+            raise RetryableError(str(error) or type(error).__name__) from error
+        if response.status >= 300:
+            raise _error_for(response.status, found)
+        try:
+            return answer.model_validate_json(found)
+        except ValidationError as error:
+            raise RefusedError(f"the registry's answer isn't of our version: {error}") from error
+
+
+def _context(folder: Path, name: str) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=folder / "ca.crt")
+        context.load_cert_chain(folder / f"{name}.crt", folder / f"{name}.key")
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            str(folder),
+            f"must hold ca.crt, {name}.crt and {name}.key ({error}); `kybernate pki init` makes "
+            "them",
+        ) from error
+    return context
+
+
+def _read(response: BaseHTTPResponse, ends: float) -> bytes:
+    found = bytearray()
+    for chunk in response.stream(1 << 16):
+        found += chunk
+        if len(found) > _LONGEST or time.monotonic() > ends:
+            response.close()
+            raise RetryableError("the answer did not end")
+    response.release_conn()
+    return bytes(found)
+
+
+def _error_for(status: int, body: bytes) -> KybernateError:
+    try:
+        text = str(orjson.loads(body)["error"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        text = f"the registry answered with HTTP {status}"
+    if status == 404:
+        return NotFoundError(text)
+    if status == 409:
+        return ConflictError(text)
+    return RetryableError(text) if status >= 500 or status == 429 else RefusedError(text)
+
+
+def _encoded(body: BaseModel | None) -> bytes | None:
+    return None if body is None else body.model_dump_json().encode()
+
+
+def _query(values: dict[str, Any]) -> str:
+    given = {
+        name: "true" if value is True else value
+        for name, value in values.items()
+        if value is not None and value is not False and value != ""
+    }
+    return f"?{urlencode(given)}" if given else ""
+
+
+def _artifact(artifact: str) -> str:
+    return f"/v1/artifacts/{quote(artifact, safe='/@')}"
+
+
+def _pod(namespace: str, uid: str) -> str:
+    return f"/v1/pods/{quote(namespace, safe='')}/{quote(uid, safe='')}"

@@ -1,0 +1,111 @@
+"""What is done with the database beside serving it: `rebuild` and `settle`."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from pydantic import ValidationError
+
+from kybernate.adapters.artifactkeys import read_folder
+from kybernate.adapters.registry.wire import Spot
+from kybernate.checkpoint.catalogue import manifests
+from kybernate.checkpoint.places import open_place
+from kybernate.errors import KybernateError
+from kybernate.runtime.load import load
+from kybernate.settings.registry import RegistrySettings
+from kybernate.types import Tier
+from registry.database import open_database
+from registry.pods import Pods
+from registry.rebuild import rebuild
+
+if TYPE_CHECKING:
+    from registry.database import Database
+    from registry.rebuild import Outcome
+
+_MOST_TOLD = 20
+
+
+@click.command("rebuild")
+@click.option(
+    "--place",
+    "places",
+    multiple=True,
+    required=True,
+    metavar="TIER=URL",
+    help="A place to read, such as object=s3://bucket/path or nvme=/var/lib/kyb/artifacts; may "
+    "be repeated.",
+)
+@click.option("--node", default="", help="The node whose ram and nvme places these are.")
+@click.option(
+    "--keys",
+    default=Path("/etc/kyb/keys"),
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="Folder of the keys of saved states; trust-NAME.pub is enough.",
+)
+def rebuild_command(places: tuple[str, ...], node: str, keys: Path) -> None:
+    """Make the database anew from the manifests in the places.
+
+    The database is the one of KYB_REGISTRY_DATABASE. Again goes on where an earlier call was cut
+    short; what is there stays. Afterwards nobody gets a claim on a pod of before until claims were
+    told again and `settle` says so.
+    """
+    wanted = [_spot(text, node) for text in places]
+    try:
+        database, trusted = _database(), read_folder(keys)
+        for spot, url in wanted:
+            catalogue = partial(manifests, open_place(url), trusted, "")
+            _tell(url, rebuild(database, spot, catalogue, partial(_progress, url)))
+    except (KybernateError, OSError) as error:
+        raise click.ClickException(f"{error}; run it again to go on from here") from error
+
+
+@click.command("settle")
+@click.option("--why", required=True, help="How you know that no claim is missing.")
+def settle_command(why: str) -> None:
+    """Say that every claim is in the database: of a new one, or of one that was rebuilt.
+
+    Of a rebuilt one only after all agents told their claims again, or all pods were looked at.
+    """
+    try:
+        count = Pods(_database(), 1.0).settle_all()
+    except KybernateError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(f"{count} pods are claimable again ({why})")
+
+
+def _database() -> Database:
+    database = open_database(load(RegistrySettings, "KYB_REGISTRY", {}, os.environ, None))
+    database.prepare()
+    return database
+
+
+def _spot(text: str, node: str) -> tuple[Spot, str]:
+    tier, _, url = text.partition("=")
+    try:
+        place = Tier(tier)
+        local = place is not Tier.OBJECT
+        spot = Spot(place=place, node=node if local else "", store="" if local else url)
+    except (ValidationError, ValueError) as error:
+        raise click.UsageError(
+            f"--place {text!r}: write TIER=URL with ram, nvme or object, and --node for the "
+            "first two"
+        ) from error
+    return spot, url
+
+
+def _progress(url: str, done: Outcome) -> None:
+    click.echo(f"{url}: {done.new} artifacts, {done.per_second:.0f}/s", err=True)
+
+
+def _tell(url: str, done: Outcome) -> None:
+    for problem in done.problems[:_MOST_TOLD]:
+        click.echo(f"left out: {problem}", err=True)
+    click.echo(
+        f"{url}: {done.new} artifacts taken in, {done.there} were there, {len(done.problems)} left "
+        f"out; {done.seconds:.1f} s, {done.per_second:.0f}/s"
+    )
