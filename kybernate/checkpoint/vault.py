@@ -15,9 +15,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from kybernate.adapters.objects import make_folder
-from kybernate.checkpoint import catalogue, fetch, pack, verify
+from kybernate.checkpoint import catalogue, fetch, transfer, verify
 from kybernate.checkpoint import seal as sealing
-from kybernate.checkpoint.blocks import raw_sources
 from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.places import read_manifest
 from kybernate.core.artifacts import layout
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kybernate.adapters.artifactkeys import ArtifactKeys
-    from kybernate.checkpoint.blocks import Source
     from kybernate.checkpoint.places import Place
     from kybernate.core.artifacts.manifest import Manifest
     from kybernate.types import ArtifactId, Tier
@@ -116,8 +114,8 @@ class Vault:
             source, manifest = next(self._copies(artifact, but=target), (None, None))
             if source is None or manifest is None:
                 raise NotFoundError(f"{artifact} is in no place of this node")
-            sources = self._sources(source, manifest)
-            pack.pack(sources, manifest, target, self._keys, until, progress)
+            keys = self._keys
+            transfer.copy(manifest.id, (source, keys), (target, keys), until, progress)
 
         await _run(deadline, packed)
 
@@ -187,12 +185,6 @@ class Vault:
             if place is not but:
                 with suppress(NotFoundError, RefusedError, CorruptError, RetryableError):
                     yield place, read_manifest(place, artifact, self._keys)
-
-    def _sources(self, place: Place, manifest: Manifest) -> Iterator[Source]:
-        if manifest.form == manifests.RAW:
-            folder = sealing.images_of(place, manifest)
-            return raw_sources(folder, sealing.pieces_of(place, manifest))
-        return fetch.sources(fetch.ChunkReader(place, manifest, self._keys), manifest)
 
     def _bring(self, place: Place, manifest: Manifest, images: Path, until: Deadline) -> None:
         if manifest.form == manifests.RAW:
