@@ -174,6 +174,14 @@ def read_wrapping(path: Path) -> bytes:
         raise ConfigError(str(path), f"can't be read: {error.strerror}") from error
 
 
+def write_wrapping(path: Path) -> None:
+    """Make a wrapping key's file. Raises ConfigError."""
+    try:
+        _write(path, secrets.token_hex(32).encode())
+    except OSError as error:
+        raise ConfigError(str(path), f"can't be written: {error.strerror}") from error
+
+
 def _signer(folder: Path) -> Ed25519PrivateKey:
     path = folder / "sign.key"
     try:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from kybernate.core.artifacts.pages import PAGE, PageMap
+from kybernate.core.artifacts.pages import MAP_MAGICS, PAGE, PageMap
 from kybernate.errors import CorruptError
 from kybernate.gen.criuimages_pb2 import MapEntry, MapHead
 
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 M = TypeVar("M", MapHead, MapEntry)
-
-MAGICS = (0x54564319, 0x56084025)
-"""Of every image of a container's state, and of page maps."""
 
 _HEAD = struct.Struct("<II")
 _LENGTH = struct.Struct("<I")
@@ -68,7 +65,7 @@ def read_page_map(path: Path) -> PageMap:
 
 def _messages(file: BinaryIO, name: str) -> Iterator[bytes]:
     head = file.read(_HEAD.size)
-    if len(head) != _HEAD.size or _HEAD.unpack(head) != MAGICS:
+    if len(head) != _HEAD.size or _HEAD.unpack(head) != MAP_MAGICS:
         raise CorruptError(f"{name}: is no page map")
     for _ in range(_MOST_ENTRIES):
         size = file.read(_LENGTH.size)

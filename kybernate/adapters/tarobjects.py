@@ -5,7 +5,6 @@ Any tar reads and writes these archives; their objects are what a place has, und
 
 from __future__ import annotations
 
-import io
 import os
 import tarfile
 import threading
@@ -26,9 +25,7 @@ class TarWriter:
     be read again: they have gone down the stream. Nothing but the last put of a key is kept."""
 
     def __init__(self, stream: BinaryIO) -> None:
-        self._tar = tarfile.open(  # noqa: SIM115 - `close` closes it
-            fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT
-        )
+        self._stream = stream
         self._sizes: dict[str, int] = {}
         self._small: dict[str, bytes] = {}
         self._lock = threading.Lock()
@@ -69,13 +66,15 @@ class TarWriter:
             raise RefusedError("an archive that is written can't be changed")
 
     def close(self) -> None:
-        """Write the end of the archive."""
-        self._tar.close()
+        """Write the end of the archive: without it, it is no whole one."""
+        self._stream.write(bytes(2 * tarfile.BLOCKSIZE))
 
     def _add(self, key: str, data: bytes | bytearray | memoryview) -> None:
         entry = tarfile.TarInfo(key)
         entry.size, entry.mode, entry.mtime = len(data), 0o600, int(time.time())
-        self._tar.addfile(entry, io.BytesIO(data))
+        self._stream.write(entry.tobuf(tarfile.PAX_FORMAT))
+        self._stream.write(data)
+        self._stream.write(bytes(-len(data) % tarfile.BLOCKSIZE))
 
 
 class TarReader:

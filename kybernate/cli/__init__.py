@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _COMMANDS: Mapping[str, str] = {
     "agent": "kybernate.cli.agent",
+    "artifacts": "kybernate.cli.artifacts",
     "doctor": "kybernate.cli.doctor",
     "dump": "kybernate.cli.dump",
     "explain": "kybernate.cli.explain",

@@ -5,8 +5,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from kybernate.adapters.criuimages import MAGICS
-from kybernate.core.artifacts.pages import PAGE
+from kybernate.core.artifacts.pages import MAP_MAGICS, PAGE
 from kybernate.gen.criuimages_pb2 import MapEntry, MapHead
 
 if TYPE_CHECKING:
@@ -41,5 +40,5 @@ def entry(address: int, pages: int, flags: int = _PRESENT) -> bytes:
 
 def write_page_map(path: Path, messages: Iterable[bytes]) -> None:
     """A page map of these messages."""
-    head = struct.pack("<II", *MAGICS)
+    head = struct.pack("<II", *MAP_MAGICS)
     path.write_bytes(head + b"".join(struct.pack("<I", len(m)) + m for m in messages))

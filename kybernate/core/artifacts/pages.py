@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 BLOCK = 1 << 16
 PAGE = 1 << 12
+MAP_MAGICS = (0x54564319, 0x56084025)
+"""What a page map of CRIU's begins with: as every image of a container's state, and its own."""
 
 
 @dataclass(frozen=True, slots=True)

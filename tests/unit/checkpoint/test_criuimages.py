@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kybernate.adapters.criuimages import MAGICS, page_maps, read_page_map
-from kybernate.core.artifacts.pages import PAGE
+from kybernate.adapters.criuimages import page_maps, read_page_map
+from kybernate.core.artifacts.pages import MAP_MAGICS, PAGE
 from kybernate.errors import CorruptError
 from kybernate.gen.criuimages_pb2 import MapEntry, MapHead
 from kybernate.testing.criuimages import entry, write_page_map, write_pages
@@ -46,9 +46,9 @@ def head(pages_id=1):
     [
         (b"", "is no page map"),
         (b"x" * 8, "is no page map"),
-        (struct.pack("<III", *MAGICS, 1 << 31), "too long"),
-        (struct.pack("<II", *MAGICS) + b"\1\0", "within a message"),
-        (struct.pack("<III", *MAGICS, 5) + b"\xff\xff\xff\xff\xff", "can't be read"),
+        (struct.pack("<III", *MAP_MAGICS, 1 << 31), "too long"),
+        (struct.pack("<II", *MAP_MAGICS) + b"\1\0", "within a message"),
+        (struct.pack("<III", *MAP_MAGICS, 5) + b"\xff\xff\xff\xff\xff", "can't be read"),
     ],
 )
 def test_what_is_no_page_map_says_so(tmp_path, data, said):
@@ -83,7 +83,7 @@ def test_a_map_of_a_file_that_is_not_there_is_left_out(tmp_path):
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_page_map_or_corrupt(tmp_path, tail):
     path = tmp_path / "pagemap-1.img"
-    path.write_bytes(struct.pack("<II", *MAGICS) + tail)
+    path.write_bytes(struct.pack("<II", *MAP_MAGICS) + tail)
     try:
         read_page_map(path)
     except CorruptError:

@@ -1,0 +1,101 @@
+"""How saved states are shown to people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from datetime import datetime
+
+    from kybernate.checkpoint.catalogue import Found
+    from kybernate.checkpoint.gc import Swept
+    from kybernate.core.artifacts.manifest import Manifest
+
+_STEP = 1024.0
+
+
+def listing(found: Sequence[Found], now: datetime) -> Table:
+    """One line for each artifact."""
+    table = _table("ARTIFACT", "AGE", "SIZE", "STORED", "FORM", "GPUS", "PROBLEM")
+    for each in found:
+        manifest = each.manifest
+        if manifest is None:
+            table.add_row(Text(each.id), "", "", "", "", "", Text(each.problem, "red"))
+            continue
+        facts = manifest.facts
+        gpus = f"{facts.gpu_count} x {facts.gpu_product}" if facts.gpu_count else "-"
+        size, stored = human(manifest.total), human(manifest.stored)
+        row = (age(manifest.created, now), size, stored, manifest.form)
+        table.add_row(Text(each.id), *row, Text(gpus), "")
+    return table
+
+
+def details(manifest: Manifest) -> Iterator[Table]:
+    """What a manifest says: facts, then files."""
+    table = _table("FACT", "VALUE")
+    for name in ("id", "created", "form", "origin"):
+        table.add_row(name, Text(str(getattr(manifest, name)) or "-"))
+    facts = manifest.facts
+    for name in facts.__dataclass_fields__:
+        if name != "privileges":
+            table.add_row(name.replace("_", " "), Text(str(getattr(facts, name)) or "-"))
+    yield table
+    rights = _table("PRIVILEGE", "OF ANY OF ITS PROCESSES")
+    for name in facts.privileges.__dataclass_fields__:
+        rights.add_row(name.replace("_", " "), Text(_right(getattr(facts.privileges, name))))
+    yield rights
+    files = _table("FILE", "SIZE")
+    for file in manifest.files:
+        files.add_row(Text(file.name), human(file.size))
+    files.add_row("all", human(manifest.total))
+    yield files
+
+
+def sweep(swept: Swept) -> Table:
+    """What a sweep does, one line for each namespace."""
+    table = _table("NAMESPACE", "NEEDED", "CONDEMNED NOW", "DELETED NOW", "DELETED LATER")
+    for namespace, plan in swept.plans.items():
+        deleted = f"{len(plan.delete)} packs, {human(plan.free)}"
+        later = human(plan.waiting)
+        row = (human(plan.kept), f"{len(plan.condemn)} packs", deleted, later)
+        table.add_row(Text(namespace), *row)
+    for namespace, reason in swept.held.items():
+        table.add_row(Text(namespace), Text(f"left alone: {reason}", "red"), "", "", "")
+    for path in swept.leftovers:
+        table.add_row(Text(str(path)), "", "", "left by a crash", "")
+    return table
+
+
+def human(size: float) -> str:
+    """Bytes for people: 1.5 GiB."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < _STEP:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= _STEP
+    return f"{size:.1f} TiB"
+
+
+def age(created: str, now: datetime) -> str:
+    """How long ago, in the largest unit that fits twice."""
+    seconds = (now - now.fromisoformat(created)).total_seconds()
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length:.0f}{unit}"
+    return f"{max(0.0, seconds):.0f}s"
+
+
+def _right(value: object) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(str(getattr(each, "path", each)) for each in value) or "-"
+    return str(value)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table

@@ -1,0 +1,152 @@
+"""`kybernate artifacts`, on a folder with real artifacts in it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import time
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from kybernate.adapters import artifactkeys
+from kybernate.checkpoint import vault
+from kybernate.cli import main
+from kybernate.core.artifacts import layout
+from tests.unit.checkpoint.kit import contents, fetched, make_dump, pack_dump, place
+
+
+@pytest.fixture
+def states(tmp_path, monkeypatch):
+    """A place with one artifact, and the keys in the environment."""
+    artifactkeys.make_folder(tmp_path / "keys", "here")
+    monkeypatch.setenv("KYB_ARTIFACT_KEYS", str(tmp_path / "keys"))
+    monkeypatch.setenv("COLUMNS", "200")
+    keys = artifactkeys.read_folder(tmp_path / "keys")
+    made = pack_dump(make_dump(tmp_path / "dump"), place(tmp_path / "states"), keys=keys)
+    return tmp_path / "states", made
+
+
+def run(*args, fails=0):
+    result = CliRunner().invoke(main, ["artifacts", *map(str, args)])
+    assert result.exit_code == fails, result.output
+    return result.output
+
+
+def test_ls_tells_of_each(states):
+    said = run("ls", states[0])
+    assert states[1].id in said
+    assert "packed" in said
+    entry = json.loads(run("ls", states[0], "--json"))[0]
+    assert (entry["id"], entry["total"]) == (states[1].id, states[1].total)
+    assert json.loads(run("ls", states[0], "-n", "team-z", "--json")) == []
+
+
+def test_ls_says_why_one_is_not_believed(states):
+    (states[0] / layout.manifest_key(states[1].id)).write_bytes(b"forged")
+    assert "is not signed" in run("ls", states[0])
+
+
+def test_show_tells_what_a_restore_must_match(states):
+    said = run("show", states[0], states[1].id)
+    for word in ("image digest", "sha256:abc", "highest pid", "312", "pages-1.img", "uids"):
+        assert word in said
+    assert json.loads(run("show", states[0], states[1].id, "--json"))["id"] == states[1].id
+
+
+def test_show_of_none_is_a_sentence(states):
+    said = run("show", states[0], "team-a/x", fails=1)
+    assert "is no artifact; they are named" in said
+    other = states[1].id.replace("00000001", "00000002")
+    assert "is not in" in run("show", states[0], other, fails=1)
+
+
+def test_verify_reads_back_and_fails_for_what_is_damaged(states):
+    assert "whole" in run("verify", states[0], states[1].id)
+    assert "names none" in run("verify", states[0], fails=1)
+    pack = next((states[0] / layout.PACKS).glob("*/*"))
+    data = bytearray(pack.read_bytes())
+    data[1000] ^= 1
+    pack.write_bytes(data)
+    assert "not what was written" in run("verify", states[0], "--all", fails=1)
+    said = json.loads(run("verify", states[0], "--all", "--json", fails=1))
+    assert "not what was written" in said[states[1].id]
+
+
+def test_gc_says_first_and_deletes_when_told(states):
+    root, made = states
+    vault.drop(place(root), made)
+    old = time.time() - 3 * 86400
+    pack = next((root / layout.PACKS).glob("*/*"))
+    os.utime(pack, (old, old))
+    assert "say --delete" in run("gc", root)
+    assert not list((root / "condemned").glob("*/*"))
+    run("gc", root, "--delete")
+    mark = next((root / "condemned").glob("*/*"))
+    os.utime(mark, (old, old))
+    lease = next((root / "leases").glob("*/*"))
+    lease.unlink()
+    swept = json.loads(run("gc", root, "--delete", "--json"))
+    assert swept["done"]
+    assert swept["plans"]["team-a"]["delete"] == [pack.name]
+    assert not pack.exists()
+
+
+def test_an_export_is_imported_elsewhere(states, tmp_path, monkeypatch):
+    root, made = states
+    archive, transport = tmp_path / "x.tar", tmp_path / "transport.key"
+    run("export", root, made.id, archive, "--transport-key", transport)
+    assert transport.stat().st_mode & 0o777 == 0o600
+    artifactkeys.make_folder(tmp_path / "theirs", "there")
+    monkeypatch.setenv("KYB_ARTIFACT_KEYS", str(tmp_path / "theirs"))
+    trust, there = tmp_path / "keys" / "trust-here.pub", tmp_path / "there"
+    got = run(
+        *("import", archive, there, "--trust", trust, "--transport-key", transport),
+        *("-n", "team-z"),
+    ).strip()
+    keys = artifactkeys.read_folder(tmp_path / "theirs")
+    assert got.startswith("team-z/llama-0@")
+    assert fetched(place(there), got, tmp_path / "back", keys) == contents(tmp_path / "dump")
+    own = tmp_path / "theirs" / "trust-there.pub"
+    said = run(*("import", archive, there, "--trust", own, "--transport-key", transport), fails=1)
+    assert "not trusted here" in said
+
+
+def test_an_export_may_be_a_folder(states, tmp_path):
+    out = f"{tmp_path / 'export'}/"
+    run("export", states[0], states[1].id, out, "--transport-key", tmp_path / "t.key")
+    said = run(
+        "export", states[0], states[1].id, out, "--transport-key", tmp_path / "t.key", fails=1
+    )
+    assert "holds an export already" in said
+
+
+def test_an_export_that_fails_leaves_no_file(states, tmp_path):
+    pack = next((states[0] / layout.PACKS).glob("*/*"))
+    os.truncate(pack, 100)
+    out = tmp_path / "x.tar"
+    run("export", states[0], states[1].id, out, "--transport-key", tmp_path / "t.key", fails=1)
+    assert not list(tmp_path.glob("x.tar*"))
+
+
+def test_keys_are_made_once_and_printed_as_a_secret(tmp_path):
+    assert "sign.key: made" in run("keys", "--dir", tmp_path / "k", "--name", "here")
+    assert "nothing was missing" in run("keys", "--dir", tmp_path / "k", "--name", "here")
+    secret = yaml.safe_load(run("keys", "--dir", tmp_path / "k", "--name", "here", "--secret"))
+    assert sorted(secret["data"]) == ["sign.key", "trust-here.pub", "wrap-1.key"]
+    assert (
+        base64.b64decode(secret["data"]["wrap-1.key"]) == (tmp_path / "k/wrap-1.key").read_bytes()
+    )
+
+
+@pytest.mark.parametrize("place_url", ["here", "ftp://x", ""])
+def test_a_place_that_is_none_is_a_sentence(states, place_url):
+    assert "Error: place:" in run("ls", place_url, fails=1)
+
+
+def test_without_keys_it_says_which(tmp_path, monkeypatch):
+    monkeypatch.delenv("KYB_ARTIFACT_KEYS", raising=False)
+    assert "Missing option '--keys'" in run("ls", tmp_path, fails=2)
+    assert "can't be read" in run("ls", tmp_path, "--keys", tmp_path / "none", fails=1)
