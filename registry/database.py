@@ -115,6 +115,7 @@ def insert_new(connection: Connection, table: Table, rows: Sequence[dict[str, An
     """Insert those rows whose key is new; gives how many that were."""
     dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
     statement = dialect.insert(table).on_conflict_do_nothing()
+    statement = statement.execution_options(preserve_rowcount=True)
     return connection.execute(statement, rows[0] if len(rows) == 1 else list(rows)).rowcount
 
 
