@@ -11,6 +11,9 @@ supply that untouched nodes which suit them are.
 
 In a future, pods are drawn by their demand for GPU: each thousandth that is asked for counts alike.
 The same futures serve all nodes at all times: two states differ in their use only if they differ.
+
+Seats need no futures: whoever has one takes turns on its GPUs, so that a seat breaks nothing for
+the seats beside it. What runs out on a node is its seats, or the memory to keep them all.
 """
 
 from __future__ import annotations
@@ -98,9 +101,29 @@ class Fill:
         return found
 
 
-def taken(  # noqa: C901 - one loop: all of the time is spent here
-    pods: list[Step], cpu: int, memory: int, whole: int, parts: list[int]
-) -> int:
+class Pool:
+    """The use of nodes with seats under one outlook: what is left of both, as far as pods to come
+    can have both."""
+
+    def __init__(self, outlook: Outlook) -> None:
+        self._kinds = outlook.kinds
+        self._density: dict[str, float] = {}
+
+    def use(self, node: Supply) -> float:
+        """Thousandths of a GPU that pods to come will take; all if none are expected."""
+        left, density = sum(node.free), self._density.get(node.product)
+        if density is None:
+            density = self._density[node.product] = self._found(node.product)
+        return min(left, max(0, node.memory) / density) if density else left
+
+    def _found(self, product: str) -> float:
+        """Bytes per thousandth that pods to come fill there, on average."""
+        kinds = [one for one in self._kinds if not one.ask.products or product in one.ask.products]
+        gpu = sum(part * ask.total for ask, part in kinds)
+        return sum(part * ask.memory for ask, part in kinds) / gpu if gpu else 0.0
+
+
+def taken(pods: list[Step], cpu: int, memory: int, whole: int, parts: list[int]) -> int:
     """Thousandths that the pods take of a node, those that fit, in this order.
 
     `whole` GPUs are free, and `parts` are left of shared ones, the smallest first (changed here).
@@ -114,11 +137,6 @@ def taken(  # noqa: C901 - one loop: all of the time is spent here
             if gpus > whole:
                 continue
             whole -= gpus
-        elif gpus > 1:
-            used = _spread(parts, whole, share, gpus)
-            if used < 0:
-                continue
-            whole -= used
         else:
             at = bisect_left(parts, share)
             if at < len(parts):
@@ -136,21 +154,6 @@ def taken(  # noqa: C901 - one loop: all of the time is spent here
                 break
             top = parts[-1]
     return total
-
-
-def _spread(parts: list[int], whole: int, share: int, gpus: int) -> int:
-    """Take a share of each of several GPUs, of shared ones first, the tightest that have it. How
-    many GPUs were free for it; -1 if there are too few, and nothing is taken."""
-    at = bisect_left(parts, share)
-    shared = min(gpus, len(parts) - at)
-    if gpus - shared > whole:
-        return -1
-    rests = [left - share for left in parts[at : at + shared]]
-    del parts[at : at + shared]
-    for left in rests + [FULL - share] * (gpus - shared):
-        if left:
-            insort(parts, left)
-    return gpus - shared
 
 
 def _draw(outlook: Outlook, futures: int, length: int) -> Iterator[list[Ask]]:

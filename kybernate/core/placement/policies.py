@@ -1,8 +1,9 @@
 """The policies: what a place is worth for a pod, as named functions in one table.
 
 Worth is in thousandths, 0 to FULL for all but `default`, which can be below 0 where a pod would
-waste more than a GPU. Worths that are rounded to steps of 10 are so by their authors' definition:
-equals go to the first node, and that packs (see docs/scheduling.md).
+waste more than a GPU, and above FULL where it takes less than its part. Worths that are rounded to
+steps of 10 are so by their authors' definition: equals go to the first node, and that packs (see
+docs/scheduling.md).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from math import exp
 from typing import TYPE_CHECKING, NamedTuple
 
 from kybernate.core.forecast import worth as worth_of_wait
-from kybernate.core.placement.fill import Fill
+from kybernate.core.placement.fill import Fill, Pool
 from kybernate.core.placement.fragments import Fragments
 from kybernate.core.placement.model import FULL
 from kybernate.core.placement.outlook import Outlook
@@ -63,7 +64,10 @@ def policies(outlook: Outlook, weights: Weights | None = None) -> Mapping[str, P
     """The table, for the demand expected."""
     table = (
         Policy(
-            DEFAULT, partial(_least_waste, Fill(outlook), outlook), foresees=True, tightest=False
+            DEFAULT,
+            partial(_least_waste, Fill(outlook), Pool(outlook), outlook.scarcity),
+            tightest=False,
+            foresees=True,
         ),
         Policy("fgd", partial(_fgd, Fragments(outlook)), tightest=False),
         Policy("first-fit", _first_fit),
@@ -108,17 +112,20 @@ class Table:
         return self._policies[name]
 
 
-def _least_waste(fill: Fill, outlook: Outlook, node: Supply, ask: Ask, place: Place) -> float:
+def _least_waste(
+    fill: Fill, pool: Pool, scarcity: Mapping[str, float], node: Supply, ask: Ask, place: Place
+) -> float:
     """The least GPU lost for later pods, and for a seat also the least waiting, the most room, and
     the GPUs that are asked for least.
 
     A wait of 5 seconds that each call would bring about counts as half a GPU lost, an endless one
     as a whole GPU: however long waits are, a shorter one is better, on other nodes too.
     """
-    lost = fill.use(node) - fill.use(node.less(ask, place)) - ask.total
+    after = node.less(ask, place)
     if place.group is None:
-        return FULL - lost
-    scarce = outlook.scarcity.get(node.product, 0.0) * ask.total
+        return FULL - (fill.use(node) - fill.use(after) - ask.total)
+    lost = pool.use(node) - pool.use(after) - ask.total
+    scarce = scarcity.get(node.product, 0.0) * ask.total
     return worth_of_wait(place.wait, FULL) - lost - scarce - _want_of_room(place)
 
 

@@ -138,14 +138,12 @@ def _supply_of(view: NodeView) -> Supply:
 
 
 def _room(view: NodeView) -> int:
-    """Bytes that further seats may fill, on GPUs and parked, in steps of a 32nd of it all: nodes
-    that are nearly alike are looked at once."""
+    """Bytes that further seats may fill, on GPUs and parked."""
     budget = view.seats.park_budget
     if budget is None:
         return ENDLESS
-    step = max(1, (on_gpus(view) + budget) // 32)
     total, largest = view.held
-    return max(0, on_gpus(view) + max(0, budget - largest) - total) // step * step
+    return max(0, on_gpus(view) + max(0, budget - largest) - total)
 
 
 def place_of(

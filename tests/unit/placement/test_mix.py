@@ -10,7 +10,7 @@ import pytest
 from kybernate import keys
 from kybernate.core.ledger import NodeSeats, NodeView
 from kybernate.core.placement import FULL, Ask, Demand, Place, Supply, Table, expect
-from kybernate.core.placement.fill import Fill, taken
+from kybernate.core.placement.fill import Pool
 from kybernate.core.placement.mix import (
     Mix,
     Offered,
@@ -110,22 +110,18 @@ def test_small_pods_leave_large_gpus_alone_before_and_after_somebody_needs_them(
 
 
 def test_what_can_not_be_parked_is_seen_as_lost() -> None:
-    """Of two nodes with seats left, where little can be parked a large pod takes others' too."""
-    outlook = learn(Mix((Wanted(ONE, 20 * GIB, (), 9), Wanted(ONE, 60 * GIB, (), 1)), (LARGE,)))
-    fill = Fill(outlook)
+    """Where memory runs out before seats, a large pod takes others' too, and a small one leaves
+    its own to them; where seats do, a seat is a seat."""
+    pool = Pool(learn(Mix((Wanted(ONE, 20 * GIB, (), 9), Wanted(ONE, 60 * GIB, (), 1)), (LARGE,))))
     roomy, tight = (Supply((500,) * 4, "H200", 0, room * GIB) for room in (1000, 160))
-    seat, large = Place((0,), GroupName("G0")), Ask(1, 250, 0, 60 * GIB)
-    lost = [fill.use(one) - fill.use(one.less(large, seat)) - 250 for one in (roomy, tight)]
-    assert lost[0] == pytest.approx(0, abs=30)
-    assert lost[1] > 300
-
-
-def test_a_pods_shares_are_of_gpus_of_their_own() -> None:
-    parts = [300, 600, 900]
-    assert taken([(250, 0, 0, 2)], 0, 0, 0, parts) == 500
-    assert parts == [50, 350, 900]
-    assert taken([(700, 0, 0, 2)], 0, 0, 1, [900]) == 1400
-    assert taken([(700, 0, 0, 3), (100, 0, 0, 1)], 0, 0, 1, [900]) == 100
+    assert [pool.use(one) for one in (roomy, tight)] == pytest.approx([2000, 250 * 160 / 24])
+    seat, lost = Place((0,), GroupName("G0")), []
+    for size in (10, 24, 60):
+        ask = Ask(1, 250, 0, size * GIB)
+        lost += [pool.use(one) - pool.use(one.less(ask, seat)) - 250 for one in (roomy, tight)]
+    assert lost == pytest.approx([0, -250 * 14 / 24, 0, 0, 0, 250 * 36 / 24])
+    assert Pool(learn(Mix())).use(tight) == 2000
+    assert pool.use(tight._replace(memory=-GIB)) == 0
 
 
 def test_a_learned_table_has_new_policies_and_says_what_became_of_the_old() -> None:
