@@ -74,7 +74,7 @@ def ensure(progress: Progress) -> Criu:
         if not os.access(path, os.X_OK):
             raise ConfigError(VARIABLE, f"{path} is no program; name a static CRIU of 4.2 or newer")
         return Criu(path, path)
-    recipe = [HERE / "build.sh", HERE / "rlimit.patch", *sorted((HERE / "tools").iterdir())]
+    recipe = [*sorted(HERE.glob("*.*")), *sorted((HERE / "tools").iterdir())]
     key = digest_of(SOURCE.sha256, NEEDS.key, files=recipe)
     target = cache_root() / "criu" / key
     with file_lock(target.with_suffix(".lock")):

@@ -26,6 +26,7 @@ trap 'rm -rf "$WORK"' EXIT
 tar -xf "$SOURCE" -C "$WORK" --strip-components=1
 cd "$WORK"
 sed -i 's/ -rdynamic -o/ -static -o/' criu/Makefile
+patch -s -p1 <"$HERE/subreaper.patch"
 compile criu
 patch -s -p1 <"$HERE/rlimit.patch"
 compile criu-test

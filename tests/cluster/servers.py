@@ -93,7 +93,7 @@ def build(progress: Progress) -> images.Image:
 
     inputs = [busybox, *programs, *libraries]
     layers = [
-        *python_layers(progress, cxx=False),
+        *python_layers(progress, cxx=True),
         images.layer_of(inputs, fill, NGINX_CONF),
     ]
     return images.image_of(NAME, layers, ImageConfig(command=("/bin/sh",)))

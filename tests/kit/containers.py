@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING
 from images import criu as criu_builder
 from images import debs
 from kybernate.adapters.criu import Tools
+from kybernate.errors import KybernateError
 from tests.cluster import prefix, servers
-from tests.cluster.host import hierarchies, run, thaw
+from tests.cluster.host import CGROUPS, hierarchies, run, thaw
 from tests.cluster.layout import REPOSITORY, work_root
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from tests.cluster.layout import Progress
 
@@ -36,6 +37,7 @@ NAMESPACE = "kybtest"
 LIMIT = 20.0
 """Seconds in which a container does what is asked of it."""
 
+_LIMIT_FILES = {"memory": "memory.limit_in_bytes", "cpu": "cpu.cfs_quota_us"}
 _CONFIG = """version = 2
 root = "{work}/root"
 state = "{state}"
@@ -50,12 +52,14 @@ disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", 
 """
 
 
-def wait_for(condition: Callable[[], object], what: str, limit: float = LIMIT) -> None:
+def wait_for(
+    condition: Callable[[], object], what: str | Callable[[], str], limit: float = LIMIT
+) -> None:
     """Raises TimeoutError with `what` unless the condition holds in time."""
     end = time.monotonic() + limit
     while not condition():
         if time.monotonic() > end:
-            raise TimeoutError(what)
+            raise TimeoutError(what if isinstance(what, str) else what())
         time.sleep(0.002)
 
 
@@ -155,6 +159,15 @@ class Container:
         """All processes below this one."""
         return [one for child in self.children(pid) for one in (child, *self.below(child))]
 
+    def status(self, pid: int) -> str:
+        """The kernel's word on a process of the tree's."""
+        return Path(f"/proc/{pid}/status").read_text()
+
+    def number_inside(self, pid: int) -> int:
+        """Its PID in the container."""
+        (line,) = [one for one in self.status(pid).splitlines() if one.startswith("NSpid")]
+        return int(line.split()[-1])
+
     def inside(self, *command: str, limit: float = LIMIT) -> str:
         """`kubectl exec`: what the command says. Raises KybernateError if it fails."""
         number = f"x{next(self._node.counter)}"
@@ -208,6 +221,7 @@ class Node:
         self._image = servers.build(progress)
         self._made: list[str] = []
         self._doors: list[Door] = []
+        self._containers: list[Container] = []
         self._containerd = self._start()
         self.ctr("images", "import", "--local", str(self._image.archive), limit=120)
 
@@ -249,8 +263,22 @@ class Node:
         self.ctr("run", "-d", *flags, servers.NAME, name, *command)
         (line,) = [line for line in self.ctr("task", "ls").splitlines() if line.split()[0] == name]
         found = Container(self, name, int(line.split()[1]), self._address(number, 2), door)
-        wait_for(lambda: found.comm in ("kyb-run", "kyb-parked"), f"{name} doesn't start")
+        self._containers.append(found)
+        wait_for(
+            lambda: found.comm in ("kyb-run", "kyb-parked"),
+            lambda: f"{name} doesn't start: {found.log}",
+        )
         return found
+
+    def cgroup(self, container: Container, controller: str) -> Iterator[Path]:
+        """The file with the container's limit, then that with its pod's."""
+        number = container.name.rpartition("-")[2]
+        below = f"{self.name}/pod{number}"
+        for place in (f"{below}/{container.name}", below):
+            if (CGROUPS / "cgroup.controllers").exists():
+                yield CGROUPS / place / f"{controller}.max"
+            else:
+                yield CGROUPS / controller / place / _LIMIT_FILES[controller]
 
     def delete(self, name: str) -> int:
         """Removes a container whose task has ended; the task's status."""
@@ -269,19 +297,24 @@ class Node:
         self._unplug(name)
         return found.returncode
 
+    def discard(self, container: Container) -> None:
+        """Ends and removes a container, in whatever state it is; nothing if it is gone."""
+        name = container.name
+        if name not in self._made:
+            return
+        with suppress(KybernateError):
+            self.ctr("task", "kill", "--signal", "SIGKILL", name)
+        thaw(self.name)
+        wait_for(lambda: not container.comm, f"{name} outlives SIGKILL")
+        time.sleep(0.05)  # containerd hears of it a moment later
+        self.delete(name)
+
     def close(self) -> None:
         """Ends and removes everything."""
-        thaw(self.name)
+        for container in self._containers:
+            self.discard(container)
         for door in self._doors:
             door.close()
-        for name in list(self._made):
-            with suppress(Exception):
-                self.ctr("task", "kill", "--signal", "SIGKILL", "--all", name)
-            with suppress(Exception):
-                thaw(self.name)
-                time.sleep(0.1)
-                self.delete(name)
-            self._unplug(name)
         self._containerd.terminate()
         self._containerd.wait(LIMIT)
         for root in hierarchies():
@@ -309,7 +342,7 @@ class Node:
         log.close()
 
         def answers() -> bool:
-            with suppress(Exception):
+            with suppress(KybernateError):
                 self.ctr("version")
                 return True
             if process.poll() is not None:
@@ -335,7 +368,7 @@ class Node:
         run(*inside, "route", "add", "default", "via", self._address(number, 1))
 
     def _unplug(self, name: str) -> None:
-        with suppress(Exception):
+        with suppress(KybernateError):
             run("ip", "netns", "delete", name)
 
 

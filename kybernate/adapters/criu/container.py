@@ -135,7 +135,7 @@ class Container:
         return ""
 
     def pids(self) -> tuple[int, ...]:
-        """All processes of the tree's cgroup, by the host's numbers; zombies too."""
+        """All processes of the tree's cgroup that have a thread left, by the host's numbers."""
         try:
             words = smallfile.read(f"{self.handle}/cgroup.procs").split()
         except OSError as error:
@@ -143,6 +143,13 @@ class Container:
                 raise
             return ()
         return tuple(pid for pid in map(int, words) if pid)
+
+    async def emptied(self, clock: Clock) -> None:
+        """Returns once no process is left, down to the last thread: so is their memory then."""
+        while self.pids():
+            if clock.passed():
+                raise DeadlineError(f"Killed processes in {self.handle} don't end.")
+            await asyncio.sleep(_POLL)
 
     def threads(self, pid: int) -> tuple[int, ...]:
         """The process's threads by the host's numbers; empty if it is gone."""

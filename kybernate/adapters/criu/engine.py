@@ -61,6 +61,7 @@ class Criu:
         self._tools, self._freezer = tools, freezer
         self._work, self._mount, self._proc = work, mount, proc
         self._work.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._left: set[asyncio.Task[int]] = set()
         self._put_back_all()
 
     def state(self, init: int) -> DumpState:
@@ -99,6 +100,7 @@ class Criu:
                     f"The tree of process {init} was not dumped; to end it ends its container."
                 )
             await self._freezer.kill(handle, clock.left())
+            await container.emptied(clock)
             await container.parked(clock)
 
     async def keep(self, init: int, handle: str, deadline: float) -> None:
@@ -173,6 +175,7 @@ class Criu:
             freezer=container.handle,
         )
         process = await running.start(self._tools, container, run)
+        self._reap(process)
         return await running.ended(process, clock, "dump")
 
     async def _dump_failed(self, container: Container, clock: Clock) -> None:
@@ -197,6 +200,7 @@ class Criu:
             )
         container.handle.mkdir(exist_ok=True)
         await self._freezer.kill(str(container.handle), clock.left())
+        await container.emptied(clock)
         await container.free(running.ENTERED, clock)
         (container.work / _SOCKET).unlink(missing_ok=True)
 
@@ -246,11 +250,18 @@ class Criu:
             cgroups=_roots(self._mount),
         )
         process = await running.start(self._tools, container, run)
+        self._reap(process)
         while not (container.work / _SOCKET).exists():
             if process.returncode is not None or clock.passed():
                 said = running.complaints(container, "pages.log")
                 raise RestoreError(f"CRIU's lazy-pages didn't start: {' / '.join(said[-3:])}")
             await asyncio.sleep(_POLL)
+
+    def _reap(self, process: asyncio.subprocess.Process) -> None:
+        """Sees its end, also if nobody waits for it any more."""
+        task = asyncio.ensure_future(process.wait())
+        self._left.add(task)
+        task.add_done_callback(self._left.discard)
 
     async def _settle(self, container: Container, written: record.Record, clock: Clock) -> None:
         """What CRIU recreated stands stopped: it is frozen instead, and given back its CPUs."""

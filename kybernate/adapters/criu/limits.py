@@ -5,6 +5,7 @@ What was changed is written down first, so that an agent that was restarted puts
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from contextlib import contextmanager, suppress
@@ -55,14 +56,19 @@ def lifted(groups: dict[str, Path], work: Path) -> Iterator[None]:
 
 
 def put_back(work: Path) -> None:
-    """What a call that was cut short left lifted; quick, and nothing if there is none."""
+    """What a call that was cut short left lifted; quick, and nothing if there is none.
+
+    A limit that doesn't fit now is tried again the next time.
+    """
     try:
         before = json.loads((work / FILE).read_text())
     except FileNotFoundError:
         return
-    for path, value in reversed(before.items()):
-        _set(Path(path), value)
-    (work / FILE).unlink(missing_ok=True)
+    left = {path: value for path, value in reversed(before.items()) if not _set(Path(path), value)}
+    if left:
+        _write_down(work / FILE, dict(reversed(left.items())))
+    else:
+        (work / FILE).unlink(missing_ok=True)
 
 
 def _changes(groups: dict[str, Path]) -> Iterator[tuple[Path, str, str]]:
@@ -96,11 +102,16 @@ def _write_down(path: Path, values: dict[str, str]) -> None:
     part.replace(path)
 
 
-def _set(path: Path, value: str) -> None:
-    # The cgroup may be gone, and a kernel may refuse a memory limit below what is in use.
-    with suppress(OSError):
+def _set(path: Path, value: str) -> bool:
+    """False if the kernel refuses it for now: a memory limit below what is in use."""
+    try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            os.write(descriptor, value.encode())
-        finally:
-            os.close(descriptor)
+    except OSError:
+        return True  # the cgroup is gone
+    try:
+        os.write(descriptor, value.encode())
+    except OSError as error:
+        return error.errno != errno.EBUSY
+    finally:
+        os.close(descriptor)
+    return True

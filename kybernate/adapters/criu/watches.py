@@ -1,0 +1,71 @@
+"""Folders that a tree watches (inotify): CRIU must be told where to look for them on overlayfs.
+
+The kernel names what is watched by file system and inode only. Looked for are the places where
+programs keep what they watch; the walk sees the container's mounts and is bounded.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from kybernate.adapters import smallfile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .container import Container
+
+_PLACES = ("/etc", "/config", "/data", "/tmp", "/run", "/var", "/home", "/srv", "/opt", "/app", "/")  # noqa: S108 - looked at, not used
+_DEPTH = 4
+_LIMIT = 0.3
+"""Seconds of looking."""
+_WATCH = re.compile(r"inotify wd:\S+ ino:([0-9a-f]+) sdev:([0-9a-f]+)")
+_GONE = (FileNotFoundError, ProcessLookupError, PermissionError, NotADirectoryError)
+
+
+def folders(container: Container) -> tuple[list[str], list[int]]:
+    """Paths in the container that are watched, and for each watch without one its process."""
+    wanted = dict(_watches(container))
+    if not wanted:
+        return [], []
+    found: dict[int, str] = {}
+    end = time.monotonic() + _LIMIT
+    for inode, path in _walk(container):
+        if inode in wanted and inode not in found:
+            found[inode] = path
+        if len(found) == len(wanted) or time.monotonic() > end:
+            break
+    return sorted(found.values()), [pid for at, pid in wanted.items() if at not in found]
+
+
+def _watches(container: Container) -> Iterator[tuple[int, int]]:
+    """(inode, process) of everything that is watched."""
+    for pid in container.pids():
+        folder = container.proc / str(pid) / "fd"
+        with suppress(*_GONE):
+            for name in os.listdir(folder):
+                with suppress(FileNotFoundError):
+                    if os.readlink(folder / name) == "anon_inode:inotify":
+                        text = smallfile.read(f"{container.proc}/{pid}/fdinfo/{name}")
+                        for match in _WATCH.finditer(text):
+                            yield int(match[1], 16), pid
+
+
+def _walk(container: Container) -> Iterator[tuple[int, str]]:
+    """(inode, path in the container) of files and folders, links not followed."""
+    root = container.proc / str(container.init) / "root"
+    for place in _PLACES:
+        yield from _below(f"{root}{place}".rstrip("/"), place.rstrip("/"), _DEPTH)
+
+
+def _below(path: str, shown: str, depth: int) -> Iterator[tuple[int, str]]:
+    with suppress(*_GONE), os.scandir(path) as entries:
+        yield os.lstat(path + "/.").st_ino, shown or "/"
+        for entry in entries:
+            yield entry.inode(), f"{shown}/{entry.name}"
+            if depth and entry.is_dir(follow_symlinks=False) and shown + entry.name != "/proc":
+                yield from _below(entry.path, f"{shown}/{entry.name}", depth - 1)

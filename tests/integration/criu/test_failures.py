@@ -1,0 +1,208 @@
+"""A dump and a restore that go wrong: nothing is lost, and nothing runs that should stand still."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kybernate.errors import DeadlineError, DumpError, RestoreError
+from kybernate.ports import DumpState
+from tests.cluster.host import run
+from tests.kit.containers import kill, wait_for
+from tests.kit.programs import ask, counter, digest, progress, redis, stands_still
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.kit.parking import Seat
+
+pytestmark = pytest.mark.integration
+
+
+class Striker(threading.Thread):
+    """Kills CRIU so many seconds after it has come into the container."""
+
+    def __init__(self, seat: Seat, after: float) -> None:
+        super().__init__()
+        self._seat, self._after = seat, after
+        self.struck = False
+        self.start()
+
+    def run(self) -> None:
+        end = time.monotonic() + 10
+        while (pid := self._seat.criu_pid()) is None:
+            if time.monotonic() > end:
+                return
+        time.sleep(self._after)
+        kill(pid)
+        self.struck = True
+
+    def done(self) -> None:
+        self.join()
+        assert self.struck
+
+
+def test_nothing_executes_around_a_dump(seat: Callable[..., Seat], tmp_path: Path) -> None:
+    one = counter(seat, tmp_path)
+    one.freeze()
+    before = progress(tmp_path)
+    one.dump()
+    assert progress(tmp_path) == before
+    one.keep()
+    assert stands_still(tmp_path), "kept, it must stand frozen"
+    assert one.container.comm == "kyb-run"
+    one.keep()
+    one.thaw()
+    wait_for(lambda: progress(tmp_path) > before, "it doesn't go on")
+    one.freeze()
+    last = progress(tmp_path)
+    one.dump()
+    one.end()
+    one.end()
+    assert one.criu.state(one.container.init) is DumpState.PARKED
+    one.restore()
+    assert progress(tmp_path) == last, "restored, it must stand frozen"
+    one.thaw()
+    wait_for(lambda: progress(tmp_path) > last, "it doesn't go on")
+
+
+@pytest.mark.parametrize("after", [0.0, 0.01, 0.03, 0.1])
+def test_a_killed_dump_is_healed(seat: Callable[..., Seat], after: float) -> None:
+    one = redis(seat, keys=100_000)
+    before = digest(one)
+    link = one.container.connect(6379)
+    link.sendall(b"PING\r\n")
+    assert link.recv(100) == b"+PONG\r\n"
+    one.freeze()
+    striker = Striker(one, after)
+    with suppress(DumpError):
+        one.dump()
+    striker.done()
+    time.sleep(0.1)
+    if one.container.comm == "kyb-parked":
+        pytest.skip("these few milliseconds, in which CRIU's end takes the tree with it")
+    one.keep()
+    assert one.container.comm == "kyb-run"
+    one.thaw()
+    link.sendall(b"PING\r\n")
+    assert link.recv(100) == b"+PONG\r\n", "the connection was left in repair mode"
+    assert digest(one) == before
+    one.park()
+    one.resume()
+    assert digest(one) == before
+    link.sendall(b"PING\r\n")
+    assert link.recv(100) == b"+PONG\r\n"
+    link.close()
+
+
+@pytest.mark.parametrize("after", [0.0, 0.02, 0.06])
+def test_a_killed_restore_is_repeated(seat: Callable[..., Seat], after: float) -> None:
+    one = redis(seat, keys=100_000)
+    before = digest(one)
+    one.park()
+    striker = Striker(one, after)
+    try:
+        one.restore()
+    except RestoreError:
+        assert one.criu.state(one.container.init) is DumpState.PARKED
+        one.restore()
+    finally:
+        striker.done()
+    one.thaw()
+    assert digest(one) == before
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A file system of eight MiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    run("mount", "-t", "tmpfs", "-o", "size=8m", "kyb", str(folder))
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk_leaves_the_tree_as_it_was(seat: Callable[..., Seat], small: Path) -> None:
+    one = redis(seat, keys=100_000)
+    before = digest(one)
+    one.freeze()
+    images, one.images = one.images, small / "images"
+    with pytest.raises(DumpError) as caught:
+        one.dump()
+    assert not caught.value.suspect
+    assert one.container.comm == "kyb-run"
+    one.images = images
+    one.thaw()
+    assert digest(one) == before
+    one.park()
+    one.resume()
+    assert digest(one) == before
+
+
+def test_out_of_memory_on_restore_can_be_repeated(seat: Callable[..., Seat]) -> None:
+    one = redis(seat, keys=600_000, size=600, memory=900 << 20)
+    before = digest(one)
+    one.park()
+    limit = next(one.node.cgroup(one.container, "memory"))
+    limit.write_text(str(20 << 20))
+    with pytest.raises(RestoreError):
+        one.restore()
+    assert one.criu.state(one.container.init) is DumpState.PARKED
+    assert limit.read_text().strip() == str(20 << 20), "the limit must be put back"
+    limit.write_text(str(900 << 20))
+    one.resume()
+    assert digest(one) == before
+
+
+def test_limits_are_lifted_and_put_back(seat: Callable[..., Seat]) -> None:
+    one = redis(seat, keys=20_000, memory=200 << 20, cpus=0.2)
+    files = [*one.node.cgroup(one.container, "memory"), *one.node.cgroup(one.container, "cpu")]
+    before = [file.read_text() for file in files]
+    one.park()
+    one.resume()
+    assert [file.read_text() for file in files] == before
+    assert not list((one.node.work / "criu").glob("*/limits.json"))
+
+
+def test_a_dump_that_takes_too_long_is_left_to_end(seat: Callable[..., Seat]) -> None:
+    one = redis(seat, keys=300_000)
+    before = digest(one)
+    one.freeze()
+    with pytest.raises(DeadlineError):
+        one.dump(deadline=0.03)
+    assert one.criu_pid() is not None, "it must not be killed"
+    one.keep()
+    assert one.criu_pid() is None
+    one.thaw()
+    assert digest(one) == before
+
+
+def test_images_of_another_format_are_refused(seat: Callable[..., Seat]) -> None:
+    one = redis(seat, keys=10)
+    one.park()
+    record = one.images / "kybernate.json"
+    whole = record.read_text()
+    for spoiled in ("", "{}", '{"format": 99}', "[]"):
+        record.write_text(spoiled)
+        with pytest.raises(RestoreError):
+            one.restore()
+    record.write_text(whole)
+    one.resume()
+    assert b"PONG" in ask(one, "PING")
+
+
+def test_a_tree_that_runs_is_not_dumped(seat: Callable[..., Seat]) -> None:
+    one = redis(seat, keys=10)
+    with pytest.raises(DumpError, match="isn't frozen"):
+        one.dump()
+    with pytest.raises(DumpError, match="was not dumped"):
+        one.end()
+    assert b"PONG" in ask(one, "PING")
+    assert os.path.exists(f"/proc/{one.container.init}")

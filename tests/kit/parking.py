@@ -1,0 +1,108 @@
+"""A container as a seat: parked and resumed through the agent's own adapters."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kybernate.adapters.criu import Criu
+from kybernate.adapters.freezer import CgroupFreezer
+
+if TYPE_CHECKING:
+    from kybernate.ports import Phases
+
+    from .containers import Container, Node
+
+LIMIT = 60.0
+
+
+class Seat:
+    """One container's tree. `images` is made anew by each dump."""
+
+    def __init__(self, node: Node, container: Container) -> None:
+        self.node, self.container = node, container
+        self.images = node.work / f"{container.name}.images"
+        self.freezer = CgroupFreezer()
+        self.criu = Criu(node.tools, self.freezer, node.work / "criu")
+        self.handle = self.freezer.place(container.tree)
+        self._runner = asyncio.Runner()
+
+    def close(self) -> None:
+        """The event loop's end."""
+        self._runner.close()
+
+    def freeze(self) -> None:
+        """Every process of the tree stands still."""
+        self._runner.run(self.freezer.freeze(self.handle, LIMIT))
+
+    def thaw(self) -> None:
+        """They run on."""
+        self.freezer.thaw(self.handle)
+
+    def check(self) -> tuple[str, ...]:
+        """Why it can't be dumped."""
+        return self._runner.run(self.criu.check(self.container.init, self.handle, LIMIT))
+
+    def dump(self, deadline: float = LIMIT) -> Phases:
+        """From frozen to frozen."""
+        shutil.rmtree(self.images, ignore_errors=True)
+        self.images.mkdir(mode=0o700)
+        call = self.criu.dump(self.container.init, self.handle, self.images, deadline)
+        return self._runner.run(call)
+
+    def end(self) -> None:
+        """Commit."""
+        self._runner.run(self.criu.end(self.container.init, self.handle, LIMIT))
+
+    def keep(self) -> None:
+        """Abort."""
+        self._runner.run(self.criu.keep(self.container.init, self.handle, LIMIT))
+
+    def restore(self, *, lazy: bool = False, deadline: float = LIMIT) -> Phases:
+        """From parked to frozen."""
+        call = self.criu.restore(self.container.init, self.handle, self.images, deadline, lazy=lazy)
+        return self._runner.run(call)
+
+    def pages_done(self) -> None:
+        """All memory of a lazy restore is in."""
+        self._runner.run(self.criu.pages_done(self.container.init, LIMIT))
+
+    def park(self) -> Phases:
+        """From running to disk."""
+        self.freeze()
+        phases = self.dump()
+        self.end()
+        return phases
+
+    def resume(self, *, lazy: bool = False) -> Phases:
+        """From disk to running."""
+        phases = self.restore(lazy=lazy)
+        self.thaw()
+        return phases
+
+    def size(self) -> int:
+        """Bytes of the images."""
+        return sum(path.stat().st_size for path in self.images.iterdir())
+
+    def criu_pid(self) -> int | None:
+        """The CRIU that works in the container now."""
+        program = str(self.node.tools.criu)
+        for entry in Path("/proc").iterdir():
+            with suppress(OSError):
+                if entry.name.isdigit() and os.readlink(entry / "exe") == program:
+                    theirs = os.readlink(f"/proc/{self.container.init}/ns/pid")
+                    if os.readlink(entry / "ns/pid") == theirs:
+                        return int(entry.name)
+        return None
+
+    def logs(self) -> str:
+        """CRIU's own, for a test that failed."""
+        return "\n".join(
+            f"{path.name}: {path.read_text(errors='replace')[-1500:]}"
+            for path in (self.node.work / "criu").glob(f"{self.container.init}-*/*")
+            if path.suffix == ".log" or path.name == "said"
+        )
