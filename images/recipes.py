@@ -125,6 +125,13 @@ RECIPES = {
             left_out=_TESTING,
             layers=(*_CLUSTER, "proxy"),
         ),
+        Recipe(
+            name="sample",
+            title="a toy model server, to see seats work before real models come",
+            module="tests.workloads.toy_server",
+            code=("tests/workloads",),
+            layers=(wheels.COMMON, "node"),
+        ),
     )
 }
 """By the image's name."""
