@@ -113,7 +113,8 @@ class Bringup:
         layout = self._layout
         authority = pki.Authority(layout.pki)
         authority.service_account_keys()
-        for identity in pki.identities(self._spec.node_names):
+        names = self._spec.node_names
+        for identity in pki.identities(names, [self._spec.node_ip(name) for name in names]):
             authority.issue(identity)
             user = pki.certificate_user(layout.pki, identity.file)
             text = pki.kubeconfig(self._server, layout.pki / "ca.crt", user)
@@ -151,7 +152,8 @@ class Bringup:
             accounts.write_kubeconfigs(api, services.ACCOUNTS, layout, self._server)
             self._progress("configuration applied")
         if not self._spec.control_plane_only:
-            text = configs.scheduler_config(layout, self._ports, ours=objects is not None)
+            ours = "extender" in self._spec.running_services
+            text = configs.scheduler_config(layout, self._ports, ours=ours)
             (layout.configs / "scheduler.json").write_text(text)
             self._add("scheduler", configs.scheduler)
 

@@ -48,6 +48,8 @@ def apiserver(binaries: Binaries, layout: Layout, ports: Ports) -> list[str]:
         "--bind-address=127.0.0.1",
         f"--secure-port={ports.apiserver}",
         "--endpoint-reconciler-type=none",
+        # No node proxies the addresses of Services: webhooks that are Services are called directly.
+        "--enable-aggregator-routing=true",
         f"--service-cluster-ip-range={SERVICE_RANGE}",
         f"--client-ca-file={pki}/ca.crt",
         f"--tls-cert-file={pki}/apiserver.crt",
@@ -103,13 +105,13 @@ def scheduler(binaries: Binaries, layout: Layout, ports: Ports) -> list[str]:
 
 
 def scheduler_config(layout: Layout, ports: Ports, *, ours: bool) -> str:
-    """A scheduler for plain pods and for ours; only pods with seats reach the extender.
+    """A scheduler for plain pods and, with `ours`, for those with seats.
 
-    As in config/, ours deletes no pod to make room.
-
-    With `ours`, it has the account and the extender that config/ makes for it.
+    Then it has the account and the extender that config/ makes for it, and as there deletes no pod
+    to make room for one with a seat.
     """
     account = "scheduler" if ours else "kube-scheduler"
+    profiles: list[dict[str, Any]] = [{"schedulerName": "default-scheduler"}]
     config: dict[str, Any] = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
@@ -119,15 +121,11 @@ def scheduler_config(layout: Layout, ports: Ports, *, ours: bool) -> str:
             "qps": 5000,
             "burst": 10000,
         },
-        "profiles": [
-            {"schedulerName": "default-scheduler"},
-            {
-                "schedulerName": keys.SCHEDULER_NAME,
-                "plugins": {"postFilter": {"disabled": [{"name": "DefaultPreemption"}]}},
-            },
-        ],
+        "profiles": profiles,
     }
     if ours:
+        disabled = {"postFilter": {"disabled": [{"name": "DefaultPreemption"}]}}
+        profiles.append({"schedulerName": keys.SCHEDULER_NAME, "plugins": disabled})
         config["extenders"] = [_extender(layout, ports)]
     return json.dumps(config, indent=1)
 

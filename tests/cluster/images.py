@@ -18,6 +18,7 @@ from images.oci import Blob, ImageConfig, Layer, blob, write_archive
 from images.recipes import RECIPES
 from kybernate.errors import ConfigError, KybernateError
 
+from . import binaries
 from .layout import REPOSITORY, cache_root
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).resolve().parent
 WORKLOADS = REPOSITORY / "tests" / "workloads"
 BUSYBOX = debs.DebSet("busybox", "bookworm", (("busybox-static", "1:1.35.0-4+deb12u1+b1"),))
+SCHEDULER_IMAGE = f"localhost/kube-scheduler:v{binaries.KUBERNETES_VERSION}"
 COMPILE_LIMIT = 60.0
 """Seconds that compiling one small program may take."""
 
@@ -114,6 +116,18 @@ def toy(progress: Progress) -> Image:
     return image_of("localhost/toy:1", [*base, layer_of(sources, fill)], config)
 
 
+def scheduler(progress: Progress) -> Image:
+    """The kube-scheduler that the cluster runs as a process, for pods of config/."""
+    binary = binaries.ensure(("kube-scheduler",), progress).path("kube-scheduler")
+
+    def fill(layer: Layer) -> None:
+        layer.file("usr/local/bin/kube-scheduler", binary.read_bytes(), 0o755)
+
+    layers = [*python_layers(progress, cxx=False), layer_of([binary], fill)]
+    config = ImageConfig(command=("kube-scheduler",), env=("PATH=/usr/local/bin:/usr/bin:/bin",))
+    return image_of(SCHEDULER_IMAGE, layers, config)
+
+
 def of_service(name: str) -> Callable[[Progress], Image]:
     """The image of one of our services, as `make images` builds it."""
 
@@ -128,6 +142,7 @@ BUILDERS: dict[str, Callable[[Progress], Image]] = {
     "pause": pause,
     "busybox": busybox,
     "toy": toy,
+    "kube-scheduler": scheduler,
     **{name: of_service(name) for name in RECIPES},
 }
 

@@ -31,11 +31,14 @@ class Identity:
     alt_names: tuple[str, ...] = ()
 
 
-def identities(nodes: Sequence[str]) -> tuple[Identity, ...]:
-    """The certificates that a cluster with these nodes needs."""
+def identities(nodes: Sequence[str], addresses: Sequence[str] = ()) -> tuple[Identity, ...]:
+    """The certificates that a cluster with these nodes needs.
+
+    `addresses` are further ones at which the API server may be reached.
+    """
     local = ("127.0.0.1", SERVICE_IP, "localhost", "kubernetes", "kubernetes.default")
     return (
-        Identity("apiserver", "kube-apiserver", (), (*local, "kubernetes.default.svc")),
+        Identity("apiserver", "kube-apiserver", (), (*local, *addresses, "kubernetes.default.svc")),
         Identity("kubelet-client", "apiserver-kubelet-client", ("system:masters",)),
         Identity("admin", "admin", ("system:masters",)),
         Identity("kube-scheduler", "system:kube-scheduler"),

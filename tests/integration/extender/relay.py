@@ -16,9 +16,10 @@ CHUNK = 1 << 16
 class Relay:
     """Passes on TCP connections to a port of this machine, byte by byte."""
 
-    def __init__(self, target: int) -> None:
+    def __init__(self, target: int, address: str = "127.0.0.1") -> None:
+        """Listens on a free port of the address."""
         self._target = target
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server((address, 0))
         self.port: int = self._listener.getsockname()[1]
         self._open: list[socket.socket] = []
         self._cut = False

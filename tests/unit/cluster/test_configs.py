@@ -48,6 +48,7 @@ def test_the_scheduler_asks_the_extender_only_about_seats_and_by_mutual_tls() ->
 def test_without_our_objects_the_scheduler_has_its_own_account_and_no_extender() -> None:
     config = json.loads(configs.scheduler_config(LAYOUT, PORTS, ours=False))
     assert "extenders" not in config
+    assert [one["schedulerName"] for one in config["profiles"]] == ["default-scheduler"]
     assert config["clientConnection"]["kubeconfig"].endswith("/kube-scheduler.kubeconfig")
 
 

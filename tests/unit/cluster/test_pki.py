@@ -26,6 +26,8 @@ def test_a_node_is_known_by_the_name_that_the_api_server_wants() -> None:
     assert found["node-n2"].common_name == "system:node:n2"
     assert found["node-n2"].groups == ("system:nodes",)
     assert "127.0.0.1" in found["apiserver"].alt_names
+    (server, *_) = pki.identities(["n1"], ["10.88.1.1"])
+    assert "10.88.1.1" in server.alt_names
 
 
 def test_a_kubeconfig_names_server_authority_and_user(tmp_path) -> None:
