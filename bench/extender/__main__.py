@@ -77,9 +77,19 @@ class Peer:
 @click.option("--pods", default=None, type=int, help="Bound pods; ten per node by default.")
 @click.option("--samples", default=400, show_default=True, help="Pods to schedule, one by one.")
 @click.option("--binds", default=1500, show_default=True, help="Binds from several connections.")
+@click.option("--policy", default="default", show_default=True, help="Of our extender.")
+@click.option("--traffic", is_flag=True, help="Each seat's traffic is known, as after some days.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON line on stdout.")
-def main(
-    nodes: int, candidates: int, pods: int | None, samples: int, binds: int, as_json: bool
+def main(  # noqa: PLR0913
+    *,
+    nodes: int,
+    candidates: int,
+    pods: int | None,
+    samples: int,
+    binds: int,
+    policy: str,
+    traffic: bool,
+    as_json: bool,
 ) -> None:
     """Measure filter, prioritize and bind."""
     count = 10 * nodes if pods is None else pods
@@ -89,7 +99,8 @@ def main(
         )
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kyb-bench-")))
-        peers = start(stack, folder, nodes, count)
+        ours = [f"--nodes={nodes}", f"--pods={count}", f"--policy={policy}"]
+        peers = start(stack, folder, [*ours, *(["--traffic"] if traffic else [])])
         run = Run(peers, nodes, candidates, count)
         run.alternate(samples)
         run.ask_api_times()
@@ -218,15 +229,15 @@ def check(answer: bytes) -> None:
         raise SystemExit(f"a bind failed: {error}")
 
 
-def start(stack: ExitStack, folder: Path, nodes: int, pods: int) -> dict[str, Peer]:
-    """Start all servers; they end with the stack."""
+def start(stack: ExitStack, folder: Path, given: list[str]) -> dict[str, Peer]:
+    """Start all servers, ours with these options; they end with the stack."""
     tls = folder / "tls"
     Folder(tls).init([], Validity(), datetime.now(UTC))
     api = free_port()
     stack.enter_context(process(_python("api", api, tls)))
     access = folder / "kubeconfig"
     access.write_text(servers.kubeconfig(f"https://127.0.0.1:{api}", tls / "ca.crt"))
-    fed = [f"--kubeconfig={access}", f"--nodes={nodes}", f"--pods={pods}"]
+    fed = [f"--kubeconfig={access}", *given]
     commands: dict[str, Callable[[int], list[str]]] = {
         "noop": lambda port: _python("noop", port, tls),
         "ours": lambda port: _python("ours", port, tls, *fed),

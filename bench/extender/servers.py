@@ -21,9 +21,11 @@ import flask
 import orjson
 
 from bench import fleet
+from bench.extender.traffic import nodes as busy_nodes
 from extender.app import Verbs, create_app
 from extender.binder import Binder
 from extender.cluster import ApiCluster
+from extender.learner import Learner
 from extender.server import Server, refuse_caller
 from extender.snapshot import Snapshot
 from extender.watches import collect_young_only
@@ -34,7 +36,7 @@ from kybernate.runtime.serve import configure_logging
 from kybernate.settings.extender import ExtenderSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from kybernate.types import NodeName, PodRef
 
@@ -58,17 +60,31 @@ _ANSWER = (
 @click.option("--kubeconfig", type=click.Path(path_type=Path))
 @click.option("--nodes", type=int, default=0)
 @click.option("--pods", type=int, default=0)
-def main(kind: str, port: int, tls: Path, kubeconfig: Path | None, nodes: int, pods: int) -> None:
+@click.option("--policy", default="default")
+@click.option("--traffic", is_flag=True)
+def main(  # noqa: PLR0913
+    *,
+    kind: str,
+    port: int,
+    tls: Path,
+    kubeconfig: Path | None,
+    nodes: int,
+    pods: int,
+    policy: str,
+    traffic: bool,
+) -> None:
     """Serve until SIGTERM."""
     configure_logging("WARNING")
     if kind == "api":
         serve_api(port, tls)
     given = {"listen": f"127.0.0.1:{port}", "tls_dir": tls, "log_level": "WARNING"}
+    given |= {"policy": policy}
     settings = ExtenderSettings.model_validate(given)
     if kind == "noop":
         app = noop(settings.most_offered)
     else:
-        app = ours(settings, Api(kubeconfig, "bench"), nodes, pods)
+        known = busy_nodes(nodes, pods) if traffic else map(fleet.gpu_node, range(nodes))
+        app = ours(settings, Api(kubeconfig, "bench"), known, nodes, pods)
     Server(settings, app, lambda: None, lambda: None).run()
 
 
@@ -102,19 +118,22 @@ def noop(offered: int) -> flask.Flask:
     return app
 
 
-def ours(settings: ExtenderSettings, api: Api, nodes: int, pods: int) -> flask.Flask:
+def ours(
+    settings: ExtenderSettings, api: Api, known: Iterable[dict[str, Any]], nodes: int, pods: int
+) -> flask.Flask:
     """The product, knowing a fleet and PENDING pods that wait."""
     collect_young_only()
     snapshot = Snapshot(time.monotonic, settings.reserve_bytes, Table(settings.policy))
-    for number in range(nodes):
-        snapshot.node_event("ADDED", fleet.gpu_node(number))
     for item in fleet.pods(nodes, pods):
         snapshot.pod_event("ADDED", item)
+    for item in known:
+        snapshot.node_event("ADDED", item)
     cluster = Watched(ApiCluster(api, settings.api_timeout_s), snapshot.pod_event)
     for number in range(pods, pods + PENDING):
         item = fleet.pod(number)
         cluster.pending[item["metadata"]["uid"]] = item
         snapshot.pod_event("ADDED", item)
+    Learner(snapshot).look()
     gc.freeze()
     binder = Binder(snapshot, cluster, _now, settings.reservation_s)
     verbs = Verbs(snapshot, binder)

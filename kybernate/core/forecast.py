@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import lru_cache
+from math import log
 from typing import TYPE_CHECKING, NamedTuple
 
 from kybernate.core.activity import HOURS
@@ -81,10 +82,13 @@ def observed(
     not seen yet, which are taken to be like the others. None if no hour was seen.
 
     `recent` is what the last quarter of an hour was like: a seat that is busier now than it was in
-    any hour seen has changed, and the hours not seen are taken to be like now.
+    any hour seen has changed, and the hours not seen are taken to be like now. All is rounded: a
+    seat that goes on as before looks as before, and what was found of its node stays.
     """
     if len(busy) != HOURS or len(calls) != HOURS:
         raise ValueError(f"a profile has {HOURS} hours, not {len(busy)} and {len(calls)}")
+    if min(busy) >= 0 and min(calls) >= 0:
+        return Traffic(tuple(map(_share, busy)), tuple(map(_rate, calls)))
     seen = [hour for hour in range(HOURS) if busy[hour] >= 0 and calls[hour] >= 0]
     if not seen:
         return None
@@ -99,14 +103,18 @@ def observed(
 
 @lru_cache(maxsize=4096)
 def _share(thousandths: float) -> float:
-    """Kept, so that equal numbers of tens of thousands of seats are one object."""
-    return min(1.0, thousandths / 1000)
+    """Rounded to 5 % of an hour, below 10 % to 1 %. Kept, so that equal numbers of tens of
+    thousands of seats are one object."""
+    step = 10 if thousandths < 100 else 50
+    return min(1.0, step * round(thousandths / step) / 1000)
 
 
 @lru_cache(maxsize=4096)
 def _rate(per_hour: float) -> float:
-    """See `_share`."""
-    return per_hour / _HOUR
+    """Rounded to steps of a fifth; kept like shares."""
+    if per_hour <= 0:
+        return 0.0
+    return float(1.2 ** round(log(per_hour, 1.2))) / _HOUR
 
 
 def wait_seconds(present: Sequence[Sharer], newcomer: Sharer, slots: int = 1) -> float:

@@ -124,7 +124,19 @@ def test_hours_that_were_not_seen_are_like_the_others():
     traffic = observed(busy, calls)
     assert traffic is not None
     assert (traffic.busy[3], traffic.busy[4], traffic.busy[12]) == pytest.approx((0.2, 0.4, 0.3))
-    assert traffic.calls[12] == pytest.approx(54 / 3600)
+    assert traffic.calls[12] == pytest.approx(54 / 3600, rel=0.1)
+
+
+def test_a_seat_that_goes_on_as_before_looks_as_before():
+    rng, seen = random.Random(4), []
+    for _ in range(20):
+        busy = [round(600 + rng.uniform(-20, 20))] * HOURS
+        seen.append(observed(busy, [100 + rng.uniform(-3, 3)] * HOURS))
+    assert len(set(seen)) == 1
+    assert seen[0].busy[0] == 0.6
+    assert seen[0].calls[0] == pytest.approx(100 / 3600, rel=0.1)
+    quiet = observed([0] * 12 + [14] * 12, [0.001] * HOURS)
+    assert (quiet.busy[0], quiet.busy[23], quiet.calls[0] > 0) == (0.0, 0.01, True)
 
 
 def test_who_is_busier_now_than_ever_seen_has_changed():
