@@ -68,8 +68,9 @@ class DoorSide(ABC):
             seat.apart = seat.connected = True
             self.life.fail(seat, "found parked below RAM, without a record")
             return
-        if seat.gated and hello.phase is GatePhase.WAITING:
-            self.life.aside(self.dumps.open(seat))
+        if hello.phase is GatePhase.WAITING and self.node.world.below is not None:
+            # Whether TCP is held back from its pod since an earlier life, not every record tells.
+            self.life.aside(self.dumps.open_anew(seat))
         try:
             if hello.phase is GatePhase.WAITING or not seat.handle:
                 tree = self.node.world.procs.child_of(init.pid)

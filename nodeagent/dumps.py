@@ -14,11 +14,12 @@ A seat that is called for before its tree is ended stays in RAM: that is the sho
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kybernate.core.seats import SeatEvent
+from kybernate.core.seats import TIER_OF, SeatEvent
 from kybernate.errors import (
     CorruptError,
     DumpError,
@@ -27,14 +28,15 @@ from kybernate.errors import (
     RefusedError,
     RestoreError,
 )
-from kybernate.types import ArtifactId, Tier
+from kybernate.types import ArtifactId, SeatState, Tier
 from nodeagent import metrics
 from nodeagent.seat import Process
 from nodeagent.steps import Broken, Reverted
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
+    from kybernate.types import PodUid
     from nodeagent.below import Below
     from nodeagent.lifecycle import Lifecycle
     from nodeagent.node import Node
@@ -46,8 +48,10 @@ log = logging.getLogger(__name__)
 DROP = "drop/"
 """Journal keys of saved states that nobody needs any more and that are not yet dropped."""
 
+BELOW = TIER_OF.keys() - {SeatState.PARKED}
+"""States of parked seats whose trees don't simply stand frozen in RAM: TCP is held back."""
+
 _AGAIN = 1.0
-_REFUSED_AGAIN = 60.0
 _CHECK_DEADLINE = 5.0
 _GATE_DEADLINE = 5.0
 _RESTORES = 3
@@ -70,6 +74,7 @@ class Dumps:
         self._life = life
         self._kick = kick
         self._call_for = call_for
+        self._gates: dict[PodUid, asyncio.Lock] = {}
 
     @property
     def _below(self) -> Below:
@@ -90,7 +95,6 @@ class Dumps:
             return
         # A state of before, which the tree was restored from, is not what it is now.
         stale, seat.artifact, seat.images, seat.copies = seat.artifact, "", "", frozenset()
-        seat.gated = True
         written = self._node.move(seat, SeatEvent.DUMP, why, synced=True)
         if stale:
             self.drop_later(stale, "its workload has gone on since")
@@ -131,16 +135,41 @@ class Dumps:
         times["dump"], began = now() - began, now()
         await self._see_uncalled(seat, called=called)
         facts = await below.facts(seat)
-        artifact = await below.vault.seal(images, facts, deadline)
+        artifact = await self._seal(images, facts, deadline)
         times["seal"] = now() - began
         try:
             await self._see_uncalled(seat, called=called)
             await self._note_sealed(seat, artifact)
         except (Reverted, OSError):
-            seat.artifact, seat.copies = "", frozenset()
+            await self._note_unsealed(seat)
             self.drop_later(artifact, "its seat stayed in RAM")
             raise
         return times
+
+    async def _note_unsealed(self, seat: Seat) -> None:
+        """A record that could not be written may be there all the same, and would have the tree
+        ended after a restart: nothing goes on before another one has taken its place."""
+        noted, seat.artifact, seat.copies = bool(seat.artifact), "", frozenset()
+        while noted:
+            try:
+                await self._node.save(seat, synced=True)
+                break
+            except OSError as error:
+                self._life.complain(seat, "JournalStuck", f"{error}; trying again")
+                await asyncio.sleep(_AGAIN)
+
+    async def _seal(self, images: Path, facts: Mapping[str, object], deadline: float) -> ArtifactId:
+        """Once begun it may come to its end also if nobody wants it any more."""
+        sealing = asyncio.ensure_future(self._below.vault.seal(images, facts, deadline))
+        try:
+            return await asyncio.shield(sealing)
+        except asyncio.CancelledError:
+            sealing.add_done_callback(self._drop_sealed)
+            raise
+
+    def _drop_sealed(self, sealing: asyncio.Future[ArtifactId]) -> None:
+        if not sealing.cancelled() and sealing.exception() is None:
+            self.drop_later(sealing.result(), "its container ended while it was sealed")
 
     async def _note_sealed(self, seat: Seat, artifact: ArtifactId) -> None:
         kept = {one.id: one.size for one in await self._below.vault.ls(Tier.NVME)}
@@ -157,24 +186,31 @@ class Dumps:
 
     async def finish_end(self, seat: Seat) -> None:
         """Its state is sealed and journalled: end the tree, however long it takes."""
-        while True:
-            try:
-                await self._below.dumper.end(
-                    _init(seat), seat.handle, self._node.settings.confirm_deadline_s
-                )
-                break
-            except NotFoundError as error:
-                self._is_gone(seat, error)
-                return
-            except KybernateError as error:
-                self._life.complain(seat, "EndIncomplete", f"{error}; trying again")
-                await asyncio.sleep(_AGAIN)
+        if not await self.end(seat):
+            return
         seat.tree, seat.undumpable = None, ""
         self._node.ram_freed_at = self._world.now()
         self._moved(seat)
-        self._node.move(seat, SeatEvent.DUMPED, "parked on NVMe", synced=True)
-        metrics.TIER_MOVES.labels("dump", "done").inc()
+        written = self._node.move(seat, SeatEvent.DUMPED, "parked on NVMe", synced=True)
         self._kick()
+        with contextlib.suppress(OSError):
+            await written  # else a restart ends the tree once more, which changes nothing
+        metrics.TIER_MOVES.labels("dump", "done").inc()
+
+    async def end(self, seat: Seat) -> bool:
+        """End what there is of the tree, all or half of it; whether its container is left."""
+        deadline = self._node.settings.confirm_deadline_s
+        while True:
+            try:
+                await self._below.dumper.end(_init(seat), seat.handle, deadline)
+                break
+            except NotFoundError as error:
+                self._is_gone(seat, error)
+                return False
+            except KybernateError as error:
+                self._life.complain(seat, "EndIncomplete", f"{error}; trying again")
+                await asyncio.sleep(_AGAIN)
+        return True
 
     async def keep(self, seat: Seat, why: BaseException) -> None:
         """It stays in RAM: frozen, as it was. Raises Broken if it isn't."""
@@ -184,7 +220,8 @@ class Dumps:
         await self.open(seat)
         await self._abandon(seat)
         called = seat.called or seat.ending
-        seat.move_not_before = self._world.now() + (_AGAIN if called else _REFUSED_AGAIN)
+        pause = _AGAIN if called else self._node.settings.dump_retry_s
+        seat.move_not_before = self._world.now() + pause
         self._node.move(seat, SeatEvent.DUMP_REVERTED, f"parked in RAM: {why}")
         metrics.TIER_MOVES.labels("dump", "called" if called else "kept").inc()
         if not called:
@@ -236,7 +273,7 @@ class Dumps:
         except (CorruptError, RefusedError) as error:
             raise Broken(f"its saved state can't be used: {error}") from error
         except (KybernateError, OSError) as error:
-            self._restore_failed(seat, error)
+            await self._restore_failed(seat, error)
             return
         restored = self._world.now()
         await self.finish_restore(seat)
@@ -253,7 +290,7 @@ class Dumps:
         except NotFoundError as error:
             raise CorruptError(str(error)) from error
 
-    def _restore_failed(self, seat: Seat, error: Exception) -> None:
+    async def _restore_failed(self, seat: Seat, error: Exception) -> None:
         metrics.failed("restore")
         metrics.TIER_MOVES.labels("restore", "failed").inc()
         seat.failed_restores += isinstance(error, RestoreError)
@@ -263,8 +300,13 @@ class Dumps:
         seat.move_not_before = now + _AGAIN
         seat.not_before = max(seat.not_before, seat.move_not_before)
         self._life.complain(seat, "RestoreFailed", f"{error}; trying again")
-        self._node.move(seat, SeatEvent.RESTORE_REVERTED, f"not restored: {error}")
-        self._kick()
+        await self.revert_restore(seat, f"not restored: {error}")
+
+    async def revert_restore(self, seat: Seat, why: str) -> None:
+        """Half of its tree may be there, and must never run."""
+        if await self.end(seat):
+            self._node.move(seat, SeatEvent.RESTORE_REVERTED, why)
+            self._kick()
 
     async def finish_restore(self, seat: Seat) -> None:
         """Its tree is back: name its processes anew, see it stand, let TCP pass."""
@@ -303,18 +345,27 @@ class Dumps:
                 metrics.ARRIVALS.inc()
                 self._call_for(mine, what)
 
-        await self._below.gatekeeper.shut(_init(seat), arrived, _GATE_DEADLINE)
+        async with self._gates.setdefault(uid, asyncio.Lock()):
+            await self._below.gatekeeper.shut(_init(seat), arrived, _GATE_DEADLINE)
 
     async def open(self, seat: Seat) -> None:
         """Let TCP pass, however often it takes: nobody reaches the seat before."""
+        await self._open(seat, lambda: True)
+
+    async def open_anew(self, seat: Seat) -> None:
+        """A container begins in a pod where TCP may be held back since another's end."""
+        await self._open(seat, lambda: seat.state not in BELOW)
+
+    async def _open(self, seat: Seat, still: Callable[[], bool]) -> None:
         while seat.init is not None:
             try:
-                await self._below.gatekeeper.open(seat.init.pid, _GATE_DEADLINE)
+                async with self._gates.setdefault(seat.uid, asyncio.Lock()):
+                    if still():
+                        await self._below.gatekeeper.open(seat.init.pid, _GATE_DEADLINE)
                 break
             except (KybernateError, OSError) as error:
                 self._life.complain(seat, "GateStuck", f"TCP is still held back: {error}")
                 await asyncio.sleep(_AGAIN)
-        seat.gated = False
 
     # --- the object store -----------------------------------------------------------------------
 
@@ -412,13 +463,17 @@ class Dumps:
                 log.warning("saved state %s can't be dropped yet: %s", artifact, error)
                 await asyncio.sleep(_AGAIN)
 
+    def gone(self, seat: Seat) -> None:
+        """Its pod no longer exists."""
+        self._gates.pop(seat.uid, None)
+
     def forget(self, seat: Seat, why: str) -> None:
         """The seat runs on, or has ended: its saved state is worth nothing any more."""
         artifact, seat.artifact, seat.images = seat.artifact, "", ""
         seat.copies, seat.saved, seat.inner = frozenset(), 0, ()
         if artifact:
             self.drop_later(artifact, why)
-        if artifact or seat.gated:
+        if artifact or seat.state in TIER_OF:
             self._life.aside(self._abandon(seat))
 
     def _moved(self, seat: Seat) -> None:

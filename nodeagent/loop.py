@@ -232,6 +232,7 @@ class Loop(DoorSide, ProxySide):
         self.node.seats.pop(seat.uid, None)
         self.node.leases.forget(seat.uid)
         self.steps.forget(seat)
+        self.dumps.gone(seat)
         self.node.world.journal.delete(SEAT + seat.uid)
         self.life.aside(self.node.world.doors.close(seat.uid))
         for observer in self.node.observers:

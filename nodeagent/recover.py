@@ -15,9 +15,9 @@ from kybernate.core.swap import fits
 from kybernate.errors import DeadlineError, DriverError, NotFoundError
 from kybernate.ports import ProcessState
 from kybernate.types import SeatState
-from nodeagent.dumps import DROP
+from nodeagent.dumps import BELOW, DROP
 from nodeagent.node import DRAIN, INVENTORY, PROXIES, SEAT, Inventory
-from nodeagent.recoverbelow import BELOW, heal_unknown, resume_below
+from nodeagent.recoverbelow import heal_unknown, resume_below
 from nodeagent.seat import from_record
 from nodeagent.steps import Broken, Reverted
 

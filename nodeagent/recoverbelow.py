@@ -10,7 +10,6 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from kybernate.core.seats import TIER_OF, SeatEvent
 from kybernate.errors import KybernateError, NotFoundError
 from kybernate.ports import DumpState
 from kybernate.types import SeatState, Tier
@@ -21,9 +20,6 @@ if TYPE_CHECKING:
     from nodeagent.seat import Seat
 
 log = logging.getLogger(__name__)
-
-BELOW = TIER_OF.keys() - {SeatState.PARKED}
-"""States of parked seats whose trees don't simply stand frozen in RAM."""
 
 _AGAIN = 1.0
 _DEADLINE = 30.0
@@ -45,10 +41,11 @@ async def resume_below(loop: Loop, seat: Seat) -> None:
 
 async def _finish_dump(loop: Loop, seat: Seat) -> None:
     """Sealed and journalled: forward. Else back, whatever was sealed unnoticed."""
-    if seat.artifact:
+    if seat.artifact and seat.artifact in await _kept(loop, seat):
         await _shut(loop, seat)
         await loop.dumps.finish_end(seat)
         return
+    seat.artifact, seat.copies = "", frozenset()
     if _state(loop, seat) is DumpState.PARKED:
         # Only what a power cut takes from the journal leads here, and it ends the tree, too.
         raise Broken("its tree was ended, and no record says what was saved of it")
@@ -57,13 +54,12 @@ async def _finish_dump(loop: Loop, seat: Seat) -> None:
 
 
 async def _finish_restore(loop: Loop, seat: Seat) -> None:
-    """All of it is back: forward. Else back, and what is half-made is ended by the next try."""
+    """All of it is back: forward. Else back, and what is half-made is ended."""
     if _state(loop, seat) is DumpState.RUNNING:
         await loop.dumps.finish_restore(seat)
         return
     await _shut(loop, seat)
-    loop.node.move(seat, SeatEvent.RESTORE_REVERTED, "the agent was restarted while restoring it")
-    loop.kick()
+    await loop.dumps.revert_restore(seat, "the agent was restarted while restoring it")
 
 
 async def _keep_below(loop: Loop, seat: Seat) -> None:
@@ -119,13 +115,19 @@ async def _shut(loop: Loop, seat: Seat) -> None:
 
 async def _drop_unnoticed(loop: Loop, seat: Seat) -> None:
     """A state may have been sealed a moment before the agent died, and is of no use."""
-    below = loop.node.world.below
-    if below is None:
-        return
-    try:
-        kept = [one.id for one in await below.vault.ls(Tier.NVME) if one.uid == seat.uid]
-    except (KybernateError, OSError) as error:
-        log.warning("%s: what was saved of it can't be listed: %s", seat, error)
-        return
-    for artifact in kept:
+    for artifact in await _kept(loop, seat):
         loop.dumps.drop_later(artifact, "the agent was restarted before it was needed")
+
+
+async def _kept(loop: Loop, seat: Seat) -> frozenset[str]:
+    """The seat's saved states on NVMe. Nothing is ended or dropped before that is known."""
+    below = loop.node.world.below
+    while below is not None:
+        try:
+            listed = await below.vault.ls(Tier.NVME)
+            return frozenset(one.id for one in listed if one.uid == seat.uid)
+        except (KybernateError, OSError) as error:
+            why = f"what was saved of it can't be listed: {error}; trying again"
+            loop.life.complain(seat, "SavedUnknown", why)
+            await asyncio.sleep(_AGAIN)
+    return frozenset()

@@ -41,7 +41,6 @@ _PLAIN = (
     "artifact",
     "images",
     "saved",
-    "gated",
     "park_tier",
     "tier_asked",
     "used_at",
@@ -100,10 +99,10 @@ class Seat:
     `apart`: it was found running without a record, and is not yet known to be where its state
     says. Of a seat parked below RAM: `artifact` is its saved state, `images` a folder into which it
     was fetched, `saved` its bytes, `copies` the tiers that hold it verified, `inner` the PIDs in
-    the container of its processes on the GPUs, in the order of `cuda`. `gated`: TCP is, or may be,
-    held back from its pod. `park_tier`: how deep its pod lets it go; `tier_asked`: where an
-    operator wants it; `used_at`: when it was last in GPU memory; `moved_at`: when it last changed
-    tiers; `sinks_to`: where its state is being copied to; `undumpable`: why it stays in RAM.
+    the container of its processes on the GPUs, in the order of `cuda`. `park_tier`: how deep its
+    pod lets it go; `tier_asked`: where an operator wants it; `used_at`: when it was last in GPU
+    memory; `moved_at`: when it last changed tiers; `sinks_to`: where its state is being copied to;
+    `undumpable`: why it stays in RAM.
     `ready_within` (s): what is a timely wake. `ending`: its container was asked to end, or its tree
     is being killed; `doomed`: the pod is being deleted; `deleted`: the pod is gone.
     """
@@ -136,7 +135,6 @@ class Seat:
     saved: int = 0
     copies: frozenset[Tier] = frozenset()
     inner: tuple[int, ...] = ()
-    gated: bool = False
     park_tier: str = Tier.OBJECT.value
     tier_asked: str = ""
     used_at: float = 0.0

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_TO_BE_PARKED = OCCUPYING - {SeatState.PARKING}
 _SLACK = 0.001
 _NEVER = float("inf")
 
@@ -87,7 +88,10 @@ class Tiers:
 
     def _view(self, now: float, *, comes: bool = True) -> TierView:
         node, below = self._node, self._node.world.below
-        limits = {Tier.RAM: node.park_budget, **(below.limits if below else {})}
+        # What is being parked takes its room in RAM already.
+        parking = (s for s in node.seats.values() if s.state is SeatState.PARKING)
+        ram = max(0, node.park_budget - sum(node.park_size(seat) for seat in parking))
+        limits = {Tier.RAM: ram, **(below.limits if below else {})}
         swap_view = node.swap_view()
         turns = {uid: turn for turn, uid in enumerate(order(swap_view, self._swap, now))}
         seats = tuple(
@@ -135,7 +139,7 @@ class Tiers:
         if fits(swap_view, seat.uid):
             return 0
         mine = set(seat.identity.gpus)
-        there = (s for s in self._node.seats.values() if s.state in OCCUPYING)
+        there = (s for s in self._node.seats.values() if s.state in _TO_BE_PARKED)
         return sum(self._node.park_size(s) for s in there if mine & {*s.identity.gpus})
 
     def _coming(self) -> Iterable[Coming]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kybernate.errors import RefusedError
+from kybernate.ports import DumpState
 from kybernate.testing.machine import App
 from kybernate.types import PodRef, PodUid, SeatName
 from nodeagent.pods import PodFacts
@@ -172,11 +173,9 @@ class Cluster:
     def _look_at(self, pod: Pod, now: float) -> None:
         alive = [p for p in self.machine.procs.values() if p.uid == pod.uid and p.alive]
         self._see_to_seat(pod)
-        if (
-            alive
-            and not any(p.main for p in alive)
-            and self.machine.inits[pod.uid] in (self.machine.went)
-        ):
+        init = self.machine.inits.get(pod.uid, 0)
+        ran = init in self.machine.went and init not in self.machine.dumps
+        if alive and ran and not any(p.main for p in alive):
             self.machine.end_container(pod.uid)
         if alive and now >= pod.forward_at:
             pod.forward_at = _LONG_AGO
@@ -231,7 +230,10 @@ class Cluster:
             self.term(pod, now)
 
     def term(self, pod: Pod, now: float) -> None:
-        """SIGTERM to kyb-init, which asks the agent first."""
+        """SIGTERM to kyb-init, which asks the agent first if it has a command below it."""
+        if self.machine.dumps.get(self.machine.inits[pod.uid]) is DumpState.PARKED:
+            self.machine.end_container(pod.uid)
+            return
         answers = self.agent is not None and pod.uid in self.machine.open_doors
         pod.forward_at = now + (_TERM_ANSWER if answers else _TERM_PATIENCE)
         if answers and self.agent is not None:

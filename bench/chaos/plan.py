@@ -33,6 +33,23 @@ FAULTS = {
     "kill-fails": 0.2,
     "disk-full": 0.04,
     "not-cooperating": 0.1,
+    "undumpable": 0.05,
+    "dump-refused": 0.05,
+    "dump-fails": 0.05,
+    "dump-suspect": 0.05,
+    "dump-hangs": 0.03,
+    "end-hangs": 0.05,
+    "keep-fails": 0.03,
+    "restore-fails-criu": 0.08,
+    "restore-hangs": 0.05,
+    "begin-fails": 0.03,
+    "seal-fails": 0.05,
+    "seal-hangs": 0.03,
+    "corrupt": 0.02,
+    "store-down": 0.2,
+    "drop-fails": 0.1,
+    "shut-fails": 0.05,
+    "open-fails": 0.1,
 }
 """How often each kind of call fails while the weather is bad."""
 
@@ -63,6 +80,9 @@ EVENTS = {
 }
 """Relative frequencies."""
 
+TIER_EVENTS = {"to-nvme": 8, "to-object": 3, "to-ram": 1, "any-tier": 1, "arrive": 8}
+"""Besides, where seats may be parked below RAM."""
+
 
 @dataclass(frozen=True, slots=True)
 class PodPlan:
@@ -89,7 +109,8 @@ class Event:
 
 @dataclass(slots=True)
 class Plan:
-    """A whole schedule. `kind` is storm, or kills: nothing but kills of the agent."""
+    """A whole schedule. `kind` is storm, or kills: nothing but kills of the agent. `tiers`: seats
+    may be parked below RAM, of which `ram` bytes are for parked seats, 0 for enough."""
 
     seed: int
     kind: str
@@ -100,6 +121,12 @@ class Plan:
     faults: dict[str, float] = field(default_factory=dict)
     lose_tail: bool = False
     lose_journal: bool = False
+    tiers: bool = False
+    ram: int = 0
+    object_store: bool = False
+
+
+_WITH_TIERS = 0.7
 
 
 def draw_plan(seed: int, kind: str = "storm") -> Plan:
@@ -110,6 +137,11 @@ def draw_plan(seed: int, kind: str = "storm") -> Plan:
     plan.pods = [_pod(rng, plan.inventory, number) for number in range(rng.randint(2, 4))]
     storm = kind == "storm"
     chosen = EVENTS if storm else {"burst": 8, "long-request": 1, "call": 1, "kill-at-write": 6}
+    plan.tiers = rng.random() < _WITH_TIERS
+    if plan.tiers:
+        plan.ram = rng.choice([0, 2 * MEMORY, 3 * MEMORY, 5 * MEMORY])
+        plan.object_store = rng.random() < 0.5
+        chosen = {**chosen, **TIER_EVENTS}
     kinds = rng.choices(list(chosen), list(chosen.values()), k=rng.randint(4, 14))
     times = sorted(0.3 + rng.random() * (WEATHER_CLEARS - 0.5) for _ in kinds)
     plan.events = [Event(at, what, rng.random()) for at, what in zip(times, kinds, strict=True)]

@@ -11,16 +11,18 @@ from bench.chaos.actors import StormProxy, StormyMachine
 from bench.chaos.clock import Spinning, TimerLoop
 from bench.chaos.cluster import Cluster
 from bench.chaos.plan import WEATHER_CLEARS, another_pod, draw_plan
-from kybernate.core.seats import OCCUPYING
+from kybernate.core.seats import OCCUPYING, WITHOUT_TREE
 from kybernate.core.swap import violations
-from kybernate.ports import ProcessState
+from kybernate.ports import DumpState, ProcessState
 from kybernate.settings.agent import AgentSettings
 from kybernate.testing import machine as fakes
 from kybernate.testing.machine.journal import lose_tail
-from kybernate.types import SeatState
+from kybernate.testing.warden import FakeCulprits
+from kybernate.types import PodUid, SeatState, Tier
+from nodeagent.below import Below
 from nodeagent.leases import Leases
 from nodeagent.loop import Loop
-from nodeagent.node import Node, World
+from nodeagent.node import IN_RAM, Node, World
 from nodeagent.recover import recover
 
 if TYPE_CHECKING:
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
 
     from bench.chaos.cluster import Pod
     from bench.chaos.plan import Event, Plan
-    from kybernate.types import PodUid
     from nodeagent.seat import Seat
 
 SETTINGS = AgentSettings.model_validate(
@@ -44,8 +45,14 @@ SETTINGS = AgentSettings.model_validate(
         "confirm_deadline_s": 1.0,
         "lease_break_s": 1.0,
         "max_wait_s": 8.0,
+        "tier_residency_s": 0.3,
+        "dump_retry_s": 1.0,
+        "dump_deadline_s": 3.0,
+        "transfer_deadline_s": 3.0,
     }
 )
+_MAY_PARK = (SeatState.STARTING, SeatState.ACTIVE, SeatState.DRAINING)
+_ENOUGH = 1 << 60
 _TICK = 0.4
 _PATIENCE = 150.0
 _BEGIN = 1000.0
@@ -138,6 +145,17 @@ class Storm:
         elif self.plan.lose_tail:
             lose_tail(self.machine, self.plan.rng.randint(0, 4))
         self.machine.unsynced.clear()
+        self._kill_criu()
+
+    def _kill_criu(self) -> None:
+        """It dies with the agent, and in the middle of a dump it may leave the tree running."""
+        machine = self.machine
+        machine.gates.update(dict.fromkeys(machine.gates))
+        for folder, snapshot in tuple(machine.folders.items()):
+            if not snapshot.whole and folder == f"/dumps/{snapshot.uid}":
+                init = machine.inits[snapshot.uid]
+                if machine.dumps.get(init) is DumpState.HOLDING and self.plan.rng.random() < 0.5:
+                    machine.thaw(snapshot.handle)
 
     async def _live(self) -> None:
         self._over = self._loop.create_future()
@@ -174,14 +192,44 @@ class Storm:
             asking=fakes.inline,
             now=self._loop.time,
             wall=self._loop.time,
+            below=self._below() if self.plan.tiers else None,
         )
         self.node = Node(SETTINGS, world, Leases(SETTINGS.lease_break_s))
+        self.node.park_budget = self.plan.ram or _ENOUGH
         self.node.observers.append(self)
         self.node.refusals = self._refusals
         return Loop(self.node)
 
+    def _below(self) -> Below:
+        async def facts(seat: Seat) -> Mapping[str, object]:
+            return {"namespace": seat.identity.pod.namespace, "pod": seat.identity.pod.name}
+
+        store = {Tier.OBJECT: _ENOUGH} if self.plan.object_store else {}
+        return Below(
+            dumper=fakes.FakeDumper(self.machine),
+            vault=fakes.FakeVault(self.machine),
+            gatekeeper=fakes.FakeGatekeeper(self.machine),
+            culprits=FakeCulprits(self.machine),
+            facts=facts,
+            limits={Tier.NVME: _ENOUGH, **store},
+        )
+
     def _refusals(self, seats: Iterable[Seat]) -> Mapping[PodUid, str]:
-        return self._refused
+        """By a test, or for want of room in RAM."""
+        if self.node is None or not self.plan.tiers:
+            return self._refused
+        node, free = self.node, self.node.park_budget - self._in_ram()
+        node.short = {
+            seat.uid: node.park_size(seat)
+            for seat in seats
+            if seat.state in _MAY_PARK and node.park_size(seat) > free
+        }
+        return {**dict.fromkeys(node.short, "RAM is full"), **self._refused}
+
+    def _in_ram(self) -> int:
+        kept = (SeatState.PARKING, *IN_RAM)
+        seats = self.node.seats.values() if self.node else ()
+        return sum(self.node.park_size(s) for s in seats if self.node and s.state in kept)
 
     def _slots(self, uid: PodUid) -> int:
         return self.cluster.pods[uid].plan.group.active_slots
@@ -237,6 +285,39 @@ class Storm:
     def _undrain_node(self, draw: float, pod: Pod | None) -> None:
         if self.cluster.agent:
             self.cluster.agent.undrain_node()
+
+    def _to_nvme(self, draw: float, pod: Pod | None) -> None:
+        self._ask_for_tier(pod, Tier.NVME)
+
+    def _to_object(self, draw: float, pod: Pod | None) -> None:
+        self._ask_for_tier(pod, Tier.OBJECT)
+
+    def _to_ram(self, draw: float, pod: Pod | None) -> None:
+        self._ask_for_tier(pod, Tier.RAM)
+
+    def _any_tier(self, draw: float, pod: Pod | None) -> None:
+        self._ask_for_tier(pod, None)
+
+    def _ask_for_tier(self, pod: Pod | None, tier: Tier | None) -> None:
+        """Of a seat that may be in GPU memory as well: it is sent away, too."""
+        agent = self.cluster.agent
+        if pod and agent:
+            agent.ask_for_tier(pod.uid, tier)
+            agent.send_away(pod.uid, "a test")
+
+    def _arrive(self, draw: float, pod: Pod | None) -> None:
+        """A packet that is sent again until somebody hears of it, or TCP passes."""
+        gates = self.machine.gates
+        shut = [uid for uid in gates if not self.cluster.pods[uid].gone]
+        if not shut:
+            return
+        uid = shut[int(draw * len(shut)) % len(shut)]
+
+        def again() -> None:
+            if uid in gates and not self.machine.arrive(uid):
+                self.machine.later(0.2, again)
+
+        again()
 
     def _no_room(self, draw: float, pod: Pod | None) -> None:
         if pod:
@@ -333,6 +414,7 @@ class Storm:
         agent.undrain_node()
         for uid in tuple(agent.node.seats):
             agent.let_stay(uid)
+            agent.ask_for_tier(uid, None)
 
     def _tick(self) -> None:
         self.machine.later(_TICK, self._tick)
@@ -366,9 +448,10 @@ class Storm:
         return answered > self._before.get(pod.uid, 0)
 
     def _quiet(self) -> bool:
-        resting = (SeatState.ACTIVE, SeatState.PARKED)
+        resting = (SeatState.ACTIVE, SeatState.PARKED, *WITHOUT_TREE)
         seats = self.node.seats.values() if self.node else ()
         idle = all(s.state in resting and _done(s.work) and _done(s.watch) for s in seats)
+        idle = idle and not self._gates_askew()
         return idle and not any(any(proxy.in_flight.values()) for proxy in self.proxies)
 
     def _describe(self, uid: PodUid) -> str:
@@ -389,6 +472,31 @@ class Storm:
             wanted = ProcessState.CHECKPOINTED if process.handle in parked else ProcessState.RUNNING
             if process.cuda is not wanted:
                 self.found.append(f"{process.uid} is {process.cuda}, should be {wanted}")
+        self._look_below()
+
+    def _gates_askew(self) -> set[PodUid]:
+        """Seats whose TCP is held back though their tree is there, or the other way round."""
+        seats = self.node.seats.values() if self.node else ()
+        shut = self.machine.gates
+        return {s.uid for s in seats if (s.uid in shut) is not (s.state in WITHOUT_TREE)}
+
+    def _look_below(self) -> None:
+        """Where no tree is, TCP is held back, and a saved state is kept; nowhere else."""
+        seats = {seat.uid: seat for seat in self.node.seats.values()} if self.node else {}
+        below = {uid for uid, seat in seats.items() if seat.state in WITHOUT_TREE}
+        for uid in self._gates_askew():
+            shut = uid in self.machine.gates
+            self.found.append(f"{uid}: TCP is {'' if shut else 'not '}held back")
+        for artifact in {seats[uid].artifact for uid in below} - self.machine.vault.keys():
+            self.found.append(f"{artifact} is gone")
+        kept = {seat.artifact for seat in seats.values()}
+        if not self.plan.lose_tail and not self.plan.lose_journal:
+            for artifact in self.machine.vault.keys() - kept:
+                self.found.append(f"{artifact} is kept for nobody")
+            for folder in self.machine.folders.keys() & {f"/dumps/{uid}" for uid in seats}:
+                uid = PodUid(folder.removeprefix("/dumps/"))
+                if seats[uid].images != folder:
+                    self.found.append(f"{folder} is left over")
 
     # --- watching the agent ---------------------------------------------------------------------
 
@@ -402,8 +510,16 @@ class Storm:
         self.note(f"{seat.identity.name}: {before} -> {seat.state} ({seat.reason})")
         if seat.state in OCCUPYING and before not in OCCUPYING:
             self.found += violations(self.node.swap_view())
+        if seat.state in (SeatState.PARKING, SeatState.RESTORING):
+            self._see_room()
         if seat.state is SeatState.PARKING:
             self._see_drained(seat.uid)
+
+    def _see_room(self) -> None:
+        if self.plan.tiers and not self.plan.lose_journal and self.node is not None:
+            taken, budget = self._in_ram(), self.node.park_budget
+            if taken > budget:
+                self.found.append(f"parked seats take {taken} of {budget} bytes of RAM")
 
     def _see_drained(self, uid: PodUid) -> None:
         for proxy in self.proxies:

@@ -114,6 +114,9 @@ class AgentSettings(BaseModel):
         description="A state below RAM comes up before it is called for where so many calls are "
         "expected (per hour) and RAM has room to spare; 0: never.",
     )
+    dump_retry_s: PositiveFloat = Field(
+        60.0, description="A parked state that could not be dumped stays in RAM as long (s)."
+    )
     dump_deadline_s: PositiveFloat = Field(
         120.0, description="Deadline of writing a parked state to NVMe, and of reading it (s)."
     )

@@ -20,11 +20,11 @@ class FakeFreezer:
         self._machine = machine
 
     def place(self, tree_pid: int) -> str:
-        """A handle by the tree's PID."""
+        """A handle by the tree's first PID."""
         process = self._machine.procs.get(tree_pid)
         if process is None or not process.alive:
             raise NotFoundError(f"process {tree_pid} is gone")
-        process.handle = f"/cgroup/{tree_pid}/kyb"
+        process.handle = process.handle or f"/cgroup/{tree_pid}/kyb"
         return process.handle
 
     async def freeze(self, handle: str, deadline: float) -> None:
