@@ -1,6 +1,6 @@
 """ExtenderArgs with something wrong in them: each gets an answer in JSON, and no fault is logged.
 
-2,000 by default; `KYB_FUZZ=50000` for as many as the whole has (a minute or two on one core).
+2,000 by default, 50,000 by `make fuzz` (a minute or two on one core).
 """
 
 from __future__ import annotations
