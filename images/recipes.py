@@ -32,7 +32,8 @@ class Recipe:
     """One image.
 
     `module` is started; `code` are the packages of ours that it holds, `left_out` parts of them
-    that it doesn't. `layers` are those of `wheels`. `why_root` says what a root image needs it for.
+    that it doesn't. `layers` are those of `wheels`. `why_root` says what a root image needs it for;
+    `sqlite`: with Python's sqlite3.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Recipe:
     why_root: str = ""
     environment: tuple[str, ...] = ()
     kyb_init: bool = False
+    sqlite: bool = False
 
     @property
     def entrypoint(self) -> tuple[str, ...]:
@@ -124,6 +126,15 @@ RECIPES = {
             code=("kybernate", "proxy"),
             left_out=_TESTING,
             layers=(*_CLUSTER, "proxy"),
+        ),
+        Recipe(
+            name="registry",
+            title="knows which saved states there are, and where",
+            module="registry",
+            code=("kybernate", "registry"),
+            left_out=(*_TESTING, "kybernate/adapters/k8s/"),
+            layers=(wheels.COMMON, "registry", "checkpoint"),
+            sqlite=True,
         ),
         Recipe(
             name="sample",

@@ -41,6 +41,9 @@ PACKAGES = debs.DebSet(
     ),
 )
 
+SQLITE = debs.DebSet("sqlite", "bookworm", (("libsqlite3-0", "3.40.1-2+deb12u2"),))
+"""What only the registry needs: a layer of its own."""
+
 PYTHON = "usr/bin/python3.11"
 STDLIB = "usr/lib/python3.11"
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
@@ -111,6 +114,31 @@ def build_cxx(progress: Progress) -> Path:
             (part / LIBRARIES).mkdir(parents=True)
             for path in sorted((unpacked.folder / LIBRARIES).glob(f"{CXX}.so*")):
                 shutil.copy2(path, part / LIBRARIES / path.name, follow_symlinks=False)
+            part.rename(target)
+    return target
+
+
+def build_sqlite(progress: Progress) -> Path:
+    """The folder of the layer with Python's sqlite3 and the library that it needs."""
+    base, unpacked, library = (
+        build(progress),
+        debs.unpack(PACKAGES, progress),
+        debs.unpack(SQLITE, progress),
+    )
+    target = cache_root() / "images" / f"sqlite-{digest_of(base.name, library.digest)}"
+    with file_lock(target.with_suffix(".lock")):
+        if not target.exists():
+            part = target.with_suffix(".part")
+            shutil.rmtree(part, ignore_errors=True)
+            (part / LIBRARIES).mkdir(parents=True)
+            for path in sorted((library.folder / LIBRARIES).glob("libsqlite3.so*")):
+                shutil.copy2(path, part / LIBRARIES / path.name, follow_symlinks=False)
+            (part / STDLIB / "lib-dynload").mkdir(parents=True)
+            for path in (unpacked.folder / STDLIB / "lib-dynload").glob("_sqlite3.cpython-*"):
+                shutil.copy2(path, part / STDLIB / "lib-dynload" / path.name)
+            shutil.copytree(unpacked.folder / STDLIB / "sqlite3", part / STDLIB / "sqlite3")
+            place = f"/{STDLIB}/sqlite3"
+            compile_modules(base, part / STDLIB / "sqlite3", keep_source=False, place=place)
             part.rename(target)
     return target
 

@@ -70,7 +70,7 @@ def test_its_pods_are_admitted(control_plane: Cluster, overlay: str) -> None:
 
 
 def test_the_control_side_runs_restricted(control_plane: Cluster) -> None:
-    """Both ways to run the extender, the webhook and the proxy, as Pod Security sees them."""
+    """Both ways to run extender and registry, the webhook and the proxy, as Pod Security sees."""
     api, name = control_plane.api(), "restricted-check"
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     space = f"/api/v1/namespaces/{name}"
@@ -79,10 +79,14 @@ def test_the_control_side_runs_restricted(control_plane: Cluster) -> None:
     folder = FOLDER.parent
     text = "---\n".join(
         control_plane.kubectl("kustomize", str(path))
-        for path in (folder / "default", folder / "extender" / "service")
+        for path in (
+            folder / "default",
+            folder / "extender" / "service",
+            folder / "registry" / "postgresql",
+        )
     )
     found = [one for one in yaml.safe_load_all(text) if one and one["kind"] == "Deployment"]
-    assert len(found) == 4
+    assert len(found) == 6
     for one in found:
         pod = {"apiVersion": "v1", "kind": "Pod", **one["spec"]["template"]}
         pod["metadata"] = {"name": one["metadata"]["name"]}

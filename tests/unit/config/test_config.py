@@ -56,7 +56,14 @@ def test_the_crd_is_named_as_in_the_code_and_knows_every_state() -> None:
     assert set(states) == {shown(state) for state in SeatState}
 
 
-ACCOUNTS = ["kyb-agent", "kyb-extender", "kyb-proxy", "kyb-scheduler", "kyb-webhook"]
+ACCOUNTS = [
+    "kyb-agent",
+    "kyb-extender",
+    "kyb-proxy",
+    "kyb-registry",
+    "kyb-scheduler",
+    "kyb-webhook",
+]
 
 
 def test_each_service_has_an_account_and_no_role_has_wildcards() -> None:

@@ -11,17 +11,22 @@ import yaml
 from kybernate import keys
 from kybernate.settings.extender import ExtenderSettings
 from kybernate.settings.proxy import ProxySettings
+from kybernate.settings.registry import RegistrySettings
 from kybernate.settings.webhook import WebhookSettings
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
 CONFIG = Path(__file__).parents[3] / "config"
-FOLDERS = ("extender/beside", "extender/service", "webhook", "proxy")
+FOLDERS = (
+    *("extender/beside", "extender/service", "webhook", "proxy"),
+    *("registry/sqlite", "registry/postgresql"),
+)
 SETTINGS: dict[str, tuple[str, type[BaseModel]]] = {
     "extender": ("KYB_EXTENDER_", ExtenderSettings),
     "webhook": ("KYB_WEBHOOK_", WebhookSettings),
     "proxy": ("KYB_PROXY_", ProxySettings),
+    "registry": ("KYB_REGISTRY_", RegistrySettings),
 }
 
 
@@ -90,7 +95,7 @@ def test_probes_ask_the_port_that_is_served(folder: str) -> None:
         for probe in ("startupProbe", "livenessProbe"):
             assert one[probe]["httpGet"]["path"] == "/healthz"
             assert one[probe]["httpGet"]["port"] in ports
-        if name in ("extender", "webhook"):
+        if name in ("extender", "webhook", "registry"):
             listen = settings(name, one).probe_listen
             assert listen == f"0.0.0.0:{ports['probes']}"
             assert one["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "probes"}
@@ -105,6 +110,9 @@ def test_every_volume_is_mounted_and_a_service_that_writes_can(folder: str) -> N
 
 def test_a_rollout_leaves_somebody_to_answer(folder: str) -> None:
     spec = deployment(folder)["spec"]
+    if folder == "registry/sqlite":
+        assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"}), "one owner"
+        return
     rolling = spec["strategy"]["rollingUpdate"]
     assert spec["replicas"] > rolling["maxUnavailable"]
     assert spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()
@@ -151,6 +159,7 @@ def test_behind_a_service_the_leader_is_the_only_endpoint() -> None:
 
 def test_two_ways_to_run_are_never_both_installed() -> None:
     default = read("default/kustomization.yaml")["resources"]
+    assert [one for one in default if "registry" in one] == ["../registry/sqlite"]
     assert "../extender/beside" in default
     assert "../extender/service" not in default
     assert "../../scheduler" in read("extender/beside/kustomization.yaml")["resources"]

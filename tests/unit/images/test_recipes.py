@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 
 import pytest
@@ -55,7 +56,7 @@ def test_every_dependency_of_the_project_is_in_exactly_one_layer_of_its_images()
             wanted = wanted + project["optional-dependencies"][extra]
         if wheels.CLIENT not in recipe.layers:
             wanted = [one for one in wanted if not one.startswith("kubernetes")]
-        names = {one.split(">")[0].strip().lower().replace("_", "-") for one in wanted}
+        names = {re.split(r"[\[>]", one)[0].strip().lower().replace("_", "-") for one in wanted}
         assert names <= set().union(*layers)
 
 
