@@ -41,7 +41,7 @@ class Network:
     async def diag(self) -> Diag:
         """Quick questions."""
         if self._diag is None:
-            self._diag = await _inside(self._pid, lambda: open_diag(_ANSWER), Diag.close)
+            self._diag = await inside(self._pid, lambda: open_diag(_ANSWER), Diag.close)
         return self._diag
 
     async def unaccepted(self) -> list[InetRow]:
@@ -49,7 +49,7 @@ class Network:
 
         The kernel walks the table of the whole machine's connections for it: 1 to 30 ms.
         """
-        return await _inside(self._pid, _unaccepted)
+        return await inside(self._pid, _unaccepted)
 
     def close(self) -> None:
         """Let go of it; idempotent."""
@@ -66,7 +66,7 @@ def _unaccepted() -> list[InetRow]:
     return [row for row in rows if not row.inode]
 
 
-async def _inside(pid: int, call: Callable[[], T], drop: Callable[[T], None] = lambda _: None) -> T:
+async def inside(pid: int, call: Callable[[], T], drop: Callable[[T], None] = lambda _: None) -> T:
     """What `call` returns in the namespace; `drop` ends a result that nobody waits for."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()

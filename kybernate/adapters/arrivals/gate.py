@@ -1,0 +1,139 @@
+"""Holds TCP back from a pod whose tree was ended, and tells when somebody calls.
+
+The rules live in the pod's network namespace and outlive the agent; a small file says which ports
+they are about, so that an agent that was restarted listens at the same ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kybernate.adapters.arrivals import nftables, tap
+from kybernate.adapters.arrivals.namespace import inside
+from kybernate.errors import DeadlineError, NotFoundError
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Iterable, Iterator
+
+_PACKETS_AT_ONCE = 64
+
+
+class NetworkGate:
+    """Implements `kybernate.ports.Gatekeeper`. `folder` is on a file system that a boot empties;
+    `tree` lists all processes below a container's PID 1.
+
+    Only what goes to or comes from the ports of the tree's own sockets is held back: the pod's
+    other containers, its sidecar with the probes among them, go on. Needs CAP_SYS_ADMIN (setns),
+    CAP_NET_ADMIN and CAP_NET_RAW.
+    """
+
+    def __init__(self, folder: Path, tree: Callable[[int], Iterable[int]]) -> None:
+        self._folder = folder
+        self._tree = tree
+        self._taps: dict[int, socket.socket] = {}
+
+    async def shut(self, init: int, on_arrival: Callable[[str], None], deadline: float) -> None:
+        """See `ports.Gatekeeper.shut`."""
+        try:
+            space = _space_of(init)
+            ports = frozenset(self._known(space) or _ports_of(init, self._tree(init)))
+
+            def do() -> socket.socket:
+                # Before the rules: what they drop is seen from the first packet on.
+                opened = tap.open_tap(ports)
+                if not nftables.is_shut():
+                    nftables.shut(ports)
+                return opened
+
+            self._remember(space, ports)
+            opened = await asyncio.wait_for(inside(init, do, lambda one: one.close()), deadline)
+        except TimeoutError as error:
+            raise DeadlineError(f"TCP is not held back within {deadline:g} s") from error
+        except FileNotFoundError as error:
+            raise NotFoundError(f"There is no process {init} any more.") from error
+        self._listen(space, opened, on_arrival)
+
+    async def open(self, init: int, deadline: float) -> None:
+        """See `ports.Gatekeeper.open`."""
+        try:
+            space = _space_of(init)
+            self._hang_up(space)
+            await asyncio.wait_for(inside(init, nftables.open_again), deadline)
+        except TimeoutError as error:
+            raise DeadlineError(f"TCP is still held back after {deadline:g} s") from error
+        except FileNotFoundError:
+            return
+        self._file(space).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Tell of nothing any more; what is held back is held back."""
+        for space in tuple(self._taps):
+            self._hang_up(space)
+
+    def _listen(self, space: int, one: socket.socket, on_arrival: Callable[[str], None]) -> None:
+        self._hang_up(space)
+        self._taps[space] = one
+
+        def readable() -> None:
+            for _ in range(_PACKETS_AT_ONCE):
+                packet = tap.read(one)
+                if not packet:
+                    return
+                if tap.calls(packet):
+                    self._hang_up(space)
+                    on_arrival(f"somebody sent to its port {tap.port_of(packet)}")
+                    return
+
+        asyncio.get_running_loop().add_reader(one.fileno(), readable)
+
+    def _hang_up(self, space: int) -> None:
+        one = self._taps.pop(space, None)
+        if one is not None:
+            asyncio.get_running_loop().remove_reader(one.fileno())
+            one.close()
+
+    def _file(self, space: int) -> Path:
+        return self._folder / f"{space}.json"
+
+    def _known(self, space: int) -> list[int]:
+        try:
+            found = json.loads(self._file(space).read_text())
+        except (FileNotFoundError, ValueError):
+            return []
+        return [port for port in found if isinstance(port, int)] if isinstance(found, list) else []
+
+    def _remember(self, space: int, ports: Iterable[int]) -> None:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._file(space).write_text(json.dumps(sorted(ports)))
+
+
+def _space_of(pid: int) -> int:
+    """What names a network namespace while it lives."""
+    return Path(f"/proc/{pid}/ns/net").stat().st_ino
+
+
+def _ports_of(init: int, tree: Iterable[int]) -> Iterator[int]:
+    """Local ports of all TCP sockets that these processes hold. A connection that nobody has
+    accepted yet is nobody's, and has its listener's."""
+    mine = {inode for pid in tree for inode in _sockets_of(pid)}
+    for table in ("tcp", "tcp6"):
+        with suppress(FileNotFoundError):
+            for line in Path(f"/proc/{init}/net/{table}").read_text().splitlines()[1:]:
+                words = line.split()
+                if words[9] in mine:
+                    yield int(words[1].rpartition(":")[2], 16)
+
+
+def _sockets_of(pid: int) -> Iterator[str]:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with suppress(FileNotFoundError):
+                target = os.readlink(entry.path)
+                if target.startswith("socket:["):
+                    yield target[8:-1]

@@ -1,0 +1,206 @@
+"""One table of packet rules in a network namespace, by netlink: no program is run for it.
+
+The table drops TCP from and to others at some local ports, on every interface but loopback. It
+belongs to the namespace and stays when we end. All calls block, for at most `_ANSWER` seconds, and
+are made by a thread that is in the namespace.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+TABLE = "kyb-gate"
+_ANSWER = 2.0
+_BUFFER = 1 << 16
+
+_NETLINK_NETFILTER = 12
+_SUBSYSTEM = 10
+_BEGIN, _END = 0x10, 0x11
+_NEWTABLE, _GETTABLE, _DELTABLE, _NEWCHAIN, _NEWRULE, _NEWSET, _NEWSETELEM = 0, 1, 2, 3, 6, 9, 12
+_REQUEST, _ACK, _CREATE, _APPEND = 1, 4, 0x400, 0x800
+_ERROR = 2
+_INET = 1
+_NESTED = 0x8000
+_HEADER = struct.Struct("=IHHII")
+_FAMILY = struct.Struct(">BBH")
+_ATTRIBUTE = struct.Struct("=HH")
+
+_LOCAL_IN, _LOCAL_OUT = 1, 3
+_RAW_PRIORITY = -300
+_PORT_TYPE, _PORT_LENGTH = 13, 2
+_IIF, _OIF, _L4PROTO = 4, 5, 16
+_LOOPBACK = 1
+_TRANSPORT = 2
+_REGISTER = 1
+_SET = "ports"
+
+
+def shut(ports: Iterable[int]) -> None:
+    """Make the table. Raises OSError; with FileExistsError nothing was changed."""
+    with _open() as netlink:
+        _batch(netlink, [_create(_NEWTABLE, _text(1, TABLE)), *_set_of(ports), *_chains()])
+
+
+def is_shut() -> bool:
+    """Whether the table is there. Raises OSError."""
+    with _open() as netlink:
+        try:
+            _ask(netlink, _message(_GETTABLE, _text(1, TABLE), _ACK))
+        except FileNotFoundError:
+            return False
+        return True
+
+
+def open_again() -> None:
+    """Remove the table; idempotent. Raises OSError."""
+    with _open() as netlink:
+        try:
+            _batch(netlink, [_message(_DELTABLE, _text(1, TABLE), _ACK)])
+        except FileNotFoundError:
+            return
+
+
+def _open() -> socket.socket:
+    netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER)
+    netlink.settimeout(_ANSWER)
+    netlink.bind((0, 0))
+    return netlink
+
+
+# --- what is asked for --------------------------------------------------------------------------
+
+
+def _set_of(ports: Iterable[int]) -> Iterable[bytes]:
+    yield _create(
+        _NEWSET,
+        _text(1, TABLE)
+        + _text(2, _SET)
+        + _number(4, _PORT_TYPE)
+        + _number(5, _PORT_LENGTH)
+        + _number(10, 1),
+    )
+    elements = b"".join(
+        _nested(1, _nested(1, _attribute(1, struct.pack(">H", port))))
+        for port in sorted(set(ports))
+    )
+    yield _create(_NEWSETELEM, _text(1, TABLE) + _text(2, _SET) + _nested(3, elements))
+
+
+def _chains() -> Iterable[bytes]:
+    for name, hook, interface, offset in (
+        ("in", _LOCAL_IN, _IIF, 2),
+        ("out", _LOCAL_OUT, _OIF, 0),
+    ):
+        place = _number(1, hook) + _attribute(2, struct.pack(">i", _RAW_PRIORITY))
+        yield _create(
+            _NEWCHAIN, _text(1, TABLE) + _text(3, name) + _nested(4, place) + _text(7, "filter")
+        )
+        yield _create(
+            _NEWRULE,
+            _text(1, TABLE) + _text(2, name) + _nested(4, _drop_at(interface, offset)),
+            _APPEND,
+        )
+
+
+def _drop_at(interface: int, offset: int) -> bytes:
+    """Not loopback, TCP, a port of the set at this offset of its header: drop."""
+    loopback = struct.pack("=I", _LOOPBACK)
+    return (
+        _meta(interface)
+        + _compare(1, loopback)
+        + _meta(_L4PROTO)
+        + _compare(0, bytes((socket.IPPROTO_TCP,)))
+        + _expression(
+            "payload",
+            _number(1, _REGISTER)
+            + _number(2, _TRANSPORT)
+            + _number(3, offset)
+            + _number(4, _PORT_LENGTH),
+        )
+        + _expression("lookup", _text(1, _SET) + _number(2, _REGISTER) + _number(4, 1))
+        + _expression("counter", b"")
+        + _expression("immediate", _number(1, 0) + _nested(2, _nested(2, _number(1, 0))))
+    )
+
+
+def _meta(key: int) -> bytes:
+    return _expression("meta", _number(1, _REGISTER) + _number(2, key))
+
+
+def _compare(operator: int, value: bytes) -> bytes:
+    return _expression(
+        "cmp", _number(1, _REGISTER) + _number(2, operator) + _nested(3, _attribute(1, value))
+    )
+
+
+def _expression(name: str, data: bytes) -> bytes:
+    return _nested(1, _text(1, name) + _nested(2, data))
+
+
+# --- netlink ------------------------------------------------------------------------------------
+
+
+def _attribute(kind: int, data: bytes) -> bytes:
+    length = _ATTRIBUTE.size + len(data)
+    return _ATTRIBUTE.pack(length, kind) + data + bytes(-length % 4)
+
+
+def _nested(kind: int, data: bytes) -> bytes:
+    return _attribute(kind | _NESTED, data)
+
+
+def _number(kind: int, value: int) -> bytes:
+    return _attribute(kind, struct.pack(">I", value))
+
+
+def _text(kind: int, value: str) -> bytes:
+    return _attribute(kind, value.encode() + b"\0")
+
+
+def _create(kind: int, body: bytes, flags: int = 0) -> bytes:
+    return _message(kind, body, _CREATE | _ACK | flags)
+
+
+def _message(kind: int, body: bytes, flags: int) -> bytes:
+    head = _FAMILY.pack(_INET, 0, 0)
+    length = _HEADER.size + len(head) + len(body)
+    number = (_SUBSYSTEM << 8) | kind
+    return _HEADER.pack(length, number, _REQUEST | flags, 1, 0) + head + body
+
+
+def _edge(kind: int) -> bytes:
+    head = _FAMILY.pack(0, 0, _SUBSYSTEM)
+    return _HEADER.pack(_HEADER.size + len(head), kind, _REQUEST, 0, 0) + head
+
+
+def _batch(netlink: socket.socket, messages: Iterable[bytes]) -> None:
+    """All of them or none."""
+    wanted = list(messages)
+    netlink.send(_edge(_BEGIN) + b"".join(wanted) + _edge(_END))
+    for _ in wanted:
+        _take_answer(netlink)
+
+
+def _ask(netlink: socket.socket, message: bytes) -> None:
+    netlink.send(message)
+    _take_answer(netlink)
+
+
+def _take_answer(netlink: socket.socket) -> None:
+    """Raises what the kernel says."""
+    try:
+        data = netlink.recv(_BUFFER)
+    except TimeoutError as error:
+        raise OSError(errno.ETIMEDOUT, "the kernel's packet filter does not answer") from error
+    kind = _HEADER.unpack_from(data)[1]
+    if kind == _ERROR:
+        code = -int.from_bytes(data[16:20], "little", signed=True)
+        if code:
+            raise OSError(code, os.strerror(code))

@@ -1,0 +1,233 @@
+"""TCP held back from a network namespace, on two real ones that are joined by a cable."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from kybernate.adapters.arrivals import NetworkGate, nftables, tap
+from kybernate.adapters.arrivals.namespace import inside
+from kybernate.adapters.procfs import Procfs
+from kybernate.errors import NotFoundError
+
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("ip") is None, reason="needs root and iproute2"
+)
+
+HERE, THERE = "10.231.7.1", "10.231.7.2"
+SERVER = """
+import os, socket, sys, threading
+def serve(port):
+    listener = socket.create_server(("0.0.0.0", port))
+    while True:
+        one, _ = listener.accept()
+        threading.Thread(target=echo, args=(one,), daemon=True).start()
+accepted = []
+def echo(one):
+    accepted.append(one)
+    while data := one.recv(100):
+        one.sendall(data)
+sys.stdin.readline()
+for port in map(int, sys.argv[1:]):
+    threading.Thread(target=serve, args=(port,), daemon=True).start()
+print("ready", flush=True)
+sys.stdin.readline()
+for one in accepted:
+    one.setsockopt(socket.IPPROTO_TCP, 19, 1)
+print("in repair mode", flush=True)
+sys.stdin.readline()
+"""
+
+
+def ip(*words):
+    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=10)
+
+
+class Pod:
+    """A namespace with a tree that serves port 8000 and a neighbour that serves 9000."""
+
+    def __init__(self, name):
+        self.name = name
+        self.connections = []
+        ip("netns", "add", name)
+        ip("link", "add", f"{name}h", "type", "veth", "peer", "name", "eth0", "netns", name)
+        ip("addr", "add", f"{HERE}/30", "dev", f"{name}h")
+        ip("link", "set", f"{name}h", "up")
+        ip("-n", name, "addr", "add", f"{THERE}/30", "dev", "eth0")
+        ip("-n", name, "link", "set", "eth0", "up")
+        ip("-n", name, "link", "set", "lo", "up")
+        self.tree, self.other = self._serve(8000), self._serve(9000)
+
+    def _serve(self, port):
+        words = ["ip", "netns", "exec", self.name, sys.executable, "-c", SERVER, str(port)]
+        process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"ready\n"
+        return process
+
+    def connection(self):
+        self.connections.append(socket.create_connection((THERE, 8000), 5))
+        return self.connections[-1]
+
+    def end_tree(self):
+        """As CRIU leaves it: connections in repair mode end without a word."""
+        self.tree.stdin.write(b"\n")
+        self.tree.stdin.flush()
+        assert self.tree.stdout.readline() == b"in repair mode\n"
+        self.tree.kill()
+        self.tree.communicate()
+
+    def close(self):
+        for one in self.connections:
+            one.close()
+        for process in (self.tree, self.other):
+            process.kill()
+            process.communicate()
+        ip("netns", "del", self.name)
+        with contextlib.suppress(subprocess.CalledProcessError):
+            ip("link", "del", f"{self.name}h")
+
+
+@pytest.fixture
+def pod():
+    one = Pod(f"kybg{os.getpid() % 10000}")
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def gate(tmp_path):
+    return NetworkGate(tmp_path / "gates", lambda pid: (pid, *Procfs().descendants(pid)))
+
+
+def talk(conversation, limit=0.5):
+    """Whether the server answers on this connection within the limit."""
+    conversation.settimeout(limit)
+    conversation.sendall(b"x")
+    with contextlib.suppress(TimeoutError):
+        return conversation.recv(10) != b""
+    return False
+
+
+def connects(port, limit=0.5):
+    with contextlib.suppress(TimeoutError, OSError):
+        socket.create_connection((THERE, port), limit).close()
+        return True
+    return False
+
+
+def test_what_comes_is_dropped_and_told_and_answered_when_the_gate_is_open_again(pod, gate):
+    async def main():
+        told: list[str] = []
+        old = pod.connection()
+        assert await asyncio.to_thread(talk, old)
+        await gate.shut(pod.tree.pid, told.append, 5.0)
+        assert not await asyncio.to_thread(talk, old)
+        assert told == ["somebody sent to its port 8000"]
+        assert not await asyncio.to_thread(connects, 8000)
+        assert await asyncio.to_thread(connects, 9000), "a neighbour in the pod is cut off"
+        await gate.open(pod.tree.pid, 5.0)
+        old.settimeout(5)
+        assert await asyncio.to_thread(old.recv, 10) == b"x", "it was not sent again"
+        assert await asyncio.to_thread(connects, 8000, 5)
+
+    asyncio.run(main())
+
+
+def test_a_peer_that_only_closes_or_is_idle_calls_nobody(pod, gate):
+    async def main():
+        told: list[str] = []
+        idle = pod.connection()
+        idle.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        idle.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
+        closing = pod.connection()
+        assert await asyncio.to_thread(talk, idle)
+        await gate.shut(pod.tree.pid, told.append, 5.0)
+        closing.close()
+        await asyncio.sleep(1.5)
+        assert told == []
+        await asyncio.to_thread(connects, 8000)
+        assert len(told) == 1
+
+    asyncio.run(main())
+
+
+def test_a_tree_that_ends_behind_it_resets_nobody_and_a_new_agent_hears_of_the_next(
+    pod, gate, tmp_path
+):
+    async def main():
+        old = pod.connection()
+        assert await asyncio.to_thread(talk, old)
+        await gate.shut(pod.tree.pid, print, 5.0)
+        pod.end_tree()
+        gate.close()
+        told: list[str] = []
+        again = NetworkGate(tmp_path / "gates", lambda _: ())
+        await again.shut(pod.other.pid, told.append, 5.0)
+        await again.shut(pod.other.pid, told.append, 5.0)
+        assert not await asyncio.to_thread(talk, old), "no answer, and no reset"
+        assert told == ["somebody sent to its port 8000"]
+        await again.open(pod.other.pid, 5.0)
+        await again.open(pod.other.pid, 5.0)
+        assert list((tmp_path / "gates").iterdir()) == []
+        with pytest.raises(ConnectionError):
+            await asyncio.to_thread(talk, old, 5)
+
+    asyncio.run(main())
+
+
+def test_only_one_table_is_made_and_it_is_taken_away(pod, gate):
+    async def main():
+        for _ in range(2):
+            await gate.shut(pod.tree.pid, print, 5.0)
+        assert await inside(pod.tree.pid, nftables.is_shut)
+        (noted,) = (gate._folder).iterdir()
+        assert json.loads(noted.read_text()) == [8000]
+        await gate.open(pod.tree.pid, 5.0)
+        assert not await inside(pod.tree.pid, nftables.is_shut)
+
+    asyncio.run(main())
+
+
+def test_a_process_that_is_gone_has_no_gate(gate):
+    async def main():
+        with pytest.raises(NotFoundError):
+            await gate.shut(2**22 + 1, print, 5.0)
+        await gate.open(2**22 + 1, 5.0)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("flags", "payload", "call"),
+    [(0x02, 0, True), (0x12, 0, False), (0x10, 0, False), (0x11, 0, False), (0x18, 5, True)],
+    ids=["connects", "accepts", "acknowledges", "closes", "sends"],
+)
+@pytest.mark.parametrize("version", [4, 6])
+def test_which_packets_call(version, flags, payload, call):
+    tcp = bytes(2) + (8000).to_bytes(2, "big") + bytes(8) + bytes((0x50, flags)) + bytes(6)
+    body = tcp + bytes(payload)
+    if version == 4:
+        packet = bytes((0x45, 0)) + (20 + len(body)).to_bytes(2, "big") + bytes(16) + body
+    else:
+        packet = bytes((0x60, 0, 0, 0)) + len(body).to_bytes(2, "big") + bytes(34) + body
+    assert tap.calls(packet) is call
+    assert tap.port_of(packet) == 8000
+    assert not tap.calls(packet[:30])
+
+
+def test_a_tap_of_many_ports_hears_of_all():
+    many = tap.open_tap(range(1, 3000))
+    some = tap.open_tap([])
+    assert len(tap._program(list(range(1, 3000)))) < 50
+    for one in (many, some):
+        one.close()
