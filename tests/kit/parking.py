@@ -7,15 +7,19 @@ import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kybernate.adapters.criu import Criu
 from kybernate.adapters.freezer import CgroupFreezer
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from kybernate.ports import Phases
 
     from .containers import Container, Node
+
+T = TypeVar("T")
 
 LIMIT = 60.0
 
@@ -71,18 +75,34 @@ class Seat:
         """All memory of a lazy restore is in."""
         self._runner.run(self.criu.pages_done(self.container.init, LIMIT))
 
+    def run(self, call: Coroutine[Any, Any, T]) -> T:
+        """Its result, on the event loop that all calls of this seat share."""
+        return self._runner.run(call)
+
+    async def park_inside(self) -> Phases:
+        """From running to disk."""
+        shutil.rmtree(self.images, ignore_errors=True)
+        self.images.mkdir(mode=0o700)
+        init = self.container.init
+        await self.freezer.freeze(self.handle, LIMIT)
+        phases = await self.criu.dump(init, self.handle, self.images, LIMIT)
+        await self.criu.end(init, self.handle, LIMIT)
+        return phases
+
+    async def resume_inside(self, *, lazy: bool = False) -> Phases:
+        """From disk to running."""
+        init = self.container.init
+        phases = await self.criu.restore(init, self.handle, self.images, LIMIT, lazy=lazy)
+        self.freezer.thaw(self.handle)
+        return phases
+
     def park(self) -> Phases:
         """From running to disk."""
-        self.freeze()
-        phases = self.dump()
-        self.end()
-        return phases
+        return self.run(self.park_inside())
 
     def resume(self, *, lazy: bool = False) -> Phases:
         """From disk to running."""
-        phases = self.restore(lazy=lazy)
-        self.thaw()
-        return phases
+        return self.run(self.resume_inside(lazy=lazy))
 
     def size(self) -> int:
         """Bytes of the images."""

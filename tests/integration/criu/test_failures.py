@@ -77,29 +77,28 @@ def test_nothing_executes_around_a_dump(seat: Callable[..., Seat], tmp_path: Pat
 def test_a_killed_dump_is_healed(seat: Callable[..., Seat], after: float) -> None:
     one = redis(seat, keys=100_000)
     before = digest(one)
-    link = one.container.connect(6379)
-    link.sendall(b"PING\r\n")
-    assert link.recv(100) == b"+PONG\r\n"
-    one.freeze()
-    striker = Striker(one, after)
-    with suppress(DumpError):
-        one.dump()
-    striker.done()
-    time.sleep(0.1)
-    if one.container.comm == "kyb-parked":
-        pytest.skip("these few milliseconds, in which CRIU's end takes the tree with it")
-    one.keep()
-    assert one.container.comm == "kyb-run"
-    one.thaw()
-    link.sendall(b"PING\r\n")
-    assert link.recv(100) == b"+PONG\r\n", "the connection was left in repair mode"
-    assert digest(one) == before
-    one.park()
-    one.resume()
-    assert digest(one) == before
-    link.sendall(b"PING\r\n")
-    assert link.recv(100) == b"+PONG\r\n"
-    link.close()
+    with one.container.connect(6379) as link:
+        link.sendall(b"PING\r\n")
+        assert link.recv(100) == b"+PONG\r\n"
+        one.freeze()
+        striker = Striker(one, after)
+        with suppress(DumpError):
+            one.dump()
+        striker.done()
+        time.sleep(0.1)
+        if one.container.comm == "kyb-parked":
+            pytest.skip("these few milliseconds, in which CRIU's end takes the tree with it")
+        one.keep()
+        assert one.container.comm == "kyb-run"
+        one.thaw()
+        link.sendall(b"PING\r\n")
+        assert link.recv(100) == b"+PONG\r\n", "the connection was left in repair mode"
+        assert digest(one) == before
+        one.park()
+        one.resume()
+        assert digest(one) == before
+        link.sendall(b"PING\r\n")
+        assert link.recv(100) == b"+PONG\r\n"
 
 
 @pytest.mark.parametrize("after", [0.0, 0.02, 0.06])
