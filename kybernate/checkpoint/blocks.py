@@ -131,17 +131,16 @@ def _load(path: Path, start: int, sizes: list[int], pieces: Pieces | None) -> li
     return blocks
 
 
-def read_range(path: Path, start: int, end: int) -> bytearray:
+def read_range(path: Path, start: int, end: int) -> bytes:
     """Bytes `start` to `end` of a file, or as many as it has. Raises OSError."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        data = bytearray(max(0, min(end, os.fstat(file).st_size) - start))
-        view, at = memoryview(data), 0
-        while at < len(data):
-            step = os.preadv(file, [view[at:]], start + at)
-            if not step:
+        data = os.pread(file, end - start, start)
+        while data and len(data) < end - start:
+            more = os.pread(file, end - start - len(data), start + len(data))
+            if not more:
                 break
-            at += step
-        return data[:at] if at < len(data) else data
+            data += more
+        return data
     finally:
         os.close(file)

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 from blake3 import blake3
 
 from kybernate.adapters.objects import make_folder, sync_folder
-from kybernate.checkpoint.blocks import Pieces, image_files, read_range
+from kybernate.checkpoint.blocks import Pieces, image_files
 from kybernate.checkpoint.ordered import ordered, threads
 from kybernate.checkpoint.pack import put_manifest
+from kybernate.checkpoint.pieces import PieceReader
 from kybernate.checkpoint.places import WORKERS
 from kybernate.checkpoint.target import Target
 from kybernate.core.artifacts import layout
@@ -99,10 +100,12 @@ def pieces_of(place: Place, manifest: Manifest) -> Pieces:
 def verify_raw(place: Place, manifest: Manifest, deadline: Deadline) -> None:
     """Every byte is what was saved. Raises CorruptError, DeadlineError, OSError."""
     folder, pieces = images_of(place, manifest), pieces_of(place, manifest)
+    reader = PieceReader()
 
     def check(piece: tuple[File, int]) -> None:
         deadline.check()
-        pieces.check(piece[0].name, piece[1], _piece(folder, *piece))
+        name, number = piece[0].name, piece[1]
+        pieces.check(name, number, reader.read(folder / name, number))
 
     with threads(WORKERS, "verify") as pool:
         for _ in ordered(pool, check, _all_pieces(folder, manifest), 4 * WORKERS):
@@ -120,14 +123,14 @@ def copy_raw(
     is there. Raises CorruptError, DeadlineError, OSError."""
     folder, pieces = images_of(place, manifest), pieces_of(place, manifest)
     to.mkdir(mode=0o700, parents=True, exist_ok=True)
-    done = 0
+    reader, done = PieceReader(), 0
     with threads(WORKERS, "copy") as pool:
         for file in manifest.files:
             with Target.open(to / file.name, file.size) as target:
 
                 def bring(number: int, file: File = file, target: Target = target) -> int:
                     deadline.check()
-                    data = _piece(folder, file, number)
+                    data = reader.read(folder / file.name, number)
                     pieces.check(file.name, number, data)
                     if target.partial or not _is_zero(data):
                         target.write(data, number * PIECE)
@@ -161,7 +164,8 @@ def _hashed(folder: Path, deadline: Deadline) -> tuple[tuple[File, ...], bytes]:
         synced = [pool.submit(_sync, folder / name) for name, _ in sizes]
         files, pieces = [], []
         for name, size in sizes:
-            own = b"".join(ordered(pool, _hasher(folder / name, deadline), _offsets(size), 16))
+            numbers = range(-(-size // PIECE))
+            own = b"".join(ordered(pool, _hasher(folder / name, deadline), numbers, 16))
             files.append(File(name, size, blake3(own).hexdigest()))
             pieces.append(own)
         for each in synced:
@@ -171,9 +175,11 @@ def _hashed(folder: Path, deadline: Deadline) -> tuple[tuple[File, ...], bytes]:
 
 
 def _hasher(path: Path, deadline: Deadline) -> Callable[[int], bytes]:
-    def digest(offset: int) -> bytes:
+    reader = PieceReader()
+
+    def digest(number: int) -> bytes:
         deadline.check()
-        return blake3(read_range(path, offset, offset + PIECE)).digest()
+        return blake3(reader.read(path, number)).digest()
 
     return digest
 
@@ -216,16 +222,8 @@ def _check_size(folder: Path, file: File) -> None:
         raise CorruptError(f"{file.name} has {size} bytes, was saved with {file.size}")
 
 
-def _piece(folder: Path, file: File, number: int) -> memoryview:
-    return memoryview(read_range(folder / file.name, number * PIECE, (number + 1) * PIECE))
-
-
 def _count(file: File) -> int:
     return -(-file.size // PIECE)
-
-
-def _offsets(size: int) -> range:
-    return range(0, size, PIECE)
 
 
 def _is_zero(data: memoryview) -> bool:
