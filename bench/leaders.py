@@ -56,6 +56,9 @@ CLIENTS = 16
 SAMPLE = 40
 """Nodes that a client asks about per filter."""
 
+SPEC = ClusterSpec(
+    name="kyblead", control_plane_only=True, controller_manager=False, services=frozenset()
+)
 LEASE_S = 3
 CALL_S = 1.0
 LIMIT_S = 60.0
@@ -198,10 +201,7 @@ class Clients:
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON line on stdout.")
 def main(pods: int, kills: int, as_json: bool) -> None:
     """Kill leaders during a storm of binds; count lost and doubly bound pods."""
-    spec = ClusterSpec(
-        name="kyblead", control_plane_only=True, controller_manager=False, services=frozenset()
-    )
-    with running(spec, say) as cluster, tempfile.TemporaryDirectory() as folder:
+    with running(SPEC, say) as cluster, tempfile.TemporaryDirectory() as folder:
         storm = Storm(cluster, Path(folder), pods)
         try:
             storm.run(kills)

@@ -39,6 +39,11 @@ class Relay:
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
 
+    def lead_to(self, target: int) -> None:
+        """New connections go to another port, as those to a Service with another endpoint."""
+        self._target = target
+        self.heal()
+
     def mute(self) -> None:
         """What is sent arrives; what is answered stays on the way until `heal`."""
         self._answers.clear()

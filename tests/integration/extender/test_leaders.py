@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import socket
 import time
+from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -194,6 +195,46 @@ def test_beside_a_scheduler_that_does_not_lead_nothing_is_bound(
         one.stop()
         if before:
             admin.delete(path)
+
+
+def test_a_scheduler_behind_the_service_follows_the_leader(
+    control_plane: Cluster,
+    pair: tuple[Extender, Extender],
+    world: World,
+    tmp_path: Path,
+    admin: Api,
+) -> None:
+    """As docs/install.md has it for a scheduler of one's own: by mutual TLS under the Service's
+    name, to the one endpoint that the leader wrote; here a relay stands for the Service."""
+
+    def port() -> int:
+        return int(admin.get(f"{SLICES}/kyb-extender")["ports"][0]["port"])
+
+    leader, standby = pair
+    service = Relay(until(port, "the leader told where it is"))
+    scheduler = Scheduler(control_plane, leader, tmp_path)
+    (one,) = scheduler.config["extenders"]
+    one["urlPrefix"] = f"{service.url}/v1"
+    one["tlsConfig"]["serverName"] = "kyb-extender.kyb-system.svc"
+    scheduler.config["leaderElection"] = {"leaderElect": False}
+    scheduler.start()
+    try:
+        node = offer(world, world.node(seats=4), x1="8", x2="1")
+        first = [world.pod() for _ in range(4)]
+        until(lambda: all(node_of(world, pod) for pod in first), "the first pods are bound")
+        leader.stop(kill=True)
+        service.cut()
+        second = [world.pod() for _ in range(4)]
+        until(lambda: port() == standby.port, "the other one leads")
+        service.lead_to(standby.port)
+        until(lambda: all(node_of(world, pod) for pod in second), "the other one goes on")
+        groups = Counter(world.group(pod) for pod in (*first, *second))
+        assert groups == {"G0": 4, "G1": 4}
+        assert {node_of(world, pod) for pod in (*first, *second)} == {node}
+    finally:
+        scheduler.stop()
+        service.close()
+        leader.start()
 
 
 def test_two_pods_with_scheduler_and_extender_place_each_pod_once(
