@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import sys
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bench.fleet import GIB, node_seats
-from bench.report import emit, percentile, say
+from bench.report import emit, percentile, say, skip
 from bench.seatsim import Request, simulate
 from kybernate import keys
 from kybernate.core.activity import HOURS, Recorder
@@ -196,8 +195,8 @@ def clashes(view: NodeView, known: dict[str, Traffic]) -> int:
 def main(trace: Path, count: int, gpus: int, *, as_json: bool) -> None:
     """See the module."""
     if not trace.exists():
-        say(f"SKIPPED: there is no trace at {trace}; --trace names another place")
-        sys.exit(0)
+        skip("colocate", f"there is no trace at {trace}; --trace names another place")
+        return
     rows = read_trace(trace)
     models = models_of(count)
     days = {model.name: day_of(model, rows) for model in models}

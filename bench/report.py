@@ -34,6 +34,12 @@ def emit(bench: str, metrics: Metrics, baseline: Mapping[str, object], *, as_jso
     print(json.dumps(line), flush=True)
 
 
+def skip(bench: str, why: str) -> None:
+    """Nothing was measured: say so to people, and to machines with a line that has no figures."""
+    say(f"SKIPPED: {why}")
+    print(json.dumps({"bench": bench, "skipped": why}), flush=True)
+
+
 def percentile(values: Sequence[float], percent: float) -> float:
     """The smallest value that at least `percent` of all values don't exceed."""
     ordered = sorted(values)

@@ -14,7 +14,7 @@ import click
 from bench.openb.__main__ import parse_seeds
 from bench.openb.replay import Replayed, Terms, replay
 from bench.openb.trace import read_nodes, read_pods
-from bench.report import Metrics, emit, say
+from bench.report import Metrics, emit, say, skip
 from kybernate.core.placement import POLICIES
 
 DATA = Path(__file__).parents[3] / "shared/data/openb"
@@ -32,7 +32,7 @@ PUBLISHED = {"default": 95.39, "gpushare40": 94.15, "multigpu20": 95.65, "gpuspe
 def main(*, data: Path, policy: str, seeds: str, moves: float, jobs: int, as_json: bool) -> None:
     """Replay the four workloads."""
     if not data.is_dir():
-        say(f"no openb lists in {data}: nothing was measured; say with --data where they are")
+        skip("openb.table", f"there are no openb lists in {data}; --data names another place")
         return
     metrics: Metrics = {}
     with ProcessPoolExecutor(jobs) as pool:

@@ -12,6 +12,7 @@ from xml.dom.minidom import parse
 import pytest
 from click.testing import CliRunner
 
+from bench.colocate import main as colocate
 from bench.openb.__main__ import main, parse_seeds
 from bench.openb.bound import pooled, relaxed
 from bench.openb.draw import main as draw
@@ -135,13 +136,26 @@ def test_courses_are_drawn_as_well_formed_svg(tmp_path: Path) -> None:
     drawing = parse(str(out))  # noqa: S318
     lines = drawing.getElementsByTagName("polyline")
     assert [len(line.getAttribute("points").split()) for line in lines] == [3, 3]
+    # A bar for what was placed in the end, three quarters of the way from 90 to 98.
+    assert "96.0" in {text.firstChild.data for text in drawing.getElementsByTagName("text")}
+    bars = [one.getAttribute("height") for one in drawing.getElementsByTagName("rect")]
+    assert f"{0.75 * 260:.1f}" in bars
 
 
 def test_the_table_says_loudly_that_it_has_no_lists(tmp_path: Path) -> None:
     result = CliRunner().invoke(table, ["--data", str(tmp_path / "none"), "--json"])
     assert result.exit_code == 0
-    assert result.stdout == ""
-    assert "nothing was measured" in result.stderr
+    assert "SKIPPED: there are no openb lists" in result.stderr
+    line = json.loads(result.stdout)
+    assert line.keys() == {"bench", "skipped"}
+    assert "--data names another place" in line["skipped"]
+
+
+def test_so_does_the_bench_of_sharing_without_its_trace(tmp_path: Path) -> None:
+    result = CliRunner().invoke(colocate, ["--trace", str(tmp_path / "none.csv.gz"), "--json"])
+    assert result.exit_code == 0
+    assert "SKIPPED: there is no trace" in result.stderr
+    assert json.loads(result.stdout)["bench"] == "colocate"
 
 
 def test_the_table_compares_with_the_published_figures(tmp_path: Path) -> None:
