@@ -20,7 +20,7 @@ from kybernate.core.artifacts.ranges import Placed, ranges
 from kybernate.errors import CorruptError, NotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from kybernate.adapters.artifactkeys import ArtifactKeys
@@ -102,7 +102,7 @@ def fetch(
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     reader = ChunkReader(place, manifest, keys)
     done = 0
-    with threads(2 * place.transfers, "fetch") as pool:
+    with threads(place.transfers, "fetch") as pool:
         for file in manifest.files:
             with Target.open(folder / file.name, file.size) as target:
                 work = _Fetching(reader, target, deadline)
@@ -124,9 +124,23 @@ class _Fetching:
         self.deadline.check()
         missing = [placed for placed in group if not self._there(placed)]
         for wanted in ranges(missing):
-            for placed, data in self.reader.read(wanted):
-                self.target.write(data, placed.position)
+            self._write(self.reader.read(wanted))
         return sum(placed.chunk.size for placed in group)
+
+    def _write(self, read: Iterable[tuple[Placed, memoryview | bytes]]) -> None:
+        """Neighbours together: writers of one file wait for each other."""
+        start = end = 0
+        run: list[memoryview | bytes] = []
+        for placed, data in read:
+            if run and placed.position != end:
+                self.target.write(run, start)
+                run = []
+            if not run:
+                start = placed.position
+            run.append(data)
+            end = placed.position + len(data)
+        if run:
+            self.target.write(run, start)
 
     def _there(self, placed: Placed) -> bool:
         if not self.target.partial:
@@ -135,7 +149,7 @@ class _Fetching:
         if placed.chunk.pack:
             return self.reader.cipher.name(data) == placed.chunk.name
         if data.strip(b"\0"):
-            self.target.write(bytes(placed.chunk.size), placed.position)
+            self.target.write((bytes(placed.chunk.size),), placed.position)
         return True
 
 

@@ -133,7 +133,7 @@ def copy_raw(
                     data = reader.read(folder / file.name, number)
                     pieces.check(file.name, number, data)
                     if target.partial or not _is_zero(data):
-                        target.write(data, number * PIECE)
+                        target.write((data,), number * PIECE)
                     return len(data)
 
                 _check_size(folder, file)

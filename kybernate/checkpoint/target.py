@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
     from typing import Self
+
+_MOST = 1024
+"""Pieces that the kernel takes in one call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +41,13 @@ class Target:
         """What is there. Raises OSError."""
         return os.pread(self.file, size, position)
 
-    def write(self, data: memoryview | bytes, position: int) -> None:
-        """All of it. Raises OSError."""
-        rest = memoryview(data)
+    def write(self, pieces: Sequence[memoryview | bytes], position: int) -> None:
+        """All of these, one after another from `position` on. Raises OSError."""
+        rest = list(pieces)
         while rest:
-            step = os.pwrite(self.file, rest, position)
-            rest, position = rest[step:], position + step
+            step = os.pwritev(self.file, rest[:_MOST], position)
+            position += step
+            while rest and step >= len(rest[0]):
+                step -= len(rest.pop(0))
+            if step:
+                rest[0] = memoryview(rest[0])[step:]
