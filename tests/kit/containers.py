@@ -280,6 +280,18 @@ class Node:
             else:
                 yield CGROUPS / controller / place / _LIMIT_FILES[controller]
 
+    def homes(self, container: Container, handle: str) -> list[Path]:
+        """The container's cgroups, and the freezer's in place of its parent."""
+        lines = Path(f"/proc/{container.init}/cgroup").read_text().splitlines()
+        found = [Path(handle)]
+        for line in lines:
+            names, path = line.split(":", 2)[1:]
+            hierarchy = names.removeprefix("name=") or "unified"
+            group = CGROUPS / hierarchy / path.lstrip("/")
+            if group.is_dir() and group != Path(handle).parent:
+                found.append(group)
+        return found
+
     def delete(self, name: str) -> int:
         """Removes a container whose task has ended; the task's status."""
         found = subprocess.run(

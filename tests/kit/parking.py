@@ -53,8 +53,7 @@ class Seat:
 
     def dump(self, deadline: float = LIMIT) -> Phases:
         """From frozen to frozen."""
-        shutil.rmtree(self.images, ignore_errors=True)
-        self.images.mkdir(mode=0o700)
+        self.renew()
         call = self.criu.dump(self.container.init, self.handle, self.images, deadline)
         return self._runner.run(call)
 
@@ -79,10 +78,14 @@ class Seat:
         """Its result, on the event loop that all calls of this seat share."""
         return self._runner.run(call)
 
-    async def park_inside(self) -> Phases:
-        """From running to disk."""
+    def renew(self) -> None:
+        """An empty folder for images."""
         shutil.rmtree(self.images, ignore_errors=True)
         self.images.mkdir(mode=0o700)
+
+    async def park_inside(self) -> Phases:
+        """From running to disk."""
+        self.renew()
         init = self.container.init
         await self.freezer.freeze(self.handle, LIMIT)
         phases = await self.criu.dump(init, self.handle, self.images, LIMIT)

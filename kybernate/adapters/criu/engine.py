@@ -38,6 +38,9 @@ _RESTORE = (
     "--tcp-established",
 )
 _SOCKET = "lazy-pages.socket"
+_CACHE_WORTH_DROPPING = 8 << 20
+"""Bytes. To drop pages that nobody has synced yet writes them out; those are the dump's, not the
+container's."""
 _FIRST_STDIO = 80
 _POLL = 0.001
 
@@ -131,12 +134,14 @@ class Criu:
         with self._opened(init, handle) as container:
             await self._clear(container, clock)
             groups = limits.groups_of(init, self._mount, self._proc)
+            cached = limits.cached(groups)
             with limits.lifted(groups, container.work):
                 ready = time.monotonic()
                 await self._restore(container, images, written, clock, lazy=lazy)
                 done = time.monotonic()
                 await self._settle(container, written, clock)
-                forget_pages(images)
+                if limits.cached(groups) - cached > _CACHE_WORTH_DROPPING:
+                    forget_pages(images)
         return {"clear": ready - began, "criu": done - ready, "settle": time.monotonic() - done}
 
     async def pages_done(self, init: int, deadline: float) -> None:

@@ -40,6 +40,17 @@ def groups_of(init: int, mount: Path, proc: Path) -> dict[str, Path]:
     return found
 
 
+def cached(groups: dict[str, Path]) -> int:
+    """Bytes of file pages that count as the container's; 0 if its cgroup doesn't say."""
+    group = groups.get("memory") or groups.get("")
+    with suppress(OSError):
+        for line in smallfile.read(f"{group}/memory.stat").splitlines():
+            name, _, value = line.partition(" ")
+            if name in ("cache", "file"):
+                return int(value)
+    return 0
+
+
 @contextmanager
 def lifted(groups: dict[str, Path], work: Path) -> Iterator[None]:
     """Lifts them for the block, and puts them back whatever happens in it."""
