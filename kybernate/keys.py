@@ -33,6 +33,7 @@ GPU_PRODUCT = "kyb.ai/gpu-product"
 GPU_TOPOLOGY = "nvidia.com/gpu-topology"
 POLICY = "kyb.ai/policy"
 READY_WITHIN = "kyb.ai/ready-within"
+PARK_TIER = "kyb.ai/park-tier"
 COOPERATE = "kyb.ai/cooperate"
 ON_PREEMPT = "kyb.ai/on-preempt"
 CONNECTIONS = "kyb.ai/connections"
@@ -46,7 +47,7 @@ GANG_GATE = "kyb.ai/gang"
 # All of them; others of our group are taken for slips of the pen
 USER_ANNOTATIONS = (
     *(MODEL, VRAM, GPUS_ANNOTATION, PREFER_GROUP, REQUIRE_GROUP, GPU_PRODUCT, POLICY, READY_WITHIN),
-    *(COOPERATE, ON_PREEMPT, CONNECTIONS, GANG, GANG_SIZE),
+    *(PARK_TIER, COOPERATE, ON_PREEMPT, CONNECTIONS, GANG, GANG_SIZE),
 )
 
 # Annotations that only the system sets; a ValidatingAdmissionPolicy keeps them

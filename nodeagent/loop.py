@@ -207,6 +207,8 @@ class Loop(DoorSide, ProxySide):
         if seat is None:
             return
         seat.keep_connections = facts.keep_connections
+        seat.park_tier, seat.ready_within = facts.park_tier.value, facts.ready_within
+        seat.spec_hash = facts.spec_hash
         if facts.ip and facts.ip != seat.pod_ip:
             seat.pod_ip = facts.ip
             self.node.save(seat)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
-from kybernate.core.quantity import parse_quantity
+from kybernate.core.quantity import parse_duration, parse_quantity
 from kybernate.errors import ConfigError
-from kybernate.types import GroupName, PodRef, PodUid
+from kybernate.types import GroupName, PodRef, PodUid, Tier
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 log = logging.getLogger(__name__)
+
+_SPEC = ("image", "command", "args", "env", "envFrom", "workingDir", "ports", "securityContext")
+_OF_ONE_POD = "kube-api-access-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +29,9 @@ class PodFacts:
 
     `group` is None if the pod never passed the extender. `over` says that it has ended for
     good: its phase is Succeeded or Failed. `grace`: seconds between SIGTERM and SIGKILL.
-    `keep_connections`: idle ones aren't reset when the seat is parked.
+    `keep_connections`: idle ones aren't reset when the seat is parked. `park_tier`: how deep its
+    state may go. `ready_within` (s): what is a timely wake, None if the pod doesn't say.
+    `spec_hash` is of what the seat's container is, alike for all replicas of one template.
     """
 
     ref: PodRef
@@ -44,6 +51,9 @@ class PodFacts:
     priority: int = 0
     grace: float = 30.0
     keep_connections: bool = False
+    park_tier: Tier = Tier.OBJECT
+    ready_within: float | None = None
+    spec_hash: str = ""
 
 
 def read_pod(pod: Mapping[str, Any]) -> PodFacts | None:
@@ -77,6 +87,9 @@ def read_pod(pod: Mapping[str, Any]) -> PodFacts | None:
         priority=spec.get("priority") or 0,
         grace=float(spec.get("terminationGracePeriodSeconds") or 30),
         keep_connections=notes.get(keys.CONNECTIONS) == "keep",
+        park_tier=_park_tier(meta, notes),
+        ready_within=_ready_within(meta, notes),
+        spec_hash=_spec_hash(container),
     )
 
 
@@ -134,6 +147,34 @@ def _seat_container(
             if keys.seat_resource_size(resource):
                 return container, resource
     return None
+
+
+def _park_tier(meta: Mapping[str, Any], notes: Mapping[str, str]) -> Tier:
+    """How deep it may go; no deeper than RAM if that can't be read."""
+    try:
+        return Tier(notes.get(keys.PARK_TIER, Tier.OBJECT))
+    except ValueError:
+        log.warning("pod %s: %s is no tier; it stays in RAM", meta["uid"], keys.PARK_TIER)
+        return Tier.RAM
+
+
+def _ready_within(meta: Mapping[str, Any], notes: Mapping[str, str]) -> float | None:
+    text = notes.get(keys.READY_WITHIN)
+    try:
+        return parse_duration(text, keys.READY_WITHIN) if text else None
+    except ConfigError as error:
+        log.warning("pod %s: %s", meta["uid"], error)
+        return None
+
+
+def _spec_hash(container: Mapping[str, Any]) -> str:
+    """Without what differs between two pods of one template."""
+    mounts = container.get("volumeMounts") or ()
+    what = {
+        **{name: container.get(name) for name in _SPEC},
+        "volumeMounts": [m for m in mounts if not m.get("name", "").startswith(_OF_ONE_POD)],
+    }
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
 
 
 def _assigned_at(meta: Mapping[str, Any], notes: Mapping[str, str]) -> float:

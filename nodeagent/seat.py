@@ -46,6 +46,7 @@ _PLAIN = (
     "used_at",
     "moved_at",
     "ready_within",
+    "spec_hash",
 )
 """Fields that go into the journal as they are. A journal of an older release may lack some."""
 
@@ -103,7 +104,8 @@ class Seat:
     pod lets it go; `tier_asked`: where an operator wants it; `used_at`: when it was last in GPU
     memory; `moved_at`: when it last changed tiers; `sinks_to`: where its state is being copied to;
     `undumpable`: why it stays in RAM.
-    `ready_within` (s): what is a timely wake. `ending`: its container was asked to end, or its tree
+    `ready_within` (s): what is a timely wake; `spec_hash`: what
+    its container is. `ending`: its container was asked to end, or its tree
     is being killed; `doomed`: the pod is being deleted; `deleted`: the pod is gone.
     """
 
@@ -140,6 +142,7 @@ class Seat:
     used_at: float = 0.0
     moved_at: float | None = None
     ready_within: float | None = None
+    spec_hash: str = ""
     # Known only while this agent runs.
     connected: bool = False
     apart: bool = False

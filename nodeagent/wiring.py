@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from kybernate.ports import Freezer, Holder, ImageCommand, Images, Journal, PodResources
     from kybernate.settings.agent import AgentSettings
     from kybernate.types import PodUid
+    from nodeagent.below import Below
+    from nodeagent.node import Inventory
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +85,8 @@ class Agent:
         cgroups = CgroupFreezer()
         arrivals = SocketArrivals(cgroups.pids)
         freezer = GuardedFreezer(cgroups, arrivals)
-        self.world = _world(settings, helpers, self._images, journal, freezer)
+        below = _below(settings, freezer, self._inventory)
+        self.world = _world(settings, helpers, self._images, journal, freezer, below)
         self.node = Node(settings, self.world, Leases(settings.lease_break_s))
         self.node.park_budget = settings.park_bytes or _host_memory()
         self.loop = Loop(self.node)
@@ -102,6 +105,9 @@ class Agent:
         self._servers: list[grpc.aio.Server] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._recovered = False
+
+    def _inventory(self) -> Inventory | None:
+        return self.node.inventory
 
     def not_ready(self) -> str | None:
         """Why the agent can't do its work, as a sentence, or None. Any thread may ask."""
@@ -345,6 +351,7 @@ def _world(
     images: Images,
     journal: Journal,
     freezer: Freezer,
+    below: Below | None,
 ) -> World:
     procs, nvml = Procfs(), Nvml(renews=True)
     return World(
@@ -361,7 +368,18 @@ def _world(
         asking=nvml.ask,
         now=time.monotonic,
         wall=time.time,
+        below=below,
     )
+
+
+def _below(
+    settings: AgentSettings, freezer: GuardedFreezer, inventory: Callable[[], Inventory | None]
+) -> Below | None:
+    if settings.criu is None:
+        return None
+    from nodeagent.makebelow import make_below  # noqa: PLC0415 - slow, and only where it is used
+
+    return make_below(settings, freezer, inventory)
 
 
 def _open_api(settings: AgentSettings) -> Api:

@@ -10,7 +10,7 @@ from kybernate.core.gang import parse_size
 from kybernate.core.placement import POLICIES
 from kybernate.core.quantity import parse_quantity
 from kybernate.errors import ConfigError
-from kybernate.types import Link
+from kybernate.types import Link, Tier
 from webhook import asking, companion, probes
 from webhook.cluster import Wish
 from webhook.original import MOST_VRAM, read_original
@@ -170,6 +170,11 @@ def _annotation_rules(pod: Json) -> list[str]:
         for name, first, second in _CHOICES
         if given.get(name, first) not in (first, second)
     ]
+    if given.get(keys.PARK_TIER, Tier.RAM) not in {tier.value for tier in Tier}:
+        problems.append(
+            f"{keys.PARK_TIER} is {given[keys.PARK_TIER]!r}; write the deepest tier that its state "
+            "may go to: ram, nvme or object."
+        )
     if given.get(keys.POLICY, next(iter(POLICIES))) not in POLICIES:
         problems.append(
             f"{keys.POLICY} is {given[keys.POLICY]!r}; write one of {', '.join(sorted(POLICIES))}."

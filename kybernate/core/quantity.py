@@ -1,4 +1,4 @@
-"""Kubernetes quantities of bytes: `80Gi`, `1.5G`, `2e9`, `0.5Ki`.
+"""Kubernetes quantities of bytes: `80Gi`, `1.5G`, `2e9`, `0.5Ki`; and times: `30s`, `1m30s`.
 
 Exact: decimal arithmetic only, and what is no whole number of bytes is refused rather than
 rounded, since a seat's memory is compared with a GPU's.
@@ -14,6 +14,8 @@ from kybernate.errors import ConfigError
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
 _DECIMAL = {"m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _LARGEST = 2**63 - 1
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_TIME_PART = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h)")
 _FORM = re.compile(
     r"(?P<sign>[+-]?)(?P<digits>[0-9]{1,64}(?:\.[0-9]{0,64})?|\.[0-9]{1,64})"
     r"(?:[eE](?P<exponent>[+-]?[0-9]{1,3})|(?P<suffix>[KMGTPE]i|[mkMGTPE])?)"
@@ -42,6 +44,14 @@ def parse_quantity(text: str, field: str = "quantity") -> int:
     if whole != value:
         raise ConfigError(field, f"{text!r} is no whole number of bytes; leave out the fraction")
     return whole
+
+
+def parse_duration(text: str, field: str = "duration") -> float:
+    """The seconds that `text` names: 30s, 1m30.5s, 200ms. Raises ConfigError, naming `field`."""
+    parts = _TIME_PART.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise ConfigError(field, f"{text!r} is not a time; write for example 30s or 2m")
+    return sum(float(number) * _SECONDS[unit] for number, unit in parts)
 
 
 def format_quantity(amount: int) -> str:

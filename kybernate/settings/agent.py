@@ -93,6 +93,30 @@ class AgentSettings(BaseModel):
         "wait",
         description="A seat whose state the host can't keep: the others wait, or it starts anew.",
     )
+    criu: Path | None = Field(
+        None,
+        description="Static CRIU (make criu) that parks seats below RAM; without it they stay in "
+        "RAM.",
+    )
+    kyb_enter: Path | None = Field(
+        None, description="Built kyb-enter, which takes CRIU into a container; `criu` needs it."
+    )
+    nvme_dir: Path | None = Field(
+        None, description="Folder on a fast disk for states below RAM; default: state_dir/saved."
+    )
+    nvme_bytes: int = Field(
+        0, ge=0, description="What may lie in nvme_dir (bytes); 0: 80 % of its file system."
+    )
+    object_store: str = Field(
+        "", description="Object store for states below NVMe, such as s3://bucket/path."
+    )
+    object_bytes: int = Field(
+        0, ge=0, description="What this node may have in the object store (bytes); 0: no limit."
+    )
+    artifact_keys: Path = Field(
+        Path("/etc/kybernate/artifact-keys"),
+        description="Folder of the keys of saved states (kybernate artifacts keys).",
+    )
     tier_residency_s: float = Field(
         5.0, ge=0, description="A parked state that changed tiers stays there as long (s)."
     )

@@ -104,6 +104,7 @@ REFUSED: dict[str, list[tuple[str, Pod]]] = {
         (f'`{keys.READY_WITHIN}: "30"`', noted(ready_within="30")),
         (f"`{keys.ON_PREEMPT}: evict`", noted(on_preempt="evict")),
         (f"`{keys.POLICY}: fastest`", noted(policy="fastest")),
+        (f"`{keys.PARK_TIER}: disk`", noted(park_tier="disk")),
         (f'`{keys.CONNECTIONS}: "yes"`', noted(connections="yes")),
         (
             f"`{keys.GPU_TOPOLOGY}: fast`",

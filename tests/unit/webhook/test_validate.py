@@ -85,6 +85,7 @@ WRONG = [
     ("time", with_note(keys.READY_WITHIN, "soon"), "such as 30s"),
     ("time without unit", with_note(keys.READY_WITHIN, "30"), "such as 30s"),
     ("preemption", with_note(keys.ON_PREEMPT, "evict"), "pause or kill"),
+    ("park tier", with_note(keys.PARK_TIER, "disk"), "ram, nvme or object"),
     ("connections", with_note(keys.CONNECTIONS, "yes"), "end or keep"),
     ("topology", with_note(keys.GPU_TOPOLOGY, "fast"), "nvlink"),
     ("products", with_note(keys.GPU_PRODUCT, " | "), "separated by |"),

@@ -1,0 +1,142 @@
+"""The tiers below RAM put together from the settings: CRIU, the vault, the gate."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from kybernate.adapters.arrivals import NetworkGate
+from kybernate.adapters.artifactkeys import read_folder
+from kybernate.adapters.criu import Criu, Tools
+from kybernate.adapters.procfs import Procfs
+from kybernate.adapters.treefacts import highest_pid, kyb_init_of, privileges_of
+from kybernate.checkpoint.places import open_place
+from kybernate.checkpoint.vault import Vault
+from kybernate.errors import ConfigError, NotFoundError
+from kybernate.types import Tier
+from nodeagent.below import Below, GuardedDumper
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from kybernate.checkpoint.places import Place
+    from kybernate.settings.agent import AgentSettings
+    from nodeagent.arrivals import GuardedFreezer
+    from nodeagent.node import Inventory
+    from nodeagent.seat import Seat
+
+_NVME_SHARE = 0.8
+_VERSION_DEADLINE = 10.0
+_VERSION = re.compile(r"Version:\s*([0-9.]+)")
+_UNKNOWN = "unknown"
+
+
+def make_below(
+    settings: AgentSettings,
+    freezer: GuardedFreezer,
+    inventory: Callable[[], Inventory | None],
+) -> Below | None:
+    """None without a CRIU. Raises ConfigError, naming the setting."""
+    if settings.criu is None:
+        return None
+    if settings.kyb_enter is None:
+        raise ConfigError("kyb_enter", "criu needs it; name the built kyb-enter (make native)")
+    for field, path in (("criu", settings.criu), ("kyb_enter", settings.kyb_enter)):
+        if not os.access(path, os.X_OK):
+            raise ConfigError(field, f"{path} is no program; build it, or leave out criu")
+    dumper = Criu(Tools(settings.kyb_enter, settings.criu), freezer, settings.state_dir / "criu")
+    procs = Procfs()
+    places = _places(settings)
+    return Below(
+        dumper=GuardedDumper(dumper, freezer.forget),
+        vault=Vault(places, Tier.NVME, read_folder(settings.artifact_keys)),
+        gatekeeper=NetworkGate(settings.run_dir / "gates", procs.descendants),
+        culprits=procs,
+        facts=_Facts(settings, freezer, inventory, _version_of(settings.criu)),
+        limits=_limits(settings, places),
+    )
+
+
+def _places(settings: AgentSettings) -> Mapping[Tier, Place]:
+    folder = settings.nvme_dir or settings.state_dir / "saved"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    places = {Tier.NVME: open_place(str(folder), "nvme")}
+    if settings.object_store:
+        places[Tier.OBJECT] = open_place(settings.object_store, "object store")
+    return places
+
+
+def _limits(settings: AgentSettings, places: Mapping[Tier, Place]) -> Mapping[Tier, int]:
+    disk = os.statvfs(places[Tier.NVME].local)
+    limits = {Tier.NVME: settings.nvme_bytes or int(disk.f_blocks * disk.f_frsize * _NVME_SHARE)}
+    if Tier.OBJECT in places:
+        limits[Tier.OBJECT] = settings.object_bytes or sys.maxsize
+    return limits
+
+
+def _version_of(criu: Path) -> str:
+    try:
+        said = subprocess.run(
+            [criu, "--version"],
+            capture_output=True,
+            text=True,
+            timeout=_VERSION_DEADLINE,
+            check=False,
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigError("criu", f"{criu} doesn't say its version: {error}") from error
+    found = _VERSION.search(said)
+    if found is None:
+        raise ConfigError("criu", f"{criu} doesn't say its version; name a CRIU of 4.2 or newer")
+    return found[1]
+
+
+class _Facts:
+    """Implements `Below.facts`."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        freezer: GuardedFreezer,
+        inventory: Callable[[], Inventory | None],
+        criu: str,
+    ) -> None:
+        self._settings = settings
+        self._freezer = freezer
+        self._inventory = inventory
+        self._criu = criu
+
+    async def __call__(self, seat: Seat) -> Mapping[str, object]:
+        pids = self._freezer.pids(seat.handle)
+        if seat.init is None or not pids:
+            raise NotFoundError("its tree is gone")
+        return await asyncio.to_thread(self._gather, seat, pids, seat.init.pid)
+
+    def _gather(self, seat: Seat, pids: tuple[int, ...], init: int) -> Mapping[str, object]:
+        one, inventory = seat.identity, self._inventory()
+        gpu = inventory.gpu(one.gpus[0]) if inventory and one.gpus else None
+        return {
+            "namespace": one.pod.namespace,
+            "pod": one.pod.name,
+            "pod_uid": one.pod.uid,
+            "container": one.container,
+            "image_digest": one.image or _UNKNOWN,
+            "spec_hash": seat.spec_hash or _UNKNOWN,
+            "kernel": platform.release(),
+            "criu": self._criu,
+            "architecture": platform.machine(),
+            "highest_pid": highest_pid(pids),
+            "privileges": privileges_of(pids),
+            "gpu_product": gpu.product if gpu else "",
+            "gpu_count": len(one.gpus),
+            "driver": inventory.driver_version if inventory else "",
+            "cuda": inventory.cuda_version if inventory else "",
+            "model": one.model,
+            "kyb_init": kyb_init_of(init, self._settings.state_dir / "bin"),
+        }
