@@ -121,22 +121,12 @@ def wait_seconds(present: Sequence[Sharer], newcomer: Sharer, slots: int = 1) ->
     """Seconds of waiting that each of the newcomer's calls brings about: its own, and those of the
     others because of it. Over the day, hours weighing as many calls as they have.
 
-    `present` are those that can't be in GPU memory beside it, of which `slots` can at a time.
+    `present` are those that can't be in GPU memory beside it, of which `slots` can at a time. What
+    they are together is kept, so that asking for another newcomer is cheap.
     """
-    return added_seconds(crowds(present, slots), newcomer, slots) if present else 0.0
-
-
-def crowds(present: Sequence[Sharer], slots: int = 1) -> tuple[Crowd, ...]:
-    """What these are together in each part of the day, or in all of it if its hours are alike.
-
-    It is kept, whatever their order, so that asking for another newcomer is cheap.
-    """
-    return _crowds(frozenset(Counter(present).items()), slots)
-
-
-def added_seconds(day: tuple[Crowd, ...], newcomer: Sharer, slots: int = 1) -> float:
-    """What `wait_seconds` says, of `crowds`."""
-    mine = _parts(newcomer.traffic)
+    if not present:
+        return 0.0
+    day, mine = _crowds(frozenset(Counter(present).items()), slots), _parts(newcomer.traffic)
     if len(day) < len(mine):
         day = day * len(mine)
     elif len(mine) < len(day):
@@ -180,7 +170,7 @@ def _column(sharers: Sequence[Sharer], hour: int) -> _Column:
     ]
 
 
-class Crowd(NamedTuple):
+class _Crowd(NamedTuple):
     """What those who share are together in one part of the day.
 
     `rate` of their turns per second, `busy` share of all; `others`: the share of time, switches
@@ -197,8 +187,9 @@ class Crowd(NamedTuple):
     sore: float
 
 
-@lru_cache(maxsize=65_536)
-def _crowds(sharers: frozenset[tuple[Sharer, int]], slots: int) -> tuple[Crowd, ...]:
+@lru_cache(maxsize=16_384)
+def _crowds(sharers: frozenset[tuple[Sharer, int]], slots: int) -> tuple[_Crowd, ...]:
+    """The crowd of each part of the day, or one if all hours are alike."""
     all_of_them = sorted(one for one, count in sharers for _ in range(count))
     days = [_parts(one.traffic) for one in all_of_them]
     length = max(map(len, days))
@@ -226,7 +217,7 @@ def _parts(traffic: Traffic) -> tuple[tuple[float, float], ...]:
     )
 
 
-def _crowd(column: _Column, slots: int) -> Crowd:
+def _crowd(column: _Column, slots: int) -> _Crowd:
     turns = _turns(column, slots)
     rate, work = sum([one[_RATE] for one in turns]), sum([one[_WORK] for one in turns])
     sore = switching = met = 0.0
@@ -235,11 +226,11 @@ def _crowd(column: _Column, slots: int) -> Crowd:
         switching += one[_RATE] * one[_RATE] * switch
         met += one[_WORK] * (1 - one[_RATE] / rate)
     everyone = sum([busy for busy, _, _ in column])
-    return Crowd(rate, everyone, met, _holdup(turns, None, work, slots), switching, sore)
+    return _Crowd(rate, everyone, met, _holdup(turns, None, work, slots), switching, sore)
 
 
 def _added(
-    day: Sequence[Crowd], mine: Sequence[tuple[float, float]], switch: float, slots: int
+    day: Sequence[_Crowd], mine: Sequence[tuple[float, float]], switch: float, slots: int
 ) -> float:
     """How many calls more would wait at a time, summed over the parts of the day.
 

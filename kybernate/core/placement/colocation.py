@@ -5,9 +5,10 @@ The numbers are for `model.Place`; the policies say what they are worth.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from kybernate.core.forecast import UNKNOWN, Sharer, added_seconds, clash, crowds
+from kybernate.core.forecast import UNKNOWN, Sharer, clash, wait_seconds
 from kybernate.core.parking import seat_cost
 from kybernate.core.placement.lattice import by_name, member
 from kybernate.core.sharing import refusal, strangers
@@ -33,9 +34,17 @@ def expected_wait(view: NodeView, group: Group, demand: Demand) -> float:
         return 0.0
     mine, slots = member(view, group), _slots(view, group, demand)
     size = seat_cost(mine.gpus, demand.vram)
-    newcomer = Sharer(demand.traffic or UNKNOWN, switch_seconds(size, len(mine.gpus)))
-    day = view.once(("crowds", group.name, slots), lambda: crowds(present, slots))
-    return added_seconds(day, newcomer, slots)
+    newcomer = Sharer(demand.traffic or UNKNOWN, _switch(size, len(mine.gpus)))
+    return _wait(present, newcomer, slots)
+
+
+@lru_cache(maxsize=16_384)
+def _wait(present: tuple[Sharer, ...], newcomer: Sharer, slots: int) -> float:
+    """Kept: when a node has changed, most of its groups have not."""
+    return wait_seconds(present, newcomer, slots)
+
+
+_switch = lru_cache(maxsize=4096)(switch_seconds)
 
 
 def sharers_of(view: NodeView, group: Group) -> tuple[Sharer, ...]:
@@ -126,7 +135,7 @@ def on_gpus(view: NodeView) -> int:
 def _sharer(view: NodeView, claim: Claim) -> Sharer:
     mine = member(view, by_name(view)[claim.group])
     size = seat_cost(mine.gpus, claim.vram)
-    return Sharer(claim.traffic or UNKNOWN, switch_seconds(size, len(mine.group.gpus)))
+    return Sharer(claim.traffic or UNKNOWN, _switch(size, len(mine.group.gpus)))
 
 
 def _slots(view: NodeView, group: Group, demand: Demand) -> int:
