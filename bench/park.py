@@ -14,6 +14,7 @@ import signal
 import subprocess
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -25,7 +26,6 @@ from tests.kit.programs import ask, digest, nginx, redis, serves
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 KEYS = 1_000_000
 KEY_SIZE = 1000
@@ -84,6 +84,8 @@ class Bare:
         dump = ("dump", "-t", str(tree), "--network-lock", "skip", *CRIU)
         samples.dump.append(self._run(dump))
         wait_for(lambda: container.comm == "kyb-parked", "the tree lives on")
+        procs = Path(self._seat.handle, "cgroup.procs")
+        wait_for(lambda: not procs.read_text(), "the tree's memory isn't given back")
         pages = self._start_pages() if lazy else None
         began = time.monotonic()
         with self._inherited(pipes) as (keep, options):
