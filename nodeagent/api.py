@@ -12,7 +12,7 @@ from kybernate.core.operations import Kind
 from kybernate.errors import ConfigError, KybernateError, RefusedError
 from kybernate.gen import agent_pb2 as pb
 from kybernate.gen import agent_pb2_grpc
-from kybernate.types import PodUid
+from kybernate.types import PodUid, Tier
 from nodeagent.doorkeeper import NODE, check_name, client_name
 from nodeagent.operation import Ask
 from nodeagent.wire import (
@@ -181,7 +181,8 @@ class NodeApi(agent_pb2_grpc.NodeAgentServicer):
         self, request: pb.ParkRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.Operation:
         """Take a seat out of GPU memory."""
-        return await self._operate(_of_seat(Kind.PARK, request, context), dry_run=request.dry_run)
+        ask = replace(_of_seat(Kind.PARK, request, context), tier=_tier(request.tier))
+        return await self._operate(ask, dry_run=request.dry_run)
 
     async def Wake(  # noqa: N802 - gRPC's name
         self, request: pb.WakeRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -265,6 +266,14 @@ class NodeApi(agent_pb2_grpc.NodeAgentServicer):
 
 def _caller(context: grpc.aio.ServicerContext[Any, Any]) -> str:
     return client_name(context) or NODE
+
+
+def _tier(name: str) -> Tier | None:
+    try:
+        return Tier(name) if name else None
+    except ValueError:
+        known = ", ".join(tier.value for tier in Tier)
+        raise ConfigError("tier", f"{name!r} is no tier; write one of {known}") from None
 
 
 def _of_seat(

@@ -10,9 +10,9 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from kybernate.core.seats import SeatEvent, next_state
+from kybernate.core.seats import TIER_OF, SeatEvent, next_state
 from kybernate.core.swap import SwapView
-from kybernate.types import Gpu, GpuUuid, Group, GroupName, SeatState
+from kybernate.types import Gpu, GpuUuid, Group, GroupName, SeatState, Tier
 from nodeagent import metrics
 
 if TYPE_CHECKING:
@@ -307,6 +307,17 @@ class Node:
         """Bytes of device memory that parked seats keep in the host's RAM."""
         parked = (s for s in self.seats.values() if s.state in IN_RAM)
         return sum(sum(seat.held.values()) for seat in parked)
+
+    def tiers(self) -> Mapping[Tier, int]:
+        """Bytes that parked seats' states may take in each tier of this node."""
+        below = self.world.below
+        return {Tier.RAM: self.park_budget, **(below.limits if below else {})}
+
+    def in_tier(self, tier: Tier) -> tuple[int, int]:
+        """How many parked seats' states are in the tier, and their bytes."""
+        there = [seat for seat in self.seats.values() if TIER_OF.get(seat.state) is tier]
+        sizes = (self.park_size(s) if tier is Tier.RAM else s.saved for s in there)
+        return len(there), sum(sizes)
 
     def park_size(self, seat: Seat) -> int:
         """Bytes that its park puts into RAM: as of its last park, as seen, as declared, or all

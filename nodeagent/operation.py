@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kybernate.core.operations import ENDED, Kind, Progress
 from kybernate.errors import ConflictError
-from kybernate.types import PodUid
+from kybernate.types import PodUid, Tier
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +19,8 @@ _NODE = PodUid("")
 @dataclass(frozen=True, slots=True)
 class Ask:
     """What a caller asks. `by` is who: "node", or the name of its certificate. `limit` in
-    seconds from now, 0 for the agent's own. `uid` is empty where it is about the node."""
+    seconds from now, 0 for the agent's own. `uid` is empty where it is about the node. `tier`:
+    where a park's state is to go, None where that is left to the agent."""
 
     kind: Kind
     name: str = ""
@@ -27,6 +28,7 @@ class Ask:
     why: str = ""
     by: str = "node"
     limit: float = 0.0
+    tier: Tier | None = None
 
 
 @dataclass(slots=True)
@@ -50,6 +52,8 @@ class Operation:
     done: int = 0
     total: int = 0
     saved: int | None = None
+    tier: Tier | None = None
+    saved_in: Tier | None = None
 
     @property
     def ended(self) -> bool:
@@ -66,12 +70,14 @@ def from_record(record: Mapping[str, Any]) -> Operation:
     known = {key: record[key] for key in Operation.__slots__ if key in record}
     known["kind"], known["state"] = Kind(record["kind"]), Progress(record["state"])
     known["uid"] = PodUid(record["uid"])
+    for name in ("tier", "saved_in"):
+        known[name] = Tier(record[name]) if record.get(name) else None
     return Operation(**known)
 
 
 def the_same(known: Operation, ask: Ask) -> Operation:
     """`known`, if that is what is asked for. Raises ConflictError."""
-    if (known.kind, known.uid) != (ask.kind, ask.uid):
+    if (known.kind, known.uid, known.tier) != (ask.kind, ask.uid, ask.tier):
         raise ConflictError(f"the name is that of operation {known}; choose another")
     return known
 

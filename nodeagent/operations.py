@@ -25,10 +25,12 @@ from kybernate.core.operations import (
     plan_away,
     plan_drain,
     plan_wake,
+    why_not_there,
 )
-from kybernate.core.seats import OCCUPYING
+from kybernate.core.seats import OCCUPYING, TIER_OF
 from kybernate.core.swap import obstacle, wants
 from kybernate.errors import NotFoundError, RefusedError, RetryableError
+from kybernate.types import Tier
 from nodeagent import metrics
 from nodeagent.changes import Changes
 from nodeagent.operation import Operation, from_record, the_same, words
@@ -107,7 +109,7 @@ class Operations:
             return (*steps, "Seats start and wake on this node again.")
         seat = self._seat(ask.uid)
         if ask.kind in AWAY:
-            return steps + plan_away(self._facts(seat), ask.kind)
+            return steps + plan_away(self._facts(seat), ask.kind, ask.tier)
         mine = set(seat.identity.gpus)
         beside = [
             self._facts(other)
@@ -140,6 +142,10 @@ class Operations:
     def _new(self, ask: Ask) -> Operation:
         seat = None if ask.kind in (Kind.DRAIN, Kind.UNDRAIN) else self._seat(ask.uid)
         pod = seat.identity.pod if seat else None
+        if seat is not None and ask.tier is not None:
+            why_not = why_not_there(self._facts(seat), ask.tier)
+            if why_not:
+                raise RefusedError(why_not)
         now = self._node.world.wall()
         limit = ask.limit or self._node.settings.operation_limit_s
         return Operation(
@@ -153,6 +159,7 @@ class Operations:
             created_at=now,
             due_at=now + limit,
             total=len(self._node.seats) if ask.kind is Kind.DRAIN else 0,
+            tier=ask.tier,
         )
 
     def _seat(self, uid: PodUid) -> Seat:
@@ -186,6 +193,8 @@ class Operations:
         loop, why = self._loop, words(operation)
         match operation.kind:
             case Kind.PARK:
+                if operation.tier is not None:
+                    loop.ask_for_tier(operation.uid, operation.tier)
                 if self._node.seats[operation.uid].state in OCCUPYING:
                     loop.send_away(operation.uid, why)
             case Kind.EVICT:
@@ -208,6 +217,8 @@ class Operations:
         match operation.kind:
             case Kind.PARK | Kind.EVICT:
                 self._loop.let_stay(operation.uid)
+                if operation.tier is not None:
+                    self._loop.ask_for_tier(operation.uid, None)
             case Kind.WAKE:
                 self._loop.call_off(operation.uid)
             case Kind.DRAIN:
@@ -272,7 +283,7 @@ class Operations:
             case Kind.UNDRAIN:
                 return Verdict(Progress.SUCCEEDED, "seats start and wake on this node again")
             case kind:
-                return judge_away(facts, kind, operation.state)
+                return judge_away(facts, kind, operation.state, operation.tier)
 
     def _in_its_way(self, seat: Seat | None) -> str:
         if seat is None or not wants(seat.view(drained=False)):
@@ -299,6 +310,7 @@ class Operations:
             operation.phases = dict(seat.phases) if operation.started_at else {}
             if operation.kind is Kind.EVICT:
                 operation.saved = sum(seat.held.values())
+                operation.saved_in = TIER_OF.get(seat.state)
         metrics.OPERATIONS.labels(operation.kind.value, operation.state.value).inc()
         log.info("operation %s: %s: %s", operation, operation.state, operation.sentence)
         self._save(operation)
@@ -331,6 +343,9 @@ class Operations:
             unparkable=seat.unparkable,
             held=sum(seat.held.values()),
             ending=seat.ending,
+            undumpable=seat.undumpable,
+            tiers=frozenset(self._node.tiers()),
+            deepest=Tier(seat.park_tier),
         )
 
     # --- records and time ---------------------------------------------------------------------

@@ -13,7 +13,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
-from kybernate.core.seats import shown
+from kybernate.core.seats import TIER_OF, shown
+from kybernate.core.tiers import Artifact, wake_seconds
 from kybernate.errors import (
     ConflictError,
     DeadlineError,
@@ -22,12 +23,12 @@ from kybernate.errors import (
     RefusedError,
     RetryableError,
 )
-from kybernate.types import SeatState
+from kybernate.types import NodeName, SeatState, Tier
 from nodeagent.events import Events
 from nodeagent.events import stamp as _stamp
 from nodeagent.node import Inventory
 from nodeagent.record import WRITE_LIMIT, Record
-from nodeagent.wire import agent_version, movable
+from nodeagent.wire import agent_version, movable, tier_rows
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -55,7 +56,7 @@ _WAKEABLE = (
     SeatState.ACTIVE,
     SeatState.DRAINING,
     SeatState.PARKING,
-    SeatState.PARKED,
+    *TIER_OF,
     SeatState.WAKING,
 )
 
@@ -214,15 +215,16 @@ class Publisher:
         self._writes.put(f"replace {pod}", lambda api: api.patch(path, body, "strategic"))
 
     def _set_wakeable(self, seat: Seat) -> None:
-        value = seat.state in _WAKEABLE
+        late = _late(seat)
+        value = seat.state in _WAKEABLE and not late
         if self._wakeable.get(seat.uid, None if seat.started_once else False) == value:
             return
         self._wakeable[seat.uid] = value
         condition = {
             "type": keys.WAKEABLE_CONDITION,
             "status": str(value),
-            "reason": "Started" if value else "NotStarted",
-            "message": "serves, or wakes on a request" if value else seat.reason,
+            "reason": "Started" if value else "WakesTooLate" if late else "NotStarted",
+            "message": "serves, or wakes on a request" if value else late or seat.reason,
             "lastTransitionTime": _stamp(self._node.world.wall()),
         }
         ref = seat.identity.pod
@@ -301,6 +303,10 @@ class Publisher:
                 "parkedBytes": node.parked_bytes(),
                 "availableBytes": node.host_available,
             },
+            "tiers": [
+                {"name": name, "seats": seats, "usedBytes": used, "budgetBytes": budget}
+                for name, seats, used, budget in tier_rows(node)
+            ],
             "seats": [_seat_status(node, seat) for seat in node.seats.values()],
         }
 
@@ -336,6 +342,21 @@ class Publisher:
         }
 
 
+def _late(seat: Seat) -> str:
+    """Why a wake from its tier takes longer than its pod calls ready; empty if it doesn't."""
+    tier = TIER_OF.get(seat.state)
+    if tier is None or seat.ready_within is None:
+        return ""
+    size = sum(seat.held.values()) if tier is Tier.RAM else seat.saved
+    takes = wake_seconds(Artifact(tier, size), NodeName(""), len(seat.identity.gpus))
+    if takes <= seat.ready_within:
+        return ""
+    return (
+        f"it is parked in {tier}, from where it takes about {takes:.1f} s to wake, and "
+        f"kyb.ai/ready-within says {seat.ready_within:g} s"
+    )
+
+
 def _seat_status(node: Node, seat: Seat) -> dict[str, Any]:
     stranded = movable(node, seat)
     activity = node.activity.get(seat.uid)
@@ -350,6 +371,7 @@ def _seat_status(node: Node, seat: Seat) -> dict[str, Any]:
         "pod": seat.identity.pod.name,
         "model": seat.identity.model,
         "state": shown(seat.state),
+        **({"tier": TIER_OF[seat.state].value} if seat.state in TIER_OF else {}),
         "reason": seat.reason[:_MESSAGE_LIMIT],
         "since": _stamp(seat.since),
         "requests": seat.requests,

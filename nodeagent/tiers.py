@@ -87,11 +87,11 @@ class Tiers:
     # --- what there is --------------------------------------------------------------------------
 
     def _view(self, now: float, *, comes: bool = True) -> TierView:
-        node, below = self._node, self._node.world.below
+        node = self._node
         # What is being parked takes its room in RAM already.
         parking = (s for s in node.seats.values() if s.state is SeatState.PARKING)
         ram = max(0, node.park_budget - sum(node.park_size(seat) for seat in parking))
-        limits = {Tier.RAM: ram, **(below.limits if below else {})}
+        limits = {**node.tiers(), Tier.RAM: ram}
         swap_view = node.swap_view()
         turns = {uid: turn for turn, uid in enumerate(order(swap_view, self._swap, now))}
         seats = tuple(

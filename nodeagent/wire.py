@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
@@ -115,6 +116,9 @@ def seat_message(seat: Seat, stranded: str = "") -> pb.Seat:
         held_bytes=sum(seat.held.values()),
         unparkable=seat.unparkable,
         leave=seat.leave,
+        tier=TIER_OF.get(seat.state, ""),
+        saved_bytes=seat.saved,
+        undumpable=seat.undumpable,
     )
 
 
@@ -122,7 +126,8 @@ def operation_message(operation: Operation) -> pb.Operation:
     """An operation as its watchers see it."""
     saved = None
     if operation.saved is not None:
-        saved = pb.Saved(tier=Tier.RAM.value, bytes=operation.saved, outlives_pod=False)
+        tier = operation.saved_in or Tier.RAM
+        saved = pb.Saved(tier=tier.value, bytes=operation.saved, outlives_pod=False)
     return pb.Operation(
         name=operation.name,
         kind=operation.kind.value,
@@ -141,6 +146,7 @@ def operation_message(operation: Operation) -> pb.Operation:
         done=operation.done,
         total=operation.total,
         saved=saved,
+        tier=operation.tier or "",
     )
 
 
@@ -177,4 +183,17 @@ def status_message(node: Node, used: Mapping[GpuUuid, int]) -> pb.NodeStatus:
         parked_bytes=node.parked_bytes(),
         draining=node.draining,
         version=agent_version(),
+        tiers=[
+            pb.TierUse(name=name, seats=seats, used_bytes=used, budget_bytes=budget)
+            for name, seats, used, budget in tier_rows(node)
+        ],
     )
+
+
+def tier_rows(node: Node) -> list[tuple[str, int, int, int]]:
+    """Of each tier of this node: name, seats, bytes used, and bytes there are, 0 for no limit."""
+    rows = []
+    for tier, limit in node.tiers().items():
+        seats, used = node.in_tier(tier)
+        rows.append((tier.value, seats, used, 0 if limit == sys.maxsize else limit))
+    return rows

@@ -14,6 +14,7 @@ from kybernate import keys
 from kybernate.cli import agent_view as view
 from kybernate.cli.agent_link import CALL_LIMIT, as_dict, connected, find_seat
 from kybernate.gen import agent_pb2 as pb
+from kybernate.types import Tier
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -119,18 +120,26 @@ def _show(agent: Any, stream: Any, *, as_json: bool) -> None:
 
 @command.command("park")
 @_seat
+@click.option(
+    "--tier",
+    type=click.Choice([tier.value for tier in Tier]),
+    default=None,
+    help="Where its state goes, until it is next woken; without it the agent decides.",
+)
 @_options(_dry_run, _why, _name, _no_wait, _json)
 @click.pass_obj
-def park(socket: str, /, seat: str, **options: Any) -> None:
+def park(socket: str, /, seat: str, *, tier: str | None, **options: Any) -> None:
     """Move a seat's GPU memory into the host's RAM and freeze its processes.
 
-    Requests in flight end first. The next request wakes it again.
+    Requests in flight end first. The next request wakes it again. With --tier nvme or object its
+    RAM is given back, too: its processes are saved and ended, its container goes on without them.
 
     \b
     kybernate agent park llama --dry-run
     kybernate agent park shop/llama --why "room for a test"
+    kybernate agent park shop/llama --tier nvme
     """
-    _of_seat(socket, seat, "Park", pb.ParkRequest, options)
+    _of_seat(socket, seat, "Park", pb.ParkRequest, options, {"tier": tier or ""})
 
 
 @command.command("wake")

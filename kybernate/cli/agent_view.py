@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kybernate.gen import agent_pb2 as pb
 
 _GIB = 1 << 30
+_TIERS = {"ram": "in RAM", "nvme": "on NVMe", "object": "in the object store"}
 _COLOURS = {
     "active": "green",
     "parked": "blue",
@@ -69,7 +70,7 @@ def _gpus(status: pb.NodeStatus) -> Table:
 
 
 def _seats(status: pb.NodeStatus, now: float) -> RenderableType:
-    table = _table("pod", "seat", "state", "since", "requests", "wakes", "in RAM", title="Seats")
+    table = _table("pod", "seat", "state", "since", "requests", "wakes", "kept", title="Seats")
     table.columns[0].overflow = "fold"
     seats = sorted(status.seats, key=lambda seat: (seat.group, seat.name))
     for seat in seats:
@@ -80,10 +81,17 @@ def _seats(status: pb.NodeStatus, now: float) -> RenderableType:
             _age(now - seat.since),
             _requests(seat),
             f"{seat.wakes}, last {seat.last_wake_ms:.0f} ms" if seat.wakes else "-",
-            _gib(seat.held_bytes) if seat.state == "parked" else "-",
+            _kept(seat),
         )
     told = [_told(seat) for seat in seats]
     return Stack(table, *(line for line in told if line is not None))
+
+
+def _kept(seat: pb.Seat) -> str:
+    """How much of a parked seat is where."""
+    if not seat.tier:
+        return "-"
+    return f"{_gib(seat.saved_bytes or seat.held_bytes)} {_TIERS.get(seat.tier, seat.tier)}"
 
 
 def _requests(seat: pb.Seat) -> str:
@@ -100,6 +108,8 @@ def _told(seat: pb.Seat) -> Text | None:
         why, colour = seat.movable_reason, "red"
     elif seat.unparkable and seat.state in ("active", "draining"):
         why, colour = f"can't be parked: {seat.unparkable}", "yellow"
+    elif seat.state == "parked" and seat.undumpable:
+        why, colour = f"can't leave RAM: {seat.undumpable}", "yellow"
     elif seat.state in ("active", "parked"):
         why = seat.leave
     else:

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from kybernate.core.seats import OCCUPYING
-from kybernate.types import SeatState
+from kybernate.core.seats import OCCUPYING, RESTING, TIER_OF
+from kybernate.core.tiering import deeper
+from kybernate.types import SeatState, Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
 
 class Kind(StrEnum):
@@ -44,13 +45,15 @@ AWAY = frozenset({Kind.PARK, Kind.EVICT})
 
 _SERVING = (SeatState.STARTING, SeatState.ACTIVE)
 _LEAVING = (SeatState.DRAINING, SeatState.PARKING)
-_COMING = (SeatState.STARTING, SeatState.WAKING)
+_COMING = (SeatState.STARTING, SeatState.RESTORING, SeatState.WAKING)
 
 
 @dataclass(frozen=True, slots=True)
 class SeatFacts:
     """A seat as an operation sees it. `reason`: why it is in its state; `unparkable`: why it
-    can't be parked now, empty if it can; `held`: bytes of device memory kept in RAM."""
+    can't be parked now, empty if it can; `held`: bytes of device memory that it has put aside;
+    `undumpable`: why its state can't leave RAM, as far as is known; `tiers`: where a state may go
+    on this node, and `deepest` how deep its pod lets it."""
 
     name: str
     state: SeatState
@@ -58,6 +61,9 @@ class SeatFacts:
     unparkable: str = ""
     held: int = 0
     ending: bool = False
+    undumpable: str = ""
+    tiers: frozenset[Tier] = frozenset({Tier.RAM})
+    deepest: Tier = Tier.RAM
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +74,15 @@ class Verdict:
     sentence: str
 
 
-def judge_away(seat: SeatFacts | None, kind: Kind, begun: Progress) -> Verdict:
-    """Park and evict: how far they have come. `seat` is None when its pod is gone."""
+def judge_away(
+    seat: SeatFacts | None, kind: Kind, begun: Progress, tier: Tier | None = None
+) -> Verdict:
+    """Park and evict: how far they have come. `seat` is None when its pod is gone; `tier` is where
+    its state was asked to go."""
     if seat is None:
         return _failed("its pod is gone, and with it what the seat held")
-    if seat.state is SeatState.PARKED and not seat.ending:
-        return Verdict(Progress.SUCCEEDED, _parked(seat, kind))
+    if seat.state in TIER_OF and not seat.ending:
+        return _judge_tier(seat, kind, tier)
     if seat.state not in OCCUPYING or seat.state is SeatState.FAILED or seat.ending:
         return _without_state(seat, begun)
     if seat.unparkable:
@@ -87,14 +96,55 @@ def judge_away(seat: SeatFacts | None, kind: Kind, begun: Progress) -> Verdict:
     return Verdict(Progress.PENDING, f"it is {seat.state} and leaves as soon as it can")
 
 
+def _judge_tier(seat: SeatFacts, kind: Kind, tier: Tier | None) -> Verdict:
+    """It is parked, somewhere."""
+    resting = seat.state in RESTING.values()
+    if resting and tier in (None, TIER_OF[seat.state]):
+        return Verdict(Progress.SUCCEEDED, _parked(seat, kind))
+    if tier is None:
+        return Verdict(Progress.RUNNING, f"it is {seat.state}: {seat.reason}")
+    if seat.state is SeatState.PARKED and seat.undumpable:
+        return _failed(
+            f"its state can't leave RAM: {seat.undumpable}. It stays parked in RAM and wakes on "
+            "its next request; free it of that, or park it without --tier"
+        )
+    where = f"parked in {TIER_OF[seat.state]}" if resting else f"{seat.state}"
+    return Verdict(Progress.RUNNING, f"it is {where} and goes to {tier}: {seat.reason}")
+
+
+def why_not_there(seat: SeatFacts, tier: Tier) -> str:
+    """Why this seat's state can't go to the tier, whatever happens; empty if it may."""
+    if tier not in seat.tiers:
+        there = ", ".join(sorted(seat.tiers))
+        missing = "object_store" if tier is Tier.OBJECT else "criu"
+        return (
+            f"this node has no tier {tier}, only {there}; give its agent one ({missing}), or "
+            "park it in another"
+        )
+    if deeper(tier, seat.deepest):
+        return (
+            f"its pod lets its state go no deeper than {seat.deepest} (kyb.ai/park-tier); change "
+            "the annotation, or park it there"
+        )
+    return ""
+
+
 def _without_state(seat: SeatFacts, begun: Progress) -> Verdict:
     if seat.state is SeatState.WAITING and begun is Progress.PENDING and not seat.ending:
         return Verdict(Progress.SUCCEEDED, "it has not been started: there is nothing to save")
     return _failed(f"its workload ended before its state was saved ({seat.reason})")
 
 
+_KEPT_IN = {
+    Tier.RAM: "in the host's RAM",
+    Tier.NVME: "on the node's NVMe",
+    Tier.OBJECT: "in the object store",
+}
+
+
 def _parked(seat: SeatFacts, kind: Kind) -> str:
-    size = f"{seat.held / (1 << 30):.1f} GiB of GPU memory are kept in the host's RAM"
+    kept = _KEPT_IN[TIER_OF[seat.state]]
+    size = f"{seat.held / (1 << 30):.1f} GiB of GPU memory are kept {kept}"
     if kind is Kind.EVICT:
         return (
             f"{size}, which do not outlive the pod: deleting it ends the workload and its state; "
@@ -148,10 +198,12 @@ def _failed(why: str) -> Verdict:
     return Verdict(Progress.FAILED, why)
 
 
-def plan_away(seat: SeatFacts, kind: Kind) -> tuple[str, ...]:
+def plan_away(seat: SeatFacts, kind: Kind, tier: Tier | None = None) -> tuple[str, ...]:
     """What parking or evicting the seat would do, in order."""
-    if seat.state is SeatState.PARKED:
-        steps = [f"{seat.name} is parked already: nothing is moved."]
+    if seat.state in TIER_OF:
+        there = tier in (None, TIER_OF[seat.state])
+        rest = ": nothing is moved." if there else f" in {TIER_OF[seat.state]}."
+        steps = [f"{seat.name} is parked already{rest}"]
     elif seat.state not in OCCUPYING:
         steps = [f"{seat.name} is {seat.state} and holds no GPU memory: nothing is moved."]
     else:
@@ -161,6 +213,7 @@ def plan_away(seat: SeatFacts, kind: Kind) -> tuple[str, ...]:
         ]
         if seat.unparkable:
             steps.insert(0, f"Not possible now: {seat.unparkable}.")
+    steps += _plan_tier(seat, tier)
     after = (
         "It stays parked until its pod is deleted, or a wake takes the eviction back. The state "
         "in RAM does not outlive the pod."
@@ -168,6 +221,23 @@ def plan_away(seat: SeatFacts, kind: Kind) -> tuple[str, ...]:
         else "It wakes on its next request."
     )
     return (*steps, after)
+
+
+def _plan_tier(seat: SeatFacts, tier: Tier | None) -> Iterator[str]:
+    now = TIER_OF.get(seat.state, Tier.RAM)
+    if tier is None or tier is now or (seat.state not in TIER_OF and seat.state not in OCCUPYING):
+        return
+    if deeper(tier, Tier.RAM) and now is Tier.RAM:
+        yield (
+            "Its processes are written to the node's NVMe while they stand still; once that is "
+            "sealed they are ended, and their RAM is free. Its container, IP and volumes stay."
+        )
+        if seat.undumpable:
+            yield f"The last try was refused: {seat.undumpable}."
+    if tier is Tier.OBJECT:
+        yield "The saved state is copied to the object store, verified, and leaves the node."
+    if tier is Tier.RAM or (tier is Tier.NVME and now is Tier.OBJECT):
+        yield f"Its state comes back into {tier}."
 
 
 def plan_wake(seat: SeatFacts, rivals: Collection[SeatFacts]) -> tuple[str, ...]:

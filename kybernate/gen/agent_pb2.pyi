@@ -139,7 +139,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Seat(_message.Message):
-    __slots__ = ("uid", "name", "group", "namespace", "pod", "model", "state", "address", "in_flight", "waiting", "wakes", "last_wake_ms", "active_seconds", "requests", "reason", "generation", "movable", "movable_reason", "since", "held_bytes", "unparkable", "leave")
+    __slots__ = ("uid", "name", "group", "namespace", "pod", "model", "state", "address", "in_flight", "waiting", "wakes", "last_wake_ms", "active_seconds", "requests", "reason", "generation", "movable", "movable_reason", "since", "held_bytes", "unparkable", "leave", "tier", "saved_bytes", "undumpable")
     UID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -162,6 +162,9 @@ class Seat(_message.Message):
     HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
     UNPARKABLE_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
+    TIER_FIELD_NUMBER: _ClassVar[int]
+    SAVED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    UNDUMPABLE_FIELD_NUMBER: _ClassVar[int]
     uid: str
     name: str
     group: str
@@ -184,10 +187,13 @@ class Seat(_message.Message):
     held_bytes: int
     unparkable: str
     leave: str
-    def __init__(self, uid: _Optional[str] = ..., name: _Optional[str] = ..., group: _Optional[str] = ..., namespace: _Optional[str] = ..., pod: _Optional[str] = ..., model: _Optional[str] = ..., state: _Optional[str] = ..., address: _Optional[str] = ..., in_flight: _Optional[int] = ..., waiting: _Optional[int] = ..., wakes: _Optional[int] = ..., last_wake_ms: _Optional[float] = ..., active_seconds: _Optional[float] = ..., requests: _Optional[int] = ..., reason: _Optional[str] = ..., generation: _Optional[int] = ..., movable: _Optional[bool] = ..., movable_reason: _Optional[str] = ..., since: _Optional[float] = ..., held_bytes: _Optional[int] = ..., unparkable: _Optional[str] = ..., leave: _Optional[str] = ...) -> None: ...
+    tier: str
+    saved_bytes: int
+    undumpable: str
+    def __init__(self, uid: _Optional[str] = ..., name: _Optional[str] = ..., group: _Optional[str] = ..., namespace: _Optional[str] = ..., pod: _Optional[str] = ..., model: _Optional[str] = ..., state: _Optional[str] = ..., address: _Optional[str] = ..., in_flight: _Optional[int] = ..., waiting: _Optional[int] = ..., wakes: _Optional[int] = ..., last_wake_ms: _Optional[float] = ..., active_seconds: _Optional[float] = ..., requests: _Optional[int] = ..., reason: _Optional[str] = ..., generation: _Optional[int] = ..., movable: _Optional[bool] = ..., movable_reason: _Optional[str] = ..., since: _Optional[float] = ..., held_bytes: _Optional[int] = ..., unparkable: _Optional[str] = ..., leave: _Optional[str] = ..., tier: _Optional[str] = ..., saved_bytes: _Optional[int] = ..., undumpable: _Optional[str] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("node", "gpus", "links", "groups", "seats", "used_bytes", "park_budget_bytes", "parked_bytes", "draining", "version")
+    __slots__ = ("node", "gpus", "links", "groups", "seats", "used_bytes", "park_budget_bytes", "parked_bytes", "draining", "version", "tiers")
     class UsedBytesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -205,6 +211,7 @@ class NodeStatus(_message.Message):
     PARKED_BYTES_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    TIERS_FIELD_NUMBER: _ClassVar[int]
     node: str
     gpus: _containers.RepeatedCompositeFieldContainer[Gpu]
     links: _containers.RepeatedCompositeFieldContainer[Link]
@@ -215,19 +222,34 @@ class NodeStatus(_message.Message):
     parked_bytes: int
     draining: str
     version: str
-    def __init__(self, node: _Optional[str] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ..., seats: _Optional[_Iterable[_Union[Seat, _Mapping]]] = ..., used_bytes: _Optional[_Mapping[str, int]] = ..., park_budget_bytes: _Optional[int] = ..., parked_bytes: _Optional[int] = ..., draining: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
+    tiers: _containers.RepeatedCompositeFieldContainer[TierUse]
+    def __init__(self, node: _Optional[str] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ..., seats: _Optional[_Iterable[_Union[Seat, _Mapping]]] = ..., used_bytes: _Optional[_Mapping[str, int]] = ..., park_budget_bytes: _Optional[int] = ..., parked_bytes: _Optional[int] = ..., draining: _Optional[str] = ..., version: _Optional[str] = ..., tiers: _Optional[_Iterable[_Union[TierUse, _Mapping]]] = ...) -> None: ...
+
+class TierUse(_message.Message):
+    __slots__ = ("name", "seats", "used_bytes", "budget_bytes")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SEATS_FIELD_NUMBER: _ClassVar[int]
+    USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BUDGET_BYTES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    seats: int
+    used_bytes: int
+    budget_bytes: int
+    def __init__(self, name: _Optional[str] = ..., seats: _Optional[int] = ..., used_bytes: _Optional[int] = ..., budget_bytes: _Optional[int] = ...) -> None: ...
 
 class ParkRequest(_message.Message):
-    __slots__ = ("name", "uid", "why", "dry_run")
+    __slots__ = ("name", "uid", "why", "dry_run", "tier")
     NAME_FIELD_NUMBER: _ClassVar[int]
     UID_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    TIER_FIELD_NUMBER: _ClassVar[int]
     name: str
     uid: str
     why: str
     dry_run: bool
-    def __init__(self, name: _Optional[str] = ..., uid: _Optional[str] = ..., why: _Optional[str] = ..., dry_run: _Optional[bool] = ...) -> None: ...
+    tier: str
+    def __init__(self, name: _Optional[str] = ..., uid: _Optional[str] = ..., why: _Optional[str] = ..., dry_run: _Optional[bool] = ..., tier: _Optional[str] = ...) -> None: ...
 
 class WakeRequest(_message.Message):
     __slots__ = ("name", "uid", "why", "dry_run")
@@ -298,7 +320,7 @@ class ListOperationsResponse(_message.Message):
     def __init__(self, operations: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ...) -> None: ...
 
 class Operation(_message.Message):
-    __slots__ = ("name", "kind", "uid", "namespace", "pod", "state", "sentence", "why", "by", "created_at", "started_at", "ended_at", "due_at", "phases", "done", "total", "saved", "plan", "dry_run")
+    __slots__ = ("name", "kind", "uid", "namespace", "pod", "state", "sentence", "why", "by", "created_at", "started_at", "ended_at", "due_at", "phases", "done", "total", "saved", "plan", "dry_run", "tier")
     NAME_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     UID_FIELD_NUMBER: _ClassVar[int]
@@ -318,6 +340,7 @@ class Operation(_message.Message):
     SAVED_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    TIER_FIELD_NUMBER: _ClassVar[int]
     name: str
     kind: str
     uid: str
@@ -337,7 +360,8 @@ class Operation(_message.Message):
     saved: Saved
     plan: _containers.RepeatedScalarFieldContainer[str]
     dry_run: bool
-    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., uid: _Optional[str] = ..., namespace: _Optional[str] = ..., pod: _Optional[str] = ..., state: _Optional[str] = ..., sentence: _Optional[str] = ..., why: _Optional[str] = ..., by: _Optional[str] = ..., created_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., due_at: _Optional[float] = ..., phases: _Optional[_Iterable[_Union[Phase, _Mapping]]] = ..., done: _Optional[int] = ..., total: _Optional[int] = ..., saved: _Optional[_Union[Saved, _Mapping]] = ..., plan: _Optional[_Iterable[str]] = ..., dry_run: _Optional[bool] = ...) -> None: ...
+    tier: str
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., uid: _Optional[str] = ..., namespace: _Optional[str] = ..., pod: _Optional[str] = ..., state: _Optional[str] = ..., sentence: _Optional[str] = ..., why: _Optional[str] = ..., by: _Optional[str] = ..., created_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., due_at: _Optional[float] = ..., phases: _Optional[_Iterable[_Union[Phase, _Mapping]]] = ..., done: _Optional[int] = ..., total: _Optional[int] = ..., saved: _Optional[_Union[Saved, _Mapping]] = ..., plan: _Optional[_Iterable[str]] = ..., dry_run: _Optional[bool] = ..., tier: _Optional[str] = ...) -> None: ...
 
 class Phase(_message.Message):
     __slots__ = ("name", "seconds")
