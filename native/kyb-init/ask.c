@@ -48,6 +48,34 @@ static const char *ask(const char *path, const char *verb, struct frame *rest)
 	return answer;
 }
 
+/* What process 1 knows while the agent is away; false if it knows nothing either. */
+static bool status_by_process_1(void)
+{
+	struct frame rest;
+	const char *verb = ask(pod_socket_path(), "look", &rest);
+	const char *state = verb && strcmp(verb, "state") == 0 ? frame_field(&rest) : NULL;
+	const char *sentence = NULL;
+	char name[32] = "";
+	FILE *comm;
+
+	if (state && frame_field(&rest) && frame_field(&rest))
+		sentence = frame_field(&rest);
+	if (!state) {
+		comm = fopen("/proc/1/comm", "re");
+		if (comm && fscanf(comm, "%31s", name) == 1 && strcmp(name, "kyb-parked") == 0) {
+			state = "parked";
+			sentence = "the tree was dumped and ended";
+		}
+		if (comm)
+			fclose(comm);
+	}
+	if (!state)
+		return false;
+	printf("%s: %s%s(the node agent is away)\n", state, sentence ? sentence : "",
+	       sentence && *sentence ? " " : "");
+	return true;
+}
+
 int ask_status(void)
 {
 	struct frame rest;
@@ -55,6 +83,8 @@ int ask_status(void)
 	const char *state, *sentence;
 
 	if (!verb || strcmp(verb, "status") != 0) {
+		if (status_by_process_1())
+			return 0;
 		complain("the node agent does not answer on the seat's socket");
 		return EXIT_REFUSED;
 	}

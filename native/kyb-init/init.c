@@ -31,6 +31,7 @@ static struct {
 	pid_t tree;
 	int tree_status; /* of the tree's last end, meaningful once it ended while held */
 	int gate;        /* write end; -1 once the command was started */
+	bool born_parked; /* until the tree of another container has come */
 	char generation[24];
 
 	int agent; /* the seat's socket, -1 while the agent is away */
@@ -209,6 +210,10 @@ static void on_resume(void)
 	if (!tree_is_child())
 		leave(exit_code_of(self.tree_status));
 	enter(RUNNING);
+	if (self.born_parked) {
+		self.born_parked = false;
+		pod_started(self.tree);
+	}
 	reap();
 }
 
@@ -324,20 +329,27 @@ static void fork_tree(char **args, const sigset_t *mask)
 	enter(WAITING);
 }
 
-noreturn void init_run(bool image, char **args)
+/* What every way of starting shares, up to the first look at the outside. */
+static void prepare(const char *mode, sigset_t *mask)
 {
-	sigset_t all, mask;
-	int signals;
+	sigset_t all;
 
 	if (getpid() != 1) {
 		complain("it must be process 1 of its container; shareProcessNamespace is not supported");
 		_exit(EXIT_REFUSED);
 	}
-	self.mode = image ? "image" : "plain";
+	self.mode = mode;
 	signal(SIGCHLD, SIG_DFL); /* inherited as ignored, it would reap in our place */
 	sigfillset(&all);
-	sigprocmask(SIG_SETMASK, &all, &mask);
-	fork_tree(args, &mask); /* before anything else is open: the tree must inherit none of it */
+	sigprocmask(SIG_SETMASK, &all, mask);
+}
+
+static noreturn void serve(void)
+{
+	sigset_t all;
+	int signals;
+
+	sigfillset(&all);
 	signals = signalfd(-1, &all, SFD_CLOEXEC | SFD_NONBLOCK);
 	if (signals < 0) {
 		complain("cannot read signals: %s", strerror(errno));
@@ -345,4 +357,25 @@ noreturn void init_run(bool image, char **args)
 	}
 	pod_open();
 	loop(signals);
+}
+
+noreturn void init_run(bool image, char **args)
+{
+	sigset_t mask;
+
+	prepare(image ? "image" : "plain", &mask);
+	fork_tree(args, &mask); /* before anything else is open: the tree must inherit none of it */
+	serve();
+}
+
+noreturn void init_run_parked(pid_t tree)
+{
+	sigset_t mask;
+
+	prepare("plain", &mask);
+	self.tree = tree;
+	self.gate = -1;
+	self.born_parked = true;
+	enter(PARKED);
+	serve();
 }

@@ -42,6 +42,7 @@ char *frame_field(struct frame *frame);                 /* the next field, or NU
 
 /* init.c, tree.c, ask.c: the three lives of the program. */
 noreturn void init_run(bool image, char **args);
+noreturn void init_run_parked(pid_t tree); /* the number that the tree's root will have here */
 noreturn void tree_run(int gate, char **args, const sigset_t *mask);
 int ask_status(void);
 int ask_probe(long long liveness_ms, char **command); /* -1: not the liveness probe */

@@ -14,9 +14,13 @@
 #define KYB_VERSION "unknown"
 #endif
 
+enum { PID_LIMIT = 1 << 22 };
+
 static const char usage[] =
 	"usage: kyb-init -- COMMAND [ARG...]          wait for the seat's turn, then run COMMAND\n"
 	"       kyb-init --image -- [ARG...]          the same with the image's own entry point\n"
+	"       kyb-init --parked PID                 start nothing: a tree whose root was PID is brought\n"
+	"                                             here by the agent\n"
 	"       kyb-init status                       say what this container's seat is doing\n"
 	"       kyb-init probe [--liveness SECONDS] -- COMMAND [ARG...]\n"
 	"                                             run COMMAND, or answer for a parked process; with\n"
@@ -62,6 +66,18 @@ static long long liveness_of(int argc, char **argv)
 	return *argv[3] && !*end && seconds >= 0 && seconds < 1000000 ? seconds * 1000 : -1;
 }
 
+/* The number at argv[2] after "--parked", or -1 if it does not stand there. */
+static long parked_of(int argc, char **argv)
+{
+	char *end = NULL;
+	long pid;
+
+	if (argc != 3 || strcmp(argv[1], "--parked") != 0)
+		return -1;
+	pid = strtol(argv[2], &end, 10);
+	return *argv[2] && !*end && pid > 1 && pid <= PID_LIMIT ? pid : -1;
+}
+
 int main(int argc, char **argv)
 {
 	const char *first = argc > 1 ? argv[1] : "";
@@ -80,6 +96,8 @@ int main(int argc, char **argv)
 		return ask_status();
 	if (args && *args && probe)
 		return ask_probe(liveness, args);
+	if (parked_of(argc, argv) > 0)
+		init_run_parked((pid_t)parked_of(argc, argv));
 	if (args && (*args || image))
 		init_run(image, args);
 	fputs(usage, stderr);
