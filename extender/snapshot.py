@@ -191,19 +191,10 @@ class Snapshot:
             return dict(zip(names, self._class(pod, demand).verdicts(names), strict=True))
 
     def points(self, pod: PodUid, demand: Demand, names: Sequence[NodeName]) -> list[int]:
-        """How well each of the nodes suits the pod, 0 to 10, in their order.
-
-        Other calls are answered between one part of the nodes and another.
-        """
-        more = True
-        while more:
-            with self._lock:
-                self._catch_up()
-                known, own = self._class(pod, demand, rated=True), self._own(pod)
-                more = known.prepare(names, own)
-                if not more:
-                    points = known.points(names, own)
-        return points
+        """How well each of the nodes suits the pod, 0 to 10, in their order."""
+        with self._lock:
+            self._catch_up()
+            return self._class(pod, demand, rated=True).points(names, self._own(pod))
 
     def best(
         self, pod: PodUid, demand: Demand, node: NodeName

@@ -112,7 +112,15 @@ class NodeView:
 
         Whatever is decided about a node holds for all nodes of its shape.
         """
-        held = Counter(map(_CLAIM_SHAPE, self.claims))
+        return self._shape(_CLAIM_SHAPE)
+
+    @cached_property
+    def still_shape(self) -> Hashable:
+        """The same, whatever their traffic: what nobody knew of it holds for all nodes of it."""
+        return self._shape(_STILL_SHAPE)
+
+    def _shape(self, of_claim: Callable[[Claim], Hashable]) -> Hashable:
+        held = Counter(map(of_claim, self.claims))
         layout = _layout(self.seats) if self.layout is None else self.layout
         return layout, frozenset(held.items()), self.under_way
 
@@ -175,6 +183,7 @@ _PLAIN_FIELDS = tuple(
 )
 _CLAIM_FIELDS = tuple(one.name for one in fields(Claim) if one.name not in {"pod", "node"})
 _CLAIM_SHAPE = attrgetter(*_CLAIM_FIELDS)
+_STILL_SHAPE = attrgetter(*(name for name in _CLAIM_FIELDS if name != "traffic"))
 
 
 def _informed(claim: Claim, seats: NodeSeats) -> Claim:

@@ -14,7 +14,7 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from kybernate.core.placement import candidates, choose
-from kybernate.core.placement.colocation import strain
+from kybernate.core.placement.colocation import guess, strain
 from kybernate.core.placement.lattice import by_name
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ class Ranking(NamedTuple):
 
 
 _UNKNOWN = Ranking(None, 0, (False, -inf, 0))
+_LATER = Ranking(None, 0, (False, -inf, 0))
+"""Of a shape that is not ranked yet."""
 
 
 class Fits(NamedTuple):
@@ -62,16 +64,19 @@ class Fits(NamedTuple):
 
 
 class Shapes:
-    """The number of each node's shape."""
+    """The number of each node's shape, with traffic and without."""
 
     def __init__(self, ledger: Ledger, views: Views) -> None:
         self.of: dict[NodeName, int] = {}
         """By node; up to date after `refresh`."""
+        self.still: dict[NodeName, int] = {}
+        """The same, whatever the traffic of its pods."""
         self.strain: dict[int | None, float] = {}
         """By shape: see `placement.colocation.strain`."""
         self._changed = ledger.follow()
         self._views = views
         self._numbers: dict[Hashable, int] = {}
+        self._still_numbers: dict[Hashable, int] = {}
         self._next = count()
 
     def refresh(self) -> None:
@@ -80,8 +85,10 @@ class Shapes:
             view = self._views(name)
             if view is None:
                 self.of.pop(name, None)
+                self.still.pop(name, None)
             else:
                 self.of[name] = self.number(view)
+                self.still[name] = self.still_number(view)
         self._changed.clear()
 
     def number(self, view: NodeView) -> int:
@@ -94,6 +101,12 @@ class Shapes:
             found = self._numbers[view.shape] = next(self._next)
             self.strain[found] = strain(view)
         return found
+
+    def still_number(self, view: NodeView) -> int:
+        """The same for nodes of the same shape but for traffic."""
+        if len(self._still_numbers) >= MOST_SHAPES:
+            self._still_numbers.clear()
+        return self._still_numbers.setdefault(view.still_shape, next(self._next))
 
 
 class Verdicts:
@@ -161,7 +174,7 @@ class Class:
 
         `own` are nodes as they are without the pod itself.
         """
-        shapes = self._shapes_of(names, own)
+        shapes = self._judged_shapes(names, own)
         if self._judged(names, shapes, own) <= self._fitting:
             return Fits(list(names), {}, {})
         return self._sorted(names, shapes)
@@ -171,23 +184,23 @@ class Class:
 
         The groups are those of some node of the same shape: only what such nodes share may be read.
         """
-        shapes = self._shapes_of(names, {})
+        shapes = self._judged_shapes(names, {})
         self._judged(names, shapes, {})
         return list(map(self._found.get, shapes))
 
     def points(self, names: Sequence[NodeName], own: Own) -> list[int]:
-        """How well each node suits, 0 to 10, in the order of the names. `own` as in `fits`."""
-        shapes = self._shapes_of(names, own)
-        points = {shape: one.points for shape, one in self._rankings(names, shapes, own).items()}
-        return [points[shape] for shape in shapes]
+        """How well each node suits, 0 to 10, in the order of the names. `own` as in `fits`.
 
-    def prepare(self, names: Sequence[NodeName], own: Own) -> bool:
-        """Rank some nodes that were not ranked yet; whether there are more."""
+        If ranking takes long, those that have to wait for a later call are guessed.
+        """
         shapes = self._shapes_of(names, own)
-        fresh = len(set(shapes) - self._ranked.keys())
-        if fresh:
-            self._rankings(names, shapes, own, MOST_FRESH)
-        return fresh > MOST_FRESH
+        ranked = self._rankings(names, shapes, own)
+        strains = self._shapes.strain
+        points = {
+            shape: guess(strains.get(shape, inf)) if one is _LATER else one.points
+            for shape, one in ranked.items()
+        }
+        return [points[shape] for shape in shapes]
 
     def best_nodes(self, names: Sequence[NodeName], own: Own, most: int) -> list[NodeName]:
         """The `most` nodes that suit best, in the order of the names; of equal ones the first.
@@ -195,7 +208,7 @@ class Class:
         If ranking takes long, nodes that were not ranked yet may have to wait for a later call.
         """
         shapes = self._shapes_of(names, own)
-        rankings = self._rankings(names, shapes, own, MOST_FRESH if self._policy.foresees else None)
+        rankings = self._rankings(names, shapes, own)
         ranks = {shape: one.rank for shape, one in rankings.items()}
         rated = [ranks[shape] for shape in shapes]
         if most == 1:
@@ -209,7 +222,20 @@ class Class:
 
     def candidates(self, view: NodeView) -> Candidates:
         """What `placement.candidates` says of the node."""
-        return self._judge(self._shapes.number(view), view)
+        return self._judge(self._judged_number(view), view)
+
+    def _judged_number(self, view: NodeView) -> int:
+        """Of the shape that decides on whether a pod fits: only some pods mind others' traffic."""
+        shapes = self._shapes
+        return shapes.number(view) if self._demand.apart else shapes.still_number(view)
+
+    def _judged_shapes(self, names: Sequence[NodeName], own: Own) -> list[int | None]:
+        """The numbers of those shapes, None for a node that isn't known."""
+        known = self._shapes.of if self._demand.apart else self._shapes.still
+        shapes: list[int | None] = list(map(known.get, names))
+        for name in own.keys() & set(names) if own else ():
+            shapes[names.index(name)] = self._judged_number(own[name])
+        return shapes
 
     def _shapes_of(self, names: Sequence[NodeName], own: Own) -> list[int | None]:
         """The shapes' numbers, None for a node that isn't known."""
@@ -231,23 +257,19 @@ class Class:
         return distinct
 
     def _rankings(
-        self,
-        names: Sequence[NodeName],
-        shapes: list[int | None],
-        own: Own,
-        most: int | None = None,
+        self, names: Sequence[NodeName], shapes: list[int | None], own: Own
     ) -> dict[int | None, Ranking]:
-        """What each distinct shape is ranked; at most so many that were not ranked yet."""
+        """What each distinct shape is ranked; if that takes long, only so many more per call."""
         distinct = set(shapes)
         if len(self._ranked) + len(distinct) > MOST_SHAPES:
             self._ranked = {None: _UNKNOWN}
         fresh: Iterable[int | None] = distinct - self._ranked.keys()
-        if most is not None:
+        if self._policy.foresees and self._demand.prefer_group is None:
             strains = self._shapes.strain
-            fresh = nsmallest(most, fresh, key=lambda shape: (strains.get(shape, inf), shape))
+            fresh = nsmallest(MOST_FRESH, fresh, key=lambda one: (strains.get(one, inf), one))
         for shape in fresh:
             self._rank(shape, self._view(names[shapes.index(shape)], own))
-        return {shape: self._ranked.get(shape, _UNKNOWN) for shape in distinct}
+        return {shape: self._ranked.get(shape, _LATER) for shape in distinct}
 
     def _sorted(self, names: Sequence[NodeName], shapes: list[int | None]) -> Fits:
         found = Fits([], {}, {})
@@ -280,7 +302,7 @@ class Class:
         if found is None:
             # What was found may be of another node of this shape: names hold for all of them.
             groups = by_name(view)
-            fitting = tuple([groups[one.name] for one in self._judge(shape, view).groups])
+            fitting = tuple([groups[one.name] for one in self.candidates(view).groups])
             group, points, rank = choose(view, self._demand, self._policy, fitting)
             name = group.name if group else None
             found = self._ranked[shape] = Ranking(name, points, rank)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from kybernate.core.forecast import UNKNOWN, Sharer, clash, wait_seconds
+from kybernate.core.forecast import TURN, UNKNOWN, Sharer, clash, wait_seconds, worth
 from kybernate.core.parking import seat_cost
 from kybernate.core.placement.lattice import by_name, member
 from kybernate.core.sharing import refusal, strangers
@@ -112,6 +112,11 @@ def strain(view: NodeView) -> float:
         if claim.group in groups:
             used += (claim.traffic or UNKNOWN).mean * len(groups[claim.group].gpus)
     return used / max(1, len(view.seats.gpus))
+
+
+def guess(strained: float) -> int:
+    """Points, 0 to 10, of a node of so much strain, before it is looked at more closely."""
+    return 9 * worth(TURN * strained, 1000) // 1000
 
 
 def park_room(view: NodeView, group: Group, demand: Demand) -> int | None:

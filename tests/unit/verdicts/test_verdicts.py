@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING
 from unittest.mock import patch
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from kybernate.core import verdicts
+from kybernate.core.activity import HOURS
+from kybernate.core.forecast import Traffic
 from kybernate.core.ledger import Claim, Ledger, NodeSeats, NodeView
 from kybernate.core.placement import POLICIES, Demand, candidates, choose, choose_group, score
 from kybernate.core.verdicts import NO_NODE, Verdicts
@@ -268,16 +271,41 @@ def test_where_waits_are_foreseen_a_call_ranks_only_so_many_nodes_anew() -> None
         return choose(view, *rest)  # type: ignore[arg-type]
 
     foreseen, plain = (known.of(DEMANDS[0], POLICIES[name]) for name in ("default", "spread"))
+    wishing = known.of(replace(DEMANDS[0], prefer_group=GroupName("G1")), POLICIES["default"])
     with (
         patch("kybernate.core.verdicts.MOST_FRESH", 4),
         patch("kybernate.core.verdicts.choose", counted),
     ):
         assert foreseen.best_nodes(names, {}, 1) == names[:1]
         assert sorted(ranked) == names[:4]
-        assert foreseen.prepare(names, {})
+        points = foreseen.points(names, {})
         assert sorted(ranked) == names[:8]
-        assert not foreseen.prepare(names, {})
-        assert not foreseen.prepare(names, {})
+        # The rest is guessed, and no better than it will be found to be among the others.
+        assert 10 >= points[0] > max(points[8:]) > 0
+        foreseen.points(names, {})
+        foreseen.points(names, {})
         assert sorted(ranked) == names
-        plain.best_nodes(names, {}, 1)
-        assert len(ranked) == 20
+        for one in (plain, wishing):
+            one.best_nodes(names, {}, 1)
+        assert len(ranked) == 30
+
+
+def test_whether_a_pod_fits_is_not_asked_again_for_others_traffic() -> None:
+    """Unless it must be kept apart from hot ones."""
+    ledger, known = make()
+    ledger.upsert_node(node(NODES[0]))
+    ledger.upsert_claim(claim(1, NODES[0], "G0", GIB))
+    hot = Traffic((0.9,) * HOURS, (0.01,) * HOURS)
+    apart = replace(DEMANDS[0], vram=GIB, traffic=hot, apart=True)
+    judged: list[Demand] = []
+
+    def counted(view: NodeView, demand: Demand) -> object:
+        judged.append(demand)
+        return candidates(view, demand)
+
+    with patch("kybernate.core.verdicts.candidates", counted):
+        for traffic in ({}, {PodUid("u1"): hot}):
+            ledger.upsert_node(replace(node(NODES[0]), traffic=traffic))
+            for demand in (DEMANDS[0], apart):
+                assert known.of(demand, POLICY).fits(NODES[:1], {}).passed == [NODES[0]]
+    assert judged == [DEMANDS[0], apart, apart]
