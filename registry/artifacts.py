@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from sqlalchemy import and_, delete, func, select, tuple_, update
+from sqlalchemy import BigInteger, Text, and_, bindparam, delete, func, select, tuple_, update
 
 from kybernate.adapters.registry.wire import CopyState
 from kybernate.core import succession
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         Filter,
         Latest,
         Recording,
+        Spot,
     )
     from registry.database import Database
 
@@ -34,7 +36,13 @@ if TYPE_CHECKING:
 _LISTED = [column for column in ARTIFACTS.c if column.name != "facts"]
 _COPY = ("place", "node", "store", "state", "size", "told_ms")
 _OF_COPY = [COPIES.c[name].label(f"copy_{name}") for name in _COPY]
+_BY_COPY = ("node", "place", "state")
+_BY_ARTIFACT = ("namespace", "model", "pod", "pod_uid")
 _SPOT = ("artifact", "place", "node", "store")
+
+
+NOT_TOLD = 0
+"""When nobody has said of a copy that it is there."""
 
 
 class Artifacts:
@@ -119,15 +127,17 @@ class Artifacts:
 
     def page(self, wanted: Filter) -> Json:
         """Artifacts, newest first. as a Page has them."""
-        keys = _page_keys(wanted).subquery()
-        query = (
-            select(*_LISTED, *_OF_COPY)
-            .select_from(keys.join(ARTIFACTS, ARTIFACTS.c.id == keys.c.id))
-            .outerjoin(COPIES, COPIES.c.artifact == ARTIFACTS.c.id)
-            .order_by(keys.c.created_ms.desc(), keys.c.id.desc())
-        )
+        given = {
+            name: str(value)
+            for name in (*_BY_COPY, *_BY_ARTIFACT)
+            if (value := getattr(wanted, name)) is not None
+        }
+        query = _page_query(tuple(given), after=wanted.after is not None)
+        values: Json = {**given, "most": wanted.limit + 1}
+        if wanted.after is not None:
+            values["before_ms"], values["before_id"] = _read_cursor(wanted.after)
         with self._database.read() as connection:
-            items = _gathered(connection.execute(query))
+            items = _gathered(connection.execute(query, values))
         more = len(items) > wanted.limit
         items = items[: wanted.limit]
         return {"items": items, "next": _cursor(items[-1]) if more else None}
@@ -153,17 +163,18 @@ def row(artifact: str, said: Described, now: int) -> Json:
     }
 
 
-def copy_row(artifact: str, held: Copy, created: int, now: int) -> Json:
-    """A row of COPIES; the artifact was created at `created`."""
+def copy_row(artifact: str, spot: Spot, held: tuple[str, int], times: tuple[int, int]) -> Json:
+    """A row of COPIES; `held` are its state and size, `times` when the artifact was created, and
+    when this was told."""
     return {
         "artifact": artifact,
-        "place": str(held.place),
-        "node": held.node,
-        "store": held.store,
-        "state": str(held.state),
-        "size": held.size,
-        "created_ms": created,
-        "told_ms": now,
+        "place": str(spot.place),
+        "node": spot.node,
+        "store": spot.store,
+        "state": held[0],
+        "size": held[1],
+        "created_ms": times[0],
+        "told_ms": times[1],
     }
 
 
@@ -181,7 +192,7 @@ def _locked(connection: Connection, artifact: str, digest: str = "") -> Row[Any]
 
 
 def _put_copy(connection: Connection, artifact: str, held: Copy, created: int, now: int) -> None:
-    new = copy_row(artifact, held, created, now)
+    new = copy_row(artifact, held, (str(held.state), held.size), (created, now))
     if insert_new(connection, COPIES, [new]):
         return
     at = _at(artifact, held.place, held.node, held.store)
@@ -227,40 +238,46 @@ def _one(connection: Connection, artifact: str) -> Json:
 def _gathered(found: CursorResult[Any]) -> list[Json]:
     """Entries from rows of an artifact with one copy each; those of an artifact follow another."""
     # Not its own kind of text, which orjson doesn't take for a key.
-    names = [str(name) for name in found.keys()]  # noqa: SIM118 - it is no mapping
+    names = [str(name) for name in found.keys()][: -len(_COPY)]  # noqa: SIM118 - it is no mapping
     entries: list[Json] = []
-    for one in found:
-        values = dict(zip(names, one, strict=True))
-        copy = {name: values.pop(f"copy_{name}") for name in _COPY}
-        if not entries or entries[-1]["id"] != values["id"]:
-            values["facts"] = orjson.loads(values.get("facts", "{}"))
-            entries.append({**values, "copies": []})
-        if copy["place"] is not None:
-            entries[-1]["copies"].append(copy)
+    for one in found.all():
+        if not entries or entries[-1]["id"] != one[0]:
+            entry = dict(zip(names, one, strict=False))
+            entry["facts"] = orjson.loads(entry.get("facts", "{}"))
+            entry["copies"] = []
+            entries.append(entry)
+        copy = one[-len(_COPY) :]
+        if copy[0] is not None:
+            entries[-1]["copies"].append(dict(zip(_COPY, copy, strict=True)))
     for entry in entries:
-        entry["copies"].sort(key=lambda copy: (copy["place"], copy["node"], copy["store"]))
+        if len(entry["copies"]) > 1:
+            entry["copies"].sort(key=lambda copy: (copy["place"], copy["node"], copy["store"]))
     return entries
 
 
-def _page_keys(wanted: Filter) -> Select[Any]:
-    """The keys of a page's artifacts, and of one more."""
-    by_copy = {name: getattr(wanted, name) for name in ("node", "place", "state")}
-    named = {name: getattr(wanted, name) for name in ("namespace", "model", "pod", "pod_uid")}
-    if any(value is not None for value in by_copy.values()):
-        created, id_ = COPIES.c.created_ms, COPIES.c.artifact
-        query = select(created.label("created_ms"), id_.label("id")).distinct()
-        if any(value is not None for value in named.values()):
-            query = query.join(ARTIFACTS, id_ == ARTIFACTS.c.id)
-    else:
-        created, id_ = ARTIFACTS.c.created_ms, ARTIFACTS.c.id
-        query = select(created.label("created_ms"), id_.label("id"))
-    for table, values in ((COPIES, by_copy), (ARTIFACTS, named)):
-        for name, value in values.items():
-            if value is not None:
-                query = query.where(table.c[name] == str(value))
-    if wanted.after is not None:
-        query = query.where(tuple_(created, id_) < tuple_(*_read_cursor(wanted.after)))
-    return query.order_by(created.desc(), id_.desc()).limit(wanted.limit + 1)
+@functools.cache
+def _page_query(given: tuple[str, ...], *, after: bool) -> Select[Any]:
+    """A page's artifacts and one more, with their copies; made once for each kind of page."""
+    table = COPIES if set(given) & set(_BY_COPY) else ARTIFACTS
+    created, id_ = table.c.created_ms, table.c.artifact if table is COPIES else table.c.id
+    keys = select(created.label("created_ms"), id_.label("id"))
+    if table is COPIES:
+        keys = keys.distinct()
+        if set(given) & set(_BY_ARTIFACT):
+            keys = keys.join(ARTIFACTS, id_ == ARTIFACTS.c.id)
+    for name in given:
+        column = (COPIES if name in _BY_COPY else ARTIFACTS).c[name]
+        keys = keys.where(column == bindparam(name))
+    if after:
+        before = bindparam("before_ms", type_=BigInteger), bindparam("before_id", type_=Text)
+        keys = keys.where(tuple_(created, id_) < tuple_(*before))
+    page = keys.order_by(created.desc(), id_.desc()).limit(bindparam("most")).subquery()
+    return (
+        select(*_LISTED, *_OF_COPY)
+        .select_from(page.join(ARTIFACTS, ARTIFACTS.c.id == page.c.id))
+        .outerjoin(COPIES, COPIES.c.artifact == ARTIFACTS.c.id)
+        .order_by(page.c.created_ms.desc(), page.c.id.desc())
+    )
 
 
 def _cursor(entry: Json) -> str:

@@ -60,6 +60,7 @@ def rebuild_command(places: tuple[str, ...], node: str, keys: Path) -> None:
         for spot, url in wanted:
             catalogue = partial(manifests, open_place(url), trusted, "")
             _tell(url, rebuild(database, spot, catalogue, partial(_progress, url)))
+        database.analyse()
     except (KybernateError, OSError) as error:
         raise click.ClickException(f"{error}; run it again to go on from here") from error
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Protocol
 from sqlalchemy import select
 
 from kybernate.adapters.registry.describe import describe
-from kybernate.adapters.registry.wire import Copy, CopyState
+from kybernate.adapters.registry.wire import CopyState
 from kybernate.errors import RefusedError
-from registry.artifacts import copy_row, row
+from registry.artifacts import NOT_TOLD, copy_row, row
 from registry.database import insert_new
 from registry.pods import add
 from registry.schema import ARTIFACTS, COPIES
@@ -103,7 +103,6 @@ def rebuild(
             say(outcome)
             batch = []
     _store(database, spot, batch, outcome)
-    database.analyse()
     outcome.seconds = time.monotonic() - began
     return outcome
 
@@ -138,7 +137,10 @@ def _store(
         insert_new(connection, ARTIFACTS, [row(id_, said, now) for id_, said, _ in batch])
         true = _same(connection, batch, outcome)
         if true:
-            copies = [_copy(spot, *one) for one in true]
+            copies = [
+                copy_row(id_, spot, (str(CopyState.VERIFIED), stored), (said.created_ms, NOT_TOLD))
+                for id_, said, stored in true
+            ]
             insert_new(connection, COPIES, copies)
             pods = {(id_.partition("/")[0], said.pod_uid) for id_, said, _ in true}
             add(connection, sorted(pods), settled=False)
@@ -159,14 +161,3 @@ def _same(
         if digests[id_] != said.digest
     ]
     return true
-
-
-def _copy(spot: Spot, artifact: str, said: Described, stored: int) -> dict[str, object]:
-    held = Copy(
-        place=spot.place,
-        node=spot.node,
-        store=spot.store,
-        state=CopyState.VERIFIED,
-        size=stored,
-    )
-    return copy_row(artifact, held, said.created_ms, 0)

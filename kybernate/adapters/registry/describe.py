@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+import orjson
 from pydantic import ValidationError
 
 from kybernate.adapters.registry.wire import Described
-from kybernate.core.artifacts import codec
 from kybernate.errors import RefusedError
 
 if TYPE_CHECKING:
@@ -42,10 +41,16 @@ def describe(manifest: Manifest) -> Described:
 
 
 def digest(manifest: Manifest) -> str:
-    """The hash of what is said of the artifact itself, and not of how a place keeps it."""
-    itself = replace(manifest.facts, parent="")
-    said = (manifest.version, manifest.id, manifest.created, manifest.total, manifest.origin)
-    return hashlib.sha256(repr(said).encode() + codec.encode(itself)).hexdigest()
+    """The hash of what is said of the artifact itself, and not of how a place keeps it.
+
+    Facts that later versions may add are not in it: the same artifact keeps its digest.
+    """
+    facts = manifest.facts
+    said = (
+        *(manifest.id, manifest.created, manifest.origin, manifest.total),
+        *(facts.namespace, facts.pod, facts.pod_uid, facts.image_digest, facts.spec_hash),
+    )
+    return hashlib.sha256(orjson.dumps(said)).hexdigest()
 
 
 def _first(error: ValueError) -> str:
