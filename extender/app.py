@@ -96,6 +96,8 @@ class Verbs:
 
 VERBS = ("filter", "prioritize", "bind", "preempt")
 PREFIXES = ("", "/v1")
+QUICK = frozenset(f"{prefix}/{verb}" for prefix in PREFIXES for verb in ("filter", "prioritize"))
+"""Calls that wait for nothing."""
 
 
 class Calls:

@@ -51,7 +51,7 @@ class Server(BaseApplication):  # type: ignore[misc]
         options = {
             "bind": [self._settings.listen],
             "workers": 1,
-            "worker_class": LingeringWorker,
+            "worker_class": _taking(self._settings.max_body_bytes),
             # Pods of gangs that wait for each other need threads beside those that work; a thread
             # is made when it is needed first.
             "threads": self._settings.threads + rendezvous.MOST,
@@ -75,6 +75,11 @@ class Server(BaseApplication):  # type: ignore[misc]
     def load(self) -> WSGIApplication:
         """The application, as gunicorn asks for it."""
         return _closing(self._app)
+
+
+def _taking(most_body: int) -> type[LingeringWorker]:
+    """The worker for bodies of at most so many bytes: gunicorn gives it no settings of ours."""
+    return type("LingeringWorker", (LingeringWorker,), {"most_body": most_body})
 
 
 def _closing(app: WSGIApplication) -> WSGIApplication:
@@ -139,6 +144,7 @@ class _Contexts:
         if self._known is None or self._known[0] != stamp:
             context = default()
             context.minimum_version = ssl.TLSVersion.TLSv1_2
+            context.set_alpn_protocols(["h2", "http/1.1"])
             limit_requests(context, _REQUEST_S)
             self._known = stamp, context
         return self._known[1]
