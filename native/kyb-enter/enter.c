@@ -7,13 +7,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
-#include <linux/sched.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <stdnoreturn.h>
@@ -29,14 +27,13 @@
 enum { EXIT_USAGE = 2, EXIT_FAILED = 125, MOST = 32, PID_MOST = 1 << 22, ABOVE = 512 };
 
 static const char usage[] =
-	"usage: kyb-enter --target FD --run FD [--cgroup FD]... [--keep FD=AS]... [--pid N]\n"
+	"usage: kyb-enter --target FD --run FD [--cgroup FD]... [--keep FD=AS]...\n"
 	"                 [--last-pid N] [--die-with-me] -- NAME [ARG...]\n"
 	"  --target       pidfd of a process of the container's: its namespaces are entered\n"
 	"  --run          the program, open; it is started as NAME ARG...\n"
 	"  --cgroup       cgroup.procs, open for writing: of a cgroup to join\n"
 	"  --keep         a descriptor that the program gets, as number AS\n"
-	"  --pid          the program's PID in the container\n"
-	"  --last-pid     new PIDs in the container start above this one\n"
+	"  --last-pid     the program and what follows it get PIDs above this one\n"
 	"  --die-with-me  the program is killed when kyb-enter dies\n";
 
 /* In a proc file system nobody can make a file: no program is ever found by this PATH. */
@@ -49,7 +46,7 @@ static struct {
 	int target, run;
 	int cgroups[MOST], keep[MOST], keep_as[MOST];
 	size_t cgroup_count, keep_count;
-	int pid, last_pid;
+	int last_pid;
 	bool die_with_me;
 } asked = {.target = -1, .run = -1};
 
@@ -140,8 +137,6 @@ static char **understand(char **argv)
 			add_cgroup(option, *at);
 		else if (strcmp(option, "--keep") == 0)
 			add_keep(option, *at);
-		else if (strcmp(option, "--pid") == 0)
-			asked.pid = number(option, *at, 2, PID_MOST);
 		else if (strcmp(option, "--last-pid") == 0)
 			asked.last_pid = number(option, *at, 1, PID_MOST);
 		else
@@ -215,7 +210,7 @@ static bool has_ended(int pidfd)
 	return poll(&waiting, 1, 0) > 0;
 }
 
-static noreturn void become(char **argv, int parent, int last_pid)
+static noreturn void become(char **argv, int parent)
 {
 	sigset_t none;
 
@@ -224,8 +219,6 @@ static noreturn void become(char **argv, int parent, int last_pid)
 		if (has_ended(parent))
 			_exit(EXIT_FAILED);
 	}
-	if (asked.last_pid)
-		raise_last_pid(last_pid);
 	for (int signum = 1; signum < NSIG; signum++)
 		signal(signum, SIG_DFL);
 	sigemptyset(&none);
@@ -234,22 +227,23 @@ static noreturn void become(char **argv, int parent, int last_pid)
 	fail("cannot start the program");
 }
 
-static pid_t start(char **argv, int self, int last_pid)
+static pid_t forked(void)
 {
-	pid_t wanted = asked.pid;
-	struct clone_args how = {.exit_signal = SIGCHLD};
-	pid_t child;
+	pid_t child = fork();
 
-	if (asked.pid) {
-		how.set_tid = (uint64_t)(uintptr_t)&wanted;
-		how.set_tid_size = 1;
-	}
-	child = (pid_t)syscall(SYS_clone3, &how, sizeof(how));
 	if (child < 0)
 		fail("cannot fork into the container");
-	if (child == 0)
-		become(argv, self, last_pid);
 	return child;
+}
+
+static int ended(pid_t child)
+{
+	int status;
+
+	while (waitpid(child, &status, 0) < 0)
+		if (errno != EINTR)
+			fail("waitpid");
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 static void enter(void)
@@ -267,7 +261,7 @@ static void enter(void)
 int main(int argc, char **argv)
 {
 	char **program;
-	int self, last_pid, status;
+	int self, last_pid;
 	pid_t child;
 
 	if (argc == 2 && strcmp(argv[1], "--help") == 0)
@@ -283,9 +277,18 @@ int main(int argc, char **argv)
 	last_pid = asked.last_pid ? open_last_pid() : -1;
 	close_others();
 	enter();
-	child = start(program, self, last_pid);
-	while (waitpid(child, &status, 0) < 0)
-		if (errno != EINTR)
-			fail("waitpid");
-	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+	/* Only who is in the namespace may raise its number, and the program shall be above it. */
+	if (asked.last_pid) {
+		child = forked();
+		if (child == 0) {
+			raise_last_pid(last_pid);
+			_exit(0);
+		}
+		if (ended(child))
+			return EXIT_FAILED;
+	}
+	child = forked();
+	if (child == 0)
+		become(program, self);
+	return ended(child);
 }

@@ -67,7 +67,7 @@ def wait_for(
 class Wish:
     """How a container is to be. Sizes are bytes, `cpus` is a quota; `flags` are ctr's own."""
 
-    command: Sequence[str]
+    command: Sequence[str] = ()
     memory: int = 0
     cpus: float = 0.0
     user: str = ""
@@ -174,6 +174,12 @@ class Container:
         argv = ("task", "exec", "--exec-id", number, self.name, *command)
         return self._node.ctr(*argv, limit=limit)
 
+    def spawn(self, *command: str) -> subprocess.Popen[str]:
+        """`kubectl exec` that goes on while other things happen."""
+        number = f"x{next(self._node.counter)}"
+        argv = self._node.ctr_argv("task", "exec", "--exec-id", number, self.name, *command)
+        return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+
     def path(self, inside: str) -> Path:
         """A file of the container's, as the host sees it."""
         return Path(f"/proc/{self.init}/root/{inside.lstrip('/')}")
@@ -189,10 +195,12 @@ class Container:
             return link.recv(65536)
 
     def end(self) -> int:
-        """Stops it as a node does (SIGTERM); the exit status of its task."""
+        """Stops it as a node does (SIGTERM); the exit status, as process 1 tells the agent."""
         self._node.ctr("task", "kill", "--signal", "SIGTERM", self.name)
         wait_for(lambda: self._status() == "STOPPED", f"{self.name} doesn't stop")
-        return self._node.delete(self.name)
+        self._node.delete(self.name)
+        (code,) = [int(words[1]) for words in self.door.heard if words[0] == "exit"]
+        return code
 
     def _status(self) -> str:
         for line in self._node.ctr("task", "ls").splitlines():
@@ -227,10 +235,12 @@ class Node:
 
     def ctr(self, *arguments: str, limit: float = LIMIT) -> str:
         """containerd's own tool. Raises KybernateError."""
+        return run(*self.ctr_argv(*arguments), limit=limit)
+
+    def ctr_argv(self, *arguments: str) -> list[str]:
+        """The command line of containerd's own tool."""
         ctr = str(self._runtime / "usr/bin/ctr")
-        return run(
-            ctr, "-a", f"{self.work}/containerd.sock", "-n", NAMESPACE, *arguments, limit=limit
-        )
+        return [ctr, "-a", f"{self.work}/containerd.sock", "-n", NAMESPACE, *arguments]
 
     def start(self, wish: Wish) -> Container:
         """A container, once its command runs. Raises KybernateError, TimeoutError."""
@@ -292,22 +302,12 @@ class Node:
                 found.append(group)
         return found
 
-    def delete(self, name: str) -> int:
-        """Removes a container whose task has ended; the task's status."""
-        found = subprocess.run(
-            [
-                str(self._runtime / "usr/bin/ctr"),
-                *("-a", f"{self.work}/containerd.sock", "-n", NAMESPACE, "task", "rm", name),
-            ],
-            capture_output=True,
-            text=True,
-            timeout=LIMIT,
-            check=False,
-        )
+    def delete(self, name: str) -> None:
+        """Removes a container whose task has ended."""
+        self.ctr("task", "rm", name)
         self.ctr("c", "rm", name)
         self._made.remove(name)
         self._unplug(name)
-        return found.returncode
 
     def discard(self, container: Container) -> None:
         """Ends and removes a container, in whatever state it is; nothing if it is gone."""

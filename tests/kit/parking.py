@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kybernate.adapters.criu import Criu
-from kybernate.adapters.freezer import CgroupFreezer
+from kybernate.adapters.freezer import SUB_CGROUP, CgroupFreezer
+from tests.cluster.host import CGROUPS
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -32,8 +33,18 @@ class Seat:
         self.images = node.work / f"{container.name}.images"
         self.freezer = CgroupFreezer()
         self.criu = Criu(node.tools, self.freezer, node.work / "criu")
-        self.handle = self.freezer.place(container.tree)
+        self.handle = self._place()
         self._runner = asyncio.Runner()
+
+    def _place(self) -> str:
+        """The freezer's cgroup; one that is empty yet for a container that was born parked."""
+        if self.container.children(self.container.init):
+            return self.freezer.place(self.container.tree)
+        lines = Path(f"/proc/{self.container.init}/cgroup").read_text().splitlines()
+        words = [line.split(":", 2) for line in lines]
+        path = next((at for _, names, at in words if names == "freezer"), words[-1][2])
+        base = CGROUPS / "freezer" if any(names == "freezer" for _, names, _ in words) else CGROUPS
+        return str(base / path.lstrip("/") / SUB_CGROUP)
 
     def close(self) -> None:
         """The event loop's end."""

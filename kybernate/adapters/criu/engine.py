@@ -194,7 +194,7 @@ class Criu:
             await container.resume(clock)
         if not suspect and (reason := refusals.from_log(said)):
             raise DumpRefusedError(reason)
-        tail = " / ".join(said[-3:]) or "it was killed, or said nothing"
+        tail = " / ".join(said[:3]) or "it was killed, or said nothing"
         raise DumpError(f"CRIU's dump failed: {tail}", suspect=suspect)
 
     async def _clear(self, container: Container, clock: Clock) -> None:
@@ -242,7 +242,7 @@ class Criu:
         if code:
             await self._freezer.kill(str(container.handle), max(1.0, clock.left()))
             said = running.complaints(container, "restore.log")
-            tail = " / ".join(said[-3:]) or "it was killed, as for want of memory"
+            tail = " / ".join(said[:3]) or "it was killed, as for want of memory"
             raise RestoreError(f"CRIU's restore failed: {tail}")
 
     async def _serve_pages(self, container: Container, images: Path, clock: Clock) -> None:
@@ -259,7 +259,7 @@ class Criu:
         while not (container.work / _SOCKET).exists():
             if process.returncode is not None or clock.passed():
                 said = running.complaints(container, "pages.log")
-                raise RestoreError(f"CRIU's lazy-pages didn't start: {' / '.join(said[-3:])}")
+                raise RestoreError(f"CRIU's lazy-pages didn't start: {' / '.join(said[:3])}")
             await asyncio.sleep(_POLL)
 
     def _reap(self, process: asyncio.subprocess.Process) -> None:

@@ -35,6 +35,10 @@ COMMON = (
 )
 
 
+_NOISE = ("Can't setup RLIMIT_NOFILE", "cgroupd: recv req")
+"""Errors that stop nothing: of a missing capability, and of its own helper's end."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tools:
     """The two programs, and a folder on a tmpfs for CRIU's cache of the kernel's features."""
@@ -117,12 +121,16 @@ async def ended(process: asyncio.subprocess.Process, clock: Clock, what: str) ->
 
 
 def complaints(container: Container, log: str) -> list[str]:
-    """CRIU's errors, the oldest first, and what was said outside its log."""
+    """CRIU's errors, the first of which is mostly the cause, and what was said outside its log."""
     lines = []
     for name in ("said", log):
         with suppress(OSError):
             lines += (container.work / name).read_text(errors="replace").splitlines()
-    return [line.strip() for line in lines if "Error" in line or line.startswith("kyb-enter")]
+    return [
+        line.strip()
+        for line in lines
+        if ("Error" in line or line.startswith("kyb-enter")) and not any(n in line for n in _NOISE)
+    ]
 
 
 def _opened(stack: ExitStack, path: Path, flags: int) -> int:

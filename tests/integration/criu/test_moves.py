@@ -1,0 +1,65 @@
+"""A tree that comes back in another container, and containers that live on while it is away."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kybernate.ports import DumpState
+from tests.kit.programs import ask, digest, nginx, redis, serves
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.kit.parking import Seat
+
+pytestmark = pytest.mark.integration
+
+
+def test_redis_goes_on_in_another_container(seat: Callable[..., Seat]) -> None:
+    old = redis(seat, keys=20_000)
+    before = digest(old)
+    number = old.container.number_inside(old.container.tree)
+    old.park()
+    new = seat(init=("--parked", str(number)))
+    assert new.criu.state(new.container.init) is DumpState.PARKED
+    assert new.container.ip != old.container.ip
+    shutil.copytree(old.images, new.images)
+    old.node.discard(old.container)
+    new.resume()
+    assert new.container.comm == "kyb-run"
+    assert digest(new) == before
+    new.park()
+    new.resume()
+    assert digest(new) == before
+    assert b"OK" in ask(new, "SET", "more", "than before")
+    assert new.container.end() == 0, "its end is the container's"
+
+
+def test_the_container_lives_while_its_tree_is_away(seat: Callable[..., Seat]) -> None:
+    one = nginx(seat)
+    one.park()
+    assert one.container.inside("echo", "still here") == "still here\n"
+    assert "parked" in one.container.inside("/kyb/kyb-init", "status")
+    one.container.door.close()
+    said = one.container.inside("/kyb/kyb-init", "status")
+    assert said == "parked: the tree was dumped and ended (the node agent is away)\n"
+    one.resume()
+    assert serves(one)
+
+
+def test_a_parked_container_stops_at_once(seat: Callable[..., Seat]) -> None:
+    one = nginx(seat)
+    one.park()
+    assert one.container.end() == 143
+
+
+def test_an_exec_session_outlives_a_cycle(seat: Callable[..., Seat]) -> None:
+    one = nginx(seat)
+    session = one.container.spawn("sh", "-c", "sleep 1; echo survived")
+    one.park()
+    one.resume()
+    out, _ = session.communicate(timeout=20)
+    assert out == "survived\n"
