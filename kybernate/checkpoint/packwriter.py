@@ -12,8 +12,6 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from blake3 import blake3
-
 from kybernate.core.artifacts import chunkindex, layout
 from kybernate.core.artifacts.leaf import OVERHEAD, Chunk
 from kybernate.core.artifacts.manifest import Pack
@@ -90,7 +88,7 @@ class PackWriter:
         data = memoryview(pack.data)[: pack.size]
         key = f"{layout.PACKS}{self._namespace}/{pack.id}"
         self._place.objects.put(key, data)
-        self._check(key, data)
+        self._check(key, pack)
         index = chunkindex.encode(pack.chunks, pack.size)
         self._place.objects.put(
             f"{layout.INDEX}{self._namespace}/{pack.id}", self._cipher.index_sealed(index)
@@ -98,10 +96,11 @@ class PackWriter:
         self._free.append(pack.data)
         return Pack(pack.id, pack.size)
 
-    def _check(self, key: str, data: memoryview) -> None:
+    def _check(self, key: str, pack: _Open) -> None:
         if self._place.read_back:
-            right = blake3(self._place.objects.get(key)).digest() == blake3(data).digest()
+            there = self._place.objects.get(key)
+            right = len(there) == pack.size and pack.data.startswith(there)
         else:
-            right = self._place.objects.head(key).size == len(data)
+            right = self._place.objects.head(key).size == pack.size
         if not right:
             raise RetryableError(f"{self._place.name} doesn't hold {key} as it was put")
