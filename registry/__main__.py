@@ -22,24 +22,24 @@ def run(settings: RegistrySettings) -> None:
     server.run()
 
 
+_OTHERS = ("rebuild", "settle", "unsettle")
 _serve = command(
     RegistrySettings,
     "KYB_REGISTRY",
     run,
     "Says which saved states exist, where they are, and which pod goes on from which. "
-    "`kyb-registry rebuild --help` and `kyb-registry settle --help`: its database.",
+    f"Other commands: {', '.join(_OTHERS)}; each has its own --help.",
 )
 
 
 def main() -> None:
     """Serve, unless the first word is another command."""
     name = sys.argv[1] if len(sys.argv) > 1 else ""
-    if name not in ("rebuild", "settle"):
+    if name not in _OTHERS:
         _serve(prog_name="kyb-registry")
-    from registry import commands  # noqa: PLC0415 - they need what serving doesn't
+    from registry.commands import COMMANDS  # noqa: PLC0415 - they need what serving doesn't
 
-    chosen = commands.rebuild_command if name == "rebuild" else commands.settle_command
-    chosen(sys.argv[2:], prog_name=f"kyb-registry {name}")
+    COMMANDS[name](sys.argv[2:], prog_name=f"kyb-registry {name}")
 
 
 if __name__ == "__main__":

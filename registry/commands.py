@@ -79,6 +79,22 @@ def settle_command(why: str) -> None:
     click.echo(f"{count} pods are claimable again ({why})")
 
 
+@click.command("unsettle")
+def unsettle_command() -> None:
+    """Say that claims may be missing: after an older backup was restored, before it is served.
+
+    Nobody gets a claim then until claims were told again and `settle` says so.
+    """
+    try:
+        count = Pods(_database(), 1.0).unsettle_all()
+    except KybernateError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(f"{count} pods can't be claimed until `kyb-registry settle`")
+
+
+COMMANDS = {one.name: one for one in (rebuild_command, settle_command, unsettle_command)}
+
+
 def _database() -> Database:
     database = open_database(load(RegistrySettings, "KYB_REGISTRY", {}, os.environ, None))
     database.prepare()

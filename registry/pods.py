@@ -104,6 +104,13 @@ class Pods:
                 unsettled.values(settled=True, version=PODS.c.version + 1)
             ).rowcount
 
+    def unsettle_all(self) -> int:
+        """Claims may exist that aren't here, on any pod; gives how many pods there are."""
+        with self._database.write() as connection:
+            connection.execute(MARKS.delete().where(MARKS.c.name == SETTLED))
+            known = update(PODS).values(settled=False, version=PODS.c.version + 1)
+            return connection.execute(known).rowcount
+
     def settled(self) -> bool:
         """Whether claims on pods that are new here are known."""
         with self._database.read() as connection:

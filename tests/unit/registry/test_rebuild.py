@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
 
 from kybernate.adapters import artifactkeys
+from registry import __main__
 from registry import rebuild as rebuilding
-from registry.commands import rebuild_command, settle_command
+from registry.commands import COMMANDS, rebuild_command, settle_command, unsettle_command
 from registry.rebuild import Outcome, rebuild
 from tests.unit.registry.replica import Clock, Replica, pod, url_of
 from tests.unit.registry.saved import KEYS, World
@@ -195,6 +197,20 @@ def test_by_command(
     settled = run(settle_command, ["--why", "looked at all pods"])
     assert (settled.exit_code, "2 pods" in settled.output) == (0, True)
     assert fresh.pods.settled()
+    assert "2 pods can't be claimed" in run(unsettle_command).output
+    assert not fresh.pods.settled()
+    assert not fresh.pods.get(("ns", "uid-qwen")).settled
+
+
+@pytest.mark.parametrize("name", ["", *COMMANDS])
+def test_each_command_is_reached_by_its_name(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert set(COMMANDS) == set(__main__._OTHERS)
+    monkeypatch.setattr(sys, "argv", ["kyb-registry", *filter(None, [name]), "--help"])
+    with pytest.raises(SystemExit):
+        __main__.main()
+    assert f"kyb-registry {name}".strip() in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("place", ["x", "tape=/x", "nvme=/x", "object="])
