@@ -10,6 +10,7 @@ import asyncio
 import re
 import secrets
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
@@ -35,6 +36,7 @@ from kybernate.types import PodUid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from concurrent.futures import Executor
     from pathlib import Path
 
     from kybernate.adapters.artifactkeys import ArtifactKeys
@@ -45,13 +47,19 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 BEGUN = ".begun"
+URGENT = 8
+BACKGROUND = 2
 _LATE = 5.0
 """Seconds that the threads of a call have to notice its deadline before they are left alone."""
 _UID = re.compile(r"[0-9A-Za-z][-0-9A-Za-z]{0,127}")
 
 
 class Vault:
-    """Implements `ports.Vault`. `local` is the place where dumps are made and lie raw."""
+    """Implements `ports.Vault`. `local` is the place where dumps are made and lie raw.
+
+    Its threads are its own, and what a wake waits for never queues behind packing and verifying,
+    of which `BACKGROUND` are under way at most: each may take some 100 MiB.
+    """
 
     def __init__(
         self,
@@ -65,25 +73,29 @@ class Vault:
         self._keys = keys
         self._now = now
         self._doubtful: set[tuple[str, str]] = set()
+        self._urgent = ThreadPoolExecutor(URGENT, thread_name_prefix="vault")
+        self._background = ThreadPoolExecutor(BACKGROUND, thread_name_prefix="vault-background")
 
     async def begin(self, uid: PodUid) -> Path:
         """See `ports.Vault.begin`."""
         folder = self._begun(uid)
-        await asyncio.to_thread(_empty, folder)
+        await self._soon(_empty, folder)
         return folder
 
     async def abandon(self, uid: PodUid) -> None:
         """See `ports.Vault.abandon`."""
-        await asyncio.to_thread(_remove, self._begun(uid))
+        await self._soon(_remove, self._begun(uid))
 
     async def seal(self, images: Path, facts: Mapping[str, object], deadline: float) -> ArtifactId:
         """See `ports.Vault.seal`."""
         told, now = manifests.facts_of(facts), self._now()
         artifact = layout.make_id(told.namespace, told.pod, now, secrets.randbits(32))
         draft = sealing.draft(artifact, told, now)
-        await _run(
-            deadline, lambda until: sealing.seal(self._local, images, draft, self._keys, until)
-        )
+
+        def sealed(until: Deadline) -> None:
+            sealing.seal(self._local, images, draft, self._keys, until)
+
+        await _run(self._urgent, deadline, sealed)
         return artifact
 
     async def images(self, artifact: ArtifactId, deadline: float) -> Path:
@@ -95,7 +107,7 @@ class Vault:
             self._verify(self._local, manifest, until)
             return folder
 
-        return await _run(deadline, checked)
+        return await _run(self._urgent, deadline, checked)
 
     async def pack(
         self,
@@ -117,7 +129,7 @@ class Vault:
             keys = self._keys
             transfer.copy(manifest.id, (source, keys), (target, keys), until, progress)
 
-        await _run(deadline, packed)
+        await _run(self._background, deadline, packed)
 
     async def fetch(self, artifact: ArtifactId, images: Path, deadline: float) -> None:
         """See `ports.Vault.fetch`."""
@@ -134,7 +146,7 @@ class Vault:
                     return
             raise problem
 
-        await _run(deadline, fetched)
+        await _run(self._urgent, deadline, fetched)
 
     async def verify(self, artifact: ArtifactId, place: Tier, deadline: float) -> None:
         """See `ports.Vault.verify`."""
@@ -143,15 +155,15 @@ class Vault:
         def verified(until: Deadline) -> None:
             self._verify(where, read_manifest(where, artifact, self._keys), until)
 
-        await _run(deadline, verified)
+        await _run(self._background, deadline, verified)
 
     async def drop(self, artifact: ArtifactId, place: Tier, *, forget: str = "") -> None:
         """See `ports.Vault.drop`."""
-        await asyncio.to_thread(self._drop, artifact, self._place(place), forget)
+        await self._soon(self._drop, artifact, self._place(place), forget)
 
     async def ls(self, place: Tier) -> tuple[Sealed, ...]:
         """See `ports.Vault.ls`."""
-        return await asyncio.to_thread(self._ls, self._place(place))
+        return await self._soon(self._ls, self._place(place))
 
     async def manifest(self, artifact: ArtifactId, deadline: float) -> Manifest:
         """What is written of it, from the first place that has it. Raises like `fetch`."""
@@ -162,7 +174,15 @@ class Vault:
                 raise NotFoundError(f"{artifact} is in no place of this node")
             return found[1]
 
-        return await _run(deadline, read)
+        return await _run(self._urgent, deadline, read)
+
+    def close(self) -> None:
+        """Begin nothing more; what is under way ends at its deadline, or when it is cancelled."""
+        for pool in (self._urgent, self._background):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _soon(self, work: Callable[..., R], *args: object) -> R:
+        return await asyncio.get_running_loop().run_in_executor(self._urgent, work, *args)
 
     def _begun(self, uid: PodUid) -> Path:
         if not _UID.fullmatch(uid):
@@ -241,10 +261,11 @@ def drop(place: Place, manifest: Manifest) -> None:
         place.objects.delete([layout.manifest_key(manifest.id)])
 
 
-async def _run(seconds: float, work: Callable[[Deadline], R]) -> R:
+async def _run(pool: Executor, seconds: float, work: Callable[[Deadline], R]) -> R:
     deadline = Deadline(seconds)
+    done = asyncio.get_running_loop().run_in_executor(pool, work, deadline)
     try:
-        return await asyncio.wait_for(asyncio.to_thread(work, deadline), seconds + _LATE)
+        return await asyncio.wait_for(done, seconds + _LATE)
     except TimeoutError as error:
         raise DeadlineError("the disk or store of the saved states doesn't answer") from error
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import random
 import threading
+import time
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -50,6 +51,7 @@ class BreakingObjects:
 
     `how`: `kill-before` and `kill-after` end the process there; `full`, `down` are errors of one
     call; `truncate` and `lose` put less than was given, and say nothing; `lie` reads other bytes.
+    `slow` answers every call late.
     """
 
     def __init__(self, inner, at=0, how="kill-before", match=""):
@@ -104,6 +106,8 @@ class BreakingObjects:
         with self._lock:
             if self.dead:
                 raise KilledError
+            if self.how == "slow":
+                time.sleep(0.05)
             self.calls += self.match in key
             mine = self.match in key and self.calls == self.at
             if mine and self.how == "kill-before":

@@ -11,13 +11,14 @@ from contextlib import suppress
 import pytest
 
 from kybernate.adapters import artifactkeys
-from kybernate.checkpoint import fetch, gc, known, seal
+from kybernate.checkpoint import fetch, gc, known, pack, seal
+from kybernate.checkpoint.blocks import raw_sources
 from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.places import read_manifest
 from kybernate.checkpoint.verify import verify
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts import manifest as manifests
-from kybernate.errors import CorruptError, RefusedError, RetryableError
+from kybernate.errors import CorruptError, DeadlineError, RefusedError, RetryableError
 
 from .kit import (
     KEYS,
@@ -29,6 +30,7 @@ from .kit import (
     make_dump,
     pack_dump,
     place,
+    stored_bytes,
 )
 
 SMALL = 300 << 10
@@ -84,6 +86,22 @@ def test_a_fetch_from_a_store_that_breaks_is_told_and_can_be_tried_again(tmp_pat
         with pytest.raises((CorruptError, RetryableError)):
             fetch.fetch(broken, manifest, back, KEYS, Deadline(60))
         assert fetched(whole, artifact, back) == contents(dump)
+
+
+def test_a_slow_store_ends_at_the_deadline_and_the_next_try_goes_on_from_there(tmp_path):
+    dump = make_dump(tmp_path / "dump", blocks=60)
+    slow = place(tmp_path / "place", SMALL, at=-1, how="slow")
+    began = time.monotonic()
+    with pytest.raises(DeadlineError):
+        pack.pack(raw_sources(dump), draft(), slow, KEYS, Deadline(0.6))
+    assert time.monotonic() - began < 10
+    where = place(tmp_path / "place")
+    assert not exists(where, draft().id)
+    done = stored_bytes(where)
+    made = pack_dump(dump, where)
+    # What got there before the deadline is not sent again.
+    assert 0 < done <= stored_bytes(where) - made.stored
+    assert fetched(where, made.id, tmp_path / "back") == contents(dump)
 
 
 def test_lists_that_are_behind_cost_room_and_nothing_else(tmp_path):
