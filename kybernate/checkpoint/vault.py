@@ -123,9 +123,7 @@ class Vault:
             with suppress(NotFoundError):
                 read_manifest(target, artifact, self._keys)
                 return
-            source, manifest = next(self._copies(artifact, but=target), (None, None))
-            if source is None or manifest is None:
-                raise NotFoundError(f"{artifact} is in no place of this node")
+            source, manifest = self._first(artifact, but=target)
             keys = self._keys
             transfer.copy(manifest.id, (source, keys), (target, keys), until, progress)
 
@@ -135,16 +133,14 @@ class Vault:
         """See `ports.Vault.fetch`."""
 
         def fetched(until: Deadline) -> None:
-            problem: KybernateError = NotFoundError(f"{artifact} is in no place of this node")
+            problem: KybernateError | None = None
             for place, manifest in self._copies(artifact):
                 try:
-                    self._bring(place, manifest, images, until)
+                    return self._bring(place, manifest, images, until)
                 except (CorruptError, RefusedError, RetryableError) as error:
                     self._doubt(place, artifact, error)
                     problem = error
-                else:
-                    return
-            raise problem
+            raise problem or self._why_none(artifact)
 
         await _run(self._urgent, deadline, fetched)
 
@@ -168,13 +164,7 @@ class Vault:
     async def manifest(self, artifact: ArtifactId, deadline: float) -> Manifest:
         """What is written of it, from the first place that has it. Raises like `fetch`."""
 
-        def read(_: Deadline) -> Manifest:
-            found = next(self._copies(artifact), None)
-            if found is None:
-                raise NotFoundError(f"{artifact} is in no place of this node")
-            return found[1]
-
-        return await _run(self._urgent, deadline, read)
+        return (await _run(self._urgent, deadline, lambda _: self._first(artifact)))[1]
 
     def close(self) -> None:
         """Begin nothing more; what is under way ends at its deadline, or when it is cancelled."""
@@ -205,6 +195,23 @@ class Vault:
             if place is not but:
                 with suppress(NotFoundError, RefusedError, CorruptError, RetryableError):
                     yield place, read_manifest(place, artifact, self._keys)
+
+    def _first(self, artifact: ArtifactId, but: Place | None = None) -> tuple[Place, Manifest]:
+        """Where to take it from. Raises NotFoundError, or why its manifest isn't believed."""
+        found = next(self._copies(artifact, but), None)
+        if found is None:
+            raise self._why_none(artifact)
+        return found
+
+    def _why_none(self, artifact: ArtifactId) -> KybernateError:
+        for place in self._places.values():
+            try:
+                read_manifest(place, artifact, self._keys)
+            except NotFoundError:
+                continue
+            except KybernateError as error:
+                return error
+        return NotFoundError(f"{artifact} is in no place of this node that answers")
 
     def _bring(self, place: Place, manifest: Manifest, images: Path, until: Deadline) -> None:
         if manifest.form == manifests.RAW:

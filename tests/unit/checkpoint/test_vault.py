@@ -187,6 +187,17 @@ class TestPlaces:
         with pytest.raises(RefusedError, match="no place nvme"):
             run(vault.ls(Tier.NVME))
 
+    def test_of_a_manifest_that_is_not_believed_the_reason_is_told(self, vault, tmp_path):
+        async def story():
+            artifact, _ = await sealed(vault)
+            (tmp_path / "ram" / layout.manifest_key(artifact)).write_bytes(b"forged")
+            with pytest.raises(RefusedError, match="is not signed"):
+                await vault.fetch(artifact, tmp_path / "back", 60)
+            with pytest.raises(RefusedError, match="is not signed"):
+                await vault.pack(artifact, Tier.OBJECT, 60)
+
+        run(story())
+
     def test_a_deadline_that_passes_ends_the_call_and_keeps_the_rest(self, vault, tmp_path):
         async def story():
             artifact, before = await sealed(vault)
