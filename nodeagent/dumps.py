@@ -353,7 +353,8 @@ class Dumps:
         await self._open(seat, lambda: True)
 
     async def open_anew(self, seat: Seat) -> None:
-        """A container begins in a pod where TCP may be held back since another's end."""
+        """TCP may be held back from its pod though nothing is below RAM: since another
+        container's end, or for want of an agent."""
         await self._open(seat, lambda: seat.state not in BELOW)
 
     async def _open(self, seat: Seat, still: Callable[[], bool]) -> None:

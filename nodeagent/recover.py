@@ -72,10 +72,19 @@ async def recover(loop: Loop) -> Mapping[str, Mapping[str, object]]:
     for key, record in records.items():
         if key.startswith(DROP):
             loop.dumps.drop_later(key.removeprefix(DROP), str(record.get("why", "")))
+    if world.below is not None:
+        loop.life.aside(_open_gates(loop))
     loop.fail_lost()
     loop.watch_leases()
     loop.kick()
     return records
+
+
+async def _open_gates(loop: Loop) -> None:
+    """The last agent may have died while it was about to let TCP pass again."""
+    await asyncio.sleep(_FIRST_WAKES)
+    for seat in tuple(loop.node.seats.values()):
+        loop.life.aside(loop.dumps.open_anew(seat))
 
 
 async def adopt(loop: Loop, seat: Seat) -> None:

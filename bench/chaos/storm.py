@@ -145,7 +145,6 @@ class Storm:
         elif self.plan.lose_tail:
             lose_tail(self.machine, self.plan.rng.randint(0, 4))
         self.machine.unsynced.clear()
-        self._kill_criu()
 
     def _kill_criu(self) -> None:
         """It dies with the agent, and in the middle of a dump it may leave the tree running."""
@@ -162,6 +161,8 @@ class Storm:
         self.machine.carry_on()
         if not self.kills:
             self._begin()
+        else:
+            self._kill_criu()
         agent = self._agent()
         await recover(agent)
         self.cluster.joined(agent)
