@@ -19,8 +19,8 @@ from kybernate.errors import (
 )
 from kybernate.ports import DumpState
 
+from . import addresses, limits, record, refusals, running, tcp
 from . import container as containers
-from . import limits, record, refusals, running, tcp
 from .container import Clock, Container
 
 if TYPE_CHECKING:
@@ -137,9 +137,13 @@ class Criu:
             cached = limits.cached(groups)
             with limits.lifted(groups, container.work):
                 ready = time.monotonic()
-                await self._restore(container, images, written, clock, lazy=lazy)
-                done = time.monotonic()
-                await self._settle(container, written, clock)
+                lent = addresses.lend(container, written.addresses)
+                try:
+                    await self._restore(container, images, written, clock, lazy=lazy)
+                    done = time.monotonic()
+                    await self._settle(container, written, clock)
+                finally:
+                    addresses.take_back(container, lent)
                 if limits.cached(groups) - cached > _CACHE_WORTH_DROPPING:
                     forget_pages(images)
         return {"clear": ready - began, "criu": done - ready, "settle": time.monotonic() - done}

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from kybernate.errors import RestoreError
 
+from . import addresses, sockets
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -25,7 +27,7 @@ class Record:
 
     `stdio`: what process 1's descriptors 0, 1 and 2 led to. `pinned`: the CPUs of threads that may
     not run where process 1 may, by their numbers in the container. `stopped`: processes that were
-    stopped by a signal.
+    stopped by a signal. `addresses`: those that its sockets are bound to.
     """
 
     tree: int
@@ -34,6 +36,7 @@ class Record:
     cpus: tuple[int, ...] | None = None
     pinned: dict[int, tuple[int, ...]] = field(default_factory=dict)
     stopped: tuple[int, ...] = ()
+    addresses: tuple[str, ...] = ()
 
     def write(self, images: Path) -> None:
         """Beside the images. Raises OSError."""
@@ -57,6 +60,7 @@ class Record:
                 stdio=tuple(map(str, found["stdio"])),
                 pinned={int(at): tuple(map(int, cpus)) for at, cpus in found["pinned"].items()},
                 stopped=tuple(map(int, found["stopped"])),
+                addresses=tuple(map(str, found["addresses"])),
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise RestoreError(f"{images / FILE} can't be understood: {error}") from error
@@ -77,7 +81,12 @@ def take(container: Container, tree: int) -> Record:
                 pinned[number] = cpus
     stdio = tuple(_link(container, descriptor) for descriptor in (0, 1, 2))
     return Record(
-        container.number_inside(tree), highest, stdio, pinned=pinned, stopped=tuple(stopped)
+        tree=container.number_inside(tree),
+        highest=highest,
+        stdio=stdio,
+        pinned=pinned,
+        stopped=tuple(stopped),
+        addresses=addresses.used(container, sockets.of(container)),
     )
 
 

@@ -51,7 +51,7 @@ _LOG = (
 def find(container: Container) -> tuple[str, ...]:
     """Sentences, each once; empty if nothing is known against a dump. Raises NotFoundError."""
     _ = container.state
-    held = _sockets_of(container)
+    held = sockets.of(container)
     found = [
         *_of_processes(container),
         *sockets.problems(container, held),
@@ -180,20 +180,6 @@ def _queue_devices(container: Container, pid: int) -> frozenset[int]:
             major, minor = line.split()[2].split(":")
             found.add(os.makedev(int(major), int(minor)))
     return frozenset(found)
-
-
-def _sockets_of(container: Container) -> dict[int, tuple[int, int]]:
-    """Each socket of the tree's by its inode: a process and a descriptor that hold it."""
-    found: dict[int, tuple[int, int]] = {}
-    for pid in container.pids():
-        folder = container.proc / str(pid) / "fd"
-        with suppress(*_GONE):
-            for name in os.listdir(folder):
-                with suppress(FileNotFoundError):
-                    target = os.readlink(folder / name)
-                    if target.startswith("socket:["):
-                        found[int(target[8:-1])] = (pid, int(name))
-    return found
 
 
 def _watched(container: Container) -> Iterator[str]:

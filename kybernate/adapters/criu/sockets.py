@@ -6,11 +6,12 @@ import ctypes
 import os
 import socket
 import struct
-import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kybernate.adapters import smallfile
+
+from . import network
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from .container import Container
 
 _SYS_PIDFD_GETFD = 438
-_CLONE_NEWNET = 0x40000000
-_SYS_ADMIN = 1 << 21
-_CAPABILITY_VERSION_3 = 0x20080522
 _SOCK_DIAG_BY_FAMILY = 20
 _REQUEST_DUMP = 0x301
 _SHOW_PEER = 4
@@ -45,6 +43,20 @@ _INODE_COLUMN = {
 _UNDUMPABLE = {"raw": "raw", "raw6": "raw", "icmp": "ping", "icmp6": "ping"}
 
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+def of(container: Container) -> dict[int, tuple[int, int]]:
+    """Each socket of the tree's by its inode: a process and a descriptor that hold it."""
+    found: dict[int, tuple[int, int]] = {}
+    for pid in container.pids():
+        folder = container.proc / str(pid) / "fd"
+        with suppress(FileNotFoundError, ProcessLookupError):
+            for name in os.listdir(folder):
+                with suppress(FileNotFoundError):
+                    target = os.readlink(folder / name)
+                    if target.startswith("socket:["):
+                        found[int(target[8:-1])] = (pid, int(name))
+    return found
 
 
 def problems(container: Container, held: Mapping[int, tuple[int, int]]) -> Iterator[str]:
@@ -121,40 +133,11 @@ def _duplicate(pid: int, descriptor: int) -> socket.socket:
 def _unix_peers(container: Container) -> dict[int, int]:
     """Inode of each connected unix socket in the container's network namespace → its peer's.
 
-    Asked from a thread that enters the namespace and ends there. Empty without the right to.
+    Empty without the right to ask there.
     """
-    found: dict[int, int] = {}
-
-    def ask() -> None:
-        with suppress(OSError, struct.error):
-            _take_sys_admin()
-            _enter(container.init)
-            found.update(_diag())
-
-    thread = threading.Thread(target=ask)
-    thread.start()
-    thread.join()
-    return found
-
-
-def _take_sys_admin() -> None:
-    """Effective in this thread alone; the agent keeps it permitted."""
-    header = ctypes.create_string_buffer(struct.pack("=Ii", _CAPABILITY_VERSION_3, 0))
-    sets = ctypes.create_string_buffer(24)
-    if _libc.capget(header, sets) == 0:
-        words = list(struct.unpack("=6I", sets.raw))
-        words[0] |= _SYS_ADMIN
-        _libc.capset(header, ctypes.create_string_buffer(struct.pack("=6I", *words), 24))
-
-
-def _enter(pid: int) -> None:
-    descriptor = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        if _libc.setns(descriptor, _CLONE_NEWNET):
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
-    finally:
-        os.close(descriptor)
+    with suppress(OSError, struct.error):
+        return network.inside(container.init, _diag)
+    return {}
 
 
 def _diag() -> dict[int, int]:

@@ -22,6 +22,9 @@ def test_redis_goes_on_in_another_container(seat: Callable[..., Seat]) -> None:
     old = redis(seat, keys=20_000)
     before = digest(old)
     number = old.container.number_inside(old.container.tree)
+    outside = old.container.connect(6379)
+    outside.sendall(b"PING\r\n")
+    assert outside.recv(100) == b"+PONG\r\n"
     old.park()
     new = seat(init=("--parked", str(number)))
     assert new.criu.state(new.container.init) is DumpState.PARKED
@@ -29,7 +32,10 @@ def test_redis_goes_on_in_another_container(seat: Callable[..., Seat]) -> None:
     shutil.copytree(old.images, new.images)
     old.node.discard(old.container)
     new.resume()
+    outside.close()
     assert new.container.comm == "kyb-run"
+    assert ask(new, "CLIENT", "LIST").count(b" addr=") == 1, "the old client was not ended"
+    assert old.container.ip not in new.container.inside("ip", "address"), "its address stayed"
     assert digest(new) == before
     new.park()
     new.resume()

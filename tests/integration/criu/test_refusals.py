@@ -1,0 +1,187 @@
+"""What can't be dumped is told before anything is stopped, and nothing of it is lost by asking."""
+
+from __future__ import annotations
+
+import subprocess
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kybernate.errors import DumpError, DumpRefusedError
+from tests.kit.containers import wait_for
+from tests.kit.programs import nginx, python
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.kit.parking import Seat
+
+pytestmark = pytest.mark.integration
+
+TELL = "\nprint('ready', flush=True)\nimport time\nwhile True: time.sleep(1)\n"
+SYSCALL = "import ctypes, os, socket, mmap\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+SCRIPTS = {
+    "SysV shared memory": (
+        "System V shared memory",
+        SYSCALL + "at = libc.shmget(0, 4096, 0o1600)\nassert at >= 0\n"
+        "libc.shmat.restype = ctypes.c_void_p\nassert libc.shmat(at, None, 0) not in (-1, None)\n",
+    ),
+    "io_uring": (
+        "io_uring",
+        SYSCALL + "ring = libc.syscall(425, 8, ctypes.create_string_buffer(120))\n"
+        "assert ring >= 0, ctypes.get_errno()\n",
+    ),
+    "message queue": (
+        "message queue",
+        SYSCALL + "queue = libc.syscall(240, b'kyb', os.O_CREAT | os.O_RDWR, 0o600, None)\n"
+        "assert queue >= 0, ctypes.get_errno()\n",
+    ),
+    "raw socket": (
+        "raw socket",
+        SYSCALL + "raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)\n",
+    ),
+    "foreign family": (
+        "family 38",
+        SYSCALL + "odd = socket.socket(socket.AF_ALG, socket.SOCK_SEQPACKET, 0)\n",
+    ),
+    "large deleted file": (
+        "deleted file",
+        SYSCALL + "file = open('/tmp/large', 'wb')\nfile.truncate(300 << 20)\n"
+        "os.unlink('/tmp/large')\n",
+    ),
+    "deleted with another name": (
+        "another name",
+        SYSCALL + "file = open('/tmp/one', 'wb')\nos.link('/tmp/one', '/tmp/two')\n"
+        "os.unlink('/tmp/one')\n",
+    ),
+    "userfaultfd": (
+        "userfaultfd",
+        SYSCALL + "fd = libc.syscall(323, 1)\nassert fd >= 0, ctypes.get_errno()\n",
+    ),
+    "unix socket to process 1's neighbours": (
+        "outside its own tree",
+        SYSCALL + "link = socket.socket(socket.AF_UNIX)\nlink.connect('/app/foreign.sock')\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_it_is_told(seat: Callable[..., Seat], tmp_path: Path, name: str) -> None:
+    wanted, script = SCRIPTS[name]
+    with listening(tmp_path / "foreign.sock"):
+        try:
+            one = python(seat, tmp_path, script + TELL)
+        except TimeoutError as error:
+            pytest.skip(f"this kernel refuses it itself: {str(error)[-200:]}")
+        found = one.check()
+        assert any(wanted in sentence for sentence in found), found
+        assert all(sentence.endswith(".") for sentence in found)
+        one.freeze()
+        refused_or_done(one)
+        one.thaw()
+        assert one.container.comm == "kyb-run"
+        wait_for(lambda: one.container.below(one.container.tree), "the tree is gone")
+
+
+def refused_or_done(one: Seat) -> None:
+    """A dump that nobody should have asked for ends with the tree as it was, too."""
+    with suppress(DumpRefusedError, DumpError):
+        one.dump()
+        one.keep()
+    assert one.handle in one.freezer.frozen()
+
+
+class listening:  # noqa: N801 - a context
+    """A unix socket of the host's at a path that the container sees."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        script = (
+            "import socket, sys, time\ns = socket.socket(socket.AF_UNIX)\ns.bind(sys.argv[1])\n"
+            "s.listen()\nprint('up', flush=True)\nkept = [s.accept() for _ in range(9)]\n"
+        )
+        argv = ["python3", "-c", script, str(self._path)]
+        self._process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == "up\n"
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def test_ordinary_servers_can_be_dumped(seat: Callable[..., Seat]) -> None:
+    assert nginx(seat).check() == ()
+
+
+def test_a_traced_process_is_told(seat: Callable[..., Seat]) -> None:
+    one = nginx(seat)
+    worker = one.container.below(one.container.tree)[-1]
+    tracer = subprocess.Popen(
+        ["python3", "-c", TRACE, str(worker)], stdout=subprocess.PIPE, text=True
+    )
+    assert tracer.stdout is not None
+    assert tracer.stdout.readline() == "traced\n"
+    try:
+        assert any("is traced by" in sentence for sentence in one.check())
+    finally:
+        tracer.kill()
+        tracer.communicate()
+
+
+TRACE = """
+import ctypes, sys, time
+assert ctypes.CDLL(None).ptrace(0x4206, int(sys.argv[1]), None, None) == 0
+print("traced", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_namespace_of_its_own_is_told(seat: Callable[..., Seat], tmp_path: Path) -> None:
+    script = SYSCALL + "assert libc.unshare(0x08000000) == 0\n"
+    one = python(seat, tmp_path, script + TELL, flags=("--cap-add=CAP_SYS_ADMIN",))
+    assert any("ipc namespace of its own" in sentence for sentence in one.check())
+
+
+def test_watched_folders_are_found(seat: Callable[..., Seat], tmp_path: Path) -> None:
+    script = (
+        SYSCALL + "at = libc.inotify_init1(0)\n"
+        "assert libc.inotify_add_watch(at, b'/etc', 0x100) >= 0\n"
+        "assert libc.inotify_add_watch(at, b'/data', 0x100) >= 0\n"
+        "print('ready', flush=True)\n"
+        "while True:\n    os.read(at, 4096)\n    print('changed', flush=True)\n"
+    )
+    one = python(seat, tmp_path, script)
+    assert one.check() == ()
+    for cycle in range(3):
+        one.park()
+        one.resume()
+        one.container.inside("touch", f"/etc/new{cycle}", f"/data/new{cycle}")
+        wait_for(
+            lambda n=cycle: one.container.log.count("changed") >= 2 * (n + 1),  # type: ignore[misc]
+            lambda: one.container.log,
+        )
+
+
+def test_a_connection_nobody_has_accepted_is_served_first(
+    seat: Callable[..., Seat], tmp_path: Path
+) -> None:
+    script = (
+        "import socket, time\ns = socket.create_server(('0.0.0.0', 8080))\n"
+        "print('ready', flush=True)\ntime.sleep(3)\n"
+        "while True:\n    link, _ = s.accept()\n    link.sendall(b'served')\n    link.close()\n"
+    )
+    one = python(seat, tmp_path, script)
+    with one.container.connect(8080) as link:
+        one.freeze()
+        with pytest.raises(DumpRefusedError, match="waits to be accepted"):
+            one.dump()
+        one.thaw()
+        assert link.recv(100) == b"served"
+    one.park()
+    one.resume()
+    assert one.container.ask(8080, b"x") == b"served"
