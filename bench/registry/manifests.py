@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+import orjson
+
 from kybernate.adapters import artifactkeys
 from kybernate.adapters.registry.wire import Spot
 from kybernate.core.artifacts import layout
@@ -25,20 +27,25 @@ STORED_EVERY = 5
 STORE = "s3://kyb/states"
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 KEYS = artifactkeys.generated()
-_FACTS = {
-    "container": "main",
-    "image_digest": "sha256:" + "ab" * 32,
-    "spec_hash": "cd" * 32,
-    "kernel": "6.18.5",
-    "criu": "4.2.1",
-    "architecture": "x86_64",
-    "highest_pid": 312,
-    "privileges": {"uids": [0], "gids": [0]},
-    "driver": "580.95.05",
-    "cuda": "13.0",
-    "gpu_product": "NVIDIA H100 80GB HBM3",
-    "gpu_count": 1,
-}
+_FACTS = facts_of(
+    {
+        "namespace": "team",
+        "pod": "model",
+        "pod_uid": "uid",
+        "container": "main",
+        "image_digest": "sha256:" + "ab" * 32,
+        "spec_hash": "cd" * 32,
+        "kernel": "6.18.5",
+        "criu": "4.2.1",
+        "architecture": "x86_64",
+        "highest_pid": 312,
+        "privileges": {"uids": [0], "gids": [0]},
+        "driver": "580.95.05",
+        "cuda": "13.0",
+        "gpu_product": "NVIDIA H100 80GB HBM3",
+        "gpu_count": 1,
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -64,9 +71,7 @@ def make(number: int) -> Manifest:
     """The artifact of this number, half a minute after the one before."""
     namespace, pod, model = pod_of(number)
     now = BEGAN + timedelta(seconds=30 * number)
-    facts = facts_of(
-        {**_FACTS, "namespace": namespace, "pod": pod, "pod_uid": f"uid-{pod}", "model": model}
-    )
+    facts = replace(_FACTS, namespace=namespace, pod=pod, pod_uid=f"uid-{pod}", model=model)
     made = layout.make_id(namespace, pod, now, number)
     size = 10**9 + number
     file = File("pages-1.img", size, "ef" * 32)
@@ -99,4 +104,5 @@ def copies(count: int) -> int:
 def _put(folder: Path, manifest: Manifest) -> None:
     path = folder / layout.manifest_key(manifest.id)
     path.parent.mkdir(parents=True)
-    path.write_bytes(KEYS.sign(manifests.encode(manifest)))
+    # Reads as what manifests.encode gives, which copies everything first.
+    path.write_bytes(KEYS.sign(orjson.dumps(manifest, option=orjson.OPT_SORT_KEYS)))

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import TYPE_CHECKING, TypeVar
 
+from bench.report import say
 from kybernate.adapters.registry import wire
 from kybernate.errors import ConflictError, DeadlineError, KybernateError
 from kybernate.types import Tier
@@ -94,8 +95,11 @@ class Storm:
         while not self._over.is_set():
             agents = Agents(self._servers, 1000 * worker + number)
             story = Story(agents, f"w{worker}-{number}", self.wrong)
-            heir = story.play()
-            self._done.append((story.uid, heir))
+            try:
+                self._done.append((story.uid, story.play()))
+            except KybernateError as error:
+                say(f"{story.uid}: {error}")
+                self.wrong[f"unexpected: {type(error).__name__}"] += 1
             self.stories += 1
             self.calls += agents.calls
             self.again += agents.again

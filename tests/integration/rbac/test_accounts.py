@@ -52,6 +52,7 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         **SEES_NODES,
     },
     "proxy": SEES_NODES,
+    "registry": {},
 }
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
 RESOURCES = (
