@@ -27,8 +27,9 @@ import click
 import orjson
 
 from bench import fleet
-from bench.extender.__main__ import REPOSITORY, resident_mib
+from bench.extender.__main__ import REPOSITORY
 from bench.extender.servers import kubeconfig
+from bench.processes import memory_mib
 from bench.report import emit, say
 from extender.snapshot import Snapshot
 from extender.watches import Watches
@@ -82,7 +83,7 @@ def main(nodes: int, pods: int, rebuild: Path | None, as_json: bool) -> None:
 
 def measure(access: Path) -> dict[str, float]:
     """The figures of this process."""
-    before = resident_mib(os.getpid())
+    before = memory_mib(os.getpid())
     api = Api(access, "bench")
     snapshot = Snapshot(time.monotonic)
     watches = Watches(api, snapshot)
@@ -104,7 +105,7 @@ def measure(access: Path) -> dict[str, float]:
         "rebuild_s": took,
         "rebuild_cpu_s": used,
         "first_filter_all_nodes_s": first,
-        "rss_mib": resident_mib(os.getpid()),
+        "rss_mib": memory_mib(os.getpid()),
         "rss_before_mib": before,
         "nodes": len(names),
         "claims": claims,

@@ -30,6 +30,7 @@ import orjson
 from bench import fleet
 from bench.extender import servers
 from bench.extender.client import Client, request
+from bench.processes import cpu_seconds, memory_mib
 from bench.report import emit, percentile, say
 from kybernate.adapters.pki import Folder, Validity
 
@@ -190,7 +191,7 @@ class Run:
             ),
             "bind_p50_ms": (1000 * percentile(self._own_bind(), 50), "ms"),
             "binds_per_s": (rate, "1/s"),
-            "rss_mib": (resident_mib(ours.pid), "MiB"),
+            "rss_mib": (memory_mib(ours.pid), "MiB"),
         }
         for verb, seen in ours.seconds.items():
             name = "bind_with_api" if verb == "bind" else verb
@@ -202,7 +203,7 @@ class Run:
 
 
 def _beside(peer: Peer) -> dict[str, object]:
-    found: dict[str, object] = {"rss_mib": round(resident_mib(peer.pid), 1)}
+    found: dict[str, object] = {"rss_mib": round(memory_mib(peer.pid), 1)}
     for verb, seen in peer.seconds.items():
         found |= {f"{verb}_p{p}_ms": round(peer.p(verb, p), 3) for p in (50, 95, 99)}
         found[f"{verb}_cpu_ms"] = round(1000 * peer.cpu[verb] / len(seen), 3)
@@ -313,16 +314,6 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
     return port
-
-
-def cpu_seconds(pid: int) -> float:
-    """CPU seconds of a process and all its threads, ended ones too, to the nanosecond."""
-    return time.clock_gettime_ns(((~pid) << 3) | 2) / 1e9
-
-
-def resident_mib(pid: int) -> float:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
 
 
 if __name__ == "__main__":
