@@ -215,10 +215,9 @@ class PacedObjects:
         self.inner.put(key, data, create=create)
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> memoryview:
-        """See `ports.Objects.get`; what is read without a `length` is counted afterwards."""
-        self._wait(length or 0)
+        """See `ports.Objects.get`; counted is what came, not what was asked for."""
         data = self.inner.get(key, start, length)
-        self._wait(0 if length else len(data))
+        self._wait(len(data))
         return data
 
     def head(self, key: str) -> ObjectInfo:
