@@ -1,7 +1,8 @@
 """Room by moving: the fewest pods of one node that go elsewhere, so that a pod without room fits.
 
-For pods with shares of bare GPUs. Each pod is moved to a place that is free at that moment, and the
-pod without room comes last: every state in between is valid.
+For pods with shares of bare GPUs, as in replays of openb; seats are moved as `core.defrag` plans.
+Each pod is moved to a place that is free at that moment, and the pod without room comes last: every
+state in between is valid.
 """
 
 from __future__ import annotations
