@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from kybernate.errors import ConfigError, KybernateError
 
-from . import oci, userland, wheels
+from . import criu, oci, userland, wheels
 from .cache import REPOSITORY, cache_root, digest_of, file_lock
-from .recipes import CODE, KYB_INIT, RECIPES, version
+from .recipes import CODE, CRIU, KYB_ENTER, KYB_INIT, RECIPES, version
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,9 +26,8 @@ OUT = REPOSITORY / "build" / "images"
 REGISTRY = "localhost"
 """Part of the names that the archives carry; the runtimes take it for a registry of this host."""
 
-KYB_INIT_BUILT = REPOSITORY / "build" / "kyb-init"
 MAKE_LIMIT = 300.0
-"""Seconds that compiling kyb-init may take."""
+"""Seconds that compiling kyb-init and kyb-enter may take."""
 
 _FORMAT = "1"
 _LABEL = "org.opencontainers.image"
@@ -76,8 +75,8 @@ def layers(recipe: Recipe, progress: Progress) -> list[oci.Blob]:
     found += [folder_layer(wheels.build(name, progress)) for name in recipe.layers]
     if recipe.sqlite:
         found.append(folder_layer(userland.build_sqlite(progress)))
-    if recipe.kyb_init:
-        found.append(_kyb_init_layer())
+    if recipe.tools:
+        found.append(_tools_layer(progress))
     return [*found, _code_layer(recipe, progress)]
 
 
@@ -147,21 +146,27 @@ def _code_layer(recipe: Recipe, progress: Progress) -> oci.Blob:
     return folder_layer(target)
 
 
-def _kyb_init_layer() -> oci.Blob:
-    """kyb-init, compiled if its sources are newer."""
-    argv = ["make", "-s", "-C", str(REPOSITORY / "native" / "kyb-init")]
+def _tools_layer(progress: Progress) -> oci.Blob:
+    """kyb-init, kyb-enter and CRIU, compiled if their sources are newer."""
+    argv = ["make", "-s", "-C", str(REPOSITORY / "native"), "kyb-init", "kyb-enter"]
     run = subprocess.run(argv, capture_output=True, text=True, timeout=MAKE_LIMIT, check=False)
     if run.returncode:
-        raise KybernateError(f"compiling kyb-init failed: {run.stderr.strip()}")
-    key = digest_of(_FORMAT, files=[KYB_INIT_BUILT])
-    target = cache_root() / "images" / f"kyb-init-{key}"
+        raise KybernateError(f"compiling kyb-init and kyb-enter failed: {run.stderr.strip()}")
+    programs = {
+        KYB_INIT: REPOSITORY / "build" / "kyb-init",
+        KYB_ENTER: REPOSITORY / "build" / "kyb-enter",
+        CRIU: criu.ensure(progress).product,
+    }
+    key = digest_of(_FORMAT, *programs, files=list(programs.values()))
+    target = cache_root() / "images" / f"tools-{key}"
     with file_lock(target.with_suffix(".lock")):
         if not target.exists():
             part = target.with_suffix(".part")
             shutil.rmtree(part, ignore_errors=True)
-            copy = part / KYB_INIT
-            copy.parent.mkdir(parents=True)
-            shutil.copyfile(KYB_INIT_BUILT, copy)
-            copy.chmod(0o755)
+            for place, built in programs.items():
+                copy = part / place
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(built, copy)
+                copy.chmod(0o755)
             part.rename(target)
     return folder_layer(target)

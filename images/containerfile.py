@@ -23,7 +23,9 @@ def path_of(name: str) -> Path:
 
 def text(recipe: Recipe) -> str:
     """What it says. `python -m images containerfiles` writes it."""
-    tools = "python3 python3-venv ca-certificates" + (" make gcc libc6-dev" * recipe.kyb_init)
+    tools = "python3 python3-venv ca-certificates" + (
+        " make gcc libc6-dev patch xz-utils" * recipe.tools
+    )
     who = f"# As root: {recipe.why_root}\n" if recipe.why_root else ""
     env = "\n".join(f"ENV {one}" for one in recipe.env)
     return f"""\

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 NOBODY = "65532:65532"
 ROOT = "0:0"
 CODE = "usr/lib/kybernate"
-KYB_INIT = "usr/libexec/kybernate/kyb-init"
+TOOLS = "usr/libexec/kybernate"
+KYB_INIT = f"{TOOLS}/kyb-init"
+KYB_ENTER = f"{TOOLS}/kyb-enter"
+CRIU = f"{TOOLS}/criu"
 
 ENVIRONMENT = (
     "PATH=/usr/local/bin:/usr/bin:/bin",
@@ -45,7 +48,7 @@ class Recipe:
     user: str = NOBODY
     why_root: str = ""
     environment: tuple[str, ...] = ()
-    kyb_init: bool = False
+    tools: bool = False
     sqlite: bool = False
 
     @property
@@ -91,7 +94,7 @@ RECIPES = {
             user=ROOT,
             why_root="It moves processes between cgroups, and journals below /var/lib/kyb.",
             environment=(f"KYB_AGENT_KYB_INIT=/{KYB_INIT}",),
-            kyb_init=True,
+            tools=True,
         ),
         Recipe(
             name="device-plugin",
