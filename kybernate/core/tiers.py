@@ -61,12 +61,6 @@ class Artifact:
     node: NodeName | None = None
 
 
-def park_seconds(size: int, gpus: int, tier: Tier, speeds: Mapping[Tier, Speed] = SPEEDS) -> float:
-    """How long `size` bytes of `gpus` GPUs take into the tier."""
-    speed = speeds[tier]
-    return speed.latency + size / _times(speed.write, speed, gpus)
-
-
 def wake_seconds(
     artifact: Artifact, node: NodeName, gpus: int, speeds: Mapping[Tier, Speed] = SPEEDS
 ) -> float:
