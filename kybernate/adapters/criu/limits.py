@@ -116,7 +116,7 @@ def _write_down(path: Path, values: dict[str, str]) -> None:
 def _set(path: Path, value: str) -> bool:
     """False if the kernel refuses it for now: a memory limit below what is in use."""
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
     except OSError:
         return True  # the cgroup is gone
     try:

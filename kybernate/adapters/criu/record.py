@@ -33,7 +33,6 @@ class Record:
     tree: int
     highest: int
     stdio: tuple[str, ...]
-    cpus: tuple[int, ...] | None = None
     pinned: dict[int, tuple[int, ...]] = field(default_factory=dict)
     stopped: tuple[int, ...] = ()
     addresses: tuple[str, ...] = ()

@@ -1,0 +1,169 @@
+"""Limits, records, logs and packets: the parts of CRIU's adapter that need no container."""
+
+from __future__ import annotations
+
+import json
+import struct
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kybernate.adapters.criu import Tools, limits, refusals
+from kybernate.adapters.criu.container import state_of
+from kybernate.adapters.criu.record import FILE, Record
+from kybernate.adapters.gatekeeper.tap import understand
+from kybernate.errors import ConfigError, NotFoundError, RestoreError
+from kybernate.ports import DumpState
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ROOM = limits.ROOM
+
+
+def group(folder: Path, **files: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(text + "\n")
+    return folder
+
+
+def read(folder: Path, name: str) -> str:
+    return (folder / name).read_text().strip()
+
+
+def test_version_2_is_lifted_pod_first_and_put_back(tmp_path: Path) -> None:
+    pod = group(tmp_path / "pod", cpu__max="50000 100000", memory__max="max", memory__high="max")
+    own = group(pod / "one", cpu__max="20000 100000", memory__max="1000000", memory__high="900000")
+    with limits.lifted({"": own}, tmp_path):
+        assert read(pod, "cpu.max") == read(own, "cpu.max") == "max 100000"
+        assert read(pod, "memory.max") == "max"
+        assert read(own, "memory.max") == str(1000000 + ROOM)
+        written = list(json.loads((tmp_path / limits.FILE).read_text()))
+        assert written[0] == str(pod / "cpu.max")
+    assert read(pod, "cpu.max") == "50000 100000"
+    assert read(own, "cpu.max") == "20000 100000"
+    assert read(own, "memory.max") == "1000000"
+    assert read(own, "memory.high") == "900000"
+    assert not (tmp_path / limits.FILE).exists()
+
+
+def test_what_a_killed_agent_left_lifted_is_put_back(tmp_path: Path) -> None:
+    own = group(tmp_path / "pod/one", cpu__cfs_quota_us="20000")
+    group(tmp_path / "pod", cpu__cfs_quota_us="-1")
+    memory = group(tmp_path / "mem/pod/one", memory__limit_in_bytes=str(1 << 30))
+    group(tmp_path / "mem/pod", memory__limit_in_bytes="9223372036854771712")
+    with suppress(KeyboardInterrupt), limits.lifted({"cpu": own, "memory": memory}, tmp_path):
+        left = (tmp_path / limits.FILE).read_text()
+        raise KeyboardInterrupt
+    (own / "cpu.cfs_quota_us").write_text("-1")
+    (tmp_path / limits.FILE).write_text(left)
+    limits.put_back(tmp_path)
+    assert read(own, "cpu.cfs_quota_us") == "20000"
+    assert read(memory, "memory.limit_in_bytes") == str(1 << 30)
+    limits.put_back(tmp_path)
+
+
+def test_groups_are_found_in_both_versions(tmp_path: Path) -> None:
+    proc = group(tmp_path / "proc/7", cgroup="5:cpu,cpuacct:/a\n3:name=systemd:/a\n0::/a")
+    first = tmp_path / "v1"
+    for name in ("cpu,cpuacct", "systemd", "unified"):
+        (first / name / "a").mkdir(parents=True)
+    found = limits.groups_of(7, first, proc.parent)
+    assert found["cpu"] == found["cpuacct"] == first / "cpu,cpuacct" / "a"
+    assert found["name=systemd"] == first / "systemd" / "a"
+    second = group(tmp_path / "v2", cgroup__controllers="cpu")
+    (second / "a").mkdir()
+    assert limits.groups_of(7, second, proc.parent)[""] == second / "a"
+
+
+@pytest.mark.parametrize(
+    ("name", "state"),
+    [
+        ("kyb-run", DumpState.RUNNING),
+        ("kyb-hold", DumpState.HOLDING),
+        ("kyb-parked", DumpState.PARKED),
+    ],
+)
+def test_state_is_process_1s_own_word(tmp_path: Path, name: str, state: DumpState) -> None:
+    group(tmp_path / "7", comm=name)
+    assert state_of(7, tmp_path) is state
+
+
+@pytest.mark.parametrize("name", ["sh", "", "kyb-tree"])
+def test_a_process_that_is_no_kyb_init_has_no_state(tmp_path: Path, name: str) -> None:
+    group(tmp_path / "7", comm=name)
+    with pytest.raises(NotFoundError):
+        state_of(7, tmp_path)
+    with pytest.raises(NotFoundError):
+        state_of(8, tmp_path)
+
+
+def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    one = Record(7, 900, ("/dev/null", "pipe:[1]", ""), {12: (0, 3)}, (9,), ("10.0.0.1",))
+    one.write(tmp_path)
+    assert Record.read(tmp_path) == one
+    assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o600
+
+
+@given(st.recursive(st.none() | st.integers() | st.text(), st.lists, max_leaves=5))
+def test_any_record_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, value) -> None:
+    folder = tmp_path_factory.mktemp("record")
+    for text in (json.dumps(value), json.dumps({"format": 1, "tree": value, "pinned": value})):
+        (folder / FILE).write_text(text)
+        with pytest.raises(RestoreError):
+            Record.read(folder)
+
+
+def test_reasons_of_criu_are_told_in_words() -> None:
+    said = ["(00.01) Error (criu/sk-inet.c:185): inet: In-flight connection (l) for 5"]
+    assert "waits to be accepted" in refusals.from_log(said)
+    assert refusals.from_log(["Error (criu/x.c:1): No space left on device"]) == ""
+    assert refusals.from_log([]) == ""
+
+
+def test_a_cache_that_others_may_write_is_refused(tmp_path: Path) -> None:
+    tools = Tools(tmp_path / "enter", tmp_path / "criu", tmp_path / "cache")
+    tools.check()
+    assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o700
+    (tmp_path / "cache").chmod(0o777)
+    with pytest.raises(ConfigError):
+        tools.check()
+
+
+def packet(flags: int, payload: bytes = b"", version: int = 4) -> bytes:
+    tcp = struct.pack(">HHIIBBHHH", 1234, 8080, 0, 0, 5 << 4, flags, 0, 0, 0) + payload
+    if version == 4:
+        head = struct.pack(">BBHHHBBH", 0x45, 0, 20 + len(tcp), 0, 0, 64, 6, 0)
+        return head + bytes([10, 0, 0, 9]) + bytes([10, 0, 0, 1]) + tcp
+    head = struct.pack(">IHBB", 6 << 28, len(tcp), 6, 64)
+    return head + bytes(15) + b"\x09" + bytes(15) + b"\x01" + tcp
+
+
+@pytest.mark.parametrize("version", [4, 6])
+@pytest.mark.parametrize(
+    ("flags", "payload", "asks"),
+    [
+        (0x02, b"", True),
+        (0x12, b"", False),
+        (0x10, b"", False),
+        (0x11, b"", False),
+        (0x04, b"", False),
+        (0x14, b"x", False),
+        (0x18, b"GET", True),
+    ],
+)
+def test_who_asks_is_told_from_who_only_ends(
+    version: int, flags: int, payload: bytes, asks: bool
+) -> None:
+    sender = "10.0.0.9:1234" if version == 4 else "[::9]:1234"
+    assert understand(packet(flags, payload, version)) == (sender, 8080, asks)
+
+
+@given(st.binary(max_size=200))
+def test_no_packet_breaks_the_tap(data: bytes) -> None:
+    found = understand(data)
+    assert found is None or 0 <= found[1] < 1 << 16
