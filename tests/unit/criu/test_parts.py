@@ -1,9 +1,8 @@
-"""Limits, records, logs and packets: the parts of CRIU's adapter that need no container."""
+"""Limits, records and logs: the parts of CRIU's adapter that need no container."""
 
 from __future__ import annotations
 
 import json
-import struct
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 from kybernate.adapters.criu import Tools, limits, refusals
 from kybernate.adapters.criu.container import state_of
 from kybernate.adapters.criu.record import FILE, Record
-from kybernate.adapters.gatekeeper.tap import understand
 from kybernate.errors import ConfigError, NotFoundError, RestoreError
 from kybernate.ports import DumpState
 
@@ -132,38 +130,3 @@ def test_a_cache_that_others_may_write_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cache").chmod(0o777)
     with pytest.raises(ConfigError):
         tools.check()
-
-
-def packet(flags: int, payload: bytes = b"", version: int = 4) -> bytes:
-    tcp = struct.pack(">HHIIBBHHH", 1234, 8080, 0, 0, 5 << 4, flags, 0, 0, 0) + payload
-    if version == 4:
-        head = struct.pack(">BBHHHBBH", 0x45, 0, 20 + len(tcp), 0, 0, 64, 6, 0)
-        return head + bytes([10, 0, 0, 9]) + bytes([10, 0, 0, 1]) + tcp
-    head = struct.pack(">IHBB", 6 << 28, len(tcp), 6, 64)
-    return head + bytes(15) + b"\x09" + bytes(15) + b"\x01" + tcp
-
-
-@pytest.mark.parametrize("version", [4, 6])
-@pytest.mark.parametrize(
-    ("flags", "payload", "asks"),
-    [
-        (0x02, b"", True),
-        (0x12, b"", False),
-        (0x10, b"", False),
-        (0x11, b"", False),
-        (0x04, b"", False),
-        (0x14, b"x", False),
-        (0x18, b"GET", True),
-    ],
-)
-def test_who_asks_is_told_from_who_only_ends(
-    version: int, flags: int, payload: bytes, asks: bool
-) -> None:
-    sender = "10.0.0.9:1234" if version == 4 else "[::9]:1234"
-    assert understand(packet(flags, payload, version)) == (sender, 8080, asks)
-
-
-@given(st.binary(max_size=200))
-def test_no_packet_breaks_the_tap(data: bytes) -> None:
-    found = understand(data)
-    assert found is None or 0 <= found[1] < 1 << 16
