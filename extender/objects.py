@@ -177,6 +177,7 @@ def read_gpu_node(node: Json, reserve: int) -> NodeSeats:
         return replace(empty, not_ready=f"its GPUNode's status can't be read: {error!r}")
 
 
+@lru_cache(256)
 def parse_link(text: str) -> Link | None:
     """The kind of link that a person or an agent names, or None if there is no such kind."""
     return _LINKS.get(text.lower().replace("-", "").replace("_", "").replace(" ", ""))
@@ -235,7 +236,7 @@ def _seats(containers: Iterable[Json]) -> Iterator[tuple[str, str, str]]:
     """Resource, amount and container of each seat that is asked for."""
     for container in containers:
         limits = _dict(_dict(container.get("resources")).get("limits"))
-        for name, amount in sorted(limits.items()):
+        for name, amount in sorted(limits.items()) if limits else ():
             if keys.seat_resource_size(name) and str(amount) != "0":
                 yield name, str(amount), str(container.get("name"))
 

@@ -6,8 +6,7 @@ import gc
 import threading
 from typing import TYPE_CHECKING, Any
 
-from extender import metrics
-from extender.objects import slim_node, slim_pod
+from extender import decode, metrics
 from kybernate import keys
 from kybernate.adapters.k8s import Watcher
 
@@ -15,17 +14,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from extender.snapshot import Snapshot
-    from kybernate.adapters.k8s import Source
+    from kybernate.adapters.k8s import Api
     from kybernate.core.utilisation import Figures
 
     OnEvent = Callable[[str, dict[str, Any]], None]
-    Keep = Callable[[dict[str, Any]], dict[str, Any]]
+
+PAGE = 200
+"""Objects that are listed at a time: while a page is decoded no call is answered."""
 
 
 class Watches:
     """Pods and GPUNodes of the whole cluster."""
 
-    def __init__(self, api: Source, snapshot: Snapshot) -> None:
+    def __init__(self, api: Api, snapshot: Snapshot) -> None:
         self.started = False
         """Whether the threads run, or ran."""
         self.hear: Callable[[str, dict[str, Any]], None] = lambda _kind, _pod: None
@@ -43,8 +44,8 @@ class Watches:
 
         # Any pod may ask for a seat, with or without our label: resources can't be selected by.
         self._all = (
-            _watcher(api, "/api/v1/pods", pod_event, "pods", slim_pod),
-            _watcher(api, keys.GPU_NODES_PATH, node_event, "GPUNodes", slim_node),
+            _watcher(api.decoding(decode.pods), "/api/v1/pods", pod_event, "pods"),
+            _watcher(api.decoding(decode.gpu_nodes), keys.GPU_NODES_PATH, node_event, "GPUNodes"),
         )
         metrics.UNPLACED.set_function(snapshot.unplaced)
         metrics.NODES.set_function(snapshot.nodes)
@@ -94,8 +95,12 @@ class Watches:
         return None if self._settled.is_set() else "what was listed is being taken in"
 
 
-def _watcher(api: Source, path: str, on_event: OnEvent, name: str, keep: Keep) -> Watcher:
-    return Watcher(api, path, {}, on_event, name, keep=keep, names_only=True, page=100)
+def _watcher(api: Api, path: str, on_event: OnEvent, name: str) -> Watcher:
+    return Watcher(api, path, {}, on_event, name, keep=_as_it_is, names_only=True, page=PAGE)
+
+
+def _as_it_is(item: dict[str, Any]) -> dict[str, Any]:
+    return item
 
 
 def collect_young_only() -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kybernate.core.parking import seat_cost
 from kybernate.errors import ConflictError, NotFoundError
-from kybernate.types import GpuUuid
+from kybernate.types import Gpu, GpuUuid, Group
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping
 
     from kybernate.core.forecast import Traffic
-    from kybernate.types import Gpu, Group, GroupName, Link, NodeName, PodRef, PodUid
+    from kybernate.types import GroupName, Link, NodeName, PodRef, PodUid
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,13 +163,13 @@ def _layout(seats: NodeSeats) -> Hashable:
     place = {gpu.uuid: GpuUuid(str(at)) for at, gpu in enumerate(seats.gpus)}
     rest = (getattr(seats, name) for name in _PLAIN_FIELDS)
     return (
-        tuple(replace(gpu, uuid=GpuUuid("")) for gpu in seats.gpus),
+        tuple(map(_GPU_SHAPE, seats.gpus)),
         tuple(
             (*sorted([place.get(uuid, uuid) for uuid in pair]), link)
             for pair, link in seats.links.items()
         ),
         tuple(
-            replace(group, gpus=tuple(place.get(uuid, uuid) for uuid in group.gpus))
+            (_GROUP_SHAPE(group), *(place.get(uuid, uuid) for uuid in group.gpus))
             for group in seats.groups
         ),
         *(frozenset(one.items()) if isinstance(one, dict) else one for one in rest),
@@ -181,6 +181,8 @@ _PLAIN_FIELDS = tuple(
     for one in fields(NodeSeats)
     if one.name not in {"name", "gpus", "links", "groups", "traffic"}
 )
+_GPU_SHAPE = attrgetter(*(one.name for one in fields(Gpu) if one.name != "uuid"))
+_GROUP_SHAPE = attrgetter(*(one.name for one in fields(Group) if one.name != "gpus"))
 _CLAIM_FIELDS = tuple(one.name for one in fields(Claim) if one.name not in {"pod", "node"})
 _CLAIM_SHAPE = attrgetter(*_CLAIM_FIELDS)
 _STILL_SHAPE = attrgetter(*(name for name in _CLAIM_FIELDS if name != "traffic"))

@@ -20,13 +20,16 @@ from kybernate.core.placement.lattice import gpus_in_order
 from kybernate.core.placement.seats import supply_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Hashable, Mapping
 
     from kybernate.core.ledger import Ledger, NodeView
     from kybernate.types import NodeName
 
 CHUNK = 200
 """Nodes that are looked at in one go."""
+
+MOST_SHAPES = 20_000
+"""Shapes of nodes of which it is kept what they add."""
 
 
 class Used(NamedTuple):
@@ -61,6 +64,7 @@ class Utilisation:
         self._changed = ledger.follow()
         self._views = views
         self._parts: dict[NodeName, Counter[_Key]] = {}
+        self._of_shape: dict[Hashable, Counter[_Key]] = {}
         self._sums: Counter[_Key] = Counter()
 
     def refresh(self, most: int = CHUNK) -> bool:
@@ -70,9 +74,18 @@ class Utilisation:
             self._sums.subtract(self._parts.pop(name, Counter()))
             view = self._views(name)
             if view is not None:
-                self._parts[name] = part = _part(view)
+                self._parts[name] = part = self._part(view)
                 self._sums.update(part)
         return bool(self._changed)
+
+    def _part(self, view: NodeView) -> Counter[_Key]:
+        """What a node adds to the sums, which is the same for all of its shape."""
+        known = self._of_shape.get(view.shape)
+        if known is None:
+            if len(self._of_shape) >= MOST_SHAPES:
+                self._of_shape.clear()
+            known = self._of_shape[view.shape] = _part(view)
+        return known
 
     def figures(self) -> Figures:
         """The sums as of the last `refresh`."""

@@ -28,13 +28,14 @@ from kybernate.errors import (
 from .calls import BrokenError, Calls, made_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from .watch import Stream
 
     Json = dict[str, Any]
     Params = Mapping[str, str | int | bool]
+    Decode = Callable[[bytes], Json | None]
 
 DEFAULT_TIMEOUT = 10.0
 """Seconds that a call may take, connecting included."""
@@ -83,11 +84,18 @@ class Api:
         self._known_headers: dict[str, str] = {}
         self._headers_until = 0.0
         self._accept = {"list": _WHOLE, "watch": _WHOLE}
+        self._parse: Decode = _parse
 
     def of_metadata(self) -> Api:
         """The same API server, whose objects have nothing but their metadata. For reading only."""
         other = copy.copy(self)
         other._accept = {"list": _METADATA_LIST, "watch": _METADATA}  # noqa: SLF001 - one of us
+        return other
+
+    def decoding(self, decode: Decode) -> Api:
+        """The same API server, whose answers and events are decoded so; None is no JSON object."""
+        other = copy.copy(self)
+        other._parse = decode  # noqa: SLF001 - one of us
         return other
 
     def get(
@@ -159,7 +167,7 @@ class Api:
         response = self._send("GET", path, {**params, "watch": True}, None, None, timeout)
         if response.status >= 400:
             _raise_for(response, time.monotonic() + timeout, f"GET {path}")
-        return _Watch(response)
+        return _Watch(response, self._parse)
 
     def close(self) -> None:
         """Drop all idle connections."""
@@ -182,7 +190,7 @@ class Api:
         status, text = self._whole(method, path, params or {}, payload, type_, timeout)
         if status >= 400:
             raise error_for(status, text, what)
-        answer = _parse(text)
+        answer = self._parse(text)
         if answer is None:
             raise RetryableError(f"{what}: the API server's answer was not a JSON object")
         return answer
@@ -289,8 +297,9 @@ def error_for(status: int, body: bytes, what: str) -> KybernateError:
 class _Watch:
     """The events of an open response, one JSON object per line."""
 
-    def __init__(self, response: Any) -> None:
+    def __init__(self, response: Any, decode: Decode) -> None:
         self._response = response
+        self._decode = decode
 
     def __iter__(self) -> Iterator[Json]:
         rest = b""
@@ -299,9 +308,15 @@ class _Watch:
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in lines:
                     if line.strip():
-                        yield _event(line)
+                        yield self._event(line)
         except (_http_error(), OSError, ValueError, AttributeError) as error:
             raise RetryableError(f"the watch broke: {_cause(error)}") from error
+
+    def _event(self, line: bytes) -> Json:
+        event = self._decode(line)
+        if event is None:
+            raise RetryableError("the watch sent a line that is not a JSON object")
+        return event
 
     def close(self) -> None:
         # Closing the file would not wake a thread that is blocked in reading it.
@@ -357,13 +372,6 @@ def _http_error() -> type[Exception]:
 
     error: type[Exception] = urllib3.exceptions.HTTPError
     return error
-
-
-def _event(line: bytes) -> Json:
-    event = _parse(line)
-    if event is None:
-        raise RetryableError("the watch sent a line that is not a JSON object")
-    return event
 
 
 def _parse(body: bytes) -> Json | None:

@@ -170,7 +170,8 @@ class Watcher:
 
     def _listed(self, raw: Json) -> tuple[str, str]:
         item = self._keep(raw)
-        key, old = _key(item), self._known.get(_key(item))
+        key = _key(item)
+        old = self._known.get(key)
         if old is not None and _meta(old, "uid") != _meta(item, "uid"):
             self._emit("DELETED", old)
             old = None
@@ -280,7 +281,8 @@ class _Backoff:
 
 
 def _key(item: Json) -> tuple[str, str]:
-    return _meta(item, "namespace") or "", _meta(item, "name") or ""
+    meta = item.get("metadata") or {}
+    return str(meta.get("namespace") or ""), str(meta.get("name") or "")
 
 
 def _meta(item: Json, field: str) -> str | None:
