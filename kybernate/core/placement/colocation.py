@@ -9,15 +9,15 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from kybernate.core.forecast import TURN, UNKNOWN, Sharer, clash, wait_seconds, worth
-from kybernate.core.parking import seat_cost
-from kybernate.core.placement.lattice import by_name, member
+from kybernate.core.placement.lattice import by_name, filled, member
 from kybernate.core.sharing import refusal, strangers
 from kybernate.core.tiers import switch_seconds
 
 if TYPE_CHECKING:
     from kybernate.core.ledger import Claim, NodeView
+    from kybernate.core.placement.lattice import Member
     from kybernate.core.placement.model import Demand
-    from kybernate.types import Group
+    from kybernate.types import Group, GroupName
 
 
 def neighbours(view: NodeView, group: Group) -> tuple[Claim, ...]:
@@ -33,7 +33,7 @@ def expected_wait(view: NodeView, group: Group, demand: Demand) -> float:
     if not present:
         return 0.0
     mine, slots = member(view, group), _slots(view, group, demand)
-    size = seat_cost(mine.gpus, demand.vram)
+    size = filled(mine, demand.vram)
     newcomer = Sharer(demand.traffic or UNKNOWN, _switch(size, len(mine.gpus)))
     return _wait(present, newcomer, slots)
 
@@ -49,10 +49,8 @@ _switch = lru_cache(maxsize=4096)(switch_seconds)
 
 def sharers_of(view: NodeView, group: Group) -> tuple[Sharer, ...]:
     """Those that are there already, with their traffic."""
-    return view.once(
-        ("sharers", group.name),
-        lambda: tuple(_sharer(view, claim) for claim in neighbours(view, group)),
-    )
+    everyone, names = view.once("sharers", lambda: _sharers(view)), member(view, group).names
+    return tuple([one for name, one in everyone if name in names])
 
 
 def hot_together(view: NodeView, group: Group, demand: Demand) -> tuple[int, ...]:
@@ -127,7 +125,7 @@ def park_room(view: NodeView, group: Group, demand: Demand) -> int | None:
     budget = view.seats.park_budget
     if budget is None:
         return None
-    cost = seat_cost(member(view, group).gpus, demand.vram)
+    cost = filled(member(view, group), demand.vram)
     total, largest = view.held
     return budget - max(largest, cost) - max(0, total + cost - on_gpus(view))
 
@@ -137,9 +135,18 @@ def on_gpus(view: NodeView) -> int:
     return view.once("well", lambda: sum(gpu.memory for gpu in view.seats.gpus if gpu.healthy))
 
 
-def _sharer(view: NodeView, claim: Claim) -> Sharer:
-    mine = member(view, by_name(view)[claim.group])
-    size = seat_cost(mine.gpus, claim.vram)
+def _sharers(view: NodeView) -> list[tuple[GroupName | None, Sharer]]:
+    """All on the node that hold a seat of one of its groups, each with the group's name."""
+    groups = by_name(view)
+    return [
+        (claim.group, _sharer(claim, member(view, groups[claim.group])))
+        for claim in view.claims
+        if claim.group in groups
+    ]
+
+
+def _sharer(claim: Claim, mine: Member) -> Sharer:
+    size = filled(mine, claim.vram)
     return Sharer(claim.traffic or UNKNOWN, _switch(size, len(mine.group.gpus)))
 
 

@@ -111,10 +111,22 @@ class Pool:
 
     def use(self, node: Supply) -> float:
         """Thousandths of a GPU that pods to come will take; all if none are expected."""
-        left, density = sum(node.free), self._density.get(node.product)
+        return self._use(sum(node.free), node.memory, self._of(node.product))
+
+    def lost(self, node: Supply, ask: Ask) -> float:
+        """What less of it there is once the pod has a seat there, beyond what the pod takes."""
+        left, density = sum(node.free), self._of(node.product)
+        after = self._use(left - ask.total, node.memory - ask.memory, density)
+        return self._use(left, node.memory, density) - after - ask.total
+
+    def _use(self, left: int, memory: int, density: float) -> float:
+        return min(left, max(0, memory) / density) if density else left
+
+    def _of(self, product: str) -> float:
+        density = self._density.get(product)
         if density is None:
-            density = self._density[node.product] = self._found(node.product)
-        return min(left, max(0, node.memory) / density) if density else left
+            density = self._density[product] = self._found(product)
+        return density
 
     def _found(self, product: str) -> float:
         """Bytes per thousandth that pods to come fill there, on average."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from kybernate.core.parking import seat_cost
 from kybernate.core.topology import worst_link
 
 if TYPE_CHECKING:
@@ -43,6 +44,13 @@ def member(view: NodeView, group: Group) -> Member:
     """The group among the others of its node."""
     known = view.once_per_offer(("member", group.name), lambda: _member(view, group))
     return known if known.group is group else _member(view, group)
+
+
+def filled(mine: Member, vram: int | None) -> int:
+    """Bytes that a seat of the group may fill; see `parking.seat_cost`."""
+    if vram is not None and vram <= mine.room:
+        return vram * len(mine.gpus)
+    return seat_cost(mine.gpus, vram)
 
 
 def by_name(view: NodeView) -> Mapping[GroupName | None, Group]:

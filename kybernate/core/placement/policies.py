@@ -121,10 +121,9 @@ def _least_waste(
     A wait of 5 seconds that each call would bring about counts as half a GPU lost, an endless one
     as a whole GPU: however long waits are, a shorter one is better, on other nodes too.
     """
-    after = node.less(ask, place)
     if place.group is None:
-        return FULL - (fill.use(node) - fill.use(after) - ask.total)
-    lost = pool.use(node) - pool.use(after) - ask.total
+        return FULL - (fill.use(node) - fill.use(node.less(ask, place)) - ask.total)
+    lost = pool.lost(node, ask)
     scarce = scarcity.get(node.product, 0.0) * ask.total
     return worth_of_wait(place.wait, FULL) - lost - scarce - _want_of_room(place)
 

@@ -12,7 +12,7 @@ from math import inf
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from kybernate.core.parking import bears, seat_cost
+from kybernate.core.parking import bears
 from kybernate.core.placement.colocation import (
     among_hot,
     among_strangers,
@@ -22,7 +22,7 @@ from kybernate.core.placement.colocation import (
     park_room,
     shares_well,
 )
-from kybernate.core.placement.lattice import gpus_in_order, member, sharers
+from kybernate.core.placement.lattice import filled, gpus_in_order, member, sharers
 from kybernate.core.placement.model import ENDLESS, FULL, Ask, Demand, Place, Supply
 from kybernate.core.quantity import format_quantity
 from kybernate.types import Link
@@ -168,7 +168,7 @@ def place_of(
     )
     free = supply_of(view).free
     share = FULL // max(1, mine.seats)
-    fills = 0 if view.seats.park_budget is None else seat_cost(mine.gpus, demand.vram)
+    fills = 0 if view.seats.park_budget is None else filled(mine, demand.vram)
     return Ask(len(at), min([share, *(free[n] for n in at)]), memory=fills), place
 
 
@@ -292,7 +292,7 @@ def _is_bearable(view: NodeView, group: Group, demand: Demand) -> bool:
     if budget is None:
         return True
     total, largest = view.held
-    cost = seat_cost(member(view, group).gpus, demand.vram)
+    cost = filled(member(view, group), demand.vram)
     return bears(on_gpus(view), budget, total + cost, max(largest, cost))
 
 

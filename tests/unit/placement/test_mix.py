@@ -118,7 +118,9 @@ def test_what_can_not_be_parked_is_seen_as_lost() -> None:
     seat, lost = Place((0,), GroupName("G0")), []
     for size in (10, 24, 60):
         ask = Ask(1, 250, 0, size * GIB)
-        lost += [pool.use(one) - pool.use(one.less(ask, seat)) - 250 for one in (roomy, tight)]
+        lost += [pool.lost(one, ask) for one in (roomy, tight)]
+        for one in (roomy, tight):
+            assert pool.lost(one, ask) == pool.use(one) - pool.use(one.less(ask, seat)) - 250
     assert lost == pytest.approx([0, -250 * 14 / 24, 0, 0, 0, 250 * 36 / 24])
     assert Pool(learn(Mix())).use(tight) == 2000
     assert pool.use(tight._replace(memory=-GIB)) == 0
