@@ -57,7 +57,9 @@ def create_app(
     for route in routes:
         rule = route.path.replace("{", "<").replace("}", ">")
         view = _view(route, certificate, max_body)
-        app.add_url_rule(rule, route.name, view, methods=[route.method])
+        app.add_url_rule(
+            rule, route.name, view, methods=[route.method], provide_automatic_options=False
+        )
     document = orjson.dumps(openapi.document(routes))
     app.add_url_rule(
         openapi.PATH, "openapi", lambda: flask.Response(document, mimetype="application/json")

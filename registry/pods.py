@@ -44,12 +44,14 @@ class Pods:
             )
         return found
 
-    def lease(self, pod: Key, node: str, seconds: float) -> PodRecord:
-        """The node becomes the pod's writer. Raises ConflictError."""
+    def lease(self, pod: Key, node: str, seconds: float, *, runs: bool = True) -> PodRecord:
+        """The node becomes the pod's writer; `runs`: since it runs there. Raises ConflictError."""
 
         return self._change(
             pod,
-            lambda known, now: succession.lease(known, node, now + self._lasting(seconds), now),
+            lambda known, now: succession.lease(
+                known, node, now + self._lasting(seconds), now, runs=runs
+            ),
         )
 
     def renew(self, pod: Key, node: str, token: int, seconds: float) -> PodRecord:
@@ -75,10 +77,13 @@ class Pods:
         """
         with self._database.write() as connection:
             known, after = _locked_both(connection, pod, asked.successor)
-            taken = succession.claim(known, after, asked, self._database.now(connection))
+            now = self._database.now(connection)
+            taken, there = succession.claim(known, after, asked, now)
             if taken is not known:
                 _check_artifact(connection, known, asked.artifact)
                 _check_other_claims(connection, known, asked.successor)
+            if known is not after:
+                _save(connection, after, there)
             return _save(connection, known, taken)
 
     def release(self, pod: Key, successor: str) -> PodRecord:

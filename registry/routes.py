@@ -5,6 +5,7 @@ The application serves this table, and the OpenAPI document is made of it.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
     Answer = tuple[Json, int]
+
+log = logging.getLogger(__name__)
 
 READERS = frozenset({Role.AGENT, Role.CONTROLLER, Role.PROXY})
 WRITERS = frozenset({Role.AGENT})
@@ -294,7 +297,13 @@ class _ArtifactCalls:
         if (call.query.place is Tier.OBJECT) == bool(call.query.node):
             raise RefusedError("node: name it for a copy in ram or nvme, and for no other")
         _check_node(call.caller, call.query.node, "node")
-        return self._artifacts.drop(call.path.id, call.query), 200
+        answer = self._artifacts.drop(call.path.id, call.query)
+        if call.query.forget and answer["dropped"]:
+            log.warning(
+                "%s forgot %s in %s: %r",
+                *(call.caller.name, call.path.id, call.query.place, call.query.forget),
+            )
+        return answer, 200
 
 
 class _PodCalls:
@@ -305,7 +314,8 @@ class _PodCalls:
         return _pod(self._pods.get(call.path.key))
 
     def lease(self, call: Call) -> Answer:
-        return _pod(self._pods.lease(call.path.key, call.caller.node, call.body.seconds))
+        node, wish = call.caller.node, call.body
+        return _pod(self._pods.lease(call.path.key, node, wish.seconds, runs=wish.runs))
 
     def renew(self, call: Call) -> Answer:
         node, wish = call.caller.node, call.body
@@ -334,9 +344,11 @@ class _PodCalls:
         return _pod(self._pods.release(call.path.key, call.query.successor))
 
     def settle(self, call: Call) -> Answer:
+        log.warning("%s settled pod %s: %r", call.caller.name, call.path.uid, call.body.why)
         return _pod(self._pods.settle(call.path.key))
 
-    def settle_all(self, _call: Call) -> Answer:
+    def settle_all(self, call: Call) -> Answer:
+        log.warning("%s settled all pods: %r", call.caller.name, call.body.why)
         return {"pods": self._pods.settle_all()}, 200
 
 

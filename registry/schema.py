@@ -48,7 +48,9 @@ COPIES = _table(
 PODS = _table(
     "pods",
     *(_text(name, key=True) for name in ("namespace", "uid")),
-    *map(_number, ("version", "token")),
+    _number("version"),
+    _text("node"),
+    _number("token"),
     _text("holder"),
     _number("until_ms"),
     *map(_text, ("stopped", "stopped_by", "stopped_why", "successor", "successor_node")),
@@ -74,7 +76,8 @@ _FIRST = (
         created_ms BIGINT NOT NULL, PRIMARY KEY (artifact, place, node, store))""",
     """CREATE TABLE pods (
         namespace {text} NOT NULL, uid {text} NOT NULL, version BIGINT NOT NULL,
-        token BIGINT NOT NULL, holder {text} NOT NULL, until_ms BIGINT NOT NULL,
+        node {text} NOT NULL, token BIGINT NOT NULL, holder {text} NOT NULL,
+        until_ms BIGINT NOT NULL,
         stopped {text} NOT NULL, stopped_by {text} NOT NULL, stopped_why {text} NOT NULL,
         successor {text} NOT NULL, successor_node {text} NOT NULL, artifact {text} NOT NULL,
         settled BOOLEAN NOT NULL, ended BOOLEAN NOT NULL, PRIMARY KEY (namespace, uid))""",

@@ -176,8 +176,8 @@ class Story:
         self._ask("controller", lambda to: to.release(NAMESPACE, self.uid, heir, ATTEMPT_S))
 
     def _lease(self) -> int:
-        held = self._ask("agent-n1", lambda to: to.lease(NAMESPACE, self.uid, 30, ATTEMPT_S))
-        return held.token
+        pod, wish = (NAMESPACE, self.uid), wire.LeaseWish(seconds=30)
+        return self._ask("agent-n1", lambda to: to.lease(pod, wish, ATTEMPT_S)).token
 
     def _record(self, number: int, token: int) -> None:
         body = {

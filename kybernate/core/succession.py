@@ -22,7 +22,9 @@ KNOWN_BEFORE = "known-before"
 
 @dataclass(frozen=True, slots=True)
 class PodRecord:
-    """What is known of a pod. `holder` is the node that has `token`, until `until_ms`.
+    """What is known of a pod. `node` is where it runs, for good; empty if nobody has said so.
+
+    `holder` is the node that has `token`, until `until_ms`.
 
     `stopped` is the kind of proof, empty without one. `settled`: every claim on it that was ever
     granted is known. `ended`: its predecessor's state was given to another, so nobody goes on from
@@ -32,6 +34,7 @@ class PodRecord:
     namespace: str
     uid: str
     version: int = 0
+    node: str = ""
     token: int = 0
     holder: str = ""
     until_ms: int = 0
@@ -59,9 +62,14 @@ class Asked:
     again: bool = False
 
 
-def lease(pod: PodRecord, node: str, until_ms: int, now_ms: int) -> PodRecord:
-    """`node` becomes the writer, with a new token. Raises ConflictError if it may not."""
+def lease(pod: PodRecord, node: str, until_ms: int, now_ms: int, *, runs: bool = True) -> PodRecord:
+    """`node` becomes the writer, with a new token. `runs`: since the pod runs there.
+
+    Raises ConflictError if it may not.
+    """
     _may_write(pod, node)
+    if runs and pod.node not in ("", node):
+        raise ConflictError(f"pod {pod} runs on node {pod.node}, and no pod changes its node")
     if pod.stopped and not pod.successor:
         raise ConflictError(
             f"pod {pod} was reported stopped ({pod.stopped}): it may go on only with a claim"
@@ -71,7 +79,9 @@ def lease(pod: PodRecord, node: str, until_ms: int, now_ms: int) -> PodRecord:
             f"node {pod.holder} writes for pod {pod} for {(pod.until_ms - now_ms) / 1000:.1f} s "
             "more; ask again then, or have it give its lease back"
         )
-    return _next(pod, token=_newer(pod, now_ms), holder=node, until_ms=until_ms)
+    home = node if runs else pod.node
+    token = _newer(pod, now_ms)
+    return _next(pod, node=home, token=token, holder=node, until_ms=until_ms)
 
 
 def renew(pod: PodRecord, node: str, token: int, until_ms: int) -> PodRecord:
@@ -101,14 +111,16 @@ def check(pod: PodRecord, node: str, token: int) -> None:
 
 
 def stop(pod: PodRecord, proof: str, by: str, why: str) -> PodRecord:
-    """The pod has stopped. `by` is a node for an agent's word, and needs to be the pod's own."""
-    own = pod.successor_node if pod.successor == pod.uid else pod.holder
-    if proof == BY_AGENT and own != by:
+    """The pod has stopped. `by` is a node for an agent's word, and needs to be the pod's own.
+
+    Raises RefusedError if it isn't.
+    """
+    if proof == BY_AGENT and pod.node != by:
         raise RefusedError(
-            f"only the agent of node {own} can say that pod {pod} stopped"
-            if own
-            else f"no node has written for pod {pod} yet; take a lease first, then say that it "
-            "stopped"
+            f"only the agent of node {pod.node} can say that pod {pod} stopped"
+            if pod.node
+            else f"no agent has said that pod {pod} runs on its node; take a lease first, then say "
+            "that it stopped"
         )
     told = {"stopped": proof, "stopped_by": by, "stopped_why": why, "until_ms": 0}
     if pod.successor == pod.uid:
@@ -116,7 +128,9 @@ def stop(pod: PodRecord, proof: str, by: str, why: str) -> PodRecord:
     return pod if pod.stopped else _next(pod, **told)
 
 
-def claim(pod: PodRecord, successor: PodRecord, asked: Asked, now_ms: int) -> PodRecord:
+def claim(
+    pod: PodRecord, successor: PodRecord, asked: Asked, now_ms: int
+) -> tuple[PodRecord, PodRecord]:
     """`successor` goes on with the pod's state, and no token of before counts any more.
 
     Raises ConflictError if another one has it, if nothing proves that the pod stopped, if the
@@ -125,20 +139,27 @@ def claim(pod: PodRecord, successor: PodRecord, asked: Asked, now_ms: int) -> Po
     """
     given = (pod.successor, pod.successor_node, pod.artifact)
     if given == (asked.successor, asked.node, asked.artifact):
-        return pod
+        return pod, successor
     if pod.successor:
         raise ConflictError(
             f"pod {pod.successor} on node {pod.successor_node} holds the claim on pod {pod}; it "
             "ends only with proof that this one stopped"
         )
     _may_be_claimed(pod, asked)
+    if successor.node not in ("", asked.node):
+        raise ConflictError(f"pod {successor} runs on node {successor.node}, not {asked.node}")
     if successor.uid != pod.uid and (successor.stopped or successor.successor or successor.ended):
         raise ConflictError(f"pod {successor} has stopped itself; a successor is one that runs")
     taken = {"successor": asked.successor, "successor_node": asked.node}
     new = {"artifact": asked.artifact, "token": _newer(pod, now_ms), "holder": "", "until_ms": 0}
     if asked.again and not pod.stopped:
         new |= {"stopped": KNOWN_BEFORE, "stopped_by": asked.node, "stopped_why": "claimed before"}
-    return _next(pod, settled=True, **taken, **new)
+    if successor.uid == pod.uid:
+        gone_on = _next(pod, settled=True, node=asked.node, **taken, **new)
+        return gone_on, gone_on
+    # Whose agent's word will count when this one stops, too.
+    there = successor if successor.node else _next(successor, node=asked.node)
+    return _next(pod, settled=True, **taken, **new), there
 
 
 def release(pod: PodRecord, successor: PodRecord) -> tuple[PodRecord, PodRecord]:

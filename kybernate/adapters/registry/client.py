@@ -126,11 +126,13 @@ class Registry:
         return self._call("GET", _pod(namespace, uid), wire.Pod, deadline_s)
 
     def lease(
-        self, namespace: str, uid: str, seconds: float, deadline_s: float = DEADLINE_S
+        self, pod: tuple[str, str], wish: wire.LeaseWish, deadline_s: float = DEADLINE_S
     ) -> wire.Pod:
-        """Become the pod's writer. ConflictError: another one is, or somebody goes on with it."""
-        body = wire.LeaseWish(seconds=seconds)
-        return self._call("POST", f"{_pod(namespace, uid)}/lease", wire.Pod, deadline_s, body=body)
+        """Become the writer of the pod with this namespace and UID.
+
+        ConflictError: another one is, or somebody goes on with the pod's state.
+        """
+        return self._call("POST", f"{_pod(*pod)}/lease", wire.Pod, deadline_s, body=wish)
 
     def renew(self, held: wire.Pod, seconds: float, deadline_s: float = DEADLINE_S) -> wire.Pod:
         """Go on as the writer. ConflictError: another one has begun since."""

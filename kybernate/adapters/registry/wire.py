@@ -163,15 +163,20 @@ class Dropped(Message):
     copies: int
 
 
+Seconds = Annotated[float, Field(gt=0, le=_LONGEST_LEASE_S)]
+
+
 class LeaseWish(Message):
-    """For how long (s)."""
+    """`runs`: the pod runs on the caller's node, whose agent alone can say then that it stopped."""
 
-    seconds: Annotated[float, Field(gt=0, le=_LONGEST_LEASE_S)]
+    seconds: Seconds
+    runs: bool = True
 
 
-class Renewal(LeaseWish):
+class Renewal(Message):
     """The lease with this token goes on."""
 
+    seconds: Seconds
     token: Token
 
 
@@ -211,15 +216,16 @@ class Settled(Message):
 class Pod(Message):
     """What the registry knows of a pod: who may write its state, and who goes on with it.
 
-    `version` grows with each change. `token` is the newest that was given; `holder` is the node
-    that has it, until `until_ms`. `stopped` is the proof. `successor`, if any, holds the claim.
-    `settled`: all claims on this pod are known. `ended`: its predecessor's state was given to
-    another, so nobody goes on from this one's.
+    `version` grows with each change. `node` is where the pod runs, as its agent says. `token` is
+    the newest that was given; `holder` is the node that has it, until `until_ms`. `stopped` is the
+    proof. `successor`, if any, holds the claim. `settled`: all claims on this pod are known.
+    `ended`: its predecessor's state was given to another, so nobody goes on from this one's.
     """
 
     namespace: Namespace
     uid: Uid
     version: Size = 0
+    node: str = ""
     token: Size = 0
     holder: str = ""
     until_ms: Time = 0

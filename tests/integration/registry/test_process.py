@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 ONE = f"ns/{name_of(1)}"
+POD, WISH = ("ns", "u1"), wire.LeaseWish(seconds=30)
 COUNT = int(os.environ.get("KYB_FUZZ", "1000"))
 WORDS = (
     *("artifact", "held", "token", "digest", "place", "node", "store", "state", "facts", "seconds"),
@@ -67,7 +68,7 @@ def test_what_a_client_says_and_hears(start: Callable[..., Server], url: str) ->
         server.client(name) for name in ("agent-n1", "agent-n2", "controller")
     )
     controller.settle("new")
-    held = agent.lease("ns", "u1", 30)
+    held = agent.lease(POD, WISH)
     agent.record(ONE, body(held.token))
     entry = agent.record(ONE, body(held.token))
     assert agent.renew(held, 60).token == held.token
@@ -105,7 +106,7 @@ def test_errors_have_classes(start: Callable[..., Server], sqlite: str, tmp_path
     with pytest.raises(RefusedError, match="can't speak for node n2"):
         agent.report(ONE, told)
     with pytest.raises(RefusedError, match="may not do that"):
-        server.client("proxy").lease("ns", "u1", 1)
+        server.client("proxy").lease(POD, WISH)
     with pytest.raises(RefusedError, match="your certificate names kyb-scheduler"):
         server.client("scheduler").get(ONE)
     with pytest.raises(ConfigError, match="kybernate pki init"):
@@ -132,26 +133,26 @@ def test_a_client_waits_for_a_replica_that_starts_again(
 ) -> None:
     server = start(url)
     agent = server.client("agent-n1")
-    token = agent.lease("ns", "u1", 30).token
+    token = agent.lease(POD, WISH).token
     agent.record(ONE, body(token))
     server.kill()
     server.start(wait=False)
     assert agent.get(ONE, 30).id == ONE
     assert agent.record(ONE, body(token), 30).copies
-    assert agent.lease("ns", "u1", 30).token > token
+    assert agent.lease(POD, WISH).token > token
 
 
 def test_two_replicas_are_one_registry(start: Callable[..., Server], postgresql: Any) -> None:
     url = new_database(postgresql)
     first, second = start(url), start(url)
     agent, elsewhere = first.client("agent-n1"), second.client("agent-n2")
-    token = agent.lease("ns", "u1", 30).token
+    token = agent.lease(POD, WISH).token
     agent.record(ONE, body(token))
     with pytest.raises(ConflictError, match="node n1 writes"):
-        elsewhere.lease("ns", "u1", 30)
+        elsewhere.lease(POD, WISH)
     first.kill()
     assert elsewhere.get(ONE).id == ONE
-    assert second.client("agent-n1").lease("ns", "u1", 30).token > token
+    assert second.client("agent-n1").lease(POD, WISH).token > token
 
 
 def test_it_waits_for_its_database(
@@ -176,7 +177,7 @@ def test_it_waits_for_its_database(
 def test_calls_are_counted(start: Callable[..., Server], sqlite: str) -> None:
     server = start(sqlite)
     agent = server.client("agent-n1")
-    agent.record(ONE, body(agent.lease("ns", "u1", 30).token))
+    agent.record(ONE, body(agent.lease(POD, WISH).token))
     page = server.get("/metrics")
     assert 'kyb_registry_calls_total{operation="recordArtifact",status="201"} 1.0' in page
     assert 'kyb_registry_copies{place="nvme",state="verified"} 1.0' in page

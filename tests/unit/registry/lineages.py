@@ -126,7 +126,8 @@ class Lineages(RuleBasedStateMachine):
 
     def _lease(self, node: str = "", uid: str = "") -> None:
         node, uid = node or self.random.choice(NODES), uid or self.random.choice(UIDS)
-        known = self._hear(self.replica.lease(node, uid))
+        runs = self.random.random() < 0.6
+        known = self._hear(self.replica.lease(node, uid, runs=runs))
         if known is not None and known.status == 200:
             token = known.body["token"]
             assert token > max(self._given(uid), default=0), "a token that is not the newest"
@@ -235,6 +236,7 @@ class Lineages(RuleBasedStateMachine):
 def _check_step(before: Json, now: Json, pods: Mapping[str, Json]) -> None:
     assert now["token"] >= before["token"], "a token went back"
     assert now["version"] >= before["version"]
+    assert before["node"] in ("", now["node"]), "a pod changed its node"
     if before["stopped"]:
         assert now["stopped"], "a proof was lost"
     if before == now:

@@ -98,11 +98,12 @@ class Replica:
 
     # What an agent does, in its words.
 
-    def lease(self, node: str, uid: str, seconds: float = 30, namespace: str = "ns") -> Answer:
-        return self.agent(node, "POST", f"{pod(uid, namespace)}/lease", {"seconds": seconds})
+    def lease(self, node: str, uid: str, seconds: float = 30, *, runs: bool = True) -> Answer:
+        wish = {"seconds": seconds, "runs": runs}
+        return self.agent(node, "POST", f"{pod(uid)}/lease", wish)
 
-    def token(self, node: str, uid: str) -> int:
-        found = self.lease(node, uid)
+    def token(self, node: str, uid: str, *, runs: bool = True) -> int:
+        found = self.lease(node, uid, runs=runs)
         assert found.status == 200, found
         return int(found.body["token"])
 

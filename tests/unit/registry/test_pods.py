@@ -25,15 +25,15 @@ def stopped(replica: Replica) -> int:
 
 def test_a_lease_is_one_nodes_until_it_ends(replica: Replica, clock: Clock) -> None:
     token = replica.token("n1", "u1")
-    other = replica.lease("n2", "u1")
+    other = replica.lease("n2", "u1", runs=False)
     assert (other.status, "node n1 writes" in other.error) == (409, True)
     clock.now += 29_000
     renewal = {"token": token, "seconds": 30}
     assert replica.agent("n1", "PUT", f"{pod('u1')}/lease", renewal).status == 200
     clock.now += 29_000
-    assert replica.lease("n2", "u1").status == 409
+    assert replica.lease("n2", "u1", runs=False).status == 409
     clock.now += 2_000
-    newer = replica.token("n2", "u1")
+    newer = replica.token("n2", "u1", runs=False)
     assert newer > token
     assert replica.agent("n1", "PUT", f"{pod('u1')}/lease", renewal).status == 409
 
@@ -48,7 +48,7 @@ def test_a_lease_that_was_given_back_is_anybodys(replica: Replica) -> None:
     back = f"{pod('u1')}/lease?token={token}"
     assert replica.agent("n1", "DELETE", back).body["until_ms"] == 0
     assert replica.agent("n1", "DELETE", back).status == 200
-    replica.token("n2", "u1")
+    replica.token("n2", "u1", runs=False)
     assert replica.agent("n1", "DELETE", back).status == 409
 
 
@@ -129,6 +129,24 @@ def test_a_claim_does_not_end_while_somebody_went_on_from_its_successor(replica:
     assert (found.status, "u3 took it over" in found.error) == (409, True)
 
 
+@pytest.mark.usefixtures("stopped")
+def test_no_other_nodes_agent_can_end_a_claim(replica: Replica) -> None:
+    replica.claim("n2", "u1", ONE, "u2")
+    assert replica.lease("n3", "u2").status == 409, "it runs on n2"
+    assert replica.stop("n3", "u2").status == 400
+    assert replica.release("n3", "u1", "u2").status == 409
+    assert replica.stop("n2", "u2").status == 200
+    assert replica.release("n3", "u1", "u2").status == 200
+
+
+def test_a_successor_is_claimed_for_where_it_runs(replica: Replica, stopped: int) -> None:
+    replica.token("n3", "u2")
+    found = replica.claim("n2", "u1", ONE, "u2")
+    assert (found.status, "runs on node n3" in found.error, stopped > 0) == (409, True, True)
+    assert replica.claim("n2", "u1", ONE, "u1").status == 409, "no pod changes its node"
+    assert replica.claim("n3", "u1", ONE, "u2").status == 200
+
+
 def test_a_pod_may_go_on_itself_and_stop_again(replica: Replica, stopped: int) -> None:
     found = replica.lease("n1", "u1")
     assert (found.status, "only with a claim" in found.error) == (409, True)
@@ -136,17 +154,22 @@ def test_a_pod_may_go_on_itself_and_stop_again(replica: Replica, stopped: int) -
     token = replica.token("n1", "u1")
     assert token > stopped
     assert replica.record("n1", name_of(2), token).status == 201
-    assert replica.lease("n2", "u1").status == 409
+    assert replica.lease("n2", "u1", runs=False).status == 409
     assert replica.claim("n2", "u1", ONE, "u2").status == 409
     assert replica.stop("n1", "u1").body["successor"] == ""
     assert replica.claim("n2", "u1", name_of(2), "u2").status == 200
 
 
-def test_only_its_own_agent_can_say_that_a_pod_stopped(replica: Replica) -> None:
-    assert "no node has written" in replica.stop("n1", "u1").error
+def test_only_its_own_agent_can_say_that_a_pod_stopped(replica: Replica, clock: Clock) -> None:
+    assert "no agent has said" in replica.stop("n1", "u1").error
     replica.token("n1", "u1")
+    clock.now += 60_000
+    away = replica.lease("n2", "u1")
+    assert (away.status, "runs on node n1" in away.error) == (409, True)
+    replica.token("n2", "u1", runs=False)
     found = replica.stop("n2", "u1")
     assert (found.status, "only the agent of node n1" in found.error) == (400, True)
+    assert replica.stop("n1", "u1").status == 200
 
 
 def test_what_the_controller_saw_counts_for_a_node_that_is_off(replica: Replica) -> None:
