@@ -144,6 +144,7 @@ class Arriving:
         terms = WatchTerms(not seat.keep_connections, self._doubt(seat), again)
         self._called.discard(uid)
         self._handles[uid] = seat.handle
+        seat.unlooked = True
         self._arrivals.watch(
             seat.handle,
             terms,
@@ -166,6 +167,7 @@ class Arriving:
         seat = self._node.seats.get(uid)
         if seat is None:
             return
+        seat.unlooked = False
         metrics.ENDED_CONNECTIONS.inc(report.ended)
         log.info("%s: %d sockets watched, %d ended", seat, report.watched, report.ended)
         if report.problem and self._complaints.get(uid) != report.problem:

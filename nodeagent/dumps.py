@@ -54,6 +54,8 @@ BELOW = TIER_OF.keys() - {SeatState.PARKED}
 _AGAIN = 1.0
 _CHECK_DEADLINE = 5.0
 _GATE_DEADLINE = 5.0
+_LOOK_DEADLINE = 10.0
+_LOOK_AGAIN = 0.01
 _RESTORES = 3
 
 
@@ -128,6 +130,7 @@ class Dumps:
             raise Reverted(f"it can't be dumped: {seat.undumpable}")
         times["check"], began = now() - began, now()
         await self.shut(seat)
+        await self._see_looked(seat)
         times["gate"], began = now() - began, now()
         await self._see_uncalled(seat, called=called)
         images = await below.vault.begin(seat.uid)
@@ -176,6 +179,14 @@ class Dumps:
         seat.artifact, seat.copies = artifact, frozenset({Tier.NVME})
         seat.saved = kept.get(artifact, 0)
         await self._node.save(seat, synced=True)
+
+    async def _see_looked(self, seat: Seat) -> None:
+        """A request that has just come waits in a socket; dumped with it, it would wake nobody."""
+        until = self._world.now() + _LOOK_DEADLINE
+        while seat.unlooked:
+            if self._world.now() >= until:
+                raise Reverted("it is not known whether something waits at its sockets")
+            await asyncio.sleep(_LOOK_AGAIN)
 
     async def _see_uncalled(self, seat: Seat, *, called: bool) -> None:
         # What arrived before the gate was shut is told by the loop's next round.

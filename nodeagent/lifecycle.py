@@ -347,8 +347,11 @@ class Lifecycle:
 
     def _unblock(self, seat: Seat, began: float) -> None:
         """A frozen process can't die of SIGKILL on cgroup v1: thaw it."""
-        if seat.tree and self._world.procs.ending(seat.tree.pid):
-            self._world.freezer.thaw(seat.handle)
+        procs, freezer = self._world.procs, self._world.freezer
+        # Without a tree that is known there may be half of one, which was being recreated.
+        known = [seat.tree.pid] if seat.tree else freezer.pids(seat.handle) if seat.handle else ()
+        if any(procs.ending(pid) for pid in known):
+            freezer.thaw(seat.handle)
         if seat.deleted and self._world.now() >= began + _DELETED_PATIENCE:
             self.aside(self._steps.kill(seat))
 

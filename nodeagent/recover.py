@@ -210,6 +210,7 @@ async def _keep_parked(loop: Loop, seat: Seat, frozen: frozenset[str]) -> None:
     # Nothing of it has changed, but now it stands still: its sockets can be watched again.
     loop.node.changed(seat)
     loop.life.aside(_warm_later(loop, seat))
+    loop.kick()  # it may leave RAM now
 
 
 async def _warm_later(loop: Loop, seat: Seat) -> None:

@@ -20,6 +20,7 @@ from kybernate.testing.machine.journal import lose_tail
 from kybernate.testing.warden import FakeCulprits
 from kybernate.types import PodUid, SeatState, Tier
 from nodeagent.below import Below
+from nodeagent.dumps import DROP
 from nodeagent.leases import Leases
 from nodeagent.loop import Loop
 from nodeagent.node import IN_RAM, Node, World
@@ -452,7 +453,8 @@ class Storm:
         resting = (SeatState.ACTIVE, SeatState.PARKED, *WITHOUT_TREE)
         seats = self.node.seats.values() if self.node else ()
         idle = all(s.state in resting and _done(s.work) and _done(s.watch) for s in seats)
-        idle = idle and not self._gates_askew()
+        dropping = any(key.startswith(DROP) for key in self.machine.journal)
+        idle = idle and not dropping and not self._gates_askew()
         return idle and not any(any(proxy.in_flight.values()) for proxy in self.proxies)
 
     def _describe(self, uid: PodUid) -> str:

@@ -307,7 +307,13 @@ class FakeVault:
             raise RefusedError(f"{artifact} has no other verified copy")
         init, latest = machine.inits.get(uid, 0), machine.ran.get(keeping.snapshot.handle, 0)
         ended = machine.dumps.get(init) is DumpState.PARKED and machine.procs[init].alive
-        if ended and keeping.snapshot.ran == latest and not machine.given_up(uid):
+        others = any(
+            one.snapshot.uid == uid and one.snapshot.ran == latest
+            for name, one in machine.vault.items()
+            if name != artifact
+        )
+        needed = keeping.snapshot.ran == latest and not others
+        if ended and needed and not machine.given_up(uid):
             machine.breach(f"{uid} lost its last state: {why}")
         del machine.vault[artifact]
 
