@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+LIST_S = 30.0
+"""Seconds that a page of a list may take."""
+
 
 class Stream(Protocol):
     """An open watch: an iterator of its events, which another thread may end."""
@@ -150,23 +153,34 @@ class Watcher:
     def _list(self) -> None:
         asked = self._asked
         seen: set[tuple[str, str]] = set()
-        token: str | None = None
-        while True:
-            query = {**self._params, "limit": self._page, **({"continue": token} if token else {})}
-            page = self._api.get(self._path, query, timeout=30.0)
+        meta: Json = {}
+        for page in self._pages():
             for item in page.get("items") or ():
                 seen.add(self._listed(item))
             meta = page.get("metadata") or {}
-            token = meta.get("continue")
-            if not token or self._stopping.is_set():
-                break
-        if self._stopping.is_set():
-            return
+            if self._stopping.is_set():
+                return
         for key in [key for key in self._known if key not in seen]:
             self._emit("DELETED", self._known.pop(key))
         self._version = str(meta["resourceVersion"])
         self._listed_for = asked
         self.synced.set()
+
+    def _pages(self) -> Iterator[Json]:
+        """The list's pages. While one is looked at, the next is on its way."""
+        coming = _Ahead(self._get_page, "")
+        while True:
+            page = coming.result()
+            token = str((page.get("metadata") or {}).get("continue") or "")
+            if token and not self._stopping.is_set():
+                coming = _Ahead(self._get_page, token)
+            yield page
+            if not token:
+                return
+
+    def _get_page(self, token: str) -> Json:
+        query = {**self._params, "limit": self._page, **({"continue": token} if token else {})}
+        return self._api.get(self._path, query, timeout=LIST_S)
 
     def _listed(self, raw: Json) -> tuple[str, str]:
         item = self._keep(raw)
@@ -264,6 +278,28 @@ def _names(item: Json) -> Json:
 
 def _all(item: Json) -> Json:
     return item
+
+
+class _Ahead:
+    """A call that goes on while something else is done."""
+
+    def __init__(self, get: Callable[[str], Json], token: str) -> None:
+        self._found: Json | Exception | None = None
+        self._thread = threading.Thread(target=self._run, args=(get, token), daemon=True)
+        self._thread.start()
+
+    def _run(self, get: Callable[[str], Json], token: str) -> None:
+        try:
+            self._found = get(token)
+        except Exception as error:  # noqa: BLE001 - raised where the result is asked for
+            self._found = error
+
+    def result(self) -> Json:
+        """What it gave. Raises what it raised."""
+        self._thread.join()
+        if isinstance(self._found, Exception):
+            raise self._found
+        return self._found or {}
 
 
 class _Backoff:
