@@ -1,9 +1,19 @@
-"""What a process takes of the machine."""
+"""Processes of benches, and what one takes of the machine."""
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
 import time
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+REPOSITORY = Path(__file__).resolve().parents[1]
 
 
 def cpu_seconds(pid: int) -> float:
@@ -22,3 +32,32 @@ def line_of(pid: int, name: str, file: str = "status") -> int:
         if line.startswith(f"{name}:"):
             return int(line.split()[1])
     raise SystemExit(f"/proc/{pid}/{file} has no line {name}")
+
+
+@contextmanager
+def process(argv: list[str]) -> Iterator[int]:
+    """A server's process; yields its PID."""
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    running = subprocess.Popen(argv, env=environment, cwd=REPOSITORY)
+    try:
+        yield running.pid
+    finally:
+        running.terminate()
+        try:
+            running.wait(20)
+        except subprocess.TimeoutExpired:
+            running.kill()
+
+
+def worker(master: int) -> int:
+    """The process that serves: gunicorn's child, or the process itself."""
+    children = Path(f"/proc/{master}/task/{master}/children").read_text().split()
+    return int(children[0]) if children else master
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port

@@ -21,8 +21,7 @@ import click
 import yaml
 
 from bench import fleet
-from bench.extender.__main__ import worker
-from bench.processes import cpu_seconds
+from bench.processes import cpu_seconds, worker
 from bench.report import emit, median, say
 from kybernate import keys
 from kybernate.errors import ConflictError

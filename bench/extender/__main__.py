@@ -1,24 +1,24 @@
-"""The extender's calls beside servers that decode the same bodies and return the same names.
+"""The extender's calls beside servers that decode the same bodies and return as many names.
 
-A sample is what the kube-scheduler asks for one pod: filter and prioritize of the candidates at
-ours and at the others in turn, then a bind at ours, of which the (fed) watch tells a moment later.
-So each filter comes after a change. Then binds alone, from several connections at once. Times are
-the client's, over mutual TLS, to the last byte of the answer; the API is a stub that
-answers at once. `bind_p50_ms` is without the time of the call to it, `bind_with_api` with it.
+A sample is what the kube-scheduler asks for one pod: filter of the candidates at ours and at the
+others in turn, prioritize of the same names (which the scheduler asks only about pods with wishes
+of their own), then a bind to the node that ours offers, of which the (fed) watch tells a moment
+later. So each filter comes after a change. The others offer the first names, as many as ours does.
+Then binds alone, from several connections at once. Times are the client's, over HTTP/1.1 and mutual
+TLS, to the last byte of the answer; the API is a stub that answers at once. `bind_p50_ms` is
+without the time of the call to it, `bind_with_api` with it.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,18 +30,20 @@ import orjson
 from bench import fleet
 from bench.extender import servers
 from bench.extender.client import Client, request
-from bench.processes import cpu_seconds, memory_mib
+from bench.processes import cpu_seconds, free_port, memory_mib, process, worker
 from bench.report import emit, percentile, say
 from kybernate.adapters.pki import Folder, Validity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from bench.report import Metrics
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 START_LIMIT = 120.0
 """Seconds in which a server must answer; ours reads all of the fleet first."""
+
+OFFERED = 1
+"""Names that filter answers, by the extender's own default."""
 
 WARM_UP = 20
 CONNECTIONS = 8
@@ -136,14 +138,12 @@ class Run:
         names = (self._names[first:] + self._names[:first])[: self._candidates]
         order = list(self._peers.values())
         self._dice.shuffle(order)
-        answers = {}
+        answers: dict[tuple[str, str], bytes] = {}
         for verb in ("filter", "prioritize"):
             data = request(verb, {"Pod": pod, "Nodes": None, "NodeNames": names})
-            answers = {peer.name: peer.call(verb, data) for peer in order}
-        scores = orjson.loads(answers["ours"])
-        best = max(scores, key=lambda one: one["Score"])["Host"]
-        ours = self._peers["ours"]
-        check(ours.call("bind", _bind(pod, best)))
+            answers |= {(verb, peer.name): peer.call(verb, data) for peer in order}
+        (offered,) = orjson.loads(answers["filter", "ours"])["NodeNames"]
+        check(self._peers["ours"].call("bind", _bind(pod, offered)))
 
     def _pod(self) -> dict[str, object]:
         self._next += 1
@@ -199,7 +199,7 @@ class Run:
                 metrics[f"{name}_p{percent}_ms"] = (ours.p(verb, percent), "ms")
             metrics[f"{verb}_cpu_ms"] = (1000 * ours.cpu[verb] / len(seen), "ms")
         others = {name: _beside(peer) for name, peer in self._peers.items() if name != "ours"}
-        return metrics, {"name": "servers that return every name", **others}
+        return metrics, {"name": "servers that return the first names", **others}
 
 
 def _beside(peer: Peer) -> dict[str, object]:
@@ -244,7 +244,7 @@ def start(stack: ExitStack, folder: Path, given: list[str]) -> dict[str, Peer]:
         "ours": lambda port: _python("ours", port, tls, *fed),
     }
     if go := build_go(folder):
-        commands["go"] = lambda port: [str(go), f"127.0.0.1:{port}", str(tls)]
+        commands["go"] = lambda port: [str(go), f"127.0.0.1:{port}", str(tls), str(OFFERED)]
     else:
         say("there is no Go here: without the server in Go")
     running = {}
@@ -278,21 +278,6 @@ def build_go(folder: Path) -> Path | None:
     return target
 
 
-@contextmanager
-def process(argv: list[str]) -> Iterator[int]:
-    """A server's process; yields its PID."""
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    running = subprocess.Popen(argv, env=environment, cwd=REPOSITORY)
-    try:
-        yield running.pid
-    finally:
-        running.terminate()
-        try:
-            running.wait(20)
-        except subprocess.TimeoutExpired:
-            running.kill()
-
-
 def connect(port: int, tls: Path, name: str) -> Client:
     """A connection as soon as the server takes one."""
     deadline = time.monotonic() + START_LIMIT
@@ -301,19 +286,6 @@ def connect(port: int, tls: Path, name: str) -> Client:
             return Client(port, tls)
         time.sleep(0.1)
     raise SystemExit(f"{name} does not answer within {START_LIMIT:.0f} s")
-
-
-def worker(master: int) -> int:
-    """The process that serves: gunicorn's child, or the process itself."""
-    children = Path(f"/proc/{master}/task/{master}/children").read_text().split()
-    return int(children[0]) if children else master
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-// An extender that decodes the body and returns every name, over mutual TLS.
+// An extender that decodes the body and returns the first names, over mutual TLS.
 package main
 
 import (
@@ -8,6 +8,7 @@ import (
 	"log"
 	"net/http"
 	"os"
+	"strconv"
 )
 
 type args struct {
@@ -53,6 +54,10 @@ func itoa(n int) string {
 
 func main() {
 	address, folder := os.Args[1], os.Args[2]
+	offered, err := strconv.Atoi(os.Args[3])
+	if err != nil {
+		log.Fatal(err)
+	}
 	authority, err := os.ReadFile(folder + "/ca.crt")
 	if err != nil {
 		log.Fatal(err)
@@ -61,7 +66,9 @@ func main() {
 	pool.AppendCertsFromPEM(authority)
 	http.HandleFunc("/v1/filter", func(w http.ResponseWriter, r *http.Request) {
 		none := map[string]string{}
-		write(w, filtered{NodeNames: read(r).NodeNames, FailedNodes: none, FailedAndUnresolvableNodes: none})
+		names := read(r).NodeNames
+		names = names[:min(offered, len(names))]
+		write(w, filtered{NodeNames: names, FailedNodes: none, FailedAndUnresolvableNodes: none})
 	})
 	http.HandleFunc("/v1/prioritize", func(w http.ResponseWriter, r *http.Request) {
 		scores := []score{}
