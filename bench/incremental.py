@@ -76,7 +76,7 @@ def main(
 def make_memory(mib: int) -> list[bytearray]:
     """Heap, mapping and stacks."""
     sizes = (mib // 8, mib - mib // 8 - 1, 1)
-    return [bytearray(random.Random(n).randbytes(size * MIB)) for n, size in enumerate(sizes)]
+    return [bytearray(os.urandom(size * MIB)) for size in sizes]
 
 
 def write_image(folder: Path, memory: list[bytearray], *, grown: bool = False) -> None:

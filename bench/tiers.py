@@ -185,14 +185,11 @@ class Bench:
     def get_all(self, place: Place) -> None:
         """All bytes back into one file on tmpfs."""
         target = os.open(self.shm / "limit", os.O_RDWR | os.O_CREAT)
-        with ThreadPoolExecutor(2 * place.transfers) as pool:
-            half = PACK // 2
-            offsets = range(0, self.size, half)
+        with ThreadPoolExecutor(place.transfers) as pool:
+            offsets = range(0, self.size, PACK)
 
             def get(offset: int) -> None:
-                start = offset % PACK
-                key = f"packs/limit/{offset - start}"
-                os.pwrite(target, place.objects.get(key, start, half), offset)
+                os.pwrite(target, place.objects.get(f"packs/limit/{offset}"), offset)
 
             list(pool.map(get, offsets))
         os.close(target)

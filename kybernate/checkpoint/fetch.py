@@ -16,7 +16,7 @@ from kybernate.checkpoint.places import cipher_of
 from kybernate.checkpoint.target import Target
 from kybernate.core.artifacts import layout, leaf
 from kybernate.core.artifacts.leaf import Chunk
-from kybernate.core.artifacts.ranges import Placed, ranges
+from kybernate.core.artifacts.ranges import Placed, jobs, ranges
 from kybernate.errors import CorruptError, NotFoundError
 
 if TYPE_CHECKING:
@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from kybernate.core.artifacts.manifest import File, Leaf, Manifest
     from kybernate.core.artifacts.ranges import Range
 
-_JOB = 64
-"""Chunks that a thread takes at once: 4 MiB."""
 _BATCH = 16
+"""Chunks of one batch for packing: 1 MiB."""
+_RUN = 16
+"""Chunks that are written at once, at most."""
 
 
 class ChunkReader:
@@ -106,8 +107,8 @@ def fetch(
         for file in manifest.files:
             with Target.open(folder / file.name, file.size) as target:
                 work = _Fetching(reader, target, deadline)
-                groups = _groups(reader.chunks(file), _JOB)
-                for size in ordered(pool, work.bring, groups, 3 * place.transfers):
+                todo = jobs(reader.chunks(file))
+                for size in ordered(pool, work.bring, todo, 2 * place.transfers):
                     done += size
                     if progress:
                         progress(done)
@@ -132,7 +133,7 @@ class _Fetching:
         start = end = 0
         run: list[memoryview | bytes] = []
         for placed, data in read:
-            if run and placed.position != end:
+            if run and (placed.position != end or len(run) == _RUN):
                 self.target.write(run, start)
                 run = []
             if not run:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from kybernate.core.artifacts.pages import BLOCK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from kybernate.core.artifacts.leaf import Chunk
 
-LARGEST = 4 << 20
-"""Bytes that one request asks for at most."""
+LARGEST = 9 << 20
+"""Bytes that one request asks for at most: a pack as we fill them."""
 GAP = BLOCK
 """Bytes between two chunks that are rather read than asked for apart."""
 
@@ -34,6 +34,23 @@ class Range:
     start: int
     end: int
     placed: tuple[Placed, ...]
+
+
+_FEW, _MANY = 64, 192
+"""Chunks of a job: from the first on it ends with its pack, at the second wherever it is."""
+
+
+def jobs(chunks: Iterable[Placed]) -> Iterator[list[Placed]]:
+    """Chunks that follow each other, some MiB at a time: of one pack, where they lie in order."""
+    job: list[Placed] = []
+    for one in chunks:
+        moved = job and one.chunk.pack != job[-1].chunk.pack
+        if len(job) >= _MANY or (moved and len(job) >= _FEW):
+            yield job
+            job = []
+        job.append(one)
+    if job:
+        yield job
 
 
 def ranges(placed: Iterable[Placed]) -> list[Range]:

@@ -16,7 +16,7 @@ from kybernate.core.artifacts.leaf import Chunk, zeros
 from kybernate.core.artifacts.match import Target, mismatches
 from kybernate.core.artifacts.pace import Pace
 from kybernate.core.artifacts.privileges import Mount, Privileges, beyond
-from kybernate.core.artifacts.ranges import GAP, LARGEST, Placed, ranges
+from kybernate.core.artifacts.ranges import GAP, LARGEST, Placed, jobs, ranges
 from kybernate.core.artifacts.retention import why_keep
 from kybernate.core.artifacts.sweep import SKEW, Lease, Seen, plan
 from kybernate.errors import RefusedError
@@ -218,6 +218,14 @@ class TestRanges:
             ("p", 400 + 2 * GAP, 500 + 2 * GAP, 1),
             ("q", 0, 100, 1),
         ]
+
+    def test_a_job_ends_with_its_pack_and_is_never_too_long(self):
+        packs = ["p"] * 129 + ["q"] * 129 + ["r", "s"] * 100 + ["t"] * 400
+        placed = [Placed(Chunk(b"n", pack, n, 1, 1), n) for n, pack in enumerate(packs)]
+        found = list(jobs(placed))
+        assert [one for job in found for one in job] == placed
+        assert [len(job) for job in found[:2]] == [129, 129]
+        assert all(64 <= len(job) <= 192 for job in found[:-1])
 
     def test_no_range_is_larger_than_it_may_be(self):
         chunks = [Chunk(b"n", "p", n * 65_552, 65_552, 65_536) for n in range(200)]
