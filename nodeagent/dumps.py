@@ -89,18 +89,21 @@ class Dumps:
 
     def begin_dump(self, seat: Seat, why: str) -> None:
         """From PARKED: write the intent, then do it."""
-        procs = self._world.procs
-        try:
-            seat.inner = tuple(procs.pid_in_container(one.pid) for one in seat.cuda)
-        except NotFoundError as error:
-            log.info("%s is not dumped: %s", seat, error)
-            return
+        seat.cuda, seat.inner = self._named_inside(seat)
         # A state of before, which the tree was restored from, is not what it is now.
         stale, seat.artifact, seat.images, seat.copies = seat.artifact, "", "", frozenset()
         written = self._node.move(seat, SeatEvent.DUMP, why, synced=True)
         if stale:
             self.drop_later(stale, "its workload has gone on since")
         self._life.work(seat, self._dump(seat, written))
+
+    def _named_inside(self, seat: Seat) -> tuple[tuple[Process, ...], tuple[int, ...]]:
+        """Its processes on the GPUs that are left, and what they are called in the container."""
+        named = []
+        for one in seat.cuda:
+            with contextlib.suppress(NotFoundError):
+                named.append((one, self._world.procs.pid_in_container(one.pid)))
+        return tuple(one for one, _ in named), tuple(inner for _, inner in named)
 
     async def _dump(self, seat: Seat, written: Awaitable[None]) -> None:
         began = self._world.now()
