@@ -76,7 +76,6 @@ class Wish:
     """Folder of the host to place in the container; writable."""
     init: Sequence[str] = ("--",)
     """kyb-init's own arguments before the command."""
-    tty: bool = False
 
 
 class Door(threading.Thread):
@@ -258,8 +257,7 @@ class Node:
         flags = [
             *("--runc-binary", str(self._runc), "--cgroup", f"/{self.name}/pod{number}/{name}"),
             *("--with-ns", f"network:/run/netns/{name}"),
-            *("--tty",) * wish.tty,
-            *(() if wish.tty else ("--log-uri", f"file://{self.work}/{name}.log")),
+            *("--log-uri", f"file://{self.work}/{name}.log"),
             *wish.flags,
         ]
         for path, (place, options) in mounts.items():

@@ -24,6 +24,8 @@ from kybernate.ports import DumpState
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from kybernate.ports import Freezer
+
 _HOLD = signal.SIGRTMIN + 1
 _RESUME = signal.SIGRTMIN + 2
 _STATES = {
@@ -144,12 +146,21 @@ class Container:
             return ()
         return tuple(pid for pid in map(int, words) if pid)
 
-    async def emptied(self, clock: Clock) -> None:
-        """Returns once no process is left, down to the last thread: so is their memory then."""
-        while self.pids():
+    async def killed(self, freezer: Freezer, clock: Clock) -> None:
+        """Kills all of the tree. Returns once no thread is left, so that its memory is free, and
+        process 1 has seen each end, so that its PIDs are."""
+        doomed = self.pids()
+        await freezer.kill(str(self.handle), clock.left())
+        while self.pids() or any(self._is_zombie(pid) for pid in doomed):
             if clock.passed():
                 raise DeadlineError(f"Killed processes in {self.handle} don't end.")
             await asyncio.sleep(_POLL)
+
+    def _is_zombie(self, pid: int) -> bool:
+        with suppress(*_GONE):
+            stat = smallfile.read(f"{self.proc}/{pid}/stat")
+            return stat.rpartition(")")[2].split()[0] == "Z"
+        return False
 
     def threads(self, pid: int) -> tuple[int, ...]:
         """The process's threads by the host's numbers; empty if it is gone."""

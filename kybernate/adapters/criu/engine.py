@@ -74,8 +74,11 @@ class Criu:
     async def check(self, init: int, handle: str, deadline: float) -> tuple[str, ...]:
         """Why this tree can't be dumped, as sentences; empty if nothing is known against it."""
         with self._opened(init, handle) as container:
-            async with asyncio.timeout(deadline):
-                return await asyncio.to_thread(refusals.find, container)
+            try:
+                async with asyncio.timeout(deadline):
+                    return await asyncio.to_thread(refusals.find, container)
+            except TimeoutError as error:
+                raise DeadlineError("To look at the tree took too long.") from error
 
     async def dump(self, init: int, handle: str, images: Path, deadline: float) -> Phases:
         """Write the tree, frozen before and after; see the port."""
@@ -83,10 +86,10 @@ class Criu:
         with self._opened(init, handle) as container:
             await container.free(running.ENTERED, clock)
             tree = self._dumpable(container)
-            record.take(container, tree).write(images)
+            options = await asyncio.to_thread(_look, container, tree, images)
             await container.hold(clock)
             held = time.monotonic()
-            code = await self._dump(container, tree, images, clock)
+            code = await self._dump(container, images, options, clock)
             if code:
                 await self._dump_failed(container, clock)
             if container.tree() is None or not container.is_frozen():
@@ -102,8 +105,7 @@ class Criu:
                 raise DumpError(
                     f"The tree of process {init} was not dumped; to end it ends its container."
                 )
-            await self._freezer.kill(handle, clock.left())
-            await container.emptied(clock)
+            await container.killed(self._freezer, clock)
             await container.parked(clock)
 
     async def keep(self, init: int, handle: str, deadline: float) -> None:
@@ -116,7 +118,7 @@ class Criu:
             if not container.is_frozen():
                 await self._freezer.freeze(handle, clock.left())
             try:
-                tcp.heal(container)
+                await asyncio.to_thread(tcp.heal, container)
             except OSError as error:
                 raise DumpError(
                     f"Connections are left in repair mode: {error}", suspect=True
@@ -134,18 +136,15 @@ class Criu:
         with self._opened(init, handle) as container:
             await self._clear(container, clock)
             groups = limits.groups_of(init, self._mount, self._proc)
-            cached = limits.cached(groups)
-            with limits.lifted(groups, container.work):
+            await asyncio.to_thread(limits.lift, groups, container.work)
+            try:
                 ready = time.monotonic()
-                lent = addresses.lend(container, written.addresses)
-                try:
-                    await self._restore(container, images, written, clock, lazy=lazy)
-                    done = time.monotonic()
-                    await self._settle(container, written, clock)
-                finally:
-                    addresses.take_back(container, lent)
+                cached = limits.cached(groups)
+                done = await self._bring_back(container, images, written, clock, lazy=lazy)
                 if limits.cached(groups) - cached > _CACHE_WORTH_DROPPING:
-                    forget_pages(images)
+                    await asyncio.to_thread(forget_pages, images)
+            finally:
+                await asyncio.to_thread(limits.put_back, container.work)
         return {"clear": ready - began, "criu": done - ready, "settle": time.monotonic() - done}
 
     async def pages_done(self, init: int, deadline: float) -> None:
@@ -173,11 +172,11 @@ class Criu:
             raise DumpError(f"The tree in {container.handle} isn't frozen; freeze it first.")
         return tree
 
-    async def _dump(self, container: Container, tree: int, images: Path, clock: Clock) -> int:
-        argv = [*_DUMP, "-t", str(container.number_inside(tree))]
-        argv += refusals.extra_options(container)
+    async def _dump(
+        self, container: Container, images: Path, options: list[str], clock: Clock
+    ) -> int:
         run = running.Run(
-            argv=argv,
+            argv=[*_DUMP, *options],
             images=images,
             log="dump.log",
             cgroups=_roots(self._mount),
@@ -208,10 +207,32 @@ class Criu:
                 f"The tree of process {container.init} is {container.state}, not parked."
             )
         container.handle.mkdir(exist_ok=True)
-        await self._freezer.kill(str(container.handle), clock.left())
-        await container.emptied(clock)
+        await container.killed(self._freezer, clock)
         await container.free(running.ENTERED, clock)
         (container.work / _SOCKET).unlink(missing_ok=True)
+
+    async def _bring_back(
+        self,
+        container: Container,
+        images: Path,
+        written: record.Record,
+        clock: Clock,
+        *,
+        lazy: bool,
+    ) -> float:
+        """The tree, frozen; when CRIU was done with it."""
+        lent = await asyncio.to_thread(addresses.lend, container, written.addresses)
+        try:
+            await self._restore(container, images, written, clock, lazy=lazy)
+            done = time.monotonic()
+            await self._freezer.freeze(str(container.handle), clock.left())
+            await asyncio.to_thread(record.put_back, container, written)
+            # What CRIU recreated stands stopped as well.
+            self._continue(container, written.stopped)
+            await container.resume(clock)
+        finally:
+            await asyncio.to_thread(addresses.take_back, container, lent)
+        return done
 
     async def _restore(
         self,
@@ -241,10 +262,10 @@ class Criu:
             except BaseException:
                 with suppress(ProcessLookupError):
                     process.kill()
-                await self._freezer.kill(str(container.handle), 1.0)
+                await container.killed(self._freezer, Clock(1.0))
                 raise
         if code:
-            await self._freezer.kill(str(container.handle), max(1.0, clock.left()))
+            await container.killed(self._freezer, Clock(max(1.0, clock.left())))
             said = running.complaints(container, "restore.log")
             tail = " / ".join(said[:3]) or "it was killed, as for want of memory"
             raise RestoreError(f"CRIU's restore failed: {tail}")
@@ -272,19 +293,18 @@ class Criu:
         self._left.add(task)
         task.add_done_callback(self._left.discard)
 
-    async def _settle(self, container: Container, written: record.Record, clock: Clock) -> None:
-        """What CRIU recreated stands stopped: it is frozen instead, and given back its CPUs."""
-        await self._freezer.freeze(str(container.handle), clock.left())
-        record.put_back(container, written)
-        self._continue(container, written.stopped)
-        await container.resume(clock)
-
     def _continue(self, container: Container, stopped: Sequence[int]) -> None:
         """Takes back the stop that CRIU ended with, but for those that were stopped before."""
         for pid in container.pids():
             with suppress(ProcessLookupError, NotFoundError):
                 if not stopped or container.number_inside(pid) not in stopped:
                     os.kill(pid, signal.SIGCONT)
+
+
+def _look(container: Container, tree: int, images: Path) -> list[str]:
+    """Writes down what CRIU doesn't; the options of this tree's dump."""
+    record.take(container, tree).write(images)
+    return ["-t", str(container.number_inside(tree)), *refusals.extra_options(container)]
 
 
 def _roots(mount: Path) -> list[Path]:

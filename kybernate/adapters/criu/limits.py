@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,23 +51,20 @@ def cached(groups: dict[str, Path]) -> int:
     return 0
 
 
-@contextmanager
-def lifted(groups: dict[str, Path], work: Path) -> Iterator[None]:
-    """Lifts them for the block, and puts them back whatever happens in it."""
+def lift(groups: dict[str, Path], work: Path) -> None:
+    """Lifts them until `put_back`; what was there before is written down in `work` first."""
     put_back(work)
     changes = list(_changes(groups))
     if changes:
         _write_down(work / FILE, {str(path): now for path, now, _ in changes})
-    try:
-        for path, _, new in changes:
-            _set(path, new)
-        yield
-    finally:
-        put_back(work)
+    for path, _, new in changes:
+        _set(path, new)
 
 
 def put_back(work: Path) -> None:
-    """What a call that was cut short left lifted; quick, and nothing if there is none.
+    """What was lifted, also by an agent that is no more; nothing if there is none.
+
+    Blocks while the kernel gives memory back.
 
     A limit that doesn't fit now is tried again the next time.
     """

@@ -53,6 +53,7 @@ def find(container: Container) -> tuple[str, ...]:
     _ = container.state
     held = sockets.of(container)
     found = [
+        *_terminal(container),
         *_of_processes(container),
         *sockets.problems(container, held),
         *_watched(container),
@@ -61,22 +62,10 @@ def find(container: Container) -> tuple[str, ...]:
 
 
 def extra_options(container: Container) -> list[str]:
-    """Options of a dump for what the tree has open: folders that it watches, its terminal."""
+    """Options of a dump for what the tree has open: folders that it watches."""
     folders, _ = watches.folders(container)
     options = [word for one in folders for word in ("--irmap-scan-path", one)]
-    options = ["--force-irmap", *options] if options else []
-    terminal = terminal_of(container)
-    return [*options, "--external", terminal] if terminal else options
-
-
-def terminal_of(container: Container) -> str:
-    """How CRIU names the container's terminal; empty if it has none."""
-    path = container.proc / str(container.init) / "fd" / "1"
-    with suppress(*_GONE):
-        found = path.stat()
-        if stat.S_ISCHR(found.st_mode) and _TERMINAL.fullmatch(os.readlink(path)):
-            return f"tty[{found.st_rdev:x}:{found.st_dev:x}]"
-    return ""
+    return ["--force-irmap", *options] if options else []
 
 
 def from_log(said: list[str]) -> str:
@@ -96,6 +85,13 @@ def _of_processes(container: Container) -> Iterator[str]:
                 yield from (f"{who} {problem}" for problem in look(container, pid))
             except _GONE:
                 continue
+
+
+def _terminal(container: Container) -> Iterator[str]:
+    with suppress(*_GONE):
+        path = container.proc / str(container.init) / "fd" / "1"
+        if _TERMINAL.fullmatch(os.readlink(path)):
+            yield "The container has a terminal, which can't be recreated: leave out `tty: true`."
 
 
 def _traced(container: Container, pid: int) -> Iterator[str]:

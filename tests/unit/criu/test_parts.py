@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kybernate.adapters.criu import Tools, limits, refusals
-from kybernate.adapters.criu.container import state_of
+from kybernate.adapters.criu.container import Container, state_of
 from kybernate.adapters.criu.record import FILE, Record
 from kybernate.errors import ConfigError, NotFoundError, RestoreError
 from kybernate.ports import DumpState
@@ -36,12 +35,13 @@ def read(folder: Path, name: str) -> str:
 def test_version_2_is_lifted_pod_first_and_put_back(tmp_path: Path) -> None:
     pod = group(tmp_path / "pod", cpu__max="50000 100000", memory__max="max", memory__high="max")
     own = group(pod / "one", cpu__max="20000 100000", memory__max="1000000", memory__high="900000")
-    with limits.lifted({"": own}, tmp_path):
-        assert read(pod, "cpu.max") == read(own, "cpu.max") == "max 100000"
-        assert read(pod, "memory.max") == "max"
-        assert read(own, "memory.max") == str(1000000 + ROOM)
-        written = list(json.loads((tmp_path / limits.FILE).read_text()))
-        assert written[0] == str(pod / "cpu.max")
+    limits.lift({"": own}, tmp_path)
+    assert read(pod, "cpu.max") == read(own, "cpu.max") == "max 100000"
+    assert read(pod, "memory.max") == "max"
+    assert read(own, "memory.max") == str(1000000 + ROOM)
+    written = list(json.loads((tmp_path / limits.FILE).read_text()))
+    assert written[0] == str(pod / "cpu.max")
+    limits.put_back(tmp_path)
     assert read(pod, "cpu.max") == "50000 100000"
     assert read(own, "cpu.max") == "20000 100000"
     assert read(own, "memory.max") == "1000000"
@@ -54,11 +54,10 @@ def test_what_a_killed_agent_left_lifted_is_put_back(tmp_path: Path) -> None:
     group(tmp_path / "pod", cpu__cfs_quota_us="-1")
     memory = group(tmp_path / "mem/pod/one", memory__limit_in_bytes=str(1 << 30))
     group(tmp_path / "mem/pod", memory__limit_in_bytes="9223372036854771712")
-    with suppress(KeyboardInterrupt), limits.lifted({"cpu": own, "memory": memory}, tmp_path):
-        left = (tmp_path / limits.FILE).read_text()
-        raise KeyboardInterrupt
-    (own / "cpu.cfs_quota_us").write_text("-1")
-    (tmp_path / limits.FILE).write_text(left)
+    limits.lift({"cpu": own, "memory": memory}, tmp_path)
+    assert read(own, "cpu.cfs_quota_us") == "-1"
+    limits.lift({"cpu": own, "memory": memory}, tmp_path)
+    assert read(memory, "memory.limit_in_bytes") == str((1 << 30) + ROOM), "lifted once, not twice"
     limits.put_back(tmp_path)
     assert read(own, "cpu.cfs_quota_us") == "20000"
     assert read(memory, "memory.limit_in_bytes") == str(1 << 30)
@@ -114,6 +113,15 @@ def test_any_record_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory,
         (folder / FILE).write_text(text)
         with pytest.raises(RestoreError):
             Record.read(folder)
+
+
+@pytest.mark.parametrize(("target", "told"), [("/dev/pts/3", 1), ("pipe:[7]", 0)])
+def test_a_terminal_is_told(tmp_path: Path, target: str, told: int) -> None:
+    proc = group(tmp_path / "proc/7", comm="kyb-run", stat="7 (kyb-run) S" + " 0" * 50)
+    (proc / "fd").mkdir()
+    (proc / "fd/1").symlink_to(target)
+    one = Container(7, tmp_path / "handle", 0, tmp_path, proc.parent)
+    assert sum("terminal" in sentence for sentence in refusals.find(one)) == told
 
 
 def test_reasons_of_criu_are_told_in_words() -> None:
