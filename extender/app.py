@@ -55,24 +55,20 @@ class Verbs:
         """Which nodes have a seat for the pod."""
         args = wire.read_filter(body)
         pod = read_pod(args.pod)
+        # No more nodes than the scheduler is to weigh, unless the pod has wishes of its own.
+        chosen = bool(self.most) and not has_wishes(args.pod)
 
         def judge(uid: PodUid, demand: Demand, names: Sequence[NodeName]) -> Fits:
-            return self._snapshot.fits(uid, demand, names)
+            return self._snapshot.fits(uid, demand, names, rated=chosen)
 
         found = filter_nodes(pod, args.names, judge)
         if not found.passed and self._rejected is not None:
             self._rejected(pod, args.names)
         narrowed = self.narrow(args.pod, found)
-        if narrowed is found:
-            narrowed = self._best(args.pod, pod, found)
+        if narrowed is found and chosen and pod.demand is not None and found.passed:
+            best = self._snapshot.offer(pod.ref, pod.demand, found.passed, self.most)
+            narrowed = found._replace(passed=best)
         return wire.filter_answer(args, narrowed)
-
-    def _best(self, item: dict[str, Any], pod: SeatPod, found: Fits) -> Fits:
-        """No more nodes than the scheduler is to weigh, unless the pod has wishes of its own."""
-        if not (self.most and pod.demand and found.passed) or has_wishes(item):
-            return found
-        best = self._snapshot.offer(pod.ref, pod.demand, found.passed, self.most)
-        return found._replace(passed=best)
 
     def prioritize(self, body: object) -> object:
         """How well each node suits the pod."""

@@ -137,11 +137,14 @@ class Snapshot:
             self._catch_up()
             return {name: self._current(name, without) for name in names}
 
-    def fits(self, pod: PodUid, demand: Demand, names: Sequence[NodeName]) -> Fits:
-        """Which of the nodes can take the pod, and why not the others."""
+    def fits(
+        self, pod: PodUid, demand: Demand, names: Sequence[NodeName], *, rated: bool = False
+    ) -> Fits:
+        """Which of the nodes can take the pod, and why not the others. `rated` says that they will
+        be rated too: then no node is looked at twice."""
         with self._lock:
             self._catch_up()
-            return self._class(pod, demand).fits(names, self._own(pod))
+            return self._class(pod, demand, rated=rated).fits(names, self._own(pod))
 
     def offer(
         self, pod: PodRef, demand: Demand, names: Sequence[NodeName], most: int
