@@ -15,6 +15,7 @@ import pytest
 from extender.server import _Contexts
 from extender.worker import LingeringWorker
 from kybernate.runtime.deadlines import Worker
+from kybernate.runtime.http2 import Connection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,6 +75,63 @@ def test_nobody_waits_where_threads_are_wanted(worker: Any, ends: Any, why: str)
         worker._places.acquire()
     assert worker.handle(SimpleNamespace(sock=ours)) is True
     assert ours.recv(1) == b"x"
+
+
+class Peer(Connection):
+    """A connection of HTTP/2 on which these requests come, some at a time."""
+
+    def __init__(self, *comes: list[str]) -> None:
+        self.comes = list(comes)
+        self.answered: list[str] = []
+        self.left = self.ended = False
+
+    def read(self) -> Any:
+        if not self.comes:
+            raise ConnectionResetError("gone")
+        return [SimpleNamespace(path=path) for path in self.comes.pop(0)]
+
+    def serve(self, request: Any, app: Any) -> None:
+        self.answered.append(request.path)
+
+    def is_over(self) -> bool:
+        return self.left
+
+    def leave(self) -> None:
+        self.left = True
+
+    def end(self) -> None:
+        self.ended = True
+
+
+def test_what_waits_for_nothing_is_answered_by_the_thread_that_reads(
+    worker: Any, ends: Any
+) -> None:
+    ours, _ = ends
+    peer = Peer(["/v1/filter", "/v1/bind", "/prioritize"], ["/filter"], [])
+    pooled: list[str] = []
+    worker.tpool.submit = lambda _serve, request, _app: pooled.append(request.path)
+    worker.wsgi = None
+    # Something comes twice, and then nothing: it goes back to be polled.
+    waits = [True, True, False]
+    worker._waits_for = lambda _sock: waits.pop(0)
+    assert worker.handle(SimpleNamespace(sock=ours, parser=peer)) is True
+    assert peer.answered == ["/v1/filter", "/prioritize", "/filter"]
+    assert pooled == ["/v1/bind"]
+    assert not peer.left
+
+
+def test_a_connection_of_http2_ends_with_its_peer_or_with_the_worker(
+    worker: Any, ends: Any
+) -> None:
+    ours, _ = ends
+    worker.wsgi, worker.log = None, SimpleNamespace(debug=lambda *_: None)
+    gone = Peer()
+    assert worker.handle(SimpleNamespace(sock=ours, parser=gone)) is False
+    assert gone.ended
+    worker.alive = False
+    last = Peer(["/filter"])
+    assert worker.handle(SimpleNamespace(sock=ours, parser=last)) is False
+    assert (last.answered, last.left) == (["/filter"], True)
 
 
 def test_certificates_are_read_again_once_they_have_changed(tmp_path: Path) -> None:
