@@ -34,7 +34,7 @@ from nodeagent.seat import Process
 from nodeagent.steps import Broken, Reverted
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
     from kybernate.types import PodUid
     from nodeagent.below import Below
@@ -95,7 +95,16 @@ class Dumps:
         written = self._node.move(seat, SeatEvent.DUMP, why, synced=True)
         if stale:
             self.drop_later(stale, "its workload has gone on since")
-        self._life.work(seat, self._dump(seat, written))
+        self._work(seat, self._dump(seat, written))
+
+    def _work(self, seat: Seat, what: Coroutine[object, object, None]) -> None:
+        """While something is under way nothing else is decided for the seat: look when it ends."""
+
+        async def to_the_end() -> None:
+            await what
+            self._kick()
+
+        self._life.work(seat, to_the_end())
 
     def _named_inside(self, seat: Seat) -> tuple[tuple[Process, ...], tuple[int, ...]]:
         """Its processes on the GPUs that are left, and what they are called in the container."""
@@ -271,7 +280,7 @@ class Dumps:
     def begin_restore(self, seat: Seat, why: str) -> None:
         """From PARKED_NVME: write the intent, then do it."""
         written = self._node.move(seat, SeatEvent.RESTORE, why, synced=True)
-        self._life.work(seat, self._restore(seat, written))
+        self._work(seat, self._restore(seat, written))
 
     async def _restore(self, seat: Seat, written: Awaitable[None]) -> None:
         began = self._world.now()
@@ -387,7 +396,7 @@ class Dumps:
     def begin_pack(self, seat: Seat, why: str) -> None:
         """A verified copy goes into the object store; the seat stays as it is."""
         seat.sinks_to = Tier.OBJECT
-        self._life.work(seat, self._pack(seat, why))
+        self._work(seat, self._pack(seat, why))
 
     async def _pack(self, seat: Seat, why: str) -> None:
         log.info("%s: its saved state is copied to the object store: %s", seat, why)
@@ -408,7 +417,7 @@ class Dumps:
     def begin_drop(self, seat: Seat, why: str) -> None:
         """From PARKED_NVME to PARKED_OBJECT: the verified copy there is all that stays."""
         written = self._node.move(seat, SeatEvent.UPLOADED, why, synced=True)
-        self._life.work(seat, self._drop(seat, written))
+        self._work(seat, self._drop(seat, written))
 
     async def _drop(self, seat: Seat, written: Awaitable[None]) -> None:
         try:
@@ -428,7 +437,7 @@ class Dumps:
     def begin_fetch(self, seat: Seat, why: str) -> None:
         """From PARKED_OBJECT: its images come back to NVMe."""
         seat.sinks_to = Tier.NVME
-        self._life.work(seat, self._fetch(seat, why))
+        self._work(seat, self._fetch(seat, why))
 
     async def _fetch(self, seat: Seat, why: str) -> None:
         log.info("%s: its saved state is fetched: %s", seat, why)

@@ -37,6 +37,7 @@ async def resume_below(loop: Loop, seat: Seat) -> None:
         await _finish_restore(loop, seat)
     else:
         await _keep_below(loop, seat)
+    loop.kick()
 
 
 async def _finish_dump(loop: Loop, seat: Seat) -> None:

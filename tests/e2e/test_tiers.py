@@ -12,6 +12,7 @@ import pytest
 
 from images import criu
 from kybernate import keys
+from kybernate.errors import KybernateError
 from tests.cluster import Cluster, ClusterSpec
 from tests.cluster.cluster import running
 from tests.cluster.control import wait_until
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.kit.models import Answer
     from tests.kit.pods import Pods
 
 pytestmark = pytest.mark.e2e
@@ -57,6 +59,10 @@ def tiered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster of its own."""
     if not ENTER.exists():
         pytest.skip("needs kyb-enter; run make native")
+    try:
+        criu.for_this_machine(print)
+    except KybernateError as error:
+        pytest.skip(f"needs CRIU: {error}")
     folder = tmp_path_factory.mktemp("tiers")
     (folder / "objects").mkdir()
     words = [sys.executable, "-m", "kybernate.cli", "artifacts", "keys", "--dir"]
@@ -88,23 +94,25 @@ def seat_of(cluster: Cluster, pod: str) -> dict[str, Any]:
     return found
 
 
-def parked(cluster: Cluster, pods: Pods, name: str, tier: str, **annotations: str) -> Any:
-    """A seat that has answered once, in the tier; its pod as it was before."""
-    pods.create(SeatPod(name, bytes_="1GiB", annotations=annotations))
+def parked(cluster: Cluster, pods: Pods, name: str, tier: str) -> tuple[dict[str, Any], Answer]:
+    """A seat in the tier: its pod as it was before, and the one answer that it gave."""
+    pods.create(SeatPod(name, bytes_="1GiB"))
     found = pods.wait([name], ready, 60, "Ready")[name]
-    assert Direct.to(found).ask(limit=20).counter == 1
+    answer = Direct.to(found).ask(limit=20)
+    assert answer.counter == 1
     done = agent(cluster, "park", name, "--tier", tier)
     assert done["state"] == "succeeded", done
     wait_until(lambda: seat_of(cluster, name).get("tier") == tier, 10, f"not shown in {tier}")
     assert seat_of(cluster, name)["state"] == "parked"
-    return found
+    return found, answer
 
 
 @pytest.mark.parametrize("tier", ["nvme", "object"])
 def test_a_request_wakes_a_seat_below_ram_as_if_nothing_had_been(
     tiered: Cluster, seats: Pods, tier: str
 ) -> None:
-    before = parked(tiered, seats, "a", tier)
+    before, first = parked(tiered, seats, "a", tier)
+    said = seats.log("a")
     assert "parked" in tiered.kubectl("exec", "a", "-c", "server", "--", "/kyb/kyb-init", "status")
     began = time.monotonic()
     answer = Direct.to(before).ask(limit=60)
@@ -113,7 +121,11 @@ def test_a_request_wakes_a_seat_below_ram_as_if_nothing_had_been(
     after = seats.all()["a"]
     assert after["status"]["podIP"] == before["status"]["podIP"]
     assert after["status"]["containerStatuses"] == before["status"]["containerStatuses"]
-    assert Direct.to(before).ask(limit=20).counter == 3
+    again = Direct.to(before).ask(limit=20)
+    assert again.counter == 3
+    for what in ("boot", "pid"):
+        assert answer.body["kyb"][what] == again.body["kyb"][what] == first.body["kyb"][what]
+    assert seats.log("a") == said
 
 
 def test_a_deleted_pod_that_is_parked_on_nvme_goes_at_once(tiered: Cluster, seats: Pods) -> None:

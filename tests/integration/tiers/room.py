@@ -1,0 +1,216 @@
+"""A pod without Kubernetes and runtime: a real kyb-init in namespaces and cgroups of its own, and
+the agent's loop above it with CRIU, the vault, the freezer and the gate as they are.
+
+Only GPUs and their driver are made up: the workload uses none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kybernate.adapters.arrivals import SocketArrivals
+from kybernate.adapters.freezer import CgroupFreezer
+from kybernate.adapters.journal import FileJournal
+from kybernate.adapters.procfs import Procfs
+from kybernate.adapters.seatsocket import SeatSockets
+from kybernate.testing import machine as fakes
+from kybernate.types import Gpu, GpuUuid, Group, GroupName, PodRef, PodUid, SeatName
+from nodeagent.arrivals import Arriving, GuardedFreezer
+from nodeagent.leases import Leases
+from nodeagent.loop import Loop
+from nodeagent.makebelow import make_below
+from nodeagent.node import Inventory, Node, World
+from nodeagent.recover import recover
+from nodeagent.seat import Seat, SeatIdentity
+from nodeagent.wiring import blocking
+from tests.cluster.layout import REPOSITORY
+
+if TYPE_CHECKING:
+    from kybernate.settings.agent import AgentSettings
+    from kybernate.types import SeatState, Tier
+
+HERE, THERE = "10.231.9.1", "10.231.9.2"
+PORT = 8000
+CGROUPS = Path("/sys/fs/cgroup")
+GPU = Gpu(GpuUuid("GPU-0"), 0, "H100", 80 << 30, 0)
+GROUP = Group(GroupName("G0"), "kyb.ai/gpu-1x-seat", (GPU.uuid,), 4)
+WORKLOAD = Path(__file__).with_name("workload.py")
+
+
+def ip(*words: str) -> None:
+    """`ip`, which must succeed."""
+    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=10)
+
+
+class Pod:
+    """Network namespace, cgroups and container of one pod; `log` is what its command prints."""
+
+    def __init__(self, uid: PodUid, work: Path) -> None:
+        self.name = f"kybt{os.getpid() % 10000}"
+        self.work = work
+        self.log = work / "log"
+        self.process: subprocess.Popen[bytes] | None = None
+        self._reader: threading.Thread | None = None
+        self._groups = [
+            CGROUPS / controller / self.name / f"pod{uid}" / ("a" * 64)
+            for controller in ("freezer", "memory", "cpu", ".")
+            if (CGROUPS / controller / "cgroup.procs").exists()
+        ]
+        for group in self._groups:
+            group.mkdir(parents=True)
+        self._lay_cable()
+
+    def _lay_cable(self) -> None:
+        name = self.name
+        ip("netns", "add", name)
+        ip("link", "add", f"{name}h", "type", "veth", "peer", "name", "eth0", "netns", name)
+        ip("addr", "add", f"{HERE}/30", "dev", f"{name}h")
+        ip("link", "set", f"{name}h", "up")
+        ip("-n", name, "addr", "add", f"{THERE}/30", "dev", "eth0")
+        ip("-n", name, "link", "set", "eth0", "up")
+        ip("-n", name, "link", "set", "lo", "up")
+
+    def start(self, door: Path) -> None:
+        """The container, with the seat's socket where kyb-init looks for it."""
+        joins = "; ".join(f"echo $$ >{group}/cgroup.procs" for group in self._groups)
+        inner = (
+            f"mkdir -p /run/kyb && mount --bind {door} /run/kyb && "
+            f"exec {REPOSITORY}/build/kyb-init -- {sys.executable} {WORKLOAD} {PORT} </dev/null"
+        )
+        spaces = "--pid --fork --mount --ipc --uts --cgroup --mount-proc"
+        script = f"{joins}; exec ip netns exec {self.name} unshare {spaces} sh -c '{inner}'"
+        read, write = os.pipe()
+        self.process = subprocess.Popen(
+            ["sh", "-c", script], stdout=write, stderr=write, start_new_session=True
+        )
+        os.close(write)
+        self._reader = threading.Thread(target=self._read, args=(read,), daemon=True)
+        self._reader.start()
+
+    def _read(self, pipe: int) -> None:
+        with os.fdopen(pipe, "rb", buffering=0) as source, self.log.open("wb", 0) as log:
+            while data := source.read(65536):
+                log.write(data)
+
+    def lines(self) -> list[str]:
+        """What the command has printed so far."""
+        return self.log.read_text().splitlines()
+
+    def close(self) -> None:
+        """End all that is left."""
+        for group in (one for base in self._groups for one in (base / "kyb", base)):
+            with contextlib.suppress(OSError):
+                (group / "freezer.state").write_text("THAWED")
+            with contextlib.suppress(OSError):
+                for pid in (group / "cgroup.procs").read_text().split():
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(int(pid), 9)
+        if self.process is not None:
+            self.process.wait(10)
+        if self._reader is not None:
+            self._reader.join(10)
+        self._remove()
+
+    def _remove(self) -> None:
+        for base in self._groups:
+            for group in (base / "kyb", base, base.parent, base.parent.parent):
+                end = time.monotonic() + 5
+                while group.exists() and time.monotonic() < end:
+                    with contextlib.suppress(OSError):
+                        group.rmdir()
+                    time.sleep(0.01)
+        with contextlib.suppress(subprocess.CalledProcessError):
+            ip("netns", "del", self.name)
+        with contextlib.suppress(subprocess.CalledProcessError):
+            ip("link", "del", f"{self.name}h")
+
+
+class Room:
+    """One agent above one pod. `settings` are the agent's."""
+
+    def __init__(self, work: Path, settings: AgentSettings) -> None:
+        self.settings = settings
+        self.uid = PodUid(str(uuid.uuid4()))
+        self.pod = Pod(self.uid, work)
+        self.journal = FileJournal(work / "journal", "a boot")
+        self.loop: Loop | None = None
+
+    async def agent(self) -> Loop:
+        """A new agent: the first, or the next after one that was killed."""
+        cgroups = CgroupFreezer()
+        arrivals = SocketArrivals(cgroups.pids)
+        freezer = GuardedFreezer(cgroups, arrivals)
+        machine, procs = fakes.Machine({GPU.uuid: GPU.memory}), Procfs()
+        world = World(
+            gpus=fakes.FakeGpus(machine),
+            helpers=fakes.FakeHelpers(machine),
+            freezer=freezer,
+            procs=procs,
+            doors=SeatSockets(self.settings.run_dir / "seats", procs),
+            specs=fakes.FakeSpecs(machine),
+            pod_resources=fakes.FakePodResources(machine),
+            images=fakes.FakeImages(machine),
+            journal=self.journal,
+            blocking=blocking,
+            asking=blocking,
+            now=time.monotonic,
+            wall=time.time,
+            below=make_below(self.settings, freezer, lambda: None),
+        )
+        node = Node(self.settings, world, Leases(5.0))
+        node.park_budget = 1 << 40
+        self.loop = loop = Loop(node)
+        node.observers.append(Arriving(loop, arrivals, freezer))
+        await recover(loop)
+        loop.inventory_reported(Inventory((GPU,), (), (GROUP,), "580", "13.0"))
+        return loop
+
+    async def begin(self, state: SeatState) -> Seat:
+        """The pod's container is started, and comes to this state."""
+        loop = await self.agent()
+        identity = SeatIdentity(
+            pod=PodRef("default", "a", self.uid),
+            container="main",
+            resource=GROUP.resource,
+            device_id="token",
+            name=SeatName("G0-seat-1"),
+            group=GROUP.name,
+            gpus=GROUP.gpus,
+            vram=None,
+            model="a",
+            image="img",
+            port=PORT,
+        )
+        seat = Seat(identity, time.monotonic(), time.time(), keep_connections=True)
+        seat.pod_ip = THERE
+        loop.add(seat)
+        self.pod.start(await loop.node.world.doors.open(self.uid))
+        await self.until(state)
+        return seat
+
+    def seat(self) -> Seat:
+        """The seat as the present agent has it."""
+        assert self.loop is not None
+        return self.loop.node.seats[self.uid]
+
+    def park(self, tier: Tier) -> None:
+        """As an operator asks for it."""
+        assert self.loop is not None
+        self.loop.ask_for_tier(self.uid, tier)
+        self.loop.send_away(self.uid, "a test")
+
+    async def until(self, state: SeatState, limit: float = 40.0) -> None:
+        """Until the seat is in this state."""
+        end = time.monotonic() + limit
+        while self.seat().state is not state:
+            assert time.monotonic() < end, (self.seat().state, self.seat().reason)
+            await asyncio.sleep(0.005)
