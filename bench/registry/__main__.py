@@ -159,6 +159,8 @@ def _times(times: Times) -> Metrics:
         "list_p99_ms": (percentile(times.lists, 99), "ms"),
         "lookup_p50_ms": (percentile(times.lookups, 50), "ms"),
         "lookup_p99_ms": (percentile(times.lookups, 99), "ms"),
+        "list_cpu_ms": (times.list_cpu, "ms"),
+        "lookup_cpu_ms": (times.lookup_cpu, "ms"),
     }
 
 

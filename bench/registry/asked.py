@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import re
 import ssl
 import time
 from dataclasses import dataclass, field
@@ -38,6 +39,10 @@ class Times:
     lookups: list[float] = field(default_factory=list)
     bare_lists: list[float] = field(default_factory=list)
     bare_lookups: list[float] = field(default_factory=list)
+    list_cpu: float = 0.0
+    """The server's own, for each; other work on the machine doesn't count."""
+
+    lookup_cpu: float = 0.0
     wrong: int = 0
 
 
@@ -47,6 +52,7 @@ class Asker:
     def __init__(self, server: Server, count: int) -> None:
         context = ssl.create_default_context(cafile=server.tls / "ca.crt")
         context.load_cert_chain(server.tls / "controller.crt", server.tls / "controller.key")
+        self._server = server
         self._line = http.client.HTTPSConnection(
             "127.0.0.1", server.port, timeout=30, context=context
         )
@@ -58,14 +64,23 @@ class Asker:
         times = Times()
         for warm in (True, False):
             found = Times() if warm else times
+            began = self._cpu_ms()
             for _ in range(lists // 10 if warm else lists):
                 found.lists.append(_timed(lambda: self._list(times)))
                 found.bare_lists.append(_timed(lambda: self._bare_list(database)))
+            found.list_cpu = (self._cpu_ms() - began) / lists
+            began = self._cpu_ms()
             for _ in range(lookups // 10 if warm else lookups):
                 found.lookups.append(_timed(lambda: self._lookup(times)))
                 found.bare_lookups.append(_timed(lambda: self._bare_lookup(database)))
+            found.lookup_cpu = (self._cpu_ms() - began) / lookups
         self._line.close()
         return times
+
+    def _cpu_ms(self) -> float:
+        page = self._server.get("/metrics")
+        (line,) = re.findall(r"^process_cpu_seconds_total (\S+)$", page, re.MULTILINE)
+        return float(line) * 1000
 
     def _list(self, times: Times) -> None:
         number = self._random.randrange(self._count)
