@@ -5,23 +5,17 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from kybernate.runtime.http2 import hpack
-from kybernate.runtime.http2.conversation import (
-    CONTINUATION,
-    DATA,
-    END_HEADERS,
-    END_STREAM,
-    HEADERS,
-    PREFACE,
-    SETTINGS,
-)
+import hpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kybernate.runtime.http2.hpack import Header
+    Header = tuple[bytes, bytes]
 
-GREETING = PREFACE + b"\0\0\0\4\0\0\0\0\0"
+DATA, HEADERS, PRIORITY, RESET, SETTINGS, PUSH, PING, GOAWAY, UPDATE, CONTINUATION = range(10)
+END_STREAM, ACK, END_HEADERS, PADDED, WITH_PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
+
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 
 
 class Frame(NamedTuple):
@@ -46,6 +40,12 @@ def frame(kind: int, flags: int, stream: int, load: bytes = b"") -> bytes:
     return struct.pack(">I", len(load))[1:] + struct.pack(">BBI", kind, flags, stream) + load
 
 
+def head(pairs: Iterable[Header]) -> bytes:
+    """Headers that no later ones refer to."""
+    listed = [hpack.NeverIndexedHeaderTuple(*pair) for pair in pairs]
+    return hpack.Encoder().encode(listed, huffman=False)
+
+
 def settings(**values: int) -> bytes:
     """Settings, named by a letter and their numbers: `n4=1000`."""
     pairs = (struct.pack(">HI", int(name[1:]), value) for name, value in values.items())
@@ -61,7 +61,7 @@ def call(
     part: int = 16_384,
 ) -> bytes:
     """A request."""
-    head = hpack.write(
+    first = head(
         [
             (b":method", method.encode()),
             (b":scheme", b"https"),
@@ -71,7 +71,7 @@ def call(
         ]
     )
     parts = [body[at : at + part] for at in range(0, len(body), part)]
-    sent = frame(HEADERS, END_HEADERS | (0 if parts else END_STREAM), stream, head)
+    sent = frame(HEADERS, END_HEADERS | (0 if parts else END_STREAM), stream, first)
     for number, one in enumerate(parts, 1):
         sent += frame(DATA, END_STREAM if number == len(parts) else 0, stream, one)
     return sent
@@ -84,7 +84,8 @@ def frames(data: bytes) -> list[Frame]:
         length = int.from_bytes(data[at : at + 3], "big")
         load = data[at + 9 : at + 9 + length]
         assert len(load) == length
-        found.append(Frame(*struct.unpack_from(">BBI", data, at + 3), load))
+        kind, flags, stream = struct.unpack_from(">BBI", data, at + 3)
+        found.append(Frame(kind, flags, stream, load))
         at += 9 + length
     return found
 
@@ -94,14 +95,14 @@ def answers(found: Iterable[Frame]) -> dict[int, Answer]:
     headers: dict[int, dict[bytes, bytes]] = {}
     bodies: dict[int, bytes] = {}
     whole: dict[int, Answer] = {}
-    reader = hpack.Reader(1 << 20)
+    reader = hpack.Decoder()
     for one in found:
         assert one.kind != CONTINUATION
         if one.kind == HEADERS:
-            headers[one.stream] = dict(reader.read(one.load))
+            headers[one.stream] = dict(reader.decode(one.load, raw=True))
         elif one.kind == DATA:
             bodies[one.stream] = bodies.get(one.stream, b"") + one.load
         if one.kind in (HEADERS, DATA) and one.flags & END_STREAM:
-            head = headers[one.stream]
-            whole[one.stream] = Answer(int(head[b":status"]), head, bodies.get(one.stream, b""))
+            named = headers[one.stream]
+            whole[one.stream] = Answer(int(named[b":status"]), named, bodies.get(one.stream, b""))
     return whole
