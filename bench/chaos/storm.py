@@ -20,11 +20,11 @@ from kybernate.testing.machine.journal import lose_tail
 from kybernate.testing.warden import FakeCulprits
 from kybernate.types import PodUid, SeatState, Tier
 from nodeagent.below import Below
-from nodeagent.dumps import DROP
 from nodeagent.leases import Leases
 from nodeagent.loop import Loop
 from nodeagent.node import IN_RAM, Node, World
 from nodeagent.recover import recover
+from nodeagent.transfers import DROP
 
 if TYPE_CHECKING:
     import asyncio

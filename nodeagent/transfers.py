@@ -1,0 +1,189 @@
+"""Saved states between the tiers below RAM, and what becomes of those that nobody needs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from kybernate.core.seats import TIER_OF, SeatEvent
+from kybernate.errors import CorruptError, KybernateError, NotFoundError, RefusedError
+from kybernate.types import ArtifactId, Tier
+from nodeagent import metrics
+from nodeagent.steps import Broken
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
+    from kybernate.types import PodUid
+    from nodeagent.below import Below
+    from nodeagent.lifecycle import Lifecycle
+    from nodeagent.node import Node
+    from nodeagent.seat import Seat
+    from nodeagent.steps import Steps
+
+log = logging.getLogger(__name__)
+
+DROP = "drop/"
+"""Journal keys of saved states that nobody needs any more and that are not yet dropped."""
+
+AGAIN = 1.0
+"""Seconds after which what failed is tried again."""
+
+
+class Transfers:
+    """Moves saved states, and forgets them. `call_for` is told of what arrives at a shut gate."""
+
+    def __init__(
+        self,
+        node: Node,
+        steps: Steps,
+        life: Lifecycle,
+        kick: Callable[[], None],
+        call_for: Callable[[Seat, str], None],
+    ) -> None:
+        self._node = node
+        self._world = node.world
+        self._steps = steps
+        self._life = life
+        self._kick = kick
+        self._call_for = call_for
+        self._gates: dict[PodUid, asyncio.Lock] = {}
+
+    @property
+    def _below(self) -> Below:
+        below = self._world.below
+        if below is None:
+            raise Broken("this agent can't park or wake below RAM: it has no CRIU")
+        return below
+
+    def _work(self, seat: Seat, what: Coroutine[object, object, None]) -> None:
+        """While something is under way nothing else is decided for the seat: look when it ends."""
+
+        async def to_the_end() -> None:
+            await what
+            self._kick()
+
+        self._life.work(seat, to_the_end())
+
+    # --- the object store -----------------------------------------------------------------------
+
+    def begin_pack(self, seat: Seat, why: str) -> None:
+        """A verified copy goes into the object store; the seat stays as it is."""
+        seat.sinks_to = Tier.OBJECT
+        self._work(seat, self._pack(seat, why))
+
+    async def _pack(self, seat: Seat, why: str) -> None:
+        log.info("%s: its saved state is copied to the object store: %s", seat, why)
+        try:
+            deadline = self._node.settings.transfer_deadline_s
+            await self._below.vault.pack(ArtifactId(seat.artifact), Tier.OBJECT, deadline)
+            seat.copies |= {Tier.OBJECT}
+            await self._node.save(seat, synced=True)
+            metrics.TIER_MOVES.labels("pack", "done").inc()
+        except (KybernateError, OSError) as error:
+            seat.copies -= {Tier.OBJECT}
+            self._transfer_failed(seat, "pack", error)
+        except asyncio.CancelledError:
+            self._transferred(seat)
+            raise
+        self._transferred(seat)
+
+    def begin_drop(self, seat: Seat, why: str) -> None:
+        """From PARKED_NVME to PARKED_OBJECT: the verified copy there is all that stays."""
+        written = self._node.move(seat, SeatEvent.UPLOADED, why, synced=True)
+        self._work(seat, self._drop(seat, written))
+
+    async def _drop(self, seat: Seat, written: Awaitable[None]) -> None:
+        try:
+            await written
+            await self.drop_local(seat)
+        except (KybernateError, OSError) as error:
+            log.warning("%s: its copy on NVMe stays for now: %s", seat, error)
+
+    async def drop_local(self, seat: Seat) -> None:
+        """Remove what of a seat that is parked in the object store is still on NVMe."""
+        await self._below.vault.drop(ArtifactId(seat.artifact), Tier.NVME)
+        await self._below.vault.abandon(seat.uid)
+        seat.copies, seat.images = seat.copies - {Tier.NVME}, ""
+        self._moved(seat)
+        await self._node.save(seat)
+
+    def begin_fetch(self, seat: Seat, why: str) -> None:
+        """From PARKED_OBJECT: its images come back to NVMe."""
+        seat.sinks_to = Tier.NVME
+        self._work(seat, self._fetch(seat, why))
+
+    async def _fetch(self, seat: Seat, why: str) -> None:
+        log.info("%s: its saved state is fetched: %s", seat, why)
+        try:
+            deadline = self._node.settings.transfer_deadline_s
+            images = await self._below.vault.begin(seat.uid)
+            await self._below.vault.fetch(ArtifactId(seat.artifact), images, deadline)
+            seat.images = str(images)
+            self._moved(seat)
+            self._node.move(seat, SeatEvent.FETCHED, why)
+            metrics.TIER_MOVES.labels("fetch", "done").inc()
+        except (NotFoundError, CorruptError, RefusedError) as error:
+            seat.sinks_to = None
+            raise Broken(f"its saved state can't be used: {error}") from error
+        except (KybernateError, OSError) as error:
+            self._transfer_failed(seat, "fetch", error)
+        self._transferred(seat)
+
+    def _transferred(self, seat: Seat) -> None:
+        seat.sinks_to = None
+        self._kick()
+
+    def _transfer_failed(self, seat: Seat, step: str, error: Exception) -> None:
+        metrics.failed(step)
+        metrics.TIER_MOVES.labels(step, "failed").inc()
+        seat.move_not_before = self._world.now() + AGAIN
+        if seat.called:
+            seat.not_before = max(seat.not_before, seat.move_not_before)
+        self._life.complain(seat, "TransferFailed", f"{error}; trying again")
+
+    # --- what nobody needs any more -------------------------------------------------------------
+
+    def drop_later(self, artifact: str, why: str) -> None:
+        """Forget a saved state, also over a restart of the agent."""
+        self._world.journal.put(DROP + artifact, {"why": why}, synced=False)
+        self._life.aside(self._forget(artifact, why))
+
+    async def _forget(self, artifact: str, why: str) -> None:
+        while self._world.below is not None:
+            try:
+                for place in (Tier.NVME, Tier.OBJECT):
+                    if place in self._below.limits:
+                        await self._below.vault.drop(ArtifactId(artifact), place, forget=why)
+                self._world.journal.delete(DROP + artifact)
+                break
+            except (KybernateError, OSError) as error:
+                log.warning("saved state %s can't be dropped yet: %s", artifact, error)
+                await asyncio.sleep(AGAIN)
+
+    def gone(self, seat: Seat) -> None:
+        """Its pod no longer exists."""
+        self._gates.pop(seat.uid, None)
+
+    def forget(self, seat: Seat, why: str) -> None:
+        """The seat runs on, or has ended: its saved state is worth nothing any more."""
+        artifact, seat.artifact, seat.images = seat.artifact, "", ""
+        seat.copies, seat.saved, seat.inner = frozenset(), 0, ()
+        if artifact:
+            self.drop_later(artifact, why)
+        if artifact or seat.state in TIER_OF:
+            self._life.aside(self._abandon(seat))
+
+    async def _abandon(self, seat: Seat) -> None:
+        try:
+            await self._below.vault.abandon(seat.uid)
+        except (KybernateError, OSError) as error:
+            log.warning("%s: what was dumped can't be removed yet: %s", seat, error)
+
+    def _moved(self, seat: Seat) -> None:
+        seat.moved_at = self._world.now()
+
+    def _is_gone(self, seat: Seat, error: Exception) -> None:
+        log.info("%s: its container ended meanwhile: %s", seat, error)
+        self._life.watch_end(seat)
