@@ -97,6 +97,7 @@ class Bench:
             for server in servers:
                 server.start()
             times = Asker(servers[0], self._count).ask(database, self._calls, self._calls)
+            say(", ".join(f"{name} {value:.1f}" for name, (value, _) in _times(times).items()))
             storm = Storm(servers)
             say(f"killing {replicas} replica(s) in turn, {self._kills} times")
             storm.run(workers=4, kills=self._kills, between_s=2.0)
