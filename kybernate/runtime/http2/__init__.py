@@ -1,4 +1,4 @@
-"""A server's side of HTTP/2 (RFC 9113, RFC 7541), no more of it than calls of WSGI need."""
+"""HTTP/2 for WSGI: calls overlap on one connection. The protocol is the `h2` library's."""
 
 from __future__ import annotations
 

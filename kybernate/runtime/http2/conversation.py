@@ -1,55 +1,47 @@
 """One connection of HTTP/2 from the server's side: bytes in, requests and bytes out. Pure.
 
-A peer that errs in a stream has that stream reset; one that errs about the connection gets a GOAWAY
-and `Broken` is raised. Bodies are kept until they are whole. All of our own flow control is one
-large window: what a peer may make us keep is bounded by `most_body` instead.
+The protocol is the `h2` library's; here requests are put together and answers are sent as the peer
+takes them. All of our own flow control is one large window: what a peer may make us keep is bounded
+by `most_body` instead.
 """
 
 from __future__ import annotations
 
-import struct
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple
 
-from . import hpack
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.events import (
+    ConnectionTerminated,
+    DataReceived,
+    RemoteSettingsChanged,
+    RequestReceived,
+    StreamEnded,
+    StreamReset,
+    WindowUpdated,
+)
+from h2.exceptions import ProtocolError, StreamClosedError
+from h2.settings import SettingCodes, Settings
+from hyperframe.frame import GoAwayFrame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from .hpack import Header
+    from h2.events import Event
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+    Header = tuple[bytes, bytes]
+
 MOST_STREAMS = 128
 """Requests that may be under way on a connection."""
 
 MOST_HEADERS = 1 << 16
 """Bytes of one request's headers."""
 
-FRAME = 1 << 20
-"""Bytes of a frame that we take, and the most that we send."""
-
-_LOW_BITS = (1 << 31) - 1
-"""Of a number of four bytes, whose first bit means nothing."""
-
-_WINDOW = _LOW_BITS
 _FIRST_WINDOW = 65_535
-_FIRST_FRAME = 16_384
-
-DATA, HEADERS, PRIORITY, RESET, SETTINGS, PUSH, PING, GOAWAY, UPDATE, CONTINUATION = range(10)
-END_STREAM, ACK, END_HEADERS, PADDED, WITH_PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
-
-NO_ERROR, PROTOCOL_ERROR, FLOW_CONTROL_ERROR = 0, 1, 3
-FRAME_SIZE_ERROR, REFUSED_STREAM, COMPRESSION_ERROR, ENHANCE_YOUR_CALM = 6, 7, 9, 11
-
-_INITIAL_WINDOW_SIZE, _MAX_FRAME_SIZE = 4, 5
-_OURS = {2: 0, 3: MOST_STREAMS, _MAX_FRAME_SIZE: FRAME, 6: MOST_HEADERS}
-"""Our settings by their numbers: no push; streams; size of a frame; size of headers."""
-
-_HOPS = {b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"}
-
-
-_NO_BLOCK = (0, 0, bytearray())
-"""What stands for headers that are half here where none are: stream, whether it ended, and them."""
+_WINDOW = (1 << 31) - 1
 
 
 class Broken(Exception):  # noqa: N818 - it is the connection that is
@@ -70,9 +62,7 @@ class Request(NamedTuple):
 
 @dataclass(slots=True)
 class _Stream:
-    window: int
     headers: dict[bytes, bytes]
-    declared: int | None
     parts: list[bytes] = field(default_factory=list)
     received: int = 0
     asked: bool = False
@@ -81,7 +71,8 @@ class _Stream:
     """The peer has sent all of it."""
     reset: bool = False
     """The peer wants no answer any more."""
-    unsent: bytes = b""
+    unsent: bytes | None = None
+    """What is left of the answer; None before there is one."""
 
 
 class Conversation:
@@ -92,25 +83,16 @@ class Conversation:
         self.out = bytearray()
         """What is to be sent; whoever sends it empties it."""
         self.left = False
-        """Whether the peer was told to open no more streams."""
+        """Whether the peer was told to open no more streams, or opens none any more."""
         self._most_body = most_body
-        self._input = bytearray()
-        self._greeted = False
-        self._headers = hpack.Reader(MOST_HEADERS)
-        self._block = _NO_BLOCK
         self._streams: dict[int, _Stream] = {}
-        self._last = 0
         self._held = 0
-        self._unacknowledged = 0
-        self._window = _FIRST_WINDOW
-        self._stream_window = _FIRST_WINDOW
-        self._frame = _FIRST_FRAME
+        self._last = 0
         self._found: list[Request] = []
-        window = min(_WINDOW, most_body + FRAME)
-        settings = {**_OURS, _INITIAL_WINDOW_SIZE: window}
-        packed = b"".join(struct.pack(">HI", *one) for one in settings.items())
-        self._send(SETTINGS, 0, 0, packed)
-        self._send(UPDATE, 0, 0, struct.pack(">I", _WINDOW - _FIRST_WINDOW))
+        self._peer = _peer()
+        self._peer.initiate_connection()
+        self._peer.increment_flow_control_window(_WINDOW - _FIRST_WINDOW)
+        self._collect()
 
     @property
     def open(self) -> int:
@@ -119,20 +101,14 @@ class Conversation:
 
     def receive(self, data: bytes) -> list[Request]:
         """The requests that are whole with these bytes. Raises Broken."""
-        self._input += data
-        if not self._greeted and not self._greet():
-            return []
-        at, found = 0, self._input
-        while len(found) - at >= 9:
-            length = int.from_bytes(found[at : at + 3], "big")
-            if length > FRAME:
-                self._break(FRAME_SIZE_ERROR, "a frame is too large")
-            if len(found) - at < 9 + length:
-                break
-            kind, flags, stream = struct.unpack_from(">BBI", found, at + 3)
-            self._take(kind, flags, stream & _LOW_BITS, bytes(found[at + 9 : at + 9 + length]))
-            at += 9 + length
-        del found[:at]
+        try:
+            for event in self._peer.receive_data(data):
+                self._take(event)
+        except ProtocolError as error:
+            self.left = True
+            raise Broken(str(error) or type(error).__name__) from error
+        finally:
+            self._collect()
         requests, self._found = self._found, []
         return requests
 
@@ -143,255 +119,152 @@ class Conversation:
             self._drop(stream)
             return
         head = [(b":status", b"%d" % status), *headers]
-        flags = END_HEADERS | (0 if body else END_STREAM)
-        self._send(HEADERS, flags, stream, hpack.write(head))
-        one.unsent = body
-        self._go_on(stream, one)
+        try:
+            self._peer.send_headers(stream, head, end_stream=not body)
+            one.unsent = body
+            self._go_on(stream, one)
+        except ProtocolError:
+            self._drop(stream)
+        self._collect()
 
     def leave(self) -> None:
         """Have the peer open no more streams here. Those that are open are answered."""
         if not self.left:
             self.left = True
-            self._send(GOAWAY, 0, 0, struct.pack(">II", self._last, NO_ERROR))
+            # The library's own way to say so ends its side of all streams at once.
+            self.out += GoAwayFrame(0, last_stream_id=self._last).serialize()
 
-    def _greet(self) -> bool:
-        have = bytes(self._input[: len(PREFACE)])
-        if have != PREFACE[: len(have)]:
-            self._break(PROTOCOL_ERROR, "this is no HTTP/2")
-        if len(have) < len(PREFACE):
-            return False
-        del self._input[: len(PREFACE)]
-        self._greeted = True
-        return True
-
-    def _take(self, kind: int, flags: int, stream: int, load: bytes) -> None:
-        if self._block is not _NO_BLOCK and (kind, stream) != (CONTINUATION, self._block[0]):
-            self._break(PROTOCOL_ERROR, "a request's headers were interrupted")
-        act = self._acts.get(kind)
+    def _take(self, event: Event) -> None:
+        act = _ACTS.get(type(event))
         if act is not None:
-            act(self, flags, stream, load)
+            act(self, event)
 
-    def _on_data(self, flags: int, stream: int, load: bytes) -> None:
-        self._acknowledge(len(load))
-        one = self._streams.get(stream)
-        if one is None or one.asked or one.ended:
-            if not 0 < stream <= self._last:
-                self._break(PROTOCOL_ERROR, "data came for no stream")
-            return
-        if flags & PADDED:
-            load = self._unpadded(load)
-        one.received += len(load)
-        if one.received > self._most_body:
-            self._ask(stream, one, whole=False)
-            return
-        if self._held + len(load) > 2 * self._most_body:
-            self._reset(stream, ENHANCE_YOUR_CALM)
-            return
-        self._held += len(load)
-        one.parts.append(load)
-        if flags & END_STREAM:
-            self._end(stream, one)
-
-    def _on_headers(self, flags: int, stream: int, load: bytes) -> None:
-        if not stream & 1:
-            self._break(PROTOCOL_ERROR, "a client's streams have odd numbers")
-        if flags & PADDED:
-            load = self._unpadded(load)
-        if flags & WITH_PRIORITY:
-            load = load[5:]
-        self._block = stream, flags & END_STREAM, bytearray(load)
-        if flags & END_HEADERS:
-            self._open()
-
-    def _on_continuation(self, flags: int, stream: int, load: bytes) -> None:
-        if self._block is _NO_BLOCK:
-            self._break(PROTOCOL_ERROR, "there are no headers to continue")
-        self._block[2].extend(load)
-        if len(self._block[2]) > MOST_HEADERS:
-            self._break(ENHANCE_YOUR_CALM, "a request's headers are too large")
-        if flags & END_HEADERS:
-            self._open()
-
-    def _open(self) -> None:
-        """All of a request's headers are here, or of what may follow its body."""
-        stream, ended, block = self._block
-        self._block = _NO_BLOCK
-        try:
-            headers = self._headers.read(bytes(block))
-        except hpack.HpackError as error:
-            self._break(COMPRESSION_ERROR, str(error))
-        if stream <= self._last:
-            self._trail(stream, ended)
-            return
+    def _on_request(self, event: RequestReceived) -> None:
+        stream = event.stream_id
         if self.left:
+            self._refuse(stream, ErrorCodes.REFUSED_STREAM)
             return
         self._last = stream
-        known = _checked(headers)
-        if known is None:
-            self._send(RESET, 0, stream, struct.pack(">I", PROTOCOL_ERROR))
-        elif len(self._streams) >= MOST_STREAMS:
-            self._send(RESET, 0, stream, struct.pack(">I", REFUSED_STREAM))
-        else:
-            self._begin(stream, known, ended)
-
-    def _begin(self, stream: int, headers: dict[bytes, bytes], ended: int) -> None:
-        length = headers.get(b"content-length")
-        declared = None if length is None else int(length)
-        one = self._streams[stream] = _Stream(self._stream_window, headers, declared)
-        if ended:
-            self._end(stream, one)
-        elif declared is not None and declared > self._most_body:
+        # Answers are owed for streams that were given up: nobody has us do more at a time by it.
+        if len(self._streams) >= MOST_STREAMS:
+            self._refuse(stream, ErrorCodes.REFUSED_STREAM)
+            return
+        one = self._streams[stream] = _Stream(_by_name(event.headers or ()))
+        if not event.stream_ended and _declared(one) > self._most_body:
             self._ask(stream, one, whole=False)
 
-    def _trail(self, stream: int, ended: int) -> None:
+    def _on_data(self, event: DataReceived) -> None:
+        stream, data = event.stream_id, event.data
         one = self._streams.get(stream)
+        self._peer.acknowledge_received_data(event.flow_controlled_length or 0, stream)
         if one is None or one.asked:
             return
-        if not ended:
-            self._break(PROTOCOL_ERROR, "a request has headers twice")
-        self._end(stream, one)
-
-    def _end(self, stream: int, one: _Stream) -> None:
-        one.ended = True
-        if one.declared not in (None, one.received):
-            self._reset(stream, PROTOCOL_ERROR)
+        one.received += len(data)
+        if one.received > self._most_body:
+            self._ask(stream, one, whole=False)
+        elif self._held + len(data) > 2 * self._most_body:
+            self._refuse(stream, ErrorCodes.ENHANCE_YOUR_CALM)
+            self._drop(stream)
         else:
-            self._ask(stream, one, whole=True)
+            self._held += len(data)
+            one.parts.append(data)
 
-    def _ask(self, stream: int, one: _Stream, *, whole: bool) -> None:
-        one.asked = True
-        body = b"".join(one.parts) if whole else b""
-        self._held -= sum(map(len, one.parts))
-        one.parts.clear()
-        length = len(body) if whole else max(one.declared or 0, one.received)
-        method, path = (one.headers[key].decode("latin-1") for key in (b":method", b":path"))
-        self._found.append(Request(stream, method, path, one.headers, body, length))
-
-    def _on_reset(self, _flags: int, stream: int, _load: bytes) -> None:
+    def _on_end(self, event: StreamEnded) -> None:
+        stream = event.stream_id
         one = self._streams.get(stream)
-        if one is not None and one.asked and not one.unsent:
-            # It counts until it is answered: nobody has us do more at a time by giving up.
+        if one is not None:
+            one.ended = True
+            if not one.asked:
+                self._ask(stream, one, whole=True)
+
+    def _on_reset(self, event: StreamReset) -> None:
+        stream = event.stream_id
+        one = self._streams.get(stream)
+        if one is not None and one.asked and one.unsent is None:
             one.reset = True
         else:
             self._drop(stream)
 
-    def _on_settings(self, flags: int, _stream: int, load: bytes) -> None:
-        if flags & ACK:
-            return
-        if len(load) % 6:
-            self._break(FRAME_SIZE_ERROR, "settings are six bytes each")
-        for number, value in struct.iter_unpack(">HI", load):
-            if number == _INITIAL_WINDOW_SIZE:
-                self._set_window(value)
-            elif number == _MAX_FRAME_SIZE:
-                self._frame = min(max(_FIRST_FRAME, value), FRAME)
-        self._send(SETTINGS, ACK, 0, b"")
-
-    def _set_window(self, value: int) -> None:
-        if value > _WINDOW:
-            self._break(FLOW_CONTROL_ERROR, "a window is too large")
-        for one in self._streams.values():
-            one.window += value - self._stream_window
-        self._stream_window = value
-        self._go_on_with_all()
-
-    def _on_ping(self, flags: int, _stream: int, load: bytes) -> None:
-        if len(load) != 8:
-            self._break(FRAME_SIZE_ERROR, "a ping has eight bytes")
-        if not flags & ACK:
-            self._send(PING, ACK, 0, load)
-
-    def _on_update(self, _flags: int, stream: int, load: bytes) -> None:
-        more = int.from_bytes(load, "big") & _LOW_BITS
-        if len(load) != 4 or not more:
-            self._break(PROTOCOL_ERROR, "a window grows by nothing")
-        one = self._streams.get(stream)
-        if not stream:
-            self._window += more
-        elif one is not None:
-            one.window += more
-        if max(self._window, one.window if one else 0) > _WINDOW:
-            self._break(FLOW_CONTROL_ERROR, "a window is too large")
-        self._go_on_with_all()
-
-    def _on_goaway(self, _flags: int, _stream: int, _load: bytes) -> None:
-        self.left = True
-
-    def _on_push(self, _flags: int, _stream: int, _load: bytes) -> None:
-        self._break(PROTOCOL_ERROR, "clients push nothing")
-
-    _acts: Mapping[int, Callable[[Conversation, int, int, bytes], None]] = {
-        DATA: _on_data,
-        HEADERS: _on_headers,
-        RESET: _on_reset,
-        SETTINGS: _on_settings,
-        PUSH: _on_push,
-        PING: _on_ping,
-        GOAWAY: _on_goaway,
-        UPDATE: _on_update,
-        CONTINUATION: _on_continuation,
-    }
-
-    def _go_on_with_all(self) -> None:
+    def _on_window(self, _event: WindowUpdated | RemoteSettingsChanged) -> None:
         for stream, one in list(self._streams.items()):
             if one.unsent:
                 self._go_on(stream, one)
 
+    def _on_goaway(self, _event: ConnectionTerminated) -> None:
+        # The library sends nothing any more after that.
+        self.left = True
+        self._streams.clear()
+        self._held = 0
+
+    def _ask(self, stream: int, one: _Stream, *, whole: bool) -> None:
+        one.asked = True
+        body = b"".join(one.parts) if whole else b""
+        self._release(one)
+        length = len(body) if whole else max(_declared(one), one.received)
+        method, path = (one.headers[key].decode("latin-1") for key in (b":method", b":path"))
+        self._found.append(Request(stream, method, path, one.headers, body, length))
+
     def _go_on(self, stream: int, one: _Stream) -> None:
         """Send of an answer what the peer's windows let through."""
         while one.unsent:
-            size = min(len(one.unsent), self._frame, self._window, one.window)
+            room = self._peer.local_flow_control_window(stream)
+            size = min(len(one.unsent), self._peer.max_outbound_frame_size, room)
             if size <= 0:
                 return
             part, one.unsent = one.unsent[:size], one.unsent[size:]
-            self._window -= size
-            one.window -= size
-            self._send(DATA, 0 if one.unsent else END_STREAM, stream, part)
+            self._peer.send_data(stream, part, end_stream=not one.unsent)
         if not one.ended:
-            self._send(RESET, 0, stream, struct.pack(">I", NO_ERROR))
+            self._refuse(stream, ErrorCodes.NO_ERROR)
         self._drop(stream)
 
-    def _acknowledge(self, size: int) -> None:
-        """Let the peer send as much again, now and then."""
-        self._unacknowledged += size
-        if self._unacknowledged > _WINDOW // 2:
-            self._send(UPDATE, 0, 0, struct.pack(">I", self._unacknowledged))
-            self._unacknowledged = 0
-
-    def _unpadded(self, load: bytes) -> bytes:
-        if not load or load[0] >= len(load):
-            self._break(PROTOCOL_ERROR, "a frame is all padding")
-        return load[1 : len(load) - load[0]]
-
-    def _reset(self, stream: int, code: int) -> None:
-        self._send(RESET, 0, stream, struct.pack(">I", code))
-        self._drop(stream)
+    def _refuse(self, stream: int, code: ErrorCodes) -> None:
+        # The peer may have given it up by a later frame of those just read.
+        with suppress(StreamClosedError):
+            self._peer.reset_stream(stream, code)
 
     def _drop(self, stream: int) -> None:
         one = self._streams.pop(stream, None)
         if one is not None:
-            self._held -= sum(map(len, one.parts))
+            self._release(one)
 
-    def _break(self, code: int, why: str) -> NoReturn:
-        self._send(GOAWAY, 0, 0, struct.pack(">II", self._last, code) + why.encode())
-        self.left = True
-        raise Broken(why)
+    def _release(self, one: _Stream) -> None:
+        self._held -= sum(map(len, one.parts))
+        one.parts.clear()
 
-    def _send(self, kind: int, flags: int, stream: int, load: bytes) -> None:
-        self.out += struct.pack(">HBBBI", len(load) >> 8, len(load) & 255, kind, flags, stream)
-        self.out += load
+    def _collect(self) -> None:
+        self.out += self._peer.data_to_send()
 
 
-def _checked(headers: Iterable[Header]) -> dict[bytes, bytes] | None:
-    """The headers by name, or None if they are not a request's."""
+def _peer() -> H2Connection:
+    peer = H2Connection(H2Configuration(client_side=False, header_encoding=None))
+    values = {
+        SettingCodes.ENABLE_PUSH: 0,
+        SettingCodes.MAX_CONCURRENT_STREAMS: MOST_STREAMS,
+        SettingCodes.INITIAL_WINDOW_SIZE: _WINDOW,
+        SettingCodes.MAX_HEADER_LIST_SIZE: MOST_HEADERS,
+    }
+    peer.local_settings = Settings(client=False, initial_values=values)
+    return peer
+
+
+def _by_name(headers: Iterable[Header]) -> dict[bytes, bytes]:
     found: dict[bytes, bytes] = {}
-    plain = False
     for name, value in headers:
-        pseudo = name.startswith(b":")
-        plain = plain or not pseudo
-        if (pseudo and (plain or name in found)) or name in _HOPS or name != name.lower():
-            return None
         found[name] = found[name] + b", " + value if name in found else value
-    length = found.get(b"content-length", b"0")
-    complete = found.get(b":method") and found.get(b":path") and length.isdigit()
-    return found if complete and len(length) < 20 else None
+    return found
+
+
+def _declared(one: _Stream) -> int:
+    """The length of the body as its headers say it, which the library has checked; or 0."""
+    return int(one.headers.get(b"content-length", b"0"))
+
+
+_ACTS: dict[type, Callable[..., None]] = {
+    RequestReceived: Conversation._on_request,  # noqa: SLF001 - of this module
+    DataReceived: Conversation._on_data,  # noqa: SLF001
+    StreamEnded: Conversation._on_end,  # noqa: SLF001
+    StreamReset: Conversation._on_reset,  # noqa: SLF001
+    WindowUpdated: Conversation._on_window,  # noqa: SLF001
+    RemoteSettingsChanged: Conversation._on_window,  # noqa: SLF001
+    ConnectionTerminated: Conversation._on_goaway,  # noqa: SLF001
+}

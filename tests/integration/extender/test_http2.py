@@ -10,9 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kybernate.runtime.http2.conversation import END_HEADERS, GOAWAY, HEADERS, PING
 from tests.integration.extender.conftest import LIMIT_S, until
-from tests.kit.http2 import GREETING, Answer, Frame, answers, call, frame, frames
+from tests.kit.http2 import (
+    END_HEADERS,
+    GOAWAY,
+    GREETING,
+    HEADERS,
+    PING,
+    Answer,
+    Frame,
+    answers,
+    call,
+    frame,
+    frames,
+    head,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,7 +120,7 @@ def test_what_is_wrong_is_told_in_json(caller: Caller) -> None:
 def test_large_bodies_come_whole(caller: Caller, world: World) -> None:
     names = [f"node-{number:09}" for number in range(20_000)]
     body = {"Pod": world.pod(), "NodeNames": names}
-    caller.send(call(1, "/v1/filter", json.dumps(body).encode(), part=1 << 20))
+    caller.send(call(1, "/v1/filter", json.dumps(body).encode()))
     caller.send(frame(8, 0, 0, (1 << 30).to_bytes(4, "big")))
     caller.send(frame(8, 0, 1, (1 << 30).to_bytes(4, "big")))
     (answer,) = caller.wait(1)
@@ -121,7 +133,5 @@ def test_who_speaks_nonsense_is_left(caller: Caller) -> None:
 
 
 def _head(length: bytes) -> bytes:
-    from kybernate.runtime.http2 import hpack  # noqa: PLC0415 - for this alone
-
     pairs = [(b":method", b"POST"), (b":scheme", b"https"), (b":path", b"/v1/filter")]
-    return hpack.write([*pairs, (b"content-length", length)])
+    return head([*pairs, (b"content-length", length)])
