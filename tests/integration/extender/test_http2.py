@@ -17,6 +17,7 @@ from tests.kit.http2 import (
     GREETING,
     HEADERS,
     PING,
+    PUSH,
     Answer,
     Frame,
     answers,
@@ -128,10 +129,11 @@ def test_large_bodies_come_whole(caller: Caller, world: World) -> None:
 
 
 def test_who_speaks_nonsense_is_left(caller: Caller) -> None:
-    caller.send(b"\xff" * 100)
+    caller.send(frame(PUSH, 0, 1))
     assert caller.rest()[-1].kind == GOAWAY
 
 
 def _head(length: bytes) -> bytes:
     pairs = [(b":method", b"POST"), (b":scheme", b"https"), (b":path", b"/v1/filter")]
+    pairs.append((b":authority", b"localhost"))
     return head([*pairs, (b"content-length", length)])
