@@ -1,9 +1,8 @@
 """Calls to the API server: raw JSON, a deadline each, and errors of ours.
 
-Credentials are read and renewed by the official client, which also opens the watches. Its object
-models are not used: decoding a pod into them costs sixteen times as much as parsing the JSON; nor
-is its connection pool for calls that are answered at once (see `calls`). Foreign errors end here;
-callers see only those of `kybernate.errors`.
+Authentication, TLS and connection pool are the official client's. Its object models are not
+used: decoding a pod into them costs sixteen times as much as parsing the JSON. Foreign errors end
+here; callers see only those of `kybernate.errors`.
 """
 
 from __future__ import annotations
@@ -24,8 +23,6 @@ from kybernate.errors import (
     RefusedError,
     RetryableError,
 )
-
-from .calls import BrokenError, Calls, made_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -78,7 +75,6 @@ class Api:
         self._configuration = _configuration(kubeconfig)
         client = ApiClient(self._configuration)
         self._pool = client.rest_client.pool_manager
-        self._calls = Calls(self._configuration) if made_for(self._configuration) else None
         self._host = self._configuration.host.rstrip("/")
         self._user_agent = user_agent
         self._known_headers: dict[str, str] = {}
@@ -172,8 +168,6 @@ class Api:
     def close(self) -> None:
         """Drop all idle connections."""
         self._pool.clear()
-        if self._calls is not None:
-            self._calls.close()
 
     def _call(
         self,
@@ -185,51 +179,16 @@ class Api:
         type_: str = "application/json",
         timeout: float,
     ) -> Json:
+        deadline = time.monotonic() + timeout
         payload = None if body is None else orjson.dumps(body)
+        response = self._send(method, path, params or {}, payload, type_, timeout)
         what = f"{method} {path}"
-        status, text = self._whole(method, path, params or {}, payload, type_, timeout)
-        if status >= 400:
-            raise error_for(status, text, what)
-        answer = self._parse(text)
+        if response.status >= 400:
+            _raise_for(response, deadline, what)
+        answer = self._parse(_read(response, deadline, what))
         if answer is None:
             raise RetryableError(f"{what}: the API server's answer was not a JSON object")
         return answer
-
-    def _whole(
-        self,
-        method: str,
-        path: str,
-        params: Params,
-        payload: bytes | None,
-        type_: str,
-        timeout: float,
-    ) -> tuple[int, bytes]:
-        """Status and body of the answer."""
-        deadline = time.monotonic() + timeout
-        if self._calls is None:
-            response = self._send(method, path, params, payload, type_, timeout)
-            return response.status, _read(response, deadline, f"{method} {path}")
-        headers = self._all_headers(params, payload, type_)
-        asked = method, path + _query(params), headers, payload
-        try:
-            try:
-                return self._calls.request(*asked, timeout)
-            except BrokenError as error:
-                # The server may have closed a kept-alive connection just now.
-                if method != "GET" or not error.unasked:
-                    raise
-                return self._calls.request(*asked, deadline - time.monotonic())
-        except OSError as error:
-            raise RetryableError(f"{method} {path}: {_cause(error)}") from error
-
-    def _all_headers(
-        self, params: Params, payload: bytes | None, type_: str | None
-    ) -> dict[str, str]:
-        accept = self._accept["watch" if "watch" in params else "list"]
-        headers = {**self._headers(), "accept": accept}
-        if payload is not None and type_ is not None:
-            headers["content-type"] = type_
-        return headers
 
     def _send(
         self,
@@ -242,7 +201,12 @@ class Api:
     ) -> Any:
         import urllib3  # noqa: PLC0415 - comes with the client
 
-        headers = self._all_headers(params, payload, type_)
+        headers = {
+            **self._headers(),
+            "accept": self._accept["watch" if "watch" in params else "list"],
+        }
+        if payload is not None and type_ is not None:
+            headers["content-type"] = type_
         url = self._host + path + _query(params)
 
         def once() -> Any:
