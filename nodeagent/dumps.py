@@ -19,7 +19,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kybernate.core.seats import TIER_OF, SeatEvent
+from kybernate.core.seats import SeatEvent
 from kybernate.errors import (
     CorruptError,
     DumpError,
@@ -28,11 +28,11 @@ from kybernate.errors import (
     RefusedError,
     RestoreError,
 )
-from kybernate.types import ArtifactId, SeatState, Tier
+from kybernate.types import ArtifactId, Tier
 from nodeagent import metrics
 from nodeagent.seat import Process
 from nodeagent.steps import Broken, Reverted
-from nodeagent.transfers import AGAIN, Transfers
+from nodeagent.transfers import AGAIN, BELOW, GATE_DEADLINE, Transfers
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -41,11 +41,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-BELOW = TIER_OF.keys() - {SeatState.PARKED}
-"""States of parked seats whose trees don't simply stand frozen in RAM: TCP is held back."""
-
 _CHECK_DEADLINE = 5.0
-_GATE_DEADLINE = 5.0
 _LOOK_DEADLINE = 10.0
 _LOOK_AGAIN = 0.01
 _RESTORES = 3
@@ -323,7 +319,7 @@ class Dumps(Transfers):
                 self._call_for(mine, what)
 
         async with self._gates.setdefault(uid, asyncio.Lock()):
-            await self._below.gatekeeper.shut(_init(seat), arrived, _GATE_DEADLINE)
+            await self._below.gatekeeper.shut(_init(seat), arrived, GATE_DEADLINE)
 
     async def open(self, seat: Seat) -> None:
         """Let TCP pass, however often it takes: nobody reaches the seat before."""
@@ -339,7 +335,7 @@ class Dumps(Transfers):
             try:
                 async with self._gates.setdefault(seat.uid, asyncio.Lock()):
                     if still():
-                        await self._below.gatekeeper.open(seat.init.pid, _GATE_DEADLINE)
+                        await self._below.gatekeeper.open(seat.init.pid, GATE_DEADLINE)
                 break
             except (KybernateError, OSError) as error:
                 self._life.complain(seat, "GateStuck", f"TCP is still held back: {error}")

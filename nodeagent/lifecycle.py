@@ -361,9 +361,9 @@ class Lifecycle:
             seat.work.cancel()
         self._steps.drop_helper(seat)
         self._node.leases.revoke(seat.uid)
+        self._outdated(seat, "its container has ended")
         seat.init = seat.tree = None
         seat.handle, seat.cuda, seat.held, seat.address = "", (), {}, ""
-        self._outdated(seat, "its container has ended")
         seat.connected = seat.ending = seat.apart = False
         if not seat.stays_away:
             seat.leave = ""

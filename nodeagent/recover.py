@@ -15,12 +15,11 @@ from kybernate.core.swap import fits
 from kybernate.errors import DeadlineError, DriverError, NotFoundError
 from kybernate.ports import ProcessState
 from kybernate.types import SeatState
-from nodeagent.dumps import BELOW
 from nodeagent.node import DRAIN, INVENTORY, PROXIES, SEAT, Inventory
 from nodeagent.recoverbelow import heal_unknown, resume_below
 from nodeagent.seat import from_record
 from nodeagent.steps import Broken, Reverted
-from nodeagent.transfers import DROP
+from nodeagent.transfers import BELOW, DROP
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

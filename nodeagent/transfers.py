@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import TYPE_CHECKING
 
 from kybernate.core.seats import TIER_OF, SeatEvent
 from kybernate.errors import CorruptError, KybernateError, NotFoundError, RefusedError
-from kybernate.types import ArtifactId, Tier
+from kybernate.types import ArtifactId, SeatState, Tier
 from nodeagent import metrics
 from nodeagent.steps import Broken
 
@@ -27,6 +28,10 @@ log = logging.getLogger(__name__)
 DROP = "drop/"
 """Journal keys of saved states that nobody needs any more and that are not yet dropped."""
 
+BELOW = TIER_OF.keys() - {SeatState.PARKED}
+"""States of parked seats whose trees don't simply stand frozen in RAM: TCP is held back."""
+
+GATE_DEADLINE = 5.0
 AGAIN = 1.0
 """Seconds after which what failed is tried again."""
 
@@ -174,6 +179,14 @@ class Transfers:
             self.drop_later(artifact, why)
         if artifact or seat.state in TIER_OF:
             self._life.aside(self._abandon(seat))
+        if seat.state in BELOW and seat.init is not None:
+            self._life.aside(self._hang_up(seat.init.pid))
+
+    async def _hang_up(self, init: int) -> None:
+        """Nobody needs to hear any more of who calls a container that has ended."""
+        if self._world.below is not None:
+            with contextlib.suppress(OSError, KybernateError):
+                await self._world.below.gatekeeper.open(init, GATE_DEADLINE)
 
     async def _abandon(self, seat: Seat) -> None:
         try:

@@ -37,6 +37,7 @@ class NetworkGate:
         self._folder = folder
         self._tree = tree
         self._taps: dict[int, socket.socket] = {}
+        self._spaces: dict[int, int] = {}
 
     async def shut(self, init: int, on_arrival: Callable[[str], None], deadline: float) -> None:
         """See `ports.Gatekeeper.shut`."""
@@ -57,17 +58,23 @@ class NetworkGate:
             raise DeadlineError(f"TCP is not held back within {deadline:g} s") from error
         except FileNotFoundError as error:
             raise NotFoundError(f"There is no process {init} any more.") from error
+        self._spaces[init] = space
         self._listen(space, opened, on_arrival)
 
     async def open(self, init: int, deadline: float) -> None:
         """See `ports.Gatekeeper.open`."""
+        shut = self._spaces.pop(init, None)
         try:
-            space = _space_of(init)
+            space = _space_of(init, shut)
             self._hang_up(space)
             await asyncio.wait_for(inside(init, nftables.open_again), deadline)
         except TimeoutError as error:
             raise DeadlineError(f"TCP is still held back after {deadline:g} s") from error
         except FileNotFoundError:
+            # It is gone, perhaps with its namespace, which our tap would keep alive.
+            if shut is not None:
+                self._hang_up(shut)
+                self._file(shut).unlink(missing_ok=True)
             return
         self._file(space).unlink(missing_ok=True)
 
@@ -113,9 +120,13 @@ class NetworkGate:
         self._file(space).write_text(json.dumps(sorted(ports)))
 
 
-def _space_of(pid: int) -> int:
-    """What names a network namespace while it lives."""
-    return Path(f"/proc/{pid}/ns/net").stat().st_ino
+def _space_of(pid: int, expected: int | None = None) -> int:
+    """What names a network namespace while it lives. Raises FileNotFoundError, also where another
+    process has the number now."""
+    found = Path(f"/proc/{pid}/ns/net").stat().st_ino
+    if expected not in (None, found):
+        raise FileNotFoundError(pid)
+    return found
 
 
 def _ports_of(init: int, tree: Iterable[int]) -> Iterator[int]:

@@ -197,6 +197,14 @@ class Room:
         await self.until(state)
         return seat
 
+    async def end(self) -> None:
+        """The agent lets go of all that it has open."""
+        if self.loop is not None:
+            await self.loop.node.world.doors.close(self.uid)
+            self.loop.node.world.freezer.thaw(self.seat().handle)
+        self.journal.close()
+        await asyncio.sleep(0.1)
+
     def seat(self) -> Seat:
         """The seat as the present agent has it."""
         assert self.loop is not None

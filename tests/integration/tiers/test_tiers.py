@@ -116,6 +116,7 @@ def test_a_tree_goes_down_and_comes_back_with_connections_pids_and_output(room: 
         numbers = [int(line.split()[1]) for line in room.pod.lines()]
         assert numbers == list(range(1, len(numbers) + 1))
         client.close()
+        await room.end()
 
     asyncio.run(main())
 
@@ -147,5 +148,6 @@ def test_a_container_that_is_parked_below_ram_ends_at_once(room: Room) -> None:
             await asyncio.sleep(0.05)
         assert await below.vault.ls(Tier.NVME) == ()
         client.close()
+        await room.end()
 
     asyncio.run(main())
