@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 _LISTED = [column for column in ARTIFACTS.c if column.name != "facts"]
 _COPY = ("place", "node", "store", "state", "size", "told_ms")
 _OF_COPY = [COPIES.c[name].label(f"copy_{name}") for name in _COPY]
+_WHOLE = select(ARTIFACTS, *_OF_COPY).outerjoin(COPIES, COPIES.c.artifact == ARTIFACTS.c.id)
+_BY_ID = _WHOLE.where(ARTIFACTS.c.id == bindparam("wanted"))
 _BY_COPY = ("node", "place", "state")
 _BY_ARTIFACT = ("namespace", "model", "pod", "pod_uid")
 _SPOT = ("artifact", "place", "node", "store")
@@ -116,14 +118,13 @@ class Artifacts:
             )
             query = query.where(verified.exists())
         newest = query.order_by(ARTIFACTS.c.created_ms.desc(), ARTIFACTS.c.id.desc()).limit(1)
+        whole = _WHOLE.where(ARTIFACTS.c.id == newest.scalar_subquery())
         with self._database.read() as connection:
-            found = connection.execute(newest).scalar_one_or_none()
-            if found is None:
-                with_copy = "" if wanted.any else " with a verified copy"
-                raise NotFoundError(
-                    f"nothing of that name in {wanted.namespace} is saved{with_copy}"
-                )
-            return _one(connection, found)
+            found = _gathered(connection.execute(whole))
+        if not found:
+            copy = "" if wanted.any else " with a verified copy"
+            raise NotFoundError(f"nothing of that name in {wanted.namespace} is saved{copy}")
+        return found[0]
 
     def page(self, wanted: Filter) -> Json:
         """Artifacts, newest first. as a Page has them."""
@@ -224,12 +225,7 @@ def _at(artifact: str, place: str, node: str, store: str) -> Any:
 
 
 def _one(connection: Connection, artifact: str) -> Json:
-    query = (
-        select(ARTIFACTS, *_OF_COPY)
-        .outerjoin(COPIES, COPIES.c.artifact == ARTIFACTS.c.id)
-        .where(ARTIFACTS.c.id == artifact)
-    )
-    found = _gathered(connection.execute(query))
+    found = _gathered(connection.execute(_BY_ID, {"wanted": artifact}))
     if not found:
         raise NotFoundError(f"artifact {artifact} is not known")
     return found[0]

@@ -50,6 +50,9 @@ class Database:
         pool = {"pool_size": threads + 1, "max_overflow": 0, "pool_timeout": limit_s}
         make = _postgresql if self.several else _sqlite
         self._engine = make(parsed, limit_s, pool)
+        # One statement is a transaction of its own there, and needs no words around it.
+        alone = {"isolation_level": "AUTOCOMMIT"} if self.several else {}
+        self._reader = self._engine.execution_options(**alone)
         self._clock = clock
 
     def prepare(self) -> int:
@@ -59,8 +62,8 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A transaction that sees one state of the database and changes nothing."""
-        with _told(), self._engine.connect() as connection, connection.begin():
+        """For reading: each statement sees one state of the database."""
+        with _told(), self._reader.connect() as connection, connection.begin():
             yield connection
 
     @contextmanager
@@ -155,9 +158,7 @@ def _postgresql(url: URL, limit_s: float, pool: dict[str, Any]) -> Engine:
     )
     alive = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3}
     arguments = {"connect_timeout": max(2, round(limit_s)), "options": options, **alive}
-    return create_engine(
-        url, connect_args=arguments, isolation_level="READ COMMITTED", pool_pre_ping=True, **pool
-    )
+    return create_engine(url, connect_args=arguments, isolation_level="READ COMMITTED", **pool)
 
 
 def _sqlite(url: URL, limit_s: float, pool: dict[str, Any]) -> Engine:
