@@ -155,6 +155,23 @@ def test_two_replicas_are_one_registry(start: Callable[..., Server], postgresql:
     assert second.client("agent-n1").lease(POD, WISH).token > token
 
 
+def test_a_database_that_was_away_is_used_again(
+    start: Callable[..., Server], postgresql: Any
+) -> None:
+    server = start(new_database(postgresql))
+    agent = server.client("agent-n1")
+    agent.record(ONE, body(agent.lease(POD, WISH).token))
+    postgresql.stop()
+    try:
+        assert not server.ready()
+        with pytest.raises(DeadlineError, match="no answer within"):
+            agent.get(ONE, 1.0)
+    finally:
+        postgresql.start()
+    assert agent.get(ONE, 30).id == ONE
+    _await(server.ready)
+
+
 def test_it_waits_for_its_database(
     start: Callable[..., Server], tls: Path, tmp_path: Path, postgresql: Any
 ) -> None:
