@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 _CAN_ANSWER = frozenset({"running", "starting", "active", "draining"})
-_KEPT = frozenset({"parking", "parked", "waking", "dumping", "uploading", "fetching", "restoring"})
+_KEPT = frozenset({"parking", "parked", "waking", "dumping", "restoring"})
 _OVER = frozenset({"failed", "gone", "lost"})
 LOST = "lost"
 """Our own word: process 1 of the seat's container has hung up."""

@@ -89,10 +89,10 @@ def test_no_kind_of_probe_ends_or_wakes_a_parked_workload(
         **dict.fromkeys(HANDLERS, "parked"),
         "exec": "active",
     }
-    # One for each question: while they started, turns may have taken some more.
-    assert {name: told[name]["wakes"] for name in HANDLERS} == {
-        name: wakes[name] + 1 for name in HANDLERS
-    }
+    # One for each question: while they started, turns may have taken some more. A command that was
+    # begun just before the park may still call and wake what it asks, once.
+    woken = {name: told[name]["wakes"] - wakes[name] for name in HANDLERS}
+    assert woken in ({**dict.fromkeys(HANDLERS, 1), "exec": more} for more in (1, 2)), woken
 
 
 def events(cluster: Cluster, reason: str) -> list[str]:

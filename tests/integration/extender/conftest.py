@@ -41,11 +41,11 @@ ONE, TWO = keys.seat_resource(1), keys.seat_resource(2)
 LIMIT_S = 20.0
 
 
-def until(condition: Any, what: str) -> Any:
+def until(condition: Any, what: str, limit: float = LIMIT_S) -> Any:
     """Waits for a condition to give something true, and returns that."""
-    deadline = time.monotonic() + LIMIT_S
+    deadline = time.monotonic() + limit
     while not (found := condition()):
-        assert time.monotonic() < deadline, f"not within {LIMIT_S:.0f} s: {what}"
+        assert time.monotonic() < deadline, f"not within {limit:.0f} s: {what}"
         time.sleep(0.02)
     return found
 

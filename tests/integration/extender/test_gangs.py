@@ -14,7 +14,7 @@ import pytest
 from extender.leader import LEASES
 from kybernate import keys
 from kybernate.errors import ConflictError
-from tests.integration.extender.conftest import NAMESPACE, ONE, PODS, TWO, until
+from tests.integration.extender.conftest import LIMIT_S, NAMESPACE, ONE, PODS, TWO, until
 from tests.integration.extender.upstream import condition, node_of, offer, stays
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ def test_an_extender_that_is_killed_all_the_time_still_starts_gangs_whole(
         extender.stop(kill=True)
         assert sum(gang.bound().values()) in (0, 6) or gang.gated() == 0
         extender.start()
-    until(gang.runs, "it runs")
+    until(gang.runs, "it runs", 3 * LIMIT_S)
     assert set(gang.bound().values()) == {1}
 
 

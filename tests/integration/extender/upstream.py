@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from kybernate import keys
+from kybernate.errors import RefusedError
 from tests.cluster import pki
 from tests.cluster.accounts import token
 from tests.cluster.binaries import ensure
@@ -114,7 +115,23 @@ def priority_class(world: World, value: int) -> str:
     name = f"p{value}-{uuid.uuid4().hex[:6]}"
     path = "/apis/scheduling.k8s.io/v1/priorityclasses"
     world.make(path, {"metadata": {"name": name}, "value": value})
+    deadline = time.monotonic() + 20
+    while not _admits(world, name):
+        assert time.monotonic() < deadline, f"the API server does not get to know {name}"
+        time.sleep(0.05)
     return name
+
+
+def _admits(world: World, name: str) -> bool:
+    """Whether pods of the class are let in: admission hears of it a little later."""
+    container = {"name": "c", "image": "none"}
+    spec = {"priorityClassName": name, "containers": [container]}
+    body = {"metadata": {"generateName": "try-"}, "spec": spec}
+    try:
+        world.api.post("/api/v1/namespaces/kube-system/pods", body, {"dryRun": "All"})
+    except RefusedError as error:
+        return "PriorityClass" not in str(error)
+    return True
 
 
 def stays(condition: Any, seconds: float) -> None:

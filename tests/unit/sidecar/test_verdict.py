@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from kybernate.core.seats import shown
 from kybernate.types import SeatState
 from sidecar.verdict import Verdict, View, judge, spared
 
@@ -20,6 +21,8 @@ ASK, YES, NO = Verdict.ASK, Verdict.YES, Verdict.NO
         ("parking", YES, YES, YES),
         ("parked", YES, YES, YES),
         ("waking", YES, YES, YES),
+        ("dumping", YES, YES, YES),
+        ("restoring", YES, YES, YES),
         ("failed", NO, NO, NO),
         ("gone", NO, NO, NO),
         ("lost", NO, NO, NO),
@@ -33,7 +36,7 @@ def test_each_state_has_its_answers(state, liveness, readiness, startup):
 
 def test_every_state_of_a_seat_is_known_here():
     # An unknown state is alive and not ready, which no seat but a waiting one is.
-    odd = [s for s in SeatState if judge("readiness", View(s)) is NO]
+    odd = [s for s in SeatState if judge("readiness", View(shown(s))) is NO]
     assert set(odd) <= {SeatState.WAITING, SeatState.FAILED, SeatState.GONE}
 
 
