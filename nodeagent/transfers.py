@@ -189,6 +189,9 @@ class Transfers:
                 await self._world.below.gatekeeper.open(init, GATE_DEADLINE)
 
     async def _abandon(self, seat: Seat) -> None:
+        if self._world.below is None:
+            # Nothing was ever dumped by an agent that can't.
+            return
         try:
             await self._below.vault.abandon(seat.uid)
         except (KybernateError, OSError) as error:
