@@ -126,6 +126,7 @@ class Clients:
         self.last = time.monotonic()
         self.mine = threading.local()
         self._clients = itertools.count()
+        self._sessions: list[requests.Session] = []
         self.contradictions = 0
         self._replicas = replicas
         self._tls = tls
@@ -187,8 +188,14 @@ class Clients:
         self.last = time.monotonic()
         return True
 
+    def close(self) -> None:
+        """Close the connections of all threads, which have ended."""
+        while self._sessions:
+            self._sessions.pop().close()
+
     def _session(self) -> requests.Session:
         session = requests.Session()
+        self._sessions.append(session)
         session.trust_env = False
         session.verify = str(self._tls / "ca.crt")
         session.cert = (str(self._tls / "scheduler.crt"), str(self._tls / "scheduler.key"))
@@ -253,6 +260,8 @@ class Storm:
         for replica in self.replicas:
             replica.kill()
         self._watch.stop()
+        self.clients.close()
+        self._api.close()
 
     def figures(self) -> dict[str, tuple[float, str]]:
         """What is true in the end, and what was said."""

@@ -17,6 +17,9 @@ pytestmark = pytest.mark.integration
 PODS, KILLS = 120, 2
 
 
+# Connections to a leader that was killed are for the collector of garbage.
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_each_pod_is_bound_once_and_the_last_leader_knows_all(tmp_path: Path) -> None:
     """On a control plane of its own: gangs of other tests must not be planned onto these nodes."""
     with running(SPEC) as cluster:
