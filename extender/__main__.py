@@ -31,7 +31,7 @@ from extender.preempting import Preemption
 from extender.rendezvous import Rendezvous
 from extender.requeue import Nudge, Requeue, Waiting
 from extender.schedulerlease import SchedulerLease
-from extender.server import Server, check_tls, refuse_caller
+from extender.server import Server, refuse_caller
 from extender.snapshot import Snapshot
 from extender.watches import Watches
 from kybernate.adapters.k8s import Api
@@ -39,6 +39,7 @@ from kybernate.core.placement import Choosing, Table, candidates, parse_policies
 from kybernate.errors import ConfigError
 from kybernate.runtime.load import command
 from kybernate.runtime.serve import ProbeServer, configure_logging
+from kybernate.runtime.tls import check_tls
 from kybernate.settings.extender import ExtenderSettings
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def _checked(settings: ExtenderSettings) -> Api:
     try:
         _table(settings)
         HOUSE.set(settings.sharing, apart=settings.hot_apart, choosing=_choosing(settings))
-        check_tls(settings.tls_dir)
+        check_tls(settings.tls_dir, "extender")
         return Api(settings.kubeconfig, "kyb-extender")
     except ConfigError as error:
         raise click.UsageError(str(error)) from error

@@ -7,7 +7,6 @@ per call would cost more than the call.
 from __future__ import annotations
 
 import ssl
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gunicorn.app.base import BaseApplication
@@ -15,8 +14,7 @@ from gunicorn.app.base import BaseApplication
 from extender import rendezvous
 from extender.worker import LingeringWorker
 from kybernate import keys
-from kybernate.errors import ConfigError
-from kybernate.runtime.deadlines import limit_requests
+from kybernate.runtime.tls import Contexts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -63,7 +61,7 @@ class Server(BaseApplication):  # type: ignore[misc]
             "ca_certs": str(tls / "ca.crt"),
             "cert_reqs": ssl.CERT_REQUIRED,
             "do_handshake_on_connect": True,
-            "ssl_context": _Contexts(),
+            "ssl_context": Contexts(_REQUEST_S, ("h2", "http/1.1")),
             "control_socket_disable": True,
             "loglevel": self._settings.log_level.lower(),
             "post_worker_init": lambda _worker: self._started(),
@@ -100,19 +98,6 @@ def _closing(app: WSGIApplication) -> WSGIApplication:
     return wrapped
 
 
-def check_tls(folder: Path) -> None:
-    """Raise ConfigError if the extender's certificate files are not all there and fit together."""
-    try:
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=folder / "ca.crt")
-        context.load_cert_chain(folder / "extender.crt", folder / "extender.key")
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(
-            "tls_dir",
-            f"{folder} must hold ca.crt, extender.crt and extender.key; `kybernate pki init` "
-            f"makes them ({error})",
-        ) from error
-
-
 def refuse_caller(environ: Mapping[str, Any]) -> str | None:
     """Why the peer of a request may not call the verbs, or None if it may."""
     certificate = environ["gunicorn.socket"].getpeercert() or {}
@@ -129,22 +114,3 @@ def refuse_caller(environ: Mapping[str, Any]) -> str | None:
         return None
     found = ", ".join(names) or "no name"
     return f"only {' or '.join(allowed)} may ask that; your certificate names {found}"
-
-
-class _Contexts:
-    """The TLS settings, read again once a certificate file has changed: gunicorn asks for them
-    anew for each connection, and reading the files costs more than a handshake."""
-
-    def __init__(self) -> None:
-        self._known: tuple[tuple[int, ...], ssl.SSLContext] | None = None
-
-    def __call__(self, config: Any, default: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
-        files = (config.certfile, config.keyfile, config.ca_certs)
-        stamp = tuple(Path(file).stat().st_mtime_ns for file in files)
-        if self._known is None or self._known[0] != stamp:
-            context = default()
-            context.minimum_version = ssl.TLSVersion.TLSv1_2
-            context.set_alpn_protocols(["h2", "http/1.1"])
-            limit_requests(context, _REQUEST_S)
-            self._known = stamp, context
-        return self._known[1]

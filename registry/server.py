@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import ssl
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gunicorn.app.base import BaseApplication
 
 from kybernate.errors import ConfigError, RetryableError
-from kybernate.runtime.deadlines import Worker, limit_requests
+from kybernate.runtime.deadlines import Worker
 from kybernate.runtime.serve import ProbeServer
+from kybernate.runtime.tls import Contexts, check_tls
 from registry import metrics
 from registry.app import create_app
 from registry.artifacts import Artifacts
@@ -21,8 +21,6 @@ from registry.pods import Pods
 from registry.routes import routes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from flask import Flask
 
     from kybernate.settings.registry import RegistrySettings
@@ -90,7 +88,7 @@ class Server(BaseApplication):  # type: ignore[misc]
     def __init__(self, settings: RegistrySettings) -> None:
         """Raises ConfigError for certificates or a database that can't be right."""
         self._settings = settings
-        check_tls(settings.tls_dir)
+        check_tls(settings.tls_dir, "registry")
         open_database(settings).close()
         super().__init__()
 
@@ -109,7 +107,7 @@ class Server(BaseApplication):  # type: ignore[misc]
             "ca_certs": str(tls / "ca.crt"),
             "cert_reqs": ssl.CERT_REQUIRED,
             "do_handshake_on_connect": True,
-            "ssl_context": _Contexts(self._settings.request_s),
+            "ssl_context": Contexts(self._settings.request_s),
             "control_socket_disable": True,
             "proc_name": "kyb-registry",
             "loglevel": self._settings.log_level.lower(),
@@ -127,35 +125,3 @@ class Server(BaseApplication):  # type: ignore[misc]
         service = getattr(self, "_service", None)
         if service is not None:
             service.stop()
-
-
-class _Contexts:
-    """The TLS settings, read again once a certificate file has changed."""
-
-    def __init__(self, request_s: float) -> None:
-        """`request_s`: how long a request may take to come (s)."""
-        self._request_s = request_s
-        self._known: tuple[tuple[int, ...], ssl.SSLContext] | None = None
-
-    def __call__(self, config: Any, default: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
-        files = (config.certfile, config.keyfile, config.ca_certs)
-        stamp = tuple(Path(file).stat().st_mtime_ns for file in files)
-        if self._known is None or self._known[0] != stamp:
-            context = default()
-            context.minimum_version = ssl.TLSVersion.TLSv1_2
-            limit_requests(context, self._request_s)
-            self._known = stamp, context
-        return self._known[1]
-
-
-def check_tls(folder: Path) -> None:
-    """Raise ConfigError if the registry's certificate files are not there and fit together."""
-    try:
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=folder / "ca.crt")
-        context.load_cert_chain(folder / "registry.crt", folder / "registry.key")
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(
-            "tls_dir",
-            f"{folder} must hold ca.crt, registry.crt and registry.key; `kybernate pki init` "
-            f"makes them ({error})",
-        ) from error

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from extender.server import _Contexts
 from extender.worker import LingeringWorker
 from kybernate.runtime.deadlines import Worker
 from kybernate.runtime.http2 import Connection
+from kybernate.runtime.tls import Contexts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -139,7 +139,7 @@ def test_certificates_are_read_again_once_they_have_changed(tmp_path: Path) -> N
     for file in files.values():
         file.touch()
     config = SimpleNamespace(**{name: str(file) for name, file in files.items()})
-    contexts = _Contexts()
+    contexts = Contexts(10.0, ("h2", "http/1.1"))
 
     def made() -> ssl.SSLContext:
         return contexts(config, lambda: ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
