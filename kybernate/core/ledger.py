@@ -340,10 +340,6 @@ class Ledger:
         """All claims, reservations included, ordered by pod UID."""
         return map(self._claim, sorted([*self._bound, *self._reserved]))
 
-    def __contains__(self, name: NodeName) -> bool:
-        """Whether a GPUNode of that name is known."""
-        return name in self._nodes
-
     def __len__(self) -> int:
         """How many nodes are known."""
         return len(self._nodes)
