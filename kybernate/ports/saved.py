@@ -1,0 +1,200 @@
+"""Dumps of trees, and the saved states that they become."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from kybernate.core.artifacts.layout import ObjectInfo
+    from kybernate.ports.gpus import Phases
+    from kybernate.types import ArtifactId, PodUid, Tier
+
+
+class DumpState(StrEnum):
+    """What kyb-init, PID 1 of a seat's container, says of the tree below it."""
+
+    RUNNING = "running"
+    HOLDING = "holding"
+    """The tree is being dumped, ended or recreated: kyb-init takes its end for nothing."""
+    PARKED = "parked"
+    """The tree was dumped and ended; the container goes on without it."""
+
+
+class Dumper(Protocol):
+    """CRIU below kyb-init. `init` is the host PID of PID 1 of the container, `handle` the
+    freezer's, `images` a directory of the agent's with mode 0700.
+
+    One call at a time for a seat. Each has a deadline; a dump that passes it is never killed: it
+    is left to end, and `state` tells how it did.
+    """
+
+    async def check(self, init: int, handle: str, deadline: float) -> tuple[str, ...]:
+        """Why this tree can't be dumped, as sentences; empty if nothing is known against it.
+
+        Raises NotFoundError if the container is gone.
+        """
+        ...
+
+    async def dump(self, init: int, handle: str, images: Path, deadline: float) -> Phases:
+        """Write the tree, frozen before and after, without its executing one instruction.
+
+        The images are complete then, and not yet synced. Raises DumpRefusedError (untouched and
+        frozen), DumpError (frozen as before unless it is `suspect`), DeadlineError.
+        """
+        ...
+
+    async def end(self, init: int, handle: str, deadline: float) -> None:
+        """Commit: kill every process of the tree; the state is PARKED then. Idempotent, also
+        after it was cut short."""
+        ...
+
+    async def keep(self, init: int, handle: str, deadline: float) -> None:
+        """Abort: the tree stands frozen as before the dump, healed of what a killed CRIU left in
+        it; a dump that an earlier agent began, and that still runs, is waited for. Idempotent;
+        raises DumpError with `suspect` if it can't be healed."""
+        ...
+
+    async def restore(
+        self, init: int, handle: str, images: Path, deadline: float, *, lazy: bool = False
+    ) -> Phases:
+        """Recreate the tree in its container; it comes back frozen, and the state is RUNNING.
+
+        Also after a restore that was cut short, whose half-made processes are ended first. With
+        `lazy` its memory comes later: `pages_done`. Raises RestoreError (the state is PARKED, the
+        images are as before), DeadlineError.
+        """
+        ...
+
+    async def pages_done(self, init: int, deadline: float) -> None:
+        """Return once all memory of a lazy restore is in; at once after one that wasn't."""
+        ...
+
+    def state(self, init: int) -> DumpState:
+        """Where the tree is, by kyb-init's word. Raises NotFoundError if it is gone; quick."""
+        ...
+
+
+class Gatekeeper(Protocol):
+    """Holds TCP back from a pod whose tree is not there, so that it is sent again, not reset.
+
+    `init` is the host PID of any process in the pod's network namespace. What is held back
+    outlives the agent: after a restart it shuts again, or opens, by what it finds.
+    """
+
+    async def shut(self, init: int, on_arrival: Callable[[str], None], deadline: float) -> None:
+        """Drop TCP from and to others from now on; loopback goes on.
+
+        `on_arrival` is called on the event loop, once and later, with what has arrived in words
+        for people. Idempotent: the latest `on_arrival` counts. Raises NotFoundError if the
+        process is gone, OSError, DeadlineError.
+        """
+        ...
+
+    async def open(self, init: int, deadline: float) -> None:
+        """Let TCP pass, and tell of nothing any more. Idempotent; a namespace that is gone is
+        open. Raises OSError, DeadlineError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A saved state in one place. `uid`: the pod whose seat it was; `size` in bytes there;
+    `verified`: its bytes were read back and were right."""
+
+    id: ArtifactId
+    uid: PodUid
+    size: int
+    verified: bool = True
+
+
+class Vault(Protocol):
+    """Saved states of this node. A *place* is a tier that can be written; an artifact exists in a
+    place from the moment on that its signed manifest is there, and not before.
+
+    Errors: NotFoundError (no such artifact there), CorruptError (its bytes are not what its
+    manifest says), RefusedError (not signed, or not for this place), RetryableError (the place
+    doesn't answer), OSError (the disk refuses, ENOSPC included), DeadlineError.
+    """
+
+    async def begin(self, uid: PodUid) -> Path:
+        """An empty directory, mode 0700, for a dump of this seat; what an earlier dump that was
+        not sealed left there is gone. On the file system of the local place."""
+        ...
+
+    async def abandon(self, uid: PodUid) -> None:
+        """Remove what `begin` gave and nobody sealed. Idempotent."""
+        ...
+
+    async def seal(self, images: Path, facts: Mapping[str, object], deadline: float) -> ArtifactId:
+        """Sync and hash the images, then write the signed manifest: the artifact exists, raw."""
+        ...
+
+    async def images(self, artifact: ArtifactId, deadline: float) -> Path:
+        """The directory of an artifact that is raw in the local place, its bytes verified."""
+        ...
+
+    async def pack(
+        self,
+        artifact: ArtifactId,
+        place: Tier,
+        deadline: float,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        """Copy it into the place, as chunks that others there share, and verify it there.
+
+        `progress` hears of bytes done. Goes on from where an earlier call was cut short.
+        """
+        ...
+
+    async def fetch(self, artifact: ArtifactId, images: Path, deadline: float) -> None:
+        """Bring its images into a directory, verified, from the fastest place that has it. Goes
+        on from where an earlier call was cut short."""
+        ...
+
+    async def verify(self, artifact: ArtifactId, place: Tier, deadline: float) -> None:
+        """Read it back in this place. Raises as the class says; returns if all is right."""
+        ...
+
+    async def drop(self, artifact: ArtifactId, place: Tier, *, forget: str = "") -> None:
+        """Remove it from this place. Idempotent. Raises RefusedError for its last verified copy,
+        unless `forget` says why nobody needs it any more."""
+        ...
+
+    async def ls(self, place: Tier) -> tuple[Sealed, ...]:
+        """What is in this place."""
+        ...
+
+
+class Objects(Protocol):
+    """Objects by key in a store or a folder. All block; several threads may call at once.
+
+    Keys are paths with /, without empty or hidden parts. Errors: RetryableError (no answer in
+    time), RefusedError (no right to it, or a key that can't be), OSError (the disk refuses).
+    """
+
+    def put(self, key: str, data: bytes | bytearray | memoryview, *, create: bool = False) -> None:
+        """All of it or nothing, and it outlives a power failure when this returns. With `create`
+        only where there is none: else raises ConflictError."""
+        ...
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> memoryview:
+        """Its bytes, or `length` of them from `start` on; fewer where it ends before. Raises
+        NotFoundError."""
+        ...
+
+    def head(self, key: str) -> ObjectInfo:
+        """What it is. Raises NotFoundError."""
+        ...
+
+    def scan(self, prefix: str) -> Iterator[ObjectInfo]:
+        """All objects below `prefix`, which ends with /; may be behind what was put just now."""
+        ...
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Remove them; idempotent."""
+        ...
