@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import math
+from asyncio import _set_running_loop
 from typing import TYPE_CHECKING, Any, TypeVarTuple
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
     from contextvars import Context
 
 Ts = TypeVarTuple("Ts")
@@ -40,6 +42,7 @@ class _Call(asyncio.TimerHandle):
 
 class TimerLoop(asyncio.BaseEventLoop):
     """Cheap to make, so that each life of an agent has its own. Begins at `start` seconds.
+    Several are run side by side by `turn`.
 
     Callbacks run without a context of their own: nothing in a storm has context variables.
     """
@@ -54,6 +57,7 @@ class TimerLoop(asyncio.BaseEventLoop):
         self._timers: list[tuple[float, int, _Call]] = []
         self._order = itertools.count()
         self.problems: list[str] = []
+        self._turning: asyncio.Task[None] | None = None
         self.set_exception_handler(self._note)
 
     def time(self) -> float:
@@ -98,6 +102,34 @@ class TimerLoop(asyncio.BaseEventLoop):
         """Also the timers."""
         super().close()
         self._timers.clear()
+
+    # --- step by step -----------------------------------------------------------------------------
+
+    def begin(self, main: Coroutine[Any, Any, None]) -> None:
+        """Have `main` run by `turn`; what it raises is a problem."""
+        self._turning = asyncio.Task(main, loop=self)
+        self._turning.add_done_callback(self._begun)
+
+    def _begun(self, main: asyncio.Future[None]) -> None:
+        if not main.cancelled() and (error := main.exception()) is not None:
+            self._note(self, {"exception": error, "message": "at the start"})
+
+    def due(self) -> float:
+        """When the next thing happens, `inf` if nothing is left."""
+        timers = self._timers
+        while timers and timers[0][2].callback is None:
+            heapq.heappop(timers)
+        if self._ready:
+            return self._virtual
+        return timers[0][0] if timers else math.inf
+
+    def turn(self) -> None:
+        """One round of what happens next, as the running loop. Lets through what kills."""
+        _set_running_loop(self)
+        try:
+            self._run_once()
+        finally:
+            _set_running_loop(None)
 
     def _run_once(self) -> None:
         ready, timers = self._ready, self._timers

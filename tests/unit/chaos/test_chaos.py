@@ -54,7 +54,8 @@ def test_a_machine_with_less_memory_than_the_plugin_says_is_found_out():
     found = []
     for seed in range(10):
         storm = Storm(draw_plan(seed), None)
-        storm.machine.memory = dict.fromkeys(storm.machine.memory, 1 << 30)
+        machine = storm.life.machine
+        machine.memory = dict.fromkeys(machine.memory, 1 << 30)
         found += storm.run().violations
     assert any("holds" in sentence for sentence in found)
 

@@ -1,0 +1,201 @@
+"""The lives of one node's agents: each is killed, and the next finds what it left."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bench.chaos.actors import StormProxy, StormyMachine
+from bench.chaos.clock import Spinning, TimerLoop
+from bench.chaos.cluster import Cluster
+from bench.chaos.watch import Watch
+from kybernate.ports import DumpState
+from kybernate.settings.agent import AgentSettings
+from kybernate.testing import machine as fakes
+from kybernate.testing.machine.journal import lose_tail
+from kybernate.testing.warden import FakeCulprits
+from kybernate.types import SeatState, Tier
+from nodeagent.below import Below
+from nodeagent.leases import Leases
+from nodeagent.loop import Loop
+from nodeagent.node import Node, World
+from nodeagent.recover import recover
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from bench.chaos.plan import Plan
+    from kybernate.types import PodUid
+    from nodeagent.seat import Seat
+
+SETTINGS = AgentSettings.model_validate(
+    {
+        "node": "n1",
+        "min_residency_s": 0.4,
+        "idle_after_s": 0.1,
+        "drain_limit_s": 2.0,
+        "start_limit_s": 5.0,
+        "step_deadline_s": 3.0,
+        "freeze_deadline_s": 1.0,
+        "confirm_deadline_s": 1.0,
+        "lease_break_s": 1.0,
+        "max_wait_s": 8.0,
+        "tier_residency_s": 0.3,
+        "dump_retry_s": 1.0,
+        "dump_deadline_s": 3.0,
+        "transfer_deadline_s": 3.0,
+    }
+)
+_MAY_PARK = (SeatState.STARTING, SeatState.ACTIVE, SeatState.DRAINING)
+_ENOUGH = 1 << 60
+BEGIN = 1000.0
+"""Virtual seconds at which a storm begins."""
+
+
+class Killed(KeyboardInterrupt):
+    """The agent is killed here. Of this kind, because an event loop lets it through at once."""
+
+
+class Life:
+    """A node of a storm, whose agents live one after the other, each on an event loop of its own.
+
+    `found` are the violations, `kills` counts agents, `says` takes the lines of a trace.
+    """
+
+    def __init__(self, plan: Plan, says: Callable[[str], None] | None) -> None:
+        self.plan = plan
+        self.machine = StormyMachine(plan.inventory.memory(), plan.rng, plan.faults)
+        self.machine.crash_with = Killed
+        self.machine.slots = self._slots
+        self.proxies = [StormProxy(name, self.machine) for name in ("p1", "p2")]
+        self.cluster = Cluster(plan, self.machine, self.proxies)
+        self.node: Node | None = None
+        self.found: list[str] = []
+        self.kills = 0
+        self.refused: dict[PodUid, str] = {}
+        self.watch = Watch(self)
+        self.joined: Callable[[], None] = lambda: None
+        self.over = False
+        self._says = says
+        self.loop = TimerLoop(BEGIN)
+        if says:
+            self.machine.said = self.note
+
+    # --- time -------------------------------------------------------------------------------------
+
+    def begin(self, first: Callable[[], None]) -> None:
+        """The first agent starts, after `first`."""
+        self.loop.begin(self._live(first))
+
+    def turn(self) -> None:
+        """Let happen what is next."""
+        try:
+            self.loop.turn()
+        except Killed:
+            self._die()
+        except Spinning as error:
+            self.found.append(str(error))
+            self.over = True
+
+    def end(self) -> None:
+        """Nothing happens here any more."""
+        self.found += self.loop.problems
+        self.loop.close()
+
+    def note(self, what: str) -> None:
+        """For a trace."""
+        if self._says:
+            self._says(f"{self.loop.time() - BEGIN:8.3f} {what}")
+
+    # --- life and death ---------------------------------------------------------------------------
+
+    async def _live(self, first: Callable[[], None] | None) -> None:
+        self.machine.carry_on()
+        if first is None:
+            self._kill_criu()
+        else:
+            first()
+        agent = self._agent()
+        await recover(agent)
+        self.cluster.joined(agent)
+        self.joined()
+
+    def _die(self) -> None:
+        self.note("the agent is killed")
+        self.kills += 1
+        self.cluster.left()
+        self.machine.listener = None
+        self.machine.crash_at = None
+        if self.plan.lose_journal and self.kills == 1:
+            self.machine.excused = True
+            self.machine.journal.clear()
+        elif self.plan.lose_tail:
+            lose_tail(self.machine, self.plan.rng.randint(0, 4))
+        self.machine.unsynced.clear()
+        now = self.loop.time()
+        self.end()
+        self.loop = TimerLoop(now + self.plan.rng.choice((0.01, 0.3, 1.0)))
+        self.loop.begin(self._live(None))
+
+    def _kill_criu(self) -> None:
+        """It dies with the agent, and in the middle of a dump it may leave the tree running."""
+        machine = self.machine
+        machine.gates.update(dict.fromkeys(machine.gates))
+        for folder, snapshot in tuple(machine.folders.items()):
+            if not snapshot.whole and folder == f"/dumps/{snapshot.uid}":
+                init = machine.inits[snapshot.uid]
+                if machine.dumps.get(init) is DumpState.HOLDING and self.plan.rng.random() < 0.5:
+                    machine.thaw(snapshot.handle)
+
+    # --- the agent --------------------------------------------------------------------------------
+
+    def _agent(self) -> Loop:
+        world = World(
+            gpus=fakes.FakeGpus(self.machine),
+            helpers=fakes.FakeHelpers(self.machine),
+            freezer=fakes.FakeFreezer(self.machine),
+            procs=fakes.FakeProcs(self.machine),
+            doors=fakes.FakeDoors(self.machine),
+            specs=fakes.FakeSpecs(self.machine),
+            pod_resources=fakes.FakePodResources(self.machine),
+            images=fakes.FakeImages(self.machine),
+            journal=fakes.FakeJournal(self.machine),
+            blocking=fakes.inline,
+            asking=fakes.inline,
+            now=self.loop.time,
+            wall=self.loop.time,
+            below=self._below() if self.plan.tiers else None,
+        )
+        self.node = Node(SETTINGS, world, Leases(SETTINGS.lease_break_s))
+        self.node.park_budget = self.plan.ram or _ENOUGH
+        self.node.observers.append(self.watch)
+        self.node.refusals = self._refusals
+        return Loop(self.node)
+
+    def _below(self) -> Below:
+        async def facts(seat: Seat) -> Mapping[str, object]:
+            return {"namespace": seat.identity.pod.namespace, "pod": seat.identity.pod.name}
+
+        store = {Tier.OBJECT: _ENOUGH} if self.plan.object_store else {}
+        return Below(
+            dumper=fakes.FakeDumper(self.machine),
+            vault=fakes.FakeVault(self.machine),
+            gatekeeper=fakes.FakeGatekeeper(self.machine),
+            culprits=FakeCulprits(self.machine),
+            facts=facts,
+            limits={Tier.NVME: _ENOUGH, **store},
+        )
+
+    def _refusals(self, seats: Iterable[Seat]) -> Mapping[PodUid, str]:
+        """By a test, or for want of room in RAM."""
+        if self.node is None or not self.plan.tiers:
+            return self.refused
+        node, free = self.node, self.node.park_budget - self.watch.in_ram()
+        node.short = {
+            seat.uid: node.park_size(seat)
+            for seat in seats
+            if seat.state in _MAY_PARK and node.park_size(seat) > free
+        }
+        return {**dict.fromkeys(node.short, "RAM is full"), **self.refused}
+
+    def _slots(self, uid: PodUid) -> int:
+        return self.cluster.pods[uid].plan.group.active_slots
