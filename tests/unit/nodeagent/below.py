@@ -1,0 +1,51 @@
+"""Seats that are parked below RAM, for tests."""
+
+from __future__ import annotations
+
+import asyncio
+
+from kybernate.types import SeatState, Tier
+
+GIB = 1 << 30
+MEMORY = {"GPU-0": 80 * GIB, "GPU-1": 80 * GIB}
+ACTIVE, PARKED, WAITING = SeatState.ACTIVE, SeatState.PARKED, SeatState.WAITING
+NVME, OBJECT = SeatState.PARKED_NVME, SeatState.PARKED_OBJECT
+TIERS = {Tier.NVME: 1000 * GIB, Tier.OBJECT: 10000 * GIB}
+
+
+def reasons(r):
+    return [reason for reason, _ in r.seen.events]
+
+
+async def two(r):
+    """A parked seat, and an active one that has its GPU."""
+    r.node.park_budget = 1000 * GIB
+    r.begin()
+    cold, hot = await r.seat("cold"), await r.seat("hot")
+    await r.until(hot, ACTIVE)
+    assert r.state(cold) is PARKED
+    return cold, hot
+
+
+async def when(condition):
+    """Look at every step of the loop."""
+    for _ in range(100_000):
+        if condition():
+            return
+        await asyncio.sleep(0.0001)
+    raise AssertionError("it never comes to that")
+
+
+async def down(r, uid, state=NVME):
+    """The seat goes to NVMe, as an operator asks."""
+    r.loop.ask_for_tier(uid, Tier.NVME if state is NVME else Tier.OBJECT)
+    await r.until(uid, state)
+
+
+def app_of(r, uid):
+    (process,) = (p for p in r.machine.procs.values() if p.uid == uid and p.alive and p.main)
+    return process
+
+
+def quiet():
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)

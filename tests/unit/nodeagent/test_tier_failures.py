@@ -1,0 +1,188 @@
+"""Steps below RAM that fail, and seats that end there: nothing is lost, nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kybernate.ports import DumpState
+from kybernate.testing.clock import run_virtual
+from kybernate.types import SeatState, Tier
+from tests.unit.nodeagent.below import (
+    ACTIVE,
+    NVME,
+    OBJECT,
+    PARKED,
+    TIERS,
+    WAITING,
+    down,
+    reasons,
+    two,
+    when,
+)
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("undumpable", "io_uring"),
+        ("dump-refused", "waits to be accepted"),
+        ("dump-fails", "No space left"),
+        ("dump-suspect", "criu was killed"),
+        ("dump-hangs", "did not end"),
+        ("begin-fails", "No space left"),
+        ("seal-fails", "No space left"),
+        ("seal-hangs", "did not sync"),
+        ("shut-fails", "not permitted"),
+        ("disk-full", "No space left"),
+    ],
+)
+def test_what_can_not_be_dumped_stays_in_ram_and_is_told(rig, proxy, fault, words):
+    async def main():
+        r = rig(tiers=TIERS)
+        cold, _ = await two(r)
+        r.machine.faults.add(fault)
+        r.loop.ask_for_tier(cold, Tier.NVME)
+        await asyncio.sleep(20 if "hangs" not in fault else 130)
+        assert r.state(cold) is PARKED
+        (told,) = [sentence for reason, sentence in r.seen.events if reason == "KeptInRam"]
+        assert words in told
+        assert (r.machine.vault, r.machine.gates, r.machine.dumps) == ({}, {}, {})
+        assert "/dumps/uid-cold" not in r.machine.folders
+        p = proxy(r.loop)
+        p.request(cold)
+        await r.until(cold, ACTIVE)
+        await asyncio.sleep(1)
+        assert p.answered == {cold: 1}
+        r.check()
+
+    run_virtual(main())
+
+
+def test_what_was_refused_is_tried_again_after_a_while_only(rig):
+    async def main():
+        r = rig(tiers=TIERS)
+        cold, _ = await two(r)
+        r.machine.faults.add("dump-refused")
+        r.loop.ask_for_tier(cold, Tier.NVME)
+        await asyncio.sleep(50)
+        assert reasons(r).count("KeptInRam") == 1
+        await r.until(cold, NVME, 30)
+
+    run_virtual(main())
+
+
+def test_a_dump_that_leaves_it_unfit_ends_it_and_says_so(rig):
+    async def main():
+        r = rig(tiers=TIERS)
+        cold, _ = await two(r)
+        r.machine.faults |= {"dump-fails", "keep-fails"}
+        r.loop.ask_for_tier(cold, Tier.NVME)
+        await r.until(cold, WAITING)
+        assert any("unfit to run" in sentence for _, sentence in r.seen.events)
+        r.machine.restart_container(cold)
+        r.loop.call_for(cold, "a test")
+        await r.until(cold, ACTIVE)
+        assert r.machine.gates == {}
+        r.check()
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("fault", ["end-hangs", "open-fails", "drop-fails"])
+def test_what_does_not_work_at_once_works_in_the_end(rig, proxy, fault):
+    async def main():
+        r = rig(tiers=TIERS)
+        cold, _ = await two(r)
+        r.machine.faults.add(fault)
+        await down(r, cold)
+        p = proxy(r.loop)
+        p.request(cold)
+        await r.until(cold, ACTIVE)
+        await asyncio.sleep(3)
+        assert p.answered == {cold: 1}
+        assert (r.machine.faults, r.machine.vault, r.machine.gates) == (set(), {}, {})
+        r.check()
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("fault", ["restore-fails-criu", "restore-hangs"])
+def test_a_restore_that_fails_is_tried_again_from_the_same_state(rig, proxy, fault):
+    async def main():
+        r = rig(tiers=TIERS)
+        cold, _ = await two(r)
+        await down(r, cold)
+        r.machine.faults.add(fault)
+        p = proxy(r.loop)
+        p.request(cold)
+        await r.until(cold, ACTIVE, 300)
+        await asyncio.sleep(1)
+        assert p.answered == {cold: 1}
+        assert "RestoreFailed" in reasons(r)
+        r.check()
+
+    run_virtual(main())
+
+
+def test_a_state_that_can_not_be_restored_is_given_up_and_the_workload_starts_anew(rig):
+    async def main():
+        r = rig(tiers=TIERS)
+        cold, _ = await two(r)
+        await down(r, cold)
+        r.machine.faults.add("corrupt")
+        r.loop.call_for(cold, "a test")
+        await r.until(cold, WAITING)
+        assert any("is not what was written" in sentence for _, sentence in r.seen.events)
+        r.machine.restart_container(cold)
+        r.loop.call_for(cold, "a test")
+        await r.until(cold, ACTIVE)
+        await asyncio.sleep(1)
+        assert (r.machine.vault, r.machine.gates) == ({}, {})
+        r.check()
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("state", [NVME, OBJECT, SeatState.DUMPING, SeatState.RESTORING])
+@pytest.mark.parametrize("how", ["term", "deleted", "killed"])
+def test_a_seat_below_ram_ends_at_once(rig, state, how):
+    async def main():
+        r = rig(tiers=TIERS, tier_residency_s=0.0)
+        cold, _ = await two(r)
+        if state in (NVME, OBJECT):
+            await down(r, cold, state)
+        else:
+            if state is SeatState.RESTORING:
+                await down(r, cold)
+                r.loop.call_for(cold, "a test")
+            else:
+                r.loop.ask_for_tier(cold, Tier.NVME)
+            await when(lambda: r.state(cold) is state)
+            await asyncio.sleep(0.003)
+        if how == "term":
+            r.loop.on_term(cold, 15)
+            if r.machine.dumps.get(r.machine.inits[cold]) is DumpState.PARKED:
+                r.machine.end_container(cold)
+        elif how == "killed":
+            r.machine.end_container(cold)
+        else:
+            r.loop.on_term(cold, 15)
+            r.machine.end_container(cold)
+            r.loop.pod_gone(cold)
+        await asyncio.sleep(1.5)
+        if how == "deleted":
+            assert cold not in r.node.seats
+        else:
+            assert r.state(cold) is WAITING
+            r.machine.restart_container(cold)
+            r.loop.call_for(cold, "a test")
+            await r.until(cold, ACTIVE)
+            assert r.machine.gates == {}
+        await asyncio.sleep(1)
+        assert r.machine.vault == {}
+        assert not [key for key in r.machine.journal if key.startswith("drop/")]
+        r.check()
+
+    run_virtual(main())

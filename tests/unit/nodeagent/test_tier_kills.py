@@ -1,0 +1,147 @@
+"""The agent is killed while a seat is on its way below RAM or back: the next one goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+from kybernate.testing.clock import run_virtual
+from kybernate.testing.machine import Crash, Machine
+from kybernate.types import SeatState, Tier
+from nodeagent.seat import Seat
+from tests.unit.nodeagent.below import (
+    ACTIVE,
+    GIB,
+    MEMORY,
+    NVME,
+    TIERS,
+    WAITING,
+    down,
+    quiet,
+    reasons,
+    two,
+    when,
+)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("write", range(1, 16))
+@pytest.mark.parametrize("kind", ["dump", "restore"])
+def test_killed_at_any_write_of_a_move_it_goes_on(rig, proxy, kind, write, after):
+    machine = Machine(MEMORY)
+
+    async def first():
+        quiet()
+        r = rig(machine, tiers=TIERS)
+        cold, _ = await two(r)
+        if kind == "restore":
+            await down(r, cold)
+        machine.crash_at, machine.crash_after = machine.journal_writes + write, after
+        if kind == "dump":
+            r.loop.ask_for_tier(cold, Tier.NVME)
+            await asyncio.sleep(3)
+        r.loop.call_for(cold, "a test")
+        await asyncio.sleep(20)
+
+    with contextlib.suppress(Crash, RuntimeError):
+        run_virtual(first())
+    machine.crash_at = None
+
+    async def second():
+        r = rig(machine, tiers=TIERS)
+        r.node.park_budget = 1000 * GIB
+        await r.recover()
+        r.begin()
+        p = proxy(r.loop)
+        await asyncio.sleep(2)
+        for uid in ("uid-cold", "uid-hot", "uid-cold"):
+            p.request(uid)
+            await r.until(uid, ACTIVE)
+            await asyncio.sleep(2)
+        assert p.answered == {"uid-cold": 2, "uid-hot": 1}
+        assert "SeatFailed" not in reasons(r)
+        assert all(process.generation == 1 for process in r.node.seats.values())
+        assert (machine.vault, machine.gates, machine.dumps) == ({}, {}, {})
+        r.check()
+
+    run_virtual(second(), 2000.0)
+
+
+@pytest.mark.parametrize("state", [SeatState.DUMPING, SeatState.RESTORING])
+@pytest.mark.parametrize("moment", range(12))
+def test_killed_at_any_moment_of_a_move_it_goes_on(rig, proxy, state, moment):
+    machine = Machine(MEMORY)
+
+    async def first():
+        quiet()
+        r = rig(machine, tiers=TIERS)
+        cold, _ = await two(r)
+        if state is SeatState.RESTORING:
+            await down(r, cold)
+            r.loop.call_for(cold, "a test")
+        else:
+            r.loop.ask_for_tier(cold, Tier.NVME)
+        await when(lambda: r.state(cold) is state)
+        await asyncio.sleep(moment * 0.002)
+        machine.listener = None
+
+    run_virtual(first())
+
+    async def second():
+        r = rig(machine, tiers=TIERS)
+        r.node.park_budget = 1000 * GIB
+        await r.recover()
+        r.begin()
+        p = proxy(r.loop)
+        p.request("uid-cold")
+        await r.until("uid-cold", ACTIVE)
+        await asyncio.sleep(2)
+        assert p.answered == {"uid-cold": 1}
+        assert "SeatFailed" not in reasons(r)
+        assert (machine.vault, machine.gates, machine.dumps) == ({}, {}, {})
+        r.check()
+
+    run_virtual(second(), 2000.0)
+
+
+def test_an_agent_without_criu_says_that_it_can_not_wake_what_is_below_ram(rig):
+    machine = Machine(MEMORY)
+
+    async def first():
+        quiet()
+        r = rig(machine, tiers=TIERS)
+        await down(r, (await two(r))[0])
+
+    run_virtual(first())
+
+    async def second():
+        r = rig(machine)
+        await r.recover()
+        r.begin()
+        r.loop.call_for("uid-cold", "a test")
+        await asyncio.sleep(3)
+        assert r.state("uid-cold") is NVME
+        assert "CannotWake" in reasons(r)
+        assert len(machine.vault) == 1
+
+    run_virtual(second(), 2000.0)
+
+
+def test_with_the_journal_lost_a_seat_below_ram_starts_anew(rig):
+    async def main():
+        r = rig(tiers=TIERS)
+        cold, _ = await two(r)
+        await down(r, cold)
+        identity = r.node.seats.pop(cold).identity
+        r.loop.add(Seat(identity, 0.0, 0.0))
+        r.machine.hello(cold)
+        await asyncio.sleep(2)
+        assert r.state(cold) is WAITING
+        assert any("without a record" in sentence for _, sentence in r.seen.events)
+        r.machine.restart_container(cold)
+        r.loop.call_for(cold, "a test")
+        await r.until(cold, ACTIVE)
+
+    run_virtual(main())
