@@ -12,6 +12,7 @@ import requests
 
 from kybernate import keys
 from kybernate.errors import NotFoundError
+from tests.cluster.control import wait_until
 from tests.kit.pods import PORT, SeatPod, ready
 
 if TYPE_CHECKING:
@@ -116,6 +117,12 @@ def test_a_sick_workload_is_restarted_as_ever(
     pods.wait([name], ready, 60, "Ready again")
 
 
+def asked(pods: Pods) -> list[str]:
+    """What the workload was asked to do, by its log."""
+    lines = [line for line in pods.log("willing").splitlines() if "asked" in line]
+    return [json.loads(line)["asked"] for line in lines]
+
+
 def test_a_workload_is_asked_before_its_park_and_after_its_wake(
     cluster: Cluster, pods: Pods, models: Models
 ) -> None:
@@ -129,10 +136,10 @@ def test_a_workload_is_asked_before_its_park_and_after_its_wake(
     for _ in range(2):
         for name in names:
             assert models.ask(name).intact
-    asked = [json.loads(line) for line in pods.log("willing").splitlines() if "asked" in line]
-    turns = [one["asked"] for one in asked]
-    # Whichever of the two started first, this one was parked, woken and parked again.
-    assert turns[:3] == ["/kyb/park", "/kyb/wake", "/kyb/park"]
+    # Whichever of the two started first, this one was parked, woken and parked again. What it
+    # printed before it was frozen is on its way to the log for a moment.
+    wait_until(lambda: len(asked(pods)) >= 3, 20, lambda: f"it was asked {asked(pods)} only")
+    assert asked(pods)[:3] == ["/kyb/park", "/kyb/wake", "/kyb/park"]
     assert not events(cluster, "NotCooperating")
 
 
