@@ -138,10 +138,26 @@ def of_service(name: str) -> Callable[[Progress], Image]:
     return make
 
 
+def servers(progress: Progress) -> Image:
+    """nginx, Redis and Python of Debian."""
+    from . import servers as recipe  # noqa: PLC0415 - made of the functions here
+
+    return recipe.build(progress)
+
+
+def llama(progress: Progress) -> Image:
+    """llama.cpp's server of Debian."""
+    from . import llama as recipe  # noqa: PLC0415 - made of the functions here
+
+    return recipe.build(progress)
+
+
 BUILDERS: dict[str, Callable[[Progress], Image]] = {
     "pause": pause,
     "busybox": busybox,
     "toy": toy,
+    "servers": servers,
+    "llama": llama,
     "kube-scheduler": scheduler,
     **{name: of_service(name) for name in RECIPES},
 }

@@ -1,0 +1,183 @@
+"""Pods of servers that nobody here wrote hold seats: nginx, Redis, llama.cpp; parked and woken."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from images import criu
+from kybernate import keys
+from kybernate.errors import KybernateError
+from tests.cluster import Cluster, ClusterSpec, llama, servers
+from tests.cluster import images as cluster_images
+from tests.cluster.cluster import running
+from tests.cluster.control import wait_until
+from tests.cluster.layout import REPOSITORY
+from tests.cluster.spec import GpuSpec
+from tests.e2e.conftest import emptied
+from tests.e2e.test_tiers import ENTER, agent, seat_of
+from tests.kit.pods import SeatPod, ready
+from tests.kit.served import REDIS, Served, said
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.kit.pods import Pods
+
+pytestmark = pytest.mark.e2e
+
+TIERS = {"ram": "parked in RAM", "nvme": "parked on NVMe", "object": "object store"}
+"""Each with words of what `kyb-init status` then says."""
+
+NGINX = 8080
+PROMPT = {
+    "prompt": "a seat waits until its model wakes with all it knew",
+    "n_predict": 16,
+    "temperature": 0,
+    "cache_prompt": True,
+}
+
+
+def spec(folder: Path) -> ClusterSpec:
+    agent_env = {
+        "KYB_AGENT_CRIU": str(criu.for_this_machine(print)),
+        "KYB_AGENT_KYB_ENTER": str(ENTER),
+        "KYB_AGENT_ARTIFACT_KEYS": str(folder / "keys"),
+        "KYB_AGENT_NVME_DIR": str(folder / "nvme"),
+        "KYB_AGENT_OBJECT_STORE": str(folder / "objects"),
+        "KYB_AGENT_TIER_RESIDENCY_S": "0",
+    }
+    return ClusterSpec(
+        name="real",
+        nodes=("n1",),
+        subnet="10.99.0.0/16",
+        gpus=GpuSpec(count=1),
+        images=("servers", "llama", "sidecar"),
+        service_env={"agent": agent_env},
+    )
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster of its own."""
+    if not ENTER.exists():
+        pytest.skip("needs kyb-enter; run make native")
+    try:
+        criu.for_this_machine(print)
+        cluster_images.build(("servers", "llama"), print)
+    except KybernateError as error:
+        pytest.skip(f"needs CRIU and Debian's packages: {error}")
+    folder = tmp_path_factory.mktemp("real")
+    (folder / "objects").mkdir()
+    words = [sys.executable, "-m", "kybernate.cli", "artifacts", "keys", "--dir"]
+    subprocess.run([*words, str(folder / "keys")], check=True, cwd=REPOSITORY, timeout=60)
+    with running(spec(folder), print) as up:
+        yield up
+
+
+@pytest.fixture
+def seats(real: Cluster) -> Iterator[Pods]:
+    with emptied(real) as found:
+        yield found
+
+
+def started(seats: Pods, name: str, image: str, port: int, *arguments: str) -> dict[str, Any]:
+    """A pod with a seat, whose container runs these arguments of the image."""
+    more = {"image": image, "args": list(arguments), "ports": [{"containerPort": port}]}
+    notes = {keys.CONNECTIONS: "keep"}
+    seats.create(SeatPod(name, vram="1Gi", annotations=notes, more=more))
+    return seats.wait([name], ready, 60, "Ready")[name]
+
+
+def park(cluster: Cluster, name: str, tier: str) -> None:
+    """It is parked in the tier, and says so to who looks into its container."""
+    done = agent(cluster, "park", name, "--tier", tier)
+    assert done["state"] == "succeeded", done
+    wait_until(lambda: seat_of(cluster, name).get("tier") == tier, 10, f"not shown in {tier}")
+    status = cluster.kubectl("exec", name, "-c", "server", "--", "/kyb/kyb-init", "status")
+    assert status.startswith("parked")
+    assert TIERS[tier] in status
+
+
+def processes(cluster: Cluster, name: str) -> set[str]:
+    """PID and command of the server's processes, as its container has them."""
+    text = cluster.kubectl(
+        *("exec", name, "-c", "server", "--", "/bin/busybox", "ps", "-o", "pid,args")
+    )
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    return {line for line in lines if f" {name}" in line}
+
+
+def unharmed(seats: Pods, before: dict[str, Any]) -> None:
+    """The pod is the one that it was: address and containers."""
+    after = seats.get(before["metadata"]["name"])
+    assert after["status"]["podIP"] == before["status"]["podIP"]
+    assert after["status"]["containerStatuses"] == before["status"]["containerStatuses"]
+
+
+def test_nginx_serves_on_with_the_same_processes_and_its_log_goes_on(
+    real: Cluster, seats: Pods
+) -> None:
+    pod = started(seats, "nginx", servers.NAME, NGINX, "nginx", "-c", "/etc/nginx.conf")
+    served = Served.by(pod)
+
+    def answers() -> bool:
+        return served.http("/first", NGINX).ok
+
+    wait_until(answers, 20, "nginx doesn't serve")
+    before = processes(real, "nginx")
+    assert sum("worker process" in one for one in before) == 2
+    for tier in TIERS:
+        said_before = seats.log("nginx")
+        park(real, "nginx", tier)
+        assert "nginx is here" in served.http(f"/{tier}", NGINX).text
+        assert processes(real, "nginx") == before
+        assert seats.log("nginx").startswith(said_before)
+        wait_until(lambda t=tier: f"GET /{t} " in seats.log("nginx"), 10, "the log ended")
+    unharmed(seats, pod)
+
+
+def test_redis_keeps_every_key_and_its_client(real: Cluster, seats: Pods) -> None:
+    options = ("--save", "", "--protected-mode", "no", "--enable-debug-command", "yes")
+    pod = started(seats, "redis", servers.NAME, REDIS, "redis-server", *options)
+    served = Served.by(pod)
+    wait_until(lambda: b"PONG" in served.redis("PING"), 20, "redis doesn't serve")
+    assert served.redis("DEBUG", "POPULATE", "50000", "key", "500") == b"+OK\r\n"
+    with served.connect(REDIS) as client:
+        assert said(client, "SET", "here", "since before") == b"+OK\r\n"
+        number = said(client, "CLIENT", "ID")
+        digest = said(client, "DEBUG", "DIGEST")
+        assert re.fullmatch(rb"\+[0-9a-f]{40}\r\n", digest)
+        for tier in TIERS:
+            park(real, "redis", tier)
+            assert b"since before" in said(client, "GET", "here")
+            assert said(client, "CLIENT", "ID") == number
+            assert said(client, "DEBUG", "DIGEST") == digest
+            assert served.redis("DBSIZE") == b":50001\r\n"
+    unharmed(seats, pod)
+
+
+def test_llama_answers_the_same_without_reading_the_prompt_anew(real: Cluster, seats: Pods) -> None:
+    pod = started(seats, "llama", llama.NAME, llama.PORT)
+    served = Served.by(pod)
+
+    def answers() -> bool:
+        try:
+            return served.http("/health", llama.PORT).ok
+        except OSError:
+            return False
+
+    wait_until(answers, 60, "llama.cpp doesn't serve")
+    first = served.http("/completion", llama.PORT, PROMPT).json()
+    assert first["timings"]["cache_n"] == 0
+    for tier in TIERS:
+        park(real, "llama", tier)
+        again = served.http("/completion", llama.PORT, PROMPT).json()
+        assert again["content"] == first["content"]
+        assert again["timings"]["cache_n"] == first["timings"]["prompt_n"] - 1
+    unharmed(seats, pod)
