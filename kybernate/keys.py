@@ -37,6 +37,10 @@ PARK_TIER = "kyb.ai/park-tier"
 COOPERATE = "kyb.ai/cooperate"
 ON_PREEMPT = "kyb.ai/on-preempt"
 CONNECTIONS = "kyb.ai/connections"
+RESTORE_FROM = "kyb.ai/restore-from"
+RESTORE_AS = "kyb.ai/restore-as"
+RESTORE_ELSE = "kyb.ai/restore-else"
+CLONE_STOPPED = "kyb.ai/clone-stopped"
 PRIORITY_HINTS = (PREFER_GROUP, REQUIRE_GROUP)
 GANG = "kyb.ai/gang"
 GANG_SIZE = "kyb.ai/gang-size"
@@ -48,6 +52,7 @@ GANG_GATE = "kyb.ai/gang"
 USER_ANNOTATIONS = (
     *(MODEL, VRAM, GPUS_ANNOTATION, PREFER_GROUP, REQUIRE_GROUP, GPU_PRODUCT, POLICY, READY_WITHIN),
     *(PARK_TIER, COOPERATE, ON_PREEMPT, CONNECTIONS, GANG, GANG_SIZE),
+    *(RESTORE_FROM, RESTORE_AS, RESTORE_ELSE, CLONE_STOPPED),
 )
 
 # Annotations that only the system sets; a ValidatingAdmissionPolicy keeps them

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
 from kybernate.core.quantity import parse_duration, parse_quantity
+from kybernate.core.restores import read_wish
 from kybernate.errors import ConfigError
 from kybernate.types import GroupName, PodRef, PodUid, Tier
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+
+    from kybernate.core.restores import RestoreWish
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +35,7 @@ class PodFacts:
     `keep_connections`: idle ones aren't reset when the seat is parked. `park_tier`: how deep its
     state may go. `ready_within` (s): what is a timely wake, None if the pod doesn't say.
     `spec_hash` is of what the seat's container is, alike for all replicas of one template.
+    `restore`: the saved state that it wants to go on from.
     """
 
     ref: PodRef
@@ -54,12 +58,13 @@ class PodFacts:
     park_tier: Tier = Tier.OBJECT
     ready_within: float | None = None
     spec_hash: str = ""
+    restore: RestoreWish | None = None
 
 
 def read_pod(pod: Mapping[str, Any]) -> PodFacts | None:
     """The facts, or None if no container of the pod asks for a seat.
 
-    Raises ConfigError if kyb.ai/vram isn't a quantity.
+    Raises ConfigError if kyb.ai/vram isn't a quantity, or kyb.ai/restore-from names no state.
     """
     meta, spec, status = pod["metadata"], pod.get("spec", {}), pod.get("status", {})
     found = _seat_container(spec.get("containers") or ())
@@ -90,6 +95,7 @@ def read_pod(pod: Mapping[str, Any]) -> PodFacts | None:
         park_tier=_park_tier(meta, notes),
         ready_within=_ready_within(meta, notes),
         spec_hash=_spec_hash(container),
+        restore=read_wish(notes),
     )
 
 

@@ -12,12 +12,13 @@ from flask import Flask, Response, request
 from prometheus_client import Counter, Histogram
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
+from kybernate.adapters.artifactgrants import read_grants
 from kybernate.errors import RefusedError
 from webhook import wire
 from webhook.advice import advice
 from webhook.cluster import Cluster, read_nodes
 from webhook.mutate import mutate
-from webhook.validate import refusals, unprepared
+from webhook.validate import foreign_state, refusals, unprepared
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,6 +77,9 @@ def make_app(settings: WebhookSettings, cluster: Callable[[], Cluster]) -> Flask
     def validating(review: wire.Review) -> Json:
         scheduler = settings.scheduler_name
         sentences = refusals(review.pod, cluster(), scheduler) or unprepared(review.pod, scheduler)
+        sentences = sentences or foreign_state(
+            review.pod, read_grants(settings.artifact_grants), time.time()
+        )
         if sentences:
             raise RefusedError(" ".join(sentences))
         return wire.allow(review.uid)

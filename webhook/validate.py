@@ -6,9 +6,11 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
+from kybernate.core.artifacts.grants import why_not
 from kybernate.core.gang import parse_size
 from kybernate.core.placement import POLICIES
 from kybernate.core.quantity import parse_quantity
+from kybernate.core.restores import RestoreAs, read_wish
 from kybernate.errors import ConfigError
 from kybernate.types import Link, Tier
 from webhook import asking, companion, probes
@@ -16,6 +18,9 @@ from webhook.cluster import Wish
 from webhook.original import MOST_VRAM, read_original
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kybernate.core.artifacts.grants import Grant
     from webhook.cluster import Cluster
     from webhook.original import Original
 
@@ -186,7 +191,32 @@ def _annotation_rules(pod: Json) -> list[str]:
         problems.append(
             f"{keys.GPU_PRODUCT} is empty; write product names separated by |, or leave it out."
         )
-    return problems + _gang_rules(given)
+    return problems + _gang_rules(given) + _restore_rules(pod, given)
+
+
+def _restore_rules(pod: Json, given: dict[str, str]) -> list[str]:
+    try:
+        wanted = read_wish(given)
+    except ConfigError as error:
+        return [f"{error}."]
+    own = pod["metadata"].get("namespace") or ""
+    if wanted and wanted.kind is RestoreAs.SUCCESSOR and wanted.namespace(own) != own:
+        problem = (
+            f"{keys.RESTORE_FROM} is {wanted.source}, of another namespace, and a pod succeeds "
+            f"only one of its own; set {keys.RESTORE_AS}: {RestoreAs.TEMPLATE} to start as a copy."
+        )
+        return [problem]
+    return []
+
+
+def foreign_state(pod: Json, grants: Iterable[Grant], now: float) -> list[str]:
+    """Why the pod may not have the saved state that it asks for, of another namespace; none if it
+    may. `now`: seconds since 1970."""
+    wanted = read_wish(asking.annotations_of(pod)) if asking.concerns_us(pod) else None
+    if wanted is None or not wanted.artifact:
+        return []
+    sentence = why_not(wanted.artifact, pod["metadata"].get("namespace") or "", grants, now)
+    return [sentence] if sentence else []
 
 
 def _gang_rules(given: dict[str, str]) -> list[str]:

@@ -7,7 +7,7 @@ event loop: they do no more than a few small reads or writes of /proc, /sys or a
 Methods that are neither quick nor `async` block and are called from a worker thread.
 """
 
-from kybernate.ports.elsewhere import Handover, Peers
+from kybernate.ports.elsewhere import Handover, Line, Peers, Registry
 from kybernate.ports.gpus import DriverHelper, DriverHelpers, Gpus, Phases, ProcessState
 from kybernate.ports.records import Journal, KubeApi
 from kybernate.ports.saved import Dumper, DumpState, Gatekeeper, Objects, Sealed, Vault
@@ -55,6 +55,7 @@ __all__ = [
     "Images",
     "Journal",
     "KubeApi",
+    "Line",
     "Memory",
     "Objects",
     "Peers",
@@ -62,6 +63,7 @@ __all__ = [
     "PodResources",
     "ProcessState",
     "Procs",
+    "Registry",
     "Sealed",
     "SeatDoors",
     "SeatListener",

@@ -1,4 +1,4 @@
-"""What lies beyond this node: other nodes' agents."""
+"""What lies beyond this node: the registry of saved states, and other nodes' agents."""
 
 from __future__ import annotations
 
@@ -9,7 +9,71 @@ if TYPE_CHECKING:
     import asyncio
     from pathlib import Path
 
-    from kybernate.types import ArtifactId, NodeName, PodRef
+    from kybernate.core.artifacts.manifest import Manifest
+    from kybernate.types import ArtifactId, NodeName, PodRef, PodUid, Tier
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Who goes on with a pod's state. `node`: where it runs; `stopped`: the proof that it did, or
+    empty; `successor`: the pod that holds the claim, and `artifact` what it goes on from; `ended`:
+    nobody may go on from it any more; `settled`: all claims on it are known."""
+
+    node: str = ""
+    stopped: str = ""
+    successor: str = ""
+    artifact: str = ""
+    ended: bool = False
+    settled: bool = True
+
+
+class Registry(Protocol):
+    """Which saved states there are and where, who writes a pod's and who goes on with them.
+
+    It speaks for this node. Every call may be made again. Errors: NotFoundError (it knows nothing
+    of that), ConflictError (the world is another than the caller thought; the sentence says which),
+    RefusedError (never right as it stands), DeadlineError (no answer in time: whether it took
+    effect is unknown).
+    """
+
+    async def lease(self, namespace: str, uid: PodUid, seconds: float, deadline: float) -> int:
+        """Become the writer of the states of a pod that runs here; the token."""
+        ...
+
+    async def record(self, manifest: Manifest, tier: Tier, token: int, deadline: float) -> None:
+        """A new state is sealed and verified in this tier of the node."""
+        ...
+
+    async def report(
+        self, manifest: Manifest, tier: Tier, deadline: float, *, verified: bool = True
+    ) -> None:
+        """It is in this tier, too; on its way there without `verified`."""
+        ...
+
+    async def drop(
+        self, artifact: ArtifactId, tier: Tier, deadline: float, *, forget: str = ""
+    ) -> None:
+        """Nobody may count on that copy any more; said before its bytes go. One that isn't known is
+        none. ConflictError: the last verified one goes only if `forget` says why."""
+        ...
+
+    async def stop(self, namespace: str, uid: PodUid, why: str, deadline: float) -> None:
+        """The pod's processes here are ended, or given up, and never go on."""
+        ...
+
+    async def claim(
+        self, namespace: str, uid: PodUid, artifact: ArtifactId, successor: PodUid, deadline: float
+    ) -> None:
+        """`successor`, which is here, goes on with this state of the pod `uid`, and nobody else."""
+        ...
+
+    async def line(self, namespace: str, uid: PodUid, deadline: float) -> Line:
+        """Who goes on with the pod's state, as of now."""
+        ...
+
+    async def newest(self, namespace: str, uid: PodUid, deadline: float) -> ArtifactId:
+        """The pod's newest state with a verified copy, wherever that is."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,25 @@ class AgentSettings(BaseModel):
         Path("/etc/kybernate/artifact-keys"),
         description="Folder of the keys of saved states (kybernate artifacts keys).",
     )
+    artifact_grants: Path | None = Field(
+        None,
+        description="JSON file that lists which namespaces may restore which others' saved states.",
+    )
+    registry_url: str = Field(
+        "",
+        description="The registry, such as https://kyb-registry.kyb-system.svc:9446; without it, "
+        "only this node's own pods are succeeded.",
+    )
+    restore_wait_s: PositiveFloat = Field(
+        600.0,
+        description="A pod whose saved state can't be had by then starts anew, unless it says "
+        "otherwise (s).",
+    )
+    keep_left_s: float = Field(
+        3600.0,
+        ge=0,
+        description="What a pod that ended below RAM leaves is kept for a successor as long (s).",
+    )
     tier_residency_s: float = Field(
         5.0, ge=0, description="A parked state that changed tiers stays there as long (s)."
     )

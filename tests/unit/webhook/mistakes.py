@@ -105,6 +105,13 @@ REFUSED: dict[str, list[tuple[str, Pod]]] = {
         (f"`{keys.ON_PREEMPT}: evict`", noted(on_preempt="evict")),
         (f"`{keys.POLICY}: fastest`", noted(policy="fastest")),
         (f"`{keys.PARK_TIER}: disk`", noted(park_tier="disk")),
+        (f"`{keys.RESTORE_FROM}: llama-0`", noted(restore_from="llama-0")),
+        (f"`{keys.RESTORE_FROM}: pod/..`", noted(restore_from="pod/..")),
+        (
+            f"`{keys.RESTORE_FROM}` names another namespace's state",
+            noted(restore_from="other/llama-0@20260131T120000Z-00c0ffee"),
+        ),
+        (f"`{keys.RESTORE_AS}` without `{keys.RESTORE_FROM}`", noted(restore_as="clone")),
         (f'`{keys.CONNECTIONS}: "yes"`', noted(connections="yes")),
         (
             f"`{keys.GPU_TOPOLOGY}: fast`",
