@@ -73,6 +73,8 @@ def layers(recipe: Recipe, progress: Progress) -> list[oci.Blob]:
     """All layers of an image, the lowest first."""
     found = python_layers(progress, cxx=bool(recipe.layers))
     found += [folder_layer(wheels.build(name, progress)) for name in recipe.layers]
+    if recipe.stores:
+        found.append(folder_layer(userland.build_certificates(progress)))
     if recipe.sqlite:
         found.append(folder_layer(userland.build_sqlite(progress)))
     if recipe.tools:

@@ -57,6 +57,11 @@ class Recipe:
         return ("/usr/bin/python3.11", "-m", self.module)
 
     @property
+    def stores(self) -> bool:
+        """Whether it opens object stores, which takes certificate authorities."""
+        return "checkpoint" in self.layers
+
+    @property
     def env(self) -> tuple[str, ...]:
         """The environment of its containers."""
         return (*ENVIRONMENT, *self.environment)
@@ -90,7 +95,7 @@ RECIPES = {
             module="nodeagent",
             code=("kybernate", "nodeagent"),
             left_out=_TESTING,
-            layers=(*_CLUSTER, "node"),
+            layers=(*_CLUSTER, "node", "checkpoint"),
             user=ROOT,
             why_root="It moves processes between cgroups, and journals below /var/lib/kyb.",
             environment=(f"KYB_AGENT_KYB_INIT=/{KYB_INIT}",),

@@ -44,6 +44,9 @@ PACKAGES = debs.DebSet(
 SQLITE = debs.DebSet("sqlite", "bookworm", (("libsqlite3-0", "3.40.1-2+deb12u2"),))
 """What only the registry needs: a layer of its own."""
 
+CERTIFICATES = debs.DebSet("certificates", "bookworm", (("ca-certificates", "20230311+deb12u1"),))
+"""What only those need that open object stores: a layer of its own."""
+
 PYTHON = "usr/bin/python3.11"
 STDLIB = "usr/lib/python3.11"
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
@@ -139,6 +142,25 @@ def build_sqlite(progress: Progress) -> Path:
             shutil.copytree(unpacked.folder / STDLIB / "sqlite3", part / STDLIB / "sqlite3")
             place = f"/{STDLIB}/sqlite3"
             compile_modules(base, part / STDLIB / "sqlite3", keep_source=False, place=place)
+            part.rename(target)
+    return target
+
+
+def build_certificates(progress: Progress) -> Path:
+    """The folder of the layer with the certificate authorities that Debian believes.
+
+    obstore opens no object store without them, also none that is asked over plain HTTP.
+    """
+    unpacked = debs.unpack(CERTIFICATES, progress)
+    target = cache_root() / "images" / f"certificates-{digest_of(_FORMAT, unpacked.digest)}"
+    with file_lock(target.with_suffix(".lock")):
+        if not target.exists():
+            part = target.with_suffix(".part")
+            shutil.rmtree(part, ignore_errors=True)
+            found = sorted((unpacked.folder / "usr/share/ca-certificates").rglob("*.crt"))
+            bundle = part / "etc/ssl/certs/ca-certificates.crt"
+            bundle.parent.mkdir(parents=True)
+            bundle.write_bytes(b"".join(path.read_bytes().strip() + b"\n" for path in found))
             part.rename(target)
     return target
 
