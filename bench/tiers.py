@@ -30,6 +30,7 @@ from bench.report import emit, median, say
 from bench.saved import FACTS, LIMIT, Keys
 from kybernate.checkpoint.places import PACK, open_place
 from kybernate.checkpoint.vault import Vault
+from kybernate.core.artifacts.into import Into
 from kybernate.testing.criuimages import write_pages
 from kybernate.types import PodUid, Tier
 from tests.kit import s3
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 START = 0x7F00_0000_5000
 UID = PodUid("bench")
+INTO = Into(str(FACTS["namespace"]), PodUid(str(FACTS["pod_uid"])))
 
 
 @dataclass(slots=True)
@@ -132,10 +134,10 @@ class Bench:
         artifact = await vault.seal(images, FACTS, LIMIT)
         ours.there.append(time.perf_counter() - began)
         if cold:
-            drop_cache(await vault.images(artifact, LIMIT))
+            drop_cache(await vault.images(artifact, LIMIT, INTO))
         back = self.shm / "back"
         began = time.perf_counter()
-        await vault.fetch(artifact, back, LIMIT)
+        await vault.fetch(artifact, back, LIMIT, INTO)
         ours.back.append(time.perf_counter() - began)
         self.check(back)
         await vault.drop(artifact, tier, forget="the bench is done with it")
@@ -164,7 +166,7 @@ class Bench:
         ours.there.append(time.perf_counter() - began)
         await vault.drop(artifact, Tier.RAM)
         began = time.perf_counter()
-        await vault.fetch(artifact, self.shm / "back", LIMIT)
+        await vault.fetch(artifact, self.shm / "back", LIMIT, INTO)
         ours.back.append(time.perf_counter() - began)
         self.check(self.shm / "back")
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kybernate.core.artifacts.into import Into
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
@@ -14,11 +16,17 @@ if TYPE_CHECKING:
     from nodeagent.seat import Seat
 
 
+async def own_state(seat: Seat) -> Into:
+    """`Below.into` where no seat goes on from another pod's state."""
+    return Into(seat.identity.pod.namespace, seat.uid)
+
+
 @dataclass(frozen=True, slots=True)
 class Below:
     """`facts` gathers what a saved state's manifest says of its seat; raises NotFoundError if the
     seat's container is gone. `limits`: bytes that each tier below RAM may hold; one that isn't
-    named isn't there."""
+    named isn't there. `into`: the seat's container as a state is held against it; raises like
+    `facts`, and RetryableError."""
 
     dumper: Dumper
     vault: Vault
@@ -26,6 +34,7 @@ class Below:
     culprits: Culprits
     facts: Callable[[Seat], Awaitable[Mapping[str, object]]]
     limits: Mapping[Tier, int]
+    into: Callable[[Seat], Awaitable[Into]] = own_state
 
 
 class GuardedDumper:

@@ -259,7 +259,8 @@ class Dumps(Transfers):
             return Path(seat.images)
         deadline = self._node.settings.dump_deadline_s
         try:
-            return await self._below.vault.images(ArtifactId(seat.artifact), deadline)
+            into = await self._below.into(seat)
+            return await self._below.vault.images(ArtifactId(seat.artifact), deadline, into)
         except NotFoundError as error:
             raise CorruptError(str(error)) from error
 

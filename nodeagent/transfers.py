@@ -124,7 +124,8 @@ class Transfers:
         try:
             deadline = self._node.settings.transfer_deadline_s
             images = await self._below.vault.begin(seat.uid)
-            await self._below.vault.fetch(ArtifactId(seat.artifact), images, deadline)
+            into = await self._below.into(seat)
+            await self._below.vault.fetch(ArtifactId(seat.artifact), images, deadline, into)
             seat.images = str(images)
             self._moved(seat)
             self._node.move(seat, SeatEvent.FETCHED, why)

@@ -22,6 +22,7 @@ from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.places import read_manifest
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts import manifest as manifests
+from kybernate.core.artifacts.into import why_refused
 from kybernate.core.artifacts.retention import why_keep
 from kybernate.errors import (
     CorruptError,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
     from kybernate.adapters.artifactkeys import ArtifactKeys
     from kybernate.checkpoint.places import Place
+    from kybernate.core.artifacts.into import Into
     from kybernate.core.artifacts.manifest import Manifest
     from kybernate.types import ArtifactId, Tier
 
@@ -98,11 +100,22 @@ class Vault:
         await _run(self._urgent, deadline, sealed)
         return artifact
 
-    async def images(self, artifact: ArtifactId, deadline: float) -> Path:
+    async def admit(self, artifact: ArtifactId, into: Into, deadline: float) -> Manifest:
+        """See `ports.Vault.admit`."""
+
+        def admitted(_: Deadline) -> Manifest:
+            manifest = self._first(artifact)[1]
+            self._see_admitted(manifest, into)
+            return manifest
+
+        return await _run(self._urgent, deadline, admitted)
+
+    async def images(self, artifact: ArtifactId, deadline: float, into: Into) -> Path:
         """See `ports.Vault.images`."""
 
         def checked(until: Deadline) -> Path:
             manifest = read_manifest(self._local, artifact, self._keys)
+            self._see_admitted(manifest, into)
             folder = sealing.images_of(self._local, manifest)
             self._verify(self._local, manifest, until)
             return folder
@@ -129,12 +142,13 @@ class Vault:
 
         await _run(self._background, deadline, packed)
 
-    async def fetch(self, artifact: ArtifactId, images: Path, deadline: float) -> None:
+    async def fetch(self, artifact: ArtifactId, images: Path, deadline: float, into: Into) -> None:
         """See `ports.Vault.fetch`."""
 
         def fetched(until: Deadline) -> None:
             problem: KybernateError | None = None
             for place, manifest in self._copies(artifact):
+                self._see_admitted(manifest, into)
                 try:
                     return self._bring(place, manifest, images, until)
                 except (CorruptError, RefusedError, RetryableError) as error:
@@ -218,6 +232,12 @@ class Vault:
             sealing.copy_raw(place, manifest, images, until)
         else:
             fetch.fetch(place, manifest, images, self._keys, until)
+
+    def _see_admitted(self, manifest: Manifest, into: Into) -> None:
+        """Raise RefusedError with all that stands against restoring it there."""
+        sentences = why_refused(manifest, into, self._now().timestamp())
+        if sentences:
+            raise RefusedError(" ".join(sentences))
 
     def _verify(self, place: Place, manifest: Manifest, until: Deadline) -> None:
         try:

@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from kybernate.core.artifacts.into import Into
     from kybernate.core.artifacts.layout import ObjectInfo
+    from kybernate.core.artifacts.manifest import Manifest
     from kybernate.ports.gpus import Phases
     from kybernate.types import ArtifactId, PodUid, Tier
 
@@ -134,8 +136,16 @@ class Vault(Protocol):
         """Sync and hash the images, then write the signed manifest: the artifact exists, raw."""
         ...
 
-    async def images(self, artifact: ArtifactId, deadline: float) -> Path:
-        """The directory of an artifact that is raw in the local place, its bytes verified."""
+    async def admit(self, artifact: ArtifactId, into: Into, deadline: float) -> Manifest:
+        """What is said of it by the first place that has it, if it may be restored there: its
+        signature is trusted, it may be had by the namespace, it needs nothing that the machine
+        lacks, its processes may do nothing that the container may not. Raises RefusedError with
+        all that stands against it."""
+        ...
+
+    async def images(self, artifact: ArtifactId, deadline: float, into: Into) -> Path:
+        """The directory of an artifact that is raw in the local place, its bytes verified. Raises
+        like `admit`."""
         ...
 
     async def pack(
@@ -151,9 +161,9 @@ class Vault(Protocol):
         """
         ...
 
-    async def fetch(self, artifact: ArtifactId, images: Path, deadline: float) -> None:
+    async def fetch(self, artifact: ArtifactId, images: Path, deadline: float, into: Into) -> None:
         """Bring its images into a directory, verified, from the fastest place that has it. Goes
-        on from where an earlier call was cut short."""
+        on from where an earlier call was cut short. Raises like `admit`."""
         ...
 
     async def verify(self, artifact: ArtifactId, place: Tier, deadline: float) -> None:

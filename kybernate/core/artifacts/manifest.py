@@ -37,7 +37,10 @@ class Facts:
     """Where a state comes from, and what a restore must match.
 
     `highest_pid`: the restore must keep all PIDs up to it free. `kyb_init`: SHA-256 of the build
-    that process 1 ran. `parent`: the artifact whose chunks it shares, if any.
+    that process 1 ran. `parent`: the artifact whose chunks it shares, if any. `root_pid` and
+    `gpu_pids`: the numbers in the container of the tree's root and of its processes on the GPUs.
+    `gpus`: UUIDs of these, in the order of the seat's group; `held`: bytes that it had on each.
+    `files_missing`: why another container can't have the files that the tree needs, or empty.
     """
 
     namespace: str
@@ -58,6 +61,11 @@ class Facts:
     model: str = ""
     kyb_init: str = ""
     parent: str = ""
+    root_pid: int = 0
+    gpu_pids: tuple[int, ...] = ()
+    gpus: tuple[str, ...] = ()
+    held: tuple[int, ...] = ()
+    files_missing: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
     from kybernate.core.artifacts.manifest import Facts
 
+UNKNOWN = "unknown"
+"""An image digest or container specification that nobody told. It equals no other."""
+
 _NUMBERS = re.compile(r"[0-9]{1,9}")
 
 
@@ -31,6 +34,7 @@ class Target:
     gpu_count: int = 0
     driver: str = ""
     cuda: str = ""
+    kyb_init: str = ""
 
 
 def mismatches(facts: Facts, target: Target) -> tuple[str, ...]:
@@ -39,13 +43,25 @@ def mismatches(facts: Facts, target: Target) -> tuple[str, ...]:
 
 
 def _workload(facts: Facts, target: Target) -> Iterator[str]:
-    if facts.image_digest != target.image_digest:
+    if UNKNOWN in (facts.image_digest, target.image_digest):
+        yield (
+            "The container runtime did not tell the image's digest when it was saved, or now: save "
+            "it again, or ask again."
+        )
+    elif facts.image_digest != target.image_digest:
         yield (
             f"It was saved from image {facts.image_digest}, the pod runs {target.image_digest}; "
             "pin the pod's image to that digest."
         )
-    if facts.spec_hash != target.spec_hash:
+    if UNKNOWN in (facts.spec_hash, target.spec_hash) or facts.spec_hash != target.spec_hash:
         yield "The pod's container is specified otherwise than the one that was saved."
+    if facts.kyb_init and target.kyb_init and facts.kyb_init != target.kyb_init:
+        yield (
+            "It was saved under another build of kyb-init, which its memory maps: bring this "
+            "node's agent to the release of the one that saved it, or that one to this."
+        )
+    if facts.files_missing:
+        yield facts.files_missing
 
 
 def _machine(facts: Facts, target: Target) -> Iterator[str]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kybernate.core.artifacts.into import why_refused
+from kybernate.core.artifacts.manifest import PACKED, VERSION, Facts, Manifest, facts_of
+from kybernate.core.artifacts.privileges import Privileges
 from kybernate.errors import (
     CorruptError,
     DeadlineError,
@@ -23,10 +26,17 @@ from kybernate.types import ArtifactId, PodUid, Tier
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from kybernate.core.artifacts.into import Into
     from kybernate.ports import Phases
     from kybernate.testing.machine.world import FakeProcess, Machine
 
 _LOCAL = Tier.NVME
+_DAY = "20260131T120000Z"
+_FACTS = Facts(
+    *("", "", "", "main", "sha256:1", "9f2c", "6.18", "4.2.1", "x86_64", 100),
+    Privileges((), ()),
+    root_pid=2,
+)
 _HELD_OPEN = (ProcessState.RUNNING, ProcessState.LOCKED, ProcessState.FAILED)
 
 
@@ -53,6 +63,7 @@ class Keeping:
     snapshot: Snapshot
     folder: str
     places: set[Tier] = field(default_factory=set)
+    facts: Mapping[str, object] = field(default_factory=dict)
 
 
 class FakeDumper:
@@ -247,16 +258,25 @@ class FakeVault:
         if not snapshot.whole:
             machine.breach(f"{images} is sealed before it is whole")
         machine.sealed += 1
-        artifact = ArtifactId(f"{facts['namespace']}/{facts['pod']}@{machine.sealed:08x}")
+        artifact = ArtifactId(f"{facts['namespace']}/{facts['pod']}@{_DAY}-{machine.sealed:08x}")
         folder = f"/artifacts/{artifact}"
         machine.folders[folder] = snapshot
-        machine.vault[artifact] = Keeping(snapshot, folder, {_LOCAL})
+        machine.vault[artifact] = Keeping(snapshot, folder, {_LOCAL}, facts)
         await asyncio.sleep(machine.step())
         return artifact
 
-    async def images(self, artifact: ArtifactId, deadline: float) -> Path:
+    async def admit(self, artifact: ArtifactId, into: Into, deadline: float) -> Manifest:
+        """Of the pod itself; of another where the machine says what its container is."""
+        manifest = self._manifest(artifact, self._keeping(artifact))
+        await asyncio.sleep(self._machine.step())
+        if sentences := why_refused(manifest, into, 0.0):
+            raise RefusedError(" ".join(sentences))
+        return manifest
+
+    async def images(self, artifact: ArtifactId, deadline: float, into: Into) -> Path:
         """Its folder."""
         keeping = self._keeping(artifact, _LOCAL)
+        await self.admit(artifact, into, deadline)
         await asyncio.sleep(self._machine.step())
         if self._machine.fault("corrupt"):
             raise CorruptError(f"{artifact}: piece 3 of pages-1.img is not what was written")
@@ -276,9 +296,10 @@ class FakeVault:
             raise RetryableError("the object store does not answer")
         keeping.places.add(place)
 
-    async def fetch(self, artifact: ArtifactId, images: Path, deadline: float) -> None:
+    async def fetch(self, artifact: ArtifactId, images: Path, deadline: float, into: Into) -> None:
         """Into a folder."""
         keeping = self._keeping(artifact)
+        await self.admit(artifact, into, deadline)
         await asyncio.sleep(self._machine.step())
         if self._machine.fault("store-down"):
             raise RetryableError("the object store does not answer")
@@ -325,6 +346,12 @@ class FakeVault:
             for name, one in kept
             if place in one.places
         )
+
+    def _manifest(self, artifact: ArtifactId, keeping: Keeping) -> Manifest:
+        snapshot = keeping.snapshot
+        fields = {**asdict(_FACTS), **keeping.facts, "pod_uid": snapshot.uid}
+        facts = facts_of(fields)
+        return Manifest(VERSION, artifact, _DAY, PACKED, facts, (), snapshot.size, snapshot.size)
 
     def _keeping(self, artifact: ArtifactId, place: Tier | None = None) -> Keeping:
         keeping = self._machine.vault.get(artifact)

@@ -10,12 +10,14 @@ from kybernate.adapters import artifactkeys
 from kybernate.checkpoint import catalogue
 from kybernate.checkpoint.vault import Vault
 from kybernate.core.artifacts import layout
+from kybernate.core.artifacts.into import Into
 from kybernate.errors import CorruptError, DeadlineError, NotFoundError, RefusedError
 from kybernate.types import PodUid, Tier
 
 from .kit import FACTS, KEYS, NOW, contents, make_dump, place
 
 UID = PodUid("5e1f")
+INTO = Into("team-a", UID)
 
 
 @pytest.fixture
@@ -39,7 +41,7 @@ class TestSeal:
         async def story():
             artifact, before = await sealed(vault)
             assert artifact.startswith("team-a/llama-0@20260131T120000Z-")
-            assert contents(await vault.images(artifact, 60)) == before
+            assert contents(await vault.images(artifact, 60, INTO)) == before
             (entry,) = await vault.ls(Tier.RAM)
             total = sum(map(len, before.values()))
             assert (entry.id, entry.uid, entry.size, entry.verified) == (artifact, UID, total, True)
@@ -98,12 +100,12 @@ class TestSeal:
     def test_raw_bytes_that_changed_are_not_restored_from(self, vault, tmp_path):
         async def story():
             artifact, _ = await sealed(vault)
-            images = await vault.images(artifact, 60)
+            images = await vault.images(artifact, 60, INTO)
             data = bytearray((images / "pages-1.img").read_bytes())
             data[1_500_000] ^= 1
             (images / "pages-1.img").write_bytes(data)
             with pytest.raises(CorruptError, match=r"pages-1\.img: piece 1"):
-                await vault.images(artifact, 60)
+                await vault.images(artifact, 60, INTO)
             with pytest.raises(CorruptError):
                 await vault.pack(artifact, Tier.OBJECT, 60)
             assert not (await vault.ls(Tier.RAM))[0].verified
@@ -122,7 +124,7 @@ class TestPlaces:
             await vault.drop(artifact, Tier.RAM)
             assert await vault.ls(Tier.RAM) == ()
             assert not list((tmp_path / "ram" / "artifacts").iterdir())
-            await vault.fetch(artifact, tmp_path / "back", 60)
+            await vault.fetch(artifact, tmp_path / "back", 60, INTO)
             assert contents(tmp_path / "back") == before
 
         run(story())
@@ -133,7 +135,7 @@ class TestPlaces:
             back = tmp_path / "back"
             back.mkdir()
             (back / "pages-1.img").write_bytes(b"torn" * 1000)
-            await vault.fetch(artifact, back, 60)
+            await vault.fetch(artifact, back, 60, INTO)
             assert contents(back) == before
 
         run(story())
@@ -166,9 +168,9 @@ class TestPlaces:
         async def story():
             artifact, before = await sealed(vault)
             await vault.pack(artifact, Tier.OBJECT, 60)
-            images = await vault.images(artifact, 60)
+            images = await vault.images(artifact, 60, INTO)
             (images / "core-1.img").write_bytes(b"y" * 700)
-            await vault.fetch(artifact, tmp_path / "back", 60)
+            await vault.fetch(artifact, tmp_path / "back", 60, INTO)
             assert contents(tmp_path / "back") == before
             with pytest.raises(RefusedError, match="last verified"):
                 await vault.drop(artifact, Tier.OBJECT)
@@ -179,7 +181,7 @@ class TestPlaces:
     def test_what_is_nowhere_is_not_found(self, vault, tmp_path):
         artifact = "team-a/llama-0@20260131T120000Z-00c0ffee"
         with pytest.raises(NotFoundError):
-            run(vault.fetch(artifact, tmp_path / "back", 60))
+            run(vault.fetch(artifact, tmp_path / "back", 60, INTO))
         with pytest.raises(NotFoundError):
             run(vault.pack(artifact, Tier.OBJECT, 60))
         with pytest.raises(NotFoundError):
@@ -192,7 +194,7 @@ class TestPlaces:
             artifact, _ = await sealed(vault)
             (tmp_path / "ram" / layout.manifest_key(artifact)).write_bytes(b"forged")
             with pytest.raises(RefusedError, match="is not signed"):
-                await vault.fetch(artifact, tmp_path / "back", 60)
+                await vault.fetch(artifact, tmp_path / "back", 60, INTO)
             with pytest.raises(RefusedError, match="is not signed"):
                 await vault.pack(artifact, Tier.OBJECT, 60)
 
@@ -204,7 +206,7 @@ class TestPlaces:
             with pytest.raises(DeadlineError):
                 await vault.pack(artifact, Tier.OBJECT, 0.0)
             await vault.pack(artifact, Tier.OBJECT, 60)
-            await vault.fetch(artifact, tmp_path / "back", 60)
+            await vault.fetch(artifact, tmp_path / "back", 60, INTO)
             assert contents(tmp_path / "back") == before
 
         run(story())
