@@ -18,7 +18,7 @@
 enum { RETRY_MS = 100, RETRY_REFUSED_MS = 1000, TERM_LIMIT_MS = 2000, NEVER = -1 };
 
 /* What this build understands beyond the protocol's first words; an agent sends nothing else. */
-#define FEATURES "state,cooperate"
+#define FEATURES "state,cooperate,parked"
 
 enum phase { WAITING, RUNNING, HELD, PARKED };
 
@@ -32,6 +32,7 @@ static struct {
 	int tree_status; /* of the tree's last end, meaningful once it ended while held */
 	int gate;        /* write end; -1 once the command was started */
 	bool born_parked; /* until the tree of another container has come */
+	pid_t expected;   /* the root of such a tree, from the agent's word to the gate's end; else 0 */
 	char generation[24];
 
 	int agent; /* the seat's socket, -1 while the agent is away */
@@ -113,7 +114,7 @@ static void forward_term(void)
 
 static void on_go(const struct frame *whole, const char *generation)
 {
-	if (self.phase != WAITING)
+	if (self.phase != WAITING || self.expected)
 		return; /* an agent that was restarted may grant again what runs already */
 	if (!generation || strlen(generation) >= sizeof(self.generation)) {
 		complain("the agent's grant has no generation; this build speaks protocol " KYB_PROTOCOL);
@@ -125,6 +126,30 @@ static void on_go(const struct frame *whole, const char *generation)
 	self.gate = -1;
 	enter(RUNNING);
 	pod_started(self.tree);
+}
+
+/* Nothing is started: a tree whose root was this number elsewhere is brought here. */
+static void on_parked(const char *number)
+{
+	if (self.phase != WAITING || self.expected)
+		return;
+	self.expected = tree_number(number ? number : "");
+	if (self.expected < 0) {
+		complain("the agent names no process that a tree can begin with");
+		leave(EXIT_REFUSED);
+	}
+	kill(self.tree, SIGKILL);
+}
+
+/* The gate, behind which nothing was started, has ended: its number is free for the tree's root. */
+static void close_gate(void)
+{
+	close(self.gate);
+	self.gate = -1;
+	self.tree = self.expected;
+	self.expected = 0;
+	self.born_parked = true;
+	enter(PARKED);
 }
 
 /* A grant refused, or an agent of another protocol: the container ends while nothing is lost by it,
@@ -149,6 +174,8 @@ static void on_frame(struct frame frame)
 		forward_term();
 	else if (strcmp(verb, "go") == 0)
 		on_go(&whole, argument);
+	else if (strcmp(verb, "parked") == 0)
+		on_parked(argument);
 	else if (strcmp(verb, "state") == 0)
 		pod_state(argument, frame_field(&frame));
 	else if (strcmp(verb, "cooperate") == 0)
@@ -188,6 +215,10 @@ static void reap(void)
 	while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
 		if (pid != self.tree)
 			continue;
+		if (self.expected) {
+			close_gate();
+			continue;
+		}
 		self.tree_status = status;
 		if (self.phase == WAITING || self.phase == RUNNING)
 			leave(exit_code_of(status));

@@ -46,6 +46,7 @@ noreturn void init_run_parked(pid_t tree); /* the number that the tree's root wi
 noreturn void tree_run(int gate, char **args, const sigset_t *mask);
 int ask_status(void);
 int ask_probe(long long liveness_ms, char **command); /* -1: not the liveness probe */
+pid_t tree_number(const char *text); /* of a tree's root, or -1 if it can be none's */
 long long now_ms(void);                               /* of a clock that never jumps */
 void agent_tell(size_t count, const char *const *fields); /* lost while the agent is away */
 

@@ -66,16 +66,18 @@ static long long liveness_of(int argc, char **argv)
 	return *argv[3] && !*end && seconds >= 0 && seconds < 1000000 ? seconds * 1000 : -1;
 }
 
-/* The number at argv[2] after "--parked", or -1 if it does not stand there. */
-static long parked_of(int argc, char **argv)
+pid_t tree_number(const char *text)
 {
 	char *end = NULL;
-	long pid;
+	long pid = strtol(text, &end, 10);
 
-	if (argc != 3 || strcmp(argv[1], "--parked") != 0)
-		return -1;
-	pid = strtol(argv[2], &end, 10);
-	return *argv[2] && !*end && pid > 1 && pid <= PID_LIMIT ? pid : -1;
+	return *text && !*end && pid > 1 && pid <= PID_LIMIT ? (pid_t)pid : -1;
+}
+
+/* The number at argv[2] after "--parked", or -1 if it does not stand there. */
+static pid_t parked_of(int argc, char **argv)
+{
+	return argc == 3 && strcmp(argv[1], "--parked") == 0 ? tree_number(argv[2]) : -1;
 }
 
 int main(int argc, char **argv)
@@ -97,7 +99,7 @@ int main(int argc, char **argv)
 	if (args && *args && probe)
 		return ask_probe(liveness, args);
 	if (parked_of(argc, argv) > 0)
-		init_run_parked((pid_t)parked_of(argc, argv));
+		init_run_parked(parked_of(argc, argv));
 	if (args && (*args || image))
 		init_run(image, args);
 	fputs(usage, stderr);
