@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from kybernate.adapters.artifactkeys import ArtifactKeys
     from kybernate.checkpoint.deadline import Deadline
     from kybernate.checkpoint.places import Place
+    from kybernate.checkpoint.stream import Hashed
     from kybernate.core.artifacts.manifest import Facts
     from kybernate.types import ArtifactId
 
@@ -53,13 +54,14 @@ def seal(
     blank: Manifest,
     keys: ArtifactKeys,
     deadline: Deadline,
+    hashed: Hashed | None = None,
 ) -> Manifest:
     """The dump in `images` becomes the artifact `blank`, raw, in a local place.
 
-    `images` moves into the place; if anything goes wrong it is where it was. Raises
-    RefusedError, DeadlineError, OSError.
+    `images` moves into the place; if anything goes wrong it is where it was. With `hashed` it was
+    read and hashed already, and is only synced. Raises RefusedError, DeadlineError, OSError.
     """
-    files, pieces = _hashed(images, deadline)
+    files, pieces = _synced(images, hashed) if hashed else _hashed(images, deadline)
     total = sum(file.size for file in files)
     folder = place.local / layout.folder(blank.id)
     make_folder(folder)
@@ -172,6 +174,16 @@ def _hashed(folder: Path, deadline: Deadline) -> tuple[tuple[File, ...], bytes]:
             each.result()
     sync_folder(folder)
     return tuple(files), b"".join(pieces)
+
+
+def _synced(folder: Path, hashed: Hashed) -> tuple[tuple[File, ...], bytes]:
+    """Sync all files, which are those that were hashed. Raises CorruptError."""
+    if image_files(folder) != [(file.name, file.size) for file in hashed.files]:
+        raise CorruptError(f"{folder} has changed since it was read")
+    for file in hashed.files:
+        _sync(folder / file.name)
+    sync_folder(folder)
+    return hashed.files, hashed.pieces
 
 
 def _hasher(path: Path, deadline: Deadline) -> Callable[[int], bytes]:
