@@ -318,6 +318,9 @@ class _LateImages:
     async def command_of(self, image: str) -> ImageCommand:
         return await self._real.command_of(image)
 
+    async def digest_of(self, uid: PodUid, container: str) -> str:
+        return await self._real.digest_of(uid, container)
+
     async def sandboxes(self, namespace: str, name: str) -> frozenset[PodUid]:
         """See `CriImages.sandboxes`."""
         return await self._real.sandboxes(namespace, name)

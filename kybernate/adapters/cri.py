@@ -47,6 +47,26 @@ class CriImages:
             raise NotFoundError(f"The container runtime has no image {image}.")
         return command_from_info(image, answer.info.get("info", ""))
 
+    async def digest_of(self, uid: PodUid, container: str) -> str:
+        """The digest of the image that this container of a pod runs, alike on every node.
+
+        Raises NotFoundError if it doesn't run, RetryableError without an answer.
+        """
+        labels = {"io.kubernetes.pod.uid": uid, "io.kubernetes.container.name": container}
+        runs = cri_pb2.ContainerStateValue(state=cri_pb2.CONTAINER_RUNNING)
+        request = cri_pb2.ListContainersRequest(
+            filter=cri_pb2.ContainerFilter(state=runs, label_selector=labels)
+        )
+        stub = cri_pb2_grpc.RuntimeServiceStub(self._open())  # type: ignore[no-untyped-call]
+        try:
+            answer = await stub.ListContainers(request, timeout=_DEADLINE, wait_for_ready=True)
+        except grpc.aio.AioRpcError as error:
+            raise self._no_answer(error) from error
+        found = {str(one.image_ref) for one in answer.containers}
+        if len(found) != 1:
+            raise NotFoundError(f"The container runtime has no one container {container} of {uid}.")
+        return found.pop()
+
     async def sandboxes(self, namespace: str, name: str) -> frozenset[PodUid]:
         """UIDs of the pods of this name whose sandbox is ready. Raises RetryableError."""
         labels = {"io.kubernetes.pod.namespace": namespace, "io.kubernetes.pod.name": name}

@@ -157,6 +157,15 @@ class SeatSockets:
         """It will never get a turn: kyb-init prints the sentence and exits 1."""
         self._send(uid, "refuse", sentence)
 
+    def expect(self, uid: PodUid, root: int) -> None:
+        """Nothing is started there: a tree from elsewhere is brought, whose root is this number.
+
+        Raises RefusedError if this kyb-init is of a release that can't.
+        """
+        door = self._doors.get(uid)
+        if door is not None and door.gate is not None:
+            door.gate.expect(root)
+
     def ok(self, uid: PodUid) -> None:
         """Answer to `term`: kyb-init may pass the signal on."""
         self._send(uid, "ok")
@@ -287,6 +296,15 @@ class _Caller(asyncio.Protocol):
         """Send the seat's state, if this kyb-init knows what to do with it."""
         if "state" in self._features:
             self.send("state", state, sentence)
+
+    def expect(self, root: int) -> None:
+        """Have it start nothing. Raises RefusedError if it doesn't know that word."""
+        if "parked" not in self._features:
+            raise RefusedError(
+                "the container's kyb-init is of a release that can't take a saved state; delete "
+                "the pod, so that its next one gets this agent's"
+            )
+        self.send("parked", str(root))
 
     async def cooperate(self, phase: CooperationPhase, limit: float) -> str:
         """Ask the workload, if it cooperates at all; why it didn't within `limit` s, or ""."""

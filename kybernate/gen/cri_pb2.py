@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17kybernate/gen/cri.proto\x12\nruntime.v1\"!\n\x0eVersionRequest\x12\x0f\n\x07version\x18\x01 \x01(\t\"n\n\x0fVersionResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x14\n\x0cruntime_name\x18\x02 \x01(\t\x12\x17\n\x0fruntime_version\x18\x03 \x01(\t\x12\x1b\n\x13runtime_api_version\x18\x04 \x01(\t\" \n\rStatusRequest\x12\x0f\n\x07verbose\x18\x01 \x01(\x08\"q\n\x0eStatusResponse\x12\x32\n\x04info\x18\x02 \x03(\x0b\x32$.runtime.v1.StatusResponse.InfoEntry\x1a+\n\tInfoEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"B\n\x14PodSandboxStateValue\x12*\n\x05state\x18\x01 \x01(\x0e\x32\x1b.runtime.v1.PodSandboxState\"\xce\x01\n\x10PodSandboxFilter\x12\n\n\x02id\x18\x01 \x01(\t\x12/\n\x05state\x18\x02 \x01(\x0b\x32 .runtime.v1.PodSandboxStateValue\x12G\n\x0elabel_selector\x18\x03 \x03(\x0b\x32/.runtime.v1.PodSandboxFilter.LabelSelectorEntry\x1a\x34\n\x12LabelSelectorEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"E\n\x15ListPodSandboxRequest\x12,\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x1c.runtime.v1.PodSandboxFilter\"S\n\x12PodSandboxMetadata\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03uid\x18\x02 \x01(\t\x12\x11\n\tnamespace\x18\x03 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\r\"v\n\nPodSandbox\x12\n\n\x02id\x18\x01 \x01(\t\x12\x30\n\x08metadata\x18\x02 \x01(\x0b\x32\x1e.runtime.v1.PodSandboxMetadata\x12*\n\x05state\x18\x03 \x01(\x0e\x32\x1b.runtime.v1.PodSandboxState\"?\n\x16ListPodSandboxResponse\x12%\n\x05items\x18\x01 \x03(\x0b\x32\x16.runtime.v1.PodSandbox\"\x1a\n\tImageSpec\x12\r\n\x05image\x18\x01 \x01(\t\"<\n\x05Image\x12\n\n\x02id\x18\x01 \x01(\t\x12\x11\n\trepo_tags\x18\x02 \x03(\t\x12\x14\n\x0crepo_digests\x18\x03 \x03(\t\"K\n\x12ImageStatusRequest\x12$\n\x05image\x18\x01 \x01(\x0b\x32\x15.runtime.v1.ImageSpec\x12\x0f\n\x07verbose\x18\x02 \x01(\x08\"\x9d\x01\n\x13ImageStatusResponse\x12 \n\x05image\x18\x01 \x01(\x0b\x32\x11.runtime.v1.Image\x12\x37\n\x04info\x18\x02 \x03(\x0b\x32).runtime.v1.ImageStatusResponse.InfoEntry\x1a+\n\tInfoEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01*:\n\x0fPodSandboxState\x12\x11\n\rSANDBOX_READY\x10\x00\x12\x14\n\x10SANDBOX_NOTREADY\x10\x01\x32\xee\x01\n\x0eRuntimeService\x12\x42\n\x07Version\x12\x1a.runtime.v1.VersionRequest\x1a\x1b.runtime.v1.VersionResponse\x12?\n\x06Status\x12\x19.runtime.v1.StatusRequest\x1a\x1a.runtime.v1.StatusResponse\x12W\n\x0eListPodSandbox\x12!.runtime.v1.ListPodSandboxRequest\x1a\".runtime.v1.ListPodSandboxResponse2^\n\x0cImageService\x12N\n\x0bImageStatus\x12\x1e.runtime.v1.ImageStatusRequest\x1a\x1f.runtime.v1.ImageStatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17kybernate/gen/cri.proto\x12\nruntime.v1\"!\n\x0eVersionRequest\x12\x0f\n\x07version\x18\x01 \x01(\t\"n\n\x0fVersionResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x14\n\x0cruntime_name\x18\x02 \x01(\t\x12\x17\n\x0fruntime_version\x18\x03 \x01(\t\x12\x1b\n\x13runtime_api_version\x18\x04 \x01(\t\" \n\rStatusRequest\x12\x0f\n\x07verbose\x18\x01 \x01(\x08\"q\n\x0eStatusResponse\x12\x32\n\x04info\x18\x02 \x03(\x0b\x32$.runtime.v1.StatusResponse.InfoEntry\x1a+\n\tInfoEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"B\n\x14PodSandboxStateValue\x12*\n\x05state\x18\x01 \x01(\x0e\x32\x1b.runtime.v1.PodSandboxState\"\xce\x01\n\x10PodSandboxFilter\x12\n\n\x02id\x18\x01 \x01(\t\x12/\n\x05state\x18\x02 \x01(\x0b\x32 .runtime.v1.PodSandboxStateValue\x12G\n\x0elabel_selector\x18\x03 \x03(\x0b\x32/.runtime.v1.PodSandboxFilter.LabelSelectorEntry\x1a\x34\n\x12LabelSelectorEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"E\n\x15ListPodSandboxRequest\x12,\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x1c.runtime.v1.PodSandboxFilter\"S\n\x12PodSandboxMetadata\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03uid\x18\x02 \x01(\t\x12\x11\n\tnamespace\x18\x03 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\r\"v\n\nPodSandbox\x12\n\n\x02id\x18\x01 \x01(\t\x12\x30\n\x08metadata\x18\x02 \x01(\x0b\x32\x1e.runtime.v1.PodSandboxMetadata\x12*\n\x05state\x18\x03 \x01(\x0e\x32\x1b.runtime.v1.PodSandboxState\"?\n\x16ListPodSandboxResponse\x12%\n\x05items\x18\x01 \x03(\x0b\x32\x16.runtime.v1.PodSandbox\"@\n\x13\x43ontainerStateValue\x12)\n\x05state\x18\x01 \x01(\x0e\x32\x1a.runtime.v1.ContainerState\"\xbf\x01\n\x0f\x43ontainerFilter\x12.\n\x05state\x18\x02 \x01(\x0b\x32\x1f.runtime.v1.ContainerStateValue\x12\x46\n\x0elabel_selector\x18\x04 \x03(\x0b\x32..runtime.v1.ContainerFilter.LabelSelectorEntry\x1a\x34\n\x12LabelSelectorEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"D\n\x15ListContainersRequest\x12+\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x1b.runtime.v1.ContainerFilter\"*\n\tContainer\x12\n\n\x02id\x18\x01 \x01(\t\x12\x11\n\timage_ref\x18\x05 \x01(\t\"C\n\x16ListContainersResponse\x12)\n\ncontainers\x18\x01 \x03(\x0b\x32\x15.runtime.v1.Container\"\x1a\n\tImageSpec\x12\r\n\x05image\x18\x01 \x01(\t\"<\n\x05Image\x12\n\n\x02id\x18\x01 \x01(\t\x12\x11\n\trepo_tags\x18\x02 \x03(\t\x12\x14\n\x0crepo_digests\x18\x03 \x03(\t\"K\n\x12ImageStatusRequest\x12$\n\x05image\x18\x01 \x01(\x0b\x32\x15.runtime.v1.ImageSpec\x12\x0f\n\x07verbose\x18\x02 \x01(\x08\"\x9d\x01\n\x13ImageStatusResponse\x12 \n\x05image\x18\x01 \x01(\x0b\x32\x11.runtime.v1.Image\x12\x37\n\x04info\x18\x02 \x03(\x0b\x32).runtime.v1.ImageStatusResponse.InfoEntry\x1a+\n\tInfoEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01*:\n\x0fPodSandboxState\x12\x11\n\rSANDBOX_READY\x10\x00\x12\x14\n\x10SANDBOX_NOTREADY\x10\x01*k\n\x0e\x43ontainerState\x12\x15\n\x11\x43ONTAINER_CREATED\x10\x00\x12\x15\n\x11\x43ONTAINER_RUNNING\x10\x01\x12\x14\n\x10\x43ONTAINER_EXITED\x10\x02\x12\x15\n\x11\x43ONTAINER_UNKNOWN\x10\x03\x32\xc7\x02\n\x0eRuntimeService\x12\x42\n\x07Version\x12\x1a.runtime.v1.VersionRequest\x1a\x1b.runtime.v1.VersionResponse\x12?\n\x06Status\x12\x19.runtime.v1.StatusRequest\x1a\x1a.runtime.v1.StatusResponse\x12W\n\x0eListPodSandbox\x12!.runtime.v1.ListPodSandboxRequest\x1a\".runtime.v1.ListPodSandboxResponse\x12W\n\x0eListContainers\x12!.runtime.v1.ListContainersRequest\x1a\".runtime.v1.ListContainersResponse2^\n\x0cImageService\x12N\n\x0bImageStatus\x12\x1e.runtime.v1.ImageStatusRequest\x1a\x1f.runtime.v1.ImageStatusResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,10 +35,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STATUSRESPONSE_INFOENTRY']._serialized_options = b'8\001'
   _globals['_PODSANDBOXFILTER_LABELSELECTORENTRY']._loaded_options = None
   _globals['_PODSANDBOXFILTER_LABELSELECTORENTRY']._serialized_options = b'8\001'
+  _globals['_CONTAINERFILTER_LABELSELECTORENTRY']._loaded_options = None
+  _globals['_CONTAINERFILTER_LABELSELECTORENTRY']._serialized_options = b'8\001'
   _globals['_IMAGESTATUSRESPONSE_INFOENTRY']._loaded_options = None
   _globals['_IMAGESTATUSRESPONSE_INFOENTRY']._serialized_options = b'8\001'
-  _globals['_PODSANDBOXSTATE']._serialized_start=1280
-  _globals['_PODSANDBOXSTATE']._serialized_end=1338
+  _globals['_PODSANDBOXSTATE']._serialized_start=1723
+  _globals['_PODSANDBOXSTATE']._serialized_end=1781
+  _globals['_CONTAINERSTATE']._serialized_start=1783
+  _globals['_CONTAINERSTATE']._serialized_end=1890
   _globals['_VERSIONREQUEST']._serialized_start=39
   _globals['_VERSIONREQUEST']._serialized_end=72
   _globals['_VERSIONRESPONSE']._serialized_start=74
@@ -63,18 +67,30 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PODSANDBOX']._serialized_end=886
   _globals['_LISTPODSANDBOXRESPONSE']._serialized_start=888
   _globals['_LISTPODSANDBOXRESPONSE']._serialized_end=951
-  _globals['_IMAGESPEC']._serialized_start=953
-  _globals['_IMAGESPEC']._serialized_end=979
-  _globals['_IMAGE']._serialized_start=981
-  _globals['_IMAGE']._serialized_end=1041
-  _globals['_IMAGESTATUSREQUEST']._serialized_start=1043
-  _globals['_IMAGESTATUSREQUEST']._serialized_end=1118
-  _globals['_IMAGESTATUSRESPONSE']._serialized_start=1121
-  _globals['_IMAGESTATUSRESPONSE']._serialized_end=1278
+  _globals['_CONTAINERSTATEVALUE']._serialized_start=953
+  _globals['_CONTAINERSTATEVALUE']._serialized_end=1017
+  _globals['_CONTAINERFILTER']._serialized_start=1020
+  _globals['_CONTAINERFILTER']._serialized_end=1211
+  _globals['_CONTAINERFILTER_LABELSELECTORENTRY']._serialized_start=558
+  _globals['_CONTAINERFILTER_LABELSELECTORENTRY']._serialized_end=610
+  _globals['_LISTCONTAINERSREQUEST']._serialized_start=1213
+  _globals['_LISTCONTAINERSREQUEST']._serialized_end=1281
+  _globals['_CONTAINER']._serialized_start=1283
+  _globals['_CONTAINER']._serialized_end=1325
+  _globals['_LISTCONTAINERSRESPONSE']._serialized_start=1327
+  _globals['_LISTCONTAINERSRESPONSE']._serialized_end=1394
+  _globals['_IMAGESPEC']._serialized_start=1396
+  _globals['_IMAGESPEC']._serialized_end=1422
+  _globals['_IMAGE']._serialized_start=1424
+  _globals['_IMAGE']._serialized_end=1484
+  _globals['_IMAGESTATUSREQUEST']._serialized_start=1486
+  _globals['_IMAGESTATUSREQUEST']._serialized_end=1561
+  _globals['_IMAGESTATUSRESPONSE']._serialized_start=1564
+  _globals['_IMAGESTATUSRESPONSE']._serialized_end=1721
   _globals['_IMAGESTATUSRESPONSE_INFOENTRY']._serialized_start=290
   _globals['_IMAGESTATUSRESPONSE_INFOENTRY']._serialized_end=333
-  _globals['_RUNTIMESERVICE']._serialized_start=1341
-  _globals['_RUNTIMESERVICE']._serialized_end=1579
-  _globals['_IMAGESERVICE']._serialized_start=1581
-  _globals['_IMAGESERVICE']._serialized_end=1675
+  _globals['_RUNTIMESERVICE']._serialized_start=1893
+  _globals['_RUNTIMESERVICE']._serialized_end=2220
+  _globals['_IMAGESERVICE']._serialized_start=2222
+  _globals['_IMAGESERVICE']._serialized_end=2316
 # @@protoc_insertion_point(module_scope)

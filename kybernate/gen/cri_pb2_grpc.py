@@ -49,6 +49,11 @@ class RuntimeServiceStub:
                 request_serializer=kybernate_dot_gen_dot_cri__pb2.ListPodSandboxRequest.SerializeToString,
                 response_deserializer=kybernate_dot_gen_dot_cri__pb2.ListPodSandboxResponse.FromString,
                 _registered_method=True)
+        self.ListContainers = channel.unary_unary(
+                '/runtime.v1.RuntimeService/ListContainers',
+                request_serializer=kybernate_dot_gen_dot_cri__pb2.ListContainersRequest.SerializeToString,
+                response_deserializer=kybernate_dot_gen_dot_cri__pb2.ListContainersResponse.FromString,
+                _registered_method=True)
 
 
 class RuntimeServiceServicer:
@@ -72,6 +77,12 @@ class RuntimeServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListContainers(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RuntimeServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -89,6 +100,11 @@ def add_RuntimeServiceServicer_to_server(servicer, server):
                     servicer.ListPodSandbox,
                     request_deserializer=kybernate_dot_gen_dot_cri__pb2.ListPodSandboxRequest.FromString,
                     response_serializer=kybernate_dot_gen_dot_cri__pb2.ListPodSandboxResponse.SerializeToString,
+            ),
+            'ListContainers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListContainers,
+                    request_deserializer=kybernate_dot_gen_dot_cri__pb2.ListContainersRequest.FromString,
+                    response_serializer=kybernate_dot_gen_dot_cri__pb2.ListContainersResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -172,6 +188,33 @@ class RuntimeService:
             '/runtime.v1.RuntimeService/ListPodSandbox',
             kybernate_dot_gen_dot_cri__pb2.ListPodSandboxRequest.SerializeToString,
             kybernate_dot_gen_dot_cri__pb2.ListPodSandboxResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListContainers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/runtime.v1.RuntimeService/ListContainers',
+            kybernate_dot_gen_dot_cri__pb2.ListContainersRequest.SerializeToString,
+            kybernate_dot_gen_dot_cri__pb2.ListContainersResponse.FromString,
             options,
             channel_credentials,
             insecure,

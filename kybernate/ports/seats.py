@@ -103,6 +103,11 @@ class SeatDoors(Protocol):
         """It will never get a turn: kyb-init prints the sentence and exits 1. Quick."""
         ...
 
+    def expect(self, uid: PodUid, root: int) -> None:
+        """A tree whose root had this number elsewhere is brought there: kyb-init starts nothing,
+        and is PARKED soon. Quick. Raises RefusedError if this kyb-init can't."""
+        ...
+
     def ok(self, uid: PodUid) -> None:
         """Answer to `term`: the agent has done what it had to. Quick."""
         ...
@@ -185,4 +190,9 @@ class Images(Protocol):
     async def command_of(self, image: str) -> ImageCommand:
         """`image` as a container's status or spec names it. Raises NotFoundError, RetryableError
         (no answer in 2 s)."""
+        ...
+
+    async def digest_of(self, uid: PodUid, container: str) -> str:
+        """Of the image that this container of a pod runs, alike on every node. Raises
+        NotFoundError, RetryableError (no answer in 2 s)."""
         ...

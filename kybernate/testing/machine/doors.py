@@ -46,6 +46,11 @@ class FakeDoors:
         self._machine.log.append(("refuse", uid, sentence))
         self._machine.end_container(uid)
 
+    def expect(self, uid: PodUid, root: int) -> None:
+        """kyb-init starts nothing."""
+        self._machine.log.append(("expect", uid, str(root)))
+        self._machine.expect(uid)
+
     def ok(self, uid: PodUid) -> None:
         """Noted."""
         self._machine.log.append(("ok", uid))

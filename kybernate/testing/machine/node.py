@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from kybernate.ports import Holder, ImageCommand, SeatSpec
     from kybernate.testing.machine.world import Machine
+    from kybernate.types import PodUid
 
 T = TypeVar("T")
 
@@ -66,6 +67,10 @@ class FakeImages:
             return self._machine.images[image]
         except KeyError:
             raise NotFoundError(f"image {image} is not on this node") from None
+
+    async def digest_of(self, uid: PodUid, container: str) -> str:
+        """All run the same."""
+        return "sha256:1"
 
 
 async def inline(call: Callable[[], T], deadline: float) -> T:

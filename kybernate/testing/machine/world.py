@@ -77,7 +77,8 @@ class Machine:
     the generation that it was let go with; `unsynced` what a power cut may still take from the
     journal, as (key, record before). `ran` counts by handle how often a tree was thawed: a saved
     state is of one such moment. `dumps` are trees of which kyb-init says that they don't run;
-    `gates` are the pods from which TCP is held back, and who hears of it.
+    `gates` are the pods from which TCP is held back, and who hears of it. `newcomers` are handles
+    of containers that wait for another's tree.
     """
 
     def __init__(self, memory: Mapping[GpuUuid, int]) -> None:
@@ -106,6 +107,7 @@ class Machine:
         self.folders: dict[str, Snapshot] = {}
         self.vault: dict[ArtifactId, Keeping] = {}
         self.sealed = 0
+        self.newcomers: set[str] = set()
         self.gates: dict[PodUid, Callable[[str], None] | None] = {}
         self.listener: SeatListener | None = None
         self.open_doors: set[PodUid] = set()
@@ -210,6 +212,16 @@ class Machine:
         app = self._new(uid, parent=tree.pid)
         app.handle, app.main = tree.handle, True
         self.later(self.apps[uid].delay, lambda: self._serve(app))
+
+    def expect(self, uid: PodUid) -> None:
+        """The gate closes for good: a tree from elsewhere is brought."""
+        init = self.procs.get(self.inits.get(uid, 0))
+        if init is None or not init.alive or init.pid in self.went or init.pid in self.dumps:
+            return
+        tree = next(p for p in self.procs.values() if p.parent == init.pid)
+        self.newcomers.add(tree.handle)
+        self.drop_tree(tree.handle)
+        self.dumps[init.pid] = DumpState.PARKED
 
     def add_worker(self, handle: str) -> FakeProcess:
         """One more process of this tree uses its app's GPUs."""
