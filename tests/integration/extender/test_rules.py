@@ -17,20 +17,25 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 POOL, ZONES = "example.com/pool", ("a", "b", "c")
+KEPT = {"key": POOL, "value": "kept", "effect": "NoSchedule"}
+TOLERATES = {"key": POOL, "operator": "Exists"}
 
 
-def nodes(world: World) -> dict[str, str]:
-    """Three nodes alike, labelled by pool."""
-    found = {}
+def nodes(world: World, tainted: tuple[str, ...] = ()) -> dict[str, str]:
+    """Three nodes alike with four free seats each, labelled by pool.
+
+    A pod was bound to each: scheduler and extender have heard all there is to know of them.
+    """
+    where = {}
     for zone in ZONES:
-        name = found[zone] = offer(world, world.node(), x1="4")
-        world.api.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": {POOL: zone}}})
-    return found
-
-
-def taint(world: World, node: str) -> None:
-    spec = {"taints": [{"key": POOL, "value": "kept", "effect": "NoSchedule"}]}
-    world.api.patch(f"/api/v1/nodes/{node}", {"spec": spec})
+        taints = [KEPT] if zone in tainted else []
+        where[zone] = offer(world, world.node(3), labels={POOL: zone}, taints=taints, x1="5")
+    scouts = [
+        a_pod(world, "scout", affinity=near("required", zone), tolerations=[TOLERATES])
+        for zone in ZONES
+    ]
+    until(lambda: all(node_of(world, one) for one in scouts), "each node was found")
+    return where
 
 
 def a_pod(world: World, name: str, **spec: Any) -> dict[str, Any]:
@@ -103,9 +108,7 @@ def test_a_preferred_affinity_gives_way_where_there_is_no_seat(
 def test_a_tainted_node_takes_only_pods_that_tolerate_it(
     scheduler: Scheduler, world: World
 ) -> None:
-    where = nodes(world)
-    for zone in ("a", "b"):
-        taint(world, where[zone])
+    where = nodes(world, tainted=("a", "b"))
     plain = [a_pod(world, "plain") for _ in range(5)]
     bound = until(
         lambda: len(on := [p for p in plain if node_of(world, p)]) == 4 and on, "four are bound"
@@ -113,7 +116,7 @@ def test_a_tainted_node_takes_only_pods_that_tolerate_it(
     assert {node_of(world, one) for one in bound} == {where["c"]}
     (waits,) = [one for one in plain if one not in bound]
     until(lambda: "untolerated taint" in condition(world, waits), "it is told why it waits")
-    tolerant = a_pod(world, "bold", tolerations=[{"key": POOL, "operator": "Exists"}])
+    tolerant = a_pod(world, "bold", tolerations=[TOLERATES])
     until(lambda: node_of(world, tolerant), "it is bound")
     assert node_of(world, tolerant) in (where["a"], where["b"])
 

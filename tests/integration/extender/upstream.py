@@ -19,6 +19,7 @@ from tests.cluster.binaries import ensure
 from tests.cluster.layout import REPOSITORY
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from tests.cluster.cluster import Cluster
@@ -85,16 +86,24 @@ class Scheduler:
             self._process = None
 
 
-def offer(world: World, node: str, cpu: str = "4", **seats: str) -> str:
+def offer(
+    world: World,
+    node: str,
+    *,
+    cpu: str = "4",
+    labels: Mapping[str, str] | None = None,
+    taints: Sequence[Mapping[str, str]] = (),
+    **seats: str,
+) -> str:
     """A Node object for a GPUNode that was made: the kubelet's word on its capacity."""
-    path = "/api/v1/nodes"
-    world.make(path, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})
+    path, meta = "/api/v1/nodes", {"name": node, "labels": dict(labels or {})}
+    world.make(path, {"apiVersion": "v1", "kind": "Node", "metadata": meta})
     room = {"cpu": cpu, "memory": "64Gi", "pods": "110"}
     room |= {keys.seat_resource(int(size.removeprefix("x"))): n for size, n in seats.items()}
     status = {"capacity": room, "allocatable": room}
     world.api.patch(f"{path}/{node}/status", {"status": status})
     # The API server adds a taint that a controller takes away once a kubelet reports.
-    world.api.patch(f"{path}/{node}", {"spec": {"taints": None}})
+    world.api.patch(f"{path}/{node}", {"spec": {"taints": list(taints) or None}})
     return node
 
 

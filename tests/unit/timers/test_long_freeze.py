@@ -82,6 +82,14 @@ class Tree:
         time.sleep(FROZEN)
         self.thaw()
 
+    def ends_after_freezes(self, most: int) -> int | None:
+        """Its exit status, or None if it lives on after so many."""
+        for _ in range(most):
+            self.sleep_frozen()
+            with suppress(subprocess.TimeoutExpired):
+                return self.process.wait(1.0)
+        return None
+
     def end(self) -> None:
         self.thaw()
         self.process.send_signal(signal.SIGKILL)
@@ -145,9 +153,9 @@ def survives(tree: Tree) -> bool:
 
 
 def test_a_monitor_that_looks_at_the_age_of_the_last_sign_ends_the_process(start):
+    # Whether the monitor or the end of a piece of work comes first after a thaw is chance.
     tree = start(HEARTBEAT, MONITOR="age")
-    tree.sleep_frozen()
-    assert tree.process.wait(LIMIT) == -signal.SIGABRT
+    assert tree.ends_after_freezes(10) == -signal.SIGABRT
 
 
 def test_the_same_monitor_switched_off_does_not(start):
