@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from kybernate.adapters.artifactkeys import ArtifactKeys
     from kybernate.checkpoint.places import Place
-    from kybernate.checkpoint.stream import Part
+    from kybernate.checkpoint.stream import Part, Seen
     from kybernate.core.artifacts.manifest import Manifest
     from kybernate.types import PodUid
 
@@ -46,9 +46,10 @@ _UNFINISHED = 4 * WORKERS
 class Inbox:
     """All of them. Calls for one successor come one after another; those that block say so."""
 
-    def __init__(self, place: Place, keys: ArtifactKeys) -> None:
+    def __init__(self, place: Place, keys: ArtifactKeys, seen: Seen) -> None:
         self._place = place
         self._keys = keys
+        self._seen = seen
         self._folder = place.local / ARRIVING
         self._hashing = _Hashing()
         self._files: dict[PodUid, dict[str, _File]] = {}
@@ -119,6 +120,7 @@ class Inbox:
         self._place.objects.put(layout.folder(manifest.id) + layout.PIECES, Hashed.of(own).pieces)
         with suppress(ConflictError):
             self._place.objects.put(layout.manifest_key(manifest.id), signed, create=True)
+        self._seen.verified.add(manifest.id)
         self.drop(successor)
 
     def sync(self, artifact: str) -> None:

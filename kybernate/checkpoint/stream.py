@@ -87,6 +87,16 @@ class Hashed:
         return cls(files, b"".join(own for _, (_, own) in ordered))
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What has just been read and hashed here, and need not be again. `hashed`: dumps that were
+    followed, by their folders; `verified`: artifacts that have arrived, until they are first used.
+    """
+
+    hashed: dict[Path, Hashed] = field(default_factory=dict)
+    verified: set[str] = field(default_factory=set)
+
+
 @dataclass(slots=True)
 class Base:
     """A state of before, at the other node: its files, by the numbers that `blocks` has."""

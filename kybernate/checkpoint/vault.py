@@ -20,6 +20,7 @@ from kybernate.checkpoint import catalogue, fetch, transfer, verify
 from kybernate.checkpoint import seal as sealing
 from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.places import read_manifest
+from kybernate.checkpoint.stream import Seen
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts import manifest as manifests
 from kybernate.core.artifacts.into import why_refused
@@ -69,11 +70,13 @@ class Vault:
         local: Tier,
         keys: ArtifactKeys,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        seen: Seen | None = None,
     ) -> None:
         self._places = places
         self._local = places[local]
         self._keys = keys
         self._now = now
+        self._seen = seen or Seen()
         self._doubtful: set[tuple[str, str]] = set()
         self._urgent = ThreadPoolExecutor(URGENT, thread_name_prefix="vault")
         self._background = ThreadPoolExecutor(BACKGROUND, thread_name_prefix="vault-background")
@@ -81,6 +84,7 @@ class Vault:
     async def begin(self, uid: PodUid) -> Path:
         """See `ports.Vault.begin`."""
         folder = self._begun(uid)
+        self._seen.hashed.pop(folder, None)
         await self._soon(_empty, folder)
         return folder
 
@@ -92,10 +96,10 @@ class Vault:
         """See `ports.Vault.seal`."""
         told, now = manifests.facts_of(facts), self._now()
         artifact = layout.make_id(told.namespace, told.pod, now, secrets.randbits(32))
-        draft = sealing.draft(artifact, told, now)
+        draft, hashed = sealing.draft(artifact, told, now), self._seen.hashed.pop(images, None)
 
         def sealed(until: Deadline) -> None:
-            sealing.seal(self._local, images, draft, self._keys, until)
+            sealing.seal(self._local, images, draft, self._keys, until, hashed)
 
         await _run(self._urgent, deadline, sealed)
         return artifact
@@ -117,7 +121,10 @@ class Vault:
             manifest = read_manifest(self._local, artifact, self._keys)
             self._see_admitted(manifest, into)
             folder = sealing.images_of(self._local, manifest)
-            self._verify(self._local, manifest, until)
+            if artifact in self._seen.verified:
+                self._seen.verified.discard(artifact)
+            else:
+                self._verify(self._local, manifest, until)
             return folder
 
         return await _run(self._urgent, deadline, checked)

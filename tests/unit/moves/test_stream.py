@@ -14,7 +14,7 @@ from kybernate.checkpoint import seal
 from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.inbox import Inbox
 from kybernate.checkpoint.places import open_place, read_manifest
-from kybernate.checkpoint.stream import Base, Following, Same, Written, staging, whole_files
+from kybernate.checkpoint.stream import Base, Following, Same, Seen, Written, staging, whole_files
 from kybernate.checkpoint.verify import verify
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts.pages import PAGE
@@ -49,7 +49,7 @@ class Way:
     def __init__(self, tmp_path: Path) -> None:
         self.source = open_place(str(tmp_path / "source"))
         self.target = open_place(str(tmp_path / "target"))
-        self.inbox = Inbox(self.target, KEYS)
+        self.inbox = Inbox(self.target, KEYS, Seen())
         self.base = Base()
         self.sent = 0
 
@@ -127,15 +127,17 @@ def test_only_what_changed_since_is_sent(way: Way, tmp_path: Path) -> None:
 
 def test_a_dump_is_followed_while_it_grows(way: Way) -> None:
     folder, data, dumped = images(way), memory(6), threading.Event()
-    dump(folder, b"")
-    (folder / "pagemap-1.img").unlink()
+    done = dump(folder.parent / "done", data)
+    folder.mkdir()
     seen = []
 
     def write() -> None:
         with (folder / "pages-1.img").open("ab", buffering=0) as file:
             for at in range(0, len(data), 300_000):
                 file.write(data[at : at + 300_000])
-        dump(folder, data)
+        for path in done.iterdir():
+            if path.name != "pages-1.img":
+                path.rename(folder / path.name)
         dumped.set()
 
     following = Following(folder, Base(), dumped, Deadline(LIMIT))
