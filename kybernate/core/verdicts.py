@@ -63,14 +63,21 @@ class Fits(NamedTuple):
     hopeless: dict[NodeName, str]
 
 
+class _Asked(NamedTuple):
+    """The numbers of some nodes' shapes, None for one that isn't known, and the distinct ones."""
+
+    shapes: tuple[int | None, ...]
+    distinct: frozenset[int | None]
+
+
 class Shapes:
     """The number of each node's shape, with traffic and without."""
 
     def __init__(self, ledger: Ledger, views: Views) -> None:
         self.of: dict[NodeName, int] = {}
         """By node; up to date after `refresh`."""
-        self.still: dict[NodeName, int] = {}
-        """The same, whatever the traffic of its pods."""
+        self.still: dict[int | None, int | None] = {None: None}
+        """By shape: the number of those that are the same but for the traffic of their pods."""
         self.strain: dict[int | None, float] = {}
         """By shape: see `placement.colocation.strain`."""
         self._changed = ledger.follow()
@@ -78,32 +85,45 @@ class Shapes:
         self._numbers: dict[Hashable, int] = {}
         self._still_numbers: dict[Hashable, int] = {}
         self._next = count()
+        self._last: tuple[Sequence[NodeName], _Asked] | None = None
 
     def refresh(self) -> None:
         """Look at the nodes that have changed."""
+        if self._changed:
+            self._last = None
         for name in self._changed:
             view = self._views(name)
             if view is None:
                 self.of.pop(name, None)
-                self.still.pop(name, None)
             else:
                 self.of[name] = self.number(view)
-                self.still[name] = self.still_number(view)
         self._changed.clear()
+
+    def numbers(self, names: Sequence[NodeName]) -> _Asked:
+        """The shapes of the named nodes.
+
+        A call judges and ranks the same names: they are looked up once for both.
+        """
+        last = self._last
+        if last is None or last[0] is not names:
+            found = tuple(map(self.of.get, names))
+            last = self._last = names, _Asked(found, frozenset(found))
+        return last[1]
 
     def number(self, view: NodeView) -> int:
         """The same for nodes of the same shape."""
         if len(self._numbers) >= MOST_SHAPES:
             self._numbers.clear()
             self.strain.clear()
+            self.still = {shape: self.still[shape] for shape in (None, *self.of.values())}
         found = self._numbers.get(view.shape)
         if found is None:
             found = self._numbers[view.shape] = next(self._next)
             self.strain[found] = strain(view)
+            self.still[found] = self._still_number(view)
         return found
 
-    def still_number(self, view: NodeView) -> int:
-        """The same for nodes of the same shape but for traffic."""
+    def _still_number(self, view: NodeView) -> int:
         if len(self._still_numbers) >= MOST_SHAPES:
             self._still_numbers.clear()
         return self._still_numbers.setdefault(view.still_shape, next(self._next))
@@ -174,46 +194,46 @@ class Class:
 
         `own` are nodes as they are without the pod itself.
         """
-        shapes = self._judged_shapes(names, own)
-        if self._judged(names, shapes, own) <= self._fitting:
-            return Fits(list(names), {}, {})
-        return self._sorted(names, shapes)
+        asked = self._asked(names, own)
+        if self._judged(names, asked, own) <= self._fitting:
+            return Fits(names if isinstance(names, list) else list(names), {}, {})
+        return self._sorted(names, self._of_judged(asked.shapes))
 
     def verdicts(self, names: Sequence[NodeName]) -> list[Candidates | None]:
         """What `placement.candidates` says of each node; None for one without a GPUNode.
 
         The groups are those of some node of the same shape: only what such nodes share may be read.
         """
-        shapes = self._judged_shapes(names, {})
-        self._judged(names, shapes, {})
-        return list(map(self._found.get, shapes))
+        asked = self._asked(names, {})
+        self._judged(names, asked, {})
+        return list(map(self._found.get, self._of_judged(asked.shapes)))
 
     def points(self, names: Sequence[NodeName], own: Own) -> list[int]:
         """How well each node suits, 0 to 10, in the order of the names. `own` as in `fits`.
 
         If ranking takes long, those that have to wait for a later call are guessed.
         """
-        shapes = self._shapes_of(names, own)
-        ranked = self._rankings(names, shapes, own)
+        asked = self._asked(names, own)
+        ranked = self._rankings(names, asked, own)
         strains = self._shapes.strain
         points = {
             shape: guess(strains.get(shape, inf)) if one is _LATER else one.points
             for shape, one in ranked.items()
         }
-        return [points[shape] for shape in shapes]
+        return [points[shape] for shape in asked.shapes]
 
     def best_nodes(self, names: Sequence[NodeName], own: Own, most: int) -> list[NodeName]:
         """The `most` nodes that suit best, in the order of the names; of equal ones the first.
 
         If ranking takes long, nodes that were not ranked yet may have to wait for a later call.
         """
-        shapes = self._shapes_of(names, own)
-        rankings = self._rankings(names, shapes, own)
-        ranks = {shape: one.rank for shape, one in rankings.items()}
-        rated = [ranks[shape] for shape in shapes]
+        asked = self._asked(names, own)
+        rankings, shapes = self._rankings(names, asked, own), asked.shapes
         if most == 1:
-            return [names[rated.index(max(ranks.values()))]]
-        order = sorted(range(len(rated)), key=rated.__getitem__, reverse=True)
+            top = max([one.rank for one in rankings.values()])
+            best = [shape for shape, one in rankings.items() if one.rank == top]
+            return [names[min(map(shapes.index, best))]]
+        order = sorted(range(len(shapes)), key=lambda at: rankings[shapes[at]].rank, reverse=True)
         return [names[at] for at in sorted(order[:most])]
 
     def best(self, view: NodeView) -> GroupName | None:
@@ -222,56 +242,54 @@ class Class:
 
     def candidates(self, view: NodeView) -> Candidates:
         """What `placement.candidates` says of the node."""
-        return self._judge(self._judged_number(view), view)
+        (number,) = self._of_judged((self._shapes.number(view),))
+        return self._judge(number, view)
 
-    def _judged_number(self, view: NodeView) -> int:
-        """Of the shape that decides on whether a pod fits: only some pods mind others' traffic."""
-        shapes = self._shapes
-        return shapes.number(view) if self._demand.apart else shapes.still_number(view)
+    def _of_judged(self, shapes: Iterable[int | None]) -> list[int | None]:
+        """Of each the shape that decides on whether a pod fits: only some pods mind others'
+        traffic."""
+        return list(shapes if self._demand.apart else map(self._shapes.still.get, shapes))
 
-    def _judged_shapes(self, names: Sequence[NodeName], own: Own) -> list[int | None]:
-        """The numbers of those shapes, None for a node that isn't known."""
-        known = self._shapes.of if self._demand.apart else self._shapes.still
-        shapes: list[int | None] = list(map(known.get, names))
-        for name in own.keys() & set(names) if own else ():
-            shapes[names.index(name)] = self._judged_number(own[name])
-        return shapes
-
-    def _shapes_of(self, names: Sequence[NodeName], own: Own) -> list[int | None]:
-        """The shapes' numbers, None for a node that isn't known."""
-        shapes = list(map(self._shapes.of.get, names))
-        for name in own.keys() & set(names) if own else ():
+    def _asked(self, names: Sequence[NodeName], own: Own) -> _Asked:
+        """The shapes of the nodes."""
+        asked = self._shapes.numbers(names)
+        mine = own.keys() & set(names) if own else ()
+        if not mine:
+            return asked
+        shapes = list(asked.shapes)
+        for name in mine:
             shapes[names.index(name)] = self._shapes.number(own[name])
-        return shapes
+        return _Asked(tuple(shapes), frozenset(shapes))
 
-    def _judged(
-        self, names: Sequence[NodeName], shapes: list[int | None], own: Own
-    ) -> set[int | None]:
-        """The distinct shapes, each of which was judged."""
-        distinct = set(shapes)
+    def _judged(self, names: Sequence[NodeName], asked: _Asked, own: Own) -> set[int | None]:
+        """The shapes that decide, each of which was judged."""
+        distinct = tuple(asked.distinct)
+        judged = self._of_judged(distinct)
         if len(self._found) + len(distinct) > MOST_SHAPES:
             self._found.clear()
             self._fitting.clear()
-        for shape in distinct - self._found.keys() - {None}:
-            self._judge(shape, self._view(names[shapes.index(shape)], own))
-        return distinct
+        deciding = set(judged)
+        for number in deciding - self._found.keys() - {None}:
+            shape = distinct[judged.index(number)]
+            self._judge(number, self._view(names[asked.shapes.index(shape)], own))
+        return deciding
 
     def _rankings(
-        self, names: Sequence[NodeName], shapes: list[int | None], own: Own
+        self, names: Sequence[NodeName], asked: _Asked, own: Own
     ) -> dict[int | None, Ranking]:
         """What each distinct shape is ranked; if that takes long, only so many more per call."""
-        distinct = set(shapes)
-        if len(self._ranked) + len(distinct) > MOST_SHAPES:
-            self._ranked = {None: _UNKNOWN}
-        fresh: Iterable[int | None] = distinct - self._ranked.keys()
+        distinct, ranked = asked.distinct, self._ranked
+        if len(ranked) + len(distinct) > MOST_SHAPES:
+            ranked = self._ranked = {None: _UNKNOWN}
+        fresh: Iterable[int | None] = distinct - ranked.keys()
         if self._policy.foresees and self._demand.prefer_group is None:
             strains = self._shapes.strain
             fresh = nsmallest(MOST_FRESH, fresh, key=lambda one: (strains.get(one, inf), one))
         for shape in fresh:
-            self._rank(shape, self._view(names[shapes.index(shape)], own))
-        return {shape: self._ranked.get(shape, _LATER) for shape in distinct}
+            self._rank(shape, self._view(names[asked.shapes.index(shape)], own))
+        return {shape: ranked.get(shape, _LATER) for shape in distinct}
 
-    def _sorted(self, names: Sequence[NodeName], shapes: list[int | None]) -> Fits:
+    def _sorted(self, names: Sequence[NodeName], shapes: Iterable[int | None]) -> Fits:
         found = Fits([], {}, {})
         for name, shape in zip(names, shapes, strict=True):
             if shape in self._fitting:
