@@ -199,6 +199,13 @@ class NodeApi(agent_pb2_grpc.NodeAgentServicer):
             replace(ask, limit=request.deadline_seconds), dry_run=request.dry_run
         )
 
+    async def Save(  # noqa: N802 - gRPC's name
+        self, request: pb.SaveRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Operation:
+        """Keep a seat's state as it is now, and let it go on."""
+        ask = replace(_of_seat(Kind.SAVE, request, context), tier=_tier(request.tier))
+        return await self._operate(ask, dry_run=request.dry_run)
+
     async def DrainNode(  # noqa: N802 - gRPC's name
         self, request: pb.DrainNodeRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.Operation:
@@ -278,7 +285,7 @@ def _tier(name: str) -> Tier | None:
 
 def _of_seat(
     kind: Kind,
-    request: pb.ParkRequest | pb.WakeRequest | pb.EvictRequest,
+    request: pb.ParkRequest | pb.WakeRequest | pb.EvictRequest | pb.SaveRequest,
     context: grpc.aio.ServicerContext[Any, Any],
 ) -> Ask:
     if not request.uid:

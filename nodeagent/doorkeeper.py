@@ -21,6 +21,7 @@ from kybernate.core.rate import Bucket
 from kybernate.errors import (
     ConfigError,
     ConflictError,
+    CorruptError,
     DeadlineError,
     KybernateError,
     NotFoundError,
@@ -55,6 +56,7 @@ CALLERS: Mapping[str, frozenset[str]] = {
     "Park": _OPERATORS,
     "Wake": _OPERATORS,
     "Evict": _OPERATORS,
+    "Save": _OPERATORS,
     "DrainNode": _OPERATORS,
     "UndrainNode": _OPERATORS,
     "CancelOperation": _OPERATORS,
@@ -63,6 +65,10 @@ CALLERS: Mapping[str, frozenset[str]] = {
     "WatchOperation": _OPERATORS,
 }
 """Roles that may make each call. `docs/api.md` says the same, and a test compares them."""
+AGENT = "agent"
+"""The role of other nodes' agents, each with a certificate of its own."""
+PEER_CALLS = frozenset({"Expect", "Receive", "Deliver", "TakeOver", "CallOff"})
+"""Calls of the service `Peers`, which agents alone may make."""
 
 MESSAGE_LIMIT = 1 << 20
 """Bytes of a message, either way."""
@@ -81,6 +87,7 @@ _CODES: tuple[tuple[type[KybernateError], grpc.StatusCode], ...] = (
     (RefusedError, grpc.StatusCode.FAILED_PRECONDITION),
     (RetryableError, grpc.StatusCode.UNAVAILABLE),
     (DeadlineError, grpc.StatusCode.DEADLINE_EXCEEDED),
+    (CorruptError, grpc.StatusCode.DATA_LOSS),
 )
 
 
@@ -133,6 +140,16 @@ def check_name(name: str) -> None:
         raise ConfigError(
             "name", f"{name!r} must be 1 to 63 of a-z, 0-9, '-' and '.', and not end in '-' or '.'"
         )
+
+
+def callers_of(method: str) -> frozenset[str]:
+    """Roles that may make a call."""
+    return frozenset({AGENT}) if method in PEER_CALLS else CALLERS[method]
+
+
+def role_of(name: str) -> str:
+    """The role of whoever has a certificate of this common name."""
+    return name if keys.agent_node(name) is None else AGENT
 
 
 def client_name(context: Context) -> str:
@@ -236,10 +253,10 @@ class Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has 
         return _Place(peer)
 
     async def _admit(self, method: str, context: Context) -> tuple[str, _Peer]:
-        role = NODE if self._unix else client_name(context)
-        if role not in CALLERS[method]:
-            await self._deny(method, role, context)
-        name = role if self._unix else f"{role} at {context.peer().rpartition(':')[0]}"
+        caller = NODE if self._unix else client_name(context)
+        if role_of(caller) not in callers_of(method):
+            await self._deny(method, caller, context)
+        name = caller if self._unix else f"{caller} at {context.peer().rpartition(':')[0]}"
         peer = self._peer(name)
         wait = peer.calls.take(self._now())
         if wait:
@@ -256,7 +273,7 @@ class Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has 
         return peer
 
     async def _deny(self, method: str, role: str, context: Context) -> None:
-        who = " and ".join(sorted(CALLERS[method] - {NODE})) or "callers on the node's own socket"
+        who = " and ".join(sorted(callers_of(method) - {NODE})) or "callers on the node's own socket"
         caller = "this is the node's socket" if self._unix else f"your certificate says {role!r}"
         metrics.REFUSED_CALLS.labels(method, "role").inc()
         await context.abort(

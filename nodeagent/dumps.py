@@ -37,6 +37,7 @@ from nodeagent.transfers import AGAIN, BELOW, GATE_DEADLINE, Transfers
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
+    from kybernate.types import PodUid
     from nodeagent.seat import Seat
 
 log = logging.getLogger(__name__)
@@ -54,13 +55,17 @@ class Dumps(Transfers):
 
     def begin_dump(self, seat: Seat, why: str) -> None:
         """From PARKED: write the intent, then do it."""
+        self.work(seat, self._dump(seat, self.dumping(seat, why)))
+
+    def dumping(self, seat: Seat, why: str) -> Awaitable[None]:
+        """From PARKED to DUMPING; await it before anything is done."""
         seat.cuda, seat.inner = self._named_inside(seat)
         # A state of before, which the tree was restored from, is not what it is now.
         stale, seat.artifact, seat.images, seat.copies = seat.artifact, "", "", frozenset()
         written = self._node.move(seat, SeatEvent.DUMP, why, synced=True)
         if stale:
             self.drop_later(stale, "its workload has gone on since")
-        self._work(seat, self._dump(seat, written))
+        return written
 
     def _named_inside(self, seat: Seat) -> tuple[tuple[Process, ...], tuple[int, ...]]:
         """Its processes on the GPUs that are left, and what they are called in the container."""
@@ -78,7 +83,7 @@ class Dumps(Transfers):
             await written
             phases = await self._write_down(seat, called=called)
         except NotFoundError as error:
-            self._is_gone(seat, error)
+            self.is_gone(seat, error)
             return
         except (Reverted, KybernateError, OSError) as error:
             await self.keep(seat, error)
@@ -89,25 +94,17 @@ class Dumps(Transfers):
 
     async def _write_down(self, seat: Seat, *, called: bool) -> dict[str, float]:
         """Up to the sealed state. Raises what keeps it in RAM: also a call, if it had none."""
-        below, init, deadline = self._below, _init(seat), self._node.settings.dump_deadline_s
-        times, now = {}, self._world.now
-        began = now()
-        problems = await below.dumper.check(init, seat.handle, _CHECK_DEADLINE)
-        if problems:
-            seat.undumpable = "; ".join(problems)
-            raise Reverted(f"it can't be dumped: {seat.undumpable}")
-        times["check"], began = now() - began, now()
-        await self.shut(seat)
-        await self._see_looked(seat)
-        times["gate"], began = now() - began, now()
+
+        async def settled() -> None:
+            await self._see_looked(seat)
+            await self._see_uncalled(seat, called=called)
+
+        images, times = await self.write_down(seat, seat.uid, settled)
+        began = self._world.now()
         await self._see_uncalled(seat, called=called)
-        images = await below.vault.begin(seat.uid)
-        times |= await below.dumper.dump(init, seat.handle, images, deadline)
-        times["dump"], began = now() - began, now()
-        await self._see_uncalled(seat, called=called)
-        facts = await below.facts(seat)
-        artifact = await self._seal(images, facts, deadline)
-        times["seal"] = now() - began
+        facts = await self.below.facts(seat)
+        artifact = await self._seal(images, facts, self._node.settings.dump_deadline_s)
+        times["seal"] = self._world.now() - began
         try:
             await self._see_uncalled(seat, called=called)
             await self._note_sealed(seat, artifact)
@@ -116,6 +113,29 @@ class Dumps(Transfers):
             self.drop_later(artifact, "its seat stayed in RAM")
             raise
         return times
+
+    async def write_down(
+        self, seat: Seat, key: PodUid, settled: Callable[[], Awaitable[None]] | None = None
+    ) -> tuple[Path, dict[str, float]]:
+        """The frozen tree's images, in the folder of `key`, and seconds by phase; TCP is held back
+        then. Raises what keeps it as it is, and what `settled` does, once TCP is held back."""
+        below, init = self.below, _init(seat)
+        times, now = {}, self._world.now
+        began = now()
+        problems = await below.dumper.check(init, seat.handle, _CHECK_DEADLINE)
+        if problems:
+            seat.undumpable = "; ".join(problems)
+            raise Reverted(f"it can't be dumped: {seat.undumpable}")
+        times["check"], began = now() - began, now()
+        await self.shut(seat)
+        if settled is not None:
+            await settled()
+        times["gate"], began = now() - began, now()
+        images = await below.vault.begin(key)
+        deadline = self._node.settings.dump_deadline_s
+        times |= await below.dumper.dump(init, seat.handle, images, deadline)
+        times["dump"] = now() - began
+        return images, times
 
     async def _note_unsealed(self, seat: Seat) -> None:
         """A record that could not be written may be there all the same, and would have the tree
@@ -131,7 +151,7 @@ class Dumps(Transfers):
 
     async def _seal(self, images: Path, facts: Mapping[str, object], deadline: float) -> ArtifactId:
         """Once begun it may come to its end also if nobody wants it any more."""
-        sealing = asyncio.ensure_future(self._below.vault.seal(images, facts, deadline))
+        sealing = asyncio.ensure_future(self.below.vault.seal(images, facts, deadline))
         try:
             return await asyncio.shield(sealing)
         except asyncio.CancelledError:
@@ -143,7 +163,7 @@ class Dumps(Transfers):
             self.drop_later(sealing.result(), "its container ended while it was sealed")
 
     async def _note_sealed(self, seat: Seat, artifact: ArtifactId) -> None:
-        kept = {one.id: one.size for one in await self._below.vault.ls(Tier.NVME)}
+        kept = {one.id: one.size for one in await self.below.vault.ls(Tier.NVME)}
         seat.artifact, seat.copies = artifact, frozenset({Tier.NVME})
         seat.saved = kept.get(artifact, 0)
         await self._node.save(seat, synced=True)
@@ -181,22 +201,36 @@ class Dumps(Transfers):
         deadline = self._node.settings.confirm_deadline_s
         while True:
             try:
-                await self._below.dumper.end(_init(seat), seat.handle, deadline)
+                await self.below.dumper.end(_init(seat), seat.handle, deadline)
                 break
             except NotFoundError as error:
-                self._is_gone(seat, error)
+                self.is_gone(seat, error)
                 return False
             except KybernateError as error:
                 self._life.complain(seat, "EndIncomplete", f"{error}; trying again")
                 await asyncio.sleep(AGAIN)
         return True
 
-    async def keep(self, seat: Seat, why: BaseException) -> None:
-        """It stays in RAM: frozen, as it was. Raises Broken if it isn't."""
+    async def stay(self, seat: Seat, why: str) -> bool:
+        """Its tree was written down, and stands in RAM as before; whether there still is one.
+        Raises Broken if it doesn't."""
+        if not await self._stands(seat):
+            return False
+        self._node.move(seat, SeatEvent.SAVED, why)
+        self._kick()
+        return True
+
+    async def _stands(self, seat: Seat) -> bool:
         if not await self._heal(seat):
-            return
+            return False
         await self._steps.settle(seat)
         await self.open(seat)
+        return True
+
+    async def keep(self, seat: Seat, why: BaseException) -> None:
+        """It stays in RAM: frozen, as it was. Raises Broken if it isn't."""
+        if not await self._stands(seat):
+            return
         await self._abandon(seat)
         called = seat.called or seat.ending
         pause = AGAIN if called else self._node.settings.dump_retry_s
@@ -213,10 +247,10 @@ class Dumps(Transfers):
         while True:
             try:
                 deadline = self._node.settings.dump_deadline_s
-                await self._below.dumper.keep(_init(seat), seat.handle, deadline)
+                await self.below.dumper.keep(_init(seat), seat.handle, deadline)
                 break
             except NotFoundError as error:
-                self._is_gone(seat, error)
+                self.is_gone(seat, error)
                 return False
             except DumpError as error:
                 raise Broken(f"a dump that failed has left it unfit to run: {error}") from error
@@ -230,7 +264,7 @@ class Dumps(Transfers):
     def begin_restore(self, seat: Seat, why: str) -> None:
         """From PARKED_NVME: write the intent, then do it."""
         written = self._node.move(seat, SeatEvent.RESTORE, why, synced=True)
-        self._work(seat, self._restore(seat, written))
+        self.work(seat, self._restore(seat, written))
 
     async def _restore(self, seat: Seat, written: Awaitable[None]) -> None:
         began = self._world.now()
@@ -239,9 +273,9 @@ class Dumps(Transfers):
             images = await self._images(seat)
             read = self._world.now()
             deadline = self._node.settings.dump_deadline_s
-            phases = await self._below.dumper.restore(_init(seat), seat.handle, images, deadline)
+            phases = await self.below.dumper.restore(_init(seat), seat.handle, images, deadline)
         except NotFoundError as error:
-            self._is_gone(seat, error)
+            self.is_gone(seat, error)
             return
         except (CorruptError, RefusedError) as error:
             raise Broken(f"its saved state can't be used: {error}") from error
@@ -259,8 +293,9 @@ class Dumps(Transfers):
             return Path(seat.images)
         deadline = self._node.settings.dump_deadline_s
         try:
-            into = await self._below.into(seat)
-            return await self._below.vault.images(ArtifactId(seat.artifact), deadline, into)
+            return await self.below.vault.images(
+                ArtifactId(seat.artifact), deadline, await self.below.into(seat)
+            )
         except NotFoundError as error:
             raise CorruptError(str(error)) from error
 
@@ -294,7 +329,7 @@ class Dumps(Transfers):
             pids = [by_inner[inner] for inner in seat.inner]
             seat.cuda = tuple(Process(pid, procs.start_time(pid)) for pid in pids)
         except NotFoundError as error:
-            self._is_gone(seat, error)
+            self.is_gone(seat, error)
             return
         except KeyError as error:
             raise Broken(f"process {error} of it was not recreated") from error
@@ -320,7 +355,7 @@ class Dumps(Transfers):
                 self._call_for(mine, what)
 
         async with self._gates.setdefault(uid, asyncio.Lock()):
-            await self._below.gatekeeper.shut(_init(seat), arrived, GATE_DEADLINE)
+            await self.below.gatekeeper.shut(_init(seat), arrived, GATE_DEADLINE)
 
     async def open(self, seat: Seat) -> None:
         """Let TCP pass, however often it takes: nobody reaches the seat before."""
@@ -336,7 +371,7 @@ class Dumps(Transfers):
             try:
                 async with self._gates.setdefault(seat.uid, asyncio.Lock()):
                     if still():
-                        await self._below.gatekeeper.open(seat.init.pid, GATE_DEADLINE)
+                        await self.below.gatekeeper.open(seat.init.pid, GATE_DEADLINE)
                 break
             except (KybernateError, OSError) as error:
                 self._life.complain(seat, "GateStuck", f"TCP is still held back: {error}")

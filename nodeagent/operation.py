@@ -20,7 +20,7 @@ _NODE = PodUid("")
 class Ask:
     """What a caller asks. `by` is who: "node", or the name of its certificate. `limit` in
     seconds from now, 0 for the agent's own. `uid` is empty where it is about the node. `tier`:
-    where a park's state is to go, None where that is left to the agent."""
+    where a park's state is to go, or a save is kept, None where that is left to the agent."""
 
     kind: Kind
     name: str = ""
@@ -33,7 +33,10 @@ class Ask:
 
 @dataclass(slots=True)
 class Operation:
-    """One operation. Times are wall-clock seconds, 0 for not yet; `due_at` 0 for never."""
+    """One operation. Times are wall-clock seconds, 0 for not yet; `due_at` 0 for never.
+
+    Of a save: `wakes`, whether the seat served and is woken again; `artifact`, what is kept.
+    """
 
     name: str
     kind: Kind
@@ -54,6 +57,8 @@ class Operation:
     saved: int | None = None
     tier: Tier | None = None
     saved_in: Tier | None = None
+    wakes: bool = False
+    artifact: str = ""
 
     @property
     def ended(self) -> bool:
@@ -88,8 +93,14 @@ def words(operation: Operation) -> str:
         Kind.PARK: "parked on request",
         Kind.WAKE: "called for",
         Kind.EVICT: "evicted",
+        Kind.SAVE: "saved",
         Kind.DRAIN: "drained",
         Kind.UNDRAIN: "in use again",
     }[operation.kind]
     why = f": {operation.why}" if operation.why else ""
     return f"{what} by {operation.by}{why}"
+
+
+def event_of(kind: Kind) -> str:
+    """What the event is called that tells of its end."""
+    return {Kind.EVICT: "Evicted", Kind.SAVE: "Saved"}.get(kind, "ParkedByOperator")

@@ -25,15 +25,16 @@ from kybernate.core.operations import (
     plan_away,
     plan_drain,
     plan_wake,
-    why_not_there,
 )
+from kybernate.core.saves import plan_save, why_refused
 from kybernate.core.seats import OCCUPYING, TIER_OF
 from kybernate.core.swap import obstacle, wants
 from kybernate.errors import NotFoundError, RefusedError, RetryableError
 from kybernate.types import Tier
 from nodeagent import metrics
 from nodeagent.changes import Changes
-from nodeagent.operation import Operation, from_record, the_same, words
+from nodeagent.operation import Operation, event_of, from_record, the_same, words
+from nodeagent.saves import Saves
 from nodeagent.wire import movable
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Operations:
         self._timer: asyncio.TimerHandle | None = None
         self._announcer: Announcer | None = None
         self.changes = Changes()
+        self._saves = Saves(loop, self._facts, self._advanced)
 
     def announce_to(self, announcer: Announcer) -> None:
         """Who tells people of drains of this node."""
@@ -108,6 +110,8 @@ class Operations:
         if ask.kind is Kind.UNDRAIN:
             return (*steps, "Seats start and wake on this node again.")
         seat = self._seat(ask.uid)
+        if ask.kind is Kind.SAVE:
+            return steps + plan_save(self._facts(seat), ask.tier)
         if ask.kind in AWAY:
             return steps + plan_away(self._facts(seat), ask.kind, ask.tier)
         mine = set(seat.identity.gpus)
@@ -142,10 +146,8 @@ class Operations:
     def _new(self, ask: Ask) -> Operation:
         seat = None if ask.kind in (Kind.DRAIN, Kind.UNDRAIN) else self._seat(ask.uid)
         pod = seat.identity.pod if seat else None
-        if seat is not None and ask.tier is not None:
-            why_not = why_not_there(self._facts(seat), ask.tier)
-            if why_not:
-                raise RefusedError(why_not)
+        if seat is not None and (why_not := why_refused(self._facts(seat), ask.kind, ask.tier)):
+            raise RefusedError(why_not)
         now = self._node.world.wall()
         limit = ask.limit or self._node.settings.operation_limit_s
         return Operation(
@@ -189,7 +191,7 @@ class Operations:
 
     # --- wishes -------------------------------------------------------------------------------
 
-    def _begin(self, operation: Operation) -> None:
+    def _begin(self, operation: Operation, *, again: bool = False) -> None:
         loop, why = self._loop, words(operation)
         match operation.kind:
             case Kind.PARK:
@@ -199,6 +201,8 @@ class Operations:
                     loop.send_away(operation.uid, why)
             case Kind.EVICT:
                 loop.send_away(operation.uid, why, stays_away=True)
+            case Kind.SAVE:
+                self._saves.begin(operation, again=again)
             case Kind.WAKE:
                 loop.let_stay(operation.uid)
                 loop.call_for(operation.uid, why)
@@ -219,6 +223,8 @@ class Operations:
                 self._loop.let_stay(operation.uid)
                 if operation.tier is not None:
                     self._loop.ask_for_tier(operation.uid, None)
+            case Kind.SAVE:
+                self._saves.drop(operation)
             case Kind.WAKE:
                 self._loop.call_off(operation.uid)
             case Kind.DRAIN:
@@ -245,11 +251,12 @@ class Operations:
         for operation in self.known(ended_too=False):
             if not self._judge(operation):
                 log.info("operation %s goes on", operation)
-                self._begin(operation)
+                self._begin(operation, again=True)
         self._arm()
 
     def _review(self) -> None:
         self._review_due = False
+        self._saves.look()
         for operation in self.known(ended_too=False):
             self._judge(operation)
         self._arm()
@@ -282,6 +289,8 @@ class Operations:
                 return verdict
             case Kind.UNDRAIN:
                 return Verdict(Progress.SUCCEEDED, "seats start and wake on this node again")
+            case Kind.SAVE:
+                return self._saves.verdict(operation, facts)
             case kind:
                 return judge_away(facts, kind, operation.state, operation.tier)
 
@@ -307,10 +316,12 @@ class Operations:
         operation.ended_at = self._node.world.wall()
         seat = self._node.seats.get(operation.uid)
         if seat is not None and verdict.progress is Progress.SUCCEEDED:
-            operation.phases = dict(seat.phases) if operation.started_at else {}
+            if operation.kind is not Kind.SAVE:
+                operation.phases = dict(seat.phases) if operation.started_at else {}
             if operation.kind is Kind.EVICT:
                 operation.saved = sum(seat.held.values())
                 operation.saved_in = TIER_OF.get(seat.state)
+        self._saves.ended(operation)
         metrics.OPERATIONS.labels(operation.kind.value, operation.state.value).inc()
         log.info("operation %s: %s: %s", operation, operation.state, operation.sentence)
         self._save(operation)
@@ -322,11 +333,10 @@ class Operations:
             self._announce(f"Drain{operation.state.capitalize()}", operation.sentence, kind)
 
     def _tell(self, seat: Seat, operation: Operation) -> None:
-        name = "Evicted" if operation.kind is Kind.EVICT else "ParkedByOperator"
+        name, text = event_of(operation.kind), f"{words(operation)}: {operation.sentence}"
         if operation.state is Progress.SUCCEEDED:
-            self._node.tell(seat, "Normal", name, f"{words(operation)}: {operation.sentence}")
+            self._node.tell(seat, "Normal", name, text)
         elif operation.state is Progress.FAILED:
-            text = f"{words(operation)}: {operation.sentence}"
             self._node.tell(seat, "Warning", f"Not{name}", text)
 
     def _forget_the_oldest(self) -> None:
@@ -372,6 +382,10 @@ class Operations:
         if not self._review_due and any(not one.ended for one in self._all.values()):
             self._review_due = True
             asyncio.get_running_loop().call_soon(self._review)
+
+    def _advanced(self, operation: Operation) -> None:
+        self._save(operation)
+        self._look_soon()
 
     def seat_changed(self, seat: Seat) -> None:
         """See `node.Observer`."""

@@ -103,8 +103,8 @@ class Seat:
     the container of its processes on the GPUs, in the order of `cuda`. `park_tier`: how deep its
     pod lets it go; `tier_asked`: where an operator wants it; `used_at`: when it was last in GPU
     memory; `moved_at`: when it last changed tiers; `sinks_to`: where its state is being copied to;
-    `undumpable`: why it stays in RAM; `unlooked`: nobody has looked yet whether something arrived
-    at its sockets since it was frozen.
+    `to_save`: a copy of its state is to be written next; `undumpable`: why it stays in RAM;
+    `unlooked`: nobody has looked yet whether something arrived at its sockets since it was frozen.
     `ready_within` (s): what is a timely wake; `spec_hash`: what
     its container is. `ending`: its container was asked to end, or its tree
     is being killed; `doomed`: the pod is being deleted; `deleted`: the pod is gone.
@@ -167,6 +167,7 @@ class Seat:
     unlooked: bool = False
     move_not_before: float = 0.0
     sinks_to: Tier | None = None
+    to_save: bool = False
     failed_restores: int = 0
     forfeit: str = ""
     on_demand: bool = False

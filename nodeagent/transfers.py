@@ -11,6 +11,7 @@ from kybernate.core.seats import TIER_OF, SeatEvent
 from kybernate.errors import CorruptError, KybernateError, NotFoundError, RefusedError
 from kybernate.types import ArtifactId, SeatState, Tier
 from nodeagent import metrics
+from nodeagent.kept import Kept
 from nodeagent.steps import Broken
 
 if TYPE_CHECKING:
@@ -54,16 +55,19 @@ class Transfers:
         self._kick = kick
         self._call_for = call_for
         self._gates: dict[PodUid, asyncio.Lock] = {}
+        self.kept = Kept(node.world.journal)
 
     @property
-    def _below(self) -> Below:
+    def below(self) -> Below:
+        """What it takes to leave RAM. Raises Broken."""
         below = self._world.below
         if below is None:
             raise Broken("this agent can't park or wake below RAM: it has no CRIU")
         return below
 
-    def _work(self, seat: Seat, what: Coroutine[object, object, None]) -> None:
-        """While something is under way nothing else is decided for the seat: look when it ends."""
+    def work(self, seat: Seat, what: Coroutine[object, object, None]) -> None:
+        """Begin it. While something is under way nothing else is decided for the seat: look when
+        it ends."""
 
         async def to_the_end() -> None:
             await what
@@ -76,13 +80,13 @@ class Transfers:
     def begin_pack(self, seat: Seat, why: str) -> None:
         """A verified copy goes into the object store; the seat stays as it is."""
         seat.sinks_to = Tier.OBJECT
-        self._work(seat, self._pack(seat, why))
+        self.work(seat, self._pack(seat, why))
 
     async def _pack(self, seat: Seat, why: str) -> None:
         log.info("%s: its saved state is copied to the object store: %s", seat, why)
         try:
             deadline = self._node.settings.transfer_deadline_s
-            await self._below.vault.pack(ArtifactId(seat.artifact), Tier.OBJECT, deadline)
+            await self.below.vault.pack(ArtifactId(seat.artifact), Tier.OBJECT, deadline)
             seat.copies |= {Tier.OBJECT}
             await self._node.save(seat, synced=True)
             metrics.TIER_MOVES.labels("pack", "done").inc()
@@ -97,7 +101,7 @@ class Transfers:
     def begin_drop(self, seat: Seat, why: str) -> None:
         """From PARKED_NVME to PARKED_OBJECT: the verified copy there is all that stays."""
         written = self._node.move(seat, SeatEvent.UPLOADED, why, synced=True)
-        self._work(seat, self._drop(seat, written))
+        self.work(seat, self._drop(seat, written))
 
     async def _drop(self, seat: Seat, written: Awaitable[None]) -> None:
         try:
@@ -108,8 +112,8 @@ class Transfers:
 
     async def drop_local(self, seat: Seat) -> None:
         """Remove what of a seat that is parked in the object store is still on NVMe."""
-        await self._below.vault.drop(ArtifactId(seat.artifact), Tier.NVME)
-        await self._below.vault.abandon(seat.uid)
+        await self.below.vault.drop(ArtifactId(seat.artifact), Tier.NVME)
+        await self.below.vault.abandon(seat.uid)
         seat.copies, seat.images = seat.copies - {Tier.NVME}, ""
         self._moved(seat)
         await self._node.save(seat)
@@ -117,15 +121,15 @@ class Transfers:
     def begin_fetch(self, seat: Seat, why: str) -> None:
         """From PARKED_OBJECT: its images come back to NVMe."""
         seat.sinks_to = Tier.NVME
-        self._work(seat, self._fetch(seat, why))
+        self.work(seat, self._fetch(seat, why))
 
     async def _fetch(self, seat: Seat, why: str) -> None:
         log.info("%s: its saved state is fetched: %s", seat, why)
         try:
             deadline = self._node.settings.transfer_deadline_s
-            images = await self._below.vault.begin(seat.uid)
-            into = await self._below.into(seat)
-            await self._below.vault.fetch(ArtifactId(seat.artifact), images, deadline, into)
+            images = await self.below.vault.begin(seat.uid)
+            into = await self.below.into(seat)
+            await self.below.vault.fetch(ArtifactId(seat.artifact), images, deadline, into)
             seat.images = str(images)
             self._moved(seat)
             self._node.move(seat, SeatEvent.FETCHED, why)
@@ -152,7 +156,9 @@ class Transfers:
     # --- what nobody needs any more -------------------------------------------------------------
 
     def drop_later(self, artifact: str, why: str) -> None:
-        """Forget a saved state, also over a restart of the agent."""
+        """Forget a saved state that isn't kept for people, also over a restart of the agent."""
+        if artifact in self.kept:
+            return
         self._world.journal.put(DROP + artifact, {"why": why}, synced=False)
         self._life.aside(self._forget(artifact, why))
 
@@ -160,8 +166,8 @@ class Transfers:
         while self._world.below is not None:
             try:
                 for place in (Tier.NVME, Tier.OBJECT):
-                    if place in self._below.limits:
-                        await self._below.vault.drop(ArtifactId(artifact), place, forget=why)
+                    if place in self.below.limits:
+                        await self.below.vault.drop(ArtifactId(artifact), place, forget=why)
                 self._world.journal.delete(DROP + artifact)
                 break
             except (KybernateError, OSError) as error:
@@ -194,13 +200,14 @@ class Transfers:
             # Nothing was ever dumped by an agent that can't.
             return
         try:
-            await self._below.vault.abandon(seat.uid)
+            await self.below.vault.abandon(seat.uid)
         except (KybernateError, OSError) as error:
             log.warning("%s: what was dumped can't be removed yet: %s", seat, error)
 
     def _moved(self, seat: Seat) -> None:
         seat.moved_at = self._world.now()
 
-    def _is_gone(self, seat: Seat, error: Exception) -> None:
+    def is_gone(self, seat: Seat, error: Exception) -> None:
+        """Its container has ended, as `error` says: see it to its end."""
         log.info("%s: its container ended meanwhile: %s", seat, error)
         self._life.watch_end(seat)

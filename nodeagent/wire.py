@@ -7,6 +7,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
+from kybernate.core.operations import Kind
 from kybernate.core.seats import TIER_OF, shown
 from kybernate.gen import agent_pb2 as pb
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, Tier
@@ -127,7 +128,8 @@ def operation_message(operation: Operation) -> pb.Operation:
     saved = None
     if operation.saved is not None:
         tier = operation.saved_in or Tier.RAM
-        saved = pb.Saved(tier=tier.value, bytes=operation.saved, outlives_pod=False)
+        kept = operation.kind is Kind.SAVE
+        saved = pb.Saved(tier=tier.value, bytes=operation.saved, outlives_pod=kept)
     return pb.Operation(
         name=operation.name,
         kind=operation.kind.value,
@@ -147,6 +149,7 @@ def operation_message(operation: Operation) -> pb.Operation:
         total=operation.total,
         saved=saved,
         tier=operation.tier or "",
+        artifact=operation.artifact,
     )
 
 

@@ -62,6 +62,7 @@ def command(ctx: click.Context, socket: str) -> None:
     kybernate agent park shop/llama --dry-run     what would happen
     kybernate agent park shop/llama               do it, and show how far it is
     kybernate agent wake shop/llama
+    kybernate agent save shop/llama               keep its state, and let it go on
     kybernate agent drain --why "new driver"      park all, let nothing wake
     kybernate agent undrain
     kybernate agent operations --all              what was asked for, and what came of it
@@ -176,6 +177,29 @@ def evict(socket: str, /, seat: str, *, deadline: float | None, **options: Any) 
     kybernate agent evict shop/llama --deadline 60
     """
     _of_seat(socket, seat, "Evict", pb.EvictRequest, options, {"deadline_seconds": deadline or 0.0})
+
+
+@command.command("save")
+@_seat
+@click.option(
+    "--tier",
+    type=click.Choice([Tier.NVME.value, Tier.OBJECT.value]),
+    default=None,
+    help="Where it is kept; without it in the object store, or on NVMe where there is none.",
+)
+@_options(_dry_run, _why, _name, _no_wait, _json)
+@click.pass_obj
+def save(socket: str, /, seat: str, *, tier: str | None, **options: Any) -> None:
+    """Keep a seat's state as it is now, and let the workload go on.
+
+    Requests in flight end first; those that come meanwhile wait. It stands still only while its
+    memory is written to NVMe. What is saved outlives the pod: `kybernate artifacts rm` deletes it.
+
+    \b
+    kybernate agent save shop/llama --name before-upgrade
+    kybernate agent save shop/llama --dry-run
+    """
+    _of_seat(socket, seat, "Save", pb.SaveRequest, options, {"tier": tier or ""})
 
 
 @command.command("drain")

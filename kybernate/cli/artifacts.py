@@ -23,6 +23,7 @@ from kybernate.adapters.tarobjects import TarReader, TarWriter
 from kybernate.checkpoint import catalogue, gc, transfer
 from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.places import Place, open_place, read_manifest
+from kybernate.checkpoint.vault import drop
 from kybernate.checkpoint.verify import verify
 from kybernate.cli import artifacts_view
 from kybernate.core.quantity import parse_quantity
@@ -46,6 +47,7 @@ store's own tools use (AWS_ACCESS_KEY_ID, AWS_ENDPOINT, GOOGLE_APPLICATION_CREDE
   kybernate artifacts ls s3://states/kyb                     what is there, how large, of when
   kybernate artifacts show s3://states/kyb ID                where it can be restored
   kybernate artifacts verify s3://states/kyb ID...           read it back, byte by byte
+  kybernate artifacts rm s3://states/kyb ID... --yes         delete save games
   kybernate artifacts gc s3://states/kyb                     what a sweep would delete
   kybernate artifacts export s3://states/kyb ID llama.tar    to another cluster
 
@@ -164,6 +166,33 @@ def verify_command(
             click.echo(f"{each}: {problem or 'whole'}")
     if any(problems.values()):
         sys.exit(1)
+
+
+@command.command("rm")
+@click.argument("place")
+@click.argument("artifacts", nargs=-1, required=True)
+@click.option("--yes", is_flag=True, help="Do it. Without this, only say what would go.")
+@_keys
+@_json
+def rm(place: str, artifacts: tuple[str, ...], folder: Path, **flags: bool) -> None:
+    """Delete ARTIFACTs from PLACE, save games above all.
+
+    Copies in other places stay. Do not delete the state of a seat that is parked now: its agent
+    drops it by itself once nobody needs it. What it shared with others goes with a later gc.
+    """
+    where, own = open_place(place), artifactkeys.read_folder(folder)
+    # All of them are read before the first is deleted: a name that is wrong deletes nothing.
+    found = [read_manifest(where, each, own) for each in artifacts]
+    for manifest in found if flags["yes"] else ():
+        drop(where, manifest)
+    if flags["as_json"]:
+        told = [{"id": each.id, "stored": each.stored, "deleted": flags["yes"]} for each in found]
+        click.echo(json.dumps(told, indent=2))
+        return
+    for each in found:
+        click.echo(f"{each.id}: {'deleted' if flags['yes'] else 'would be deleted'}")
+    if not flags["yes"]:
+        click.echo("Nothing was changed; say --yes to do it.")
 
 
 @command.command("gc")

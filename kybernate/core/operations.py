@@ -25,6 +25,7 @@ class Kind(StrEnum):
     PARK = "park"
     WAKE = "wake"
     EVICT = "evict"
+    SAVE = "save"
     DRAIN = "drain-node"
     UNDRAIN = "undrain-node"
 

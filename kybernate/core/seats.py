@@ -34,6 +34,7 @@ class SeatEvent(StrEnum):
     DUMP = "dump"
     DUMPED = "dumped"
     DUMP_REVERTED = "dump-reverted"
+    SAVED = "saved"
     UPLOADED = "uploaded"
     FETCHED = "fetched"
     RESTORE = "restore"
@@ -60,6 +61,7 @@ EVENT_MEANING: Mapping[SeatEvent, str] = MappingProxyType(
         SeatEvent.DUMP: "the RAM is needed, or it was asked for: the frozen tree is written down",
         SeatEvent.DUMPED: "its saved state is sealed, and its processes are ended",
         SeatEvent.DUMP_REVERTED: "it could not be dumped, or was called for: it stays in RAM",
+        SeatEvent.SAVED: "a copy of it was asked for, and is written down: it stays in RAM",
         SeatEvent.UPLOADED: "its saved state is verified in the object store, and only there",
         SeatEvent.FETCHED: "its saved state is back on the node's NVMe",
         SeatEvent.RESTORE: "it was called for, or there is room: its processes are recreated",
@@ -143,6 +145,7 @@ _TABLE: dict[tuple[SeatState, SeatEvent], SeatState] = {
     (SeatState.PARKED, SeatEvent.DUMP): SeatState.DUMPING,
     (SeatState.DUMPING, SeatEvent.DUMPED): SeatState.PARKED_NVME,
     (SeatState.DUMPING, SeatEvent.DUMP_REVERTED): SeatState.PARKED,
+    (SeatState.DUMPING, SeatEvent.SAVED): SeatState.PARKED,
     (SeatState.PARKED_NVME, SeatEvent.UPLOADED): SeatState.PARKED_OBJECT,
     (SeatState.PARKED_OBJECT, SeatEvent.FETCHED): SeatState.PARKED_NVME,
     (SeatState.PARKED_NVME, SeatEvent.RESTORE): SeatState.RESTORING,

@@ -89,6 +89,11 @@ class NodeAgentStub:
                 request_serializer=kybernate_dot_gen_dot_agent__pb2.EvictRequest.SerializeToString,
                 response_deserializer=kybernate_dot_gen_dot_agent__pb2.Operation.FromString,
                 _registered_method=True)
+        self.Save = channel.unary_unary(
+                '/kybernate.agent.v1.NodeAgent/Save',
+                request_serializer=kybernate_dot_gen_dot_agent__pb2.SaveRequest.SerializeToString,
+                response_deserializer=kybernate_dot_gen_dot_agent__pb2.Operation.FromString,
+                _registered_method=True)
         self.DrainNode = channel.unary_unary(
                 '/kybernate.agent.v1.NodeAgent/DrainNode',
                 request_serializer=kybernate_dot_gen_dot_agent__pb2.DrainNodeRequest.SerializeToString,
@@ -204,6 +209,13 @@ class NodeAgentServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Save(self, request, context):
+        """Keep a seat's state as it is now, for good, and let the workload go on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DrainNode(self, request, context):
         """Park all seats; nothing starts or wakes on this node until UndrainNode.
         """
@@ -299,6 +311,11 @@ def add_NodeAgentServicer_to_server(servicer, server):
             'Evict': grpc.unary_unary_rpc_method_handler(
                     servicer.Evict,
                     request_deserializer=kybernate_dot_gen_dot_agent__pb2.EvictRequest.FromString,
+                    response_serializer=kybernate_dot_gen_dot_agent__pb2.Operation.SerializeToString,
+            ),
+            'Save': grpc.unary_unary_rpc_method_handler(
+                    servicer.Save,
+                    request_deserializer=kybernate_dot_gen_dot_agent__pb2.SaveRequest.FromString,
                     response_serializer=kybernate_dot_gen_dot_agent__pb2.Operation.SerializeToString,
             ),
             'DrainNode': grpc.unary_unary_rpc_method_handler(
@@ -628,6 +645,33 @@ class NodeAgent:
             target,
             '/kybernate.agent.v1.NodeAgent/Evict',
             kybernate_dot_gen_dot_agent__pb2.EvictRequest.SerializeToString,
+            kybernate_dot_gen_dot_agent__pb2.Operation.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Save(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kybernate.agent.v1.NodeAgent/Save',
+            kybernate_dot_gen_dot_agent__pb2.SaveRequest.SerializeToString,
             kybernate_dot_gen_dot_agent__pb2.Operation.FromString,
             options,
             channel_credentials,

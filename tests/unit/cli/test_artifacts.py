@@ -75,6 +75,19 @@ def test_verify_reads_back_and_fails_for_what_is_damaged(states):
     assert "not what was written" in said[states[1].id]
 
 
+def test_rm_says_first_and_deletes_when_told_and_nothing_for_a_wrong_name(states):
+    root, made = states
+    manifest = root / layout.manifest_key(made.id)
+    assert "say --yes" in run("rm", root, made.id)
+    other = made.id.replace("00000001", "00000002")
+    assert "is not in" in run("rm", root, made.id, other, "--yes", fails=1)
+    assert manifest.exists()
+    told = json.loads(run("rm", root, made.id, "--yes", "--json"))
+    assert told == [{"id": made.id, "stored": made.stored, "deleted": True}]
+    assert not manifest.exists()
+    assert json.loads(run("ls", root, "--json")) == []
+
+
 def test_gc_says_first_and_deletes_when_told(states):
     root, made = states
     vault.drop(place(root), made)
