@@ -16,7 +16,7 @@ from kybernate.errors import DeadlineError, DriverError, NotFoundError
 from kybernate.ports import ProcessState
 from kybernate.types import SeatState
 from nodeagent.node import DRAIN, INVENTORY, PROXIES, SEAT, Inventory
-from nodeagent.recoverbelow import heal_unknown, resume_below
+from nodeagent.recoverbelow import clear_away, heal_unknown, resume_below
 from nodeagent.seat import from_record
 from nodeagent.steps import Broken, Reverted
 from nodeagent.transfers import BELOW, DROP
@@ -65,6 +65,7 @@ async def recover(loop: Loop) -> Mapping[str, Mapping[str, object]]:
     frozen = world.freezer.frozen()
     _thaw_the_forgotten(loop, frozen, dying)
     _remember_proxies(loop, records.get(PROXIES, {}))
+    await clear_away(loop)
     for seat in tuple(loop.node.seats.values()):
         if seat.ending or (seat.uid in dying and seat.state in _KEEP_FROZEN):
             loop.life.end(seat)
