@@ -14,6 +14,7 @@ from kybernate.errors import KybernateError, NotFoundError
 from kybernate.ports import DumpState
 from kybernate.types import SeatState, Tier
 from nodeagent.steps import Broken, Reverted
+from nodeagent.transfers import BELOW
 
 if TYPE_CHECKING:
     from nodeagent.loop import Loop
@@ -38,6 +39,21 @@ async def resume_below(loop: Loop, seat: Seat) -> None:
     else:
         await _keep_below(loop, seat)
     loop.kick()
+
+
+async def clear_away(loop: Loop) -> None:
+    """What was dumped or fetched may be left of the last agent, which had no time to remove it.
+
+    Before anything moves: a dump that begins uses the same folder.
+    """
+    below, seats = loop.node.world.below, tuple(loop.node.seats.values())
+    if below is None:
+        return
+    for seat in (one for one in seats if one.state not in BELOW and not one.images):
+        try:
+            await below.vault.abandon(seat.uid)
+        except (KybernateError, OSError) as error:
+            log.warning("%s: what was dumped can't be removed yet: %s", seat, error)
 
 
 async def _finish_dump(loop: Loop, seat: Seat) -> None:

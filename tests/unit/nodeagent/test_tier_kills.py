@@ -8,8 +8,8 @@ import contextlib
 import pytest
 
 from kybernate.testing.clock import run_virtual
-from kybernate.testing.machine import Crash, Machine
-from kybernate.types import SeatState, Tier
+from kybernate.testing.machine import Crash, Machine, Snapshot
+from kybernate.types import PodUid, SeatState, Tier
 from nodeagent.seat import Seat
 from tests.unit.nodeagent.below import (
     ACTIVE,
@@ -145,3 +145,25 @@ def test_with_the_journal_lost_a_seat_below_ram_starts_anew(rig):
         await r.until(cold, ACTIVE)
 
     run_virtual(main())
+
+
+def test_what_the_last_agent_had_no_time_to_remove_is_removed(rig):
+    machine = Machine(MEMORY)
+
+    async def first():
+        quiet()
+        r = rig(machine, tiers=TIERS)
+        cold, _ = await two(r)
+        machine.folders[f"/dumps/{cold}"] = Snapshot(cold, r.node.seats[cold].handle, 0)
+
+    run_virtual(first())
+
+    async def second():
+        r = rig(machine, tiers=TIERS)
+        await r.recover()
+        assert machine.folders == {}
+        r.begin()
+        await down(r, PodUid("uid-cold"))
+        assert len(machine.vault) == 1
+
+    run_virtual(second(), 2000.0)
