@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from images import criu
 from kybernate import keys
 from kybernate.errors import KybernateError
 from tests.cluster import Cluster, ClusterSpec, llama, servers
 from tests.cluster import images as cluster_images
 from tests.cluster.cluster import running
 from tests.cluster.control import wait_until
-from tests.cluster.layout import REPOSITORY
 from tests.cluster.spec import GpuSpec
 from tests.e2e.conftest import emptied
-from tests.e2e.test_tiers import ENTER, agent, seat_of
+from tests.e2e.test_tiers import agent, seat_of
+from tests.kit import belowram, s3
 from tests.kit.pods import SeatPod, ready
 from tests.kit.served import REDIS, Served, said
 
@@ -43,41 +41,35 @@ PROMPT = {
 }
 
 
-def spec(folder: Path) -> ClusterSpec:
-    agent_env = {
-        "KYB_AGENT_CRIU": str(criu.for_this_machine(print)),
-        "KYB_AGENT_KYB_ENTER": str(ENTER),
-        "KYB_AGENT_ARTIFACT_KEYS": str(folder / "keys"),
-        "KYB_AGENT_NVME_DIR": str(folder / "nvme"),
-        "KYB_AGENT_OBJECT_STORE": str(folder / "objects"),
-        "KYB_AGENT_TIER_RESIDENCY_S": "0",
-    }
+def spec(overlay: Path) -> ClusterSpec:
+    """One node, whose agent is the pod that the overlay makes."""
     return ClusterSpec(
         name="real",
         nodes=("n1",),
-        subnet="10.99.0.0/16",
+        subnet="10.93.0.0/16",
         gpus=GpuSpec(count=1),
         images=("servers", "llama", "sidecar"),
-        service_env={"agent": agent_env},
+        node_pods=True,
+        overlay=overlay,
+        service_env={"agent": {"KYB_AGENT_TIER_RESIDENCY_S": "0"}},
     )
 
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster of its own."""
-    if not ENTER.exists():
-        pytest.skip("needs kyb-enter; run make native")
-    try:
-        criu.for_this_machine(print)
-        cluster_images.build(("servers", "llama"), print)
-    except KybernateError as error:
-        pytest.skip(f"needs CRIU and Debian's packages: {error}")
+    """A cluster of its own, whose object store is a real S3 server."""
+    if why_not := s3.why_not():
+        pytest.skip(why_not)
     folder = tmp_path_factory.mktemp("real")
-    (folder / "objects").mkdir()
-    words = [sys.executable, "-m", "kybernate.cli", "artifacts", "keys", "--dir"]
-    subprocess.run([*words, str(folder / "keys")], check=True, cwd=REPOSITORY, timeout=60)
-    with running(spec(folder), print) as up:
-        yield up
+    with contextlib.ExitStack() as stack:
+        try:
+            cluster_images.build(("servers", "llama"), print)
+            store = stack.enter_context(s3.server(folder / "s3", print))
+            where = {"KYB_AGENT_OBJECT_STORE": store.url, **store.environment}
+            found = belowram.made(folder / "below", where, print)
+        except KybernateError as error:
+            pytest.skip(f"needs CRIU, an S3 server and Debian's packages: {error}")
+        yield stack.enter_context(running(spec(found.overlay), print))
 
 
 @pytest.fixture

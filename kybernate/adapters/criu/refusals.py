@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from kybernate.adapters import smallfile
 
-from . import sockets, watches
+from . import rights, sockets, watches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -80,7 +80,7 @@ def from_log(said: list[str]) -> str:
 def _of_processes(container: Container) -> Iterator[str]:
     for pid in container.pids():
         who = f"Process {pid} ({_printable(container.name(pid))})"
-        for look in (_traced, _namespaced, _mapped, _opened):
+        for look in (_traced, _namespaced, _entitled, _mapped, _opened):
             try:
                 yield from (f"{who} {problem}" for problem in look(container, pid))
             except _GONE:
@@ -105,6 +105,10 @@ def _namespaced(container: Container, pid: int) -> Iterator[str]:
         theirs = os.readlink(container.proc / str(container.init) / "ns" / name)
         if os.readlink(container.proc / str(pid) / "ns" / name) != theirs:
             yield f"has a {name} namespace of its own, which can't be dumped in place."
+
+
+def _entitled(container: Container, pid: int) -> Iterator[str]:
+    yield from rights.lacking(f"{container.proc}/{pid}/status")
 
 
 def _mapped(container: Container, pid: int) -> Iterator[str]:

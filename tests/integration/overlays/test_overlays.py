@@ -22,6 +22,7 @@ OVERLAYS = sorted(path.name for path in FOLDER.iterdir())
 
 PATHS = {
     "containerd": ("/run/containerd", "/var/lib/kubelet/pod-resources"),
+    "below-ram": ("/run/containerd", "/var/lib/kubelet/pod-resources"),
     "one-machine": ("/run/containerd", "/var/lib/kubelet/pod-resources"),
     "k3s": ("/run/k3s/containerd", "/var/lib/kubelet/pod-resources"),
     "microk8s": (
