@@ -48,8 +48,12 @@ class Broken(KybernateError):  # noqa: N818 - an outcome, not always an error
     """The seat's processes can't be brought back to a known state."""
 
 
+async def _alone(seat: Seat) -> None:
+    """`Steps.undisturbed` where nobody but the agent touches a seat."""
+
+
 class Steps:
-    """Owns the seats' helpers."""
+    """Owns the seats' helpers. `undisturbed` returns once nobody else is at work on the tree."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -57,6 +61,7 @@ class Steps:
         self._helpers: dict[PodUid, DriverHelper] = {}
         self._starting: dict[PodUid, asyncio.Lock] = {}
         self._drops: dict[PodUid, int] = {}
+        self.undisturbed: Callable[[Seat], Awaitable[None]] = _alone
 
     async def holders(self, seat: Seat) -> tuple[tuple[Process, ...], dict[GpuUuid, int]]:
         """The seat's processes on its GPUs, and bytes per GPU where NVML knows them."""
@@ -170,6 +175,7 @@ class Steps:
 
     async def settle(self, seat: Seat) -> dict[str, float]:
         """Freeze the checkpointed tree and see that its memory is free; Reverted, Broken."""
+        await self.undisturbed(seat)
         began = self._world.now()
         try:
             await self._world.freezer.freeze(seat.handle, self._node.settings.freeze_deadline_s)
@@ -262,7 +268,7 @@ class Steps:
 
     async def _restore(self, seat: Seat) -> Mapping[str, float]:
         deadline = self._node.settings.step_deadline_s
-        return await self._ask(seat, lambda one: one.wake(_pids(seat), {}, deadline), deadline)
+        return await self._ask(seat, lambda one: one.wake(_pids(seat), seat.gpu_map, deadline), deadline)
 
     async def _ask(
         self, seat: Seat, what: Callable[[DriverHelper], Awaitable[T]], deadline: float

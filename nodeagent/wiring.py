@@ -39,6 +39,7 @@ from nodeagent.prepare import Preparer
 from nodeagent.publish import Publisher
 from nodeagent.recover import recover
 from nodeagent.replacement import Replacements
+from nodeagent.runtimedoor import RuntimeDoor
 from nodeagent.servers import serve_network, serve_node
 from nodeagent.streams import Streams
 from nodeagent.teller import Teller
@@ -93,6 +94,7 @@ class Agent:
         self.streams = Streams(self.loop)
         self.arriving = Arriving(self.loop, arrivals, freezer)
         self.node.observers += [Teller(self.world.doors), self.arriving]
+        self.runtime = RuntimeDoor(self.loop, cgroups, Procfs(), settings.run_dir)
         self.operations = Operations(self.loop)
         self.changes = Changes()
         self.usage = Usage(self.node)
@@ -194,6 +196,7 @@ class Agent:
         here = settings.run_dir / Path(keys.AGENT_SOCKET).name
         node = await serve_node(api, self._keeper(unix=True), here)
         self._servers += [network, node]
+        await self.runtime.serve()
         self._serving.set()
         log.info("serving %d seats of %s", len(self.node.seats), settings.node)
 
@@ -278,6 +281,7 @@ class Agent:
             task.cancel()
         for server in self._servers:
             await server.stop(grace=0.2)
+        self.runtime.close()
         if self._watcher is not None:
             await asyncio.to_thread(self._watcher.stop)
         self.world.helpers.close()

@@ -120,6 +120,16 @@ class CgroupFreezer:
             if error.errno not in _GONE:
                 raise
 
+    def paused(self, handle: str) -> bool:
+        """Whether the container that the tree is in is frozen, by its runtime; False if it is gone.
+        """
+        try:
+            return not self._cgroup.is_thawed(Path(handle).parent)
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
+            return False
+
     def frozen(self) -> frozenset[str]:
         """Handles on this node that are frozen or half-way to it.
 

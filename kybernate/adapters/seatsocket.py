@@ -8,6 +8,7 @@ untrusted: what isn't the protocol closes the connection with a log line, and no
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import re
@@ -44,6 +45,8 @@ _HELLO_LIMIT = 5.0
 _PROGRESS_EVERY = 0.2
 """Seconds; what a workload reports more often than this is not passed on."""
 _NO_COOPERATION = "none"
+_ALONE_LIMIT = 2.0
+"""Seconds that process 1 has to hang up."""
 _MAX_CALLERS = 64
 _FRAMES = (100.0, 400)
 _CONNECTIONS = (100.0, 200)
@@ -142,6 +145,13 @@ class SeatSockets:
             raise
         return folder
 
+    async def shut(self, uid: PodUid) -> None:
+        """Hang up, without a word to the listener, and let nobody in until `open`. Idempotent."""
+        door = self._doors.pop(uid, None)
+        if door is not None:
+            (self._path(uid) / keys.SEAT_SOCKET_NAME).unlink(missing_ok=True)
+            await door.shut()
+
     async def close(self, uid: PodUid) -> None:
         """Close the seat's connections and socket, and remove its folder. Idempotent."""
         door = self._doors.pop(uid, None)
@@ -225,6 +235,16 @@ class _Door:
         for caller in tuple(self.callers):
             caller.hang_up()
 
+    async def shut(self) -> None:
+        """Let nobody in, have PID 1 hang up on all that are in its pod too, then close."""
+        gate = self.gate
+        if self._server is not None:
+            self._server.close()
+        self.closed, self.gate = True, None
+        if gate is not None:
+            await gate.leave_alone(_ALONE_LIMIT)
+        self.close()
+
     def settle(self, caller: _Caller, hello: GateHello) -> None:
         """The newest connection of PID 1 is the one that counts."""
         previous, self.gate = self.gate, caller
@@ -255,6 +275,7 @@ class _Caller(asyncio.Protocol):
         self._asked: tuple[CooperationPhase, asyncio.Future[str]] | None = None
         self._progress_at = 0.0
         self._frames = Bucket(*_FRAMES)
+        self._ended = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if not isinstance(transport, asyncio.Transport):
@@ -280,6 +301,7 @@ class _Caller(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
+        self._ended.set()
         self._settle("kyb-init hung up")
         self._door.leave(self)
 
@@ -321,6 +343,13 @@ class _Caller(asyncio.Protocol):
         finally:
             if self._asked is not None and self._asked[1] is answer:
                 self._asked = None
+
+    async def leave_alone(self, limit: float) -> None:
+        """Have it be without a connection to anybody, if this kyb-init can, within `limit` s."""
+        if "alone" in self._features:
+            self.send("alone")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), limit)
 
     def cooperates(self, mode: str) -> None:
         """A sidecar that can make the workload cooperate has come, or gone (`none`)."""

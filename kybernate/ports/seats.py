@@ -95,6 +95,10 @@ class SeatDoors(Protocol):
         """Close, and remove the folder. Idempotent."""
         ...
 
+    async def shut(self, uid: PodUid) -> None:
+        """Hang up, without a word to the listener, and let nobody in until `open`. Idempotent."""
+        ...
+
     def go(self, uid: PodUid, generation: int, argv_prefix: Sequence[str]) -> None:
         """Its turn: kyb-init starts the command. Quick."""
         ...

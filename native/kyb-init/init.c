@@ -18,7 +18,7 @@
 enum { RETRY_MS = 100, RETRY_REFUSED_MS = 1000, TERM_LIMIT_MS = 2000, NEVER = -1 };
 
 /* What this build understands beyond the protocol's first words; an agent sends nothing else. */
-#define FEATURES "state,cooperate,parked"
+#define FEATURES "state,cooperate,parked,alone"
 
 enum phase { WAITING, RUNNING, HELD, PARKED };
 
@@ -96,6 +96,7 @@ static void call_agent(void)
 		return;
 	}
 	memset(&inbox, 0, offsetof(struct inbox, bytes));
+	pod_open();
 	agent_tell(6, (const char *const[]){"hello", KYB_PROTOCOL, phase_name[self.phase],
 					    self.generation, self.mode, FEATURES});
 	if (self.term_signal)
@@ -164,6 +165,13 @@ static void on_refusal(const char *sentence)
 	leave(EXIT_REFUSED);
 }
 
+/* A socket whose other end is outside would make an image of this container impossible. */
+static void be_alone(void)
+{
+	pod_close();
+	hang_up(RETRY_MS);
+}
+
 static void on_frame(struct frame frame)
 {
 	struct frame whole = frame;
@@ -180,6 +188,8 @@ static void on_frame(struct frame frame)
 		pod_state(argument, frame_field(&frame));
 	else if (strcmp(verb, "cooperate") == 0)
 		pod_ask(argument, frame_field(&frame));
+	else if (strcmp(verb, "alone") == 0)
+		be_alone();
 	else if (strcmp(verb, "refuse") == 0)
 		on_refusal(argument ? argument : "the agent refused this container");
 	else

@@ -52,7 +52,8 @@ void agent_tell(size_t count, const char *const *fields); /* lost while the agen
 
 /* pod.c: the pod's socket, served by process 1. */
 enum { POD_FDS = 5 };
-void pod_open(void);
+void pod_open(void);  /* idempotent */
+void pod_close(void); /* until the next pod_open() */
 size_t pod_fds(struct pollfd *ready); /* fills POD_FDS of them */
 void pod_handle(const struct pollfd *ready);
 void pod_state(const char *state, const char *sentence); /* the agent's word; either may be NULL */

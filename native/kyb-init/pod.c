@@ -21,6 +21,7 @@ struct caller {
 
 static struct caller callers[CALLERS];
 static int listener = -1;
+static bool opened;
 static char state[24] = "waiting";
 static char sentence[SENTENCE_LIMIT];
 static long long started_at = -1; /* when the command was let go; -1 before */
@@ -33,6 +34,9 @@ void pod_open(void)
 {
 	struct sockaddr_un address;
 
+	if (opened)
+		return;
+	opened = true;
 	for (size_t i = 0; i < CALLERS; i++)
 		callers[i].fd = -1;
 	if (!wire_address(&address, pod_socket_path()))
@@ -98,6 +102,21 @@ static void drop(struct caller *caller)
 	caller->fd = -1;
 	caller->watches = false;
 	mode_may_have_changed();
+}
+
+void pod_close(void)
+{
+	struct sockaddr_un address;
+
+	for (size_t i = 0; i < CALLERS; i++)
+		if (callers[i].fd >= 0)
+			drop(&callers[i]);
+	if (listener >= 0 && wire_address(&address, pod_socket_path()))
+		unlink(address.sun_path);
+	if (listener >= 0)
+		close(listener);
+	listener = -1;
+	opened = false;
 }
 
 static void say(struct caller *caller, size_t count, const char *const *fields)

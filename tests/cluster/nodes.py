@@ -50,7 +50,9 @@ class NodeBuilder:
         (node.root / "cni").mkdir(exist_ok=True)
         (node.root / "cni" / "10-bridge.conflist").write_text(configs.cni(self.spec, node))
         gpus = gpu_spec_file(self.layout, name) if self.spec.gpus.count else None
-        config = configs.containerd(node, self.tools.cni, self.tools.runc, gpus)
+        config = configs.containerd(
+            node, self.tools.cni, self.spec.runtime or self.tools.runc, gpus
+        )
         (self.layout.configs / f"containerd-{name}.toml").write_text(config)
         kubelet = configs.kubelet_config(self.spec, self.layout, name)
         (self.layout.configs / f"kubelet-{name}.json").write_text(kubelet)

@@ -63,7 +63,8 @@ class ClusterSpec:
     a file system of its own of that size, such as "8m", so that it can be filled. `seats` is what
     the device plugin's file says (None: eight seats on each group of one, two and four GPUs). With
     `node_pods` agent and plugin run as the DaemonSets of config/, as on any cluster; without it
-    they are processes of the node's, which start faster and can be traced.
+    they are processes of the node's, which start faster and can be traced. `runtime` is what
+    containerd runs in place of runc.
     """
 
     name: str = "kyb"
@@ -81,6 +82,7 @@ class ClusterSpec:
     service_env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     node_pods: bool = False
     state_size: str | None = None
+    runtime: Path | None = None
     work: Path | None = None
 
     def __post_init__(self) -> None:

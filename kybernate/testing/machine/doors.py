@@ -36,6 +36,10 @@ class FakeDoors:
         """Shut."""
         self._machine.open_doors.discard(uid)
 
+    async def shut(self, uid: PodUid) -> None:
+        """Nobody is let in."""
+        self._machine.open_doors.discard(uid)
+
     def go(self, uid: PodUid, generation: int, argv_prefix: Sequence[str]) -> None:
         """Open the gate."""
         self._machine.log.append(("go", uid, str(generation), *argv_prefix))

@@ -93,7 +93,7 @@ def test_hello_says_what_this_build_understands(launch, agent):
         "waiting",
         "0",
         "plain",
-        "state,cooperate,parked",
+        "state,cooperate,parked,alone",
     ]
 
 

@@ -1,0 +1,217 @@
+"""A node whose containerd runs kyb-runtime in place of runc: checkpoints by plain containerd and by
+the kubelet find nothing of a seat in its GPUs, and everything else is as it was."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tarfile
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from images import criu, debs
+from kybernate.errors import KybernateError
+from tests.cluster import Cluster, ClusterSpec
+from tests.cluster.cluster import running
+from tests.cluster.control import wait_until
+from tests.cluster.layout import REPOSITORY
+from tests.cluster.prefix import RUNC, RUNTIME
+from tests.cluster.spec import GpuSpec
+from tests.e2e.conftest import emptied
+from tests.kit.direct import Direct
+from tests.kit.pods import IMAGE, PODS, SeatPod, ready
+from tests.simgpu import Event, read_log
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from tests.kit.pods import Json, Pods
+    from tests.simgpu import Record
+
+pytestmark = pytest.mark.e2e
+
+WRAPPER = REPOSITORY / "build" / "kyb-runtime"
+TICK = 0.01
+"""Seconds: /proc/uptime, by which the script around CRIU notes its times, has two digits."""
+
+SCRIPT = """#!/bin/sh
+read began rest </proc/uptime
+CRIU_CONFIG_FILE={config} {criu} "$@"
+code=$?
+read ended rest </proc/uptime
+echo "$began $ended $code" >>{log}
+exit $code
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """kyb-runtime beside a link to runc, and a `criu` for runc as a node's PATH has one."""
+
+    folder: Path
+
+    @classmethod
+    def made(cls, folder: Path) -> Runtime:
+        """Raises KybernateError where CRIU can't be built."""
+        folder.mkdir()
+        shutil.copy(WRAPPER, folder / "kyb-runtime")
+        runc = debs.unpack(RUNC, print).folder / "usr/sbin/runc"
+        (folder / "kyb-runtime.real").symlink_to(runc)
+        config, log = folder / "criu.conf", folder / "criu.log"
+        config.write_text("network-lock skip\ntcp-established\n")
+        program = folder / "criu"
+        real = criu.for_this_machine(print)
+        program.write_text(SCRIPT.format(config=config, criu=real, log=log))
+        program.chmod(0o755)
+        return cls(folder)
+
+    @property
+    def program(self) -> Path:
+        """What containerd runs."""
+        return self.folder / "kyb-runtime"
+
+    def runs(self) -> list[tuple[float, float, int]]:
+        """CRIU's runs under runc: when each began and ended (s since boot), and its status."""
+        log = self.folder / "criu.log"
+        lines = log.read_text().splitlines() if log.exists() else []
+        words = [line.split() for line in lines]
+        return [(float(began), float(ended), int(code)) for began, ended, code in words]
+
+
+@pytest.fixture(scope="module")
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> Runtime:
+    if not WRAPPER.exists():
+        pytest.skip("needs kyb-runtime; run make native")
+    try:
+        return Runtime.made(tmp_path_factory.mktemp("runtime") / "bin")
+    except KybernateError as error:
+        pytest.skip(f"needs CRIU: {error}")
+
+
+@pytest.fixture(scope="module")
+def wrapped(runtime: Runtime) -> Iterator[Cluster]:
+    """A cluster of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", str(runtime.folder), prepend=":")
+        spec = ClusterSpec(
+            name="runtime",
+            nodes=("n1",),
+            subnet="10.94.0.0/16",
+            gpus=GpuSpec(count=1),
+            images=("toy", "sidecar"),
+            runtime=runtime.program,
+        )
+        with running(spec, print) as up:
+            yield up
+
+
+@pytest.fixture
+def seats(wrapped: Cluster) -> Iterator[Pods]:
+    with emptied(wrapped) as found:
+        yield found
+
+
+def checkpoint(cluster: Cluster, pod: str) -> Path:
+    """Have the kubelet checkpoint a pod's container; the archive. Raises KybernateError."""
+    path = f"/api/v1/nodes/n1/proxy/checkpoint/default/{pod}/server"
+    said = cluster.kubectl("create", "--raw", path, "-f", "/dev/null")
+    found: list[str] = json.loads(said)["items"]
+    folder = cluster.layout.node("n1").root / "kubelet"
+    return folder / found[0].removeprefix("/var/lib/kubelet/")
+
+
+def holds(cluster: Cluster, pod: Mapping[str, object]) -> list[Record]:
+    """When the pod took and gave back GPU memory, by the driver's own log."""
+    uid = pod["metadata"]["uid"]  # type: ignore[index]
+    log = read_log(cluster.node("n1").simgpu_root)
+    return [one for one in log if one.pod == uid and one.event in (Event.ACQUIRE, Event.RELEASE)]
+
+
+def see_order(records: list[Record], run: tuple[float, float, int]) -> None:
+    """Out of GPU memory, then CRIU from end to end, then back."""
+    _, release, acquire = records[-3:]
+    began, ended, code = run
+    assert code == 0
+    assert (release.event, release.why, release.held) == (Event.RELEASE, "checkpoint", 0)
+    assert (acquire.event, acquire.why) == (Event.ACQUIRE, "restore")
+    assert release.at_ns / 1e9 <= began + TICK
+    assert ended - TICK <= acquire.at_ns / 1e9
+
+
+def test_the_kubelets_checkpoint_has_a_seat_out_of_its_gpus(
+    wrapped: Cluster, seats: Pods, runtime: Runtime
+) -> None:
+    seats.create(SeatPod("a", bytes_="1GiB"))
+    pod = seats.wait(["a"], ready, 60, "Ready")["a"]
+    assert Direct.to(pod).ask(limit=20).counter == 1
+    before = len(runtime.runs())
+    with tarfile.open(checkpoint(wrapped, "a")) as archive:
+        assert any("inventory.img" in name for name in archive.getnames())
+    answer = Direct.to(pod).ask(limit=60)
+    assert (answer.status, answer.counter, answer.intact) == (200, 2, True)
+    run = runtime.runs()[before:][-1]  # after those that ask for its version
+    see_order(holds(wrapped, pod), run)
+    again = seats.get("a")["status"]["containerStatuses"][0]
+    assert again["restartCount"] == 0
+
+
+def test_containerds_own_checkpoint_has_too(
+    wrapped: Cluster, seats: Pods, runtime: Runtime
+) -> None:
+    seats.create(SeatPod("b", bytes_="1GiB"))
+    pod = seats.wait(["b"], ready, 60, "Ready")["b"]
+    assert Direct.to(pod).ask(limit=20).counter == 1
+    status = seats.get("b")["status"]["containerStatuses"][0]
+    container = status["containerID"].removeprefix("containerd://")
+    before = len(runtime.runs())
+    ctr = debs.unpack(RUNTIME, print).folder / "usr/bin/ctr"
+    node = wrapped.node("n1")
+    words = ("-n", "k8s.io", "containers", "checkpoint", "--task", container, "local/b:1")
+    done = node.run(str(ctr), *words)
+    assert done.returncode == 0, done.stderr
+    answer = Direct.to(pod).ask(limit=60)
+    assert (answer.status, answer.counter, answer.intact) == (200, 2, True)
+    run = runtime.runs()[before:][-1]  # after those that ask for its version
+    see_order(holds(wrapped, pod), run)
+
+
+def plain(name: str) -> Json:
+    """A pod without a seat."""
+    container = {
+        "name": "server",
+        "image": IMAGE,
+        "imagePullPolicy": "Never",
+        "command": ["python3", "-c", "import time; time.sleep(10000)"],
+    }
+    spec = {
+        "containers": [container],
+        "terminationGracePeriodSeconds": 0,
+        "automountServiceAccountToken": False,
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+def test_without_the_agent_only_seats_are_refused(wrapped: Cluster, seats: Pods) -> None:
+    seats.create(SeatPod("c", bytes_="1GiB"))
+    wrapped.api().post(PODS, plain("bystander"))
+    pod = seats.wait(["c", "bystander"], ready, 60, "Ready")["c"]
+    agent = wrapped.node("n1").agent
+    agent.stop()
+    try:
+        with pytest.raises(KybernateError, match="the node agent is away"):
+            checkpoint(wrapped, "c")
+        assert checkpoint(wrapped, "bystander").exists()
+    finally:
+        agent.start()
+    assert holds(wrapped, pod)[-1].event is Event.ACQUIRE
+
+    def served() -> bool:
+        try:
+            return Direct.to(pod).ask(limit=5).status == 200
+        except OSError:
+            return False
+
+    wait_until(served, 60, "it goes on as if nothing had been")

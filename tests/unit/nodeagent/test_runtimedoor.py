@@ -1,0 +1,277 @@
+"""A seat is held for a checkpoint by the container runtime, and goes on as it was before."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import hashlib
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from kybernate.ports import ProcessState
+from kybernate.testing.clock import run_virtual
+from kybernate.testing.machine import Machine
+from kybernate.types import SeatState, Tier
+from nodeagent.operation import Ask
+from nodeagent.operations import Kind, Operations
+from nodeagent.runtimedoor import RuntimeDoor
+
+ACTIVE, PARKED, STARTING = SeatState.ACTIVE, SeatState.PARKED, SeatState.STARTING
+MEMORY = {"GPU-0": 80 << 30, "GPU-1": 80 << 30}
+
+
+class Outside:
+    """Which container a process is in, and whether that is paused."""
+
+    def __init__(self):
+        self.pauses = False
+
+    def paused(self, handle):
+        return self.pauses
+
+    def container_id_of(self, pid):
+        return hashlib.sha256(str(pid).encode()).hexdigest()
+
+
+def door_of(r, folder, outside=None):
+    outside = outside or Outside()
+    return RuntimeDoor(r.loop, outside, outside, folder)
+
+
+def container(r, uid):
+    return Outside().container_id_of(r.node.seats[uid].init.pid)
+
+
+@contextmanager
+def imaged(folder, name):
+    """kyb-runtime's lock, as runc and CRIU inherit it."""
+    with (folder / "containers" / name).open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+
+
+def cuda(machine, uid):
+    return {
+        one.cuda
+        for one in machine.procs.values()
+        if one.uid == uid and one.cuda is not ProcessState.NO_CUDA
+    }
+
+
+def test_a_seat_stands_thawed_without_gpu_memory_until_its_image_is_taken(rig, proxy, tmp_path):
+    async def scene():
+        r = rig()
+        door, p = door_of(r, tmp_path), proxy(r.loop)
+        r.begin()
+        uid = await r.seat("a")
+        await r.until(uid, ACTIVE)
+        with imaged(tmp_path, container(r, uid)):
+            assert await door.answer(("checkpoint", "1", container(r, uid))) == ("ready",)
+            assert cuda(r.machine, uid) == {ProcessState.CHECKPOINTED}
+            assert not r.machine.frozen
+            assert uid not in r.machine.open_doors
+            p.request(uid)
+            await Operations(r.loop).ask(Ask(Kind.WAKE, "now", uid))
+            await asyncio.sleep(100)
+            assert r.state(uid) is PARKED
+            assert cuda(r.machine, uid) == {ProcessState.CHECKPOINTED}
+        await r.until(uid, ACTIVE, 5)
+        await asyncio.sleep(1)
+        assert p.answered == {uid: 1}
+        assert uid in r.machine.open_doors
+        assert "CheckpointLong" in [reason for reason, _ in r.seen.events]
+        r.check()
+
+    run_virtual(scene())
+
+
+def test_a_seat_that_was_parked_is_parked_again(rig, tmp_path):
+    async def scene():
+        r = rig()
+        door = door_of(r, tmp_path)
+        r.begin()
+        uid = await r.seat("a")
+        await r.until(uid, ACTIVE)
+        r.loop.send_away(uid, "test")
+        await r.until(uid, PARKED)
+        with imaged(tmp_path, container(r, uid)):
+            assert await door.answer(("checkpoint", "1", container(r, uid))) == ("ready",)
+            assert not r.machine.frozen
+        await asyncio.sleep(5)
+        assert r.state(uid) is PARKED
+        assert r.machine.frozen == {r.node.seats[uid].handle}
+        r.check()
+
+    run_virtual(scene())
+
+
+def test_what_the_runtime_has_paused_is_not_touched_before_it_runs_again(rig, tmp_path):
+    async def scene():
+        r, outside = rig(), Outside()
+        door = door_of(r, tmp_path, outside)
+        r.begin()
+        uid = await r.seat("a")
+        await r.until(uid, ACTIVE)
+        with imaged(tmp_path, container(r, uid)):
+            await door.answer(("checkpoint", "1", container(r, uid)))
+            outside.pauses = True
+        await asyncio.sleep(10)
+        assert r.state(uid) is PARKED
+        assert cuda(r.machine, uid) == {ProcessState.CHECKPOINTED}
+        outside.pauses = False
+        await r.until(uid, ACTIVE, 5)
+
+    run_virtual(scene())
+
+
+def test_a_container_that_a_checkpoint_ends_leaves_its_seat(rig, tmp_path):
+    async def scene():
+        r = rig()
+        door = door_of(r, tmp_path)
+        r.begin()
+        uid = await r.seat("a")
+        await r.until(uid, ACTIVE)
+        name = container(r, uid)
+        with imaged(tmp_path, name):
+            await door.answer(("checkpoint", "1", name))
+            r.machine.end_container(uid)
+        await r.until(uid, SeatState.WAITING)
+        assert not r.node.seats[uid].leave
+        assert not (tmp_path / "containers" / name).exists()
+        r.machine.start_container(uid)
+        await r.until(uid, ACTIVE)
+
+    run_virtual(scene())
+
+
+def test_a_new_agent_waits_for_the_image_that_is_being_taken(rig, tmp_path):
+    machine, lock = Machine(MEMORY), ExitStack()
+
+    async def first():
+        r = rig(machine)
+        door = door_of(r, tmp_path)
+        r.begin()
+        uid = await r.seat("a")
+        await r.until(uid, ACTIVE)
+        name = container(r, uid)
+        lock.enter_context(imaged(tmp_path, name))
+        assert await door.answer(("checkpoint", "1", name)) == ("ready",)
+        return uid
+
+    async def second(uid):
+        r = rig(machine)
+        door = door_of(r, tmp_path)
+        await r.recover()
+        await door.serve()
+        await asyncio.sleep(100)
+        assert not machine.frozen
+        assert r.state(uid) is PARKED
+        lock.close()
+        await r.until(uid, ACTIVE, 5)
+        door.close()
+        await asyncio.sleep(0)
+        r.check()
+
+    with lock:
+        uid = run_virtual(first())
+        run_virtual(second(uid), start=5000.0)
+
+
+def test_what_is_restored_is_found_parked_and_woken_without_a_request(rig, tmp_path):
+    machine = Machine(MEMORY)
+
+    async def before():
+        r = rig(machine)
+        r.begin()
+        uid = await r.seat("a")
+        await r.until(uid, ACTIVE)
+        r.loop.send_away(uid, "test")
+        await r.until(uid, PARKED)
+        seat = r.node.seats[uid]
+        return seat.record(), container(r, uid)
+
+    async def restored(record, name):
+        r = rig(machine)
+        door = door_of(r, tmp_path)
+        assert await door.answer(("restore", "1", name)) == ("ready",)
+        await r.recover()
+        await r.until(record["uid"], ACTIVE, 5)
+        r.check()
+
+    record, name = run_virtual(before())
+    nothing = {"state": "waiting", "init": None, "tree": None, "handle": "", "cuda": []}
+    machine.journal[f"seat/{record['uid']}"] = record | nothing
+    run_virtual(restored(record, name), start=5000.0)
+
+
+def test_what_can_not_be_checkpointed_is_refused_in_a_sentence(rig, tmp_path):
+    async def scene():
+        r = rig()
+        door = door_of(r, tmp_path)
+        r.begin()
+        uid = await r.seat("a", delay=50)
+        await r.until(uid, STARTING)
+        name = container(r, uid)
+
+        async def refused():
+            word, sentence = await door.answer(("checkpoint", "1", name))
+            assert word == "refuse"
+            return sentence
+
+        assert "try again once it serves" in await refused()
+        await r.until(uid, ACTIVE)
+        r.loop.send_away(uid, "evicted by a test", stays_away=True)
+        assert "evicted by a test" in await refused()
+        r.loop.let_stay(uid)
+        await r.until(uid, ACTIVE)
+        name = "0" * 64
+        assert "no seat of this container" in await refused()
+        assert (await door.answer(("checkpoint", "2", name)))[0] == "refuse"
+
+    run_virtual(scene())
+
+
+def test_a_seat_below_ram_is_refused_with_its_saved_state(rig, tmp_path):
+    async def scene():
+        r = rig(tiers={Tier.NVME: 1 << 40})
+        door = door_of(r, tmp_path)
+        r.begin()
+        uid = await r.seat("a")
+        await r.until(uid, ACTIVE)
+        r.loop.ask_for_tier(uid, Tier.NVME)
+        r.loop.send_away(uid, "test")
+        await r.until(uid, SeatState.PARKED_NVME)
+        word, sentence = await door.answer(("checkpoint", "1", container(r, uid)))
+        assert word == "refuse"
+        assert r.node.seats[uid].artifact in sentence
+
+    run_virtual(scene())
+
+
+def test_a_seat_that_stays_busy_is_refused_and_runs_on(rig, proxy, tmp_path):
+    async def scene():
+        r = rig(drain_limit_s=1000)
+        door, p = door_of(r, tmp_path), proxy(r.loop, service=500)
+        r.begin()
+        uid = await r.seat("a")
+        await r.until(uid, ACTIVE)
+        p.request(uid)
+        await asyncio.sleep(0.1)
+        word, sentence = await door.answer(("checkpoint", "1", container(r, uid)))
+        assert (word, "not left GPU memory" in sentence) == ("refuse", True)
+        await r.until(uid, ACTIVE)
+        assert not r.node.seats[uid].leave
+
+    run_virtual(scene())
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "", "a" * 63, "A" * 64])
+def test_what_is_no_id_becomes_no_path(rig, tmp_path, name):
+    async def scene():
+        r = rig()
+        door = door_of(r, tmp_path)
+        assert (await door.answer(("checkpoint", "1", name)))[0] == "refuse"
+        assert not list(tmp_path.rglob("*"))
+
+    run_virtual(scene())
