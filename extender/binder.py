@@ -159,6 +159,9 @@ class Binder:
         with self._turns_lock:
             turn = self._turns[node]
         with turn:
+            offered = self._snapshot.accept(pod.ref.uid, demand, node, self._ttl)
+            if offered is not None:
+                return offered
             found = self._snapshot.best(pod.ref.uid, demand, node)
             if found is None:
                 raise NotFoundError("no GPUNode tells of its GPUs; see to the node agent there")

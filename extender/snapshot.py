@@ -168,7 +168,7 @@ class Snapshot:
         claim = Claim(pod, node, group, demand.resource, demand.vram, demand.party)
         # The seat was taken, or the pod was bound, since the call began: who binds will say so.
         with suppress(ConflictError, NotFoundError):
-            self._ledger.reserve(claim, self._clock(), OFFER_S, firm=False)
+            self._ledger.reserve(claim, self._clock(), OFFER_S, offer=demand)
 
     def _class(self, pod: PodUid, demand: Demand, *, rated: bool = False) -> Class:
         """The class of the pod's demand, under its policy.
@@ -267,6 +267,17 @@ class Snapshot:
         with self._lock:
             self._ledger.reserve(claim, self._clock(), ttl)
             self._claimed_at[claim.pod.uid] = self._clock()
+
+    def accept(self, uid: PodUid, demand: Demand, node: NodeName, ttl: float) -> Claim | None:
+        """Hold for `ttl` seconds what the pod was offered on the node by `offer`, if nothing has
+        changed there since. Otherwise None, and the node must be looked at again."""
+        with self._lock:
+            self._catch_up()
+            now = self._clock()
+            claim = self._ledger.accept(uid, node, demand, now + ttl)
+            if claim is not None:
+                self._claimed_at[uid] = now
+            return claim
 
     def release(self, uid: PodUid) -> None:
         """Drop the pod's reservation; what a bound pod holds stays."""

@@ -198,7 +198,8 @@ def _informed(claim: Claim, seats: NodeSeats) -> Claim:
 class _Reservation:
     claim: Claim
     until: float
-    firm: bool
+    offer: tuple[Hashable, int] | None = None
+    """What an offer was chosen for, and how often its node had changed by then; None if firm."""
 
 
 class Ledger:
@@ -216,6 +217,7 @@ class Ledger:
         self._unplaced: set[PodUid] = set()
         self._soonest_end = inf
         self._followers: list[set[NodeName]] = []
+        self._changes: Counter[NodeName] = Counter()
         self._numbers = count()
 
     def follow(self) -> set[NodeName]:
@@ -230,6 +232,7 @@ class Ledger:
     def touch(self, name: NodeName) -> None:
         """What a view of the node shows has changed."""
         self._views.pop(name, None)
+        self._changes[name] += 1
         for changed in self._followers:
             changed.add(name)
 
@@ -273,11 +276,12 @@ class Ledger:
         """The pod is gone, or will never run again: free whatever it holds."""
         self._forget(uid)
 
-    def reserve(self, claim: Claim, now: float, ttl: float, *, firm: bool = True) -> None:
+    def reserve(self, claim: Claim, now: float, ttl: float, *, offer: Hashable = None) -> None:
         """Hold a seat for `ttl` seconds, until the pod is seen bound.
 
         Repeating it for the same pod, node and group renews it; for another node or group it moves
-        it. One that isn't `firm` leaves one that is as it was. Raises ConflictError if the group
+        it. An `offer` says for what the seat was chosen, which `accept` asks for; it leaves a
+        reservation that isn't one as it was. Raises ConflictError if the group
         has no seat left or the pod is bound already, and NotFoundError if the node has no such
         group.
         """
@@ -285,7 +289,7 @@ class Ledger:
         if claim.pod.uid in self._bound:
             raise ConflictError(f"pod {claim.pod} is bound to {self._bound[claim.pod.uid].node}")
         held = self._reserved.get(claim.pod.uid)
-        if held is not None and held.firm and not firm:
+        if held is not None and held.offer is None and offer is not None:
             return
         group = self._group(claim)
         others = [c for c in self.claims_of(claim.node, group.name) if c.pod.uid != claim.pod.uid]
@@ -294,8 +298,21 @@ class Ledger:
         if held is None or held.claim != claim:
             self._forget(claim.pod.uid)
             self._place(claim)
-        self._reserved[claim.pod.uid] = _Reservation(claim, now + ttl, firm)
+        chosen = None if offer is None else (offer, self._changes[claim.node])
+        self._reserved[claim.pod.uid] = _Reservation(claim, now + ttl, chosen)
         self._soonest_end = min(self._soonest_end, now + ttl)
+
+    def accept(self, uid: PodUid, node: NodeName, offer: Hashable, until: float) -> Claim | None:
+        """Hold what the pod was offered on the node, as by `reserve`, until then.
+
+        None if it was offered nothing there, or for something else, or if the node has changed
+        since: then it must be looked at again.
+        """
+        held = self._reserved.get(uid)
+        if held is None or held.claim.node != node or held.offer != (offer, self._changes[node]):
+            return None
+        self._reserved[uid] = _Reservation(held.claim, until)
+        return held.claim
 
     def release(self, uid: PodUid) -> None:
         """Drop the pod's reservation. A bound pod's claim stays."""

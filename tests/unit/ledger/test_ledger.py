@@ -19,6 +19,7 @@ G1 = Group(GroupName("G1"), ONE, (GpuUuid("b"),), seats=1)
 G01 = Group(GroupName("G01"), TWO, (GpuUuid("a"), GpuUuid("b")), seats=2)
 GROUPS = (G0, G1, G01)
 NODES = (NodeName("n1"), NodeName("n2"))
+DEMAND = "what an offer was chosen for"
 
 
 def node(name: str = "n1") -> NodeSeats:
@@ -68,15 +69,41 @@ def test_reserving_again_renews(ledger: Ledger) -> None:
 
 
 def test_an_offer_leaves_a_firm_reservation_as_it_was(ledger: Ledger) -> None:
-    ledger.reserve(claim(1), now=0, ttl=1, firm=False)
+    ledger.reserve(claim(1), now=0, ttl=1, offer=DEMAND)
     ledger.reserve(claim(1, G1), now=0, ttl=10)
-    ledger.reserve(claim(1), now=1, ttl=1, firm=False)
+    ledger.reserve(claim(1), now=1, ttl=1, offer=DEMAND)
     ledger.expire(9.9)
     assert (held(ledger), held(ledger, G1)) == ([], ["u1"])
 
 
+def test_an_offer_is_accepted_while_its_node_is_as_it_was(ledger: Ledger) -> None:
+    ledger.reserve(claim(1), now=0, ttl=1, offer=DEMAND)
+    assert ledger.accept(PodUid("u2"), claim(1).node, DEMAND, 10) is None
+    assert ledger.accept(PodUid("u1"), NodeName("n9"), DEMAND, 10) is None
+    assert ledger.accept(PodUid("u1"), claim(1).node, "another", 10) is None
+    assert ledger.accept(PodUid("u1"), claim(1).node, DEMAND, 10) == claim(1)
+    ledger.expire(9.9)
+    assert held(ledger) == ["u1"]
+    ledger.reserve(claim(1), now=9, ttl=1, offer=DEMAND)
+    ledger.expire(10)
+    assert held(ledger) == []
+
+
+def test_an_offer_on_a_node_that_has_changed_since_is_not_accepted(ledger: Ledger) -> None:
+    ledger.reserve(claim(1), now=0, ttl=1, offer=DEMAND)
+    ledger.reserve(claim(2), now=0, ttl=10)
+    assert ledger.accept(PodUid("u1"), claim(1).node, DEMAND, 10) is None
+    ledger.expire(1)
+    assert held(ledger) == ["u2"]
+
+
+def test_a_reservation_that_is_no_offer_is_not_accepted(ledger: Ledger) -> None:
+    ledger.reserve(claim(1), now=0, ttl=10)
+    assert ledger.accept(PodUid("u1"), claim(1).node, DEMAND, 20) is None
+
+
 def test_a_node_on_which_an_offer_comes_true_has_not_changed(ledger: Ledger) -> None:
-    ledger.reserve(claim(1), now=0, ttl=1, firm=False)
+    ledger.reserve(claim(1), now=0, ttl=1, offer=DEMAND)
     changed = ledger.follow()
     changed.clear()
     ledger.reserve(claim(1), now=0, ttl=10)
