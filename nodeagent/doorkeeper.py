@@ -65,7 +65,7 @@ CALLERS: Mapping[str, frozenset[str]] = {
     "WatchOperation": _OPERATORS,
 }
 """Roles that may make each call. `docs/api.md` says the same, and a test compares them."""
-AGENT = "agent"
+AGENT = "agents of other nodes"
 """The role of other nodes' agents, each with a certificate of its own."""
 PEER_CALLS = frozenset({"Expect", "Receive", "Deliver", "TakeOver", "CallOff"})
 """Calls of the service `Peers`, which agents alone may make."""
@@ -147,9 +147,12 @@ def callers_of(method: str) -> frozenset[str]:
     return frozenset({AGENT}) if method in PEER_CALLS else CALLERS[method]
 
 
-def role_of(name: str) -> str:
-    """The role of whoever has a certificate of this common name."""
-    return name if keys.agent_node(name) is None else AGENT
+def role_of(context: Context) -> str:
+    """The role of whoever calls with a certificate: its common name, but for agents'."""
+    others = context.auth_context().get("x509_subject_alternative_name") or ()
+    name = client_name(context)
+    names = (name, *(other.decode(errors="replace") for other in others))
+    return AGENT if any(keys.agent_node(one) for one in names) else name
 
 
 def client_name(context: Context) -> str:
@@ -254,7 +257,8 @@ class Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has 
 
     async def _admit(self, method: str, context: Context) -> tuple[str, _Peer]:
         caller = NODE if self._unix else client_name(context)
-        if role_of(caller) not in callers_of(method):
+        role = NODE if self._unix else role_of(context)
+        if role not in callers_of(method):
             await self._deny(method, caller, context)
         name = caller if self._unix else f"{caller} at {context.peer().rpartition(':')[0]}"
         peer = self._peer(name)
@@ -273,7 +277,8 @@ class Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has 
         return peer
 
     async def _deny(self, method: str, role: str, context: Context) -> None:
-        who = " and ".join(sorted(callers_of(method) - {NODE})) or "callers on the node's own socket"
+        others = sorted(callers_of(method) - {NODE})
+        who = " and ".join(others) or "callers on the node's own socket"
         caller = "this is the node's socket" if self._unix else f"your certificate says {role!r}"
         metrics.REFUSED_CALLS.labels(method, "role").inc()
         await context.abort(

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import grpc
 
 from kybernate.errors import ConfigError
-from kybernate.gen import agent_pb2_grpc
+from kybernate.gen import agent_pb2_grpc, peers_pb2_grpc
 from nodeagent.doorkeeper import MESSAGE_LIMIT, Doorkeeper
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from nodeagent.api import NodeApi
+    from nodeagent.receive import PeersApi
 
 # A proxy that vanished without a word is noticed within twice this.
 _KEEPALIVE_MS = 2000
@@ -33,11 +34,13 @@ _OPTIONS = [
 ]
 
 
-def _server(api: NodeApi, keeper: Doorkeeper) -> grpc.aio.Server:
+def _server(api: NodeApi, keeper: Doorkeeper, peers: PeersApi | None = None) -> grpc.aio.Server:
     server = grpc.aio.server(
         interceptors=(keeper,), options=_OPTIONS, maximum_concurrent_rpcs=_CALLS_AT_ONCE
     )
     agent_pb2_grpc.add_NodeAgentServicer_to_server(api, server)  # type: ignore[no-untyped-call]
+    if peers is not None:
+        peers_pb2_grpc.add_PeersServicer_to_server(peers, server)  # type: ignore[no-untyped-call]
     return server
 
 
@@ -55,10 +58,16 @@ async def serve_node(api: NodeApi, keeper: Doorkeeper, socket: Path) -> grpc.aio
 
 
 async def serve_network(
-    api: NodeApi, keeper: Doorkeeper, listen: str, tls_dir: Path, node: str
+    api: NodeApi,
+    keeper: Doorkeeper,
+    listen: str,
+    tls_dir: Path,
+    node: str,
+    peers: PeersApi | None = None,
 ) -> tuple[grpc.aio.Server, int]:
-    """Serve with mutual TLS; returns the server and its port. Raises ConfigError."""
-    server = _server(api, keeper)
+    """Serve with mutual TLS; returns the server and its port. `peers` answers other nodes' agents.
+    Raises ConfigError."""
+    server = _server(api, keeper, peers)
     try:
         port = server.add_secure_port(listen, _credentials(tls_dir, node))
     except RuntimeError as error:

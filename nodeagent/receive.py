@@ -1,0 +1,224 @@
+"""This node as the one to which other nodes' agents send states: answers to each of their calls.
+
+A state is taken for a seat that is here, of the sender's namespace, and that waits for just the
+pod whose state it is. It becomes an artifact of this node's when it is verified, and the seat's
+when the sender says that the pod's processes are ended: not before, so that at most one goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kybernate.core.seats import OCCUPYING
+from kybernate.errors import ConfigError, RefusedError, RetryableError
+from kybernate.gen import peers_pb2 as pb
+from kybernate.gen import peers_pb2_grpc
+from kybernate.types import ArtifactId, PodUid, SeatState
+from nodeagent.parts import part_of, pod_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Mapping
+
+    import grpc
+
+    from kybernate.checkpoint.inbox import Inbox, Incoming
+    from kybernate.types import PodRef
+    from nodeagent.loop import Loop
+    from nodeagent.seat import Seat
+
+log = logging.getLogger(__name__)
+
+TAKEN = "taken/"
+"""Journal keys of states that were taken over here, so that a repeated call hears the same."""
+_MOST_TAKEN = 256
+
+
+class Adopter(Protocol):
+    """Who lets a seat go on from a state."""
+
+    def awaits(self, seat: Seat, uid: PodUid) -> str:
+        """Why the seat doesn't wait for the state of this pod, as a sentence; empty if it does."""
+        ...
+
+    async def adopt_moved(self, seat: Seat, artifact: ArtifactId) -> None:
+        """The seat goes on from this state, which its journal says when this returns. Raises
+        RefusedError if it never will, RetryableError, DeadlineError, OSError."""
+        ...
+
+
+class Receiver:
+    """What came for each successor, and who took over what. Lives on the loop."""
+
+    def __init__(self, loop: Loop, inbox: Inbox, adopter: Adopter) -> None:
+        self._loop = loop
+        self._node = loop.node
+        self._inbox = inbox
+        self._adopter = adopter
+        self._taken: dict[str, str] = {}
+        self._busy: dict[PodUid, asyncio.Lock] = {}
+
+    def resume(self, records: Mapping[str, Mapping[str, object]]) -> None:
+        """After a restart: who took over what."""
+        for key, record in records.items():
+            if key.startswith(TAKEN):
+                self._taken[key.removeprefix(TAKEN)] = str(record["successor"])
+
+    async def clear(self) -> None:
+        """What lies here for pods that are gone."""
+        for uid in await asyncio.to_thread(self._inbox.waiting):
+            if PodUid(uid) not in self._node.seats:
+                await asyncio.to_thread(self._inbox.drop, PodUid(uid))
+
+    def expect(self, pod: PodRef, successor: PodUid) -> Seat:
+        """The successor, which is here and waits. Raises RefusedError, RetryableError."""
+        seat = self._node.seats.get(successor)
+        if seat is None:
+            raise RetryableError(
+                f"no seat of a pod with UID {successor} is on node {self._node.settings.node} yet"
+            )
+        if seat.identity.pod.namespace != pod.namespace:
+            raise RefusedError(
+                f"pod {seat.identity.pod} is of another namespace than {pod}; a successor is of "
+                "the same"
+            )
+        if seat.ending or seat.doomed or seat.deleted:
+            raise RefusedError(f"pod {seat.identity.pod} is ending; name another successor")
+        if seat.state in OCCUPYING or seat.started_once:
+            raise RefusedError(f"pod {seat.identity.pod} runs already; name one that waits")
+        why = self._adopter.awaits(seat, pod.uid)
+        if why:
+            raise RefusedError(why)
+        if not seat.connected or seat.state is not SeatState.WAITING:
+            raise RetryableError(f"the container of pod {seat.identity.pod} isn't ready yet")
+        return seat
+
+    async def deliver(self, successor: PodUid, artifact: str, signed: bytes) -> tuple[str, ...]:
+        """All has been sent: keep it, or say what is lacking."""
+        async with self._one(successor):
+            return await asyncio.to_thread(self._inbox.accept, successor, artifact, signed)
+
+    async def take_over(self, pod: PodRef, successor: PodUid, artifact: ArtifactId) -> str:
+        """The pod's processes are ended: go on. How the successor is, as a sentence."""
+        async with self._one(successor):
+            if not self._has_taken(successor, artifact):
+                seat = self.expect(pod, successor)
+                await self._adopter.adopt_moved(seat, artifact)
+                await self._note(successor, artifact)
+                self._loop.call_for(successor, f"moved here, as {artifact}")
+            # The sender keeps its copy until this is on the disk; nobody else waits for it.
+            await asyncio.to_thread(self._inbox.sync, artifact)
+        seat_now = self._node.seats.get(successor)
+        return f"it is {seat_now.state}" if seat_now else "it went on here, and its pod is gone"
+
+    def _has_taken(self, successor: PodUid, artifact: str) -> bool:
+        if self._taken.get(artifact) == successor:
+            return True
+        seat = self._node.seats.get(successor)
+        return seat is not None and seat.artifact == artifact
+
+    async def _note(self, successor: PodUid, artifact: str) -> None:
+        self._taken[artifact] = successor
+        record = {"successor": successor}
+        for old in list(self._taken)[:-_MOST_TAKEN]:
+            del self._taken[old]
+            self._node.world.journal.delete(TAKEN + old)
+        await self._node.world.journal.put(TAKEN + artifact, record, synced=True)
+
+    async def call_off(self, successor: PodUid) -> None:
+        """Nothing comes of it."""
+        async with self._one(successor):
+            await asyncio.to_thread(self._inbox.drop, successor)
+
+    async def receive(
+        self, pod: PodRef, successor: PodUid, staged: str, parts: AsyncIterator[pb.Part]
+    ) -> int:
+        """Parts of the state, or of one of before; how many bytes came."""
+        self.expect(pod, successor)
+        async with self._one(successor):
+            incoming = await asyncio.to_thread(self._inbox.receiving, successor, staged)
+            try:
+                return await _take_all(incoming, parts)
+            finally:
+                await asyncio.to_thread(incoming.close)
+
+    def held(self, successor: PodUid) -> Awaitable[tuple[str, dict[str, int]]]:
+        """The state of before that is here, and how far each of its files goes."""
+        return asyncio.to_thread(self._inbox.held, successor)
+
+    def _one(self, successor: PodUid) -> asyncio.Lock:
+        return self._busy.setdefault(successor, asyncio.Lock())
+
+
+async def _take_all(incoming: Incoming, parts: AsyncIterator[pb.Part]) -> int:
+    """One part is written while the next one arrives, and no more than that is in memory."""
+    came, writing = 0, asyncio.ensure_future(asyncio.sleep(0))
+    try:
+        async for message in parts:
+            part = part_of(message)
+            came += len(message.written.data)
+            await writing
+            writing = asyncio.ensure_future(asyncio.to_thread(incoming.take, part))
+        await writing
+    finally:
+        # Nobody closes a file that a thread still writes to.
+        await asyncio.gather(writing, return_exceptions=True)
+    return came
+
+
+class PeersApi(peers_pb2_grpc.PeersServicer):
+    """The calls, as they come."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+
+    async def Expect(  # noqa: N802 - gRPC's name
+        self, request: pb.Handover, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Expected:
+        """Whether the successor is here and waits."""
+        self._receiver.expect(pod_of(request), PodUid(request.successor_uid))
+        staged, files = await self._receiver.held(PodUid(request.successor_uid))
+        held = [pb.Held(file=name, size=size) for name, size in files.items()]
+        return pb.Expected(staged=staged, files=held)
+
+    async def Receive(  # noqa: N802 - gRPC's name
+        self,
+        request_iterator: AsyncIterator[pb.Part],
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> pb.Received:
+        """Files of a state."""
+        first = await anext(aiter(request_iterator), None)
+        if first is None or first.WhichOneof("kind") != "opening":
+            raise ConfigError("opening", "must be the first message of the stream")
+        of = first.opening.handover
+        came = await self._receiver.receive(
+            pod_of(of), PodUid(of.successor_uid), first.opening.staged, request_iterator
+        )
+        return pb.Received(bytes=came)
+
+    async def Deliver(  # noqa: N802 - gRPC's name
+        self, request: pb.Delivery, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Delivered:
+        """Keep what arrived."""
+        successor = PodUid(request.handover.successor_uid)
+        self._receiver.expect(pod_of(request.handover), successor)
+        lacking = await self._receiver.deliver(successor, request.artifact, request.manifest)
+        return pb.Delivered(lacking=lacking)
+
+    async def TakeOver(  # noqa: N802 - gRPC's name
+        self, request: pb.Takeover, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.TakenOver:
+        """Go on here."""
+        pod, successor = pod_of(request.handover), PodUid(request.handover.successor_uid)
+        artifact = ArtifactId(request.artifact)
+        sentence = await self._receiver.take_over(pod, successor, artifact)
+        return pb.TakenOver(sentence=sentence)
+
+    async def CallOff(  # noqa: N802 - gRPC's name
+        self, request: pb.Handover, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.CalledOff:
+        """Nothing comes of it."""
+        pod_of(request)
+        await self._receiver.call_off(PodUid(request.successor_uid))
+        return pb.CalledOff()
