@@ -250,21 +250,26 @@ class _Decision:
         if seat.uid in self._begun or seat.tier is Tier.RAM or self._now < seat.not_before:
             return
         if seat.tier is Tier.OBJECT:
-            room = self._clear(Tier.NVME, seat.cost(Tier.NVME), turn, why, seat)
-            if room and self._room[Tier.NVME] >= seat.cost(Tier.NVME):
-                self._begin(Step.FETCH, seat, why)
-                self._take(Tier.NVME, seat.cost(Tier.NVME))
+            need = seat.cost(Tier.NVME)
+            if self._clear(Tier.NVME, need, turn, why, seat):
+                if self._room[Tier.NVME] >= need:
+                    self._begin(Step.FETCH, seat, why)
+                self._take(Tier.NVME, need)
             return
         if Tier.RAM not in self._room:
             return
-        need = f"{seat.name} needs {_gib(seat.size + seat.behind)} of RAM: {why}"
         # Those who have its GPUs must be parked before it can use them: what it fills must not
         # keep them from it.
-        if not self._clear(Tier.RAM, seat.size + seat.behind, turn, need, seat):
+        need = seat.size + seat.behind
+        words = f"{seat.name} needs {_gib(need)} of RAM: {why}"
+        if not self._clear(Tier.RAM, need, turn, words, seat):
             return
-        if self._room[Tier.RAM] >= seat.size + seat.behind:
+        if self._room[Tier.RAM] >= need:
             self._begin(Step.RESTORE, seat, why)
             self._take(Tier.RAM, seat.size)
+        else:
+            # What leaves for it must not be followed by those whose turn comes later.
+            self._take(Tier.RAM, need)
 
     def _sink(self, seat: Parked, why: str) -> bool:
         """One tier deeper; whether that is under way or done with this step."""

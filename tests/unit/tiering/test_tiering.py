@@ -119,6 +119,15 @@ def test_the_coldest_in_ram_leaves_for_what_is_called_for_and_then_it_comes():
     assert steps(below, replace(cold, tier=NVME, copies=SAVED)) == [("restore", "a")]
 
 
+def test_nobody_takes_the_room_that_others_leave_for_an_earlier_turn():
+    first, later = seat("first", 80, NVME, turn=0), seat("later", 30, NVME, turn=1)
+    leaving = seat("leaving", 30, to=NVME, turn=2)
+    assert steps(first, later, leaving, seat("stays", 10, turn=3)) == []
+    assert steps(first, later, seat("stays", 10, turn=3)) == [("restore", "first")]
+    there, last = seat("there", 150, NVME, to=OBJECT), seat("last", 20, OBJECT, turn=1)
+    assert steps(seat("big", 90, OBJECT, turn=0), there, last) == []
+
+
 def test_it_leaves_the_room_that_those_on_its_gpus_need_to_be_parked():
     """Else it would fill RAM, and whoever must leave the GPU for it could not be parked."""
     below = seat("a", 60, NVME, turn=0, behind=60 * GIB)
