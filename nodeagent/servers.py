@@ -31,6 +31,9 @@ _OPTIONS = [
     ("grpc.max_send_message_length", MESSAGE_LIMIT),
     ("grpc.max_concurrent_streams", 128),
     ("grpc.max_metadata_size", 8192),
+    # States come in messages of half a MiB: some are on their way while one is written.
+    ("grpc.http2.lookahead_bytes", 4 << 20),
+    ("grpc.http2.max_frame_size", 1 << 20),
 ]
 
 
