@@ -35,6 +35,7 @@ from nodeagent.wiring import blocking
 from tests.cluster.layout import REPOSITORY
 
 if TYPE_CHECKING:
+    from kybernate.ports import Journal
     from kybernate.settings.agent import AgentSettings
     from kybernate.types import SeatState, Tier
 
@@ -60,13 +61,8 @@ class Pod:
         self.log = work / "log"
         self.process: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
-        self._groups = [
-            CGROUPS / controller / self.name / f"pod{uid}" / ("a" * 64)
-            for controller in ("freezer", "memory", "cpu", ".")
-            if (CGROUPS / controller / "cgroup.procs").exists()
-        ]
-        for group in self._groups:
-            group.mkdir(parents=True)
+        self._uid = uid
+        self._groups: list[Path] = []
         self._lay_cable()
 
     def _lay_cable(self) -> None:
@@ -79,9 +75,23 @@ class Pod:
         ip("-n", name, "link", "set", "eth0", "up")
         ip("-n", name, "link", "set", "lo", "up")
 
+    def _make_groups(self) -> list[Path]:
+        """The cgroups of one more container."""
+        container = f"{len(self._groups):064x}"
+        made = [
+            CGROUPS / controller / self.name / f"pod{self._uid}" / container
+            for controller in ("freezer", "memory", "cpu", ".")
+            if (CGROUPS / controller / "cgroup.procs").exists()
+        ]
+        for group in made:
+            group.mkdir(parents=True)
+        self._groups += made
+        return made
+
     def start(self, door: Path) -> None:
-        """The container, with the seat's socket where kyb-init looks for it."""
-        joins = "; ".join(f"echo $$ >{group}/cgroup.procs" for group in self._groups)
+        """A container, with the seat's socket where kyb-init looks for it; the next one where one
+        has ended."""
+        joins = "; ".join(f"echo $$ >{group}/cgroup.procs" for group in self._make_groups())
         inner = (
             f"mkdir -p /run/kyb && mount --bind {door} /run/kyb && "
             f"exec {REPOSITORY}/build/kyb-init -- {sys.executable} {WORKLOAD} {PORT} </dev/null"
@@ -97,7 +107,7 @@ class Pod:
         self._reader.start()
 
     def _read(self, pipe: int) -> None:
-        with os.fdopen(pipe, "rb", buffering=0) as source, self.log.open("wb", 0) as log:
+        with os.fdopen(pipe, "rb", buffering=0) as source, self.log.open("ab", 0) as log:
             while data := source.read(65536):
                 log.write(data)
 
@@ -121,27 +131,27 @@ class Pod:
         self._remove()
 
     def _remove(self) -> None:
-        for base in self._groups:
-            for group in (base / "kyb", base, base.parent, base.parent.parent):
-                end = time.monotonic() + 5
-                while group.exists() and time.monotonic() < end:
-                    with contextlib.suppress(OSError):
-                        group.rmdir()
-                    time.sleep(0.01)
+        own = [group for base in self._groups for group in (base / "kyb", base)]
+        above = {base.parent for base in self._groups}
+        for group in (*own, *above, *(pod.parent for pod in above)):
+            end = time.monotonic() + 5
+            while group.exists() and time.monotonic() < end:
+                with contextlib.suppress(OSError):
+                    group.rmdir()
+                time.sleep(0.01)
         with contextlib.suppress(subprocess.CalledProcessError):
             ip("netns", "del", self.name)
         with contextlib.suppress(subprocess.CalledProcessError):
             ip("link", "del", f"{self.name}h")
 
 
-class Room:
-    """One agent above one pod. `settings` are the agent's."""
+class Above:
+    """An agent above a pod that somebody else has. `settings` are the agent's."""
 
-    def __init__(self, work: Path, settings: AgentSettings) -> None:
+    def __init__(self, settings: AgentSettings, uid: PodUid, journal: Journal) -> None:
         self.settings = settings
-        self.uid = PodUid(str(uuid.uuid4()))
-        self.pod = Pod(self.uid, work)
-        self.journal = FileJournal(work / "journal", "a boot")
+        self.uid = uid
+        self.journal = journal
         self.loop: Loop | None = None
 
     async def agent(self) -> Loop:
@@ -174,9 +184,9 @@ class Room:
         loop.inventory_reported(Inventory((GPU,), (), (GROUP,), "580", "13.0"))
         return loop
 
-    async def begin(self, state: SeatState) -> Seat:
-        """The pod's container is started, and comes to this state."""
-        loop = await self.agent()
+    async def add(self) -> Path:
+        """The pod's seat; returns the folder of its door."""
+        assert self.loop is not None
         identity = SeatIdentity(
             pod=PodRef("default", "a", self.uid),
             container="main",
@@ -192,18 +202,8 @@ class Room:
         )
         seat = Seat(identity, time.monotonic(), time.time(), keep_connections=True)
         seat.pod_ip = THERE
-        loop.add(seat)
-        self.pod.start(await loop.node.world.doors.open(self.uid))
-        await self.until(state)
-        return seat
-
-    async def end(self) -> None:
-        """The agent lets go of all that it has open."""
-        if self.loop is not None:
-            await self.loop.node.world.doors.close(self.uid)
-            self.loop.node.world.freezer.thaw(self.seat().handle)
-        self.journal.close()
-        await asyncio.sleep(0.1)
+        self.loop.add(seat)
+        return await self.loop.node.world.doors.open(self.uid)
 
     def seat(self) -> Seat:
         """The seat as the present agent has it."""
@@ -222,3 +222,27 @@ class Room:
         while self.seat().state is not state:
             assert time.monotonic() < end, (self.seat().state, self.seat().reason)
             await asyncio.sleep(0.005)
+
+
+class Room(Above):
+    """One agent above one pod of its own."""
+
+    def __init__(self, work: Path, settings: AgentSettings) -> None:
+        uid = PodUid(str(uuid.uuid4()))
+        super().__init__(settings, uid, FileJournal(work / "journal", "a boot"))
+        self.pod = Pod(uid, work)
+
+    async def begin(self, state: SeatState) -> Seat:
+        """The pod's container is started, and comes to this state."""
+        await self.agent()
+        self.pod.start(await self.add())
+        await self.until(state)
+        return self.seat()
+
+    async def end(self) -> None:
+        """The agent lets go of all that it has open."""
+        if self.loop is not None:
+            await self.loop.node.world.doors.close(self.uid)
+            self.loop.node.world.freezer.thaw(self.seat().handle)
+        self.journal.close()
+        await asyncio.sleep(0.1)
