@@ -38,6 +38,7 @@ def build(progress: Progress) -> images.Image:
     """The image, from the cache if its inputs are the same. Raises KybernateError."""
     root = debs.unpack(PACKAGES, progress).folder
     files = sorted(_files(root))
+    busybox = debs.unpack(images.BUSYBOX, progress).folder / "bin" / "busybox"
 
     def fill(layer: Layer) -> None:
         for path in files:
@@ -47,6 +48,7 @@ def build(progress: Progress) -> images.Image:
             else:
                 layer.file(place, path.read_bytes(), 0o755)
         layer.link("lib64", "usr/lib64")
+        layer.file("bin/busybox", busybox.read_bytes(), 0o755)
         for name in ("dev", "proc", "sys", "run", "root"):
             layer.folder(name)
         layer.folder("tmp", 0o1777)
@@ -54,7 +56,7 @@ def build(progress: Progress) -> images.Image:
         layer.file("etc/group", b"root:x:0:\n")
         layer.file(MODEL, gguf.model())
 
-    inputs = [*(path for path in files if not path.is_symlink()), Path(gguf.__file__)]
+    inputs = [*(path for path in files if not path.is_symlink()), busybox, Path(gguf.__file__)]
     layer = images.layer_of(inputs, fill, NAME)
     return images.image_of(NAME, [layer], ImageConfig(entrypoint=COMMAND))
 

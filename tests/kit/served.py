@@ -15,11 +15,10 @@ REDIS = 6379
 LIMIT = 60.0
 
 
-def command(*words: str) -> bytes:
+def command(*words: str | bytes) -> bytes:
     """What a client of Redis sends."""
-    return (
-        f"*{len(words)}\r\n" + "".join(f"${len(word.encode())}\r\n{word}\r\n" for word in words)
-    ).encode()
+    raw = [word.encode() if isinstance(word, str) else word for word in words]
+    return b"*%d\r\n" % len(raw) + b"".join(b"$%d\r\n%b\r\n" % (len(one), one) for one in raw)
 
 
 @dataclass(frozen=True, slots=True)
