@@ -10,11 +10,12 @@ from kybernate.core.seats import shown
 from kybernate.errors import NotFoundError
 from kybernate.ports import GatePhase
 from kybernate.types import SeatState
-from nodeagent.seat import Process
+from nodeagent.seat import Begins, Process
 
 if TYPE_CHECKING:
     from kybernate.ports import GateHello
     from kybernate.types import PodUid
+    from nodeagent.adopt import Adoptions
     from nodeagent.dumps import Dumps
     from nodeagent.lifecycle import Lifecycle
     from nodeagent.node import Node
@@ -32,6 +33,7 @@ class DoorSide(ABC):
     node: Node
     life: Lifecycle
     dumps: Dumps
+    adoptions: Adoptions
 
     @abstractmethod
     def kick(self) -> None:
@@ -63,7 +65,8 @@ class DoorSide(ABC):
 
     def _welcome(self, seat: Seat, init: Process, hello: GateHello) -> None:
         seat.init, seat.image_mode = init, hello.image
-        if hello.phase is GatePhase.PARKED and seat.state is SeatState.WAITING:
+        adopting = seat.begins is Begins.ADOPTING
+        if hello.phase is GatePhase.PARKED and seat.state is SeatState.WAITING and not adopting:
             # The journal was lost, and with it what was saved of it, and where.
             seat.apart = seat.connected = True
             self.life.fail(seat, "found parked below RAM, without a record")
@@ -81,6 +84,8 @@ class DoorSide(ABC):
             self.life.watch_end(seat)
             return
         seat.connected = True
+        if seat.state is SeatState.WAITING and hello.phase is not GatePhase.RUNNING:
+            self.adoptions.at_gate(seat)
         if hello.phase is GatePhase.WAITING and seat.state is SeatState.STARTING:
             # Not left to the work: one hello after the other could drop it before it looks.
             if late := self.node.start_overdue(seat):
@@ -88,7 +93,7 @@ class DoorSide(ABC):
             else:
                 # Whether there was room may have been asked by nobody, or long ago.
                 self.life.work(seat, self.life.start(seat))
-        elif hello.phase is not GatePhase.WAITING and seat.state is SeatState.WAITING:
+        elif hello.phase is GatePhase.RUNNING and seat.state is SeatState.WAITING:
             # The journal knows nothing of its start: it was lost.
             seat.generation, seat.apart = hello.generation, True
             self.take_over(seat)

@@ -174,7 +174,7 @@ class Lifecycle:
     def activate(self, seat: Seat) -> None:
         """It is ACTIVE: grant it to the proxies, and have a helper ready for its park."""
         # Whoever uses the GPU at the next park is asked anew: workers come and go.
-        seat.cuda, seat.held = (), {}
+        seat.cuda, seat.held, seat.gpu_map = (), {}, {}
         seat.asked_since = None
         self._outdated(seat, "its workload has gone on since")
         self._refresh_idle(seat)

@@ -10,23 +10,29 @@ import asyncio
 import logging
 import math
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kybernate.core.seats import OCCUPYING, SeatEvent
 from kybernate.core.swap import ActionKind, SwapPolicy, decide, next_check
 from kybernate.errors import RefusedError
 from kybernate.types import SeatState
 from nodeagent import metrics
+from nodeagent.adopt import Adoptions
 from nodeagent.demand import SLACK, ProxySide
 from nodeagent.doorside import DoorSide
 from nodeagent.dumps import Dumps
+from nodeagent.left import Left
 from nodeagent.lifecycle import Lifecycle
+from nodeagent.lines import OwnLines
 from nodeagent.node import SEAT
 from nodeagent.recover import adopt
+from nodeagent.reports import Reports, no_manifest
 from nodeagent.steps import Steps
 from nodeagent.tiers import Tiers
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kybernate.core.swap import Action, SwapView
     from kybernate.types import PodUid, Tier
     from nodeagent.node import Inventory, Node
@@ -61,12 +67,24 @@ class Loop(DoorSide, ProxySide):
         )
         self.dumps = Dumps(node, self.steps, self.life, self.kick, self._arrived)
         self.tiers = Tiers(node, self.dumps, self.policy, self.kick)
+        self.registry = node.world.registry or OwnLines(node.world, settings.node)
+        self.reports = node.world.reports or Reports(node.world.journal, self.registry, no_manifest)
+        self.left = Left(self, self.registry)
+        self.adoptions = Adoptions(self, self.registry, self.reports, self.left)
         self._kicked = False
         self._settled: SwapView | None = None
         self._settled_until = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self.device_freed = asyncio.Event()
         node.world.doors.listen(self)
+
+    def resume(self, records: Mapping[str, Mapping[str, Any]]) -> None:
+        """What the last agent noted of saved states, before anything is dropped or told."""
+        self.dumps.kept.load(records)
+        if isinstance(self.registry, OwnLines):
+            self.registry.load(records)
+        self.reports.load(records)
+        self.left.load(records)
 
     # --- deciding -----------------------------------------------------------------------------
 
@@ -235,6 +253,7 @@ class Loop(DoorSide, ProxySide):
         self.node.leases.forget(seat.uid)
         self.steps.forget(seat)
         self.dumps.gone(seat)
+        self.adoptions.gone(seat)
         self.node.world.journal.delete(SEAT + seat.uid)
         self.life.aside(self.node.world.doors.close(seat.uid))
         for observer in self.node.observers:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import platform
 import re
 import subprocess
 import sys
@@ -14,33 +12,33 @@ from kybernate.adapters.arrivals import NetworkGate
 from kybernate.adapters.artifactkeys import read_folder
 from kybernate.adapters.criu import Criu, Tools
 from kybernate.adapters.procfs import Procfs
-from kybernate.adapters.treefacts import highest_pid, kyb_init_of, privileges_of
 from kybernate.checkpoint.places import open_place
 from kybernate.checkpoint.vault import Vault
-from kybernate.errors import ConfigError, NotFoundError
+from kybernate.errors import ConfigError
 from kybernate.types import Tier
 from nodeagent.below import Below, GuardedDumper
+from nodeagent.facts import Facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from kybernate.checkpoint.places import Place
+    from kybernate.ports import Images
     from kybernate.settings.agent import AgentSettings
     from nodeagent.arrivals import GuardedFreezer
     from nodeagent.node import Inventory
-    from nodeagent.seat import Seat
 
 _NVME_SHARE = 0.8
 _VERSION_DEADLINE = 10.0
 _VERSION = re.compile(r"Version:\s*([0-9.]+)")
-_UNKNOWN = "unknown"
 
 
 def make_below(
     settings: AgentSettings,
     freezer: GuardedFreezer,
     inventory: Callable[[], Inventory | None],
+    images: Images,
 ) -> Below | None:
     """None without a CRIU. Raises ConfigError, naming the setting."""
     if settings.criu is None:
@@ -53,13 +51,15 @@ def make_below(
     dumper = Criu(Tools(settings.kyb_enter, settings.criu), freezer, settings.state_dir / "criu")
     procs = Procfs()
     places = _places(settings)
+    facts = Facts(settings, freezer, inventory, images, _version_of(settings.criu))
     return Below(
         dumper=GuardedDumper(dumper, freezer.forget),
         vault=Vault(places, Tier.NVME, read_folder(settings.artifact_keys)),
         gatekeeper=NetworkGate(settings.run_dir / "gates", procs.descendants),
         culprits=procs,
-        facts=_Facts(settings, freezer, inventory, _version_of(settings.criu)),
+        facts=facts,
         limits=_limits(settings, places),
+        into=facts.into,
     )
 
 
@@ -95,48 +95,3 @@ def _version_of(criu: Path) -> str:
     if found is None:
         raise ConfigError("criu", f"{criu} doesn't say its version; name a CRIU of 4.2 or newer")
     return found[1]
-
-
-class _Facts:
-    """Implements `Below.facts`."""
-
-    def __init__(
-        self,
-        settings: AgentSettings,
-        freezer: GuardedFreezer,
-        inventory: Callable[[], Inventory | None],
-        criu: str,
-    ) -> None:
-        self._settings = settings
-        self._freezer = freezer
-        self._inventory = inventory
-        self._criu = criu
-
-    async def __call__(self, seat: Seat) -> Mapping[str, object]:
-        pids = self._freezer.pids(seat.handle)
-        if seat.init is None or not pids:
-            raise NotFoundError("its tree is gone")
-        return await asyncio.to_thread(self._gather, seat, pids, seat.init.pid)
-
-    def _gather(self, seat: Seat, pids: tuple[int, ...], init: int) -> Mapping[str, object]:
-        one, inventory = seat.identity, self._inventory()
-        gpu = inventory.gpu(one.gpus[0]) if inventory and one.gpus else None
-        return {
-            "namespace": one.pod.namespace,
-            "pod": one.pod.name,
-            "pod_uid": one.pod.uid,
-            "container": one.container,
-            "image_digest": one.image or _UNKNOWN,
-            "spec_hash": seat.spec_hash or _UNKNOWN,
-            "kernel": platform.release(),
-            "criu": self._criu,
-            "architecture": platform.machine(),
-            "highest_pid": highest_pid(pids),
-            "privileges": privileges_of(pids),
-            "gpu_product": gpu.product if gpu else "",
-            "gpu_count": len(one.gpus),
-            "driver": inventory.driver_version if inventory else "",
-            "cuda": inventory.cuda_version if inventory else "",
-            "model": one.model,
-            "kyb_init": kyb_init_of(init, self._settings.state_dir / "bin"),
-        }

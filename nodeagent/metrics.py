@@ -96,6 +96,7 @@ HOST_STALLED = Gauge(
 PARKS_REFUSED = Counter(
     "kyb_agent_parks_refused_total", "Parks that host memory did not allow.", ["lack"]
 )
+REPORTS = Gauge("kyb_agent_registry_reports", "What the registry is yet to be told of.")
 TIER_BYTES = Gauge(
     "kyb_agent_tier_bytes",
     "Bytes of parked seats in each tier, with what is on its way to it or from it.",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Journal,
         PodResources,
         Procs,
+        Registry,
         SeatDoors,
         Specs,
     )
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from kybernate.types import PodUid
     from nodeagent.below import Below
     from nodeagent.leases import Leases
+    from nodeagent.reports import Reports
     from nodeagent.seat import Seat
 
 log = logging.getLogger(__name__)
@@ -58,7 +60,8 @@ class Blocking(Protocol):
 @dataclass(frozen=True, slots=True)
 class World:
     """All ports of the agent, and the two clocks. `asking` is `blocking` for calls of `gpus`;
-    without `below` nothing is parked deeper than in RAM."""
+    without `below` nothing is parked deeper than in RAM, without `registry` only this node's own
+    pods are succeeded. `reports` is what tells the registry."""
 
     gpus: Gpus
     helpers: DriverHelpers
@@ -74,6 +77,8 @@ class World:
     now: Callable[[], float]
     wall: Callable[[], float]
     below: Below | None = None
+    registry: Registry | None = None
+    reports: Reports | None = None
 
 
 @dataclass(frozen=True, slots=True)

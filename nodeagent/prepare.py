@@ -180,6 +180,7 @@ class Preparer:
         if facts.ref.uid not in self._node.seats:
             seat.pod_ip = facts.ip
             seat.keep_connections = facts.keep_connections
+            seat.restore, seat.spec_hash = facts.restore, facts.spec_hash
             self._loop.add(seat)
         if facts.seat is None:
             self._pods.mark_seat(facts, seat.identity.name)

@@ -49,7 +49,7 @@ async def recover(loop: Loop) -> Mapping[str, Mapping[str, object]]:
     """
     world = loop.node.world
     records = world.journal.load()
-    loop.dumps.kept.load(records)
+    loop.resume(records)
     if INVENTORY in records:
         loop.node.inventory = Inventory.from_record(records[INVENTORY])
     loop.node.draining = str(records.get(DRAIN, {}).get("why", ""))

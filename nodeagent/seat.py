@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from kybernate.core.restores import RestoreAs, RestoreWish
 from kybernate.core.swap import SeatView
 from kybernate.types import GpuUuid, GroupName, PodRef, PodUid, SeatName, SeatState, Tier
 
@@ -47,10 +49,24 @@ _PLAIN = (
     "moved_at",
     "ready_within",
     "spec_hash",
+    "borrowed",
+    "given_up",
 )
 """Fields that go into the journal as they are. A journal of an older release may lack some."""
 
 _read_plain = attrgetter(*_PLAIN)
+
+
+class Begins(StrEnum):
+    """How a seat's workload begins, as far as it is settled."""
+
+    OPEN = ""
+    """If its pod names a state to go on from, that is still looked for."""
+    ADOPTING = "adopting"
+    """By a state that it may have: its kyb-init is being told, or was."""
+    ADOPTED = "adopted"
+    ANEW = "anew"
+    """By its command, since the state that its pod names can't be had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +121,10 @@ class Seat:
     memory; `moved_at`: when it last changed tiers; `sinks_to`: where its state is being copied to;
     `to_save`: a copy of its state is to be written next; `undumpable`: why it stays in RAM;
     `unlooked`: nobody has looked yet whether something arrived at its sockets since it was frozen.
+    `restore`: which saved state its pod wants to go on from, and `begins` whether it does.
+    `borrowed`: `artifact` is another pod's state, which may be dropped from the tiers `may_drop`
+    once the seat has gone on; `gpu_map`: GPUs of that state and, for each, the seat's own.
+    `given_up`: why it never goes on here, though its pod exists.
     `ready_within` (s): what is a timely wake; `spec_hash`: what
     its container is. `ending`: its container was asked to end, or its tree
     is being killed; `doomed`: the pod is being deleted; `deleted`: the pod is gone.
@@ -144,6 +164,12 @@ class Seat:
     moved_at: float | None = None
     ready_within: float | None = None
     spec_hash: str = ""
+    restore: RestoreWish | None = None
+    begins: Begins = Begins.OPEN
+    borrowed: bool = False
+    may_drop: tuple[str, ...] = ()
+    gpu_map: Mapping[GpuUuid, GpuUuid] = field(default_factory=dict)
+    given_up: str = ""
     # Known only while this agent runs.
     connected: bool = False
     apart: bool = False
@@ -188,8 +214,18 @@ class Seat:
         """Whether somebody wants it awake."""
         return self.asked_since is not None or self.waiting > 0
 
+    @property
+    def awaits_state(self) -> bool:
+        """Whether it is not yet settled if it goes on from a saved state."""
+        return self.restore is not None and self.begins in (Begins.OPEN, Begins.ADOPTING)
+
     def __str__(self) -> str:
         return f"{self.identity.name} ({self.identity.pod})"
+
+    @property
+    def _can_begin(self) -> bool:
+        there = self.connected and not self.ending and not self.apart
+        return there and not self.awaits_state and not self.given_up
 
     def view(self, *, drained: bool) -> SeatView:
         """What the swap decision sees. A seat that is ending asks for nothing.
@@ -203,15 +239,15 @@ class Seat:
             self.active_since,
             self.idle_since,
             self.in_flight,
-            0 if self.ending else self.waiting,
+            0 if self.ending or self.given_up else self.waiting,
             self.waiting_since,
             drained,
             self.drain_since,
-            self.connected and not self.ending and not self.apart,
+            self._can_begin,
             self.identity.priority,
             self.not_before,
             self.stays_until,
-            None if self.ending else self.asked_since,
+            None if self.ending or self.given_up else self.asked_since,
             self.leave,
             self.unparkable,
             self.on_demand,
@@ -253,6 +289,10 @@ class Seat:
             "held": dict(self.held),
             "copies": sorted(self.copies),
             "inner": list(self.inner),
+            "restore": asdict(self.restore) if self.restore else None,
+            "begins": self.begins.value,
+            "may_drop": list(self.may_drop),
+            "gpu_map": dict(self.gpu_map),
             **dict(zip(_PLAIN, _read_plain(self), strict=True)),
         }
 
@@ -284,6 +324,11 @@ def from_record(record: Mapping[str, Any]) -> Seat:
     seat.held = {GpuUuid(gpu): size for gpu, size in record["held"].items()}
     seat.copies = frozenset(Tier(tier) for tier in record.get("copies", ()))
     seat.inner = tuple(record.get("inner", ()))
+    if wish := record.get("restore"):
+        seat.restore = RestoreWish(**{**wish, "kind": RestoreAs(wish["kind"])})
+    seat.begins = Begins(record.get("begins", ""))
+    seat.may_drop = tuple(record.get("may_drop", ()))
+    seat.gpu_map = {GpuUuid(old): GpuUuid(new) for old, new in record.get("gpu_map", {}).items()}
     return seat
 
 

@@ -267,8 +267,8 @@ class Steps:
             raise Broken(f"the driver failed to wake it: {error}") from error
 
     async def _restore(self, seat: Seat) -> Mapping[str, float]:
-        deadline = self._node.settings.step_deadline_s
-        return await self._ask(seat, lambda one: one.wake(_pids(seat), seat.gpu_map, deadline), deadline)
+        deadline, moved = self._node.settings.step_deadline_s, seat.gpu_map
+        return await self._ask(seat, lambda one: one.wake(_pids(seat), moved, deadline), deadline)
 
     async def _ask(
         self, seat: Seat, what: Callable[[DriverHelper], Awaitable[T]], deadline: float

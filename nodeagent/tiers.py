@@ -91,8 +91,8 @@ class Tiers:
         # What is being parked takes its room in RAM already.
         parking = (s for s in node.seats.values() if s.state is SeatState.PARKING)
         ram = max(0, node.park_budget - sum(node.park_size(seat) for seat in parking))
-        kept = self._dumps.kept.bytes_in
-        limits = {tier: max(0, limit - kept(tier)) for tier, limit in node.tiers().items()}
+        kept, left = self._dumps.kept.bytes_in, self._dumps.left_in
+        limits = {t: max(0, limit - kept(t) - left(t)) for t, limit in node.tiers().items()}
         limits[Tier.RAM] = ram
         swap_view = node.swap_view()
         turns = {uid: turn for turn, uid in enumerate(order(swap_view, self._swap, now))}
@@ -109,7 +109,7 @@ class Tiers:
         wanted = wants(seat.view(drained=False))
         turn = turns.get(seat.uid, len(turns)) if wanted else None
         busy = seat.ending or seat.apart or (seat.work is not None and not seat.work.done())
-        busy = busy or seat.to_save
+        busy = busy or seat.to_save or bool(seat.given_up)
         return Parked(
             seat.uid,
             str(seat),

@@ -37,8 +37,20 @@ AGAIN = 1.0
 """Seconds after which what failed is tried again."""
 
 
+def _spares_none(seat: Seat, artifact: str) -> bool:
+    """`Transfers.spares` where no pod goes on from another's state."""
+    return False
+
+
+def _nothing_left(tier: Tier) -> int:
+    """`Transfers.left_in` where pods leave no states behind."""
+    return 0
+
+
 class Transfers:
-    """Moves saved states, and forgets them. `call_for` is told of what arrives at a shut gate."""
+    """Moves saved states, and forgets them. `call_for` is told of what arrives at a shut gate;
+    `spares` is told that a seat needs its state no more, or that it has none, and says whether
+    it is left where it is; `left_in` says how many bytes of a tier such states take."""
 
     def __init__(
         self,
@@ -56,6 +68,8 @@ class Transfers:
         self._call_for = call_for
         self._gates: dict[PodUid, asyncio.Lock] = {}
         self.kept = Kept(node.world.journal)
+        self.spares: Callable[[Seat, str], bool] = _spares_none
+        self.left_in: Callable[[Tier], int] = _nothing_left
 
     @property
     def below(self) -> Below:
@@ -112,7 +126,8 @@ class Transfers:
 
     async def drop_local(self, seat: Seat) -> None:
         """Remove what of a seat that is parked in the object store is still on NVMe."""
-        await self.below.vault.drop(ArtifactId(seat.artifact), Tier.NVME)
+        if not seat.borrowed:
+            await self.below.vault.drop(ArtifactId(seat.artifact), Tier.NVME)
         await self.below.vault.abandon(seat.uid)
         seat.copies, seat.images = seat.copies - {Tier.NVME}, ""
         self._moved(seat)
@@ -182,7 +197,7 @@ class Transfers:
         """The seat runs on, or has ended: its saved state is worth nothing any more."""
         artifact, seat.artifact, seat.images = seat.artifact, "", ""
         seat.copies, seat.saved, seat.inner = frozenset(), 0, ()
-        if artifact:
+        if not self.spares(seat, artifact) and artifact:
             self.drop_later(artifact, why)
         if artifact or seat.state in TIER_OF:
             self._life.aside(self._abandon(seat))

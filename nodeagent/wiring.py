@@ -31,6 +31,7 @@ from nodeagent.doorkeeper import Doorkeeper, Rates
 from nodeagent.install import install_kyb_init
 from nodeagent.leases import Leases
 from nodeagent.loop import Loop
+from nodeagent.makeregistry import with_registry
 from nodeagent.node import Node, World
 from nodeagent.operations import Operations
 from nodeagent.podreader import PodReader
@@ -86,8 +87,9 @@ class Agent:
         cgroups = CgroupFreezer()
         arrivals = SocketArrivals(cgroups.pids)
         freezer = GuardedFreezer(cgroups, arrivals)
-        below = _below(settings, freezer, self._inventory)
-        self.world = _world(settings, helpers, self._images, journal, freezer, below)
+        below = _below(settings, freezer, self._inventory, self._images)
+        world = _world(settings, helpers, self._images, journal, freezer, below)
+        self.world = with_registry(world, settings)
         self.node = Node(settings, self.world, Leases(settings.lease_break_s))
         self.node.park_budget = settings.park_bytes or _host_memory()
         self.loop = Loop(self.node)
@@ -146,6 +148,7 @@ class Agent:
             self._watch(cache, preparer, publisher),
             self._collect(preparer),
             warden.run(),
+            self.loop.reports.run(),
         )
         await stop.wait()
         await self._end()
@@ -380,13 +383,16 @@ def _world(
 
 
 def _below(
-    settings: AgentSettings, freezer: GuardedFreezer, inventory: Callable[[], Inventory | None]
+    settings: AgentSettings,
+    freezer: GuardedFreezer,
+    inventory: Callable[[], Inventory | None],
+    images: Images,
 ) -> Below | None:
     if settings.criu is None:
         return None
     from nodeagent.makebelow import make_below  # noqa: PLC0415 - slow, and only where it is used
 
-    return make_below(settings, freezer, inventory)
+    return make_below(settings, freezer, inventory, images)
 
 
 def _open_api(settings: AgentSettings) -> Api:

@@ -50,6 +50,11 @@ def highest_pid(pids: Iterable[int], proc: str = "/proc") -> int:
     return max((_highest(pid, proc) for pid in pids), default=0)
 
 
+def number_inside(pid: int, proc: str = "/proc") -> int:
+    """The process's number in its own PID namespace. Raises NotFoundError if it is gone."""
+    return int(_status(pid, proc)["NSpid"].split()[-1])
+
+
 def kyb_init_of(init: int, folder: Path, proc: str = "/proc") -> str:
     """The SHA-256 of the build that this process 1 runs, by its file's name in the folder of
     builds; empty if it is none of them."""

@@ -183,7 +183,7 @@ class Vault:
         return await self._soon(self._ls, self._place(place))
 
     async def manifest(self, artifact: ArtifactId, deadline: float) -> Manifest:
-        """What is written of it, from the first place that has it. Raises like `fetch`."""
+        """See `ports.Vault.manifest`."""
 
         return (await _run(self._urgent, deadline, lambda _: self._first(artifact)))[1]
 

@@ -37,6 +37,8 @@ class SeatEvent(StrEnum):
     SAVED = "saved"
     UPLOADED = "uploaded"
     FETCHED = "fetched"
+    ADOPTED = "adopted"
+    RECEIVED = "received"
     RESTORE = "restore"
     RESTORED = "restored"
     RESTORE_REVERTED = "restore-reverted"
@@ -64,6 +66,8 @@ EVENT_MEANING: Mapping[SeatEvent, str] = MappingProxyType(
         SeatEvent.SAVED: "a copy of it was asked for, and is written down: it stays in RAM",
         SeatEvent.UPLOADED: "its saved state is verified in the object store, and only there",
         SeatEvent.FETCHED: "its saved state is back on the node's NVMe",
+        SeatEvent.ADOPTED: "it goes on from another pod's state, which is in the object store",
+        SeatEvent.RECEIVED: "it goes on from another pod's state, which is on the node's NVMe",
         SeatEvent.RESTORE: "it was called for, or there is room: its processes are recreated",
         SeatEvent.RESTORED: "its processes are back, frozen as they were dumped",
         SeatEvent.RESTORE_REVERTED: "they could not be recreated: its saved state is untouched",
@@ -148,6 +152,8 @@ _TABLE: dict[tuple[SeatState, SeatEvent], SeatState] = {
     (SeatState.DUMPING, SeatEvent.SAVED): SeatState.PARKED,
     (SeatState.PARKED_NVME, SeatEvent.UPLOADED): SeatState.PARKED_OBJECT,
     (SeatState.PARKED_OBJECT, SeatEvent.FETCHED): SeatState.PARKED_NVME,
+    (SeatState.WAITING, SeatEvent.ADOPTED): SeatState.PARKED_OBJECT,
+    (SeatState.WAITING, SeatEvent.RECEIVED): SeatState.PARKED_NVME,
     (SeatState.PARKED_NVME, SeatEvent.RESTORE): SeatState.RESTORING,
     (SeatState.RESTORING, SeatEvent.RESTORED): SeatState.PARKED,
     (SeatState.RESTORING, SeatEvent.RESTORE_REVERTED): SeatState.PARKED_NVME,

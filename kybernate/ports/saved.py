@@ -136,6 +136,11 @@ class Vault(Protocol):
         """Sync and hash the images, then write the signed manifest: the artifact exists, raw."""
         ...
 
+    async def manifest(self, artifact: ArtifactId, deadline: float) -> Manifest:
+        """What is said of it by the first place that has it, signed. Says nothing of whether it may
+        be restored anywhere."""
+        ...
+
     async def admit(self, artifact: ArtifactId, into: Into, deadline: float) -> Manifest:
         """What is said of it by the first place that has it, if it may be restored there: its
         signature is trusted, it may be had by the namespace, it needs nothing that the machine

@@ -12,10 +12,18 @@ from kybernate.testing.machine.doors import FakeDoors
 from kybernate.testing.machine.driver import FakeGpus, FakeHelper, FakeHelpers
 from kybernate.testing.machine.journal import FakeJournal
 from kybernate.testing.machine.node import FakeImages, FakePodResources, FakeSpecs, inline
-from kybernate.testing.machine.saved import FakeDumper, FakeGatekeeper, FakeVault, Keeping, Snapshot
+from kybernate.testing.machine.saved import (
+    CONTAINER,
+    FakeDumper,
+    FakeGatekeeper,
+    FakeVault,
+    Keeping,
+    Snapshot,
+)
 from kybernate.testing.machine.world import STEP, App, Crash, FakeProcess, Machine
 
 __all__ = [
+    "CONTAINER",
     "STEP",
     "App",
     "Crash",

@@ -123,6 +123,9 @@ class FakeHelper:
             if self._machine.fault("wake-hangs"):
                 await asyncio.sleep(deadline)
                 raise DeadlineError("the helper did not answer")
+            for process in targets:
+                held = process.memory.items()
+                process.memory = {gpu_map.get(gpu, gpu): size for gpu, size in held}
             await self._restore(targets)
             for process in targets:
                 if process.cuda is ProcessState.LOCKED:

@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kybernate.core.artifacts.into import why_refused
+from kybernate.core.artifacts.into import Container, why_refused
 from kybernate.core.artifacts.manifest import PACKED, VERSION, Facts, Manifest, facts_of
+from kybernate.core.artifacts.match import Target
 from kybernate.core.artifacts.privileges import Privileges
 from kybernate.errors import (
     CorruptError,
@@ -38,6 +39,13 @@ _FACTS = Facts(
     root_pid=2,
 )
 _HELD_OPEN = (ProcessState.RUNNING, ProcessState.LOCKED, ProcessState.FAILED)
+
+
+CONTAINER = Container(
+    Target(_FACTS.image_digest, _FACTS.spec_hash, _FACTS.kernel, _FACTS.criu, _FACTS.architecture),
+    Privileges((), ()),
+)
+"""What every container of the machine is: all may have each other's states, but for namespaces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +277,11 @@ class FakeVault:
         machine.vault[artifact] = Keeping(snapshot, folder, {_LOCAL}, facts)
         await asyncio.sleep(machine.step())
         return artifact
+
+    async def manifest(self, artifact: ArtifactId, deadline: float) -> Manifest:
+        """Made of what it was sealed with."""
+        await asyncio.sleep(self._machine.step())
+        return self._manifest(artifact, self._keeping(artifact))
 
     async def admit(self, artifact: ArtifactId, into: Into, deadline: float) -> Manifest:
         """Of the pod itself; of another where the machine says what its container is."""

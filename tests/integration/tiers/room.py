@@ -174,7 +174,7 @@ class Above:
             asking=blocking,
             now=time.monotonic,
             wall=time.time,
-            below=make_below(self.settings, freezer, lambda: None),
+            below=make_below(self.settings, freezer, lambda: None, fakes.FakeImages(machine)),
         )
         node = Node(self.settings, world, Leases(5.0))
         node.park_budget = 1 << 40

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kybernate.core.artifacts.into import Into
 from kybernate.core.swap import violations
 from kybernate.errors import ConfigError, NotFoundError, RetryableError
 from kybernate.ports import Holder
@@ -180,7 +181,17 @@ class Rig:
 
     def _below(self, freezer: GuardedFreezer, tiers: dict[Tier, int]) -> Below:
         async def facts(seat: Seat) -> dict[str, object]:
-            return {"namespace": seat.identity.pod.namespace, "pod": seat.identity.pod.name}
+            gpus = [*seat.gpu_map] or seat.identity.gpus
+            return {
+                "namespace": seat.identity.pod.namespace,
+                "pod": seat.identity.pod.name,
+                "gpu_pids": list(seat.inner),
+                "gpus": list(gpus),
+                "held": [seat.held.get(gpu, 0) for gpu in seat.identity.gpus],
+            }
+
+        async def into(seat: Seat) -> Into:
+            return Into(seat.identity.pod.namespace, seat.uid, fakes.CONTAINER)
 
         return Below(
             dumper=GuardedDumper(fakes.FakeDumper(self.machine), freezer.forget),
@@ -189,6 +200,7 @@ class Rig:
             culprits=FakeCulprits(self.machine),
             facts=facts,
             limits=tiers,
+            into=into,
         )
 
     def begin(self) -> None:
@@ -217,7 +229,7 @@ class Rig:
             port=more.pop("port", 8000),
         )
         seat = Seat(identity, self.clock.time(), 0.0)
-        seat.pod_ip = "10.0.0.1"
+        seat.pod_ip, seat.restore = "10.0.0.1", more.pop("restore", None)
         self.loop.add(seat)
         await self.node.world.doors.open(uid)
         self.machine.start_container(uid)

@@ -149,7 +149,7 @@ def test_a_state_that_can_not_be_restored_is_given_up_and_the_workload_starts_an
 @pytest.mark.parametrize("how", ["term", "deleted", "killed"])
 def test_a_seat_below_ram_ends_at_once(rig, state, how):
     async def main():
-        r = rig(tiers=TIERS, tier_residency_s=0.0)
+        r = rig(tiers=TIERS, tier_residency_s=0.0, keep_left_s=0)
         cold, _ = await two(r)
         if state in (NVME, OBJECT):
             await down(r, cold, state)

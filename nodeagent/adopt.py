@@ -1,0 +1,334 @@
+"""A seat whose pod goes on from a saved state: it never executes its command.
+
+Each step is journalled before the next one relies on it, and each can be done again:
+
+    WAITING                  kyb-init is at the gate; the state is looked for, and waited for
+    WAITING with `artifact`  it may be had, and if the pod succeeds another one, it holds the claim
+    (kyb-init is PARKED)     it starts nothing any more, and waits for a tree
+    PARKED_NVME or _OBJECT   from here on it is a seat like any other that is parked there
+
+What may never be had, or could not be had in time, is told, and the pod is started anew; one with
+`kyb.ai/restore-else: fail` is kept waiting instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from kybernate import keys
+from kybernate.core.restores import RestoreAs, RestoreWish
+from kybernate.core.seats import OCCUPYING, SeatEvent
+from kybernate.errors import (
+    ConflictError,
+    DeadlineError,
+    NotFoundError,
+    RefusedError,
+    RetryableError,
+)
+from kybernate.ports import DumpState
+from kybernate.types import ArtifactId, GpuUuid, PodUid, SeatState, Tier
+from nodeagent.reports import Kind, Report
+from nodeagent.seat import Begins
+
+if TYPE_CHECKING:
+    from kybernate.core.artifacts.manifest import Manifest
+    from kybernate.ports import Registry
+    from nodeagent.below import Below
+    from nodeagent.left import Left
+    from nodeagent.loop import Loop
+    from nodeagent.reports import Reports
+    from nodeagent.seat import Seat
+
+log = logging.getLogger(__name__)
+
+_DEADLINE = 10.0
+_AGAIN = 1.0
+_REFUSED_AGAIN = 60.0
+_POLL = 0.01
+_SUCCESSION = RestoreWish()
+_LONGEST_WHY = 500
+_LATER = (RetryableError, DeadlineError, NotFoundError, ConflictError, OSError)
+
+
+class Adoptions:
+    """All seats of the node that go on from saved states of other pods."""
+
+    def __init__(self, loop: Loop, registry: Registry, reports: Reports, left: Left) -> None:
+        self._loop = loop
+        self._node = loop.node
+        self._registry = registry
+        self._reports = reports
+        self._left = left
+        self._locks: dict[PodUid, asyncio.Lock] = {}
+        loop.dumps.spares, loop.dumps.left_in = self.spares, left.bytes_in
+
+    # --- the seat's container is there ----------------------------------------------------------
+
+    def at_gate(self, seat: Seat) -> None:
+        """Its kyb-init waits, for its turn or for a tree: look for its state, if it wants one."""
+        if seat.restore and seat.restore.kind is not RestoreAs.SUCCESSOR and _used(seat):
+            # Its container has started again: a copy begins where it began.
+            seat.begins = Begins.OPEN
+        if seat.awaits_state:
+            self._loop.life.work(seat, self._go_on(seat))
+
+    async def _go_on(self, seat: Seat) -> None:
+        until = self._node.world.now() + self._node.settings.restore_wait_s
+        while seat.awaits_state and seat.state is SeatState.WAITING:
+            try:
+                artifact, tier = await self._find(seat)
+                await self.adopt(seat, artifact, tier)
+            except RefusedError as error:
+                await self._refused(seat, str(error))
+            except _LATER as error:
+                if self._node.world.now() >= until:
+                    await self._refused(seat, str(error))
+                else:
+                    self._loop.life.complain(seat, "RestoreWaits", f"{error}; trying again")
+                    await asyncio.sleep(_AGAIN)
+        self._loop.kick()
+
+    async def _refused(self, seat: Seat, why: str) -> None:
+        if seat.restore is not None and seat.restore.waits:
+            sentence = f"{why} It is kept waiting ({keys.RESTORE_ELSE}: fail)."
+            self._loop.life.complain(seat, "RestoreRefused", sentence)
+            await asyncio.sleep(_REFUSED_AGAIN)
+            return
+        await self._start_anew(seat, why)
+
+    async def _start_anew(self, seat: Seat, why: str) -> None:
+        seat.begins, seat.artifact, seat.borrowed = Begins.ANEW, "", False
+        seat.copies, seat.saved, seat.inner, seat.gpu_map = frozenset(), 0, (), {}
+        self._node.tell(
+            seat,
+            "Warning",
+            "RestoreRefused",
+            f"its saved state can't be had: {why} The workload is started anew, without it.",
+        )
+        self._node.save(seat)
+        self._node.changed(seat)
+        if await self._is_parked(seat):
+            # Behind its gate nothing can be started any more: the kubelet begins it anew.
+            self._end_container(seat)
+        self._loop.kick()
+
+    def _end_container(self, seat: Seat) -> None:
+        below, init = self._node.world.below, seat.init
+        if below is not None and init is not None:
+            below.culprits.kill(init.pid, init.start)
+            self._loop.life.watch_end(seat)
+
+    async def _is_parked(self, seat: Seat) -> bool:
+        below = self._node.world.below
+        try:
+            state = below.dumper.state(seat.init.pid) if below and seat.init else None
+        except NotFoundError:
+            return False
+        return state is DumpState.PARKED
+
+    # --- which state ----------------------------------------------------------------------------
+
+    async def _find(self, seat: Seat) -> tuple[ArtifactId, Tier]:
+        """What its pod names, and where it is reached from here."""
+        below = self._below()
+        wish = seat.restore
+        if wish is None:
+            raise RefusedError(f"pod {seat.identity.pod} names no saved state")
+        if seat.begins is Begins.ADOPTING:
+            artifact = ArtifactId(seat.artifact)
+        else:
+            artifact = wish.artifact or await self._newest(seat, wish.uid)
+        raw = {one.id for one in await below.vault.ls(Tier.NVME)}
+        return artifact, Tier.NVME if artifact in raw else Tier.OBJECT
+
+    async def _newest(self, seat: Seat, uid: PodUid) -> ArtifactId:
+        """Of the pod, wherever it is: an older one that lies nearer would lose what came since."""
+        namespace = seat.identity.pod.namespace
+        if self._node.world.registry is not None:
+            return await self._registry.newest(namespace, uid, _DEADLINE)
+        vault = self._below().vault
+        places = (Tier.NVME, Tier.OBJECT)
+        listed = [await vault.ls(tier) for tier in places if tier in self._below().limits]
+        found = [one.id for place in listed for one in place if one.uid == uid and one.verified]
+        mine = [one for one in found if one.partition("/")[0] == namespace]
+        if not mine:
+            raise NotFoundError(f"nothing of pod {namespace}/{uid} is saved where this node reads")
+        return max(mine, key=lambda one: one.rpartition("@")[2])
+
+    # --- adoption -------------------------------------------------------------------------------
+
+    def awaits(self, seat: Seat, uid: PodUid) -> str:
+        """Why the seat doesn't wait for the state of this pod, as a sentence; empty if it does."""
+        wish = seat.restore
+        if wish is None or wish.uid != uid:
+            return (
+                f"pod {seat.identity.pod} does not wait for pod {uid}; annotate it with "
+                f"{keys.RESTORE_FROM}: pod/{uid}"
+            )
+        if not seat.awaits_state:
+            return f"pod {seat.identity.pod} has begun already ({seat.begins})"
+        return ""
+
+    async def adopt_moved(self, seat: Seat, artifact: ArtifactId) -> None:
+        """The seat goes on from a state that was brought to this node's NVMe."""
+        await self.adopt(seat, artifact, Tier.NVME)
+
+    async def adopt(
+        self, seat: Seat, artifact: ArtifactId, tier: Tier, *, clone: bool = False
+    ) -> None:
+        """The seat goes on from this state, which lies in this tier, and is parked there when this
+        returns. `clone`: as a copy, whatever its pod says.
+
+        Raises RefusedError with the sentence if it never may; RetryableError, NotFoundError,
+        DeadlineError, OSError if it can't now.
+        """
+        async with self._locks.setdefault(seat.uid, asyncio.Lock()):
+            if seat.begins is Begins.ADOPTED and seat.artifact == artifact:
+                return
+            self._see_waiting(seat)
+            into = await self._below().into(seat)
+            manifest = await self._below().vault.admit(artifact, into, _DEADLINE)
+            copied = clone or (seat.restore or _SUCCESSION).kind is not RestoreAs.SUCCESSOR
+            home = await self._claim(seat, manifest) if not copied else False
+            _take(seat, manifest, tier)
+            seat.may_drop = tuple(t.value for t in _droppable(tier, copied=copied, home=home))
+            await self._node.save(seat, synced=True)
+            await self._expect(seat, manifest.facts.root_pid)
+            if copied and tier is Tier.NVME:
+                await self._copy(seat, artifact)
+            await self._loop.dumps.shut(seat)
+            await self._begin(seat, tier)
+
+    def _see_waiting(self, seat: Seat) -> None:
+        if not seat.awaits_state or seat.state is not SeatState.WAITING:
+            raise RefusedError(f"pod {seat.identity.pod} has begun already ({seat.state})")
+        if seat.ending or seat.deleted or seat.doomed:
+            raise RefusedError(f"pod {seat.identity.pod} is ending")
+        if seat.init is None or not seat.connected:
+            raise RetryableError(f"the container of pod {seat.identity.pod} isn't there yet")
+
+    async def _claim(self, seat: Seat, manifest: Manifest) -> bool:
+        """Have the seat's pod succeed the one whose state it is; whether that one ran here.
+
+        Raises RefusedError, RetryableError, ConflictError, DeadlineError, OSError."""
+        facts, registry, uid = manifest.facts, self._registry, PodUid(manifest.facts.pod_uid)
+        if facts.namespace != seat.identity.pod.namespace:
+            raise RefusedError(
+                f"{manifest.id} is of namespace {facts.namespace}, and a pod succeeds only one of "
+                f"its own; set {keys.RESTORE_AS}: {RestoreAs.TEMPLATE} to start as a copy."
+            )
+        line = await registry.line(facts.namespace, uid, _DEADLINE)
+        if line.successor not in ("", seat.uid) or line.ended:
+            raise RefusedError(
+                f"Pod {line.successor or 'another'} goes on with the state of pod {uid} already, "
+                f"and a pod has one successor; set {keys.RESTORE_AS}: {RestoreAs.TEMPLATE} to "
+                "start as a copy."
+            )
+        if line.successor != seat.uid and not line.stopped:
+            raise RetryableError(
+                f"nothing proves that pod {uid} has stopped: delete it, or have its node's agent "
+                "move it"
+            )
+        await registry.claim(facts.namespace, uid, ArtifactId(manifest.id), seat.uid, _DEADLINE)
+        return line.node == self._node.settings.node
+
+    async def _expect(self, seat: Seat, root: int) -> None:
+        """kyb-init starts nothing any more. Raises DeadlineError, RefusedError, NotFoundError."""
+        until = self._node.world.now() + _DEADLINE
+        while not await self._is_parked(seat):
+            if seat.init is None or not seat.connected or self._node.world.now() >= until:
+                raise DeadlineError("its kyb-init does not answer")
+            self._node.world.doors.expect(seat.uid, root)
+            await asyncio.sleep(_POLL)
+        seat.tree = None
+
+    async def _copy(self, seat: Seat, artifact: ArtifactId) -> None:
+        """Images of its own: what others have on NVMe may go without its knowing."""
+        below = self._below()
+        images = await below.vault.begin(seat.uid)
+        deadline = self._node.settings.transfer_deadline_s
+        await below.vault.fetch(artifact, images, deadline, await below.into(seat))
+        seat.images = str(images)
+
+    async def _begin(self, seat: Seat, tier: Tier) -> None:
+        seat.begins, seat.moved_at = Begins.ADOPTED, self._node.world.now()
+        # In the same record: nobody else may call for it, and a pod that starts has its turn.
+        seat.asked_since = seat.moved_at
+        event = SeatEvent.RECEIVED if tier is Tier.NVME else SeatEvent.ADOPTED
+        why = f"goes on from {seat.artifact}"
+        written = self._node.move(seat, event, why, synced=True)
+        self._node.tell(seat, "Normal", "Adopted", f"it {why}, without starting its command")
+        self._loop.kick()
+        await written
+
+    def _below(self) -> Below:
+        below = self._node.world.below
+        if below is None:
+            raise RefusedError("this node's agent has no CRIU (criu), so it can restore nothing")
+        return below
+
+    # --- what becomes of the state --------------------------------------------------------------
+
+    def spares(self, seat: Seat, artifact: str) -> bool:
+        """A seat has gone on, or its container has ended: whether its state, if it had one, is
+        somebody else's, or may be yet."""
+        if seat.borrowed:
+            self._outlived(seat, artifact)
+            return True
+        if seat.state in OCCUPYING:
+            self._left.outdated(seat.uid)
+            return False
+        return bool(artifact) and self._left.leave(seat, artifact)
+
+    def _outlived(self, seat: Seat, artifact: str) -> None:
+        """It was another pod's: it has gone on since, or its container ended before it could."""
+        seat.borrowed = False
+        if seat.state in OCCUPYING:
+            self._left.drop_from(artifact, seat.may_drop)
+        elif not seat.apart or (seat.restore is not None and seat.restore.waits):
+            seat.begins = Begins.OPEN
+        else:
+            seat.begins = Begins.ANEW
+        seat.may_drop = ()
+
+    def gone(self, seat: Seat) -> None:
+        """Its pod no longer exists, and nothing of it is left here."""
+        self._locks.pop(seat.uid, None)
+        if self._node.world.below is not None:
+            self.stopped(seat, seat.reason or "its pod is gone")
+
+    def stopped(self, seat: Seat, why: str) -> None:
+        """It never goes on here: whoever succeeds it may do so, once the registry is told."""
+        pod = seat.identity.pod
+        self._reports.put(Report(Kind.STOPPED, pod.namespace, pod.uid, why=_plain(why)))
+
+
+def _used(seat: Seat) -> bool:
+    return seat.state is SeatState.WAITING and seat.begins is Begins.ADOPTED
+
+
+def _take(seat: Seat, manifest: Manifest, tier: Tier) -> None:
+    """What the seat is from now on, as the manifest says."""
+    facts, gpus = manifest.facts, seat.identity.gpus
+    seat.begins, seat.artifact, seat.borrowed = Begins.ADOPTING, ArtifactId(manifest.id), True
+    seat.copies, seat.saved = frozenset({tier}), manifest.total
+    seat.inner, seat.cuda = facts.gpu_pids, ()
+    seat.held = dict(zip(gpus, facts.held, strict=False))
+    pairs = zip(facts.gpus, gpus, strict=False)
+    seat.gpu_map = {GpuUuid(old): new for old, new in pairs}
+
+
+def _droppable(tier: Tier, *, copied: bool, home: bool) -> tuple[Tier, ...]:
+    """Where a state may be dropped once its successor has gone on: on this node, and where this
+    node put it. Others know better what they keep for people."""
+    if copied:
+        return ()
+    if home:
+        return (Tier.NVME, Tier.OBJECT)
+    return (Tier.NVME,) if tier is Tier.NVME else ()
+
+
+def _plain(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text)[:_LONGEST_WHY]

@@ -1,0 +1,131 @@
+"""What pods leave behind that ended while they were parked below RAM: kept for a successor.
+
+For `keep_left_s` it stays where it is. Then it goes, unless a successor has claimed it, or people
+asked for it to be kept, or the same pod's container starts anew and outdates it before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from kybernate.core.seats import WITHOUT_TREE
+from kybernate.errors import KybernateError
+from kybernate.types import ArtifactId, PodUid, SeatState, Tier
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from kybernate.ports import Registry
+    from nodeagent.loop import Loop
+    from nodeagent.seat import Seat
+
+log = logging.getLogger(__name__)
+
+LEFT = "left/"
+"""Journal keys of states that pods have left behind."""
+
+OUTLIVED = "outlived/"
+"""Journal keys of states whose successors have gone on, and from where they are to be dropped."""
+
+_SAVED = WITHOUT_TREE | {SeatState.RESTORING}
+_DEADLINE = 10.0
+_AGAIN = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """A state, of which pod, its bytes by tier, and until when it is kept (s since 1970)."""
+
+    artifact: str
+    namespace: str
+    uid: str
+    places: Mapping[str, int]
+    until: float
+
+
+class Left:
+    """All of them, as the journal has them."""
+
+    def __init__(self, loop: Loop, registry: Registry) -> None:
+        self._loop = loop
+        self._node = loop.node
+        self._registry = registry
+        self._all: dict[str, Leftover] = {}
+
+    def load(self, records: Mapping[str, Mapping[str, Any]]) -> None:
+        """After a restart; what is due goes soon."""
+        for key, record in records.items():
+            if key.startswith(LEFT):
+                one = Leftover(**record)
+                self._all[one.artifact] = one
+                self._loop.life.aside(self._see_off(one))
+            elif key.startswith(OUTLIVED):
+                tiers = tuple(Tier(tier) for tier in record["tiers"])
+                self._loop.life.aside(self._drop(key.removeprefix(OUTLIVED), tiers))
+
+    def bytes_in(self, tier: Tier) -> int:
+        """What all of them take there."""
+        return sum(one.places.get(tier.value, 0) for one in self._all.values())
+
+    def leave(self, seat: Seat, artifact: str) -> bool:
+        """The seat's container has ended: whether its state is kept."""
+        keep = self._node.settings.keep_left_s
+        if seat.state not in _SAVED or not keep:
+            return False
+        pod, places = seat.identity.pod, {tier.value: seat.saved for tier in seat.copies}
+        one = Leftover(artifact, pod.namespace, pod.uid, places, self._node.world.wall() + keep)
+        self._all[artifact] = one
+        self._node.world.journal.put(LEFT + artifact, asdict(one), synced=False)
+        self._loop.life.aside(self._see_off(one))
+        return True
+
+    def outdated(self, uid: PodUid) -> None:
+        """The pod itself has gone on, without what it left."""
+        for one in [one for one in self._all.values() if one.uid == uid]:
+            self._forget(one)
+            self._loop.dumps.drop_later(one.artifact, "its workload was started anew")
+
+    def drop_from(self, artifact: str, tiers: Iterable[str]) -> None:
+        """Its successor has gone on: it is worth nothing any more in these tiers."""
+        wanted = tuple(Tier(tier) for tier in tiers)
+        if (one := self._all.get(artifact)) is not None:
+            self._forget(one)
+        if artifact in self._loop.dumps.kept or not wanted:
+            return
+        record = {"tiers": [tier.value for tier in wanted]}
+        self._node.world.journal.put(OUTLIVED + artifact, record, synced=False)
+        self._loop.life.aside(self._drop(artifact, wanted))
+
+    async def _drop(self, artifact: str, tiers: tuple[Tier, ...]) -> None:
+        why = "its successor has gone on since"
+        while (below := self._node.world.below) is not None:
+            try:
+                for tier in tiers:
+                    if tier in below.limits:
+                        await below.vault.drop(ArtifactId(artifact), tier, forget=why)
+                self._node.world.journal.delete(OUTLIVED + artifact)
+                break
+            except (KybernateError, OSError) as error:
+                log.warning("saved state %s can't be dropped yet: %s", artifact, error)
+                await asyncio.sleep(_AGAIN)
+
+    async def _see_off(self, one: Leftover) -> None:
+        """Once its time is over: drop it, unless somebody goes on from it."""
+        await asyncio.sleep(max(0.0, one.until - self._node.world.wall()))
+        while self._all.get(one.artifact) is one:
+            try:
+                line = await self._registry.line(one.namespace, PodUid(one.uid), _DEADLINE)
+            except (KybernateError, OSError) as error:
+                log.info("%s stays until it is known who goes on from it: %s", one.artifact, error)
+                await asyncio.sleep(_AGAIN)
+                continue
+            self._forget(one)
+            if not line.successor:
+                self._loop.dumps.drop_later(one.artifact, "nobody went on from it in time")
+
+    def _forget(self, one: Leftover) -> None:
+        self._all.pop(one.artifact, None)
+        self._node.world.journal.delete(LEFT + one.artifact)

@@ -1,0 +1,197 @@
+"""What the registry is told of this node, in order, and over restarts of the agent.
+
+Nobody waits for it: a registry that is away hears of everything once it is back. What it then says
+no to is logged and left, since it is an index of what is there, and the places are the truth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from kybernate.errors import (
+    ConflictError,
+    CorruptError,
+    DeadlineError,
+    KybernateError,
+    NotFoundError,
+    RefusedError,
+    RetryableError,
+)
+from kybernate.types import ArtifactId, PodUid, Tier
+from nodeagent import metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from kybernate.core.artifacts.manifest import Manifest
+    from kybernate.ports import Journal, Registry
+
+log = logging.getLogger(__name__)
+
+REPORT = "report/"
+"""Journal keys of what is yet to be told."""
+
+LEASE_S = 60.0
+DEADLINE = 10.0
+_PAUSE = (0.2, 30.0)
+NO_POD = PodUid("")
+
+
+class Kind(StrEnum):
+    """What has happened."""
+
+    SEALED = "sealed"
+    COPYING = "copying"
+    COPIED = "copied"
+    DROPPED = "dropped"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One thing to tell: of an artifact in a tier, or of the pod `uid` in `namespace`. `why` it was
+    dropped, or has stopped."""
+
+    kind: Kind
+    namespace: str = ""
+    uid: PodUid = NO_POD
+    artifact: str = ""
+    tier: str = ""
+    why: str = ""
+
+
+class Reports:
+    """The queue, and what works it off. `manifest`: what is said of an artifact, within seconds."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        registry: Registry,
+        manifest: Callable[[ArtifactId, float], Awaitable[Manifest]],
+    ) -> None:
+        self._journal = journal
+        self._registry = registry
+        self._manifest = manifest
+        self._queue: dict[int, Report] = {}
+        self._last = 0
+        self._tokens: dict[tuple[str, PodUid], int] = {}
+        self._came = asyncio.Event()
+
+    def load(self, records: Mapping[str, Mapping[str, Any]]) -> None:
+        """What the last agent had yet to tell; before anything new is put."""
+        told = (key for key in records if key.startswith(REPORT))
+        for number in sorted(int(key.removeprefix(REPORT)) for key in told):
+            record = records[_key(number)]
+            self._queue[number] = Report(**{**record, "kind": Kind(record["kind"])})
+            self._last = number
+        self._came.set()
+
+    def put(self, report: Report) -> None:
+        """To be told soon. Journalled in order with all else, so before what follows it."""
+        self._last += 1
+        self._queue[self._last] = report
+        self._journal.put(_key(self._last), asdict(report), synced=False)
+        metrics.REPORTS.set(len(self._queue))
+        self._came.set()
+
+    async def flush(self, deadline: float) -> None:
+        """Return once all that was put before is told. Raises DeadlineError."""
+        last = self._last
+
+        async def told() -> None:
+            while any(number <= last for number in self._queue):  # noqa: ASYNC110 - rare, and short
+                await asyncio.sleep(_PAUSE[0] / 10)
+
+        try:
+            await asyncio.wait_for(told(), deadline)
+        except TimeoutError as error:
+            raise DeadlineError(
+                f"the registry was not told of {len(self._queue)} things in {deadline:g} s"
+            ) from error
+
+    async def run(self) -> None:
+        """Tell one thing after the other, for ever."""
+        pause = _PAUSE[0]
+        while True:
+            await self._came.wait()
+            self._came.clear()
+            while self._queue:
+                number = next(iter(self._queue))
+                if await self._tell(self._queue[number]):
+                    pause = _PAUSE[0]
+                    self._done(number)
+                    continue
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _PAUSE[1])
+
+    def _done(self, number: int) -> None:
+        del self._queue[number]
+        self._journal.delete(_key(number))
+        metrics.REPORTS.set(len(self._queue))
+
+    async def _tell(self, report: Report) -> bool:
+        """Whether there is an answer."""
+        try:
+            await self._send(report)
+        except (DeadlineError, RetryableError, OSError) as error:
+            log.info("the registry can't be told yet that %s: %s", _what(report), error)
+            return False
+        except (ConflictError, NotFoundError, RefusedError, CorruptError) as error:
+            log.warning("the registry does not take it that %s: %s", _what(report), error)
+        except KybernateError as error:
+            log.warning("the registry can't be told that %s: %s", _what(report), error)
+        return True
+
+    async def _send(self, report: Report) -> None:
+        artifact, tier = ArtifactId(report.artifact), Tier(report.tier or Tier.NVME)
+        match report.kind:
+            case Kind.STOPPED:
+                await self._stop(report)
+            case Kind.DROPPED:
+                await self._registry.drop(artifact, tier, DEADLINE, forget=report.why)
+            case Kind.SEALED:
+                await self._record(await self._manifest(artifact, DEADLINE), tier)
+            case Kind.COPYING | Kind.COPIED:
+                manifest = await self._manifest(artifact, DEADLINE)
+                verified = report.kind is Kind.COPIED
+                await self._registry.report(manifest, tier, DEADLINE, verified=verified)
+
+    async def _stop(self, report: Report) -> None:
+        pod = report.namespace, report.uid
+        try:
+            await self._registry.stop(*pod, report.why, DEADLINE)
+        except RefusedError:
+            # It does not know yet that the pod ran here.
+            await self._registry.lease(*pod, LEASE_S, DEADLINE)
+            await self._registry.stop(*pod, report.why, DEADLINE)
+        self._tokens.pop(pod, None)
+
+    async def _record(self, manifest: Manifest, tier: Tier) -> None:
+        pod = manifest.facts.namespace, PodUid(manifest.facts.pod_uid)
+        if pod in self._tokens:
+            try:
+                await self._registry.record(manifest, tier, self._tokens[pod], DEADLINE)
+            except ConflictError as error:
+                log.info("a new lease is taken for pod %s/%s: %s", *pod, error)
+            else:
+                return
+        self._tokens[pod] = await self._registry.lease(*pod, LEASE_S, DEADLINE)
+        await self._registry.record(manifest, tier, self._tokens[pod], DEADLINE)
+
+
+async def no_manifest(artifact: ArtifactId, deadline: float) -> Manifest:
+    """Where there is no registry to be told of artifacts."""
+    raise NotFoundError(f"nobody is told of {artifact}")
+
+
+def _key(number: int) -> str:
+    return f"{REPORT}{number:016d}"
+
+
+def _what(report: Report) -> str:
+    what = report.artifact or f"pod {report.namespace}/{report.uid}"
+    return f"{what} is {report.kind}{f' ({report.tier})' if report.tier else ''}"

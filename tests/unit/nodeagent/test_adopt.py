@@ -1,0 +1,258 @@
+"""Pods that go on from the saved states of others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import replace
+
+import pytest
+
+from kybernate.core.restores import RestoreAs, RestoreWish
+from kybernate.ports import ProcessState
+from kybernate.testing.clock import run_virtual
+from kybernate.testing.machine import Crash
+from nodeagent.left import LEFT
+from tests.unit.nodeagent.below import (
+    ACTIVE,
+    NVME,
+    OBJECT,
+    TIERS,
+    WAITING,
+    app_of,
+    down,
+    quiet,
+    reasons,
+    two,
+    when,
+)
+
+
+async def left(r, state=OBJECT):
+    """A pod that was parked there and is gone; its UID and what it left."""
+    telling = asyncio.ensure_future(r.loop.reports.run())
+    cold, _ = await two(r)
+    inner, ran = app_of(r, cold).inner, r.machine.ran.get(r.node.seats[cold].handle, 0)
+    await down(r, cold, state)
+    artifact = r.node.seats[cold].artifact
+    r.node.seats[cold].doomed = True
+    r.machine.end_container(cold)
+    r.loop.pod_gone(cold)
+    await when(lambda: cold not in r.node.seats)
+    await r.loop.reports.flush(10)
+    assert artifact in r.machine.vault
+    return cold, artifact, (inner, ran), telling
+
+
+def of(uid, **more):
+    return RestoreWish(uid=uid, **more)
+
+
+def went(r, uid):
+    return [line for line in r.machine.log if line[:2] == ("go", uid)]
+
+
+def test_a_successor_goes_on_where_the_other_was_and_never_executes_its_command(rig, proxy):
+    async def main():
+        for state in (OBJECT, NVME):
+            r = rig(tiers=TIERS)
+            cold, _, (inner, ran), telling = await left(r, state)
+            new = await r.seat("new", restore=of(cold))
+            await when(lambda r=r, new=new: new in r.machine.gates)
+            await r.until(new, ACTIVE)
+            assert (new, state) in r.seen.states
+            app = app_of(r, new)
+            assert (app.inner, app.cuda) == (inner, ProcessState.RUNNING)
+            assert r.machine.ran[app.handle] > ran
+            assert went(r, new) == []
+            assert "Adopted" in reasons(r)
+            await when(lambda r=r: r.machine.vault == {})
+            p = proxy(r.loop)
+            p.request(new)
+            await asyncio.sleep(2)
+            assert p.answered == {new: 1}
+            r.check()
+            telling.cancel()
+
+    run_virtual(main())
+
+
+def test_the_gpus_may_be_others(rig, groups):
+    async def main():
+        r = rig(tiers=TIERS)
+        cold, _, _, telling = await left(r)
+        new = await r.seat("new", groups["G1"], restore=of(cold))
+        await r.until(new, OBJECT)
+        assert r.node.seats[new].gpu_map == {"GPU-0": "GPU-1"}
+        assert r.node.seats[new].held.keys() == {"GPU-1"}
+        await r.until(new, ACTIVE)
+        assert app_of(r, new).memory.keys() == {"GPU-1"}
+        assert r.node.seats[new].gpu_map == {}
+        r.check()
+        telling.cancel()
+
+    run_virtual(main())
+
+
+def test_a_second_successor_is_refused_and_starts_anew(rig):
+    async def main():
+        r = rig(tiers=TIERS)
+        cold, artifact, _, telling = await left(r)
+        await r.until(await r.seat("new", restore=of(cold)), OBJECT)
+        late = await r.seat("late", restore=RestoreWish(artifact=artifact))
+        await r.until(late, ACTIVE)
+        assert len(went(r, late)) == 1
+        (said,) = [text for reason, text in r.seen.events if reason == "RestoreRefused"]
+        assert "goes on with the state of pod uid-cold already" in said
+        assert "started anew" in said
+        r.check()
+        telling.cancel()
+
+    run_virtual(main())
+
+
+def test_one_that_must_not_start_anew_is_kept_waiting(rig):
+    async def main():
+        r = rig(tiers=TIERS)
+        cold, artifact, _, telling = await left(r)
+        await r.until(await r.seat("new", restore=of(cold)), OBJECT)
+        late = await r.seat("late", restore=RestoreWish(artifact=artifact, waits=True))
+        await when(lambda: "RestoreRefused" in reasons(r))
+        await asyncio.sleep(300)
+        assert (r.state(late), went(r, late)) == (WAITING, [])
+        telling.cancel()
+
+    run_virtual(main())
+
+
+def test_copies_need_no_claim_and_leave_the_state(rig, groups):
+    async def main():
+        r = rig(tiers=TIERS)
+        _, artifact, (inner, _), telling = await left(r)
+        wish = RestoreWish(artifact=artifact, kind=RestoreAs.TEMPLATE)
+        copies = [await r.seat(name, groups["G1"], restore=wish) for name in ("x", "y")]
+        for uid in copies:
+            r.loop.call_for(uid, "a test")
+            await r.until(uid, ACTIVE)
+            assert app_of(r, uid).inner == inner
+            r.loop.send_away(uid, "a test")
+        assert artifact in r.machine.vault
+        r.check()
+        telling.cancel()
+
+    run_virtual(main())
+
+
+def test_nothing_is_claimed_while_the_other_may_run_on(rig):
+    async def main():
+        r = rig(tiers=TIERS, restore_wait_s=30)
+        cold, _ = await two(r)
+        await down(r, cold, OBJECT)
+        new = await r.seat("new", restore=of(cold))
+        await when(lambda: "RestoreWaits" in reasons(r))
+        assert (r.state(new), went(r, new)) == (WAITING, [])
+        await r.until(new, ACTIVE)
+        assert len(went(r, new)) == 1
+        assert "has stopped" in dict(r.seen.events)["RestoreRefused"]
+        assert r.node.seats[cold].artifact in r.machine.vault
+        r.check()
+
+    run_virtual(main())
+
+
+def test_another_namespaces_state_is_refused(rig):
+    async def main():
+        r = rig(tiers=TIERS)
+        _, artifact, _, telling = await left(r)
+        keeping = r.machine.vault.pop(artifact)
+        foreign = artifact.replace("default/", "other/")
+        r.machine.vault[foreign] = replace(keeping, facts={**keeping.facts, "namespace": "other"})
+        wish = RestoreWish(artifact=foreign, kind=RestoreAs.TEMPLATE)
+        new = await r.seat("new", restore=wish)
+        await r.until(new, ACTIVE)
+        assert "an ArtifactGrant there must let default" in dict(r.seen.events)["RestoreRefused"]
+        assert len(went(r, new)) == 1
+        telling.cancel()
+
+    run_virtual(main())
+
+
+def test_what_a_pod_leaves_goes_when_nobody_comes(rig):
+    async def main():
+        r = rig(tiers=TIERS, keep_left_s=100)
+        _, artifact, _, telling = await left(r)
+        await asyncio.sleep(90)
+        assert artifact in r.machine.vault
+        await asyncio.sleep(20)
+        assert artifact not in r.machine.vault
+        assert not any(key.startswith(LEFT) for key in r.machine.journal)
+        telling.cancel()
+
+    run_virtual(main())
+
+
+def test_a_container_that_starts_anew_outdates_what_it_left(rig):
+    async def main():
+        r = rig(tiers=TIERS)
+        cold, _ = await two(r)
+        await down(r, cold)
+        r.machine.end_container(cold)
+        await r.until(cold, WAITING)
+        assert len(r.machine.vault) == 1
+        r.machine.restart_container(cold)
+        r.loop.call_for(cold, "a test")
+        await r.until(cold, ACTIVE)
+        await when(lambda: r.machine.vault == {})
+        r.check()
+
+    run_virtual(main())
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_agent_that_is_restarted_in_between_goes_on(rig):
+    """Killed at each write of its journal, from the successor's hello to its being parked."""
+    points = 0
+    for at in range(1, 40):
+        done = _killed_at(rig, at)
+        points += not done
+        if done:
+            break
+    assert 3 <= points < 39
+
+
+def _killed_at(rig, at):
+    """Whether it was never killed: the successor went on before so many writes."""
+    machine, uids = None, {}
+
+    async def before():
+        nonlocal machine
+        quiet()
+        r = rig(tiers=TIERS)
+        machine = r.machine
+        cold, _, marks, telling = await left(r)
+        uids.update(cold=cold, marks=marks)
+        telling.cancel()
+        machine.crash_at = machine.journal_writes + at
+        uids["new"] = await r.seat("new", restore=of(cold))
+        await r.until(uids["new"], OBJECT)
+        machine.crash_at = None
+
+    async def after():
+        await asyncio.sleep(500)
+        r = rig(machine=machine, tiers=TIERS)
+        await r.recover()
+        r.node.park_budget = 1 << 50
+        r.begin()
+        if "uid-new" not in r.node.seats:
+            uids["new"] = await r.seat("new", restore=of(uids["cold"]))
+        await r.until("uid-new", ACTIVE, 120)
+        assert app_of(r, "uid-new").inner == uids["marks"][0]
+        assert went(r, "uid-new") == []
+        r.check()
+
+    with contextlib.suppress(Crash, RuntimeError):  # the loop was stopped
+        run_virtual(before())
+        return True
+    machine.crash_at = None
+    run_virtual(after())
+    return False
