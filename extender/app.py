@@ -13,6 +13,7 @@ from werkzeug.exceptions import HTTPException
 from extender import metrics, wire
 from extender.objects import has_wishes, read_pod
 from extender.verbs import allowed_victims, filter_nodes, prioritize_nodes
+from kybernate.core.verdicts import Fits
 from kybernate.errors import RefusedError
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from extender.snapshot import Snapshot
     from extender.wire import Victims
     from kybernate.core.placement import Demand
-    from kybernate.core.verdicts import Fits
     from kybernate.types import NodeName, PodUid
 
     Caller = Callable[[Mapping[str, Any]], str | None]
@@ -57,6 +57,11 @@ class Verbs:
         pod = read_pod(args.pod)
         # No more nodes than the scheduler is to weigh, unless the pod has wishes of its own.
         chosen = bool(self.most) and not has_wishes(args.pod)
+        if chosen and self.most == 1 and pod.demand is not None and not pod.gang:
+            node = self._snapshot.offer_best(pod.ref, pod.demand, args.names)
+            if node is not None:
+                # Nobody reads of a pod that has a node why others have none for it.
+                return wire.filter_answer(args, Fits([node], {}, {}))
 
         def judge(uid: PodUid, demand: Demand, names: Sequence[NodeName]) -> Fits:
             return self._snapshot.fits(uid, demand, names, rated=chosen)

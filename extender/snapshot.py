@@ -162,6 +162,19 @@ class Snapshot:
                 self._hold(pod, demand, best[0], known)
             return best
 
+    def offer_best(self, pod: PodRef, demand: Demand, names: Sequence[NodeName]) -> NodeName | None:
+        """What `offer` says of one node, where some may not fit. None if that takes a look at each
+        of them, as `fits` takes it."""
+        with self._lock:
+            self._catch_up()
+            if self._ledger.claim(pod.uid) is not None:
+                return None
+            known = self._class(pod.uid, demand, rated=True)
+            best = known.best_node(names)
+            if best is not None:
+                self._hold(pod, demand, best, known)
+            return best
+
     def _hold(self, pod: PodRef, demand: Demand, node: NodeName, known: Class) -> None:
         view = self._current(node, pod.uid)
         group = known.best(view) if view else None

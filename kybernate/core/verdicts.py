@@ -9,23 +9,25 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from heapq import nsmallest
-from itertools import count
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from kybernate.core.placement import candidates, choose
-from kybernate.core.placement.colocation import guess, strain
+from kybernate.core.placement.colocation import guess
 from kybernate.core.placement.lattice import by_name
+from kybernate.core.shapes import MOST_SHAPES, Asked, Order, Shapes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from kybernate.core.ledger import Ledger, NodeView
     from kybernate.core.placement import Candidates, Demand, Policy
+    from kybernate.core.shapes import Views
     from kybernate.types import GroupName, NodeName
 
-    Views = Callable[[NodeName], NodeView | None]
     Own = Mapping[NodeName, NodeView]
+
+S = TypeVar("S", int, int | None)
 
 NO_NODE = "no GPUNode tells of the node's GPUs: is the node agent running there?"
 MOST_CLASSES = 256
@@ -34,9 +36,6 @@ MOST_CLASSES = 256
 MOST_FRESH = 8
 """Where a policy foresees waits, so many shapes are ranked anew per call, the least strained; each
 costs half a millisecond and more. The others follow with the next calls."""
-
-MOST_SHAPES = 20_000
-"""Shapes that are kept, of all nodes and per class. Those that no node has any more go with it."""
 
 
 class Ranking(NamedTuple):
@@ -63,72 +62,6 @@ class Fits(NamedTuple):
     hopeless: dict[NodeName, str]
 
 
-class _Asked(NamedTuple):
-    """The numbers of some nodes' shapes, None for one that isn't known, and the distinct ones."""
-
-    shapes: tuple[int | None, ...]
-    distinct: frozenset[int | None]
-
-
-class Shapes:
-    """The number of each node's shape, with traffic and without."""
-
-    def __init__(self, ledger: Ledger, views: Views) -> None:
-        self.of: dict[NodeName, int] = {}
-        """By node; up to date after `refresh`."""
-        self.still: dict[int | None, int | None] = {None: None}
-        """By shape: the number of those that are the same but for the traffic of their pods."""
-        self.strain: dict[int | None, float] = {}
-        """By shape: see `placement.colocation.strain`."""
-        self._changed = ledger.follow()
-        self._views = views
-        self._numbers: dict[Hashable, int] = {}
-        self._still_numbers: dict[Hashable, int] = {}
-        self._next = count()
-        self._last: tuple[Sequence[NodeName], _Asked] | None = None
-
-    def refresh(self) -> None:
-        """Look at the nodes that have changed."""
-        if self._changed:
-            self._last = None
-        for name in self._changed:
-            view = self._views(name)
-            if view is None:
-                self.of.pop(name, None)
-            else:
-                self.of[name] = self.number(view)
-        self._changed.clear()
-
-    def numbers(self, names: Sequence[NodeName]) -> _Asked:
-        """The shapes of the named nodes.
-
-        A call judges and ranks the same names: they are looked up once for both.
-        """
-        last = self._last
-        if last is None or last[0] is not names:
-            found = tuple(map(self.of.get, names))
-            last = self._last = names, _Asked(found, frozenset(found))
-        return last[1]
-
-    def number(self, view: NodeView) -> int:
-        """The same for nodes of the same shape."""
-        if len(self._numbers) >= MOST_SHAPES:
-            self._numbers.clear()
-            self.strain.clear()
-            self.still = {shape: self.still[shape] for shape in (None, *self.of.values())}
-        found = self._numbers.get(view.shape)
-        if found is None:
-            found = self._numbers[view.shape] = next(self._next)
-            self.strain[found] = strain(view)
-            self.still[found] = self._still_number(view)
-        return found
-
-    def _still_number(self, view: NodeView) -> int:
-        if len(self._still_numbers) >= MOST_SHAPES:
-            self._still_numbers.clear()
-        return self._still_numbers.setdefault(view.still_shape, next(self._next))
-
-
 class Verdicts:
     """The classes of demand that were asked about lately.
 
@@ -138,7 +71,7 @@ class Verdicts:
     def __init__(self, ledger: Ledger, views: Views, most: int = MOST_CLASSES) -> None:
         self._views = views
         self._most = most
-        self._shapes = Shapes(ledger, views)
+        self._shapes = Shapes(ledger, views, MOST_SHAPES)
         self._classes: OrderedDict[tuple[Demand, Policy], Class] = OrderedDict()
 
     def refresh(self) -> None:
@@ -182,12 +115,14 @@ class Class:
         self._found: dict[int | None, Candidates] = {}
         self._fitting: set[int | None] = set()
         self._ranked: dict[int | None, Ranking] = {None: _UNKNOWN}
+        self._order = Order(shapes)
 
     def adopt(self, policy: Policy) -> None:
         """Rank by this policy from now on."""
         if policy is not self._policy:
             self._policy = policy
             self._ranked = {None: _UNKNOWN}
+            self._order.begin_anew()
 
     def fits(self, names: Sequence[NodeName], own: Own) -> Fits:
         """Which of the nodes can take a pod of the class, and why not the others.
@@ -236,6 +171,26 @@ class Class:
         order = sorted(range(len(shapes)), key=lambda at: rankings[shapes[at]].rank, reverse=True)
         return [names[at] for at in sorted(order[:most])]
 
+    def best_node(self, names: Sequence[NodeName]) -> NodeName | None:
+        """The node that suits best, as `best_nodes` says, without a look at each.
+
+        None if that isn't known: `fits` tells whether any can take a pod of the class.
+        """
+        order = self._order
+        order.hear()
+        if not order.is_short(names):
+            return None
+        wanted = frozenset(names)
+        fresh = order.fresh(names, wanted)
+        if self._slow:
+            fresh = self._least_strained(fresh)
+        self._make_room(0)
+        for shape in fresh:
+            view = self._view(next(iter(self._shapes.nodes[shape])), {})
+            fitting = self.candidates(view).groups
+            order.enter(shape, self._rank(shape, view).rank if fitting else None)
+        return order.first(names, wanted)
+
     def best(self, view: NodeView) -> GroupName | None:
         """The group that a pod of the class gets on the node, or None if none can take it."""
         return self._rank(self._shapes.number(view), view).group
@@ -250,7 +205,7 @@ class Class:
         traffic."""
         return list(shapes if self._demand.apart else map(self._shapes.still.get, shapes))
 
-    def _asked(self, names: Sequence[NodeName], own: Own) -> _Asked:
+    def _asked(self, names: Sequence[NodeName], own: Own) -> Asked:
         """The shapes of the nodes."""
         asked = self._shapes.numbers(names)
         mine = own.keys() & set(names) if own else ()
@@ -259,15 +214,13 @@ class Class:
         shapes = list(asked.shapes)
         for name in mine:
             shapes[names.index(name)] = self._shapes.number(own[name])
-        return _Asked(tuple(shapes), frozenset(shapes))
+        return Asked(tuple(shapes), frozenset(shapes))
 
-    def _judged(self, names: Sequence[NodeName], asked: _Asked, own: Own) -> set[int | None]:
+    def _judged(self, names: Sequence[NodeName], asked: Asked, own: Own) -> set[int | None]:
         """The shapes that decide, each of which was judged."""
         distinct = tuple(asked.distinct)
         judged = self._of_judged(distinct)
-        if len(self._found) + len(distinct) > MOST_SHAPES:
-            self._found.clear()
-            self._fitting.clear()
+        self._make_room(len(distinct))
         deciding = set(judged)
         for number in deciding - self._found.keys() - {None}:
             shape = distinct[judged.index(number)]
@@ -275,19 +228,35 @@ class Class:
         return deciding
 
     def _rankings(
-        self, names: Sequence[NodeName], asked: _Asked, own: Own
+        self, names: Sequence[NodeName], asked: Asked, own: Own
     ) -> dict[int | None, Ranking]:
         """What each distinct shape is ranked; if that takes long, only so many more per call."""
-        distinct, ranked = asked.distinct, self._ranked
-        if len(ranked) + len(distinct) > MOST_SHAPES:
-            ranked = self._ranked = {None: _UNKNOWN}
-        fresh: Iterable[int | None] = distinct - ranked.keys()
-        if self._policy.foresees and self._demand.prefer_group is None:
-            strains = self._shapes.strain
-            fresh = nsmallest(MOST_FRESH, fresh, key=lambda one: (strains.get(one, inf), one))
+        distinct = asked.distinct
+        self._make_room(len(distinct))
+        fresh: Iterable[int | None] = distinct - self._ranked.keys()
+        if self._slow:
+            fresh = self._least_strained(fresh)
         for shape in fresh:
             self._rank(shape, self._view(names[asked.shapes.index(shape)], own))
-        return {shape: ranked.get(shape, _LATER) for shape in distinct}
+        return {shape: self._ranked.get(shape, _LATER) for shape in distinct}
+
+    @property
+    def _slow(self) -> bool:
+        """Whether ranking a shape takes long."""
+        return self._policy.foresees and self._demand.prefer_group is None
+
+    def _least_strained(self, shapes: Iterable[S]) -> list[S]:
+        """As many as are ranked in one call."""
+        strains = self._shapes.strain
+        return nsmallest(MOST_FRESH, shapes, key=lambda one: (strains.get(one, inf), one))
+
+    def _make_room(self, more: int) -> None:
+        """Forget all if it would be too much with so many more."""
+        if len(self._found) + more > MOST_SHAPES:
+            self._found.clear()
+            self._fitting.clear()
+        if len(self._ranked) + more > MOST_SHAPES:
+            self._ranked = {None: _UNKNOWN}
 
     def _sorted(self, names: Sequence[NodeName], shapes: Iterable[int | None]) -> Fits:
         found = Fits([], {}, {})

@@ -91,6 +91,22 @@ def test_a_node_that_leaves_is_unknown(snapshot: Snapshot) -> None:
     assert snapshot.nodes() == 0
 
 
+def test_what_was_offered_is_accepted_while_nothing_has_changed_there(snapshot: Snapshot) -> None:
+    first, second = read_pod(pod("a")), read_pod(pod("b"))
+    assert first.demand is not None
+    names = [NodeName("n1")]
+    for one in (first, second):
+        snapshot.pod_event("ADDED", pod(one.ref.name))
+    assert snapshot.offer_best(first.ref, first.demand, names) == "n1"
+    accepted = snapshot.accept(first.ref.uid, first.demand, names[0], 60)
+    assert accepted == snapshot.claim(first.ref.uid)
+    # What a pod holds already is looked at as ever.
+    assert snapshot.offer_best(first.ref, first.demand, names) is None
+    assert snapshot.offer_best(second.ref, first.demand, names) == "n1"
+    snapshot.pod_event("DELETED", pod("a"))
+    assert snapshot.accept(second.ref.uid, first.demand, names[0], 60) is None
+
+
 def under_way(snapshot: Snapshot) -> set[tuple[str, str]]:
     view = snapshot.views(["n1"])["n1"]
     assert view is not None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from contextlib import suppress
 from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -22,8 +24,6 @@ from kybernate.errors import ConflictError, NotFoundError
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, Link, NodeName, PodRef, PodUid
 
 if TYPE_CHECKING:
-    import pytest
-
     from kybernate.core.placement import Policy
 
 ONE, TWO = "kyb.ai/gpu-1x-seat", "kyb.ai/gpu-2x-seat"
@@ -88,6 +88,8 @@ def check(ledger: Ledger, known: Verdicts, demand: Demand, policy: Policy = POLI
     ranks = {n: choose(view, demand, policy).rank if view else WORST for n, view in views.items()}
     first = max(NODES, key=lambda name: ranks[name])
     assert known.of(demand, policy).best_nodes(NODES, {}, 1) == [first]
+    fits = any(one.groups for one in fresh.values() if one)
+    assert known.of(demand, policy).best_node(NODES) == (first if fits else None)
     several = known.of(demand, policy).best_nodes(NODES, {}, 3)
     assert several == sorted(sorted(NODES, key=lambda name: ranks[name], reverse=True)[:3])
     for view in filter(None, views.values()):
@@ -195,6 +197,53 @@ def test_shapes_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
         ledger.upsert_node(node(NODES[number % 4], product=f"product {number}"))
         check(ledger, known, DEMANDS[0])
         check(ledger, known, Demand(ONE, products=("product 18",)))
+
+
+@pytest.mark.parametrize("most", [7, verdicts.MOST_SHAPES])
+@pytest.mark.parametrize("policy", [POLICY, POLICIES["spread"]], ids=lambda one: one.name)
+def test_the_best_node_of_any_is_found_without_a_look_at_each(
+    policy: Policy, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many shapes there are, few or many nodes are asked about, and nodes change."""
+    monkeypatch.setattr(verdicts, "MOST_SHAPES", most)
+    ledger, known = make()
+    dice, names = random.Random(1), [NodeName(f"m{number:02}") for number in range(60)]
+    for at in range(400):
+        name = dice.choice(names)
+        if at % 7:
+            with suppress(ConflictError, NotFoundError):
+                vram = dice.choice([None, 10 * GIB, 20 * GIB])
+                ledger.reserve(claim(at, name, dice.choice(["G0", "G1", "G01"]), vram), at, 90)
+        elif at % 5:
+            ledger.upsert_node(node(name, product=f"product {dice.randrange(9)}"))
+        else:
+            ledger.remove_node(name)
+        asked = dice.sample(names, dice.choice([2, 30, 60]))
+        found = known.of(DEMANDS[at % 2], policy)
+        fitting = found.fits(asked, {}).passed
+        best = found.best_nodes(fitting, {}, 1)[0] if fitting else None
+        said = found.best_node(asked)
+        assert said == best or (said is None and len(asked) == 2)
+
+
+def test_the_best_node_is_of_those_that_are_ranked_where_waits_are_foreseen() -> None:
+    ledger, known = make()
+    names = [NodeName(f"m{number:02}") for number in range(20)]
+    for number, name in enumerate(names):
+        ledger.upsert_node(replace(node(name), park_budget=(100 + number) * GIB))
+    ranked: list[str] = []
+
+    def counted(view: NodeView, *rest: object) -> object:
+        ranked.append(view.seats.name)
+        return choose(view, *rest)  # type: ignore[arg-type]
+
+    foreseen = known.of(DEMANDS[0], POLICIES["default"])
+    with patch("kybernate.core.verdicts.choose", counted):
+        for calls in (1, 2, 3):
+            best = foreseen.best_node(names)
+            assert best in ranked
+            assert len(set(ranked)) == len(ranked) == min(20, calls * verdicts.MOST_FRESH)
+    assert best == foreseen.best_nodes(names, {}, 1)[0]
 
 
 def test_nodes_that_differ_in_names_only_are_looked_at_once(
