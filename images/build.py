@@ -13,7 +13,7 @@ from kybernate.errors import ConfigError, KybernateError
 
 from . import criu, oci, userland, wheels
 from .cache import REPOSITORY, cache_root, digest_of, file_lock
-from .recipes import CODE, CRIU, KYB_ENTER, KYB_INIT, RECIPES, version
+from .recipes import CODE, CRIU, KYB_ENTER, KYB_INIT, KYB_RUNTIME, RECIPES, version
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -149,14 +149,17 @@ def _code_layer(recipe: Recipe, progress: Progress) -> oci.Blob:
 
 
 def _tools_layer(progress: Progress) -> oci.Blob:
-    """kyb-init, kyb-enter and CRIU, compiled if their sources are newer."""
-    argv = ["make", "-s", "-C", str(REPOSITORY / "native"), "kyb-init", "kyb-enter"]
+    """kyb-init, kyb-enter, kyb-runtime and CRIU, compiled if their sources are newer."""
+    argv = ["make", "-s", "-C", str(REPOSITORY / "native"), "kyb-init", "kyb-enter", "kyb-runtime"]
     run = subprocess.run(argv, capture_output=True, text=True, timeout=MAKE_LIMIT, check=False)
     if run.returncode:
-        raise KybernateError(f"compiling kyb-init and kyb-enter failed: {run.stderr.strip()}")
+        raise KybernateError(
+            f"compiling kyb-init, kyb-enter and kyb-runtime failed: {run.stderr.strip()}"
+        )
     programs = {
         KYB_INIT: REPOSITORY / "build" / "kyb-init",
         KYB_ENTER: REPOSITORY / "build" / "kyb-enter",
+        KYB_RUNTIME: REPOSITORY / "build" / "kyb-runtime",
         CRIU: criu.ensure(progress).product,
     }
     key = digest_of(_FORMAT, *programs, files=list(programs.values()))

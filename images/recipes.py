@@ -18,6 +18,7 @@ CODE = "usr/lib/kybernate"
 TOOLS = "usr/libexec/kybernate"
 KYB_INIT = f"{TOOLS}/kyb-init"
 KYB_ENTER = f"{TOOLS}/kyb-enter"
+KYB_RUNTIME = f"{TOOLS}/kyb-runtime"
 CRIU = f"{TOOLS}/criu"
 
 ENVIRONMENT = (
