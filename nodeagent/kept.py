@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from kybernate.types import ArtifactId, PodUid, Tier
@@ -24,6 +24,16 @@ class Keepsake:
     operation: str
     uid: PodUid
     places: Mapping[Tier, int]
+
+    def record(self) -> dict[str, object]:
+        """The journal's form."""
+        places = {tier.value: size for tier, size in self.places.items()}
+        return {
+            "artifact": self.artifact,
+            "operation": self.operation,
+            "uid": self.uid,
+            "places": places,
+        }
 
 
 class Kept:
@@ -56,7 +66,7 @@ class Kept:
         """It is kept from now on; await it, and it is over a restart, too. Raises OSError: then
         put it again."""
         self._all[one.artifact] = one
-        return self._journal.put(SAVED + one.artifact, asdict(one), synced=True)
+        return self._journal.put(SAVED + one.artifact, one.record(), synced=True)
 
     def forget(self, artifact: str) -> None:
         """It was deleted."""
