@@ -8,6 +8,8 @@ from kybernate.core.seats import OCCUPYING, WITHOUT_TREE
 from kybernate.core.swap import violations
 from kybernate.ports import ProcessState
 from kybernate.types import PodUid, SeatState
+from nodeagent.kept import SAVED
+from nodeagent.left import LEFT
 from nodeagent.node import IN_RAM
 from nodeagent.transfers import DROP
 
@@ -147,7 +149,9 @@ class Watch:
 
     def _look_for_leftovers(self) -> None:
         machine, found, seats = self._life.machine, self._life.found, self._seats
-        for artifact in machine.vault.keys() - {seat.artifact for seat in seats.values()}:
+        kept = {key.partition("/")[2] for key in machine.journal if key.startswith((LEFT, SAVED))}
+        kept |= {seat.artifact for seat in seats.values()}
+        for artifact in machine.vault.keys() - kept:
             found.append(f"{artifact} is kept for nobody")
         for folder in machine.folders.keys() & {f"/dumps/{uid}" for uid in seats}:
             if seats[PodUid(folder.removeprefix("/dumps/"))].images != folder:

@@ -50,13 +50,15 @@ CONTAINER = Container(
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A tree as it was when it had been thawed `ran` times. `whole`: all of it was written."""
+    """A tree as it was when it had been thawed `ran` times. `line`: whose state it is, through all
+    its successors; `whole`: all of it was written."""
 
     uid: PodUid
     handle: str
     ran: int
     processes: tuple[FakeProcess, ...] = ()
     whole: bool = False
+    line: str = ""
 
     @property
     def size(self) -> int:
@@ -100,7 +102,8 @@ class FakeDumper:
             raise DumpRefusedError("a connection waits to be accepted")
         self._see_still(handle, tree)
         machine.dumps[init] = DumpState.HOLDING
-        begun = Snapshot(uid, handle, machine.ran.get(handle, 0))
+        line = machine.elsewhere.line(machine.name, handle)
+        begun = Snapshot(uid, handle, machine.ran.get(handle, 0), line=line)
         machine.folders[str(images)] = begun
         await asyncio.sleep(machine.step())
         if machine.fault("dump-hangs"):
@@ -179,6 +182,8 @@ class FakeDumper:
         if handle in machine.newcomers:
             machine.newcomers.discard(handle)
             machine.ran[handle] = snapshot.ran
+            uid = self._init(init).uid
+            machine.elsewhere.went_on(machine.name, handle, uid, snapshot.line)
         return {"criu": machine.step()}
 
     def _restorable(self, init: int, handle: str, images: Path) -> Snapshot:
@@ -313,6 +318,8 @@ class FakeVault:
         if self._machine.fault("store-down"):
             raise RetryableError("the object store does not answer")
         keeping.places.add(place)
+        if place is Tier.OBJECT:
+            self._machine.elsewhere.objects[artifact] = keeping
 
     async def fetch(self, artifact: ArtifactId, images: Path, deadline: float, into: Into) -> None:
         """Into a folder."""
@@ -329,7 +336,7 @@ class FakeVault:
 
     async def drop(self, artifact: ArtifactId, place: Tier, *, forget: str = "") -> None:
         """Unless it is the last."""
-        machine, keeping = self._machine, self._machine.vault.get(artifact)
+        machine, keeping = self._machine, self._found(artifact)
         if keeping is None or place not in keeping.places:
             return
         if machine.fault("drop-fails"):
@@ -339,6 +346,8 @@ class FakeVault:
         keeping.places.discard(place)
         if place is _LOCAL:
             machine.folders.pop(keeping.folder, None)
+        else:
+            machine.elsewhere.forget_object(artifact)
 
     def _forget(self, artifact: ArtifactId, keeping: Keeping, why: str) -> None:
         machine, uid = self._machine, keeping.snapshot.uid
@@ -346,22 +355,21 @@ class FakeVault:
             raise RefusedError(f"{artifact} has no other verified copy")
         init, latest = machine.inits.get(uid, 0), machine.ran.get(keeping.snapshot.handle, 0)
         ended = machine.dumps.get(init) is DumpState.PARKED and machine.procs[init].alive
-        others = any(
-            one.snapshot.uid == uid and one.snapshot.ran == latest
-            for name, one in machine.vault.items()
-            if name != artifact
-        )
+        others = machine.elsewhere.others(artifact, keeping.snapshot, machine.name)
         needed = keeping.snapshot.ran == latest and not others
-        if ended and needed and not machine.given_up(uid):
+        elsewhere, line = machine.elsewhere, keeping.snapshot.line
+        awaited = not others and elsewhere.awaited(uid, keeping.snapshot.ran, line)
+        if (ended and needed and not machine.given_up(uid)) or awaited:
             machine.breach(f"{uid} lost its last state: {why}")
-        del machine.vault[artifact]
+        machine.vault.pop(artifact, None)
 
     async def ls(self, place: Tier) -> tuple[Sealed, ...]:
         """Oldest first."""
-        kept = self._machine.vault.items()
+        machine = self._machine
+        kept = machine.elsewhere.objects if place is Tier.OBJECT else machine.vault
         return tuple(
             Sealed(name, one.snapshot.uid, one.snapshot.size)
-            for name, one in kept
+            for name, one in kept.items()
             if place in one.places
         )
 
@@ -371,8 +379,14 @@ class FakeVault:
         facts = facts_of(fields)
         return Manifest(VERSION, artifact, _DAY, PACKED, facts, (), snapshot.size, snapshot.size)
 
+    def _found(self, artifact: ArtifactId) -> Keeping | None:
+        """What is here; of others' states what is in the object store."""
+        mine = self._machine.vault.get(artifact)
+        there = self._machine.elsewhere.objects.get(artifact)
+        return mine or (there and replace(there, places={Tier.OBJECT}))
+
     def _keeping(self, artifact: ArtifactId, place: Tier | None = None) -> Keeping:
-        keeping = self._machine.vault.get(artifact)
+        keeping = self._found(artifact)
         if keeping is None or (place is not None and place not in keeping.places):
             raise NotFoundError(f"no artifact {artifact} is in {place or 'any place'}")
         return keeping

@@ -16,6 +16,7 @@ from kybernate.ports import (
     ProcessState,
     SeatSpec,
 )
+from kybernate.testing.machine.elsewhere import Elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -78,10 +79,20 @@ class Machine:
     journal, as (key, record before). `ran` counts by handle how often a tree was thawed: a saved
     state is of one such moment. `dumps` are trees of which kyb-init says that they don't run;
     `gates` are the pods from which TCP is held back, and who hears of it. `newcomers` are handles
-    of containers that wait for another's tree.
+    of containers that wait for another's tree. `elsewhere` is what it has in common with others,
+    by its `name`; while it is `cut_off` it reaches nothing of that but the object store.
     """
 
-    def __init__(self, memory: Mapping[GpuUuid, int]) -> None:
+    def __init__(
+        self,
+        memory: Mapping[GpuUuid, int],
+        name: str = "n1",
+        elsewhere: Elsewhere | None = None,
+    ) -> None:
+        self.name = name
+        self.elsewhere = elsewhere or Elsewhere()
+        self.elsewhere.machines[name] = self
+        self.cut_off = False
         self.memory = dict(memory)
         self.procs: dict[int, FakeProcess] = {}
         self.frozen: set[str] = set()
@@ -235,6 +246,7 @@ class Machine:
         """What was killed meanwhile dies."""
         if any(process.alive and process.handle == handle for process in self.procs.values()):
             self.ran[handle] = self.ran.get(handle, 0) + 1
+            self.elsewhere.thawed(self.name, handle, self.ran[handle])
         self.frozen.discard(handle)
         self.freezing.discard(handle)
         self.reap_all()
