@@ -1,7 +1,8 @@
 """Holds TCP back from a pod whose tree was ended, and tells when somebody calls.
 
 The rules live in the pod's network namespace and outlive the agent; a small file says which ports
-they are about, so that an agent that was restarted listens at the same ones.
+they are about, so that an agent that was restarted listens at the same ones. It is believed only where
+rules are, too: the kernel gives the number of a namespace that is gone to the next one.
 """
 
 from __future__ import annotations
@@ -43,16 +44,17 @@ class NetworkGate:
         """See `ports.Gatekeeper.shut`."""
         try:
             space = _space_of(init)
-            ports = frozenset(self._known(space) or _ports_of(init, self._tree(init)))
+            now = frozenset(_ports_of(init, self._tree(init)))
 
             def do() -> socket.socket:
+                if nftables.is_shut():
+                    return tap.open_tap(self._known(space) or now)
+                self._remember(space, now)
                 # Before the rules: what they drop is seen from the first packet on.
-                opened = tap.open_tap(ports)
-                if not nftables.is_shut():
-                    nftables.shut(ports)
+                opened = tap.open_tap(now)
+                nftables.shut(now)
                 return opened
 
-            self._remember(space, ports)
             opened = await asyncio.wait_for(inside(init, do, lambda one: one.close()), deadline)
         except TimeoutError as error:
             raise DeadlineError(f"TCP is not held back within {deadline:g} s") from error
@@ -108,16 +110,19 @@ class NetworkGate:
     def _file(self, space: int) -> Path:
         return self._folder / f"{space}.json"
 
-    def _known(self, space: int) -> list[int]:
+    def _known(self, space: int) -> frozenset[int]:
         try:
             found = json.loads(self._file(space).read_text())
         except (FileNotFoundError, ValueError):
-            return []
-        return [port for port in found if isinstance(port, int)] if isinstance(found, list) else []
+            return frozenset()
+        ports = found if isinstance(found, list) else []
+        return frozenset(port for port in ports if isinstance(port, int))
 
     def _remember(self, space: int, ports: Iterable[int]) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._file(space).write_text(json.dumps(sorted(ports)))
+        part = self._folder / f"{space}.part"
+        part.write_text(json.dumps(sorted(ports)))
+        part.replace(self._file(space))
 
 
 def _space_of(pid: int, expected: int | None = None) -> int:

@@ -185,6 +185,22 @@ def test_a_tree_that_ends_behind_it_resets_nobody_and_a_new_agent_hears_of_the_n
     asyncio.run(main())
 
 
+def test_what_was_noted_of_a_namespace_that_is_gone_is_not_believed_of_the_next(pod, gate):
+    """The kernel gives its number to a new pod's."""
+
+    async def main():
+        number = os.stat(f"/proc/{pod.tree.pid}/ns/net").st_ino
+        gate._folder.mkdir(parents=True)
+        (gate._folder / f"{number}.json").write_text("[9000]")
+        told: list[str] = []
+        await gate.shut(pod.tree.pid, told.append, 5.0)
+        assert not await asyncio.to_thread(connects, 8000)
+        assert told == ["somebody sent to its port 8000"]
+        assert await asyncio.to_thread(connects, 9000)
+
+    asyncio.run(main())
+
+
 def test_only_one_table_is_made_and_it_is_taken_away(pod, gate):
     async def main():
         for _ in range(2):
