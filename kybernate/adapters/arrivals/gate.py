@@ -1,8 +1,8 @@
 """Holds TCP back from a pod whose tree was ended, and tells when somebody calls.
 
 The rules live in the pod's network namespace and outlive the agent; a small file says which ports
-they are about, so that an agent that was restarted listens at the same ones. It is believed only where
-rules are, too: the kernel gives the number of a namespace that is gone to the next one.
+they are about, so that an agent that was restarted listens at the same ones. It is believed only
+of a namespace that has rules: the kernel gives the number of one that is gone to the next.
 """
 
 from __future__ import annotations
