@@ -3,7 +3,9 @@
 A PyTorch model (without PyTorch: the toy model server's allocation) fills `--bytes` of GPU memory.
 Each cycle parks and wakes it twice, once by the product's adapter and once by the same driver calls
 made from this process, in turns; after each wake it must give the same answer. The bus is measured
-by copies between the GPU and pinned host memory in the same run. Needs no cluster.
+by copies between the GPU and pinned host memory in the same run. Then the model's process goes to
+the disk and back by the agent's dumper, and new ones are started from its image (`gpudisk`). Needs
+no cluster; for the disk root, a compiler, and the static CRIU (`make criu`, or $KYB_CRIU).
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import statistics
 import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -93,9 +96,13 @@ class Times:
 @click.command()
 @click.option("--bytes", "amount", default=17 << 30, show_default=True, help="GPU memory to fill.")
 @click.option("--cycles", default=100, show_default=True, help="Parks and wakes by each way.")
+@click.option("--starts", default=5, show_default=True, help="Dumps, and starts of each kind.")
+@click.option("--disk", type=click.Path(path_type=Path), help="Where images go; else /var/tmp.")
 @click.option("--toy", is_flag=True, help="Fill the memory without PyTorch.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON line on stdout.")
-def main(amount: int, cycles: int, *, toy: bool, as_json: bool) -> None:
+def main(
+    amount: int, cycles: int, starts: int, disk: Path | None, *, toy: bool, as_json: bool
+) -> None:
     """Measure parking and waking on this machine's first GPU."""
     try:
         uuid = require_gpu()
@@ -108,7 +115,24 @@ def main(amount: int, cycles: int, *, toy: bool, as_json: bool) -> None:
     with _model(uuid, amount, toy=toy) as model, parker() as ours:
         bare = ByBindings()
         freed, mine, theirs = _measure(model, uuid, ours, bare, cycles)
-    _report(freed, mine, theirs, bus, as_json=as_json)
+    below = _disk(uuid, amount, starts, disk, toy=toy)
+    _report(freed, mine, theirs, bus, below, as_json=as_json)
+
+
+def _disk(uuid: str, amount: int, starts: int, disk: Path | None, *, toy: bool) -> Metrics:
+    """What is measured below RAM, or nothing, said loudly, where something isn't here."""
+    try:
+        from bench import gpudisk  # noqa: PLC0415 - needs more than a GPU's Python may have
+        from tests.gpu.box import MissingError  # noqa: PLC0415 - ditto
+    except ImportError as error:
+        say(f"SKIPPED: nothing was measured on the disk, since this Python lacks it: {error}")
+        return {}
+    try:
+        with parker() as driver:
+            return gpudisk.measure(driver, uuid, amount, starts, disk, toy=toy).metrics()
+    except MissingError as error:
+        say(f"SKIPPED: nothing was measured on the disk, since {error}")
+        return {}
 
 
 @contextlib.contextmanager
@@ -177,7 +201,13 @@ def _timed(copy: str, *arguments: object) -> float:
 
 
 def _report(
-    freed: int, mine: Times, theirs: Times, bus: tuple[float, float], *, as_json: bool
+    freed: int,
+    mine: Times,
+    theirs: Times,
+    bus: tuple[float, float],
+    below: Metrics,
+    *,
+    as_json: bool,
 ) -> None:
     def speed(seconds: list[float]) -> float:
         return freed / statistics.median(seconds) / 1e9
@@ -190,6 +220,7 @@ def _report(
         "cuda_ratio_bare": (theirs.cycle() / mine.cycle(), "ratio"),
         "bytes": (float(freed), "bytes"),
         "cycles": (float(len(mine.parks)), "cycles"),
+        **below,
     }
     baseline = {
         "name": "the bare driver calls in the same run, and copies by pinned memory",

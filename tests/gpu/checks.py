@@ -125,14 +125,14 @@ def toy(uuid: str, seed: int) -> Iterator[Toy]:
         yield Toy(running, json.loads(told)["port"])
 
 
-def parked(driver: Parker, uuid: str, pid: int) -> float:
+def parked(driver: Parker, uuid: str, pid: int, amount: int = BYTES) -> float:
     """Park a process; its memory must be free again. Returns the seconds it took."""
     before = used_bytes(uuid)
     begin = time.monotonic()
     driver.park(pid)
     took = time.monotonic() - begin
     freed = before - used_bytes(uuid)
-    assert freed >= BYTES, f"parking freed {freed} bytes of the {BYTES} that the process holds"
+    assert freed >= amount, f"parking freed {freed} bytes of the {amount} that the process holds"
     return took
 
 
@@ -192,7 +192,52 @@ def pytorch(uuid: str) -> str:
     return _figures(driver, parks, wakes)
 
 
-CHECKS: tuple[Callable[[str], str], ...] = (toy_model, two_models_alternate, pytorch)
+BOXED = """
+from tests.workloads.device import Memory
+memory = Memory(int(sys.argv[2]), fill=min(int(sys.argv[2]), 256 << 20), seed=1)
+def answer():
+    counter, device, checksum = memory.count()
+    return f"{counter} {checksum} {device == [counter]}"
+serve(sys.argv[1], answer)
+"""
+
+
+def cuda_process_on_disk(uuid: str) -> str:
+    """A CUDA process goes to the disk by the agent's own dumper, is ended, and comes back."""
+    try:
+        from tests.gpu.box import Box, MissingError, tools, workplace  # noqa: PLC0415 - ditto
+    except ImportError as error:
+        raise SkippedError(f"{sys.executable} lacks what the agent needs: {error}") from error
+    try:
+        criu = tools()
+    except MissingError as error:
+        raise SkippedError(str(error)) from error
+    env = os.environ | {"CUDA_VISIBLE_DEVICES": uuid, "PYTHONPATH": str(REPOSITORY)}
+    with parker() as driver, workplace() as disk:
+        (disk / "box").mkdir()
+        with Box(criu, disk / "box", BOXED, (str(BYTES),), env=env) as box:
+            answers, steps = [box.ask()], []
+            for _ in range(ROUNDS):
+                took = {"park": parked(driver, uuid, box.pid), **box.dump()}
+                took["restore"] = box.restore()
+                took["wake"] = woken(driver, box.pid)
+                steps.append(took)
+                answers.append(box.ask())
+            size = box.size()
+    sums = {answer.split()[1:] == [answers[0].split()[1], "True"] for answer in answers}
+    assert sums == {True}, f"device memory has changed: {answers}"
+    counters = [int(answer.split()[0]) for answer in answers]
+    assert counters == list(range(1, ROUNDS + 2)), f"the counter was lost: {counters}"
+    last = ", ".join(f"{name} {seconds * 1000:.0f} ms" for name, seconds in steps[-1].items())
+    return f"{last}; {size} bytes on the disk, by {driver.name}"
+
+
+CHECKS: tuple[Callable[[str], str], ...] = (
+    toy_model,
+    two_models_alternate,
+    cuda_process_on_disk,
+    pytorch,
+)
 
 
 def _figures(driver: Parker, parks: list[float], wakes: list[float]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -36,6 +37,7 @@ def test_they_pass(make_node: Callable[..., Node]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "ok      toy_model" in done.stdout
     assert "ok      two_models_alternate" in done.stdout
+    assert re.search(r"^(ok|SKIPPED) +cuda_process_on_disk", done.stdout, re.MULTILINE)
     assert "SKIPPED pytorch" in done.stdout
 
 
