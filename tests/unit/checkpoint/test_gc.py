@@ -57,6 +57,25 @@ def test_what_is_condemned_is_not_built_upon(tmp_path):
     assert fetched(where, second.id, tmp_path / "back") == contents(dump)
 
 
+def test_a_save_game_outlives_every_state_that_it_shares_chunks_with(tmp_path):
+    """No sweep removes an artifact: nobody but who deletes a save game ends it."""
+    where, dump = place(tmp_path / "place"), make_dump(tmp_path / "a")
+    before = pack_dump(dump, where, 1)
+    save_game = pack_dump(dump, where, 2)
+    after = pack_dump(dump, where, 3)
+    assert {pack.id for pack in before.packs} & {pack.id for pack in save_game.packs}
+    for state in (before, after):
+        vault.drop(where, state)
+    for days in (2, 4, 400, 800):
+        swept = sweep(where, days).plans["team-a"]
+        assert not {*swept.condemn, *swept.delete} & {pack.id for pack in save_game.packs}
+    assert fetched(where, save_game.id, tmp_path / "back") == contents(dump)
+    vault.drop(where, save_game)
+    sweep(where, 802)
+    sweep(where, 804)
+    assert stored_bytes(where) == 0
+
+
 def test_a_writer_that_built_upon_it_in_time_spares_it(tmp_path):
     where, dump = place(tmp_path / "place"), make_dump(tmp_path / "a")
     first = pack_dump(dump, where, 1)
