@@ -321,9 +321,12 @@ class _Watch:
 def full_map(gpus: Sequence[bytes], given: Mapping[bytes, bytes]) -> Pairs:
     """A permutation of all GPUs that contains `given`: the driver wants every GPU named.
 
-    GPUs that aren't named stay where they are, unless another one comes there.
+    GPUs that aren't named stay where they are, unless another one comes there. What comes from
+    another node's GPUs names all that it had itself.
     """
     pairs = dict(given)
+    if not given.keys() <= set(gpus):
+        return tuple(pairs.items())
     free = [gpu for gpu in gpus if gpu not in set(given.values())]
     for gpu in gpus:
         if gpu not in pairs and gpu in free:

@@ -183,10 +183,10 @@ static CUresult do_checkpoint(void)
     return late;
 }
 
-static int gpu_by_uuid(const CUuuid *uuid)
+static int gpu_by_uuid(const struct sg_node *node, const void *uuid)
 {
-    for (unsigned i = 0; i < sg.node.gpus; i++)
-        if (memcmp(sg.node.gpu[i].uuid_bytes, uuid->bytes, sizeof uuid->bytes) == 0)
+    for (unsigned i = 0; i < node->gpus; i++)
+        if (memcmp(node->gpu[i].uuid_bytes, uuid, sizeof node->gpu[i].uuid_bytes) == 0)
             return (int)i;
     return -1;
 }
@@ -199,23 +199,34 @@ static bool contains(const unsigned *list, unsigned count, unsigned wanted)
     return false;
 }
 
+/* Without a map each GPU that is in use goes back to where it was, if this node has it. */
+static bool same_gpus(const struct sg_node *here)
+{
+    for (unsigned i = 0; i < sg.devices; i++) {
+        unsigned gpu = sg.device[i].gpu;
+        if (sg.device[i].contexts && gpu_by_uuid(here, sg.node.gpu[gpu].uuid_bytes) != (int)gpu)
+            return false;
+    }
+    return true;
+}
+
 /* Reads the map into target[old GPU] = new GPU. A map must name every GPU that the process was
  * given, whatever CUDA_VISIBLE_DEVICES left of them, and lead to GPUs of the same product that it
- * was given too. No map means that each goes back to where it was. */
-static bool read_map(unsigned target[SG_MAX_GPUS])
+ * was given too. Old ones are of the node where the process was, new ones are `here`. */
+static bool read_map(const struct sg_node *here, unsigned target[SG_MAX_GPUS])
 {
     unsigned given[SG_MAX_GPUS], old[SG_MAX_GPUS], new[SG_MAX_GPUS], count = simgpu_block.pairs;
     for (unsigned i = 0; i < SG_MAX_GPUS; i++)
         target[i] = i;
     if (count == 0)
-        return true;
-    unsigned given_count = sg_given(&sg.node, given);
+        return same_gpus(here);
+    unsigned given_count = sg_given(here, given);
     for (unsigned i = 0; i < count; i++) {
-        int from = gpu_by_uuid(&simgpu_block.pair[i].oldUuid);
-        int to = gpu_by_uuid(&simgpu_block.pair[i].newUuid);
+        int from = gpu_by_uuid(&sg.node, simgpu_block.pair[i].oldUuid.bytes);
+        int to = gpu_by_uuid(here, simgpu_block.pair[i].newUuid.bytes);
         if (from < 0 || to < 0 || contains(old, i, (unsigned)from) || contains(new, i, (unsigned)to)
             || !contains(given, given_count, (unsigned)to)
-            || strcmp(sg.node.gpu[from].product, sg.node.gpu[to].product) != 0)
+            || strcmp(sg.node.gpu[from].product, here->gpu[to].product) != 0)
             return false;
         old[i] = (unsigned)from;
         new[i] = (unsigned)to;
@@ -299,11 +310,17 @@ static CUresult restore_attached(void)
     if (fault(SG_RESTORE_OOM, SG_RESTORE))
         return out_of_memory(true);
     unsigned target[SG_MAX_GPUS];
-    if (!read_map(target))
+    struct sg_node here, before = sg.node; /* it may have been brought to another node since */
+    if (!sg_read_node(&here))
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    if (!read_map(&here, target))
         return CUDA_ERROR_INVALID_VALUE;
     if (any_lost(target))
         return CUDA_ERROR_UNKNOWN;
+    sg.node = here;
     result = reopen(target);
+    if (result)
+        sg.node = before;
     if (result == CUDA_ERROR_OUT_OF_MEMORY)
         return out_of_memory(!(sg.node.flags & SG_RESTORE_OOM_RETRY));
     if (result)

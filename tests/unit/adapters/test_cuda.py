@@ -449,3 +449,8 @@ def test_the_names_of_states_are_the_ports():
     assert [ProcessState[state.name] for state in State] == list(
         itertools.islice(ProcessState, len(State))
     )
+
+
+def test_a_map_from_another_nodes_gpus_is_whole_as_it_is():
+    foreign = b"\xee" * 16
+    assert full_map(GPUS, {foreign: GPUS[1]}) == ((foreign, GPUS[1]),)
