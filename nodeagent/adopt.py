@@ -29,6 +29,7 @@ from kybernate.errors import (
 )
 from kybernate.ports import DumpState
 from kybernate.types import ArtifactId, GpuUuid, PodUid, SeatState, Tier
+from nodeagent.clones import cut_off
 from nodeagent.reports import Kind, Report
 from nodeagent.seat import Begins
 
@@ -188,6 +189,7 @@ class Adoptions:
             if seat.begins is Begins.ADOPTED and seat.artifact == artifact:
                 return
             self._see_waiting(seat)
+            await cut_off(self._below(), seat)
             into = await self._below().into(seat)
             manifest = await self._below().vault.admit(artifact, into, _DEADLINE)
             copied = clone or (seat.restore or _SUCCESSION).kind is not RestoreAs.SUCCESSOR

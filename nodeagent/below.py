@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
 
+    from kybernate.checkpoint.inbox import Inbox
+    from kybernate.checkpoint.outbox import Outbox
     from kybernate.ports import Culprits, Dumper, DumpState, Gatekeeper, Phases, Vault
     from kybernate.types import Tier
     from nodeagent.seat import Seat
@@ -26,7 +28,7 @@ class Below:
     """`facts` gathers what a saved state's manifest says of its seat; raises NotFoundError if the
     seat's container is gone. `limits`: bytes that each tier below RAM may hold; one that isn't
     named isn't there. `into`: the seat's container as a state is held against it; raises like
-    `facts`, and RetryableError."""
+    `facts`, and RetryableError. `inbox` and `outbox`: states from other nodes and to them."""
 
     dumper: Dumper
     vault: Vault
@@ -35,6 +37,8 @@ class Below:
     facts: Callable[[Seat], Awaitable[Mapping[str, object]]]
     limits: Mapping[Tier, int]
     into: Callable[[Seat], Awaitable[Into]] = own_state
+    inbox: Inbox | None = None
+    outbox: Outbox | None = None
 
 
 class GuardedDumper:
@@ -63,10 +67,19 @@ class GuardedDumper:
         await self._dumper.keep(init, handle, deadline)
 
     async def restore(
-        self, init: int, handle: str, images: Path, deadline: float, *, lazy: bool = False
+        self,
+        init: int,
+        handle: str,
+        images: Path,
+        deadline: float,
+        *,
+        lazy: bool = False,
+        stopped: bool = False,
     ) -> Phases:
         """As the dumper's."""
-        return await self._dumper.restore(init, handle, images, deadline, lazy=lazy)
+        return await self._dumper.restore(
+            init, handle, images, deadline, lazy=lazy, stopped=stopped
+        )
 
     async def pages_done(self, init: int, deadline: float) -> None:
         """As the dumper's."""

@@ -30,6 +30,7 @@ from kybernate.errors import (
 )
 from kybernate.types import ArtifactId, Tier
 from nodeagent import metrics
+from nodeagent.clones import cut_off, leave_gpus_alone, stays_stopped
 from nodeagent.seat import Process
 from nodeagent.steps import Broken, Reverted
 from nodeagent.transfers import AGAIN, BELOW, GATE_DEADLINE, Transfers
@@ -270,10 +271,13 @@ class Dumps(Transfers):
         began = self._world.now()
         try:
             await written
+            await cut_off(self.below, seat)
             images = await self._images(seat)
             read = self._world.now()
-            deadline = self._node.settings.dump_deadline_s
-            phases = await self.below.dumper.restore(_init(seat), seat.handle, images, deadline)
+            deadline, stopped = self._node.settings.dump_deadline_s, stays_stopped(seat)
+            phases = await self.below.dumper.restore(
+                _init(seat), seat.handle, images, deadline, stopped=stopped
+            )
         except NotFoundError as error:
             self.is_gone(seat, error)
             return
@@ -333,6 +337,7 @@ class Dumps(Transfers):
             return
         except KeyError as error:
             raise Broken(f"process {error} of it was not recreated") from error
+        leave_gpus_alone(seat)
         await self._node.save(seat)
         await self._steps.settle(seat)
         await self.open(seat)

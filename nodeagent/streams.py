@@ -12,6 +12,7 @@ import grpc
 from kybernate.gen import agent_pb2 as pb
 from kybernate.types import PodUid
 from nodeagent.arrivals import SOCKETS
+from nodeagent.clones import is_clone
 from nodeagent.leases import Demand
 from nodeagent.wire import seat_message
 
@@ -82,7 +83,7 @@ class Session:
         if seat is not None and (not self._orders or self._told.get(uid) != seat.address):
             del self._seats[uid]
             self._told[uid] = seat.address
-            return pb.AgentOrder(seat=seat_message(seat))
+            return pb.AgentOrder(seat=as_told(seat))
         return self._orders.popleft()[1]
 
     def _seats_are_due(self) -> bool:
@@ -104,8 +105,13 @@ class Streams:
 
     def seat_changed(self, seat: Seat) -> None:
         """See `node.Observer`."""
+        moved = seat.uid in self._loop.dumps.moved
         for session in self._sessions.values():
-            session.seat(seat)
+            if moved:
+                # It never wakes here: nobody must wait for that.
+                session.gone(seat.uid)
+            else:
+                session.seat(seat)
 
     def seat_gone(self, seat: Seat) -> None:
         """See `node.Observer`."""
@@ -150,7 +156,8 @@ class Streams:
         session = Session(name)
         self._sessions[name] = session
         for seat in self._loop.node.seats.values():
-            session.seat(seat)
+            if seat.uid not in self._loop.dumps.moved:
+                session.seat(seat)
         self._loop.proxy_joined(name, session)
         log.info("proxy %s joined", name)
         return session
@@ -182,3 +189,11 @@ async def _write(
 ) -> None:
     while True:
         await context.write(await session.next())
+
+
+def as_told(seat: Seat) -> pb.Seat:
+    """A seat as proxies see it. A clone serves no model, and is nowhere."""
+    message = seat_message(seat)
+    if is_clone(seat):
+        message.model = message.address = ""
+    return message

@@ -41,7 +41,8 @@ class RestoreAs(StrEnum):
 @dataclass(frozen=True, slots=True)
 class RestoreWish:
     """`artifact`, or the newest state of the pod `uid`: one of them is empty. `waits`: rather than
-    started anew it is kept waiting. `stopped`: a clone does not execute one instruction."""
+    started anew it is kept waiting, as a clone always is. `stopped`: a clone does not execute one
+    instruction."""
 
     artifact: ArtifactId = _NO_ARTIFACT
     uid: PodUid = _NO_POD
@@ -71,7 +72,7 @@ def read_wish(notes: Mapping[str, str]) -> RestoreWish | None:
     stopped = _choice(notes, keys.CLONE_STOPPED, [_NO, _YES]) == _YES
     if stopped and kind is not RestoreAs.CLONE:
         raise ConfigError(keys.CLONE_STOPPED, f"needs {keys.RESTORE_AS}: {RestoreAs.CLONE}")
-    waits = _choice(notes, keys.RESTORE_ELSE, [_WAIT, _FAIL]) == _FAIL
+    waits = _choice(notes, keys.RESTORE_ELSE, [_WAIT, _FAIL]) == _FAIL or kind is RestoreAs.CLONE
     artifact, uid = _source(source)
     return RestoreWish(artifact, uid, kind, waits, stopped)
 

@@ -62,12 +62,20 @@ class Dumper(Protocol):
         ...
 
     async def restore(
-        self, init: int, handle: str, images: Path, deadline: float, *, lazy: bool = False
+        self,
+        init: int,
+        handle: str,
+        images: Path,
+        deadline: float,
+        *,
+        lazy: bool = False,
+        stopped: bool = False,
     ) -> Phases:
         """Recreate the tree in its container; it comes back frozen, and the state is RUNNING.
 
         Also after a restore that was cut short, whose half-made processes are ended first. With
-        `lazy` its memory comes later: `pages_done`. Raises RestoreError (the state is PARKED, the
+        `lazy` its memory comes later: `pages_done`. With `stopped` it is stopped by a signal, too,
+        so that it doesn't run when it is thawed. Raises RestoreError (the state is PARKED, the
         images are as before), DeadlineError.
         """
         ...
@@ -94,6 +102,14 @@ class Gatekeeper(Protocol):
         `on_arrival` is called on the event loop, once and later, with what has arrived in words
         for people. Idempotent: the latest `on_arrival` counts. Raises NotFoundError if the
         process is gone, OSError, DeadlineError.
+        """
+        ...
+
+    async def cut(self, init: int, deadline: float) -> None:
+        """Nothing passes in or out of the pod's network but loopback, for as long as it lives.
+
+        Idempotent. Raises RefusedError if the network is the node's, NotFoundError if the process
+        is gone, OSError, DeadlineError.
         """
         ...
 

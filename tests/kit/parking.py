@@ -76,10 +76,12 @@ class Seat:
         """Abort."""
         self._runner.run(self.criu.keep(self.container.init, self.handle, LIMIT))
 
-    def restore(self, *, lazy: bool = False, deadline: float = LIMIT) -> Phases:
+    def restore(
+        self, *, lazy: bool = False, stopped: bool = False, deadline: float = LIMIT
+    ) -> Phases:
         """From parked to frozen."""
-        call = self.criu.restore(self.container.init, self.handle, self.images, deadline, lazy=lazy)
-        return self._runner.run(call)
+        init, how = self.container.init, {"lazy": lazy, "stopped": stopped}
+        return self._runner.run(self.criu.restore(init, self.handle, self.images, deadline, **how))
 
     def pages_done(self) -> None:
         """All memory of a lazy restore is in."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kybernate.adapters.arrivals import nftables, tap
+from kybernate.adapters.arrivals.cut import cut_off, see_own_network
 from kybernate.adapters.arrivals.namespace import inside
 from kybernate.errors import DeadlineError, NotFoundError
 
@@ -79,6 +80,16 @@ class NetworkGate:
                 self._file(shut).unlink(missing_ok=True)
             return
         self._file(space).unlink(missing_ok=True)
+
+    async def cut(self, init: int, deadline: float) -> None:
+        """See `ports.Gatekeeper.cut`."""
+        try:
+            see_own_network(init)
+            await asyncio.wait_for(inside(init, cut_off), deadline)
+        except TimeoutError as error:
+            raise DeadlineError(f"its network is not cut off within {deadline:g} s") from error
+        except FileNotFoundError as error:
+            raise NotFoundError(f"There is no process {init} any more.") from error
 
     def close(self) -> None:
         """Tell of nothing any more; what is held back is held back."""

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,14 @@ _CACHE_WORTH_DROPPING = 8 << 20
 container's."""
 _FIRST_STDIO = 80
 _POLL = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class _How:
+    """A restore: whether memory comes later, and whether it stays stopped."""
+
+    lazy: bool
+    stopped: bool
 
 
 class Criu:
@@ -128,7 +137,14 @@ class Criu:
                 await container.resume(clock)
 
     async def restore(
-        self, init: int, handle: str, images: Path, deadline: float, *, lazy: bool = False
+        self,
+        init: int,
+        handle: str,
+        images: Path,
+        deadline: float,
+        *,
+        lazy: bool = False,
+        stopped: bool = False,
     ) -> Phases:
         """Recreate the tree in its container, frozen; see the port."""
         clock, began = Clock(deadline), time.monotonic()
@@ -140,7 +156,8 @@ class Criu:
             try:
                 ready = time.monotonic()
                 cached = limits.cached(groups)
-                done = await self._bring_back(container, images, written, clock, lazy=lazy)
+                how = _How(lazy=lazy, stopped=stopped)
+                done = await self._bring_back(container, images, written, clock, how)
                 if limits.cached(groups) - cached > _CACHE_WORTH_DROPPING:
                     await asyncio.to_thread(forget_pages, images)
             finally:
@@ -217,18 +234,18 @@ class Criu:
         images: Path,
         written: record.Record,
         clock: Clock,
-        *,
-        lazy: bool,
+        how: _How,
     ) -> float:
         """The tree, frozen; when CRIU was done with it."""
         lent = await asyncio.to_thread(addresses.lend, container, written.addresses)
         try:
-            await self._restore(container, images, written, clock, lazy=lazy)
+            await self._restore(container, images, written, clock, lazy=how.lazy)
             done = time.monotonic()
             await self._freezer.freeze(str(container.handle), clock.left())
             await asyncio.to_thread(record.put_back, container, written)
             # What CRIU recreated stands stopped as well.
-            self._continue(container, written.stopped)
+            if not how.stopped:
+                self._continue(container, written.stopped)
             await container.resume(clock)
         finally:
             await asyncio.to_thread(addresses.take_back, container, lent)

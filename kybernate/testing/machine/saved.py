@@ -159,7 +159,14 @@ class FakeDumper:
         await asyncio.sleep(machine.step())
 
     async def restore(
-        self, init: int, handle: str, images: Path, deadline: float, *, lazy: bool = False
+        self,
+        init: int,
+        handle: str,
+        images: Path,
+        deadline: float,
+        *,
+        lazy: bool = False,
+        stopped: bool = False,
     ) -> Phases:
         """From the machine's `folders`, with new PIDs."""
         machine = self._machine
@@ -175,6 +182,8 @@ class FakeDumper:
             again.parent = pids.get(process.parent, init)
             again.signalled = False
         machine.frozen.add(handle)
+        if stopped:
+            machine.stopped.add(handle)
         await asyncio.sleep(deadline if hangs else machine.step())
         if hangs:
             raise DeadlineError("criu did not end")
@@ -219,7 +228,7 @@ class FakeDumper:
 
 
 class FakeGatekeeper:
-    """Implements `ports.Gatekeeper`. Faults: shut-fails, open-fails."""
+    """Implements `ports.Gatekeeper`. Faults: shut-fails, open-fails, cut-refused."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -232,6 +241,12 @@ class FakeGatekeeper:
         if self._machine.fault("shut-fails"):
             raise OSError(1, "Operation not permitted")
         self._machine.gates[process.uid] = on_arrival
+
+    async def cut(self, init: int, deadline: float) -> None:
+        """Nothing passes any more."""
+        if self._machine.fault("cut-refused"):
+            raise RefusedError("its pod shares the node's network (hostNetwork)")
+        self._machine.cut.add(self._machine.procs[init].uid)
 
     async def open(self, init: int, deadline: float) -> None:
         """TCP passes."""

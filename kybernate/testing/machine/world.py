@@ -78,7 +78,8 @@ class Machine:
     the generation that it was let go with; `unsynced` what a power cut may still take from the
     journal, as (key, record before). `ran` counts by handle how often a tree was thawed: a saved
     state is of one such moment. `dumps` are trees of which kyb-init says that they don't run;
-    `gates` are the pods from which TCP is held back, and who hears of it. `newcomers` are handles
+    `gates` are the pods from which TCP is held back, and who hears of it; `cut` those whose network
+    is down, and `stopped` the trees that a signal has stopped, too. `newcomers` are handles
     of containers that wait for another's tree. `elsewhere` is what it has in common with others,
     by its `name`; while it is `cut_off` it reaches nothing of that but the object store.
     """
@@ -120,6 +121,8 @@ class Machine:
         self.sealed = 0
         self.newcomers: set[str] = set()
         self.gates: dict[PodUid, Callable[[str], None] | None] = {}
+        self.cut: set[PodUid] = set()
+        self.stopped: set[str] = set()
         self.listener: SeatListener | None = None
         self.open_doors: set[PodUid] = set()
         self._pids = itertools.count(100)
