@@ -10,20 +10,25 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kybernate.adapters.arrivals import nftables, tap
 from kybernate.adapters.arrivals.cut import cut_off, see_own_network
+from kybernate.adapters.arrivals.duplicates import Duplicator, let_go
 from kybernate.adapters.arrivals.namespace import inside
 from kybernate.errors import DeadlineError, NotFoundError
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
 _PACKETS_AT_ONCE = 64
+_INET = (socket.AF_INET, socket.AF_INET6)
+_FEW = 256
+"""Up to so many sockets each is looked at by itself; the kernel's table of TCP costs more to read,
+even if it is empty."""
 
 
 class NetworkGate:
@@ -148,7 +153,26 @@ def _space_of(pid: int, expected: int | None = None) -> int:
 def _ports_of(init: int, tree: Iterable[int]) -> Iterator[int]:
     """Local ports of all TCP sockets that these processes hold. A connection that nobody has
     accepted yet is nobody's, and has its listener's."""
-    mine = {inode for pid in tree for inode in _sockets_of(pid)}
+    mine = {inode: (pid, at) for pid in tree for inode, at in _sockets_of(pid)}
+    return _ports_of_each(mine.values()) if len(mine) <= _FEW else _ports_of_tables(init, mine)
+
+
+def _ports_of_each(places: Iterable[tuple[int, int]]) -> Iterator[int]:
+    duplicator = Duplicator()
+    try:
+        for place in places:
+            one = duplicator.duplicate(place)
+            if one is not None:
+                is_tcp = one.family in _INET and one.proto == socket.IPPROTO_TCP
+                port = one.getsockname()[1] if is_tcp else 0
+                let_go(one, place)
+                if port:
+                    yield int(port)
+    finally:
+        duplicator.close()
+
+
+def _ports_of_tables(init: int, mine: Collection[str]) -> Iterator[int]:
     for table in ("tcp", "tcp6"):
         with suppress(FileNotFoundError):
             for line in Path(f"/proc/{init}/net/{table}").read_text().splitlines()[1:]:
@@ -157,10 +181,11 @@ def _ports_of(init: int, tree: Iterable[int]) -> Iterator[int]:
                     yield int(words[1].rpartition(":")[2], 16)
 
 
-def _sockets_of(pid: int) -> Iterator[str]:
+def _sockets_of(pid: int) -> Iterator[tuple[str, int]]:
+    """Inode and descriptor of each."""
     with suppress(FileNotFoundError, ProcessLookupError):
         for entry in os.scandir(f"/proc/{pid}/fd"):
             with suppress(FileNotFoundError):
                 target = os.readlink(entry.path)
                 if target.startswith("socket:["):
-                    yield target[8:-1]
+                    yield target[8:-1], int(entry.name)

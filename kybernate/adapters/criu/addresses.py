@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING
 
 from kybernate.adapters import smallfile
 
-from . import network
+from . import network, sockets
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
     from .container import Container
+
+    _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _NEW_ADDRESS, _DELETE_ADDRESS, _GET_ADDRESS = 20, 21, 22
 _DESTROY = 21
@@ -35,15 +37,25 @@ _TIMEOUT = 2.0
 _TABLES = ("tcp", "tcp6", "udp", "udp6")
 
 
-def used(container: Container, held: Collection[int]) -> tuple[str, ...]:
-    """Addresses that sockets of these inodes are bound to, but for loopback and "any"."""
-    found = set()
+def used(container: Container, held: Mapping[int, tuple[int, int]]) -> tuple[str, ...]:
+    """Addresses that these sockets are bound to, but for loopback and "any"; `held` as in
+    `sockets.of`."""
+    found = _of_each(held) if len(held) <= sockets.FEW else _of_tables(container, held)
+    return tuple(sorted({str(one) for one in found if not (one.is_loopback or one.is_unspecified)}))
+
+
+def _of_each(held: Mapping[int, tuple[int, int]]) -> Iterator[_Address]:
+    for place in held.values():
+        with suppress(OSError), sockets.duplicate(*place) as one:
+            if one.family in (socket.AF_INET, socket.AF_INET6):
+                yield _plain(ipaddress.ip_address(one.getsockname()[0].partition("%")[0]))
+
+
+def _of_tables(container: Container, held: Collection[int]) -> Iterator[_Address]:
     for table in _TABLES:
         for words in _rows(container, table):
-            address = _address(words[1])
-            if int(words[9]) in held and not (address.is_loopback or address.is_unspecified):
-                found.add(str(address))
-    return tuple(sorted(found))
+            if int(words[9]) in held:
+                yield _address(words[1])
 
 
 def lend(container: Container, addresses: Collection[str]) -> tuple[str, ...]:
@@ -89,10 +101,14 @@ def _rows(container: Container, table: str) -> Iterator[list[str]]:
             yield line.split()
 
 
-def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+def _address(text: str) -> _Address:
     """Of "0100007F:1F90": words in the machine's byte order."""
     size = len(text.partition(":")[0]) // 2
-    found = ipaddress.ip_address(_raw(text)[:size])
+    return _plain(ipaddress.ip_address(_raw(text)[:size]))
+
+
+def _plain(found: _Address) -> _Address:
+    """An IPv4 address as such, also where a socket of IPv6 has it."""
     mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
     return mapped or found
 

@@ -41,6 +41,12 @@ _INODE_COLUMN = {
     "packet": 8,
 }
 _UNDUMPABLE = {"raw": "raw", "raw6": "raw", "icmp": "ping", "icmp6": "ping"}
+_PING = (socket.IPPROTO_ICMP, socket.IPPROTO_ICMPV6)
+_INET = (socket.AF_INET, socket.AF_INET6)
+
+FEW = 256
+"""Up to so many sockets each is looked at by itself: 20 µs. To read the kernel's table of TCP takes
+one or two milliseconds even if it is empty."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -61,15 +67,23 @@ def of(container: Container) -> dict[int, tuple[int, int]]:
 
 def problems(container: Container, held: Mapping[int, tuple[int, int]]) -> Iterator[str]:
     """Sentences; `held` is each socket's inode with a process and a descriptor that hold it."""
-    unknown = set(held)
-    for table in _INODE_COLUMN:
+    unknown, tables = dict(held), tuple(_INODE_COLUMN)
+    if len(held) <= FEW:
+        families = {_family_of(*place) for place in held.values()}
+        tables = ("netlink",) if socket.AF_NETLINK in families else ()
+    for table in tables:
         for inode, words in _rows(container, table):
-            if inode in held:
-                unknown.discard(inode)
+            if unknown.pop(inode, None) is not None:
                 yield from _row_problem(container, table, words, held[inode][0])
-    for inode in unknown:
-        yield from _kind_problem(container, *held[inode])
+    for place in unknown.values():
+        yield from _kind_problem(container, *place)
     yield from _outward(container, held)
+
+
+def _family_of(pid: int, descriptor: int) -> int | None:
+    with suppress(OSError), duplicate(pid, descriptor) as one:
+        return one.family
+    return None
 
 
 def _row_problem(container: Container, table: str, words: list[str], pid: int) -> Iterator[str]:
@@ -80,16 +94,17 @@ def _row_problem(container: Container, table: str, words: list[str], pid: int) -
 
 
 def _kind_problem(container: Container, pid: int, descriptor: int) -> Iterator[str]:
-    """Of a socket that no table shows: one that isn't bound yet, or of a family without table."""
+    """Of a socket by itself, which need not be bound yet."""
     with suppress(OSError):
-        one = _duplicate(pid, descriptor)
-        family, protocol = one.family, one.proto
-        one.close()
-        is_inet = family in (socket.AF_INET, socket.AF_INET6)
-        if family not in _FAMILIES or (is_inet and protocol not in _PROTOCOLS):
+        with duplicate(pid, descriptor) as one:
+            family, kind, protocol = one.family, one.type, one.proto
+        who, is_inet = _who(container, pid), family in _INET
+        if is_inet and (kind == socket.SOCK_RAW or protocol in _PING):
+            yield f"{who} has a {'raw' if kind == socket.SOCK_RAW else 'ping'} socket open."
+        elif family not in _FAMILIES or (is_inet and protocol not in _PROTOCOLS):
             yield (
-                f"{_who(container, pid)} has a socket of family {int(family)}, protocol "
-                f"{protocol} open, which CRIU doesn't know."
+                f"{who} has a socket of family {int(family)}, protocol {protocol} open, which CRIU "
+                "doesn't know."
             )
 
 
@@ -118,7 +133,8 @@ def _who(container: Container, pid: int) -> str:
     return f"Process {pid} ({name})"
 
 
-def _duplicate(pid: int, descriptor: int) -> socket.socket:
+def duplicate(pid: int, descriptor: int) -> socket.socket:
+    """The socket at this place, which must be closed soon. Raises OSError."""
     handle = os.pidfd_open(pid)
     try:
         copy = _libc.syscall(_SYS_PIDFD_GETFD, handle, descriptor, 0)
