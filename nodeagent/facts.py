@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 
 class Facts:
-    """Implements `Below.facts` by a call, and `Below.into`. `criu` is the version of ours."""
+    """Implements `Below.facts` by a call, and `Below.into`. `criu` is the version of ours;
+    `files_missing` says by process 1 why its container's files didn't travel."""
 
     def __init__(
         self,
@@ -31,12 +32,14 @@ class Facts:
         inventory: Callable[[], Inventory | None],
         images: Images,
         criu: str,
+        files_missing: Callable[[int], str],
     ) -> None:
         self._settings = settings
         self._freezer = freezer
         self._inventory = inventory
         self._images = images
         self._criu = criu
+        self._files_missing = files_missing
 
     async def __call__(self, seat: Seat) -> Mapping[str, object]:
         """See `Below.facts`."""
@@ -90,6 +93,7 @@ class Facts:
             "root_pid": number_inside(ours[1]),
             "gpu_pids": seat.inner,
             "gpus": gpus,
+            "files_missing": self._files_missing(ours[0]),
             "held": tuple(seat.held.get(gpu, 0) for gpu in one.gpus),
         }
 

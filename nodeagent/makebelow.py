@@ -17,6 +17,7 @@ from kybernate.checkpoint.vault import Vault
 from kybernate.errors import ConfigError
 from kybernate.types import Tier
 from nodeagent.below import Below, GuardedDumper
+from nodeagent.carried import CarryingDumper
 from nodeagent.facts import Facts
 
 if TYPE_CHECKING:
@@ -51,9 +52,11 @@ def make_below(
     dumper = Criu(Tools(settings.kyb_enter, settings.criu), freezer, settings.state_dir / "criu")
     procs = Procfs()
     places = _places(settings)
-    facts = Facts(settings, freezer, inventory, images, _version_of(settings.criu))
+    carrying = CarryingDumper(dumper, settings.carry_bytes)
+    criu = _version_of(settings.criu)
+    facts = Facts(settings, freezer, inventory, images, criu, carrying.missing)
     return Below(
-        dumper=GuardedDumper(dumper, freezer.forget),
+        dumper=GuardedDumper(carrying, freezer.forget),
         vault=Vault(places, Tier.NVME, read_folder(settings.artifact_keys)),
         gatekeeper=NetworkGate(settings.run_dir / "gates", procs.descendants),
         culprits=procs,

@@ -131,6 +131,12 @@ class AgentSettings(BaseModel):
         description="A pod whose saved state can't be had by then starts anew, unless it says "
         "otherwise (s).",
     )
+    carry_bytes: int = Field(
+        1 << 30,
+        ge=0,
+        description="Files that a container changed travel with its state into another one, up to "
+        "so many bytes.",
+    )
     keep_left_s: float = Field(
         3600.0,
         ge=0,

@@ -1,0 +1,182 @@
+"""Files that travel with a tree: what is taken, and what is laid out into a hostile container."""
+
+from __future__ import annotations
+
+import json
+import os
+import tarfile
+from io import BytesIO
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kybernate.adapters.treefiles import ARCHIVE, NOTE, gather, lay_out
+from kybernate.errors import NotFoundError, RestoreError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MIB = 1 << 20
+
+
+class Box:
+    """A container as /proc shows it: process 1 is number 7."""
+
+    def __init__(self, base: Path, start: int = 5) -> None:
+        self.proc, self.root, self.upper = base / "proc", base / "root", base / "upper"
+        for folder in (self.proc / "7", self.root / "tmp", self.root / "dev" / "shm", self.upper):
+            folder.mkdir(parents=True)
+        (self.proc / "7" / "root").symlink_to(self.root)
+        words = ["7", "(kyb-run)", *(["0"] * 19), str(start)]
+        (self.proc / "7" / "stat").write_text(" ".join([*words[:2], *words[3:], words[-1]]))
+        self.mounted("/tmp", "/dev/shm")
+
+    def mounted(self, *places: str, options: str = "rw") -> None:
+        root = (
+            f"1 0 0:1 / / {options},relatime - overlay overlay rw,upperdir={self.upper},lowerdir=x"
+        )
+        others = [f"2 1 0:2 / {place} rw - tmpfs tmpfs rw" for place in places]
+        (self.proc / "7" / "mountinfo").write_text("\n".join([root, *others]) + "\n")
+
+    def gather(self, images: Path, limit: int = MIB):
+        return gather(7, images, limit, str(self.proc))
+
+    def lay_out(self, images: Path, limit: int = MIB) -> int:
+        return lay_out(7, images, limit, str(self.proc))
+
+
+@pytest.fixture
+def boxes(tmp_path: Path) -> tuple[Box, Box, Path]:
+    images = tmp_path / "images"
+    images.mkdir()
+    return Box(tmp_path / "a", 5), Box(tmp_path / "b", 6), images
+
+
+def archive(images: Path, *entries: tarfile.TarInfo, data: bytes = b"evil") -> None:
+    """As a tenant with a changed engine might have made it."""
+    with tarfile.open(images / ARCHIVE, "w:") as made:
+        for entry in entries:
+            entry.size = len(data) if entry.isreg() else 0
+            made.addfile(entry, BytesIO(data))
+    (images / NOTE).write_text(json.dumps({"home": "elsewhere"}))
+
+
+def named(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.linkname = kind, link
+    entry.uid, entry.gid, entry.mode = os.getuid(), os.getgid(), 0o644
+    return entry
+
+
+def test_what_was_changed_is_there_again(boxes) -> None:
+    old, new, images = boxes
+    (old.upper / "var").mkdir()
+    (old.upper / "var" / "state").write_bytes(b"x" * 5000)
+    (old.upper / "var" / "state").chmod(0o4640)
+    os.utime(old.upper / "var" / "state", (1000, 1000))
+    (old.root / "tmp" / "link").symlink_to("/etc/passwd")
+    (old.root / "dev" / "shm" / "ring").write_bytes(b"ring")
+    os.mkfifo(old.root / "tmp" / "pipe")
+    note = old.gather(images)
+    assert (note.files, note.size, note.missing) == (4, 5004, "")
+    assert new.lay_out(images) == 4
+    state = new.root / "var" / "state"
+    assert (state.read_bytes(), state.stat().st_mtime) == (b"x" * 5000, 1000)
+    assert state.stat().st_mode & 0o7777 == 0o640
+    assert os.readlink(new.root / "tmp" / "link") == "/etc/passwd"
+    assert (new.root / "dev" / "shm" / "ring").read_bytes() == b"ring"
+    assert (new.root / "tmp" / "pipe").is_fifo()
+    assert new.lay_out(images) == 4, "a second try changes nothing"
+
+
+def test_in_its_own_container_nothing_is_laid_out(boxes) -> None:
+    old, _, images = boxes
+    (old.root / "tmp" / "x").write_text("before")
+    old.gather(images)
+    (old.root / "tmp" / "x").write_text("since")
+    assert old.lay_out(images) == 0
+    assert (old.root / "tmp" / "x").read_text() == "since"
+
+
+def test_other_mounts_and_sockets_stay(boxes) -> None:
+    old, _, images = boxes
+    old.mounted("/tmp", "/dev/shm", "/etc/hosts", "/tmp/volume")
+    (old.upper / "etc").mkdir()
+    (old.upper / "etc" / "hosts").write_text("")
+    (old.root / "tmp" / "volume").mkdir()
+    (old.root / "tmp" / "volume" / "big").write_text("not ours")
+    assert old.gather(images).files == 0
+
+
+def test_a_read_only_root_has_no_layer(boxes) -> None:
+    old, _, images = boxes
+    old.mounted("/tmp", "/dev/shm", options="ro")
+    (old.upper / "x").write_text("x")
+    assert old.gather(images).files == 0
+
+
+def test_too_much_stays_and_is_told(boxes) -> None:
+    old, new, images = boxes
+    (old.root / "tmp" / "big").write_bytes(b"x" * (MIB + 1))
+    assert "carry_bytes" in old.gather(images).missing
+    assert not (images / ARCHIVE).exists()
+    assert new.lay_out(images) == 0
+
+
+@pytest.mark.parametrize("name", ["../x", "a/../../x", "/etc/x", "a//b", "."])
+def test_paths_that_lead_out_are_refused(boxes, name) -> None:
+    _, new, images = boxes
+    archive(images, named(name))
+    with pytest.raises(RestoreError):
+        new.lay_out(images)
+    assert not (new.root.parent / "x").exists()
+
+
+def test_links_on_the_way_are_not_followed(boxes, tmp_path) -> None:
+    _, new, images = boxes
+    outside = tmp_path / "host"
+    outside.mkdir()
+    (outside / "victim").write_text("safe")
+    (new.root / "tmp" / "out").symlink_to(outside)
+    (new.root / "tmp" / "file").symlink_to(outside / "victim")
+    archive(images, named("tmp/out/victim"))
+    with pytest.raises(RestoreError):
+        new.lay_out(images)
+    archive(images, named("tmp/file"))
+    assert new.lay_out(images) == 1
+    assert (outside / "victim").read_text() == "safe"
+    assert (new.root / "tmp" / "file").read_bytes() == b"evil"
+
+
+def test_devices_and_hard_links_are_left_out(boxes, tmp_path) -> None:
+    _, new, images = boxes
+    device = named("tmp/disk", tarfile.BLKTYPE)
+    archive(images, device, named("tmp/hard", tarfile.LNKTYPE, "../../host"))
+    new.lay_out(images)
+    assert not list((new.root / "tmp").iterdir())
+
+
+def test_more_than_may_travel_is_refused(boxes) -> None:
+    _, new, images = boxes
+    archive(images, named("tmp/big"), data=b"x" * (MIB + 1))
+    with pytest.raises(RestoreError, match="carry_bytes"):
+        new.lay_out(images)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"home": 1, "x": 2}'])
+def test_a_note_that_is_none_is_refused(boxes, text) -> None:
+    _, new, images = boxes
+    (images / NOTE).write_text(text)
+    with pytest.raises(RestoreError):
+        new.lay_out(images)
+
+
+def test_images_of_before_have_no_files(boxes) -> None:
+    _, new, images = boxes
+    assert new.lay_out(images) == 0
+
+
+def test_a_container_that_is_gone_is_told(tmp_path) -> None:
+    (tmp_path / "proc").mkdir()
+    with pytest.raises(NotFoundError):
+        gather(7, tmp_path, MIB, str(tmp_path / "proc"))
