@@ -206,6 +206,23 @@ class NodeApi(agent_pb2_grpc.NodeAgentServicer):
         ask = replace(_of_seat(Kind.SAVE, request, context), tier=_tier(request.tier))
         return await self._operate(ask, dry_run=request.dry_run)
 
+    async def Move(  # noqa: N802 - gRPC's name
+        self, request: pb.MoveRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Operation:
+        """Let a seat's workload go on in another pod, on another node."""
+        ask = replace(_of_seat(Kind.MOVE, request, context), successor=request.successor)
+        ask = replace(ask, limit=request.deadline_seconds)
+        return await self._operate(ask, dry_run=request.dry_run)
+
+    async def Evacuate(  # noqa: N802 - gRPC's name
+        self, request: pb.EvacuateRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Operation:
+        """Save what can be saved before the node is gone."""
+        if not request.seconds:
+            raise ConfigError("seconds", "must say in how many seconds the node is gone")
+        ask = Ask(Kind.EVACUATE, request.name, why=request.why, by=_caller(context))
+        return await self._operate(replace(ask, limit=request.seconds), dry_run=request.dry_run)
+
     async def DrainNode(  # noqa: N802 - gRPC's name
         self, request: pb.DrainNodeRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.Operation:
@@ -285,7 +302,7 @@ def _tier(name: str) -> Tier | None:
 
 def _of_seat(
     kind: Kind,
-    request: pb.ParkRequest | pb.WakeRequest | pb.EvictRequest | pb.SaveRequest,
+    request: pb.ParkRequest | pb.WakeRequest | pb.EvictRequest | pb.SaveRequest | pb.MoveRequest,
     context: grpc.aio.ServicerContext[Any, Any],
 ) -> Ask:
     if not request.uid:

@@ -57,6 +57,8 @@ CALLERS: Mapping[str, frozenset[str]] = {
     "Wake": _OPERATORS,
     "Evict": _OPERATORS,
     "Save": _OPERATORS,
+    "Move": _OPERATORS,
+    "Evacuate": _OPERATORS,
     "DrainNode": _OPERATORS,
     "UndrainNode": _OPERATORS,
     "CancelOperation": _OPERATORS,

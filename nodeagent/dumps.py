@@ -79,7 +79,7 @@ class Dumps(Transfers):
     async def _dump(self, seat: Seat, written: Awaitable[None]) -> None:
         began = self._world.now()
         # One that is called for goes all the same where nobody would get on else: it comes back.
-        called = seat.called
+        called = seat.called or seat.uid in self.going
         try:
             await written
             phases = await self._write_down(seat, called=called)
@@ -108,6 +108,8 @@ class Dumps(Transfers):
         times["seal"] = self._world.now() - began
         try:
             await self._see_uncalled(seat, called=called)
+            if going := self.going.get(seat.uid):
+                await going.deliver(artifact)
             await self._note_sealed(seat, artifact)
         except (Reverted, OSError):
             await self._note_unsealed(seat)
@@ -134,7 +136,11 @@ class Dumps(Transfers):
         times["gate"], began = now() - began, now()
         images = await below.vault.begin(key)
         deadline = self._node.settings.dump_deadline_s
-        times |= await below.dumper.dump(init, seat.handle, images, deadline)
+        dumping, going = (
+            below.dumper.dump(init, seat.handle, images, deadline),
+            self.going.get(key),
+        )
+        times |= await (going.follow(images, dumping) if going else dumping)
         times["dump"] = now() - began
         return images, times
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 
 from kybernate.errors import DeadlineError, DriverError, KybernateError, NotFoundError
 
@@ -150,6 +150,15 @@ def observe_move(step: str, phases: Mapping[str, float], moved: int) -> None:
     for phase, seconds in phases.items():
         STEP_SECONDS.labels(step, phase).observe(seconds)
     SAVED_BYTES.labels(step).inc(moved)
+
+
+def rate_of(step: str) -> float | None:
+    """Bytes per second of all dumps, restores or packs since the agent began; None without any."""
+    told = {"step": step}
+    size = REGISTRY.get_sample_value("kyb_agent_saved_bytes_total", told) or 0.0
+    phase = {"operation": step, "phase": "all"}
+    seconds = REGISTRY.get_sample_value("kyb_agent_step_seconds_sum", phase) or 0.0
+    return size / seconds if size and seconds else None
 
 
 def observe(operation: str, phases: Mapping[str, float], moved: int) -> None:

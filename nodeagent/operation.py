@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kybernate.core.operations import ENDED, Kind, Progress
+from kybernate.core.operations import ENDED, Kind, Progress, SeatFacts
 from kybernate.errors import ConflictError
 from kybernate.types import PodUid, Tier
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from nodeagent.seat import Seat
 
 _NODE = PodUid("")
 
@@ -20,7 +21,8 @@ _NODE = PodUid("")
 class Ask:
     """What a caller asks. `by` is who: "node", or the name of its certificate. `limit` in
     seconds from now, 0 for the agent's own. `uid` is empty where it is about the node. `tier`:
-    where a park's state is to go, or a save is kept, None where that is left to the agent."""
+    where a park's state is to go, or a save is kept, None where that is left to the agent.
+    `successor`: the pod that goes on after a move."""
 
     kind: Kind
     name: str = ""
@@ -29,6 +31,7 @@ class Ask:
     by: str = "node"
     limit: float = 0.0
     tier: Tier | None = None
+    successor: str = ""
 
 
 @dataclass(slots=True)
@@ -36,6 +39,8 @@ class Operation:
     """One operation. Times are wall-clock seconds, 0 for not yet; `due_at` 0 for never.
 
     Of a save: `wakes`, whether the seat served and is woken again; `artifact`, what is kept.
+    Of a move: `successor`, the pod that goes on. Of an evacuation: `report`, what becomes of each
+    seat.
     """
 
     name: str
@@ -59,6 +64,8 @@ class Operation:
     saved_in: Tier | None = None
     wakes: bool = False
     artifact: str = ""
+    successor: str = ""
+    report: tuple[str, ...] = ()
 
     @property
     def ended(self) -> bool:
@@ -70,6 +77,21 @@ class Operation:
         return f"{self.name} ({self.kind} of {of}, asked by {self.by})"
 
 
+def facts_of(seat: Seat, tiers: frozenset[Tier]) -> SeatFacts:
+    """A seat as an operation sees it. `tiers` are those that the node has."""
+    return SeatFacts(
+        name=f"{seat.identity.pod}",
+        state=seat.state,
+        reason=seat.reason,
+        unparkable=seat.unparkable,
+        held=sum(seat.held.values()),
+        ending=seat.ending,
+        undumpable=seat.undumpable,
+        tiers=tiers,
+        deepest=Tier(seat.park_tier),
+    )
+
+
 def from_record(record: Mapping[str, Any]) -> Operation:
     """The operation whose `asdict` this is."""
     known = {key: record[key] for key in Operation.__slots__ if key in record}
@@ -77,12 +99,14 @@ def from_record(record: Mapping[str, Any]) -> Operation:
     known["uid"] = PodUid(record["uid"])
     for name in ("tier", "saved_in"):
         known[name] = Tier(record[name]) if record.get(name) else None
+    known["report"] = tuple(record.get("report", ()))
     return Operation(**known)
 
 
 def the_same(known: Operation, ask: Ask) -> Operation:
     """`known`, if that is what is asked for. Raises ConflictError."""
-    if (known.kind, known.uid, known.tier) != (ask.kind, ask.uid, ask.tier):
+    asked = (ask.kind, ask.uid, ask.tier, ask.successor)
+    if (known.kind, known.uid, known.tier, known.successor) != asked:
         raise ConflictError(f"the name is that of operation {known}; choose another")
     return known
 
@@ -94,6 +118,8 @@ def words(operation: Operation) -> str:
         Kind.WAKE: "called for",
         Kind.EVICT: "evicted",
         Kind.SAVE: "saved",
+        Kind.MOVE: "moved",
+        Kind.EVACUATE: "evacuated",
         Kind.DRAIN: "drained",
         Kind.UNDRAIN: "in use again",
     }[operation.kind]
@@ -103,4 +129,5 @@ def words(operation: Operation) -> str:
 
 def event_of(kind: Kind) -> str:
     """What the event is called that tells of its end."""
-    return {Kind.EVICT: "Evicted", Kind.SAVE: "Saved"}.get(kind, "ParkedByOperator")
+    names = {Kind.EVICT: "Evicted", Kind.SAVE: "Saved", Kind.MOVE: "Moved"}
+    return names.get(kind, "ParkedByOperator")

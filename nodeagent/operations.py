@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from kybernate.core.operations import (
     AWAY,
     ENDED,
+    OF_NODE,
     Kind,
     Progress,
-    SeatFacts,
     Verdict,
     judge_away,
     judge_drain,
@@ -26,22 +26,23 @@ from kybernate.core.operations import (
     plan_drain,
     plan_wake,
 )
-from kybernate.core.saves import plan_save, why_refused
+from kybernate.core.saves import why_refused
 from kybernate.core.seats import OCCUPYING, TIER_OF
 from kybernate.core.swap import obstacle, wants
 from kybernate.errors import NotFoundError, RefusedError, RetryableError
-from kybernate.types import Tier
 from nodeagent import metrics
 from nodeagent.changes import Changes
-from nodeagent.operation import Operation, event_of, from_record, the_same, words
+from nodeagent.operation import Operation, event_of, facts_of, from_record, the_same, words
 from nodeagent.saves import Saves
 from nodeagent.wire import movable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kybernate.core.operations import SeatFacts
     from kybernate.types import PodUid
     from nodeagent.announce import Announcer
+    from nodeagent.carrier import Carrier
     from nodeagent.loop import Loop
     from nodeagent.operation import Ask
     from nodeagent.seat import Seat
@@ -64,7 +65,11 @@ class Operations:
         self._timer: asyncio.TimerHandle | None = None
         self._announcer: Announcer | None = None
         self.changes = Changes()
-        self._saves = Saves(loop, self._facts, self._advanced)
+        self._carriers: dict[Kind, Carrier] = {Kind.SAVE: Saves(loop, self._facts, self.advanced)}
+
+    def carry(self, kind: Kind, by: Carrier) -> None:
+        """Who carries out operations of a kind; before `resume`."""
+        self._carriers[kind] = by
 
     def announce_to(self, announcer: Announcer) -> None:
         """Who tells people of drains of this node."""
@@ -109,9 +114,10 @@ class Operations:
             return steps + plan_drain([self._facts(seat) for seat in self._node.seats.values()])
         if ask.kind is Kind.UNDRAIN:
             return (*steps, "Seats start and wake on this node again.")
+        if carrier := self._carriers.get(ask.kind):
+            seen = self._node.seats.get(ask.uid)
+            return steps + carrier.plan(self._facts(seen) if seen else None, ask)
         seat = self._seat(ask.uid)
-        if ask.kind is Kind.SAVE:
-            return steps + plan_save(self._facts(seat), ask.tier)
         if ask.kind in AWAY:
             return steps + plan_away(self._facts(seat), ask.kind, ask.tier)
         mine = set(seat.identity.gpus)
@@ -144,9 +150,9 @@ class Operations:
         return operation
 
     def _new(self, ask: Ask) -> Operation:
-        seat = None if ask.kind in (Kind.DRAIN, Kind.UNDRAIN) else self._seat(ask.uid)
+        seat = None if ask.kind in OF_NODE else self._seat(ask.uid)
         pod = seat.identity.pod if seat else None
-        if seat is not None and (why_not := why_refused(self._facts(seat), ask.kind, ask.tier)):
+        if why_not := self._why_refused(seat, ask):
             raise RefusedError(why_not)
         now = self._node.world.wall()
         limit = ask.limit or self._node.settings.operation_limit_s
@@ -162,7 +168,16 @@ class Operations:
             due_at=now + limit,
             total=len(self._node.seats) if ask.kind is Kind.DRAIN else 0,
             tier=ask.tier,
+            successor=ask.successor,
         )
+
+    def _why_refused(self, seat: Seat | None, ask: Ask) -> str:
+        moved, facts = self._loop.dumps.moved.get(ask.uid), self._facts(seat) if seat else None
+        if carrier := self._carriers.get(ask.kind):
+            return moved or carrier.why_refused(facts, ask)
+        if ask.kind in (Kind.MOVE, Kind.EVACUATE):
+            return "this agent has no CRIU to save states with; give it one (criu)"
+        return moved or (why_refused(facts, ask.kind, ask.tier) if facts else "")
 
     def _seat(self, uid: PodUid) -> Seat:
         seat = self._node.seats.get(uid)
@@ -176,11 +191,11 @@ class Operations:
     def _rivals(self, new: Operation) -> list[Operation]:
         """Who gives way to it. Raises RefusedError if it would have to give way itself."""
         live = [one for one in self._all.values() if not one.ended]
-        if new.kind in (Kind.DRAIN, Kind.UNDRAIN):
+        if new.kind in OF_NODE:
             same = next((one for one in live if one.kind is new.kind), None)
             if same is not None:
                 raise RefusedError(f"{same} is under way already; watch it or cancel it")
-            gives_way = Kind.WAKE if new.kind is Kind.DRAIN else Kind.DRAIN
+            gives_way = Kind.DRAIN if new.kind is Kind.UNDRAIN else Kind.WAKE
             return [one for one in live if one.kind is gives_way]
         for one in live:
             if one.uid == new.uid:
@@ -201,8 +216,8 @@ class Operations:
                     loop.send_away(operation.uid, why)
             case Kind.EVICT:
                 loop.send_away(operation.uid, why, stays_away=True)
-            case Kind.SAVE:
-                self._saves.begin(operation, again=again)
+            case Kind.SAVE | Kind.MOVE | Kind.EVACUATE:
+                self._carriers[operation.kind].begin(operation, again=again)
             case Kind.WAKE:
                 loop.let_stay(operation.uid)
                 loop.call_for(operation.uid, why)
@@ -223,8 +238,8 @@ class Operations:
                 self._loop.let_stay(operation.uid)
                 if operation.tier is not None:
                     self._loop.ask_for_tier(operation.uid, None)
-            case Kind.SAVE:
-                self._saves.drop(operation)
+            case Kind.SAVE | Kind.MOVE | Kind.EVACUATE:
+                self._carriers[operation.kind].drop(operation)
             case Kind.WAKE:
                 self._loop.call_off(operation.uid)
             case Kind.DRAIN:
@@ -256,7 +271,8 @@ class Operations:
 
     def _review(self) -> None:
         self._review_due = False
-        self._saves.look()
+        for carrier in self._carriers.values():
+            carrier.look()
         for operation in self.known(ended_too=False):
             self._judge(operation)
         self._arm()
@@ -289,8 +305,8 @@ class Operations:
                 return verdict
             case Kind.UNDRAIN:
                 return Verdict(Progress.SUCCEEDED, "seats start and wake on this node again")
-            case Kind.SAVE:
-                return self._saves.verdict(operation, facts)
+            case Kind.SAVE | Kind.MOVE | Kind.EVACUATE:
+                return self._carriers[operation.kind].verdict(operation, facts)
             case kind:
                 return judge_away(facts, kind, operation.state, operation.tier)
 
@@ -316,12 +332,13 @@ class Operations:
         operation.ended_at = self._node.world.wall()
         seat = self._node.seats.get(operation.uid)
         if seat is not None and verdict.progress is Progress.SUCCEEDED:
-            if operation.kind is not Kind.SAVE:
+            if operation.kind not in self._carriers:
                 operation.phases = dict(seat.phases) if operation.started_at else {}
             if operation.kind is Kind.EVICT:
                 operation.saved = sum(seat.held.values())
                 operation.saved_in = TIER_OF.get(seat.state)
-        self._saves.ended(operation)
+        if carrier := self._carriers.get(operation.kind):
+            carrier.ended(operation)
         metrics.OPERATIONS.labels(operation.kind.value, operation.state.value).inc()
         log.info("operation %s: %s: %s", operation, operation.state, operation.sentence)
         self._save(operation)
@@ -346,17 +363,7 @@ class Operations:
             self._node.world.journal.delete(OPERATION + one.name)
 
     def _facts(self, seat: Seat) -> SeatFacts:
-        return SeatFacts(
-            name=f"{seat.identity.pod}",
-            state=seat.state,
-            reason=seat.reason,
-            unparkable=seat.unparkable,
-            held=sum(seat.held.values()),
-            ending=seat.ending,
-            undumpable=seat.undumpable,
-            tiers=frozenset(self._node.tiers()),
-            deepest=Tier(seat.park_tier),
-        )
+        return facts_of(seat, frozenset(self._node.tiers()))
 
     # --- records and time ---------------------------------------------------------------------
 
@@ -383,7 +390,8 @@ class Operations:
             self._review_due = True
             asyncio.get_running_loop().call_soon(self._review)
 
-    def _advanced(self, operation: Operation) -> None:
+    def advanced(self, operation: Operation) -> None:
+        """Its carrier has something new to tell of it."""
         self._save(operation)
         self._look_soon()
 

@@ -15,7 +15,7 @@ from kybernate.core.seats import OCCUPYING
 from kybernate.errors import ConfigError, RefusedError, RetryableError
 from kybernate.gen import peers_pb2 as pb
 from kybernate.gen import peers_pb2_grpc
-from kybernate.types import ArtifactId, PodUid, SeatState
+from kybernate.types import ArtifactId, PodUid, SeatState, Tier
 from nodeagent.parts import part_of, pod_of
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 TAKEN = "taken/"
 """Journal keys of states that were taken over here, so that a repeated call hears the same."""
 _MOST_TAKEN = 256
+_DEADLINE = 10.0
 
 
 class Adopter(Protocol):
@@ -42,7 +43,7 @@ class Adopter(Protocol):
         """Why the seat doesn't wait for the state of this pod, as a sentence; empty if it does."""
         ...
 
-    async def adopt_moved(self, seat: Seat, artifact: ArtifactId) -> None:
+    async def adopt(self, seat: Seat, artifact: ArtifactId, tier: Tier) -> None:
         """The seat goes on from this state, which its journal says when this returns. Raises
         RefusedError if it never will, RetryableError, DeadlineError, OSError."""
         ...
@@ -103,14 +104,20 @@ class Receiver:
         """The pod's processes are ended: go on. How the successor is, as a sentence."""
         async with self._one(successor):
             if not self._has_taken(successor, artifact):
-                seat = self.expect(pod, successor)
-                await self._adopter.adopt_moved(seat, artifact)
+                await self._adopt(self.expect(pod, successor), pod, artifact)
                 await self._note(successor, artifact)
                 self._loop.call_for(successor, f"moved here, as {artifact}")
             # The sender keeps its copy until this is on the disk; nobody else waits for it.
             await asyncio.to_thread(self._inbox.sync, artifact)
         seat_now = self._node.seats.get(successor)
         return f"it is {seat_now.state}" if seat_now else "it went on here, and its pod is gone"
+
+    async def _adopt(self, seat: Seat, pod: PodRef, artifact: ArtifactId) -> None:
+        if self._node.world.registry is None:
+            # Where nobody else can tell, the word of the agent that ended it is the proof.
+            await self._loop.registry.stop(pod.namespace, pod.uid, "moved to this node", _DEADLINE)
+        here = await asyncio.to_thread(self._inbox.is_here, artifact)
+        await self._adopter.adopt(seat, artifact, Tier.NVME if here else Tier.OBJECT)
 
     def _has_taken(self, successor: PodUid, artifact: str) -> bool:
         if self._taken.get(artifact) == successor:

@@ -24,7 +24,9 @@ from kybernate.core.saves import (
     judge_save,
     keeping_tier,
     next_step,
+    plan_save,
     why_given_up,
+    why_refused,
 )
 from kybernate.errors import CorruptError, KybernateError, NotFoundError, RefusedError
 from kybernate.types import ArtifactId, PodUid, SeatState, Tier
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
     from kybernate.core.operations import SeatFacts, Verdict
     from nodeagent.below import Below
     from nodeagent.loop import Loop
-    from nodeagent.operation import Operation
+    from nodeagent.operation import Ask, Operation
     from nodeagent.seat import Seat
 
 log = logging.getLogger(__name__)
@@ -86,6 +88,14 @@ class Saves:
         return self._dumps.below
 
     # --- the wish -------------------------------------------------------------------------------
+
+    def why_refused(self, seat: SeatFacts | None, ask: Ask) -> str:
+        """Why this can't be asked, whatever happens; empty if it can."""
+        return why_refused(seat, ask.kind, ask.tier) if seat else "it has no seat here"
+
+    def plan(self, seat: SeatFacts | None, ask: Ask) -> tuple[str, ...]:
+        """What it would do, in order."""
+        return plan_save(seat, ask.tier) if seat else ()
 
     def begin(self, operation: Operation, *, again: bool = False) -> None:
         """Put the wish; `again` after a restart of the agent."""

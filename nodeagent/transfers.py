@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from kybernate.types import PodUid
     from nodeagent.below import Below
+    from nodeagent.leaving import Going
     from nodeagent.lifecycle import Lifecycle
     from nodeagent.node import Node
     from nodeagent.seat import Seat
@@ -50,7 +51,11 @@ def _nothing_left(tier: Tier) -> int:
 class Transfers:
     """Moves saved states, and forgets them. `call_for` is told of what arrives at a shut gate;
     `spares` is told that a seat needs its state no more, or that it has none, and says whether
-    it is left where it is; `left_in` says how many bytes of a tier such states take."""
+    it is left where it is; `left_in` says how many bytes of a tier such states take.
+
+    `going`: seats whose next dump goes to another node; `moved`: seats whose workloads go on
+    elsewhere, and where, as a sentence: nothing ever wakes them here.
+    """
 
     def __init__(
         self,
@@ -68,6 +73,8 @@ class Transfers:
         self._call_for = call_for
         self._gates: dict[PodUid, asyncio.Lock] = {}
         self.kept = Kept(node.world.journal)
+        self.going: dict[PodUid, Going] = {}
+        self.moved: dict[PodUid, str] = {}
         self.spares: Callable[[Seat, str], bool] = _spares_none
         self.left_in: Callable[[Tier], int] = _nothing_left
 
@@ -99,8 +106,9 @@ class Transfers:
     async def _pack(self, seat: Seat, why: str) -> None:
         log.info("%s: its saved state is copied to the object store: %s", seat, why)
         try:
-            deadline = self._node.settings.transfer_deadline_s
+            deadline, began = self._node.settings.transfer_deadline_s, self._world.now()
             await self.below.vault.pack(ArtifactId(seat.artifact), Tier.OBJECT, deadline)
+            metrics.observe_move("pack", {"all": self._world.now() - began}, seat.saved)
             seat.copies |= {Tier.OBJECT}
             await self._node.save(seat, synced=True)
             metrics.TIER_MOVES.labels("pack", "done").inc()
@@ -192,6 +200,7 @@ class Transfers:
     def gone(self, seat: Seat) -> None:
         """Its pod no longer exists."""
         self._gates.pop(seat.uid, None)
+        self.moved.pop(seat.uid, None)
 
     def forget(self, seat: Seat, why: str) -> None:
         """The seat runs on, or has ended: its saved state is worth nothing any more."""

@@ -150,6 +150,8 @@ def operation_message(operation: Operation) -> pb.Operation:
         saved=saved,
         tier=operation.tier or "",
         artifact=operation.artifact,
+        successor=operation.successor,
+        report=operation.report,
     )
 
 

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from kybernate.types import PodUid
     from nodeagent.below import Below
     from nodeagent.node import Inventory
+    from nodeagent.receive import PeersApi
 
 log = logging.getLogger(__name__)
 
@@ -133,6 +134,7 @@ class Agent:
         self.node.observers += [self.streams, publisher, self.changes, self.operations]
         records = await recover(self.loop)
         self.arriving.join()
+        moving = self._moving(records)
         self.operations.resume(records)
         self.usage.resume(records)
         self.activity.resume(records)
@@ -140,7 +142,7 @@ class Agent:
         self.node.demand_listeners.append(self.activity)
         self.operations.announce_to(publisher)
         self._recovered = True
-        await self._serve(preparer, publisher, attendance)
+        await self._serve(preparer, publisher, attendance, moving)
         self._begin(
             publisher.run(),
             self.usage.run(),
@@ -180,7 +182,11 @@ class Agent:
             self._tasks.append(task)
 
     async def _serve(
-        self, preparer: Preparer, publisher: Publisher, attendance: Attendance
+        self,
+        preparer: Preparer,
+        publisher: Publisher,
+        attendance: Attendance,
+        peers: PeersApi | None,
     ) -> None:
         settings, loop = self._settings, self.loop
         parts = Parts(
@@ -193,15 +199,22 @@ class Agent:
             publisher.touch,
         )
         api = NodeApi(parts)
-        network, _ = await serve_network(
-            api, self._keeper(unix=False), settings.listen, settings.tls_dir, settings.node
-        )
+        keeper, tls = self._keeper(unix=False), settings.tls_dir
+        network, _ = await serve_network(api, keeper, settings.listen, tls, settings.node, peers)
         here = settings.run_dir / Path(keys.AGENT_SOCKET).name
         node = await serve_node(api, self._keeper(unix=True), here)
         self._servers += [network, node]
         await self.runtime.serve()
         self._serving.set()
         log.info("serving %d seats of %s", len(self.node.seats), settings.node)
+
+    def _moving(self, records: Mapping[str, Mapping[str, object]]) -> PeersApi | None:
+        """What answers other nodes' agents, if this one moves seats."""
+        if self.world.below is None:
+            return None
+        from nodeagent.makemoves import make_moves  # noqa: PLC0415 - slow, only where it is used
+
+        return make_moves(self.loop, self.operations, self._get_api, records)
 
     def _keeper(self, *, unix: bool) -> Doorkeeper:
         settings, times = self._settings, _SHARED if unix else 1

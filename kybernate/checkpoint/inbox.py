@@ -123,11 +123,21 @@ class Inbox:
         self._seen.verified.add(manifest.id)
         self.drop(successor)
 
+    def is_here(self, artifact: str) -> bool:
+        """Whether it arrived, and was kept. Blocks shortly. Raises RefusedError for what is no ID,
+        or isn't signed."""
+        try:
+            read_manifest(self._place, artifact, self._keys)
+        except NotFoundError:
+            return False
+        return True
+
     def sync(self, artifact: str) -> None:
-        """Its files are on the disk when this returns. Blocks. Raises OSError."""
-        for path in (self._place.local / layout.folder(artifact) / layout.IMAGES).iterdir():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
+        """Its files, if it is here, are on the disk when this returns. Blocks. Raises OSError."""
+        with suppress(FileNotFoundError):
+            for path in (self._place.local / layout.folder(artifact) / layout.IMAGES).iterdir():
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
 
     def drop(self, successor: PodUid) -> None:
         """Forget what came for it. Idempotent, blocks. Raises OSError."""

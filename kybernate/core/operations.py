@@ -26,6 +26,8 @@ class Kind(StrEnum):
     WAKE = "wake"
     EVICT = "evict"
     SAVE = "save"
+    MOVE = "move"
+    EVACUATE = "evacuate"
     DRAIN = "drain-node"
     UNDRAIN = "undrain-node"
 
@@ -41,6 +43,8 @@ class Progress(StrEnum):
 
 
 ENDED = frozenset({Progress.SUCCEEDED, Progress.FAILED, Progress.CANCELLED})
+OF_NODE = frozenset({Kind.DRAIN, Kind.UNDRAIN, Kind.EVACUATE})
+"""Operations on all seats of a node."""
 AWAY = frozenset({Kind.PARK, Kind.EVICT})
 """Operations on a seat that take it out of GPU memory."""
 

@@ -291,6 +291,34 @@ class SaveRequest(_message.Message):
     tier: str
     def __init__(self, name: _Optional[str] = ..., uid: _Optional[str] = ..., why: _Optional[str] = ..., dry_run: _Optional[bool] = ..., tier: _Optional[str] = ...) -> None: ...
 
+class MoveRequest(_message.Message):
+    __slots__ = ("name", "uid", "why", "dry_run", "deadline_seconds", "successor")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    SUCCESSOR_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    uid: str
+    why: str
+    dry_run: bool
+    deadline_seconds: float
+    successor: str
+    def __init__(self, name: _Optional[str] = ..., uid: _Optional[str] = ..., why: _Optional[str] = ..., dry_run: _Optional[bool] = ..., deadline_seconds: _Optional[float] = ..., successor: _Optional[str] = ...) -> None: ...
+
+class EvacuateRequest(_message.Message):
+    __slots__ = ("name", "why", "dry_run", "seconds")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    why: str
+    dry_run: bool
+    seconds: float
+    def __init__(self, name: _Optional[str] = ..., why: _Optional[str] = ..., dry_run: _Optional[bool] = ..., seconds: _Optional[float] = ...) -> None: ...
+
 class DrainNodeRequest(_message.Message):
     __slots__ = ("name", "why", "dry_run")
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -334,7 +362,7 @@ class ListOperationsResponse(_message.Message):
     def __init__(self, operations: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ...) -> None: ...
 
 class Operation(_message.Message):
-    __slots__ = ("name", "kind", "uid", "namespace", "pod", "state", "sentence", "why", "by", "created_at", "started_at", "ended_at", "due_at", "phases", "done", "total", "saved", "plan", "dry_run", "tier", "artifact")
+    __slots__ = ("name", "kind", "uid", "namespace", "pod", "state", "sentence", "why", "by", "created_at", "started_at", "ended_at", "due_at", "phases", "done", "total", "saved", "plan", "dry_run", "tier", "artifact", "successor", "report")
     NAME_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     UID_FIELD_NUMBER: _ClassVar[int]
@@ -356,6 +384,8 @@ class Operation(_message.Message):
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
     TIER_FIELD_NUMBER: _ClassVar[int]
     ARTIFACT_FIELD_NUMBER: _ClassVar[int]
+    SUCCESSOR_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
     name: str
     kind: str
     uid: str
@@ -377,7 +407,9 @@ class Operation(_message.Message):
     dry_run: bool
     tier: str
     artifact: str
-    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., uid: _Optional[str] = ..., namespace: _Optional[str] = ..., pod: _Optional[str] = ..., state: _Optional[str] = ..., sentence: _Optional[str] = ..., why: _Optional[str] = ..., by: _Optional[str] = ..., created_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., due_at: _Optional[float] = ..., phases: _Optional[_Iterable[_Union[Phase, _Mapping]]] = ..., done: _Optional[int] = ..., total: _Optional[int] = ..., saved: _Optional[_Union[Saved, _Mapping]] = ..., plan: _Optional[_Iterable[str]] = ..., dry_run: _Optional[bool] = ..., tier: _Optional[str] = ..., artifact: _Optional[str] = ...) -> None: ...
+    successor: str
+    report: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., uid: _Optional[str] = ..., namespace: _Optional[str] = ..., pod: _Optional[str] = ..., state: _Optional[str] = ..., sentence: _Optional[str] = ..., why: _Optional[str] = ..., by: _Optional[str] = ..., created_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., due_at: _Optional[float] = ..., phases: _Optional[_Iterable[_Union[Phase, _Mapping]]] = ..., done: _Optional[int] = ..., total: _Optional[int] = ..., saved: _Optional[_Union[Saved, _Mapping]] = ..., plan: _Optional[_Iterable[str]] = ..., dry_run: _Optional[bool] = ..., tier: _Optional[str] = ..., artifact: _Optional[str] = ..., successor: _Optional[str] = ..., report: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Phase(_message.Message):
     __slots__ = ("name", "seconds")

@@ -94,6 +94,16 @@ class NodeAgentStub:
                 request_serializer=kybernate_dot_gen_dot_agent__pb2.SaveRequest.SerializeToString,
                 response_deserializer=kybernate_dot_gen_dot_agent__pb2.Operation.FromString,
                 _registered_method=True)
+        self.Move = channel.unary_unary(
+                '/kybernate.agent.v1.NodeAgent/Move',
+                request_serializer=kybernate_dot_gen_dot_agent__pb2.MoveRequest.SerializeToString,
+                response_deserializer=kybernate_dot_gen_dot_agent__pb2.Operation.FromString,
+                _registered_method=True)
+        self.Evacuate = channel.unary_unary(
+                '/kybernate.agent.v1.NodeAgent/Evacuate',
+                request_serializer=kybernate_dot_gen_dot_agent__pb2.EvacuateRequest.SerializeToString,
+                response_deserializer=kybernate_dot_gen_dot_agent__pb2.Operation.FromString,
+                _registered_method=True)
         self.DrainNode = channel.unary_unary(
                 '/kybernate.agent.v1.NodeAgent/DrainNode',
                 request_serializer=kybernate_dot_gen_dot_agent__pb2.DrainNodeRequest.SerializeToString,
@@ -216,6 +226,20 @@ class NodeAgentServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Move(self, request, context):
+        """Let a seat's workload go on in another pod, on another node, with its state as it is.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Evacuate(self, request, context):
+        """The node goes away in some seconds: save what can be saved till then, the most valuable first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DrainNode(self, request, context):
         """Park all seats; nothing starts or wakes on this node until UndrainNode.
         """
@@ -316,6 +340,16 @@ def add_NodeAgentServicer_to_server(servicer, server):
             'Save': grpc.unary_unary_rpc_method_handler(
                     servicer.Save,
                     request_deserializer=kybernate_dot_gen_dot_agent__pb2.SaveRequest.FromString,
+                    response_serializer=kybernate_dot_gen_dot_agent__pb2.Operation.SerializeToString,
+            ),
+            'Move': grpc.unary_unary_rpc_method_handler(
+                    servicer.Move,
+                    request_deserializer=kybernate_dot_gen_dot_agent__pb2.MoveRequest.FromString,
+                    response_serializer=kybernate_dot_gen_dot_agent__pb2.Operation.SerializeToString,
+            ),
+            'Evacuate': grpc.unary_unary_rpc_method_handler(
+                    servicer.Evacuate,
+                    request_deserializer=kybernate_dot_gen_dot_agent__pb2.EvacuateRequest.FromString,
                     response_serializer=kybernate_dot_gen_dot_agent__pb2.Operation.SerializeToString,
             ),
             'DrainNode': grpc.unary_unary_rpc_method_handler(
@@ -672,6 +706,60 @@ class NodeAgent:
             target,
             '/kybernate.agent.v1.NodeAgent/Save',
             kybernate_dot_gen_dot_agent__pb2.SaveRequest.SerializeToString,
+            kybernate_dot_gen_dot_agent__pb2.Operation.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Move(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kybernate.agent.v1.NodeAgent/Move',
+            kybernate_dot_gen_dot_agent__pb2.MoveRequest.SerializeToString,
+            kybernate_dot_gen_dot_agent__pb2.Operation.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Evacuate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kybernate.agent.v1.NodeAgent/Evacuate',
+            kybernate_dot_gen_dot_agent__pb2.EvacuateRequest.SerializeToString,
             kybernate_dot_gen_dot_agent__pb2.Operation.FromString,
             options,
             channel_credentials,

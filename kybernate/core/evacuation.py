@@ -1,0 +1,103 @@
+"""Which seats' states are saved when the node is gone in some seconds, and in which order. Pure.
+
+What lies in the object store already costs nothing and is always saved. Of the others the more
+important go first, and among equals those that are called for most for each second that saving them
+takes. Two things go on at once: one state is written down while the one before is sent; each in its
+turn has all of the disk, or of the network. A state that would not be there in time is passed over,
+so that a smaller one gets its chance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kybernate.types import PodUid
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One seat. `write`: bytes that must be written down, 0 if that is done; `send`: bytes that
+    must reach the object store, 0 if they are there. `priority` is the pod's, `calls` how often per
+    hour it is expected to be called for. `why_not`: why it can't be saved at all."""
+
+    uid: PodUid
+    name: str
+    write: int
+    send: int
+    priority: int = 0
+    calls: float = 0.0
+    why_not: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Bytes per second, as measured, of writing down and of sending; above zero."""
+
+    write: float
+    send: float
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """One that is saved: `ready` seconds from now on, at these rates."""
+
+    load: Load
+    ready: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """One that isn't, and why, as a sentence without its end."""
+
+    load: Load
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evacuation:
+    """What to do: in this order. And who is left behind."""
+
+    saved: tuple[Saving, ...]
+    lost: tuple[Lost, ...]
+
+
+def plan(loads: Iterable[Load], rates: Rates, seconds: float) -> Evacuation:
+    """What can be saved within so many seconds."""
+    saved: list[Saving] = []
+    lost: list[Lost] = []
+    written = sent = 0.0
+    for load in sorted(loads, key=lambda one: _turn(one, rates)):
+        if load.send and load.why_not:
+            lost.append(Lost(load, load.why_not))
+            continue
+        there = written + load.write / rates.write
+        ready = max(sent, there) + load.send / rates.send if load.send else 0.0
+        if ready > seconds:
+            lost.append(Lost(load, f"it would be saved after {ready:.0f} s, not {seconds:.0f}"))
+            continue
+        saved.append(Saving(load, ready))
+        if load.send:
+            written, sent = there, ready
+    return Evacuation(tuple(saved), tuple(lost))
+
+
+def _turn(load: Load, rates: Rates) -> tuple[bool, int, float, PodUid]:
+    takes = max(load.write / rates.write, load.send / rates.send)
+    return bool(load.send), -load.priority, takes / (1.0 + load.calls), load.uid
+
+
+def sentences(plan: Evacuation) -> tuple[str, ...]:
+    """The plan, for people."""
+    steps = [
+        f"{one.load.name} is saved already: its state is in the object store."
+        if not one.load.send
+        else f"{one.load.name} is saved after about {one.ready:.0f} s "
+        f"({one.load.send / (1 << 30):.1f} GiB)."
+        for one in plan.saved
+    ]
+    steps += [f"{one.load.name} can't be saved: {one.why}." for one in plan.lost]
+    return tuple(steps)

@@ -1,0 +1,48 @@
+"""What a move of a seat to another node needs and does, in words. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kybernate.core.seats import OCCUPYING, WITHOUT_TREE
+from kybernate.types import SeatState, Tier
+
+if TYPE_CHECKING:
+    from kybernate.core.operations import SeatFacts
+    from kybernate.types import PodUid
+
+
+def why_unmovable(seat: SeatFacts, successor: str) -> str:
+    """Why it can't be moved, whatever happens; empty if it may."""
+    if not successor:
+        return "successor: name the pod that is to go on, of the same namespace"
+    if Tier.NVME not in seat.tiers:
+        return "this agent has no CRIU to move states with; give it one (criu)"
+    if seat.state is SeatState.WAITING:
+        return "it has not been started: there is nothing to move; start it over there"
+    return ""
+
+
+def plan_move(seat: SeatFacts, uid: PodUid, successor: str) -> tuple[str, ...]:
+    """What a move would do, in order."""
+    there = (
+        f"Pod {successor} is looked for: it must be on another node, hold a seat there and wait "
+        f"for this state (kyb.ai/restore-from: pod/{uid})."
+    )
+    steps = [there]
+    if seat.state not in WITHOUT_TREE:
+        steps.append(
+            "If a state of before lies on this node's NVMe, its memory is sent in advance."
+        )
+    if seat.state in OCCUPYING:
+        steps.append(f"{seat.name} is {seat.state}: its requests in flight end, and it is parked.")
+    if seat.state not in WITHOUT_TREE:
+        steps.append("Its frozen processes are written down, and sent while they are.")
+        if seat.undumpable:
+            steps.append(f"The last try was refused: {seat.undumpable}.")
+    return (
+        *steps,
+        "The other node verifies all of it against the signed manifest, and keeps it.",
+        "The processes here are ended, the registry is told, and the successor goes on.",
+        f"What is left of {seat.name} is an empty container: delete the pod.",
+    )

@@ -1,0 +1,86 @@
+"""A seat whose next dump goes to another node, and the journal's form of a move."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from kybernate.errors import KybernateError
+from kybernate.ports import Handover
+from kybernate.types import NodeName, PodRef, PodUid
+from nodeagent.steps import Reverted
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+    from pathlib import Path
+
+    from kybernate.ports import Phases
+    from kybernate.types import ArtifactId
+
+
+class Going:
+    """What becomes of the seat's next dump; see `Dumps.going`. `send` sends what is written into a
+    folder until the event is set; `keep` returns once the other node keeps what was sealed.
+    `problem`: why the seat stayed."""
+
+    def __init__(
+        self,
+        send: Callable[[Path, asyncio.Event], Awaitable[None]],
+        keep: Callable[[ArtifactId], Awaitable[None]],
+    ) -> None:
+        self._send, self._keep = send, keep
+        self.problem = ""
+
+    async def follow(self, images: Path, dumping: Awaitable[Phases]) -> Phases:
+        """The dump, which is sent meanwhile. Raises as the dump does."""
+        dumped = asyncio.Event()
+        sending = asyncio.ensure_future(self._send(images, dumped))
+        try:
+            phases = await dumping
+            dumped.set()
+            await sending
+        except BaseException as error:
+            self.problem = str(error) or type(error).__name__
+            raise
+        finally:
+            sending.cancel()
+        return phases
+
+    async def deliver(self, artifact: ArtifactId) -> None:
+        """Its state is sealed: the other node has it when this returns. Raises Reverted."""
+        try:
+            await self._keep(artifact)
+        except (KybernateError, OSError) as error:
+            self.problem = str(error)
+            raise Reverted(f"it could not be handed over: {error}") from error
+
+
+def record_of(to: Handover, operation: str, artifact: str, *, done: bool) -> dict[str, object]:
+    """A move as the journal has it. `artifact`: what the other node keeps; `done`: the successor
+    goes on."""
+    return {
+        "operation": operation,
+        "artifact": artifact,
+        "done": done,
+        "namespace": to.pod.namespace,
+        "pod": to.pod.name,
+        "uid": to.pod.uid,
+        "successor": to.successor.name,
+        "successor_uid": to.successor.uid,
+        "node": to.node,
+    }
+
+
+def handover_of(record: Mapping[str, object]) -> Handover:
+    """Who goes where, of what `record_of` wrote."""
+    namespace = str(record["namespace"])
+    return Handover(
+        PodRef(namespace, str(record["pod"]), PodUid(str(record["uid"]))),
+        PodRef(namespace, str(record["successor"]), PodUid(str(record["successor_uid"]))),
+        NodeName(str(record["node"])),
+    )
+
+
+def where(to: Handover) -> str:
+    """Who goes on, for people."""
+    return f"pod {to.successor} on node {to.node} goes on with its state"

@@ -1,0 +1,110 @@
+"""What is saved before a node is gone."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kybernate.core.evacuation import Load, Rates, plan, sentences
+from kybernate.types import PodUid
+
+GIB = 1 << 30
+RATES = Rates(write=1.0 * GIB, send=0.5 * GIB)
+
+
+def load(name: str, gib: float, **more: object) -> Load:
+    size = int(gib * GIB)
+    return Load(PodUid(name), name, size, size, **more)  # type: ignore[arg-type]
+
+
+def names(found) -> list[str]:
+    return [one.load.name for one in found]
+
+
+def test_what_is_saved_already_costs_nothing_and_comes_first() -> None:
+    there = Load(PodUid("there"), "there", 0, 0, why_not="whatever")
+    found = plan([load("a", 1), there], RATES, 0.5)
+    assert names(found.saved) == ["there"]
+    assert names(found.lost) == ["a"]
+
+
+def test_the_more_important_goes_first_and_a_smaller_one_gets_its_chance() -> None:
+    found = plan(
+        [load("low", 1), load("high", 4, priority=9), load("huge", 99, priority=99)], RATES, 30
+    )
+    assert names(found.saved) == ["high", "low"]
+    assert names(found.lost) == ["huge"]
+
+
+def test_among_equals_what_is_called_for_most_per_second() -> None:
+    found = plan([load("b", 2, calls=1.0), load("a", 2, calls=9.0), load("c", 0.5)], RATES, 99)
+    assert names(found.saved) == ["a", "c", "b"]
+
+
+def test_one_is_written_while_the_one_before_is_sent() -> None:
+    found = plan([load("a", 1), load("b", 1)], RATES, 99)
+    assert [one.ready for one in found.saved] == [3.0, 5.0]
+
+
+def test_what_was_sent_in_advance_travels_no_more() -> None:
+    part = Load(PodUid("a"), "a", 4 * GIB, GIB // 2)
+    found = plan([part], RATES, 5.0)
+    assert found.saved[0].ready == 5.0
+
+
+def test_it_says_what_becomes_of_each() -> None:
+    told = sentences(
+        plan([load("a", 1), load("b", 9), load("c", 1, why_not="it has io_uring")], RATES, 9)
+    )
+    assert told == (
+        "a is saved after about 3 s (1.0 GiB).",
+        "c can't be saved: it has io_uring.",
+        "b can't be saved: it would be saved after 28 s, not 9.",
+    )
+
+
+loads = st.lists(
+    st.builds(
+        Load,
+        uid=st.uuids().map(lambda uid: PodUid(str(uid))),
+        name=st.just("x"),
+        write=st.integers(0, 8 * GIB),
+        send=st.one_of(st.just(0), st.integers(1, 8 * GIB)),
+        priority=st.integers(0, 2),
+        calls=st.floats(0, 100),
+        why_not=st.sampled_from(["", "", "", "it can't be dumped"]),
+    ),
+    max_size=12,
+    unique_by=lambda one: one.uid,
+)
+
+
+@given(loads=loads, seconds=st.floats(0, 60))
+def test_nobody_is_forgotten_and_nothing_is_promised_that_does_not_fit(
+    loads: list[Load], seconds: float
+) -> None:
+    found = plan(loads, RATES, seconds)
+    assert sorted(one.load.uid for one in (*found.saved, *found.lost)) == sorted(
+        one.uid for one in loads
+    )
+    assert all(one.ready <= seconds for one in found.saved)
+    assert {one.uid for one in loads if not one.send} <= {one.load.uid for one in found.saved}
+    assert not any(one.load.why_not and one.load.send for one in found.saved)
+    # As two machines would do it, one after the other.
+    written = sent = 0.0
+    for one in found.saved:
+        if one.load.send:
+            written += one.load.write / RATES.write
+            sent = max(sent, written) + one.load.send / RATES.send
+            assert abs(one.ready - sent) < 1e-6
+    assert len(sentences(found)) == len(loads)
+
+
+@given(loads=loads, seconds=st.floats(0, 60))
+def test_nobody_loses_to_one_of_less_importance(loads: list[Load], seconds: float) -> None:
+    found = plan(loads, RATES, seconds)
+    for lost in found.lost:
+        if not lost.load.why_not:
+            rivals = [one.load for one in found.saved if one.load.priority >= lost.load.priority]
+            without_others = plan([*rivals, lost.load], RATES, seconds)
+            assert lost.load.uid in {one.load.uid for one in without_others.lost}
