@@ -12,7 +12,10 @@ from kybernate.adapters.arrivals import NetworkGate
 from kybernate.adapters.artifactkeys import read_folder
 from kybernate.adapters.criu import Criu, Tools
 from kybernate.adapters.procfs import Procfs
+from kybernate.checkpoint.inbox import Inbox
+from kybernate.checkpoint.outbox import Outbox
 from kybernate.checkpoint.places import open_place
+from kybernate.checkpoint.stream import Seen
 from kybernate.checkpoint.vault import Vault
 from kybernate.errors import ConfigError
 from kybernate.types import Tier
@@ -51,18 +54,21 @@ def make_below(
             raise ConfigError(field, f"{path} is no program; build it, or leave out criu")
     dumper = Criu(Tools(settings.kyb_enter, settings.criu), freezer, settings.state_dir / "criu")
     procs = Procfs()
-    places = _places(settings)
+    places, artifact_keys, seen = _places(settings), read_folder(settings.artifact_keys), Seen()
+    local = places[Tier.NVME]
     carrying = CarryingDumper(dumper, settings.carry_bytes)
     criu = _version_of(settings.criu)
     facts = Facts(settings, freezer, inventory, images, criu, carrying.missing)
     return Below(
         dumper=GuardedDumper(carrying, freezer.forget),
-        vault=Vault(places, Tier.NVME, read_folder(settings.artifact_keys)),
+        vault=Vault(places, Tier.NVME, artifact_keys, seen=seen),
         gatekeeper=NetworkGate(settings.run_dir / "gates", procs.descendants),
         culprits=procs,
         facts=facts,
         limits=_limits(settings, places),
         into=facts.into,
+        inbox=Inbox(local, artifact_keys, seen),
+        outbox=Outbox(local, artifact_keys, seen),
     )
 
 

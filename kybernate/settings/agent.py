@@ -172,6 +172,11 @@ class AgentSettings(BaseModel):
     transfer_deadline_s: PositiveFloat = Field(
         3600.0, description="Deadline of a transfer to or from the object store (s)."
     )
+    move_bytes_per_s: int = Field(
+        0,
+        ge=0,
+        description="States go to other nodes' agents no faster (bytes per second); 0: no limit.",
+    )
     intruder: Literal["park", "kill", "report"] = Field(
         "park",
         description="What is done with a process that uses a GPU without its turn: park, kill or "
