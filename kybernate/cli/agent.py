@@ -65,6 +65,8 @@ def command(ctx: click.Context, socket: str) -> None:
     kybernate agent save shop/llama               keep its state, and let it go on
     kybernate agent drain --why "new driver"      park all, let nothing wake
     kybernate agent undrain
+    kybernate agent move shop/llama --to llama-2  go on on another node, with all its state
+    kybernate agent evacuate --within 30          save what can be saved till then
     kybernate agent operations --all              what was asked for, and what came of it
     """
     ctx.obj = socket
@@ -200,6 +202,56 @@ def save(socket: str, /, seat: str, *, tier: str | None, **options: Any) -> None
     kybernate agent save shop/llama --dry-run
     """
     _of_seat(socket, seat, "Save", pb.SaveRequest, options, {"tier": tier or ""})
+
+
+@command.command("move")
+@_seat
+@click.option("--to", "successor", required=True, help="Pod of the same namespace that goes on.")
+@click.option(
+    "--deadline",
+    type=click.FloatRange(min=0.1, max=86_400),
+    default=None,
+    help="Seconds after which it has failed, unless the successor was told to go on by then.",
+)
+@_options(_dry_run, _why, _name, _no_wait, _json)
+@click.pass_obj
+def move(
+    socket: str, /, seat: str, *, successor: str, deadline: float | None, **options: Any
+) -> None:
+    """Let a seat's workload go on in another pod, on another node, with its state as it is.
+
+    The successor is there already and waits: it has the annotation kyb.ai/restore-from: pod/UID.
+    What goes wrong before it goes on leaves the workload here. Save first for a shorter pause.
+
+    \b
+    kybernate agent save shop/llama --tier nvme
+    kybernate agent move shop/llama --to llama-2 --dry-run
+    kybernate agent move shop/llama --to llama-2
+    """
+    more = {"successor": successor, "deadline_seconds": deadline or 0.0}
+    _of_seat(socket, seat, "Move", pb.MoveRequest, options, more)
+
+
+@command.command("evacuate")
+@click.option(
+    "--within",
+    type=click.FloatRange(min=1, max=86_400),
+    required=True,
+    help="Seconds until the node is gone.",
+)
+@_options(_dry_run, _why, _name, _no_wait, _json)
+@click.pass_obj
+def evacuate(socket: str, /, *, within: float, **options: Any) -> None:
+    """Save what can be saved before this node is gone, the most valuable first.
+
+    Drains the node; states go to the object store. Says which seats can't be saved, and why.
+
+    \b
+    kybernate agent evacuate --within 30 --dry-run
+    kybernate agent evacuate --within 30 --why "spot instance reclaimed"
+    """
+    with connected(socket) as agent:
+        _carry_out(agent, agent.Evacuate, pb.EvacuateRequest, {"seconds": within}, options)
 
 
 @command.command("drain")

@@ -151,6 +151,8 @@ def outcome(operation: pb.Operation) -> Text:
     if operation.phases:
         phases = ", ".join(f"{one.name} {1000 * one.seconds:.1f} ms" for one in operation.phases)
         text.append(f"\n  {phases}", "dim")
+    for line in operation.report:
+        text.append(f"\n  {line}")
     return text
 
 
