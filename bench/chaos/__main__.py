@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import json
 import logging
 import multiprocessing
@@ -15,15 +16,18 @@ from dataclasses import dataclass, field
 
 from bench.chaos.storm import Outcome, run
 
+PAIR = "pair"
+_KINDS = {"storm": "--nodes 1", PAIR: "--nodes 2", "kills": "--kills 1"}
 _CHUNK = 250
 _TELL_EVERY = 15.0
 
 
 @dataclass(slots=True)
 class Sum:
-    """All outcomes together."""
+    """All outcomes together. `pairs` are the schedules of two nodes."""
 
     schedules: int = 0
+    pairs: int = 0
     kills: int = 0
     steps: int = 0
     events: int = 0
@@ -32,6 +36,7 @@ class Sum:
     def add(self, other: Sum) -> None:
         """Also these."""
         self.schedules += other.schedules
+        self.pairs += other.pairs
         self.kills += other.kills
         self.steps += other.steps
         self.events += other.events
@@ -48,7 +53,7 @@ def play(job: tuple[str, int, int]) -> Sum:
     gc.freeze()
     for seed in range(first, first + count):
         outcome = run(seed, kind)
-        total.add(Sum(1, outcome.kills, outcome.steps, outcome.events))
+        total.add(Sum(1, kind == PAIR, outcome.kills, outcome.steps, outcome.events))
         if outcome.violations:
             total.bad.append(outcome)
         if seed % 25 == 0:
@@ -71,22 +76,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--schedules", type=int, default=100_000)
     parser.add_argument("--kills", type=int, help="only kills of the agent, at least this many")
+    parser.add_argument("--nodes", type=int, choices=(1, 2), help="only schedules of so many nodes")
     parser.add_argument("--seed", type=int, help="the first seed; with --trace the only one")
     parser.add_argument("--trace", action="store_true", help="tell what happens in one schedule")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     options = parser.parse_args()
     quiet()
-    kind = "kills" if options.kills else "storm"
+    kinds = {None: ("storm", PAIR), 1: ("storm",), 2: (PAIR,)}[options.nodes]
+    kinds = ("kills",) if options.kills else kinds
     if options.trace:
-        outcome = run(options.seed or 0, kind, print)
+        outcome = run(options.seed or 0, kinds[0], print)
         print(*(outcome.violations or ("no violation",)), sep="\n")
         raise SystemExit(bool(outcome.violations))
-    raise SystemExit(bool(_many(options, kind)))
+    raise SystemExit(bool(_many(options, kinds)))
 
 
-def _many(options: argparse.Namespace, kind: str) -> int:
-    began, total, first = time.monotonic(), Sum(), options.seed or 0
+def _many(options: argparse.Namespace, kinds: tuple[str, ...]) -> int:
+    began, total = time.monotonic(), Sum()
+    first = dict.fromkeys(kinds, options.seed or 0)
+    turns = itertools.cycle(kinds)
     told = began
     wanted = options.kills or options.schedules
     with multiprocessing.Pool(options.jobs, quiet) as pool:
@@ -94,9 +103,9 @@ def _many(options: argparse.Namespace, kind: str) -> int:
             left = wanted - (total.kills if options.kills else total.schedules)
             jobs = []
             while left > 0:
-                count = min(_CHUNK, left)
-                jobs.append((kind, first, count))
-                first, left = first + count, left - count
+                kind, count = next(turns), min(_CHUNK, left)
+                jobs.append((kind, first[kind], count))
+                first[kind], left = first[kind] + count, left - count
             for part in pool.imap_unordered(play, jobs):
                 total.add(part)
                 _show(part)
@@ -104,7 +113,7 @@ def _many(options: argparse.Namespace, kind: str) -> int:
                     told = time.monotonic()
                     _progress(total, wanted, told - began)
     seconds = time.monotonic() - began
-    _report(options, kind, total, seconds)
+    _report(options, kinds, total, seconds)
     return len(total.bad)
 
 
@@ -119,22 +128,29 @@ def _progress(total: Sum, wanted: int, seconds: float) -> None:
 
 def _show(part: Sum) -> None:
     for outcome in part.bad:
-        print(f"seed {outcome.seed}: {'; '.join(outcome.violations)[:400]}", flush=True)
+        print(f"{_replay(outcome)}: {'; '.join(outcome.violations)[:400]}", flush=True)
 
 
-def _report(options: argparse.Namespace, kind: str, total: Sum, seconds: float) -> None:
+def _replay(outcome: Outcome) -> str:
+    return f"{_KINDS[outcome.kind]} --seed {outcome.seed}"
+
+
+def _report(
+    options: argparse.Namespace, kinds: tuple[str, ...], total: Sum, seconds: float
+) -> None:
     print(
-        f"{total.schedules} schedules, {total.kills} kills of the agent, {total.steps} changes of "
-        f"state in {seconds:.0f} s; {len(total.bad)} schedules with violations"
+        f"{total.schedules} schedules, {total.pairs} of them of two nodes, {total.kills} kills of "
+        f"the agent, {total.steps} changes of state in {seconds:.0f} s; {len(total.bad)} schedules "
+        "with violations"
     )
     if total.bad:
-        more = " --kills 1" if kind == "kills" else ""
-        print(f"replay one: python -m bench.chaos --seed {total.bad[0].seed}{more} --trace")
+        print(f"replay one: python -m bench.chaos {_replay(total.bad[0])} --trace")
     if options.json:
         line = {
             "bench": "chaos",
-            "mode": kind,
+            "mode": "+".join(kinds),
             "schedules": total.schedules,
+            "pairs": total.pairs,
             "violations": sum(len(outcome.violations) for outcome in total.bad),
             "kills": total.kills,
             "steps": total.steps,

@@ -10,22 +10,21 @@ from kybernate.testing.machine import Machine
 from nodeagent.leases import Demand
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from random import Random
+    from collections.abc import Callable
 
-    from kybernate.types import GpuUuid, PodUid
+    from bench.chaos.plan import Plan
+    from kybernate.testing.machine import Elsewhere
+    from kybernate.types import PodUid
     from nodeagent.loop import Loop
 
 
 class StormyMachine(Machine):
     """Fails by the rates of a plan until it is calm; sees who holds a GPU beside whom."""
 
-    def __init__(
-        self, memory: Mapping[GpuUuid, int], rng: Random, rates: Mapping[str, float]
-    ) -> None:
-        super().__init__(memory)
-        self.rng = rng
-        self.rates = dict(rates)
+    def __init__(self, plan: Plan, elsewhere: Elsewhere | None = None) -> None:
+        super().__init__(plan.inventory.memory(), plan.node, elsewhere)
+        self.rng = plan.rng
+        self.rates = dict(plan.faults)
         self.slots: Callable[[PodUid], int] = lambda _: 1
         self.excused = False
         self.said: Callable[[str], None] | None = None

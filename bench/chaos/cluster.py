@@ -200,7 +200,7 @@ class Cluster:
         world = agent.node.world
         if pod.uid not in agent.node.seats:
             seat = Seat(pod.identity(), world.now(), world.wall())
-            seat.pod_ip = "10.0.0.1"
+            seat.pod_ip, seat.restore = "10.0.0.1", pod.plan.restore
             agent.add(seat)
         await world.doors.open(pod.uid)
         if not pod.begun:

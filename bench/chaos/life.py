@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bench.chaos.actors import StormProxy, StormyMachine
 from bench.chaos.clock import Spinning, TimerLoop
 from bench.chaos.cluster import Cluster
 from bench.chaos.watch import Watch
+from kybernate.core.artifacts.into import Into
 from kybernate.ports import DumpState
 from kybernate.settings.agent import AgentSettings
 from kybernate.testing import machine as fakes
@@ -19,6 +21,8 @@ from nodeagent.leases import Leases
 from nodeagent.loop import Loop
 from nodeagent.node import Node, World
 from nodeagent.recover import recover
+from nodeagent.reporting import ReportingVault
+from nodeagent.reports import Reports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -43,6 +47,8 @@ SETTINGS = AgentSettings.model_validate(
         "dump_retry_s": 1.0,
         "dump_deadline_s": 3.0,
         "transfer_deadline_s": 3.0,
+        "restore_wait_s": 6.0,
+        "keep_left_s": 3.0,
     }
 )
 _MAY_PARK = (SeatState.STARTING, SeatState.ACTIVE, SeatState.DRAINING)
@@ -61,9 +67,15 @@ class Life:
     `found` are the violations, `kills` counts agents, `says` takes the lines of a trace.
     """
 
-    def __init__(self, plan: Plan, says: Callable[[str], None] | None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        says: Callable[[str], None] | None,
+        elsewhere: fakes.Elsewhere | None = None,
+    ) -> None:
         self.plan = plan
-        self.machine = StormyMachine(plan.inventory.memory(), plan.rng, plan.faults)
+        self.elsewhere = elsewhere
+        self.machine = StormyMachine(plan, elsewhere)
         self.machine.crash_with = Killed
         self.machine.slots = self._slots
         self.proxies = [StormProxy(name, self.machine) for name in ("p1", "p2")]
@@ -74,7 +86,7 @@ class Life:
         self.refused: dict[PodUid, str] = {}
         self.watch = Watch(self)
         self.joined: Callable[[], None] = lambda: None
-        self.over = False
+        self.settled = self.over = False
         self._says = says
         self.loop = TimerLoop(BEGIN)
         if says:
@@ -86,6 +98,10 @@ class Life:
         """The first agent starts, after `first`."""
         self.loop.begin(self._live(first))
 
+    def due(self) -> float:
+        """When something happens next."""
+        return self.loop.due()
+
     def turn(self) -> None:
         """Let happen what is next."""
         try:
@@ -96,6 +112,10 @@ class Life:
             self.found.append(str(error))
             self.over = True
 
+    def at(self, when: float, what: Callable[[], None]) -> None:
+        """From another node: have it happen here then, or as soon as there is an agent again."""
+        self.machine.at(self.loop, when, what)
+
     def end(self) -> None:
         """Nothing happens here any more."""
         self.found += self.loop.problems
@@ -104,7 +124,8 @@ class Life:
     def note(self, what: str) -> None:
         """For a trace."""
         if self._says:
-            self._says(f"{self.loop.time() - BEGIN:8.3f} {what}")
+            node = f"{self.plan.node} " if self.elsewhere else ""
+            self._says(f"{self.loop.time() - BEGIN:8.3f} {node}{what}")
 
     # --- life and death ---------------------------------------------------------------------------
 
@@ -116,6 +137,7 @@ class Life:
             first()
         agent = self._agent()
         await recover(agent)
+        agent.life.aside(agent.reports.run())
         self.cluster.joined(agent)
         self.joined()
 
@@ -165,24 +187,32 @@ class Life:
             wall=self.loop.time,
             below=self._below() if self.plan.tiers else None,
         )
-        self.node = Node(SETTINGS, world, Leases(SETTINGS.lease_break_s))
+        settings = SETTINGS.model_copy(update={"node": self.plan.node})
+        self.node = Node(settings, self._with_registry(world), Leases(settings.lease_break_s))
         self.node.park_budget = self.plan.ram or _ENOUGH
         self.node.observers.append(self.watch)
         self.node.refusals = self._refusals
         return Loop(self.node)
 
-    def _below(self) -> Below:
-        async def facts(seat: Seat) -> Mapping[str, object]:
-            return {"namespace": seat.identity.pod.namespace, "pod": seat.identity.pod.name}
+    def _with_registry(self, world: World) -> World:
+        """As the agent is wired to one, where there is one."""
+        if self.elsewhere is None or world.below is None:
+            return world
+        registry = fakes.FakeRegistry(self.machine, self.elsewhere)
+        reports = Reports(world.journal, registry, world.below.vault.manifest)
+        below = replace(world.below, vault=ReportingVault(world.below.vault, reports))
+        return replace(world, below=below, registry=registry, reports=reports)
 
+    def _below(self) -> Below:
         store = {Tier.OBJECT: _ENOUGH} if self.plan.object_store else {}
         return Below(
             dumper=fakes.FakeDumper(self.machine),
             vault=fakes.FakeVault(self.machine),
             gatekeeper=fakes.FakeGatekeeper(self.machine),
             culprits=FakeCulprits(self.machine),
-            facts=facts,
+            facts=_facts,
             limits={Tier.NVME: _ENOUGH, **store},
+            into=_into,
         )
 
     def _refusals(self, seats: Iterable[Seat]) -> Mapping[PodUid, str]:
@@ -199,3 +229,17 @@ class Life:
 
     def _slots(self, uid: PodUid) -> int:
         return self.cluster.pods[uid].plan.group.active_slots
+
+
+async def _facts(seat: Seat) -> Mapping[str, object]:
+    return {
+        "namespace": seat.identity.pod.namespace,
+        "pod": seat.identity.pod.name,
+        "gpu_pids": list(seat.inner),
+        "gpus": [*seat.gpu_map] or list(seat.identity.gpus),
+        "held": [seat.held.get(gpu, 0) for gpu in seat.identity.gpus],
+    }
+
+
+async def _into(seat: Seat) -> Into:
+    return Into(seat.identity.pod.namespace, seat.uid, fakes.CONTAINER)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from kybernate.types import Gpu, GpuUuid, Group, GroupName
 from nodeagent.node import Inventory
+
+if TYPE_CHECKING:
+    from kybernate.core.restores import RestoreWish
 
 GIB = 1 << 30
 MEMORY = 80 * GIB
@@ -50,6 +54,8 @@ FAULTS = {
     "drop-fails": 0.1,
     "shut-fails": 0.05,
     "open-fails": 0.1,
+    "registry-down": 0.05,
+    "registry-unheard": 0.05,
 }
 """How often each kind of call fails while the weather is bad."""
 
@@ -83,10 +89,14 @@ EVENTS = {
 TIER_EVENTS = {"to-nvme": 8, "to-object": 3, "to-ram": 1, "any-tier": 1, "arrive": 8}
 """Besides, where seats may be parked below RAM."""
 
+BETWEEN = {"move-below": 6, "succeed": 4, "rivals": 3, "cut-off": 3}
+"""What happens between two nodes."""
+
 
 @dataclass(frozen=True, slots=True)
 class PodPlan:
-    """A pod. `size` in bytes per GPU that it really takes, `vram` what it declares."""
+    """A pod. `size` in bytes per GPU that it really takes, `vram` what it declares; `restore` says
+    whose state it goes on from."""
 
     name: str
     group: Group
@@ -96,6 +106,7 @@ class PodPlan:
     delay: float
     priority: int
     ignores_term: bool
+    restore: RestoreWish | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +121,8 @@ class Event:
 @dataclass(slots=True)
 class Plan:
     """A whole schedule. `kind` is storm, or kills: nothing but kills of the agent. `tiers`: seats
-    may be parked below RAM, of which `ram` bytes are for parked seats, 0 for enough."""
+    may be parked below RAM, of which `ram` bytes are for parked seats, 0 for enough. `between` is
+    what happens between this node and the next one."""
 
     seed: int
     kind: str
@@ -124,17 +136,30 @@ class Plan:
     tiers: bool = False
     ram: int = 0
     object_store: bool = False
+    node: str = "n1"
+    between: list[Event] = field(default_factory=list)
 
 
 _WITH_TIERS = 0.7
+_PAIR_EVENTS = {
+    "burst": 5,
+    "to-object": 4,
+    "to-nvme": 2,
+    "arrive": 3,
+    "kill-agent": 2,
+    "kill-at-write": 8,
+    "container-dies": 1,
+    "delete": 1,
+    "force-delete": 1,
+}
 
 
 def draw_plan(seed: int, kind: str = "storm") -> Plan:
     """The schedule of this seed."""
     rng = random.Random(f"{kind}-{seed}")
     plan = Plan(seed, kind, rng)
-    plan.inventory = _inventory(rng)
-    plan.pods = [_pod(rng, plan.inventory, number) for number in range(rng.randint(2, 4))]
+    plan.inventory = _inventory(rng, "")
+    plan.pods = [_pod(rng, plan.inventory, f"p{n}") for n in range(rng.randint(2, 4))]
     storm = kind == "storm"
     chosen = EVENTS if storm else {"burst": 8, "long-request": 1, "call": 1, "kill-at-write": 6}
     plan.tiers = rng.random() < _WITH_TIERS
@@ -142,20 +167,46 @@ def draw_plan(seed: int, kind: str = "storm") -> Plan:
         plan.ram = rng.choice([0, 2 * MEMORY, 3 * MEMORY, 5 * MEMORY])
         plan.object_store = rng.random() < 0.5
         chosen = {**chosen, **TIER_EVENTS}
-    kinds = rng.choices(list(chosen), list(chosen.values()), k=rng.randint(4, 14))
-    times = sorted(0.3 + rng.random() * (WEATHER_CLEARS - 0.5) for _ in kinds)
-    plan.events = [Event(at, what, rng.random()) for at, what in zip(times, kinds, strict=True)]
+    plan.events = _draw_events(rng, chosen, rng.randint(4, 14))
     if storm:
-        intensity = rng.choice([0.0, 0.5, 1.0, 3.0])
-        plan.faults = {name: rate * intensity for name, rate in FAULTS.items() if intensity}
+        _draw_weather(plan, rng.choice([0.0, 0.5, 1.0, 3.0]))
         plan.lose_tail = rng.random() < 0.3
         plan.lose_journal = rng.random() < 0.1
     return plan
 
 
-def _inventory(rng: random.Random) -> Inventory:
+def draw_pair(seed: int) -> tuple[Plan, Plan]:
+    """The schedule of this seed for two nodes with a registry and an object store in common."""
+    rng = random.Random(f"pair-{seed}")
+    intensity = rng.choice([0.0, 0.0, 0.5, 1.0, 2.0])
+    lose_tail, plans = rng.random() < 0.2, []
+    for node in ("n1", "n2"):
+        plan = Plan(seed, "pair", rng, tiers=True, object_store=True, node=node)
+        plan.inventory = _inventory(rng, f"{node}-")
+        names = [f"{node}-p{number}" for number in range(rng.randint(1, 2))]
+        plan.pods = [_pod(rng, plan.inventory, name) for name in names]
+        plan.ram = rng.choice([0, 3 * MEMORY])
+        plan.events = _draw_events(rng, _PAIR_EVENTS, rng.randint(1, 5))
+        plan.lose_tail = lose_tail
+        _draw_weather(plan, intensity)
+        plans.append(plan)
+    plans[0].between = _draw_events(rng, BETWEEN, rng.randint(1, 4))
+    return plans[0], plans[1]
+
+
+def _draw_weather(plan: Plan, intensity: float) -> None:
+    plan.faults = {name: rate * intensity for name, rate in FAULTS.items() if intensity}
+
+
+def _draw_events(rng: random.Random, chosen: dict[str, int], count: int) -> list[Event]:
+    kinds = rng.choices(list(chosen), list(chosen.values()), k=count)
+    times = sorted(0.3 + rng.random() * (WEATHER_CLEARS - 0.5) for _ in kinds)
+    return [Event(at, what, rng.random()) for at, what in zip(times, kinds, strict=True)]
+
+
+def _inventory(rng: random.Random, prefix: str) -> Inventory:
     count = rng.choice([1, 1, 2, 2, 3])
-    gpus = tuple(Gpu(GpuUuid(f"GPU-{i}"), i, "H100", MEMORY, 0) for i in range(count))
+    gpus = tuple(Gpu(GpuUuid(f"{prefix}GPU-{i}"), i, "H100", MEMORY, 0) for i in range(count))
     slots = rng.choice([1, 1, 1, 2, 3])
     one = "kyb.ai/gpu-1x-seat"
     groups = [Group(GroupName(f"G{g.index}"), one, (g.uuid,), 8, slots) for g in gpus]
@@ -165,11 +216,11 @@ def _inventory(rng: random.Random) -> Inventory:
     return Inventory(gpus, (), tuple(groups), "580", "13.0")
 
 
-def _pod(rng: random.Random, inventory: Inventory, number: int) -> PodPlan:
+def _pod(rng: random.Random, inventory: Inventory, name: str) -> PodPlan:
     vram = rng.choice([None, None, 20 * GIB, 30 * GIB, 60 * GIB])
     declared = vram or 70 * GIB
     return PodPlan(
-        name=f"p{number}",
+        name=name,
         group=rng.choice(inventory.groups),
         vram=vram,
         size=int(declared * rng.choice([0.3, 0.8, 1.0])),
@@ -182,4 +233,4 @@ def _pod(rng: random.Random, inventory: Inventory, number: int) -> PodPlan:
 
 def another_pod(plan: Plan, number: int) -> PodPlan:
     """A pod that comes later."""
-    return _pod(plan.rng, plan.inventory, number)
+    return _pod(plan.rng, plan.inventory, f"p{number}")

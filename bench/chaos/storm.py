@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bench.chaos.life import Life
+from bench.chaos.between import Between
+from bench.chaos.life import BEGIN, Life
 from bench.chaos.misfortunes import Misfortunes
-from bench.chaos.plan import WEATHER_CLEARS, draw_plan
+from bench.chaos.plan import WEATHER_CLEARS, draw_pair, draw_plan
+from kybernate.testing.machine import Elsewhere
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from bench.chaos.plan import Plan
 
@@ -24,6 +26,7 @@ _PATIENCE = 150.0
 class Outcome:
     """What a schedule came to. `kills` of the agent; `steps` are changes of seats' states."""
 
+    kind: str
     seed: int
     kills: int
     steps: int
@@ -33,96 +36,111 @@ class Outcome:
 
 def run(seed: int, kind: str = "storm", say: Callable[[str], None] | None = None) -> Outcome:
     """Play the schedule of this seed."""
-    return Storm(draw_plan(seed, kind), say).run()
+    plans = draw_pair(seed) if kind == "pair" else (draw_plan(seed, kind),)
+    return Storm(plans, say).run()
 
 
 class Storm:
-    """A plan as it is played."""
+    """Plans as they are played: one node's, or two nodes' with much in common."""
 
-    def __init__(self, plan: Plan, say: Callable[[str], None] | None) -> None:
-        self.life = Life(plan, say)
-        self._plan = plan
-        self._misfortunes = Misfortunes(self.life)
+    def __init__(self, plans: Sequence[Plan], say: Callable[[str], None] | None) -> None:
+        elsewhere = Elsewhere(forgives=plans[0].lose_tail) if len(plans) > 1 else None
+        self.lives = [Life(plan, say, elsewhere) for plan in plans]
+        self._misfortunes = [Misfortunes(life) for life in self.lives]
+        self._between = Between(self.lives[0], self.lives[-1])
         self._calm_since: float | None = None
-        self.life.joined = self._joined
+        for life in self.lives:
+            life.joined = partial(self._joined, life)
 
     def run(self) -> Outcome:
         """Live and die until it is over."""
-        life = self.life
-        catcher = _Catcher(life.found)
+        found: list[str] = []
+        catcher = _Catcher(found)
         logger = logging.getLogger("nodeagent")
         logger.addHandler(catcher)
         try:
-            life.begin(self._begin)
-            while not life.over:
-                life.turn()
-            life.end()
+            self._play()
         finally:
             logger.removeHandler(catcher)
-        found = tuple(dict.fromkeys([*life.found, *life.machine.breaches]))
-        seed, played = self._plan.seed, self._misfortunes.played
-        return Outcome(seed, life.kills, life.watch.steps, played, found)
+        for life in self.lives:
+            life.end()
+            found += [*life.found, *life.machine.breaches]
+        return Outcome(
+            self.lives[0].plan.kind,
+            self.lives[0].plan.seed,
+            sum(life.kills for life in self.lives),
+            sum(life.watch.steps for life in self.lives),
+            self._between.played + sum(one.played for one in self._misfortunes),
+            tuple(dict.fromkeys(found)),
+        )
 
-    def _begin(self) -> None:
-        life = self.life
-        for pod in self._plan.pods:
+    def _play(self) -> None:
+        for life, misfortunes in zip(self.lives, self._misfortunes, strict=True):
+            life.begin(partial(self._begin, life, misfortunes))
+        while not any(life.over for life in self.lives):
+            # Of nodes that have an event at the same time, the first in the list comes first.
+            min(self.lives, key=Life.due).turn()
+
+    def _begin(self, life: Life, misfortunes: Misfortunes) -> None:
+        for pod in life.plan.pods:
             life.cluster.create(pod)
-        for event in self._plan.events:
-            life.machine.later(event.at, partial(self._misfortunes.play, event))
-        life.machine.later(WEATHER_CLEARS, self._calm_down)
-        life.machine.later(0.0, self._tick)
+        for event in life.plan.events:
+            life.machine.later(event.at, partial(misfortunes.play, event))
+        for event in life.plan.between:
+            self._between.play(event, BEGIN + event.at)
+        life.machine.later(WEATHER_CLEARS, partial(self._calm_down, life))
+        life.machine.later(0.0, partial(self._tick, life))
 
-    def _joined(self) -> None:
+    def _joined(self, life: Life) -> None:
         if self._calm_since is not None:
-            self._clear_up()
+            self._clear_up(life)
 
     # --- the end ----------------------------------------------------------------------------------
 
-    def _calm_down(self) -> None:
-        life = self.life
+    def _calm_down(self, life: Life) -> None:
         life.note("THE WEATHER CLEARS")
         self._calm_since = life.loop.time()
         life.machine.rates.clear()
-        life.machine.crash_at = None
+        life.machine.crash_at, life.machine.cut_off = None, False
         life.machine.lost.clear()
         life.refused.clear()
         life.watch.count_from_here()
-        self._clear_up()
+        self._clear_up(life)
 
-    def _clear_up(self) -> None:
-        agent = self.life.cluster.agent
+    def _clear_up(self, life: Life) -> None:
+        agent = life.cluster.agent
         if agent is None:
             return
-        self.life.cluster.report()
+        life.cluster.report()
         agent.undrain_node()
         for uid in tuple(agent.node.seats):
             agent.let_stay(uid)
             agent.ask_for_tier(uid, None)
 
-    def _tick(self) -> None:
-        life = self.life
-        life.machine.later(_TICK, self._tick)
+    def _tick(self, life: Life) -> None:
+        life.machine.later(_TICK, partial(self._tick, life))
         now = life.loop.time()
         life.cluster.tick(now)
         if self._calm_since is not None and life.cluster.agent is not None:
-            self._see_all_served(now - self._calm_since)
+            self._see_all_served(life, now - self._calm_since)
 
-    def _see_all_served(self, waited: float) -> None:
-        life, proxy = self.life, self.life.proxies[0]
+    def _see_all_served(self, life: Life, waited: float) -> None:
+        proxy = life.proxies[0]
         unserved = [pod for pod in life.cluster.pods.values() if not life.watch.settled(pod)]
         for pod in unserved:
             idle = not proxy.waiting.get(pod.uid) and not proxy.in_flight.get(pod.uid)
             if idle and not pod.deleting and proxy.loop is not None:
                 proxy.request(pod.uid, 0.05, life.loop.time())
-        done = not unserved and life.watch.quiet()
-        if not done and waited < _PATIENCE:
-            return
-        for pod in unserved:
-            sentence = f"{pod.plan.name} is not served: {life.watch.describe(pod.uid)}"
-            life.found.append(sentence)
-        if not unserved:
-            life.watch.look_around()
-        life.over = True
+        life.settled = not unserved and life.watch.quiet()
+        if all(one.settled for one in self.lives):
+            for one in self.lives:
+                one.watch.look_around()
+                one.over = True
+        elif waited >= _PATIENCE:
+            for pod in unserved:
+                sentence = f"{pod.plan.name} is not served: {life.watch.describe(pod.uid)}"
+                life.found.append(sentence)
+            life.over = True
 
 
 class _Catcher(logging.Handler):

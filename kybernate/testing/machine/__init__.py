@@ -10,6 +10,7 @@ from __future__ import annotations
 from kybernate.testing.machine.cgroups import FakeFreezer, FakeProcs
 from kybernate.testing.machine.doors import FakeDoors
 from kybernate.testing.machine.driver import FakeGpus, FakeHelper, FakeHelpers
+from kybernate.testing.machine.elsewhere import Elsewhere, FakeRegistry
 from kybernate.testing.machine.journal import FakeJournal
 from kybernate.testing.machine.node import FakeImages, FakePodResources, FakeSpecs, inline
 from kybernate.testing.machine.saved import (
@@ -27,6 +28,7 @@ __all__ = [
     "STEP",
     "App",
     "Crash",
+    "Elsewhere",
     "FakeDoors",
     "FakeDumper",
     "FakeFreezer",
@@ -39,6 +41,7 @@ __all__ = [
     "FakePodResources",
     "FakeProcess",
     "FakeProcs",
+    "FakeRegistry",
     "FakeSpecs",
     "FakeVault",
     "Keeping",

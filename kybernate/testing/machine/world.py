@@ -183,7 +183,11 @@ class Machine:
     def later(self, delay: float, what: Callable[[], None]) -> None:
         """The world goes on by itself: also while no agent runs, and under the next one."""
         loop = asyncio.get_running_loop()
-        entry, when = next(self._entries), loop.time() + delay
+        self.at(loop, loop.time() + delay, what)
+
+    def at(self, loop: asyncio.AbstractEventLoop, when: float, what: Callable[[], None]) -> None:
+        """The same at a time, on the event loop of this machine's agent."""
+        entry = next(self._entries)
         self._agenda[entry] = (when, what)
         loop.call_at(when, self._due, entry)
 
@@ -247,7 +251,8 @@ class Machine:
 
     def thaw(self, handle: str) -> None:
         """What was killed meanwhile dies."""
-        if any(process.alive and process.handle == handle for process in self.procs.values()):
+        tree = (process for process in self.procs.values() if process.handle == handle)
+        if any(process.alive and not process.signalled for process in tree):
             self.ran[handle] = self.ran.get(handle, 0) + 1
             self.elsewhere.thawed(self.name, handle, self.ran[handle])
         self.frozen.discard(handle)

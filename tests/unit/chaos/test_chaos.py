@@ -31,6 +31,16 @@ def test_storms_find_nothing(first):
     assert sum(o.kills for o in outcomes) > 10
 
 
+@pytest.mark.parametrize("first", range(0, 160, 40))
+@pytest.mark.filterwarnings("ignore")
+def test_storms_over_two_nodes_find_nothing(first):
+    said: list[str] = []
+    outcomes = [run(seed, "pair", said.append) for seed in range(first, first + 40)]
+    assert {o.seed: o.violations for o in outcomes if o.violations} == {}
+    assert sum("Adopted" in line for line in said) > 5
+    assert sum("has one successor" in line for line in said) > 0
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_kills_of_the_agent_alone_lose_nothing():
     outcomes = [run(seed, "kills") for seed in range(60)]
@@ -38,11 +48,12 @@ def test_kills_of_the_agent_alone_lose_nothing():
     assert sum(o.kills for o in outcomes) > 30
 
 
+@pytest.mark.parametrize("kind", ["storm", "pair"])
 @pytest.mark.filterwarnings("ignore")
-def test_a_seed_replays_step_by_step():
+def test_a_seed_replays_step_by_step(kind):
     def trace(seed):
         said: list[str] = []
-        run(seed, "storm", said.append)
+        run(seed, kind, said.append)
         return said
 
     assert trace(7) == trace(7)
@@ -53,8 +64,8 @@ def test_a_seed_replays_step_by_step():
 def test_a_machine_with_less_memory_than_the_plugin_says_is_found_out():
     found = []
     for seed in range(10):
-        storm = Storm(draw_plan(seed), None)
-        machine = storm.life.machine
+        storm = Storm((draw_plan(seed),), None)
+        machine = storm.lives[0].machine
         machine.memory = dict.fromkeys(machine.memory, 1 << 30)
         found += storm.run().violations
     assert any("holds" in sentence for sentence in found)
@@ -70,4 +81,4 @@ def test_the_bench_ends_with_one_line_of_json():
         check=True,
     )
     line = json.loads(done.stdout.splitlines()[-1])
-    assert (line["schedules"], line["violations"]) == (20, 0)
+    assert (line["schedules"], line["violations"], line["mode"]) == (20, 0, "storm+pair")

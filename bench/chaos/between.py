@@ -1,0 +1,73 @@
+"""What a schedule has happen between two nodes: pods are succeeded elsewhere, by one or by two."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from kybernate.core.restores import RestoreWish
+from kybernate.types import PodUid, SeatState, Tier
+
+if TYPE_CHECKING:
+    from bench.chaos.cluster import Pod
+    from bench.chaos.life import Life
+    from bench.chaos.plan import Event
+
+_POLL = 0.2
+_PATIENCE = 6
+"""How many looks it takes a pod at most to be where it should be."""
+
+
+class Between:
+    """Plays events that concern two nodes. `played` counts them."""
+
+    def __init__(self, here: Life, there: Life) -> None:
+        self._lives = (here, there)
+        self.played = 0
+        self._numbers = 0
+
+    def play(self, event: Event, now: float) -> None:
+        """A pod of either node is concerned, whose own event loop this goes on in."""
+        here, there = self._lives if int(event.draw * 100) % 2 else self._lives[::-1]
+        here.at(now, partial(self._play, event, here, there))
+
+    def _play(self, event: Event, here: Life, there: Life) -> None:
+        self.played += 1
+        draw = event.draw
+        here.note(f"EVENT {event.kind} {draw:.2f}")
+        pods = [p for p in here.cluster.pods.values() if p.begun and not p.deleting and not p.gone]
+        pod = pods[int(draw * 1000) % len(pods)] if pods else None
+        if event.kind == "cut-off":
+            here.machine.cut_off = True
+            here.machine.later(2 * draw, partial(setattr, here.machine, "cut_off", False))
+        elif pod is not None:
+            to = [there, here] if event.kind == "rivals" else [there]
+            self._sink(here, pod, to, 0 if event.kind == "succeed" else _PATIENCE)
+
+    def _sink(self, here: Life, pod: Pod, to: list[Life], looks: int) -> None:
+        """To the object store, and then its successors come."""
+        agent = here.cluster.agent
+        seat = agent.node.seats.get(pod.uid) if agent else None
+        if pod.deleting or pod.gone:
+            return
+        if looks and (seat is None or seat.state is not SeatState.PARKED_OBJECT):
+            if agent is not None:
+                agent.ask_for_tier(pod.uid, Tier.OBJECT)
+                agent.send_away(pod.uid, "a test")
+            here.machine.later(_POLL, partial(self._sink, here, pod, to, looks - 1))
+            return
+        self._succeed(here, pod, to)
+
+    def _succeed(self, here: Life, pod: Pod, to: list[Life]) -> None:
+        """It is deleted; meanwhile pods are there that are to go on from its state."""
+        here.cluster.delete(pod, here.loop.time(), force=False)
+        for life in to:
+            groups = life.plan.inventory.groups
+            fit = [g for g in groups if len(g.gpus) == len(pod.plan.group.gpus)]
+            if fit:
+                self._numbers += 1
+                name, wish = f"{pod.plan.name}-s{self._numbers}", RestoreWish(uid=pod.uid)
+                plan = replace(pod.plan, name=name, group=fit[0], restore=wish)
+                life.machine.elsewhere.successors.add(PodUid(f"uid-{name}"))
+                life.at(here.loop.time(), partial(life.cluster.create, plan))
