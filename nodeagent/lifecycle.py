@@ -397,8 +397,12 @@ class Lifecycle:
         """A parked seat was told to end: thaw it, let the signal through, then kill the rest."""
         if seat.work is not None and seat.work is not asyncio.current_task():
             seat.work.cancel()  # whatever brings it to another tier
-        self._world.freezer.thaw(seat.handle)
         self._world.doors.ok(seat.uid)
+        if seat.state is SeatState.RESTORING:
+            # Whoever succeeds it goes on from its saved state: what is back of its tree must not.
+            self.aside(self.kill(seat))
+            return
+        self._world.freezer.thaw(seat.handle)
         self.aside(self._finish_off(seat))
 
     async def _finish_off(self, seat: Seat) -> None:
