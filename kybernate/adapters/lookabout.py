@@ -34,6 +34,21 @@ class LookAbout:
         """The processor's architecture, such as x86_64."""
         return platform.machine()
 
+    def bounds(self) -> int:
+        """Capabilities that a process started here may have, as a bit mask; 0 if unknown."""
+        with suppress(OSError, ValueError):
+            for line in (self._root / "proc/self/status").read_text().splitlines():
+                if line.startswith("CapBnd:"):
+                    return int(line.split()[1], 16)
+        return 0
+
+    def existing(self, folder: Path) -> Path:
+        """The folder, or the nearest one above it that there is. Raises OSError."""
+        there = self._root / folder.relative_to("/")
+        while not there.exists():
+            there = there.parent
+        return there
+
     def cgroup(self) -> CgroupFacts | Unseen:
         """The node's cgroup version and controllers."""
         mount = self._root / "sys/fs/cgroup"
@@ -46,10 +61,8 @@ class LookAbout:
 
     def disk(self, folder: Path) -> DiskFacts | Unseen:
         """The file system that holds, or would hold, this folder."""
-        there = self._root / folder.relative_to("/")
         try:
-            while not there.exists():
-                there = there.parent
+            there = self.existing(folder)
             stat = os.statvfs(there)
         except PermissionError:
             return Unseen(f"{folder} is not for this user: run as root")

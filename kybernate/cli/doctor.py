@@ -15,11 +15,13 @@ from rich.console import Console
 from rich.table import Table
 
 from kybernate import keys
-from kybernate.adapters.criu import find_criu
+from kybernate.adapters.criu import find_criu, lacking
+from kybernate.adapters.diskspeed import measure
 from kybernate.adapters.gpumodes import read_driver
 from kybernate.adapters.lookabout import LookAbout
 from kybernate.adapters.memory import KernelMemory
 from kybernate.core.doctor import Level, examine, sound
+from kybernate.core.doctorbelow import FEATURES, BelowFacts, Speed, examine_below
 from kybernate.core.nodefacts import Facts, KubeletFacts, RuntimeFacts, Unseen
 from kybernate.errors import KybernateError
 
@@ -35,9 +37,10 @@ _COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 
 _HELP = """Examine this machine as a GPU node, and say what to do about each problem.
 
-It reads and changes nothing, except that as root it lets CRIU, if there is one, dump a process of
-its own. Run it on the node, as root: without root it says what it could not see. With --kubeconfig
-and --node it also reads the Node object.
+It reads and changes nothing, except that as root it lets CRIU, if there is one, dump and recreate
+a process of its own, and with --nvme-dir writes a file of 256 MiB there, which it removes. Run it
+on the node, as root: without root it says what it could not see. With --kubeconfig and --node it
+also reads the Node object.
 
 \b
   ok    as it should be
@@ -69,11 +72,20 @@ Exit status 1 if anything failed, else 0. docs/doctor.md has a page on every fin
     "--park-bytes", default=0, help="The agent's park_bytes; 0: 90 % of the host's memory."
 )
 @click.option("--criu", type=click.Path(path_type=Path), help="A criu that is not in PATH.")
+@click.option(
+    "--nvme-dir",
+    type=click.Path(path_type=Path),
+    help="Also look whether seats can leave RAM, with their states in this folder.",
+)
 @click.option("--kubeconfig", type=click.Path(path_type=Path), help="To read the Node object.")
 @click.option("--node", default="", help="The node's name in Kubernetes.")
 def command(**options: Any) -> None:
     """See _HELP."""
-    findings = examine(gather(LookAbout(), options))
+    look = LookAbout()
+    facts = gather(look, options)
+    findings = examine(facts)
+    if options["nvme_dir"]:
+        findings += examine_below(gather_below(look, facts, options["nvme_dir"].absolute()))
     if options["as_json"]:
         click.echo(json.dumps(document(findings), indent=2))
     else:
@@ -100,6 +112,25 @@ def gather(look: LookAbout, options: dict[str, Any]) -> Facts:
         io_uring=look.io_uring(),
         lasting=look.lasting(),
     )
+
+
+def gather_below(look: LookAbout, facts: Facts, folder: Path) -> BelowFacts:
+    """What parking below RAM needs, with the states in this folder."""
+    gpus = () if isinstance(facts.driver, Unseen) else facts.driver.gpus
+    return BelowFacts(
+        bounds=look.bounds(),
+        lacking=lacking(facts.criu, FEATURES),
+        disk=look.disk(folder),
+        speed=_speed(look, folder),
+        largest=max((gpu.memory for gpu in gpus), default=0),
+    )
+
+
+def _speed(look: LookAbout, folder: Path) -> Speed | Unseen:
+    try:
+        return Speed(*measure(look.existing(folder)))
+    except OSError as error:
+        return Unseen(f"{folder} can't be written to: {error.strerror}")
 
 
 def document(findings: Sequence[Finding]) -> dict[str, Any]:

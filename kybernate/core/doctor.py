@@ -311,7 +311,9 @@ def _criu(facts: Facts) -> Iterable[Finding]:
     if problem:
         yield Finding("criu", Level.WARN, f"{seen}: {problem[0]}", problem[1])
     else:
-        yield Finding("criu", Level.OK, f"{seen}, static; it dumped a process of its own")
+        yield Finding(
+            "criu", Level.OK, f"{seen}, static; it dumped and recreated a process of its own"
+        )
 
 
 def _criu_problem(criu: CriuFacts) -> tuple[str, str] | None:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kybernate.core.nodefacts import CriuFacts, Unseen
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _DEADLINE = 15.0
 _PT_INTERP = 3
@@ -20,7 +25,7 @@ _VERSION = re.compile(r"Version:\s*([0-9.]+)")
 def find_criu(given: Path | None = None) -> CriuFacts | None:
     """The CRIU at this path, or the first of PATH; None if there is none.
 
-    As root it dumps a process of its own, which is ended afterwards.
+    As root it dumps a process of its own and recreates it; it is ended afterwards.
     """
     found = str(given) if given else shutil.which("criu")
     if found is None or not os.access(found, os.X_OK):
@@ -30,6 +35,15 @@ def find_criu(given: Path | None = None) -> CriuFacts | None:
     match = _VERSION.search(said[1])
     version = match[1] if match else ""
     return CriuFacts(found, version, is_static(path), _trial(found))
+
+
+def lacking(criu: CriuFacts | None, features: Sequence[str]) -> tuple[str, ...] | Unseen:
+    """Those features that the kernel hasn't got, by CRIU's own look."""
+    if criu is None:
+        return Unseen("there is no criu that could look what the kernel can do")
+    if os.geteuid() != 0:
+        return Unseen("only root may look what the kernel can do")
+    return tuple(one for one in features if _run([criu.path, "check", "--feature", one])[0] != 0)
 
 
 def is_static(path: Path) -> bool:
@@ -56,12 +70,25 @@ def _trial(criu: str) -> str | Unseen:
     )
     try:
         with tempfile.TemporaryDirectory(prefix="kyb-criu-") as folder:
-            code, said = _run([criu, "dump", "-t", str(sleeper.pid), "-D", folder])
+            return _there_and_back(criu, sleeper, folder)
     finally:
-        with suppress(ProcessLookupError):
-            sleeper.kill()
+        sleeper.kill()
         sleeper.wait()
-    return "" if code == 0 else said.strip().splitlines()[-1] if said.strip() else f"status {code}"
+
+
+def _there_and_back(criu: str, sleeper: subprocess.Popen[bytes], folder: str) -> str:
+    code, said = _run([criu, "dump", "-t", str(sleeper.pid), "-D", folder])
+    if code == 0:
+        try:
+            sleeper.wait(_DEADLINE)
+        except subprocess.TimeoutExpired:
+            return "the process that it dumped lives on"
+        code, said = _run([criu, "restore", "-d", "-D", folder])
+        if code == 0:
+            with suppress(ProcessLookupError):
+                os.kill(sleeper.pid, signal.SIGKILL)
+            return ""
+    return said.strip().splitlines()[-1] if said.strip() else f"status {code}"
 
 
 def _run(command: list[str]) -> tuple[int, str]:

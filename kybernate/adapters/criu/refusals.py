@@ -18,7 +18,7 @@ from kybernate.adapters import smallfile
 from . import rights, sockets, watches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from .container import Container
 
@@ -102,8 +102,8 @@ def _traced(container: Container, pid: int) -> Iterator[str]:
 
 def _namespaced(container: Container, pid: int) -> Iterator[str]:
     for name in _NAMESPACES:
-        theirs = os.readlink(container.proc / str(container.init) / "ns" / name)
-        if os.readlink(container.proc / str(pid) / "ns" / name) != theirs:
+        theirs = os.readlink(f"{container.proc}/{container.init}/ns/{name}")
+        if os.readlink(f"{container.proc}/{pid}/ns/{name}") != theirs:
             yield f"has a {name} namespace of its own, which can't be dumped in place."
 
 
@@ -125,16 +125,17 @@ def _mapped(container: Container, pid: int) -> Iterator[str]:
 
 def _opened(container: Container, pid: int) -> Iterator[str]:
     queues = _queue_devices(container, pid)
-    folder = container.proc / str(pid) / "fd"
+    folder = f"{container.proc}/{pid}/fd"
     for name in os.listdir(folder):
         with suppress(FileNotFoundError):
-            target = os.readlink(folder / name)
+            path = f"{folder}/{name}"
+            target = os.readlink(path)
             if target.startswith("anon_inode:"):
                 kind = target.removeprefix("anon_inode:").strip("[]")
                 if kind not in _KNOWN_KINDS:
                     yield _unknown_kind(target)
             elif target.startswith("/") and not target.startswith("/memfd:"):
-                yield from _file_problem((folder / name).stat, target, queues)
+                yield from _file_problem(path, target, queues)
 
 
 def _unknown_kind(target: str) -> str:
@@ -142,13 +143,11 @@ def _unknown_kind(target: str) -> str:
     return f"uses {kind}, which can't be dumped: switch it off in the workload if you can."
 
 
-def _file_problem(
-    look: Callable[[], os.stat_result], target: str, queues: frozenset[int]
-) -> Iterator[str]:
+def _file_problem(path: str, target: str, queues: frozenset[int]) -> Iterator[str]:
     is_deleted = target.endswith(" (deleted)")
     if not (is_deleted or queues or target.startswith("/dev/")):
         return
-    found = look()
+    found = os.stat(path)
     shown = _printable(target.removesuffix(" (deleted)"))
     if found.st_dev in queues:
         yield f"has the POSIX message queue {shown} open."

@@ -55,11 +55,11 @@ def of(container: Container) -> dict[int, tuple[int, int]]:
     """Each socket of the tree's by its inode: a process and a descriptor that hold it."""
     found: dict[int, tuple[int, int]] = {}
     for pid in container.pids():
-        folder = container.proc / str(pid) / "fd"
+        folder = f"{container.proc}/{pid}/fd"
         with suppress(FileNotFoundError, ProcessLookupError):
             for name in os.listdir(folder):
                 with suppress(FileNotFoundError):
-                    target = os.readlink(folder / name)
+                    target = os.readlink(f"{folder}/{name}")
                     if target.startswith("socket:["):
                         found[int(target[8:-1])] = (pid, int(name))
     return found

@@ -91,7 +91,11 @@ def criu(folder: Path, dump: str, version: str = "4.2.1") -> Path:
 @pytest.mark.parametrize(
     ("dump", "trial"),
     [
-        ('[ "$1" = dump ] && kill -0 "$3" && [ -d "$5" ]', ""),
+        ('[ "$1" = restore ] || { kill -9 "$3" && [ -d "$5" ]; }', ""),
+        (
+            '[ "$1" = dump ] && kill -9 "$3" && exit 0; echo "Error: no way back"; exit 1',
+            "Error: no way back",
+        ),
         ("echo noise; echo 'Error: no vdso' >&2; exit 1", "Error: no vdso"),
         ("exit 3", "status 3"),
     ],
