@@ -288,7 +288,9 @@ class Adoptions:
         """It was another pod's: it has gone on since, or its container ended before it could."""
         seat.borrowed = False
         if seat.state in OCCUPYING:
-            self._left.drop_from(artifact, seat.may_drop)
+            if not _is_copy(seat):
+                ours = {*seat.may_drop} | ({Tier.OBJECT.value} if _packed_here(seat) else set())
+                self._left.drop_from(artifact, sorted(ours))
         elif not seat.apart or (seat.restore is not None and seat.restore.waits):
             seat.begins = Begins.OPEN
         else:
@@ -330,6 +332,15 @@ def _droppable(tier: Tier, *, copied: bool, home: bool) -> tuple[Tier, ...]:
     if home:
         return (Tier.NVME, Tier.OBJECT)
     return (Tier.NVME,) if tier is Tier.NVME else ()
+
+
+def _is_copy(seat: Seat) -> bool:
+    return (seat.restore or _SUCCESSION).kind is not RestoreAs.SUCCESSOR
+
+
+def _packed_here(seat: Seat) -> bool:
+    """Whether this node put into the object store what was brought to its NVMe."""
+    return Tier.OBJECT in seat.copies and Tier.NVME.value in seat.may_drop
 
 
 def _plain(text: str) -> str:

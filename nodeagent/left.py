@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from kybernate.core.seats import WITHOUT_TREE
-from kybernate.errors import KybernateError
+from kybernate.errors import KybernateError, NotFoundError
 from kybernate.types import ArtifactId, PodUid, SeatState, Tier
+from nodeagent.reports import Kind, Report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -33,6 +34,7 @@ OUTLIVED = "outlived/"
 _SAVED = WITHOUT_TREE | {SeatState.RESTORING}
 _DEADLINE = 10.0
 _AGAIN = 5.0
+_LOOK_AGAIN = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +91,13 @@ class Left:
             self._loop.dumps.drop_later(one.artifact, "its workload was started anew")
 
     def drop_from(self, artifact: str, tiers: Iterable[str]) -> None:
-        """Its successor has gone on: it is worth nothing any more in these tiers."""
+        """Its successor has gone on: it is worth nothing any more in these tiers, and whoever has
+        it elsewhere is told by the registry."""
         wanted = tuple(Tier(tier) for tier in tiers)
+        if Tier.OBJECT not in wanted:
+            why = "its successor has gone on since"
+            report = Report(Kind.DROPPED, artifact=artifact, tier=Tier.OBJECT.value, why=why)
+            self._loop.reports.put(report)
         if (one := self._all.get(artifact)) is not None:
             self._forget(one)
         if artifact in self._loop.dumps.kept or not wanted:
@@ -122,9 +129,28 @@ class Left:
                 log.info("%s stays until it is known who goes on from it: %s", one.artifact, error)
                 await asyncio.sleep(_AGAIN)
                 continue
-            self._forget(one)
             if not line.successor:
+                self._forget(one)
                 self._loop.dumps.drop_later(one.artifact, "nobody went on from it in time")
+            elif await self._released(one):
+                self._forget(one)
+                self._loop.dumps.drop_later(one.artifact, "its successor has gone on since")
+            else:
+                await asyncio.sleep(_LOOK_AGAIN)
+
+    async def _released(self, one: Leftover) -> bool:
+        """Whether its successor on another node has told the registry that it needs it no more."""
+        below = self._node.world.below
+        try:
+            if below is not None and Tier.NVME in one.places:
+                await below.vault.drop(ArtifactId(one.artifact), Tier.NVME)
+            newest = await self._registry.newest(one.namespace, PodUid(one.uid), _DEADLINE)
+        except NotFoundError:
+            return self._node.world.registry is not None
+        except (KybernateError, OSError) as error:
+            log.info("%s stays for its successor: %s", one.artifact, error)
+            return False
+        return newest != one.artifact
 
     def _forget(self, one: Leftover) -> None:
         self._all.pop(one.artifact, None)

@@ -204,9 +204,10 @@ class Transfers:
 
     def forget(self, seat: Seat, why: str) -> None:
         """The seat runs on, or has ended: its saved state is worth nothing any more."""
+        spared = self.spares(seat, seat.artifact)
         artifact, seat.artifact, seat.images = seat.artifact, "", ""
         seat.copies, seat.saved, seat.inner = frozenset(), 0, ()
-        if not self.spares(seat, artifact) and artifact:
+        if artifact and not spared:
             self.drop_later(artifact, why)
         if artifact or seat.state in TIER_OF:
             self._life.aside(self._abandon(seat))
