@@ -86,7 +86,7 @@ class Life:
         self.refused: dict[PodUid, str] = {}
         self.watch = Watch(self)
         self.joined: Callable[[], None] = lambda: None
-        self.settled = self.over = False
+        self.over = False
         self._says = says
         self.loop = TimerLoop(BEGIN)
         if says:

@@ -126,13 +126,12 @@ class Storm:
 
     def _see_all_served(self, life: Life, waited: float) -> None:
         proxy = life.proxies[0]
-        unserved = [pod for pod in life.cluster.pods.values() if not life.watch.settled(pod)]
+        unserved = life.watch.unserved()
         for pod in unserved:
             idle = not proxy.waiting.get(pod.uid) and not proxy.in_flight.get(pod.uid)
             if idle and not pod.deleting and proxy.loop is not None:
                 proxy.request(pod.uid, 0.05, life.loop.time())
-        life.settled = not unserved and life.watch.quiet()
-        if all(one.settled for one in self.lives):
+        if all(not one.watch.unserved() and one.watch.quiet() for one in self.lives):
             for one in self.lives:
                 one.watch.look_around()
                 one.over = True

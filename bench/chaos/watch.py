@@ -95,8 +95,11 @@ class Watch:
     def _answered(self, uid: PodUid) -> int:
         return sum(proxy.answered.get(uid, 0) for proxy in self._life.proxies)
 
-    def settled(self, pod: Pod) -> bool:
-        """Whether a pod has answered, or is gone without a trace."""
+    def unserved(self) -> list[Pod]:
+        """Pods that have neither answered since, nor are gone without a trace."""
+        return [pod for pod in self._life.cluster.pods.values() if not self._settled(pod)]
+
+    def _settled(self, pod: Pod) -> bool:
         if pod.gone or pod.deleting:
             return pod.gone and pod.uid not in self._seats
         return self._answered(pod.uid) > self._before.get(pod.uid, 0)
