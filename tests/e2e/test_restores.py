@@ -37,6 +37,7 @@ pytestmark = pytest.mark.e2e
 
 ENTER = REPOSITORY / "build" / "kyb-enter"
 NAME = "restores"
+CHANGED = ["/tmp/changed", "/dev/shm/changed", "/var/changed"]
 EVENTS = "/api/v1/namespaces/default/events"
 
 
@@ -60,6 +61,10 @@ class Site:
             if event["involvedObject"]["name"] == pod and event["reason"] == reason:
                 return str(event["message"])
         return ""
+
+    def execute(self, pod: str, text: str) -> str:
+        """What a line of Python prints in the pod's container."""
+        return self.cluster.kubectl("exec", pod, "-c", "server", "--", "python3", "-c", text)
 
     def park(self, node: str, pod: str) -> None:
         """To the object store, by an operator."""
@@ -176,6 +181,7 @@ def gone(site: Site, seats: Pods, name: str) -> tuple[str, str, Answer]:
     uid = created["metadata"]["uid"]
     assert ask(seats, name).counter == 1
     last = ask(seats, name)
+    site.execute(name, f"[open(path, 'w').write('since') for path in {CHANGED}]")
     site.park("n1", name)
     artifact = site.saved(uid)
     seats.delete([name])
@@ -198,6 +204,9 @@ def test_a_pod_goes_on_on_the_other_node_and_only_once(site: Site, seats: Pods) 
     known = site.registry.pod("default", uid)
     assert (known.successor, known.successor_node) == (successor["metadata"]["uid"], "n2")
     assert ask(seats, "b").counter == 4
+    assert site.execute("b", f"print(*[open(path).read() for path in {CHANGED}])").split() == [
+        "since" for _ in CHANGED
+    ]
 
     api.post(PODS, pod("late", "n1", restore_from=artifact))
     anew = ask(seats, "late")
