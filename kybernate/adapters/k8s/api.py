@@ -24,6 +24,8 @@ from kybernate.errors import (
     RetryableError,
 )
 
+from .pool import Pool
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
@@ -74,8 +76,7 @@ class Api:
 
         self._configuration = _configuration(kubeconfig)
         client = ApiClient(self._configuration)
-        self._pool = client.rest_client.pool_manager
-        self._host = self._configuration.host.rstrip("/")
+        self._pool = Pool(client.rest_client.pool_manager, self._configuration.host)
         self._user_agent = user_agent
         self._known_headers: dict[str, str] = {}
         self._headers_until = 0.0
@@ -207,18 +208,10 @@ class Api:
         }
         if payload is not None and type_ is not None:
             headers["content-type"] = type_
-        url = self._host + path + _query(params)
+        target = path + _query(params)
 
         def once() -> Any:
-            return self._pool.request(
-                method,
-                url,
-                body=payload,
-                headers=headers,
-                timeout=urllib3.Timeout(total=timeout),
-                retries=False,
-                preload_content=False,
-            )
+            return self._pool.request(method, target, payload, headers, timeout)
 
         try:
             try:
