@@ -27,6 +27,15 @@ class DeadlineSocket(ssl.SSLSocket):
 
     limit_s = 10.0
     _deadline = 0.0
+    _certificate: Any = None
+
+    def getpeercert(self, binary_form: bool = False) -> Any:
+        """As ever; the peer's names are read once, since a connection's certificate stays."""
+        if binary_form:
+            return super().getpeercert(binary_form=True)
+        if not self._certificate:
+            self._certificate = super().getpeercert()
+        return self._certificate
 
     def setblocking(self, flag: bool) -> None:
         """gunicorn calls this as a thread takes the connection up for a request."""

@@ -236,7 +236,14 @@ class Conversation:
 
 
 def _peer() -> H2Connection:
-    peer = H2Connection(H2Configuration(client_side=False, header_encoding=None))
+    # What we send ourselves needs no second look.
+    config = H2Configuration(
+        client_side=False,
+        header_encoding=None,
+        validate_outbound_headers=False,
+        normalize_outbound_headers=False,
+    )
+    peer = H2Connection(config)
     values = {
         SettingCodes.ENABLE_PUSH: 0,
         SettingCodes.MAX_CONCURRENT_STREAMS: MOST_STREAMS,
