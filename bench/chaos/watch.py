@@ -154,9 +154,6 @@ class Watch:
         machine, found, seats = self._life.machine, self._life.found, self._seats
         kept = {key.partition("/")[2] for key in machine.journal if key.startswith((LEFT, SAVED))}
         kept |= {seat.artifact for seat in seats.values()}
-        # What a pod of another node goes on from stays in the object store, for people to drop.
-        gone_on = {pod.uid for pod in machine.elsewhere.pods.values() if pod.successor}
-        kept |= {name for name, one in machine.vault.items() if one.snapshot.uid in gone_on}
         for artifact in machine.vault.keys() - kept:
             found.append(f"{artifact} is kept for nobody")
         for folder in machine.folders.keys() & {f"/dumps/{uid}" for uid in seats}:
