@@ -205,7 +205,8 @@ class Incoming:
         name = part.file
         if name not in self._fresh:
             _check(name)
-            begins = part.offset if isinstance(part, Written) else 0
+            # Of a file that is all there its end is all that comes.
+            begins = part.size if isinstance(part, Whole) else part.offset
             path = self._folder / name
             keep = begins if self._folder == self._staged else 0
             self._files[name] = _File(path, keep, self._hashing, self._folder != self._staged)

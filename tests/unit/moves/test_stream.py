@@ -162,6 +162,8 @@ def test_staging_goes_on_where_it_was_cut_short(way: Way, tmp_path: Path) -> Non
     assert 0 < first < 8 << 20
     way.stage(before)
     assert way.sent == 8 << 20
+    way.stage(before)
+    assert way.sent == 8 << 20
     assert way.inbox.held(HERE)[1] == {"pages-1.img": 8 << 20}
     way.stage(dump(tmp_path / "other", memory(1, 5)), "b")
     assert way.inbox.held(HERE) == ("b", {"pages-1.img": 1 << 20})

@@ -1,0 +1,136 @@
+"""Evacuations: what can be saved in time is, and what can't is named."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kybernate.core.operations import Kind, Progress
+from kybernate.errors import RefusedError
+from kybernate.testing.clock import run_virtual
+from kybernate.types import SeatState, Tier
+from nodeagent import metrics
+from nodeagent.evacuations import Evacuations
+from nodeagent.operation import Ask
+from nodeagent.operations import Operations
+from nodeagent.wire import operation_message
+
+GIB = 1 << 30
+BOTH = {Tier.NVME: 1000 * GIB, Tier.OBJECT: 1 << 62}
+
+
+@pytest.fixture(autouse=True)
+def rates(monkeypatch):
+    """Nothing was measured yet, whatever ran in this process before."""
+    monkeypatch.setattr(metrics, "rate_of", lambda step: None)
+
+
+async def begun(rig, tiers, names="abc", size=1 * GIB):
+    r = rig(tiers=tiers)
+    r.node.park_budget = 100 * GIB
+    operations = Operations(r.loop)
+    operations.carry(Kind.EVACUATE, Evacuations(r.loop, operations.advanced))
+    r.node.observers.append(operations)
+    r.begin()
+    uids = []
+    for name in names:
+        uids.append(await r.seat(name, delay=0.0, size=size, vram=size))
+        await r.until(uids[-1], SeatState.ACTIVE)
+    return r, operations, uids
+
+
+def evacuate(seconds, name="e1"):
+    return Ask(Kind.EVACUATE, name, by="ops", limit=seconds)
+
+
+async def ended(operation, limit=4000.0):
+    end = asyncio.get_running_loop().time() + limit
+    while not operation.ended:
+        assert asyncio.get_running_loop().time() < end, operation
+        await asyncio.sleep(0.01)
+    return operation
+
+
+def test_all_of_it_is_saved_where_there_is_time(rig):
+    async def main():
+        r, operations, uids = await begun(rig, BOTH)
+        done = await ended(await operations.ask(evacuate(3000.0)))
+        assert done.state is Progress.SUCCEEDED, done.sentence
+        assert "all 3 are saved" in done.sentence
+        assert all(Tier.OBJECT in r.node.seats[uid].copies for uid in uids)
+        assert len(operation_message(done).report) == 3
+        assert r.node.draining
+        r.loop.call_for(uids[0], "a test")
+        await asyncio.sleep(30)
+        assert r.state(uids[0]) is not SeatState.ACTIVE, "the node stays drained"
+        r.check()
+
+    run_virtual(main())
+
+
+def test_what_has_no_time_is_named_and_the_rest_is_saved(rig):
+    async def main():
+        r, operations, uids = await begun(rig, BOTH, size=10 * GIB)
+        r.node.seats[uids[1]].park_tier = "nvme"
+        done = await ended(await operations.ask(evacuate(300.0)))
+        assert done.state is Progress.FAILED
+        assert "default/b (its pod lets its state go no deeper than nvme" in done.sentence
+        assert sum("is not saved" in line for line in done.report) == 2
+        saved = [uid for uid in uids if Tier.OBJECT in r.node.seats[uid].copies]
+        assert len(saved) == 1
+        assert r.node.draining
+        r.check()
+
+    run_virtual(main())
+
+
+def test_what_is_not_done_in_time_is_named(rig):
+    async def main():
+        r, operations, uids = await begun(rig, BOTH, names="a")
+        below = r.node.world.below
+
+        async def never(*_, **__):
+            await asyncio.sleep(1e6)
+
+        below.vault.pack = never
+        done = await ended(await operations.ask(evacuate(100.0)))
+        assert done.state is Progress.FAILED
+        assert "default/a (not in time)" in done.sentence
+        assert Tier.OBJECT not in r.node.seats[uids[0]].copies
+
+    run_virtual(main())
+
+
+def test_a_cancelled_one_lets_all_go_on(rig):
+    async def main():
+        r, operations, uids = await begun(rig, BOTH, names="a")
+        await operations.ask(evacuate(3000.0))
+        operations.cancel("e1")
+        assert not r.node.draining
+        r.loop.call_for(uids[0], "a test")
+        await r.until(uids[0], SeatState.ACTIVE)
+        r.check()
+
+    run_virtual(main())
+
+
+def test_a_dry_run_names_each_seat(rig):
+    async def main():
+        r, operations, _ = await begun(rig, BOTH, size=10 * GIB)
+        told = operations.plan(evacuate(300.0))
+        assert "nothing starts or wakes" in told[0]
+        assert sum("is saved after about" in line for line in told) == 1
+        assert sum("can't be saved" in line for line in told) == 2
+        assert not r.node.draining
+
+    run_virtual(main())
+
+
+def test_without_an_object_store_it_is_refused(rig):
+    async def main():
+        _, operations, _ = await begun(rig, {Tier.NVME: GIB}, names="a")
+        with pytest.raises(RefusedError, match="object store"):
+            await operations.ask(evacuate(30.0))
+
+    run_virtual(main())

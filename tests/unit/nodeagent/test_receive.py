@@ -1,0 +1,337 @@
+"""A state that comes from another node's agent: by real gRPC and mutual TLS, into a real folder."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from datetime import UTC, datetime
+from types import SimpleNamespace
+
+import pytest
+
+from kybernate.adapters.pki import Folder, Validity
+from kybernate.checkpoint import seal
+from kybernate.checkpoint.deadline import Deadline
+from kybernate.checkpoint.inbox import Inbox
+from kybernate.checkpoint.outbox import Outbox
+from kybernate.checkpoint.places import open_place, read_manifest
+from kybernate.checkpoint.stream import Seen
+from kybernate.checkpoint.verify import verify
+from kybernate.core.restores import RestoreWish
+from kybernate.errors import (
+    CorruptError,
+    DeadlineError,
+    NotFoundError,
+    RefusedError,
+    RetryableError,
+)
+from kybernate.ports import Handover
+from kybernate.types import NodeName, PodRef, PodUid, SeatState, Tier
+from nodeagent.doorkeeper import Doorkeeper, Rates
+from nodeagent.parts import Pacer
+from nodeagent.peers import GrpcPeers
+from nodeagent.receive import TAKEN, PeersApi, Receiver
+from nodeagent.servers import serve_network
+from tests.unit.checkpoint.kit import KEYS, draft, make_dump
+from tests.unit.nodeagent.test_api import node_api
+
+LIMIT = 20.0
+POD = PodRef("team-a", "llama-0", PodUid("5e1f"))
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tls")
+    Folder(folder).init(["n1", "n2"], Validity(), datetime.now(UTC))
+    for kind in ("key", "crt"):
+        (folder / f"agent-proxy.{kind}").write_bytes((folder / f"proxy.{kind}").read_bytes())
+    return folder
+
+
+class Adopter:
+    """As `Adoptions`, and remembers. `refuses` is raised once, before anything is done."""
+
+    def __init__(self) -> None:
+        self.adopted: list[tuple[str, str, Tier]] = []
+        self.refuses: Exception | None = None
+
+    def awaits(self, seat, uid):
+        wish = seat.restore
+        return "" if wish and wish.uid == uid else f"pod {seat.identity.pod} does not wait"
+
+    async def adopt(self, seat, artifact, tier):
+        if self.refuses:
+            error, self.refuses = self.refuses, None
+            raise error
+        self.adopted.append((seat.uid, artifact, tier))
+        seat.artifact = artifact
+
+
+class Two:
+    """Node n1 here, whose agent calls; node n2, with a seat that waits."""
+
+    def __init__(self, rig, tls, tmp_path) -> None:
+        self.r, self.tls = rig(), tls
+        self.here, self.there = (open_place(str(tmp_path / name)) for name in ("here", "there"))
+        seen = Seen()
+        self.outbox, self.seen = Outbox(self.here, KEYS, seen), seen
+        self.adopter, self.inbox = Adopter(), Inbox(self.there, KEYS, Seen())
+        self.receiver = Receiver(self.r.loop, self.inbox, self.adopter)
+        self.port = 0
+        self.address = ""
+
+    async def begin(self):
+        self.r.loop.adoptions.at_gate = lambda seat: None  # nothing is adopted but by a move
+        self.r.begin()
+        self.uid = await self.r.seat("b", delay=0.0, restore=RestoreWish(uid=POD.uid))
+        seat = self.r.node.seats[self.uid]
+        seat.identity = SimpleNamespace(
+            **{
+                **{name: getattr(seat.identity, name) for name in seat.identity.__slots__},
+                "pod": PodRef(POD.namespace, "b", self.uid),
+            }
+        )
+        self.to = Handover(POD, seat.identity.pod, NodeName("n2"))
+        keeper = Doorkeeper(Rates(), self.r.clock.time, unix=False)
+        self.server, self.port = await serve_network(
+            node_api(self.r), keeper, "127.0.0.1:0", self.tls, "n2", PeersApi(self.receiver)
+        )
+        self.address = f"127.0.0.1:{self.port}"
+        while not seat.connected:  # noqa: ASYNC110 - the machine's time is real here
+            await asyncio.sleep(0.01)
+        return seat
+
+    async def api(self):
+        def get(path, timeout):
+            if "/pods/" in path:
+                if path.endswith("/none"):
+                    raise NotFoundError("no such pod")
+                node = {"b": "n2", "c": "n1", "d": ""}[path.rpartition("/")[2]]
+                return {"metadata": {"uid": "u"}, "spec": {"nodeName": node}}
+            return {"status": {"agent": {"address": self.address}}}
+
+        return SimpleNamespace(get=get)
+
+    def peers(self, name="n1", rate=0.0):
+        return GrpcPeers(name, self.tls, self.outbox, self.api, Pacer(rate))
+
+    def dump(self, seed=1, blocks=40):
+        folder = self.here.local / ".begun" / "x"
+        folder.mkdir(parents=True, exist_ok=True)
+        return make_dump(folder / f"d{seed}", seed, blocks)
+
+    def sealed(self, images, number=1):
+        hashed = self.seen.hashed.pop(images, None)
+        return seal.seal(self.here, images, draft(number), KEYS, Deadline(LIMIT), hashed).id
+
+    async def end(self):
+        await self.server.stop(0)
+
+
+@contextlib.asynccontextmanager
+async def two_nodes(rig, tls, tmp_path):
+    two = Two(rig, tls, tmp_path)
+    await two.begin()
+    peers = two.peers()
+    try:
+        yield two, peers
+    finally:
+        peers.close()
+        await two.end()
+
+
+async def follow(two, peers, images):
+    dumped = asyncio.Event()
+    dumped.set()
+    return await peers.follow(two.to, images, dumped, LIMIT)
+
+
+def test_a_state_comes_and_the_successor_goes_on(rig, tls, tmp_path):
+    async def main():
+        async with two_nodes(rig, tls, tmp_path) as (two, peers):
+            await peers.expect(two.to, LIMIT)
+            before = two.sealed(two.dump(1))
+            assert await peers.stage(two.to, before, LIMIT) > 0
+            assert await peers.stage(two.to, before, LIMIT) == 0, "it is there already"
+            images = two.dump(1)
+            sent = await follow(two, peers, images)
+            artifact = two.sealed(images, 2)
+            await peers.deliver(two.to, artifact, LIMIT)
+            manifest = read_manifest(two.there, artifact, KEYS)
+            verify(two.there, manifest, KEYS, Deadline(LIMIT))
+            assert sent < manifest.total
+            await peers.take_over(two.to, artifact, LIMIT)
+            await peers.take_over(two.to, artifact, LIMIT)
+            assert two.adopter.adopted == [(two.uid, artifact, Tier.NVME)]
+            assert two.r.machine.journal[TAKEN + artifact] == {"successor": two.uid}
+            assert two.inbox.waiting() == frozenset()
+
+    asyncio.run(main())
+
+
+def test_what_was_never_followed_is_delivered_whole(rig, tls, tmp_path):
+    async def main():
+        async with two_nodes(rig, tls, tmp_path) as (two, peers):
+            artifact = two.sealed(two.dump(1))
+            await peers.deliver(two.to, artifact, LIMIT)
+            verify(two.there, read_manifest(two.there, artifact, KEYS), KEYS, Deadline(LIMIT))
+
+    asyncio.run(main())
+
+
+def test_what_is_in_no_local_place_is_adopted_from_the_store(rig, tls, tmp_path):
+    async def main():
+        async with two_nodes(rig, tls, tmp_path) as (two, peers):
+            artifact = two.sealed(two.dump(1))
+            await peers.take_over(two.to, artifact, LIMIT)
+            assert two.adopter.adopted == [(two.uid, artifact, Tier.OBJECT)]
+
+    asyncio.run(main())
+
+
+def test_only_agents_may_call(rig, tls, tmp_path):
+    async def main():
+        async with two_nodes(rig, tls, tmp_path) as (two, _):
+            proxy = two.peers("proxy")
+            with pytest.raises(RefusedError, match="agents of other nodes"):
+                await proxy.expect(two.to, LIMIT)
+            with pytest.raises(RefusedError, match="agents of other nodes"):
+                await follow(two, proxy, two.dump(1))
+            proxy.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"restore": None}, RefusedError, "does not wait"),
+        ({"restore": RestoreWish(uid=PodUid("other"))}, RefusedError, "does not wait"),
+        ({"started_once": True}, RefusedError, "runs already"),
+        ({"state": SeatState.ACTIVE}, RefusedError, "runs already"),
+        ({"doomed": True}, RefusedError, "is ending"),
+        ({"connected": False}, RetryableError, "isn't ready"),
+    ],
+)
+def test_a_seat_that_does_not_wait_for_it_takes_nothing(rig, tls, tmp_path, change, error, words):
+    async def main():
+        async with two_nodes(rig, tls, tmp_path) as (two, peers):
+            seat = two.r.node.seats[two.uid]
+            for name, value in change.items():
+                setattr(seat, name, value)
+            artifact = two.sealed(two.dump(1))
+            for call in (
+                peers.expect(two.to, LIMIT),
+                peers.stage(two.to, artifact, LIMIT),
+                peers.deliver(two.to, artifact, LIMIT),
+                peers.take_over(two.to, artifact, LIMIT),
+            ):
+                with pytest.raises(error, match=words):
+                    await call
+            assert two.inbox.waiting() == frozenset()
+
+    asyncio.run(main())
+
+
+def test_a_successor_is_of_the_same_namespace_and_on_that_node(rig, tls, tmp_path):
+    async def main():
+        async with two_nodes(rig, tls, tmp_path) as (two, peers):
+            other = Handover(PodRef("team-b", "x", POD.uid), two.to.successor, two.to.node)
+            with pytest.raises(RefusedError, match="of another namespace"):
+                await peers.expect(other, LIMIT)
+            gone = Handover(POD, PodRef("team-a", "x", PodUid("nobody")), two.to.node)
+            with pytest.raises(RetryableError, match="no seat of a pod"):
+                await peers.expect(gone, LIMIT)
+            with pytest.raises(RefusedError, match="uid"):
+                await peers.expect(Handover(PodRef("team-a", "x", PodUid("")), *_rest(two)), LIMIT)
+
+    asyncio.run(main())
+
+
+def _rest(two):
+    return two.to.successor, two.to.node
+
+
+def test_successors_are_found_by_name(rig, tls, tmp_path):
+    async def main():
+        async with two_nodes(rig, tls, tmp_path) as (_, peers):
+            assert await peers.find("team-a", "b", LIMIT) == (PodRef("team-a", "b", "u"), "n2")
+            with pytest.raises(RefusedError, match="on this node, too"):
+                await peers.find("team-a", "c", LIMIT)
+            with pytest.raises(RefusedError, match="on no node yet"):
+                await peers.find("team-a", "d", LIMIT)
+            with pytest.raises(NotFoundError):
+                await peers.find("team-a", "none", LIMIT)
+
+    asyncio.run(main())
+
+
+def test_bytes_that_rot_on_the_way_are_never_kept(rig, tls, tmp_path, monkeypatch):
+    async def main():
+        async with two_nodes(rig, tls, tmp_path) as (two, peers):
+            artifact = two.sealed(two.dump(1))
+            real = two.inbox.accept
+
+            def rotten(successor, name, signed):
+                for path in (two.inbox._home(successor)).glob("images/pages-*"):
+                    path.write_bytes(b"rotten")
+                    two.inbox._files[successor].pop(path.name, None)
+                return real(successor, name, signed)
+
+            monkeypatch.setattr(two.inbox, "accept", rotten)
+            with pytest.raises(CorruptError, match="arrived otherwise"):
+                await peers.deliver(two.to, artifact, LIMIT)
+            assert not two.inbox.is_here(artifact)
+            await peers.call_off(two.to, LIMIT)
+            assert two.inbox.waiting() == frozenset()
+
+    asyncio.run(main())
+
+
+def test_an_agent_that_is_away_is_tried_again_later(rig, tls, tmp_path):
+    async def main():
+        async with two_nodes(rig, tls, tmp_path) as (two, peers):
+            await two.server.stop(0)
+            with pytest.raises((RetryableError, DeadlineError)):
+                await peers.expect(two.to, 2.0)
+            two.address = ""
+            with pytest.raises(RetryableError, match="no address"):
+                await peers.expect(two.to, 2.0)
+
+    asyncio.run(main())
+
+
+def test_a_stream_that_is_cut_short_is_kept_as_far_as_it_came(rig, tls, tmp_path):
+    async def main():
+        async with two_nodes(rig, tls, tmp_path) as (two, peers):
+            artifact = two.sealed(two.dump(1, blocks=400))
+            slow = two.peers(rate=20e6)
+            cut = asyncio.create_task(slow.stage(two.to, artifact, LIMIT))
+            came = 0
+            while not came:
+                came = sum((await asyncio.to_thread(two.inbox.held, two.uid))[1].values())
+            cut.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await cut
+            slow.close()
+            total = sum(f.size for f in read_manifest(two.here, artifact, KEYS).files)
+            rest = await peers.stage(two.to, artifact, LIMIT)
+            assert 0 < rest < total
+
+    asyncio.run(main())
+
+
+def test_the_rate_is_a_limit():
+    waits = []
+    now = [0.0]
+
+    def sleep(seconds):
+        waits.append(seconds)
+        now[0] += seconds
+
+    pacer = Pacer(1000.0, now=lambda: now[0], sleep=sleep)
+    for _ in range(10):
+        pacer.wait(1000)
+    assert 8.0 < sum(waits) < 10.1
+    threading.Thread(target=Pacer(0.0).wait, args=(1 << 40,)).start()
