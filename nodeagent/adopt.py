@@ -282,7 +282,8 @@ class Adoptions:
         if seat.state in OCCUPYING:
             self._left.outdated(seat.uid)
             return False
-        return bool(artifact) and self._left.leave(seat, artifact)
+        handed_over = seat.uid in self._loop.dumps.moved
+        return bool(artifact) and not handed_over and self._left.leave(seat, artifact)
 
     def _outlived(self, seat: Seat, artifact: str) -> None:
         """It was another pod's: it has gone on since, or its container ended before it could."""

@@ -50,7 +50,6 @@ _PLAIN = (
     "ready_within",
     "spec_hash",
     "borrowed",
-    "given_up",
 )
 """Fields that go into the journal as they are. A journal of an older release may lack some."""
 
@@ -124,7 +123,6 @@ class Seat:
     `restore`: which saved state its pod wants to go on from, and `begins` whether it does.
     `borrowed`: `artifact` is another pod's state, which may be dropped from the tiers `may_drop`
     once the seat has gone on; `gpu_map`: GPUs of that state and, for each, the seat's own.
-    `given_up`: why it never goes on here, though its pod exists.
     `ready_within` (s): what is a timely wake; `spec_hash`: what
     its container is. `ending`: its container was asked to end, or its tree
     is being killed; `doomed`: the pod is being deleted; `deleted`: the pod is gone.
@@ -169,7 +167,6 @@ class Seat:
     borrowed: bool = False
     may_drop: tuple[str, ...] = ()
     gpu_map: Mapping[GpuUuid, GpuUuid] = field(default_factory=dict)
-    given_up: str = ""
     # Known only while this agent runs.
     connected: bool = False
     apart: bool = False
@@ -225,7 +222,7 @@ class Seat:
     @property
     def _can_begin(self) -> bool:
         there = self.connected and not self.ending and not self.apart
-        return there and not self.awaits_state and not self.given_up
+        return there and not self.awaits_state
 
     def view(self, *, drained: bool) -> SeatView:
         """What the swap decision sees. A seat that is ending asks for nothing.
@@ -239,7 +236,7 @@ class Seat:
             self.active_since,
             self.idle_since,
             self.in_flight,
-            0 if self.ending or self.given_up else self.waiting,
+            0 if self.ending else self.waiting,
             self.waiting_since,
             drained,
             self.drain_since,
@@ -247,7 +244,7 @@ class Seat:
             self.identity.priority,
             self.not_before,
             self.stays_until,
-            None if self.ending or self.given_up else self.asked_since,
+            None if self.ending else self.asked_since,
             self.leave,
             self.unparkable,
             self.on_demand,
