@@ -5,7 +5,6 @@ A batch is loaded by whatever thread has time; its blocks follow those of the ba
 
 from __future__ import annotations
 
-import os
 import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,9 +12,10 @@ from typing import TYPE_CHECKING
 from blake3 import blake3
 
 from kybernate.adapters.criuimages import page_maps
+from kybernate.checkpoint.pieces import read_into
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts.manifest import PIECE
-from kybernate.core.artifacts.pages import cut, cut_plain
+from kybernate.core.artifacts.pages import BLOCK, cut, cut_plain
 from kybernate.errors import CorruptError, NotFoundError, RefusedError
 
 if TYPE_CHECKING:
@@ -26,14 +26,21 @@ if TYPE_CHECKING:
     from kybernate.core.artifacts.pages import PageMap
 
 HASH = 32
+_USUAL = PIECE + BLOCK
+
+
+def _nothing() -> None:
+    """`Batch.done` where nothing is to be given back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Some blocks that follow each other: `load` gives their bytes, `size` bytes in all."""
+    """Some blocks that follow each other: `load` gives their bytes, `size` bytes in all, which are
+    good until `done`."""
 
     size: int
     load: Callable[[], list[memoryview]]
+    done: Callable[[], None] = _nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +75,10 @@ def image_files(folder: Path) -> list[tuple[str, int]]:
 
 def raw_sources(folder: Path, pieces: Pieces | None = None) -> Iterator[Source]:
     """The files of a dump. With `pieces`, what is read must be what was hashed."""
-    maps = page_maps(folder)
+    maps, buffers = page_maps(folder), _Buffers()
     for name, size in image_files(folder):
-        yield Source(name, size, _file_batches(folder / name, size, maps.get(name), pieces))
+        cutter = _Cutter(folder / name, pieces, buffers)
+        yield Source(name, size, cutter.batches(size, maps.get(name)))
 
 
 class Pieces:
@@ -95,52 +103,74 @@ class Pieces:
             raise CorruptError(f"{name}: piece {number} (1 MiB each) is not what was saved")
 
 
-def _file_batches(
-    path: Path, size: int, pages: PageMap | None, pieces: Pieces | None
-) -> Iterator[Batch]:
-    """One batch for each piece of the file: the blocks that begin in it."""
-    sizes: list[int] = []
-    start = at = 0
-    for length in cut(pages) if pages else cut_plain(size):
-        if at // PIECE > start // PIECE:
-            yield _file_batch(path, start, sizes, pieces)
-            start, sizes = at, []
-        sizes.append(length)
-        at += length
-    if sizes:
-        yield _file_batch(path, start, sizes, pieces)
+class _Buffers:
+    """Memory that is read into again and again: of new memory the kernel clears every page first,
+    which takes longer than to read it. Any thread may take and give."""
 
+    def __init__(self) -> None:
+        self._free: list[bytearray] = []
 
-def _file_batch(path: Path, start: int, sizes: list[int], pieces: Pieces | None) -> Batch:
-    return Batch(sum(sizes), lambda: _load(path, start, sizes, pieces))
-
-
-def _load(path: Path, start: int, sizes: list[int], pieces: Pieces | None) -> list[memoryview]:
-    # Pieces begin at whole MiB, blocks don't: what a block of the piece before has is read again.
-    first = start // PIECE * PIECE if pieces else start
-    end = start + sum(sizes)
-    data = memoryview(read_range(path, first, max(end, first + PIECE) if pieces else end))
-    if pieces:
-        pieces.check(path.name, first // PIECE, data[:PIECE])
-    if len(data) < end - first:
-        raise CorruptError(f"{path.name} is shorter than when it was saved")
-    blocks, at = [], start - first
-    for size in sizes:
-        blocks.append(data[at : at + size])
-        at += size
-    return blocks
-
-
-def read_range(path: Path, start: int, end: int) -> bytes:
-    """Bytes `start` to `end` of a file, or as many as it has. Raises OSError."""
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        data = os.pread(file, end - start, start)
-        while data and len(data) < end - start:
-            more = os.pread(file, end - start - len(data), start + len(data))
-            if not more:
+    def take(self, size: int) -> bytearray:
+        """At least `size` bytes, with whatever they held."""
+        while self._free:
+            try:
+                found = self._free.pop()
+            except IndexError:  # another thread was faster
                 break
-            data += more
-        return data
-    finally:
-        os.close(file)
+            if len(found) >= size:
+                return found
+        return bytearray(max(size, _USUAL))
+
+    def give(self, buffer: bytearray) -> None:
+        """Nobody looks at it any more."""
+        self._free.append(buffer)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cutter:
+    """Reads one raw file in batches."""
+
+    path: Path
+    pieces: Pieces | None
+    buffers: _Buffers
+
+    def batches(self, size: int, pages: PageMap | None) -> Iterator[Batch]:
+        """One for each piece of the file: the blocks that begin in it."""
+        sizes: list[int] = []
+        start = at = 0
+        for length in cut(pages) if pages else cut_plain(size):
+            if at // PIECE > start // PIECE:
+                yield self._batch(start, sizes)
+                start, sizes = at, []
+            sizes.append(length)
+            at += length
+        if sizes:
+            yield self._batch(start, sizes)
+
+    def _batch(self, start: int, sizes: list[int]) -> Batch:
+        used: list[bytearray] = []
+
+        def done() -> None:
+            while used:
+                self.buffers.give(used.pop())
+
+        return Batch(sum(sizes), lambda: self._load(start, sizes, used), done)
+
+    def _load(self, start: int, sizes: list[int], used: list[bytearray]) -> list[memoryview]:
+        # Pieces begin at whole MiB, blocks don't: what a block of the piece before has is read
+        # again.
+        first = start // PIECE * PIECE if self.pieces else start
+        end = start + sum(sizes)
+        wanted = (max(end, first + PIECE) if self.pieces else end) - first
+        used.append(self.buffers.take(wanted))
+        data = memoryview(used[-1])[:wanted]
+        data = data[: read_into(self.path, first, data)]
+        if self.pieces:
+            self.pieces.check(self.path.name, first // PIECE, data[:PIECE])
+        if len(data) < end - first:
+            raise CorruptError(f"{self.path.name} is shorter than when it was saved")
+        blocks, at = [], start - first
+        for size in sizes:
+            blocks.append(data[at : at + size])
+            at += size
+        return blocks

@@ -153,14 +153,15 @@ class _Packing:
         """Store what is new of a file; `packs` has all that it needs in the end."""
         leaves: list[Leaf] = []
         chunks: list[Chunk] = []
-        for blocks in ordered(workers, self._prepare, source.batches, _AHEAD):
+        for batch, blocks in ordered(workers, self._prepare, source.batches, _AHEAD):
             self._deadline.check()
             for block in blocks:
                 chunks.append(self._put(block))
                 if len(chunks) == leaf.MOST:
                     leaves.append(self._leaf(chunks))
                     chunks = []
-            self._tell(sum(block.size for block in blocks))
+            batch.done()
+            self._tell(batch.size)
         if chunks:
             leaves.append(self._leaf(chunks))
         return File(source.name, source.size, leaves=tuple(leaves))
@@ -170,9 +171,12 @@ class _Packing:
         old = {pack.id: pack for pack in self._known.packs}
         return tuple(self._writer.written.get(name) or old[name] for name in self._used)
 
-    def _prepare(self, batch: Batch) -> list[_Block]:
+    def _prepare(self, batch: Batch) -> tuple[Batch, list[_Block]]:
         """Any thread: name the blocks, and squeeze those that are new."""
-        return [self._look(data) for data in batch.load()]
+        blocks = [self._look(data) for data in batch.load()]
+        if not any(block.payload for block in blocks):
+            batch.done()  # what it was read into is in this core's cache still
+        return batch, blocks
 
     def _look(self, data: memoryview) -> _Block:
         size = len(data)

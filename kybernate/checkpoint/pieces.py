@@ -23,14 +23,19 @@ class PieceReader(threading.local):
 
     def read(self, path: Path, number: int) -> memoryview:
         """The file's piece of that number, or as much of it as there is. Raises OSError."""
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            at = 0
-            while at < PIECE:
-                step = os.preadv(file, [self._buffer[at:]], number * PIECE + at)
-                if not step:
-                    break
-                at += step
-            return self._buffer[:at]
-        finally:
-            os.close(file)
+        return self._buffer[: read_into(path, number * PIECE, self._buffer)]
+
+
+def read_into(path: Path, start: int, data: memoryview) -> int:
+    """Fill `data` from the byte `start` of a file on; how many bytes it had. Raises OSError."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        at = 0
+        while at < len(data):
+            step = os.preadv(file, [data[at:]], start + at)
+            if not step:
+                break
+            at += step
+        return at
+    finally:
+        os.close(file)

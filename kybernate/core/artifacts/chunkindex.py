@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kybernate.core.artifacts.pages import BLOCK
 from kybernate.errors import CorruptError
@@ -29,8 +28,7 @@ _MAGIC = b"KYBI"
 _FIRST_SLOTS = 1 << 12
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(NamedTuple):
     """Where a chunk of `size` bytes is: `stored` bytes from `offset` on of a pack.
 
     `pack` is a number that the table's owner gave.

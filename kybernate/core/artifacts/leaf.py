@@ -12,8 +12,7 @@ but zeros has no name and no pack, and is stored nowhere.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kybernate.core.artifacts.pages import BLOCK
 from kybernate.errors import CorruptError
@@ -34,10 +33,10 @@ _NO_PACK = 0xFFFFFFFF
 _NO_NAME = bytes(32)
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(NamedTuple):
     """`size` bytes of a file, `stored` bytes from `offset` on of a pack; `pack` is empty where
-    they are all zero."""
+    they are all zero. A tuple: there are 16,384 of them for a GiB, and a frozen dataclass takes
+    three times as long to make."""
 
     name: bytes
     pack: str
