@@ -65,6 +65,17 @@ class Adoptions:
         self._locks: dict[PodUid, asyncio.Lock] = {}
         loop.dumps.spares, loop.dumps.left_in = self.spares, left.bytes_in
 
+    def tell_again(self) -> None:
+        """After a restart: which pods succeed which, to a registry that may have forgotten it."""
+        for seat in self._node.seats.values():
+            if seat.predecessor and self._node.world.registry is not None:
+                pod, uid = seat.identity.pod, PodUid(seat.predecessor)
+                self._reports.put(
+                    Report(
+                        Kind.CLAIMED, pod.namespace, uid, seat.claimed, successor=PodUid(pod.uid)
+                    )
+                )
+
     # --- the seat's container is there ----------------------------------------------------------
 
     def at_gate(self, seat: Seat) -> None:
@@ -194,6 +205,8 @@ class Adoptions:
             manifest = await self._below().vault.admit(artifact, into, _DEADLINE)
             copied = clone or (seat.restore or _SUCCESSION).kind is not RestoreAs.SUCCESSOR
             home = await self._claim(seat, manifest) if not copied else False
+            seat.predecessor = "" if copied else manifest.facts.pod_uid
+            seat.claimed = "" if copied else manifest.id
             _take(seat, manifest, tier)
             seat.may_drop = tuple(t.value for t in _droppable(tier, copied=copied, home=home))
             await self._node.save(seat, synced=True)

@@ -62,11 +62,18 @@ class OwnLines:
         await self._put(succession.stop(here, succession.BY_AGENT, self._node, why))
 
     async def claim(
-        self, namespace: str, uid: PodUid, artifact: ArtifactId, successor: PodUid, deadline: float
+        self,
+        namespace: str,
+        uid: PodUid,
+        artifact: ArtifactId,
+        successor: PodUid,
+        deadline: float,
+        *,
+        again: bool = False,
     ) -> None:
         """See `ports.Registry.claim`. Raises OSError if the disk refuses."""
         pod, after = self._get(namespace, uid), self._get(namespace, successor)
-        asked = Asked(artifact, successor, self._node)
+        asked = Asked(artifact, successor, self._node, again=again)
         taken, there = succession.claim(pod, after, asked, int(self._wall() * 1000))
         if there is not after:
             await self._put(there)

@@ -49,12 +49,13 @@ class Kind(StrEnum):
     COPIED = "copied"
     DROPPED = "dropped"
     STOPPED = "stopped"
+    CLAIMED = "claimed"
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     """One thing to tell: of an artifact in a tier, or of the pod `uid` in `namespace`. `why` it was
-    dropped, or has stopped."""
+    dropped, or has stopped; `successor` is the pod that goes on with its state."""
 
     kind: Kind
     namespace: str = ""
@@ -62,6 +63,7 @@ class Report:
     artifact: str = ""
     tier: str = ""
     why: str = ""
+    successor: PodUid = NO_POD
 
 
 class Reports:
@@ -153,6 +155,9 @@ class Reports:
                 await self._stop(report)
             case Kind.DROPPED:
                 await self._registry.drop(artifact, tier, DEADLINE, forget=report.why)
+            case Kind.CLAIMED:
+                pod = report.namespace, report.uid
+                await self._registry.claim(*pod, artifact, report.successor, DEADLINE, again=True)
             case Kind.SEALED:
                 await self._record(await self._manifest(artifact, DEADLINE), tier)
             case Kind.COPYING | Kind.COPIED:

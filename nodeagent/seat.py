@@ -50,6 +50,8 @@ _PLAIN = (
     "ready_within",
     "spec_hash",
     "borrowed",
+    "predecessor",
+    "claimed",
 )
 """Fields that go into the journal as they are. A journal of an older release may lack some."""
 
@@ -121,6 +123,7 @@ class Seat:
     `to_save`: a copy of its state is to be written next; `undumpable`: why it stays in RAM;
     `unlooked`: nobody has looked yet whether something arrived at its sockets since it was frozen.
     `restore`: which saved state its pod wants to go on from, and `begins` whether it does.
+    `predecessor`: the pod that it succeeds, if any, and `claimed` from which of its states.
     `borrowed`: `artifact` is another pod's state, which may be dropped from the tiers `may_drop`
     once the seat has gone on; `gpu_map`: GPUs of that state and, for each, the seat's own.
     `ready_within` (s): what is a timely wake; `spec_hash`: what
@@ -165,6 +168,8 @@ class Seat:
     restore: RestoreWish | None = None
     begins: Begins = Begins.OPEN
     borrowed: bool = False
+    predecessor: str = ""
+    claimed: str = ""
     may_drop: tuple[str, ...] = ()
     gpu_map: Mapping[GpuUuid, GpuUuid] = field(default_factory=dict)
     # Known only while this agent runs.

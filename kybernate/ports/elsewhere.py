@@ -62,9 +62,17 @@ class Registry(Protocol):
         ...
 
     async def claim(
-        self, namespace: str, uid: PodUid, artifact: ArtifactId, successor: PodUid, deadline: float
+        self,
+        namespace: str,
+        uid: PodUid,
+        artifact: ArtifactId,
+        successor: PodUid,
+        deadline: float,
+        *,
+        again: bool = False,
     ) -> None:
-        """`successor`, which is here, goes on with this state of the pod `uid`, and nobody else."""
+        """`successor`, which is here, goes on with this state of the pod `uid`, and nobody else.
+        `again`: it was granted before, and the registry may have lost its database since."""
         ...
 
     async def line(self, namespace: str, uid: PodUid, deadline: float) -> Line:

@@ -79,10 +79,17 @@ class NodeRegistry:
         await self._run(lambda: self._client.stopped(namespace, uid, told, deadline), deadline)
 
     async def claim(
-        self, namespace: str, uid: PodUid, artifact: ArtifactId, successor: PodUid, deadline: float
+        self,
+        namespace: str,
+        uid: PodUid,
+        artifact: ArtifactId,
+        successor: PodUid,
+        deadline: float,
+        *,
+        again: bool = False,
     ) -> None:
         """See `ports.Registry.claim`."""
-        wanted = wire.Claim(artifact=artifact, successor=successor, node=self._node)
+        wanted = wire.Claim(artifact=artifact, successor=successor, node=self._node, again=again)
         await self._run(lambda: self._client.claim(namespace, uid, wanted, deadline), deadline)
 
     async def line(self, namespace: str, uid: PodUid, deadline: float) -> Line:

@@ -177,12 +177,19 @@ class FakeRegistry:
         await self._answered(deadline)
 
     async def claim(
-        self, namespace: str, uid: PodUid, artifact: ArtifactId, successor: PodUid, deadline: float
+        self,
+        namespace: str,
+        uid: PodUid,
+        artifact: ArtifactId,
+        successor: PodUid,
+        deadline: float,
+        *,
+        again: bool = False,
     ) -> None:
         """By the rules of succession."""
         await self._asked(deadline)
         pod, after = self._get(namespace, uid), self._get(namespace, successor)
-        asked = Asked(artifact, successor, self._node)
+        asked = Asked(artifact, successor, self._node, again=again)
         for one in succession.claim(pod, after, asked, self._now_ms()):
             self._put(one)
         await self._answered(deadline)

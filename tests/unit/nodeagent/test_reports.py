@@ -67,6 +67,9 @@ class Registry:
         if uid not in self.knows:
             raise RefusedError("no agent has said that it runs on its node")
 
+    async def claim(self, namespace, uid, artifact, successor, deadline, *, again=False):
+        self._called("claim", uid, successor, again)
+
     async def line(self, namespace, uid, deadline):
         return Line()
 
@@ -151,6 +154,12 @@ def test_a_pod_that_the_registry_never_heard_of_is_made_known_first(machine):
     registry = Registry()
     telling(machine, registry, Report(Kind.STOPPED, "team-a", "u2", why="gone"))
     assert registry.said == [("stop", "u2"), ("lease", "u2"), ("stop", "u2")]
+
+
+def test_a_claim_is_told_again(machine):
+    registry = Registry()
+    telling(machine, registry, Report(Kind.CLAIMED, "team-a", "u1", SAVED, successor="u2"))
+    assert registry.said == [("claim", "u1", "u2", True)]
 
 
 def test_the_vault_tells_by_itself(machine):
