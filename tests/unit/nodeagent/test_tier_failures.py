@@ -126,6 +126,44 @@ def test_a_restore_that_fails_is_tried_again_from_the_same_state(rig, proxy, fau
     run_virtual(main())
 
 
+@pytest.mark.parametrize("fault", ["begin-fails", "store-down"])
+def test_a_fetch_that_fails_is_tried_again(rig, proxy, fault):
+    async def main():
+        r = rig(tiers=TIERS, tier_residency_s=0.0)
+        cold, _ = await two(r)
+        await down(r, cold, OBJECT)
+        await asyncio.sleep(1)
+        r.machine.faults.add(fault)
+        p = proxy(r.loop)
+        p.request(cold)
+        await r.until(cold, ACTIVE)
+        await asyncio.sleep(1)
+        assert p.answered == {cold: 1}
+        assert "TransferFailed" in reasons(r)
+        r.check()
+
+    run_virtual(main())
+
+
+def test_a_helper_that_is_gone_when_a_seat_comes_back_is_replaced(rig, proxy):
+    async def main():
+        r = rig(tiers=TIERS)
+        cold, _ = await two(r)
+        await down(r, cold)
+        r.loop.steps.drop_helper(r.node.seats[cold])
+        r.machine.faults.add("helper-dies")
+        p = proxy(r.loop)
+        p.request(cold)
+        await r.until(cold, ACTIVE)
+        await asyncio.sleep(1)
+        assert p.answered == {cold: 1}
+        assert (r.machine.faults, r.machine.vault) == (set(), {})
+        assert "SeatFailed" not in reasons(r)
+        r.check()
+
+    run_virtual(main())
+
+
 def test_a_state_that_can_not_be_restored_is_given_up_and_the_workload_starts_anew(rig):
     async def main():
         r = rig(tiers=TIERS)

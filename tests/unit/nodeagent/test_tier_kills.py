@@ -7,15 +7,19 @@ import contextlib
 
 import pytest
 
+from kybernate.ports import DumpState
 from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Crash, Machine, Snapshot
-from kybernate.types import PodUid, SeatState, Tier
+from kybernate.types import ArtifactId, PodUid, SeatState, Tier
+from nodeagent.kept import Keepsake
 from nodeagent.seat import Seat
 from tests.unit.nodeagent.below import (
     ACTIVE,
     GIB,
     MEMORY,
     NVME,
+    OBJECT,
+    PARKED,
     TIERS,
     WAITING,
     down,
@@ -28,19 +32,22 @@ from tests.unit.nodeagent.below import (
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("write", range(1, 16))
-@pytest.mark.parametrize("kind", ["dump", "restore"])
+@pytest.mark.parametrize("kind", ["dump", "object", "fetch", "restore"])
 def test_killed_at_any_write_of_a_move_it_goes_on(rig, proxy, kind, write, after):
     machine = Machine(MEMORY)
 
     async def first():
         quiet()
-        r = rig(machine, tiers=TIERS)
+        r = rig(machine, tiers=TIERS, tier_residency_s=0.0)
         cold, _ = await two(r)
-        if kind == "restore":
+        if kind != "dump":
             await down(r, cold)
+        if kind == "fetch":
+            await down(r, cold, OBJECT)
+            await when(lambda: r.node.seats[cold].copies == {Tier.OBJECT})
         machine.crash_at, machine.crash_after = machine.journal_writes + write, after
-        if kind == "dump":
-            r.loop.ask_for_tier(cold, Tier.NVME)
+        if kind in ("dump", "object"):
+            r.loop.ask_for_tier(cold, Tier.NVME if kind == "dump" else Tier.OBJECT)
             await asyncio.sleep(3)
         r.loop.call_for(cold, "a test")
         await asyncio.sleep(20)
@@ -101,6 +108,72 @@ def test_killed_at_any_moment_of_a_move_it_goes_on(rig, proxy, state, moment):
         assert p.answered == {"uid-cold": 1}
         assert "SeatFailed" not in reasons(r)
         assert (machine.vault, machine.gates, machine.dumps) == ({}, {}, {})
+        r.check()
+
+    run_virtual(second(), 2000.0)
+
+
+def test_killed_in_the_middle_of_an_end_it_is_ended(rig, proxy):
+    machine = Machine(MEMORY)
+
+    async def first():
+        quiet()
+        r = rig(machine, tiers=TIERS)
+        cold, _ = await two(r)
+        machine.faults.add("end-hangs")
+        r.loop.ask_for_tier(cold, Tier.NVME)
+        await when(lambda: "end-hangs" not in machine.faults)
+        seat = r.node.seats[cold]
+        assert (seat.state, bool(seat.artifact)) == (SeatState.DUMPING, True)
+        assert machine.dumps[machine.inits[cold]] is DumpState.HOLDING
+        machine.listener = None
+
+    run_virtual(first())
+
+    async def second():
+        r = rig(machine, tiers=TIERS)
+        r.node.park_budget = 1000 * GIB
+        await r.recover()
+        r.begin()
+        await r.until("uid-cold", NVME)
+        p = proxy(r.loop)
+        p.request("uid-cold")
+        await r.until("uid-cold", ACTIVE)
+        await asyncio.sleep(2)
+        assert p.answered == {"uid-cold": 1}
+        assert (machine.vault, machine.gates, machine.dumps) == ({}, {}, {})
+        r.check()
+
+    run_virtual(second(), 2000.0)
+
+
+def test_a_save_game_outlives_an_agent_that_is_killed_in_a_later_dump(rig):
+    machine, kept = Machine(MEMORY), []
+
+    async def first():
+        quiet()
+        r = rig(machine, tiers=TIERS)
+        cold, hot = await two(r)
+        await down(r, cold)
+        kept.append(ArtifactId(r.node.seats[cold].artifact))
+        await r.loop.dumps.kept.put(Keepsake(kept[0], "save-1", cold, {Tier.NVME: 1}))
+        r.loop.call_for(cold, "a test")
+        await r.until(cold, ACTIVE)
+        r.loop.call_for(hot, "a test")
+        await r.until(hot, ACTIVE)
+        r.loop.ask_for_tier(cold, Tier.NVME)
+        await when(lambda: len(machine.vault) == 2)
+        machine.listener = None
+
+    run_virtual(first())
+
+    async def second():
+        r = rig(machine, tiers=TIERS)
+        await r.recover()
+        r.begin()
+        await r.until("uid-cold", PARKED)
+        await asyncio.sleep(2)
+        assert [*machine.vault] == kept
         r.check()
 
     run_virtual(second(), 2000.0)
