@@ -28,6 +28,8 @@ def base_spec(ctr: Path, node: NodeSpec) -> str:
     spec: dict[str, Any] = json.loads(run(str(ctr), "oci", "spec"))
     numbers = {f"nvidia{gpu.minor}": gpu.minor for gpu in node.gpus} | CONTROL_NODES
     linux = spec["linux"]
+    # Those of the daemon hold, as they do without a spec to start from.
+    spec["process"].pop("rlimits", None)
     for name, minor in numbers.items():
         number = {"type": "c", "major": node.major, "minor": minor}
         linux.setdefault("devices", []).append(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +17,7 @@ from tests.cluster.cluster import running
 from tests.cluster.control import wait_until
 from tests.cluster.spec import GpuSpec
 from tests.e2e.conftest import emptied
+from tests.e2e.test_daemonsets import NOBODY
 from tests.e2e.test_tiers import agent, seat_of
 from tests.kit import belowram, s3
 from tests.kit.pods import SeatPod, ready
@@ -23,7 +25,6 @@ from tests.kit.served import REDIS, Served, said
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.kit.pods import Pods
 
@@ -33,6 +34,18 @@ TIERS = {"ram": "parked in RAM", "nvme": "parked on NVMe", "object": "object sto
 """Each with words of what `kyb-init status` then says."""
 
 NGINX = 8080
+RIGHTS = (
+    "Uid",
+    "Gid",
+    "Groups",
+    "Cap",
+    "NoNewPrivs",
+    "Seccomp:",
+    "Cpus_allowed_list",
+    "oom",
+    "Max",
+)
+OPTIONS = ("--save", "", "--protected-mode", "no", "--enable-debug-command", "yes")
 PROMPT = {
     "prompt": "a seat waits until its model wakes with all it knew",
     "n_predict": 16,
@@ -78,9 +91,11 @@ def seats(real: Cluster) -> Iterator[Pods]:
         yield found
 
 
-def started(seats: Pods, name: str, image: str, port: int, *arguments: str) -> dict[str, Any]:
+def started(
+    seats: Pods, name: str, image: str, port: int, *arguments: str, **own: object
+) -> dict[str, Any]:
     """A pod with a seat, whose container runs these arguments of the image."""
-    more = {"image": image, "args": list(arguments), "ports": [{"containerPort": port}]}
+    more = {"image": image, "args": list(arguments), "ports": [{"containerPort": port}], **own}
     notes = {keys.CONNECTIONS: "keep"}
     seats.create(SeatPod(name, vram="1Gi", annotations=notes, more=more))
     return seats.wait([name], ready, 60, "Ready")[name]
@@ -103,6 +118,25 @@ def processes(cluster: Cluster, name: str) -> set[str]:
     )
     lines = [" ".join(line.split()) for line in text.splitlines()]
     return {line for line in lines if f" {name}" in line}
+
+
+def rights(pod: dict[str, Any]) -> set[str]:
+    """What the kernel says that each process of its container may do, but for process 1."""
+    container = pod["status"]["containerStatuses"][0]["containerID"].partition("://")[2]
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if container not in (process / "cgroup").read_text():
+                continue
+            lines = (process / "status").read_text().splitlines()
+            lines += [f"oom {(process / 'oom_score_adj').read_text()}"]
+            lines += (process / "limits").read_text().splitlines()
+        except OSError:
+            continue
+        (number,) = [line.split()[-1] for line in lines if line.startswith("NSpid")]
+        if number != "1":
+            found |= {f"{number} {line}" for line in lines if line.startswith(RIGHTS)}
+    return found
 
 
 def unharmed(seats: Pods, before: dict[str, Any]) -> None:
@@ -135,8 +169,7 @@ def test_nginx_serves_on_with_the_same_processes_and_its_log_goes_on(
 
 
 def test_redis_keeps_every_key_and_its_client(real: Cluster, seats: Pods) -> None:
-    options = ("--save", "", "--protected-mode", "no", "--enable-debug-command", "yes")
-    pod = started(seats, "redis", servers.NAME, REDIS, "redis-server", *options)
+    pod = started(seats, "redis", servers.NAME, REDIS, "redis-server", *OPTIONS)
     served = Served.by(pod)
     wait_until(lambda: b"PONG" in served.redis("PING"), 20, "redis doesn't serve")
     assert served.redis("DEBUG", "POPULATE", "50000", "key", "500") == b"+OK\r\n"
@@ -152,6 +185,28 @@ def test_redis_keeps_every_key_and_its_client(real: Cluster, seats: Pods) -> Non
             assert said(client, "DEBUG", "DIGEST") == digest
             assert served.redis("DBSIZE") == b":50001\r\n"
     unharmed(seats, pod)
+
+
+@pytest.mark.parametrize("confined", [False, True])
+def test_another_agent_brings_it_back_with_the_rights_that_it_had(
+    real: Cluster, seats: Pods, confined: bool
+) -> None:
+    own = {"securityContext": NOBODY} if confined else {}
+    pod = started(seats, "redis", servers.NAME, REDIS, "redis-server", *OPTIONS, **own)
+    served = Served.by(pod)
+    wait_until(lambda: b"PONG" in served.redis("PING"), 20, "redis doesn't serve")
+    assert served.redis("SET", "here", "since before") == b"+OK\r\n"
+    before = rights(pod)
+    assert any(f"NoNewPrivs:\t{confined:d}" in line for line in before)
+    park(real, "redis", "nvme")
+    assert not rights(pod)
+    real.node("n1").agent.restart()
+    assert b"since before" in served.redis("GET", "here")
+    assert rights(pod) ^ before == set()
+    unharmed(seats, pod)
+    park(real, "redis", "object")
+    seats.delete(["redis"])
+    assert seats.gone(["redis"], 20) < 5
 
 
 def test_llama_answers_the_same_without_reading_the_prompt_anew(real: Cluster, seats: Pods) -> None:
