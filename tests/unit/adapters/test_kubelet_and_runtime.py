@@ -56,6 +56,14 @@ class Runtime(cri_pb2_grpc.ImageServiceServicer, cri_pb2_grpc.RuntimeServiceServ
         items = [cri_pb2.PodSandbox(metadata=cri_pb2.PodSandboxMetadata(uid=uid)) for uid in uids]
         return cri_pb2.ListPodSandboxResponse(items=items)
 
+    async def ListContainers(self, request, context):  # noqa: N802
+        assert request.filter.state.state == cri_pb2.CONTAINER_RUNNING
+        labels = dict(request.filter.label_selector)
+        assert labels.pop("io.kubernetes.container.name") == "server"
+        refs = {"u1": ["sha256:1"], "u2": ["sha256:1", "sha256:2"]}.get(labels.popitem()[1], [])
+        containers = [cri_pb2.Container(image_ref=ref) for ref in refs]
+        return cri_pb2.ListContainersResponse(containers=containers)
+
     async def ImageStatus(self, request, context):  # noqa: N802
         if request.image.image != "model:1":
             return cri_pb2.ImageStatusResponse()
@@ -169,3 +177,11 @@ def test_no_answer_is_worth_another_try(socket, adapter_type, question):
 
     with pytest.raises(RetryableError, match=str(socket)):
         asyncio.run(main())
+
+
+def test_the_runtime_tells_which_image_a_container_runs(tmp_path):
+    digest = ask(tmp_path / "sock", CriImages, lambda one: one.digest_of("u1", "server"))
+    assert digest == "sha256:1"
+    for uid in ("u2", "u3"):
+        with pytest.raises(NotFoundError, match="no one container"):
+            ask(tmp_path / f"sock-{uid}", CriImages, lambda one, u=uid: one.digest_of(u, "server"))
