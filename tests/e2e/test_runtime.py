@@ -21,7 +21,7 @@ from tests.cluster.prefix import RUNC, RUNTIME
 from tests.cluster.spec import GpuSpec
 from tests.e2e.conftest import emptied
 from tests.kit.direct import Direct
-from tests.kit.pods import IMAGE, PODS, SeatPod, ready
+from tests.kit.pods import IMAGE, PODS, PORT, SeatPod, ready
 from tests.simgpu import Event, read_log
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.e2e
 
 WRAPPER = REPOSITORY / "build" / "kyb-runtime"
+PROBE = {"httpGet": {"path": "/health", "port": PORT}, "periodSeconds": 1, "failureThreshold": 3}
 TICK = 0.01
 """Seconds: /proc/uptime, by which the script around CRIU notes its times, has two digits."""
 
@@ -144,8 +145,12 @@ def see_order(records: list[Record], run: tuple[float, float, int]) -> None:
 def test_the_kubelets_checkpoint_has_a_seat_out_of_its_gpus(
     wrapped: Cluster, seats: Pods, runtime: Runtime
 ) -> None:
-    seats.create(SeatPod("a", bytes_="1GiB"))
+    """Its sidecar, which answers its probes, has a connection to kyb-init until then."""
+    seats.create(
+        SeatPod("a", bytes_="1GiB", more={"livenessProbe": PROBE, "readinessProbe": PROBE})
+    )
     pod = seats.wait(["a"], ready, 60, "Ready")["a"]
+    assert pod["spec"]["initContainers"]
     assert Direct.to(pod).ask(limit=20).counter == 1
     before = len(runtime.runs())
     with tarfile.open(checkpoint(wrapped, "a")) as archive:
