@@ -41,7 +41,7 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         "pods": READ | {"patch"},
         "pods/status": {"patch"},
         "nodes": {"get"},
-        "gpunodes.kyb.ai": {"create", "patch"},
+        "gpunodes.kyb.ai": {"create", "get", "patch"},
         "gpunodes/status.kyb.ai": {"patch"},
         "events": {"create", "patch"},
     },
