@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from kybernate import keys
 from kybernate.core.restores import RestoreAs, RestoreWish
-from kybernate.core.seats import OCCUPYING, SeatEvent
+from kybernate.core.seats import SeatEvent
 from kybernate.errors import (
     ConflictError,
     DeadlineError,
@@ -292,7 +292,7 @@ class Adoptions:
         if seat.borrowed:
             self._outlived(seat, artifact)
             return True
-        if seat.state in OCCUPYING:
+        if seat.state is SeatState.ACTIVE:
             self._left.outdated(seat.uid)
             return False
         handed_over = seat.uid in self._loop.dumps.moved
@@ -301,11 +301,11 @@ class Adoptions:
     def _outlived(self, seat: Seat, artifact: str) -> None:
         """It was another pod's: it has gone on since, or its container ended before it could."""
         seat.borrowed = False
-        if seat.state in OCCUPYING:
+        if seat.state is SeatState.ACTIVE:
             if not _is_copy(seat):
                 ours = {*seat.may_drop} | ({Tier.OBJECT.value} if _packed_here(seat) else set())
                 self._left.drop_from(artifact, sorted(ours))
-        elif not seat.apart or (seat.restore is not None and seat.restore.waits):
+        elif not _failed(seat) or (seat.restore is not None and seat.restore.waits):
             seat.begins = Begins.OPEN
         else:
             seat.begins = Begins.ANEW
@@ -321,6 +321,11 @@ class Adoptions:
         """It never goes on here: whoever succeeds it may do so, once the registry is told."""
         pod = seat.identity.pod
         self._reports.put(Report(Kind.STOPPED, pod.namespace, pod.uid, why=_plain(why)))
+
+
+def _failed(seat: Seat) -> bool:
+    """Whether its container ends because a step failed; people were told that it starts anew."""
+    return seat.apart or seat.state is SeatState.FAILED
 
 
 def _used(seat: Seat) -> bool:

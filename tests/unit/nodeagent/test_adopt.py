@@ -256,3 +256,25 @@ def _killed_at(rig, at):
     machine.crash_at = None
     run_virtual(after())
     return False
+
+
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("fault", ["restore-fails", "corrupt"])
+def test_a_state_outlives_a_successor_that_fails_to_go_on(rig, waits, fault):
+    async def main():
+        r = rig(tiers=TIERS)
+        cold, artifact, (inner, _), telling = await left(r, NVME)
+        r.machine.faults.add(fault)
+        new = await r.seat("new", restore=of(cold, waits=waits))
+        await when(lambda: "SeatFailed" in reasons(r))
+        await r.until(new, WAITING)
+        assert artifact in r.machine.vault
+        r.machine.restart_container(new)
+        r.loop.call_for(new, "a test")
+        await r.until(new, ACTIVE, 200)
+        assert (app_of(r, new).inner == inner) is waits
+        assert len(went(r, new)) == (0 if waits else 1)
+        r.check()
+        telling.cancel()
+
+    run_virtual(main())
