@@ -270,6 +270,7 @@ class Dumps(Transfers):
 
     def begin_restore(self, seat: Seat, why: str) -> None:
         """From PARKED_NVME: write the intent, then do it."""
+        seat.paging = seat.artifact if self.lazies.pays(seat) else ""
         written = self._node.move(seat, SeatEvent.RESTORE, why, synced=True)
         self.work(seat, self._restore(seat, written))
 
@@ -282,7 +283,7 @@ class Dumps(Transfers):
             read = self._world.now()
             deadline, stopped = self._node.settings.dump_deadline_s, stays_stopped(seat)
             phases = await self.below.dumper.restore(
-                _init(seat), seat.handle, images, deadline, stopped=stopped
+                _init(seat), seat.handle, images, deadline, lazy=bool(seat.paging), stopped=stopped
             )
         except NotFoundError as error:
             self.is_gone(seat, error)
@@ -296,6 +297,7 @@ class Dumps(Transfers):
         await self.finish_restore(seat)
         took = {"read": read - began, **phases, "restore": restored - read}
         seat.phases = {**took, "all": self._world.now() - began}
+        self.lazies.learn(seat, phases)
         metrics.observe_move("restore", seat.phases, seat.saved)
 
     async def _images(self, seat: Seat) -> Path:
@@ -324,6 +326,7 @@ class Dumps(Transfers):
     async def revert_restore(self, seat: Seat, why: str) -> None:
         """Half of its tree may be there, and must never run."""
         if await self.end(seat):
+            seat.paging = ""
             self._node.move(seat, SeatEvent.RESTORE_REVERTED, why)
             self._kick()
 
@@ -344,6 +347,8 @@ class Dumps(Transfers):
         except KeyError as error:
             raise Broken(f"process {error} of it was not recreated") from error
         leave_gpus_alone(seat)
+        if seat.paging:
+            self.lazies.begin(seat)
         await self._node.save(seat)
         await self._steps.settle(seat)
         await self.open(seat)

@@ -65,6 +65,7 @@ async def recover(loop: Loop) -> Mapping[str, Mapping[str, object]]:
     frozen = world.freezer.frozen()
     _thaw_the_forgotten(loop, frozen, dying)
     _remember_proxies(loop, records.get(PROXIES, {}))
+    loop.dumps.lazies.resume()
     await clear_away(loop)
     for seat in tuple(loop.node.seats.values()):
         if seat.ending or (seat.uid in dying and seat.state in _KEEP_FROZEN):

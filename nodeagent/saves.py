@@ -186,7 +186,7 @@ class Saves:
 
     def _busy(self, seat: Seat) -> bool:
         working = seat.work is not None and not seat.work.done()
-        return working or seat.apart or seat.uid in self._sealing
+        return working or seat.apart or bool(seat.paging) or seat.uid in self._sealing
 
     def _time(self, one: _Save) -> None:
         """How long requests had to wait: from its drain to when it serves again."""

@@ -42,6 +42,7 @@ _PLAIN = (
     "ending_since",
     "artifact",
     "images",
+    "paging",
     "saved",
     "park_tier",
     "tier_asked",
@@ -114,18 +115,19 @@ class Seat:
     leave GPU memory though nobody needs its GPUs; with `stays_away` also when it has.
     `unparkable`: why it can't be parked now, as of the last decision. `forfeit`: why it is ended
     instead of parked; `on_demand`: having ended so, it starts again only when called for.
-    `apart`: it was found running without a record, and is not yet known to be where its state
-    says. Of a seat parked below RAM: `artifact` is its saved state, `images` a folder into which it
-    was fetched, `saved` its bytes, `copies` the tiers that hold it verified, `inner` the PIDs in
-    the container of its processes on the GPUs, in the order of `cuda`. `park_tier`: how deep its
-    pod lets it go; `tier_asked`: where an operator wants it; `used_at`: when it was last in GPU
-    memory; `moved_at`: when it last changed tiers; `sinks_to`: where its state is being copied to;
-    `to_save`: a copy of its state is to be written next; `undumpable`: why it stays in RAM;
-    `unlooked`: nobody has looked yet whether something arrived at its sockets since it was frozen.
-    `restore`: which saved state its pod wants to go on from, and `begins` whether it does.
-    `predecessor`: the pod that it succeeds, if any, and `claimed` from which of its states.
-    `borrowed`: `artifact` is another pod's state, which may be dropped from the tiers `may_drop`
-    once the seat has gone on; `gpu_map`: GPUs of that state and, for each, the seat's own.
+    `apart`: it was found running without a record, and is not yet known to be where its state says.
+    Of a seat parked below RAM: `artifact` is its saved state, `images` a folder into which it was
+    fetched, `paging` the saved state from which its memory still comes in, `saved` its bytes,
+    `copies` the tiers that hold it verified, `inner` the PIDs in the container of its processes on
+    the GPUs, in the order of `cuda`. `park_tier`: how deep its pod lets it go; `tier_asked`: where
+    an operator wants it; `used_at`: when it was last in GPU memory; `moved_at`: when it last
+    changed tiers; `sinks_to`: where its state is being copied to; `to_save`: a copy of its state is
+    to be written next; `undumpable`: why it stays in RAM; `unlooked`: nobody has looked yet whether
+    something arrived at its sockets since it was frozen. `restore`: which saved state its pod wants
+    to go on from, and `begins` whether it does. `predecessor`: the pod that it
+    succeeds, if any, and `claimed` from which of its states. `borrowed`: `artifact` is another
+    pod's state, which may be dropped from the tiers `may_drop` once the seat has gone on;
+    `gpu_map`: GPUs of that state and, for each, the seat's own.
     `ready_within` (s): what is a timely wake; `spec_hash`: what
     its container is. `ending`: its container was asked to end, or its tree
     is being killed; `doomed`: the pod is being deleted; `deleted`: the pod is gone.
@@ -156,6 +158,7 @@ class Seat:
     starting_since: float | None = None
     artifact: str = ""
     images: str = ""
+    paging: str = ""
     saved: int = 0
     copies: frozenset[Tier] = frozenset()
     inner: tuple[int, ...] = ()

@@ -109,7 +109,7 @@ class Tiers:
         wanted = wants(seat.view(drained=False))
         turn = turns.get(seat.uid, len(turns)) if wanted else None
         busy = seat.ending or seat.apart or (seat.work is not None and not seat.work.done())
-        busy = busy or seat.to_save
+        busy = busy or seat.to_save or bool(seat.paging)
         return Parked(
             seat.uid,
             str(seat),

@@ -12,6 +12,7 @@ from kybernate.errors import CorruptError, KybernateError, NotFoundError, Refuse
 from kybernate.types import ArtifactId, SeatState, Tier
 from nodeagent import metrics
 from nodeagent.kept import Kept
+from nodeagent.lazies import Lazies
 from nodeagent.steps import Broken
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class Transfers:
         self._call_for = call_for
         self._gates: dict[PodUid, asyncio.Lock] = {}
         self.kept = Kept(node.world.journal)
+        self.lazies = Lazies(node, life, kick)
         self.going: dict[PodUid, Going] = {}
         self.moved: dict[PodUid, str] = {}
         self.spares: Callable[[Seat, str], bool] = _spares_none
@@ -186,6 +188,7 @@ class Transfers:
         self._life.aside(self._forget(artifact, why))
 
     async def _forget(self, artifact: str, why: str) -> None:
+        await self.lazies.all_in(artifact)
         while self._world.below is not None:
             try:
                 for place in (Tier.NVME, Tier.OBJECT):
@@ -224,6 +227,7 @@ class Transfers:
         if self._world.below is None:
             # Nothing was ever dumped by an agent that can't.
             return
+        await self.lazies.all_in(seat.paging)
         try:
             await self.below.vault.abandon(seat.uid)
         except (KybernateError, OSError) as error:

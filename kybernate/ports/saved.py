@@ -81,7 +81,11 @@ class Dumper(Protocol):
         ...
 
     async def pages_done(self, init: int, deadline: float) -> None:
-        """Return once all memory of a lazy restore is in; at once after one that wasn't."""
+        """Return once all memory of a lazy restore is in; at once after one that wasn't.
+
+        Raises RestoreError if it never comes: the container is killed then. DeadlineError,
+        NotFoundError.
+        """
         ...
 
     def state(self, init: int) -> DumpState:

@@ -163,6 +163,10 @@ class AgentSettings(BaseModel):
         description="A state below RAM comes up before it is called for where so many calls are "
         "expected (per hour) and RAM has room to spare; 0: never.",
     )
+    lazy_restores: bool = Field(
+        True,
+        description="Let a tree run before its memory is in, where its first answer comes sooner.",
+    )
     dump_retry_s: PositiveFloat = Field(
         60.0, description="A parked state that could not be dumped stays in RAM as long (s)."
     )

@@ -20,7 +20,7 @@ from kybernate.errors import (
 )
 from kybernate.ports import DumpState
 
-from . import addresses, limits, record, refusals, running, tcp
+from . import addresses, limits, pages, record, refusals, running, tcp
 from . import container as containers
 from .container import Clock, Container
 
@@ -74,6 +74,7 @@ class Criu:
         self._work, self._mount, self._proc = work, mount, proc
         self._work.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._left: set[asyncio.Task[int]] = set()
+        self._served: dict[Path, pages.Served] = {}
         self._put_back_all()
 
     def state(self, init: int) -> DumpState:
@@ -166,8 +167,21 @@ class Criu:
 
     async def pages_done(self, init: int, deadline: float) -> None:
         """Return once all memory of a lazy restore is in; see the port."""
+        clock = Clock(deadline)
         with self._opened(init, "") as container:
-            await container.free(running.PAGES, Clock(deadline))
+            served = self._served.get(container.work)
+            if served is None:
+                await container.free(running.PAGES, clock)
+                return
+            code = await running.ended(served.process, clock, "lazy-pages")
+            del self._served[container.work]
+            if code:
+                # What is missing must be seen by nobody, not as zeros either.
+                signal.pidfd_send_signal(container.pidfd, signal.SIGKILL)
+            served.let_go()
+            if code:
+                said = " / ".join(running.complaints(container, "pages.log")[:3])
+                raise RestoreError(f"CRIU's lazy-pages ended too soon: {said or 'it was killed'}")
 
     # --- parts --------------------------------------------------------------------------------
 
@@ -227,6 +241,10 @@ class Criu:
         await container.killed(self._freezer, clock)
         await container.free(running.ENTERED, clock)
         (container.work / _SOCKET).unlink(missing_ok=True)
+        before = self._served.pop(container.work, None)
+        if before is not None:
+            _end(before)
+        await container.free(running.PAGES, clock)
 
     async def _bring_back(
         self,
@@ -262,8 +280,7 @@ class Criu:
     ) -> None:
         with ExitStack() as stack:
             inherited, keep = _stdio(container, written, stack)
-            if lazy:
-                await self._serve_pages(container, images, clock)
+            served = await self._serve_pages(container, images, clock) if lazy else None
             run = running.Run(
                 argv=[*_RESTORE, *inherited, *(["--lazy-pages"] if lazy else [])],
                 images=images,
@@ -286,8 +303,10 @@ class Criu:
             said = running.complaints(container, "restore.log")
             tail = " / ".join(said[:3]) or "it was killed, as for want of memory"
             raise RestoreError(f"CRIU's restore failed: {tail}")
+        if served is not None:
+            served.hold()
 
-    async def _serve_pages(self, container: Container, images: Path, clock: Clock) -> None:
+    async def _serve_pages(self, container: Container, images: Path, clock: Clock) -> pages.Served:
         """Starts the process from which a lazily restored tree gets its memory."""
         run = running.Run(
             argv=["lazy-pages"],
@@ -298,11 +317,13 @@ class Criu:
         )
         process = await running.start(self._tools, container, run)
         self._reap(process)
+        served = self._served[container.work] = pages.Served(process)
         while not (container.work / _SOCKET).exists():
             if process.returncode is not None or clock.passed():
                 said = running.complaints(container, "pages.log")
                 raise RestoreError(f"CRIU's lazy-pages didn't start: {' / '.join(said[:3])}")
             await asyncio.sleep(_POLL)
+        return served
 
     def _reap(self, process: asyncio.subprocess.Process) -> None:
         """Sees its end, also if nobody waits for it any more."""
@@ -322,6 +343,13 @@ def _look(container: Container, tree: int, images: Path) -> list[str]:
     """Writes down what CRIU doesn't; the options of this tree's dump."""
     record.take(container, tree).write(images)
     return ["-t", str(container.number_inside(tree)), *refusals.extra_options(container)]
+
+
+def _end(served: pages.Served) -> None:
+    """Of a tree that was never there, or is gone."""
+    with suppress(ProcessLookupError):
+        served.process.kill()
+    served.let_go()
 
 
 def _roots(mount: Path) -> list[Path]:

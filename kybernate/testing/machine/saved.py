@@ -101,6 +101,8 @@ class FakeDumper:
         if not tree or machine.fault("dump-refused"):
             raise DumpRefusedError("a connection waits to be accepted")
         self._see_still(handle, tree)
+        if init in machine.paging:
+            machine.breach(f"{handle} is dumped before its memory is in")
         machine.dumps[init] = DumpState.HOLDING
         line = machine.elsewhere.line(machine.name, handle)
         begun = Snapshot(uid, handle, machine.ran.get(handle, 0), line=line)
@@ -188,6 +190,8 @@ class FakeDumper:
         if hangs:
             raise DeadlineError("criu did not end")
         machine.dumps.pop(init, None)
+        if lazy:
+            machine.paging[init] = str(images)
         if handle in machine.newcomers:
             machine.newcomers.discard(handle)
             machine.ran[handle] = snapshot.ran
@@ -210,7 +214,14 @@ class FakeDumper:
         return snapshot
 
     async def pages_done(self, init: int, deadline: float) -> None:
-        """They are."""
+        """After a second, unless pages-late (after ten) or pages-lost (the container ends)."""
+        machine, uid = self._machine, self._init(init).uid
+        if init in machine.paging:
+            await asyncio.sleep(10.0 if machine.fault("pages-late") else 1.0)
+        if machine.fault("pages-lost"):
+            machine.end_container(uid)
+        if machine.paging.pop(init, None) and not machine.procs[init].alive:
+            raise RestoreError("lazy-pages was killed")
 
     def state(self, init: int) -> DumpState:
         """As it is."""
@@ -276,7 +287,12 @@ class FakeVault:
 
     async def abandon(self, uid: PodUid) -> None:
         """Dropped."""
+        self._see_unread(f"/dumps/{uid}")
         self._machine.folders.pop(f"/dumps/{uid}", None)
+
+    def _see_unread(self, folder: str) -> None:
+        if folder in self._machine.paging.values():
+            self._machine.breach(f"{folder} is dropped while memory comes from it")
 
     async def seal(self, images: Path, facts: Mapping[str, object], deadline: float) -> ArtifactId:
         """It exists when this returns, or a moment before."""
@@ -360,6 +376,7 @@ class FakeVault:
             self._forget(artifact, keeping, forget)
         keeping.places.discard(place)
         if place is _LOCAL:
+            self._see_unread(keeping.folder)
             machine.folders.pop(keeping.folder, None)
         else:
             machine.elsewhere.forget_object(artifact)

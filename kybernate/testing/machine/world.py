@@ -79,7 +79,8 @@ class Machine:
     journal, as (key, record before). `ran` counts by handle how often a tree was thawed: a saved
     state is of one such moment. `dumps` are trees of which kyb-init says that they don't run;
     `gates` are the pods from which TCP is held back, and who hears of it; `cut` those whose network
-    is down, and `stopped` the trees that a signal has stopped, too. `newcomers` are handles
+    is down, and `stopped` the trees that a signal has stopped, too; `paging` says from which
+    folder a tree's memory still comes, by its container's PID 1. `newcomers` are handles
     of containers that wait for another's tree. `elsewhere` is what it has in common with others,
     by its `name`; while it is `cut_off` it reaches nothing of that but the object store.
     """
@@ -123,6 +124,7 @@ class Machine:
         self.gates: dict[PodUid, Callable[[str], None] | None] = {}
         self.cut: set[PodUid] = set()
         self.stopped: set[str] = set()
+        self.paging: dict[int, str] = {}
         self.listener: SeatListener | None = None
         self.open_doors: set[PodUid] = set()
         self._pids = itertools.count(100)

@@ -1,0 +1,45 @@
+"""Whether a tree is restored before its memory is in. Pure.
+
+Eagerly nothing runs before the last byte is there. Lazily the tree runs at once and gets each page
+when it touches it, which takes longer by the byte. What it had on its GPUs lies in its memory, and
+the driver reads all of that before the first answer: it counts as needed at once. The rest comes
+meanwhile. So it pays where much memory is not the GPUs'.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+_MIB = 1 << 20
+_GAIN = 0.25
+"""Seconds that it must save: below that a tree had better be whole."""
+_START = 0.1
+"""Seconds until the first instruction, however large the tree."""
+_TELLING = 64 * _MIB
+"""Bytes from which on a restore says something of rates."""
+_WEIGHT = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Bytes per second of a restore, whole and page by page. What bench.park saw, until this node
+    has seen others."""
+
+    eager: float = 1.0e9
+    lazy: float = 0.5e9
+
+    def learned(self, size: int, seconds: float, *, lazy: bool) -> Rates:
+        """With one more restore of `size` bytes."""
+        if size < _TELLING or seconds <= 0:
+            return self
+        before = self.lazy if lazy else self.eager
+        rate = before + _WEIGHT * (size / seconds - before)
+        return replace(self, lazy=rate) if lazy else replace(self, eager=rate)
+
+
+def pays(size: int, device: int, rates: Rates) -> bool:
+    """Whether the first answer of a state of `size` bytes, of which the driver reads `device`
+    at once, comes so much sooner that it is worth it."""
+    eagerly = size / rates.eager
+    lazily = _START + min(size, device) / rates.lazy
+    return eagerly - lazily >= _GAIN

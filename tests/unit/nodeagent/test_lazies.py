@@ -1,0 +1,107 @@
+"""Trees that run before their memory is in."""
+
+from __future__ import annotations
+
+import asyncio
+
+from kybernate.testing.clock import run_virtual
+from kybernate.types import Tier
+from tests.unit.nodeagent.below import (
+    ACTIVE,
+    NVME,
+    TIERS,
+    WAITING,
+    app_of,
+    down,
+    reasons,
+    two,
+    when,
+)
+
+
+async def woken_lazily(rig, proxy, fault=""):
+    """A seat that has answered from NVMe while its memory is on its way."""
+    r = rig(tiers=TIERS)
+    r.loop.dumps.lazies.pays = lambda _: True
+    cold, hot = await two(r)
+    await down(r, cold, NVME)
+    if fault:
+        r.machine.faults.add(fault)
+    proxy(r.loop).request(cold)
+    await when(lambda: r.node.seats[cold].paging)
+    return r, cold, hot
+
+
+def test_it_serves_before_its_memory_is_in_and_its_images_stay_until_then(rig, proxy):
+    async def main():
+        r, cold, _ = await woken_lazily(rig, proxy, "pages-late")
+        await r.until(cold, ACTIVE)
+        (artifact,) = r.machine.vault
+        assert r.node.seats[cold].paging == artifact
+        await when(lambda: not r.node.seats[cold].paging)
+        await when(lambda: not r.machine.vault)
+        assert r.machine.paging == {}
+        r.check()
+
+    run_virtual(main())
+
+
+def test_nothing_is_dumped_or_saved_before_it_is_in(rig, proxy):
+    async def main():
+        r, cold, hot = await woken_lazily(rig, proxy, "pages-late")
+        await r.until(cold, ACTIVE)
+        r.loop.ask_for_tier(cold, Tier.NVME)
+        r.loop.call_for(hot, "a test")
+        await r.until(cold, NVME)
+        assert r.machine.paging == {}
+        r.check()
+
+    run_virtual(main())
+
+
+def test_a_tree_whose_memory_never_comes_is_ended_and_told(rig, proxy):
+    async def main():
+        r, cold, _ = await woken_lazily(rig, proxy, "pages-lost")
+        await r.until(cold, WAITING)
+        assert "MemoryLost" in reasons(r)
+        assert any("memory can't be brought in" in text for _, text in r.seen.events)
+        r.machine.start_container(cold)
+        await r.until(cold, ACTIVE)
+        assert app_of(r, cold).alive
+
+    run_virtual(main())
+
+
+def test_an_agent_that_is_killed_meanwhile_sees_it_through(rig, proxy):
+    async def first():
+        r, cold, _ = await woken_lazily(rig, proxy, "pages-late")
+        await r.until(cold, ACTIVE)
+        return r.machine, cold
+
+    machine, cold = run_virtual(first())
+    assert machine.paging
+
+    async def second():
+        r = rig(machine, tiers=TIERS)
+        await r.recover()
+        r.begin()
+        assert r.node.seats[cold].paging in machine.vault
+        await when(lambda: not r.node.seats[cold].paging)
+        await when(lambda: not machine.vault)
+        r.check()
+
+    run_virtual(second(), start=3000.0)
+
+
+def test_what_is_whole_sooner_is_restored_whole(rig, proxy):
+    async def main():
+        r = rig(tiers=TIERS)
+        cold, _ = await two(r)
+        await down(r, cold, NVME)
+        proxy(r.loop).request(cold)
+        await r.until(cold, ACTIVE)
+        assert r.node.seats[cold].paging == ""
+        await asyncio.sleep(1)
+        assert r.machine.vault == {}
+
+    run_virtual(main())
