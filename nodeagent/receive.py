@@ -17,6 +17,7 @@ from kybernate.gen import peers_pb2 as pb
 from kybernate.gen import peers_pb2_grpc
 from kybernate.types import ArtifactId, PodUid, SeatState, Tier
 from nodeagent.parts import part_of, pod_of
+from nodeagent.seat import Begins
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Mapping
@@ -103,7 +104,7 @@ class Receiver:
     async def take_over(self, pod: PodRef, successor: PodUid, artifact: ArtifactId) -> str:
         """The pod's processes are ended: go on. How the successor is, as a sentence."""
         async with self._one(successor):
-            if not self._has_taken(successor, artifact):
+            if not await self._has_taken(pod, successor, artifact):
                 await self._adopt(self.expect(pod, successor), pod, artifact)
                 await self._note(successor, artifact)
                 self._loop.call_for(successor, f"moved here, as {artifact}")
@@ -119,11 +120,15 @@ class Receiver:
         here = await asyncio.to_thread(self._inbox.is_here, artifact)
         await self._adopter.adopt(seat, artifact, Tier.NVME if here else Tier.OBJECT)
 
-    def _has_taken(self, successor: PodUid, artifact: str) -> bool:
+    async def _has_taken(self, pod: PodRef, successor: PodUid, artifact: str) -> bool:
+        """Also where the seat found the state by itself, once the registry knew of it."""
         if self._taken.get(artifact) == successor:
             return True
         seat = self._node.seats.get(successor)
-        return seat is not None and seat.artifact == artifact
+        if seat is None or seat.begins is not Begins.ADOPTED:
+            return False
+        line = await self._loop.registry.line(pod.namespace, pod.uid, _DEADLINE)
+        return (line.successor, line.artifact) == (successor, artifact)
 
     async def _note(self, successor: PodUid, artifact: str) -> None:
         self._taken[artifact] = successor

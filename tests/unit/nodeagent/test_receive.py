@@ -32,6 +32,7 @@ from nodeagent.doorkeeper import Doorkeeper, Rates
 from nodeagent.parts import Pacer
 from nodeagent.peers import GrpcPeers
 from nodeagent.receive import TAKEN, PeersApi, Receiver
+from nodeagent.seat import Begins
 from nodeagent.servers import serve_network
 from tests.unit.checkpoint.kit import KEYS, draft, make_dump
 from tests.unit.nodeagent.test_api import node_api
@@ -186,6 +187,23 @@ def test_what_is_in_no_local_place_is_adopted_from_the_store(rig, tls, tmp_path)
             artifact = two.sealed(two.dump(1))
             await peers.take_over(two.to, artifact, LIMIT)
             assert two.adopter.adopted == [(two.uid, artifact, Tier.OBJECT)]
+
+    asyncio.run(main())
+
+
+def test_one_that_found_the_state_by_itself_has_taken_it_over(rig, tls, tmp_path):
+    async def main():
+        async with two_nodes(rig, tls, tmp_path) as (two, peers):
+            artifact = two.sealed(two.dump(1))
+            await peers.deliver(two.to, artifact, LIMIT)
+            seat, lines = two.r.node.seats[two.uid], two.r.loop.registry
+            seat.begins, seat.started_once = Begins.ADOPTED, True
+            with pytest.raises(RefusedError, match="runs already"):
+                await peers.take_over(two.to, artifact, LIMIT)
+            await lines.stop(POD.namespace, POD.uid, "a test", LIMIT)
+            await lines.claim(POD.namespace, POD.uid, artifact, two.uid, LIMIT)
+            await peers.take_over(two.to, artifact, LIMIT)
+            assert two.adopter.adopted == []
 
     asyncio.run(main())
 
