@@ -1,18 +1,20 @@
-"""The tables of docs/failure-recovery.md, rendered from the matrix between their marks."""
+"""The tables of docs/failure-recovery.md, rendered from the data between their marks."""
 
 from __future__ import annotations
 
 import re
 
 from tests.cluster.layout import REPOSITORY
+from tests.faults.below import BREAKAGES, DEATHS, Breakage, Death
 from tests.faults.matrix import COLUMNS, MATRIX, End
 
 DOCUMENT = REPOSITORY / "docs" / "failure-recovery.md"
 
 
 def update(text: str) -> str:
-    """The document with both tables as the matrix has them."""
-    for name, table in (("matrix", _matrix()), ("faults", _faults())):
+    """The document with all tables as the data has them."""
+    tables = {"matrix": _matrix(), "faults": _faults(), "deaths": _deaths(), "below": _below()}
+    for name, table in tables.items():
         marks = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
         text = marks.sub(lambda found: f"{found[1]}{table}{found[2]}", text)  # noqa: B023
     return text
@@ -32,6 +34,22 @@ def _matrix() -> str:
 
 def _faults() -> str:
     return _table([("row", "fault"), ("---", "---"), *((row.name, row.fault) for row in MATRIX)])
+
+
+def _deaths() -> str:
+    head = ("killed (-9) after", "journal", "kyb-init", "what is there", "the next agent")
+    rows = [(d.after, d.journal, d.kyb_init, d.there, d.does, d.sees, _named(d)) for d in DEATHS]
+    return _table([(*head, "the user sees", "test"), ("---",) * 7, *rows])
+
+
+def _below() -> str:
+    rows = [(one.fault, one.end, _named(one)) for one in BREAKAGES]
+    return _table([("fault", "end", "test"), ("---",) * 3, *rows])
+
+
+def _named(row: Death | Breakage) -> str:
+    """Its test without the folders, which the page tells once."""
+    return f"`{row.test.rpartition('/')[2]}`"
 
 
 def _table(lines: list[tuple[str, ...]]) -> str:

@@ -39,7 +39,10 @@ if TYPE_CHECKING:
     from kybernate.settings.agent import AgentSettings
     from kybernate.types import SeatState, Tier
 
-HERE, THERE = "10.231.9.1", "10.231.9.2"
+_NET = f"10.231.{os.getpid() % 250}"
+HERE, THERE = f"{_NET}.1", f"{_NET}.2"
+"""Of this test's process: others may run beside it."""
+
 PORT = 8000
 CGROUPS = Path("/sys/fs/cgroup")
 GPU = Gpu(GpuUuid("GPU-0"), 0, "H100", 80 << 30, 0)

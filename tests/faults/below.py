@@ -1,0 +1,489 @@
+"""The fault table below RAM as data: what breaks, what the user of a seat sees, and the one test.
+
+`python -m tests.faults` renders docs/failure-recovery.md; `tests/unit/faults` holds both together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_KILLS = "tests/unit/nodeagent/test_tier_kills.py"
+_FAILURES = "tests/unit/nodeagent/test_tier_failures.py"
+_TIERS = "tests/unit/nodeagent/test_tiers.py"
+_BYTES = "tests/unit/checkpoint/test_faults.py"
+_VAULT = "tests/unit/checkpoint/test_vault.py"
+_POWER = "tests/unit/checkpoint/test_power.py"
+_CRIU = "tests/integration/criu/test_failures.py"
+_REAL = "tests/faults/test_below.py::test_killed_after_every_journalled_step_below_ram"
+_ADOPT = "tests/unit/nodeagent/test_adopt.py"
+_REPORTS = "tests/unit/nodeagent/test_reports.py"
+_MATCH = "tests/unit/artifacts/test_rules.py::TestMatch::test_each_difference_is_a_sentence"
+_STORMS = "tests/unit/chaos/test_chaos.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """An agent dies (-9) after a step; what the next one finds and does. `test` is its test."""
+
+    after: str
+    journal: str
+    kyb_init: str
+    there: str
+    does: str
+    sees: str
+    test: str
+
+
+@dataclass(frozen=True, slots=True)
+class Breakage:
+    """Something else goes wrong; `test` is its test."""
+
+    fault: str
+    end: str
+    test: str
+
+
+def _at(kind: str, write: int, when: str) -> str:
+    return f"{_KILLS}::test_killed_at_any_write_of_a_move_it_goes_on[{kind}-{write}-{when}]"
+
+
+def _moment(state: str, moment: int) -> str:
+    return f"{_KILLS}::test_killed_at_any_moment_of_a_move_it_goes_on[{moment}-{state}]"
+
+
+_SAME = "the same"
+_RAM, _NVME, _OBJECT = "parked in RAM", "parked on NVMe", "parked in the object store"
+_NAMED = "dumping, with its name"
+_SAVED, _FROZEN = "the saved state", "the frozen tree"
+_LATER = "woken a little later"
+
+DEATHS = (
+    Death(
+        "the intent to dump",
+        "dumping",
+        "kyb-run",
+        _FROZEN,
+        "lets TCP pass, keeps it in RAM",
+        _RAM,
+        _at("dump", 2, "after"),
+    ),
+    Death(
+        "TCP held back",
+        "dumping",
+        "kyb-run",
+        _FROZEN,
+        _SAME,
+        "the same; what came meanwhile is sent again",
+        _moment("dumping", 2),
+    ),
+    Death(
+        "the middle of the dump",
+        "dumping",
+        "kyb-hold",
+        "the tree, perhaps running; half an image",
+        "freezes and heals it, removes the image",
+        _RAM,
+        _moment("dumping", 3),
+    ),
+    Death(
+        "the dump",
+        "dumping",
+        "kyb-hold",
+        "the frozen tree; an image",
+        _SAME,
+        _RAM,
+        _moment("dumping", 5),
+    ),
+    Death(
+        "the seal",
+        "dumping",
+        "kyb-hold",
+        "the frozen tree; a saved state that no record names",
+        "drops that state, keeps the tree",
+        _RAM,
+        _at("dump", 3, "before"),
+    ),
+    Death(
+        "the record of the seal",
+        _NAMED,
+        "kyb-hold",
+        "both",
+        "ends the tree",
+        _NVME,
+        _at("dump", 3, "after"),
+    ),
+    Death(
+        "the middle of the end",
+        _NAMED,
+        "kyb-hold",
+        "half a tree; the saved state",
+        "ends the rest",
+        _NVME,
+        f"{_KILLS}::test_killed_in_the_middle_of_an_end_it_is_ended",
+    ),
+    Death("the end", _NAMED, "kyb-parked", _SAVED, "notes it", _NVME, _at("dump", 4, "before")),
+    Death(
+        "the record of the end",
+        "parked-nvme",
+        "kyb-parked",
+        _SAVED,
+        "listens at the gate again",
+        "parked on NVMe; the next request wakes it",
+        _at("dump", 4, "after"),
+    ),
+    Death(
+        "the copy in the object store",
+        "parked-nvme",
+        "kyb-parked",
+        "both copies",
+        "packs it again: what is there is found there",
+        _NVME,
+        _at("object", 2, "before"),
+    ),
+    Death(
+        "the record of the copy",
+        "parked-nvme, with both tiers",
+        "kyb-parked",
+        "both copies",
+        "goes on to drop the local one",
+        _OBJECT,
+        _at("object", 2, "after"),
+    ),
+    Death(
+        "the intent to drop the local copy",
+        "parked-object, with both tiers",
+        "kyb-parked",
+        "both copies",
+        "drops the local one",
+        _OBJECT,
+        _at("object", 3, "after"),
+    ),
+    Death(
+        "the drop",
+        "parked-object, with both tiers",
+        "kyb-parked",
+        "the copy in the object store",
+        "notes it",
+        _OBJECT,
+        _at("object", 4, "before"),
+    ),
+    Death(
+        "the fetch",
+        "parked-object",
+        "kyb-parked",
+        "the saved state; images that no record names",
+        "fetches again",
+        _LATER,
+        _at("fetch", 5, "before"),
+    ),
+    Death(
+        "the record of the fetch",
+        "parked-nvme, with a folder",
+        "kyb-parked",
+        "the saved state; its images",
+        "restores from them",
+        _LATER,
+        _at("fetch", 5, "after"),
+    ),
+    Death(
+        "the intent to restore",
+        "restoring",
+        "kyb-parked",
+        _SAVED,
+        "listens again, then restores",
+        _LATER,
+        _at("restore", 3, "after"),
+    ),
+    Death(
+        "the middle of the restore",
+        "restoring",
+        "kyb-parked",
+        "half a tree; the saved state",
+        "ends that half, which has never run, and restores again",
+        _LATER,
+        _moment("restoring", 3),
+    ),
+    Death(
+        "the restore",
+        "restoring",
+        "kyb-run",
+        _FROZEN,
+        "names its processes anew, lets TCP pass",
+        "woken",
+        _at("restore", 7, "before"),
+    ),
+    Death(
+        "the record of the restore",
+        "parked",
+        "kyb-run",
+        _FROZEN,
+        "nothing",
+        "woken",
+        _at("restore", 8, "after"),
+    ),
+    Death(
+        "a seat's wake, before its saved state is dropped",
+        "active",
+        "kyb-run",
+        "the running tree; a state that is worth nothing; perhaps a folder",
+        "drops both",
+        "nothing",
+        f"{_KILLS}::test_what_the_last_agent_had_no_time_to_remove_is_removed",
+    ),
+)
+
+_KEPT = "the same; what was written is removed"
+_TOLD = f"{_FAILURES}::test_what_can_not_be_dumped_stays_in_ram_and_is_told"
+_ANEW = "**started anew**"
+_NOTHING_OF_IT = "**started anew**: nothing of it is restored"
+_NONE_OR_WHOLE = "no artifact or a whole one; the next try gets there"
+_PACK = f"{_BYTES}::test_a_pack_that_breaks_anywhere_leaves_none_or_a_whole_one"
+_FETCH = f"{_BYTES}::test_a_fetch_from_a_store_that_breaks_is_told_and_can_be_tried_again"
+
+BREAKAGES = (
+    # who is killed
+    Breakage(
+        "`kill -9` of the agent after each record of a seat's trip to the object store and back",
+        "the same process answers",
+        f"{_REAL}[agent]",
+    ),
+    Breakage(
+        "`kill -9` of CRIU after each of them",
+        "the same process answers; in a window of milliseconds **started anew**",
+        f"{_REAL}[criu]",
+    ),
+    Breakage(
+        "`kill -9` of kyb-init after each of them",
+        "**started anew**, its saved state dropped",
+        f"{_REAL}[kyb-init]",
+    ),
+    Breakage(
+        "`kill -9` of CRIU within a dump",
+        "healed; connections go on",
+        f"{_CRIU}::test_a_killed_dump_is_healed[0.03]",
+    ),
+    Breakage(
+        "`kill -9` of CRIU within a restore",
+        "half-made processes are ended, and it is restored again",
+        f"{_CRIU}::test_a_killed_restore_is_repeated[0.02]",
+    ),
+    Breakage(
+        "`kill -9` of the helper while its seat is below RAM",
+        "the wake starts another helper",
+        f"{_FAILURES}::test_a_helper_that_is_gone_when_a_seat_comes_back_is_replaced",
+    ),
+    Breakage(
+        "`kill -9` of what seals, at any of its system calls",
+        "no artifact or a whole one",
+        f"{_BYTES}::test_a_seal_that_is_killed_leaves_no_artifact_or_a_whole_one",
+    ),
+    Breakage(
+        "`kill -9` of what packs, at any of its calls to the store",
+        _NONE_OR_WHOLE,
+        f"{_PACK}[kill-after]",
+    ),
+    Breakage(
+        "`kill -9` of what fetches",
+        "the next fetch goes on from there",
+        f"{_BYTES}::test_a_fetch_that_is_killed_is_finished_by_the_next[5]",
+    ),
+    # the dump and the restore
+    Breakage(
+        "it can't be dumped: io_uring",
+        "stays parked in RAM, told in an event (`KeptInRam`); tried again after `dump_retry_s`",
+        f"{_TOLD}[undumpable-io_uring]",
+    ),
+    Breakage(
+        "a connection waits to be accepted",
+        _SAME,
+        f"{_TOLD}[dump-refused-waits to be accepted]",
+    ),
+    Breakage("the dump fails", _SAME, f"{_TOLD}[dump-fails-No space left]"),
+    Breakage("the dump hangs", "the same; it is left to end", f"{_TOLD}[dump-hangs-did not end]"),
+    Breakage(
+        "the tree can't be healed after a killed CRIU",
+        "**started anew**, and an event says why",
+        f"{_FAILURES}::test_a_dump_that_leaves_it_unfit_ends_it_and_says_so",
+    ),
+    Breakage(
+        "a request comes during the dump",
+        "stays in RAM and wakes: the shortest way",
+        f"{_TIERS}::test_a_seat_that_is_called_for_while_it_is_dumped_stays_in_ram",
+    ),
+    Breakage(
+        "processes outlive their end",
+        "ended again until they are gone",
+        f"{_FAILURES}::test_what_does_not_work_at_once_works_in_the_end[end-hangs]",
+    ),
+    Breakage(
+        "the gate doesn't open",
+        "tried again until it does; nothing is answered before",
+        f"{_FAILURES}::test_what_does_not_work_at_once_works_in_the_end[open-fails]",
+    ),
+    Breakage(
+        "the restore fails",
+        "tried again from the same saved state, three times where CRIU says no",
+        f"{_FAILURES}::test_a_restore_that_fails_is_tried_again_from_the_same_state"
+        "[restore-fails-criu]",
+    ),
+    Breakage(
+        "the restore hangs",
+        "half-made processes are ended, and it is tried again",
+        f"{_FAILURES}::test_a_restore_that_fails_is_tried_again_from_the_same_state[restore-hangs]",
+    ),
+    Breakage(
+        "out of memory on restore",
+        "told; restored once there is room",
+        f"{_CRIU}::test_out_of_memory_on_restore_can_be_repeated",
+    ),
+    # disks
+    Breakage(
+        "the disk is full within a dump",
+        "the tree goes on as it was",
+        f"{_CRIU}::test_a_full_disk_leaves_the_tree_as_it_was",
+    ),
+    Breakage("the disk is full at the seal", _KEPT, f"{_TOLD}[seal-fails-No space left]"),
+    Breakage("the disk does not sync", _KEPT, f"{_TOLD}[seal-hangs-did not sync]"),
+    Breakage("the journal's disk is full", _KEPT, f"{_TOLD}[disk-full-No space left]"),
+    Breakage("the place that is packed into is full", _NONE_OR_WHOLE, f"{_PACK}[full]"),
+    Breakage(
+        "the disk is full at a fetch",
+        "told; fetched once there is room",
+        f"{_FAILURES}::test_a_fetch_that_fails_is_tried_again[begin-fails]",
+    ),
+    Breakage(
+        "the disk won't drop a state",
+        "tried again until it does, also by the next agent",
+        f"{_FAILURES}::test_what_does_not_work_at_once_works_in_the_end[drop-fails]",
+    ),
+    Breakage(
+        "power fails within a seal: what was not synced is lost",
+        "no artifact or a whole one",
+        f"{_POWER}::test_power_fails_at_any_sync_of_a_seal",
+    ),
+    Breakage(
+        "power fails within a copy: what was not synced is lost",
+        "no artifact or a whole one, and no other is broken",
+        f"{_POWER}::test_power_fails_at_any_sync_of_a_pack",
+    ),
+    Breakage(
+        "power fails: records that were not synced are lost",
+        "the seats go on from the records that were",
+        f"{_STORMS}::test_storms_find_nothing[0]",
+    ),
+    # the object store
+    Breakage(
+        "the object store is away",
+        "copies wait, the local one stays; a fetch is tried again",
+        f"{_TIERS}::test_it_goes_to_the_object_store_and_comes_back",
+    ),
+    Breakage("it does not answer one call of a copy", _NONE_OR_WHOLE, f"{_PACK}[down]"),
+    Breakage("it does not answer one call of a fetch", "told, and tried again", f"{_FETCH}[down]"),
+    Breakage(
+        "it is slow",
+        "ends at the deadline; the next try goes on from there",
+        f"{_BYTES}::test_a_slow_store_ends_at_the_deadline_and_the_next_try_goes_on_from_there",
+    ),
+    Breakage("it keeps half of what it is given", _NONE_OR_WHOLE, f"{_PACK}[truncate]"),
+    Breakage("it gives half of what it has", "told, and tried again", f"{_FETCH}[truncate]"),
+    Breakage("it gives other bytes", "noticed, told, and tried again", f"{_FETCH}[lie]"),
+    Breakage("it loses what it was given", _NONE_OR_WHOLE, f"{_PACK}[lose]"),
+    Breakage(
+        "its lists are behind",
+        "costs room, and nothing else",
+        f"{_BYTES}::test_lists_that_are_behind_cost_room_and_nothing_else",
+    ),
+    # bytes, manifests, machines
+    Breakage(
+        "a byte of the saved state is wrong",
+        _NOTHING_OF_IT,
+        f"{_FAILURES}"
+        "::test_a_state_that_can_not_be_restored_is_given_up_and_the_workload_starts_anew",
+    ),
+    Breakage(
+        "a raw file on NVMe has changed",
+        "refused before anything is restored",
+        f"{_VAULT}::TestSeal::test_raw_bytes_that_changed_are_not_restored_from",
+    ),
+    Breakage(
+        "a chunk in the store has changed",
+        "refused, and never built upon",
+        f"{_BYTES}::TestSpoiled::test_a_changed_chunk_is_corrupt_and_not_built_upon",
+    ),
+    Breakage(
+        "the manifest was changed",
+        "refused",
+        f"{_BYTES}::TestSpoiled::test_a_changed_manifest_is_refused",
+    ),
+    Breakage(
+        "the manifest is unsigned, or a stranger's",
+        "refused",
+        f"{_BYTES}::TestSpoiled::test_an_unsigned_and_a_strangers_manifest_are_refused",
+    ),
+    Breakage(
+        "the manifest is under another artifact's name",
+        "refused",
+        f"{_BYTES}::TestSpoiled::test_a_manifest_under_anothers_name_is_refused",
+    ),
+    # pods
+    Breakage(
+        "the pod is deleted while it is on NVMe",
+        "gone within 1.5 s, TCP passes again",
+        f"{_FAILURES}::test_a_seat_below_ram_ends_at_once[deleted-parked-nvme]",
+    ),
+    Breakage(
+        "its container is killed while it is restored",
+        "gone within 1.5 s; what was back of its tree has not run",
+        f"{_FAILURES}::test_a_seat_below_ram_ends_at_once[killed-restoring]",
+    ),
+    Breakage(
+        "a second pod wants to go on from the same state",
+        "refused, told, and started anew: one of a line runs",
+        f"{_ADOPT}::test_a_second_successor_is_refused_and_starts_anew",
+    ),
+    Breakage(
+        "nothing proves that the pod has stopped whose state another wants",
+        "it waits; nothing is claimed",
+        f"{_ADOPT}::test_nothing_is_claimed_while_the_other_may_run_on",
+    ),
+    Breakage(
+        "the agent is restarted while a seat takes over another's state",
+        "goes on with it",
+        f"{_ADOPT}::test_an_agent_that_is_restarted_in_between_goes_on",
+    ),
+    Breakage(
+        "the driver is another than that of the saved state",
+        "refused; told, and started anew",
+        f"{_MATCH}[driver-570.1-on driver 580.95.05]",
+    ),
+    Breakage(
+        "the GPU is another product",
+        "refused; told, and started anew",
+        f"{_MATCH}[gpu_product-NVIDIA A100-this node has NVIDIA A100]",
+    ),
+    Breakage(
+        "the kernel is another",
+        "refused; told, and started anew",
+        f"{_REPORTS}::test_what_stands_against_it_is_told[there6-kernel 6.18.5]",
+    ),
+    Breakage(
+        "two nodes: kills, a registry that is away or whose answers are lost, rivals, full RAM",
+        "one of a line runs, the last copy stays, everybody is served",
+        f"{_STORMS}::test_storms_over_two_nodes_find_nothing[0]",
+    ),
+    Breakage(
+        "the agent is started without CRIU",
+        "stays parked, told in an event (`CannotWake`)",
+        f"{_KILLS}::test_an_agent_without_criu_says_that_it_can_not_wake_what_is_below_ram",
+    ),
+    Breakage(
+        "the journal is lost",
+        "**started anew**; the saved state is kept for people",
+        f"{_KILLS}::test_with_the_journal_lost_a_seat_below_ram_starts_anew",
+    ),
+    Breakage(
+        "the agent is killed within a dump of a seat of which a save game is kept",
+        "the save game stays",
+        f"{_KILLS}::test_a_save_game_outlives_an_agent_that_is_killed_in_a_later_dump",
+    ),
+)
