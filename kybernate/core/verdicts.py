@@ -33,7 +33,7 @@ NO_NODE = "no GPUNode tells of the node's GPUs: is the node agent running there?
 MOST_CLASSES = 256
 """Classes of demand that are kept; the one that wasn't asked about for longest goes first."""
 
-MOST_FRESH = 8
+MOST_FRESH = 4
 """Where a policy foresees waits, so many shapes are ranked anew per call, the least strained; each
 costs half a millisecond and more. The others follow with the next calls."""
 

@@ -42,8 +42,11 @@ class Member(NamedTuple):
 
 def member(view: NodeView, group: Group) -> Member:
     """The group among the others of its node."""
-    known = view.once_per_offer(("member", group.name), lambda: _member(view, group))
-    return known if known.group is group else _member(view, group)
+    members: dict[GroupName, Member] = view.once_per_offer("members", dict)
+    known = members.get(group.name)
+    if known is None or known.group is not group:
+        known = members[group.name] = _member(view, group)
+    return known
 
 
 def filled(mine: Member, vram: int | None) -> int:

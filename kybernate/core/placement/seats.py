@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from kybernate.core.ledger import NodeView
     from kybernate.core.placement.policies import Policy
-    from kybernate.types import Group
+    from kybernate.types import Group, GroupName
 
     Groups = tuple[Group, ...]
 
@@ -110,7 +110,11 @@ def choose(view: NodeView, demand: Demand, policy: Policy, known: Groups | None 
 
 def load(view: NodeView, group: Group) -> int:
     """Claims per seat on the group's GPUs, in thousandths, over all groups that share them."""
-    return view.once(("load", group.name), lambda: _load(view, member(view, group).sharing))
+    loads: dict[GroupName, int] = view.once("loads", dict)
+    known = loads.get(group.name)
+    if known is None:
+        known = loads[group.name] = _load(view, member(view, group).sharing)
+    return known
 
 
 def _load(view: NodeView, sharing: Groups) -> int:
