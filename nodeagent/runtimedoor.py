@@ -189,6 +189,9 @@ class RuntimeDoor:
         now = self._node.world.now()
         self._expected = {one: until for one, until in self._expected.items() if now < until}
         self._expected[container] = now + _EXPECTED_FOR
+        for uid, (_, one) in tuple(self._known.items()):
+            if one == container:  # its hello was faster
+                self._greet(self._node.seats[uid], container)
 
     # --- a checkpoint ---------------------------------------------------------------------------
 

@@ -178,7 +178,8 @@ def test_a_new_agent_waits_for_the_image_that_is_being_taken(rig, tmp_path):
         run_virtual(second(uid), start=5000.0)
 
 
-def test_what_is_restored_is_found_parked_and_woken_without_a_request(rig, tmp_path):
+@pytest.mark.parametrize("told_first", [True, False])
+def test_what_is_restored_is_found_parked_and_woken_without_a_request(rig, tmp_path, told_first):
     machine = Machine(MEMORY)
 
     async def before():
@@ -194,8 +195,12 @@ def test_what_is_restored_is_found_parked_and_woken_without_a_request(rig, tmp_p
     async def restored(record, name):
         r = rig(machine)
         door = door_of(r, tmp_path)
-        assert await door.answer(("restore", "1", name)) == ("ready",)
+        if told_first:
+            assert await door.answer(("restore", "1", name)) == ("ready",)
         await r.recover()
+        if not told_first:
+            await r.until(record["uid"], PARKED, 5)
+            assert await door.answer(("restore", "1", name)) == ("ready",)
         await r.until(record["uid"], ACTIVE, 5)
         r.check()
 
