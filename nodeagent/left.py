@@ -108,6 +108,7 @@ class Left:
 
     async def _drop(self, artifact: str, tiers: tuple[Tier, ...]) -> None:
         why = "its successor has gone on since"
+        await self._loop.dumps.lazies.all_in(artifact)
         while (below := self._node.world.below) is not None:
             try:
                 for tier in tiers:

@@ -167,9 +167,11 @@ class _Writer:
         if entry.type != tarfile.REGTYPE:
             self._archive.addfile(entry)
             return
-        opened = os.open(name, os.O_RDONLY | os.O_NONBLOCK | _NO_LINK, dir_fd=folder)
-        with os.fdopen(opened, "rb") as file:
-            self._archive.addfile(entry, _Whole(file))
+        # Somebody in the container may have put a device there since: to open one has effects.
+        with _named(folder, name) as path:
+            if stat.S_ISREG(os.stat(path).st_mode):
+                with open(path, "rb") as file:
+                    self._archive.addfile(entry, _Whole(file))
 
 
 class _Whole:
@@ -261,7 +263,8 @@ def _lay(archive: tarfile.TarFile, entry: tarfile.TarInfo, root: int) -> None:
         elif entry.isfifo():
             os.mkfifo(name, 0o600, dir_fd=folder)
             os.chown(name, entry.uid, entry.gid, dir_fd=folder, follow_symlinks=False)
-            os.chmod(name, entry.mode & _KEPT_MODE, dir_fd=folder)
+            with _named(folder, name) as path:
+                os.chmod(path, entry.mode & _KEPT_MODE)
         elif entry.isreg():
             _lay_file(archive, entry, folder, name)
 
@@ -314,6 +317,18 @@ def _opened(path: str) -> Iterator[int]:
         yield opened
     finally:
         os.close(opened)
+
+
+@contextmanager
+def _named(folder: int, name: str) -> Iterator[str]:
+    """A path to exactly what is called so now, which nobody can put something else in place of."""
+    found = os.open(name, os.O_PATH | _NO_LINK, dir_fd=folder)
+    try:
+        if stat.S_ISLNK(os.fstat(found).st_mode):
+            raise FileNotFoundError(f"{name} has become a link")
+        yield f"/proc/self/fd/{found}"
+    finally:
+        os.close(found)
 
 
 @contextmanager

@@ -163,6 +163,27 @@ def test_more_than_may_travel_is_refused(boxes) -> None:
         new.lay_out(images)
 
 
+def test_what_became_a_link_or_a_device_since_it_was_looked_at_is_not_opened(
+    boxes, tmp_path, monkeypatch
+) -> None:
+    old, _, images = boxes
+    secret = tmp_path / "secret"
+    secret.write_text("the host's")
+    (old.root / "tmp" / "x").write_text("plain")
+    real = os.stat
+
+    def swapped(path, *rest, **more):
+        found = real(path, *rest, **more)
+        if path == "x":
+            (old.root / "tmp" / "x").unlink()
+            (old.root / "tmp" / "x").symlink_to(secret)
+        return found
+
+    monkeypatch.setattr(os, "stat", swapped)
+    old.gather(images)
+    assert b"the host's" not in (images / ARCHIVE).read_bytes()
+
+
 @pytest.mark.parametrize("text", ["{", "[]", '{"home": 1, "x": 2}'])
 def test_a_note_that_is_none_is_refused(boxes, text) -> None:
     _, new, images = boxes
