@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.simgpu import Call, Event, Fault, holdings, violations
+from tests.simgpu import Call, Event, Fault, holdings, parse, violations
+from tests.simgpu.folder import compile_node
+from tests.simgpu.layout import NODE_FILE
 
-from .conftest import DEADLINE, GIB, MIB, DriverRefusedError, Node
+from .conftest import DEADLINE, DESCRIPTION, GIB, MIB, DriverRefusedError, Node
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -258,6 +260,26 @@ def test_maps_that_lead_nowhere(node: Node, pairs: dict[int, int]) -> None:
     named = {uuids[old]: uuids[new] for old, new in pairs.items()}
     assert caller.refused("restore", target.pid, named) == "CUDA_ERROR_INVALID_VALUE"
     wake(caller, target.pid)
+
+
+def test_restore_onto_another_nodes_gpu(node: Node) -> None:
+    """The process is brought to another node: for it, that is what the node's folder is then."""
+    target, caller = node.worker(gpus=[0]), node.watcher()
+    address = target.alloc(4 * GIB)
+    written = target.ask("write", address, 4 * MIB, 1)
+    park(caller, target.pid)
+    there = parse({**DESCRIPTION, "name": "n2"})
+    (node.root / NODE_FILE).unlink()
+    (node.root / NODE_FILE).write_bytes(compile_node(there))
+    here, other = node.spec.gpus[0].uuid, there.gpus[0].uuid
+    assert caller.refused("restore", target.pid) == "CUDA_ERROR_INVALID_VALUE"
+    assert caller.refused("restore", target.pid, {other: here}) == "CUDA_ERROR_INVALID_VALUE"
+    wake(caller, target.pid, {here: other})
+    assert target.ask("checksum", address, 4 * MIB) == written
+    assert target.ask("cuDeviceGetUuid", 0) == other[4:].replace("-", "")
+    park(caller, target.pid)
+    wake(caller, target.pid)
+    assert target.ask("checksum", address, 4 * MIB) == written
 
 
 def test_no_restore_onto_another_product(make_node: Callable[..., Node]) -> None:
