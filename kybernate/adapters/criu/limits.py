@@ -1,6 +1,7 @@
 """The container's limits while it is recreated: no CPU quota, and room for CRIU beside the tree.
 
-What was changed is written down first, so that an agent that was restarted puts it back.
+What was changed is written down first, so that an agent that was restarted puts it back. What the
+kubelet has set meanwhile, for a pod that was resized, stays.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ FILE = "limits.json"
 ROOM = 256 << 20
 """Bytes of memory for CRIU beside the tree: its own, and pages of the images that it reads."""
 
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 _UNLIMITED = 1 << 60
 """Version 1 writes "no limit" as the largest multiple of a page below 2^63."""
 _VERSION_1 = (("cpu", "cpu.cfs_quota_us"), ("memory", "memory.limit_in_bytes"))
@@ -56,7 +58,7 @@ def lift(groups: dict[str, Path], work: Path) -> None:
     put_back(work)
     changes = list(_changes(groups))
     if changes:
-        _write_down(work / FILE, {str(path): now for path, now, _ in changes})
+        _write_down(work / FILE, {str(path): (now, new) for path, now, new in changes})
     for path, _, new in changes:
         _set(path, new)
 
@@ -72,7 +74,11 @@ def put_back(work: Path) -> None:
         before = json.loads((work / FILE).read_text())
     except FileNotFoundError:
         return
-    left = {path: value for path, value in reversed(before.items()) if not _set(Path(path), value)}
+    left = {
+        path: (value, ours)
+        for path, (value, ours) in reversed(before.items())
+        if _is_ours(Path(path), ours) and not _set(Path(path), value)
+    }
     if left:
         _write_down(work / FILE, dict(reversed(left.items())))
     else:
@@ -104,7 +110,17 @@ def _without(name: str, now: str) -> str:
     return str(int(now) + ROOM)
 
 
-def _write_down(path: Path, values: dict[str, str]) -> None:
+def _is_ours(path: Path, value: str) -> bool:
+    """Whether it is still what we wrote; the kernel cuts bytes down to whole pages."""
+    with suppress(OSError):
+        now = smallfile.read(str(path)).strip()
+        return now == value or (
+            now.isdigit() and value.isdigit() and int(now) // _PAGE == int(value) // _PAGE
+        )
+    return False
+
+
+def _write_down(path: Path, values: dict[str, tuple[str, str]]) -> None:
     part = path.with_suffix(".part")
     part.write_text(json.dumps(values))
     part.replace(path)

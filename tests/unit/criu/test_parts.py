@@ -64,6 +64,21 @@ def test_what_a_killed_agent_left_lifted_is_put_back(tmp_path: Path) -> None:
     limits.put_back(tmp_path)
 
 
+def test_a_limit_that_the_kubelet_has_changed_meanwhile_stays(tmp_path: Path) -> None:
+    pod = group(tmp_path / "pod", cpu__max="max 100000", memory__max=str(1 << 30))
+    own = group(pod / "one", cpu__max="20000 100000", memory__max=str((1 << 30) - 5))
+    limits.lift({"": own}, tmp_path)
+    (own / "cpu.max").write_text("40000 100000\n")
+    (pod / "memory.max").write_text(f"{1 << 31}\n")
+    lifted = (1 << 30) - 5 + ROOM
+    (own / "memory.max").write_text(f"{lifted // 4096 * 4096}\n")  # as the kernel has it
+    limits.put_back(tmp_path)
+    assert read(own, "cpu.max") == "40000 100000"
+    assert read(pod, "memory.max") == str(1 << 31)
+    assert read(own, "memory.max") == str((1 << 30) - 5)
+    assert not (tmp_path / limits.FILE).exists()
+
+
 def test_groups_are_found_in_both_versions(tmp_path: Path) -> None:
     proc = group(tmp_path / "proc/7", cgroup="5:cpu,cpuacct:/a\n3:name=systemd:/a\n0::/a")
     first = tmp_path / "v1"
