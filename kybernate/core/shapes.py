@@ -39,7 +39,7 @@ class Shapes:
         self.most = most
         self.of: dict[NodeName, int] = {}
         """By node; up to date after `refresh`."""
-        self.nodes: dict[int | None, set[NodeName]] = {}
+        self.nodes: dict[int, set[NodeName]] = {}
         """By shape: those that have it now, if any."""
         self.still: dict[int | None, int | None] = {None: None}
         """By shape: the number of those that are the same but for the traffic of their pods."""
@@ -126,7 +126,8 @@ class Order:
         """Forget what was entered."""
         self._ranks: list[tuple[Rank, int]] = []
         self._entered: set[int] = set()
-        self._fresh = set(self._all())
+        # None: all others. Of a kind of which only one pod comes they are never counted up.
+        self._fresh: set[int] | None = None
         self._heard = self._shapes.news_begin, len(self._shapes.news)
 
     def hear(self) -> None:
@@ -136,10 +137,13 @@ class Order:
             self.begin_anew()
             return
         news = self._shapes.news
-        if heard < len(news):
+        if self._fresh is None:
+            if self._entered:
+                self._fresh = self._shapes.nodes.keys() - self._entered
+        elif heard < len(news):
             self._fresh.update(news[heard:])
             self._fresh -= self._entered
-            self._heard = begin, len(news)
+        self._heard = begin, len(news)
 
     def is_short(self, names: Sequence[NodeName]) -> bool:
         """Whether going through it costs less than a look at each of so many nodes."""
@@ -149,15 +153,17 @@ class Order:
         """The shapes that were not entered yet of those that the named nodes have. `wanted` are
         the names once more."""
         nodes = self._shapes.nodes
-        if 4 * len(self._fresh) > len(names):
-            return self._fresh.intersection(self._shapes.numbers(names).distinct)
+        if self._fresh is None or 4 * len(self._fresh) > len(names):
+            numbers = self._shapes.numbers(names).distinct - self._entered
+            return [shape for shape in numbers if shape is not None]
         gone = [shape for shape in self._fresh if shape not in nodes]
         self._fresh.difference_update(gone)
         return [shape for shape in self._fresh if not nodes[shape].isdisjoint(wanted)]
 
     def enter(self, shape: int, rank: Rank | None) -> None:
         """Note what the shape is ranked; None if it can't take such a pod."""
-        self._fresh.discard(shape)
+        if self._fresh is not None:
+            self._fresh.discard(shape)
         self._entered.add(shape)
         if rank is not None:
             insort(self._ranks, (rank, shape))
@@ -183,6 +189,3 @@ class Order:
             return None
         among = best[0] if len(best) == 1 else set().union(*(one & wanted for one in best))
         return next(filter(among.__contains__, names))
-
-    def _all(self) -> Iterable[int]:
-        return (shape for shape in self._shapes.nodes if shape is not None)
