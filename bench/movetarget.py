@@ -1,0 +1,113 @@
+"""The other node of `bench.move`: the agent's own receiving side, and one container that waits.
+
+Commands come as lines of JSON on stdin, answers go to stdout the same way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from kybernate.adapters.artifactkeys import read_folder
+from kybernate.adapters.criu import Criu, Tools
+from kybernate.adapters.freezer import CgroupFreezer
+from kybernate.checkpoint.inbox import ARRIVING, Inbox
+from kybernate.checkpoint.places import open_place, read_manifest
+from kybernate.checkpoint.seal import images_of
+from kybernate.checkpoint.stream import Seen
+from kybernate.gen import agent_pb2_grpc
+from kybernate.types import ArtifactId, PodUid, SeatState, Tier
+from nodeagent.doorkeeper import Doorkeeper, Rates
+from nodeagent.receive import PeersApi, Receiver
+from nodeagent.seat import Begins
+from nodeagent.servers import serve_network
+
+LIMIT = 120.0
+
+
+class Target:
+    """`take_over` recreates the tree in the container that was named last, and lets it run."""
+
+    def __init__(self, work: Path, tools: Tools) -> None:
+        self._place = open_place(str(work / "place"))
+        self._keys = read_folder(work.parent / "keys")
+        self._freezer = CgroupFreezer()
+        self._criu = Criu(tools, self._freezer, work / "criu")
+        self._init = self._moment = 0
+        self._handle = ""
+        self.inbox = Inbox(self._place, self._keys, Seen())
+        self.times: dict[str, float] = {}
+        self.seats: dict[PodUid, Any] = {}
+
+    def awaits(self, seat: object, uid: PodUid) -> str:
+        """See `receive.Adopter`."""
+        return ""
+
+    async def adopt(self, seat: object, artifact: ArtifactId, tier: Tier) -> None:
+        """See `receive.Adopter`."""
+        await self.restore(images_of(self._place, read_manifest(self._place, artifact, self._keys)))
+
+    async def restore(self, images: Path) -> None:
+        """The tree runs when this returns."""
+        began = time.monotonic()
+        await self._criu.restore(self._init, self._handle, images, LIMIT)
+        self._freezer.thaw(self._handle)
+        self.times["restore"] = time.monotonic() - began
+
+    async def command(self, said: dict[str, Any]) -> dict[str, object]:
+        """One of the bench's."""
+        match said["do"]:
+            case "expect":
+                uid = PodUid(said["uid"])
+                self._init, self._handle, self.times = said["init"], said["handle"], {}
+                pod = SimpleNamespace(namespace="bench", uid=uid, name="successor")
+                self.seats[uid] = SimpleNamespace(
+                    identity=SimpleNamespace(pod=pod),
+                    state=SeatState.WAITING,
+                    begins=Begins.OPEN,
+                    connected=True,
+                    started_once=False,
+                    ending=False,
+                    doomed=False,
+                    deleted=False,
+                    artifact="",
+                )
+            case _:
+                await self.restore(self._place.local / ARRIVING / said["uid"] / "images")
+        return {"times": self.times}
+
+
+async def main(config: dict[str, str]) -> None:
+    """Serve until stdin ends."""
+    work = Path(config["work"])
+    target = Target(work, Tools(Path(config["enter"]), Path(config["criu"])))
+
+    async def written(*_: object, **__: object) -> None:
+        """The journal's part is measured elsewhere."""
+
+    journal = SimpleNamespace(put=written, delete=written)
+    world = SimpleNamespace(journal=journal, registry=object())
+    settings = SimpleNamespace(node="n2")
+    node = SimpleNamespace(seats=target.seats, settings=settings, world=world)
+    loop = SimpleNamespace(node=node, call_for=lambda uid, why: True)
+    receiver = Receiver(cast("Any", loop), target.inbox, cast("Any", target))
+    _, port = await serve_network(
+        cast("Any", agent_pb2_grpc.NodeAgentServicer()),
+        Doorkeeper(Rates(), time.monotonic, unix=False),
+        "127.0.0.1:0",
+        Path(config["tls"]),
+        "n2",
+        PeersApi(receiver),
+    )
+    print(json.dumps({"port": port}), flush=True)
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        print(json.dumps(await target.command(json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(json.loads(sys.argv[1])))
