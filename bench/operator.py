@@ -46,8 +46,26 @@ class Operator:
         """Seconds until it runs, and those of each phase below RAM."""
         return self._timed("restore", self._agent.Wake, pb.WakeRequest(uid=self._uid))
 
+    def save(self, tier: str) -> tuple[float, dict[str, float]]:
+        """Seconds until it is kept there, and those of each phase."""
+        operation, seconds = self._done(self._agent.Save, pb.SaveRequest(uid=self._uid, tier=tier))
+        return seconds, {phase.name: phase.seconds for phase in operation.phases}
+
+    def move(self, successor: str) -> float:
+        """Seconds until the successor goes on with the state."""
+        request = pb.MoveRequest(uid=self._uid, successor=successor)
+        return self._ended(self._agent.Move, request)
+
     def _timed(self, step: str, call: Any, request: Any) -> tuple[float, dict[str, float]]:
         before = self._phases(step)
+        seconds = self._ended(call, request)
+        return seconds, self._grown(step, before)
+
+    def _ended(self, call: Any, request: Any) -> float:
+        """Seconds until what is asked for has succeeded."""
+        return self._done(call, request)[1]
+
+    def _done(self, call: Any, request: Any) -> tuple[Any, float]:
         began = time.monotonic()
         operation = call(request, timeout=CALL_LIMIT)
         asked = pb.GetOperationRequest(name=operation.name)
@@ -57,7 +75,7 @@ class Operator:
         seconds = time.monotonic() - began
         if operation.state != "succeeded":
             raise SystemExit(f"{operation.kind} {operation.state}: {operation.sentence}")
-        return seconds, self._grown(step, before)
+        return operation, seconds
 
     def _grown(self, step: str, before: Mapping[str, float]) -> dict[str, float]:
         """The phases' seconds, once they are counted: a moment after the operation's end."""
