@@ -7,6 +7,7 @@ per call would cost more than the call.
 from __future__ import annotations
 
 import ssl
+import sys
 from typing import TYPE_CHECKING, Any
 
 from gunicorn.app.base import BaseApplication
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 
 _REQUEST_S = 10.0
 """For a request to come, TLS handshake included; the scheduler waits half as long by default."""
+
+
+_SWITCH_S = 0.001
+"""After which a thread that computes lets another one go on. A call stops to read and write several
+times; by Python's default each time could cost it 5 ms, while something is listed or explained."""
 
 
 class Server(BaseApplication):  # type: ignore[misc]
@@ -72,6 +78,7 @@ class Server(BaseApplication):  # type: ignore[misc]
 
     def load(self) -> WSGIApplication:
         """The application, as gunicorn asks for it."""
+        sys.setswitchinterval(_SWITCH_S)
         return _closing(self._app)
 
 
