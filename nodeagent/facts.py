@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 
     from kybernate.ports import Freezer, Images
     from kybernate.settings.agent import AgentSettings
+    from kybernate.types import PodUid
     from nodeagent.node import Inventory
-    from nodeagent.seat import Seat
+    from nodeagent.seat import Process, Seat
+
+_MOST_DIGESTS = 1024
 
 
 class Facts:
@@ -40,13 +43,14 @@ class Facts:
         self._images = images
         self._criu = criu
         self._files_missing = files_missing
+        self._digests: dict[PodUid, tuple[Process | None, str]] = {}
 
     async def __call__(self, seat: Seat) -> Mapping[str, object]:
         """See `Below.facts`."""
         pids = self._freezer.pids(seat.handle)
         if seat.init is None or seat.tree is None or not pids:
             raise NotFoundError("its tree is gone")
-        digest = await self._digest(seat)
+        digest = await self._told_digest(seat)
         return await asyncio.to_thread(
             self._gather, seat, digest, pids, (seat.init.pid, seat.tree.pid)
         )
@@ -58,16 +62,27 @@ class Facts:
             return Into(pod.namespace, pod.uid)
         if seat.init is None:
             raise NotFoundError("its container has ended")
-        digest = await self._images.digest_of(pod.uid, seat.identity.container)
+        digest = await self._digest(seat)
         there = await asyncio.to_thread(self._container, seat, digest, seat.init.pid)
         return Into(pod.namespace, pod.uid, there)
 
-    async def _digest(self, seat: Seat) -> str:
+    async def _told_digest(self, seat: Seat) -> str:
         """Without it, the state can go on in its own pod all the same."""
         try:
-            return await self._images.digest_of(seat.uid, seat.identity.container)
+            return await self._digest(seat)
         except (NotFoundError, RetryableError):
             return UNKNOWN
+
+    async def _digest(self, seat: Seat) -> str:
+        """Asked once for each container: it never changes its image, and parks wait for this."""
+        known = self._digests.get(seat.uid)
+        if known is not None and known[0] == seat.init:
+            return known[1]
+        found = await self._images.digest_of(seat.uid, seat.identity.container)
+        if len(self._digests) >= _MOST_DIGESTS:
+            self._digests.clear()
+        self._digests[seat.uid] = seat.init, found
+        return found
 
     def _gather(
         self, seat: Seat, digest: str, pids: tuple[int, ...], ours: tuple[int, int]
