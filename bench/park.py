@@ -3,8 +3,9 @@
 The pod holds a seat on a real node: kubelet, containerd, and the agent as config/below-ram has it.
 `dump` and `restore` are what the agent does in place of the commands, with its checks, gate and
 journal; they leave out `seal` (sync and hash) and `read` (verify), which the commands don't do and
-`park` and `wake` include. Redis goes into the object store, too. A wake's first answer is that of a
-new connection, counted from the call for it.
+`park` and `wake` include. Redis goes into the object store, too, and in the end to another node,
+against the bare commands and the bytes at the rate that the store, and one connection, carry in the
+same run. A wake's first answer is that of a new connection, counted from the call for it.
 
 With --plain there is neither cluster nor agent: containers of runc and the agent's adapter alone.
 --lazy, too: memory comes after the first instruction.
@@ -50,12 +51,13 @@ def measure(name: str, count: int, *, as_json: bool) -> None:
         for phase, seconds in samples.phases.items():
             say(f"  {phase:16} {1000 * median(seconds):8.1f} ms")
         metrics = parkpods.figures(samples)
-        if name == "redis":
+        if workload.moves:
             metrics |= parkpods.by_object_store(rig, workload, samples)
             equal = workload.known(rig.served) == before
             metrics["keys_equal"] = (float(equal), "yes")
+            metrics |= parkpods.by_move(rig, workload, samples)
     emit(f"park-{name}", metrics, parkpods.baseline(samples), as_json=as_json)
-    if not metrics.get("keys_equal", (1.0, ""))[0]:
+    if not all(metrics.get(name, (1.0, ""))[0] for name in ("keys_equal", "moved_keys_equal")):
         raise SystemExit(1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ class Workload:
     port: int
     process: str
     samples: int
+    moves: bool = False
+    """Whether it goes into the object store and to another node, too."""
 
     def answers(self, served: Served) -> bool:
         """Whether it answers on a new connection."""
@@ -71,6 +74,22 @@ class Workload:
         """A digest of all it keeps; empty if it keeps nothing."""
         return served.redis("DEBUG", "DIGEST") if self.name == "redis" else b""
 
+    def wire(self, source: str, target: str) -> float:
+        """Bytes per second that one connection between two nodes' addresses carries."""
+        piece, count = bytes(PIECE), 64
+        with socket.create_server((target, 0)) as server:
+            address = server.getsockname()
+            with socket.create_connection(address, source_address=(source, 0)) as out:
+                inward, _ = server.accept()
+                with inward, ThreadPoolExecutor(1) as pool:
+                    began = time.monotonic()
+                    sending = pool.submit(_send, out, piece, count)
+                    left = count * PIECE
+                    while left:
+                        left -= len(inward.recv(min(left, 1 << 20)))
+                    sending.result()
+                    return count * PIECE / (time.monotonic() - began)
+
     def rates(self, server: Server, size: int) -> tuple[float, float]:
         """Bytes per second that the store takes and gives: so many bytes, several at once."""
         os.environ |= server.environment
@@ -85,6 +104,11 @@ class Workload:
             got = time.monotonic()
         total = len(keys) * PIECE
         return total / (put - began), total / (got - put)
+
+
+def _send(link: socket.socket, piece: bytes, count: int) -> None:
+    for _ in range(count):
+        link.sendall(piece)
 
 
 WORKLOADS = {
@@ -110,6 +134,7 @@ WORKLOADS = {
             port=REDIS,
             process="redis",
             samples=6,
+            moves=True,
         ),
         Workload(
             name="llama",

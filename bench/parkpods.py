@@ -10,15 +10,16 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bench.barecriu import Bare, number_inside
 from bench.operator import Operator
 from bench.report import median, say
 from bench.saved import directory_bytes
 from images import criu
+from kybernate import keys
 from kybernate.adapters.criu import Tools
 from tests.cluster import ClusterSpec, GpuSpec
 from tests.cluster.cluster import running
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from bench.report import Metrics
     from tests.cluster import Cluster
 
-SEAT, PLAIN = "seat", "plain"
+SEAT, PLAIN, NEXT = "seat", "plain", "next"
 START = 120.0
 SHELL = ("/bin/busybox", "sh", "-c")
 BELOW = '/bin/busybox setsid "$@" & while :; do /bin/busybox sleep 3600; done'
@@ -175,6 +176,34 @@ def by_object_store(rig: Rig, workload: Workload, samples: Samples) -> Metrics:
     }
 
 
+def by_move(rig: Rig, workload: Workload, samples: Samples) -> Metrics:
+    """One move to the other node, and what it may take at most."""
+    uid = rig.cluster.api().get(f"{PODS}/{SEAT}")["metadata"]["uid"]
+    notes = {keys.RESTORE_FROM: f"pod/{uid}", keys.RESTORE_ELSE: "fail"}
+    pods = Pods(rig.cluster.api())
+    pods.create(replace(_seat(workload, NEXT, "n2"), annotations=notes))
+    there = pods.wait([NEXT], _has_address, START, "given an address")[NEXT]
+    before, size = workload.known(rig.served), directory_bytes(rig.bare.images)
+    began = time.monotonic()
+    seconds = rig.operator.move(NEXT)
+    successor = Served.by(there)
+    _until_answer(successor, workload)
+    first = time.monotonic() - began
+    rate = workload.wire(rig.cluster.node("n1").ip, rig.cluster.node("n2").ip)
+    bare = median(samples.bare_dump) + size / rate + median(samples.bare_restore)
+    return {
+        "move_s": (seconds, "s"),
+        "move_first_answer_s": (first, "s"),
+        "move_ratio": (seconds / bare, "x"),
+        "wire_mib_s": (rate / (1 << 20), "MiB/s"),
+        "moved_keys_equal": (float(workload.known(successor) == before), "yes"),
+    }
+
+
+def _has_address(pod: Mapping[str, Any]) -> bool:
+    return bool(pod["status"].get("podIP"))
+
+
 def _serving(workload: Workload, served: Served) -> None:
     wait_until(lambda: workload.answers(served), START, f"{workload.name} doesn't serve")
 
@@ -187,7 +216,7 @@ def _until_answer(served: Served, workload: Workload) -> None:
 def _spec(overlay: Path, workload: Workload) -> ClusterSpec:
     return ClusterSpec(
         name="parkp",
-        nodes=("n1",),
+        nodes=("n1", "n2") if workload.moves else ("n1",),
         subnet="10.86.0.0/16",
         gpus=GpuSpec(count=1),
         host_memory=None,
@@ -198,7 +227,7 @@ def _spec(overlay: Path, workload: Workload) -> ClusterSpec:
     )
 
 
-def _seat(workload: Workload) -> SeatPod:
+def _seat(workload: Workload, name: str = SEAT, node: str = "n1") -> SeatPod:
     limits = {"memory": "3Gi", "kyb.ai/gpu-1x-seat": "1"}
     more = {
         "image": workload.image_name,
@@ -206,7 +235,7 @@ def _seat(workload: Workload) -> SeatPod:
         "ports": [{"containerPort": workload.port}],
         "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": limits},
     }
-    return SeatPod(SEAT, vram="1Gi", more=more)
+    return SeatPod(name, vram="1Gi", node=node, more=more)
 
 
 def _plain(workload: Workload) -> dict[str, object]:
@@ -220,8 +249,8 @@ def _plain(workload: Workload) -> dict[str, object]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": PLAIN}, "spec": spec}
 
 
-def _bare(pod: dict[str, object], workload: Workload, folder: Path) -> Bare:
-    init = _process_1(str(pod["status"]["containerStatuses"][0]["containerID"]))  # type: ignore[index]
+def _bare(pod: Mapping[str, Any], workload: Workload, folder: Path) -> Bare:
+    init = _process_1(str(pod["status"]["containerStatuses"][0]["containerID"]))
     tools = Tools(enter=REPOSITORY / "build" / "kyb-enter", criu=criu.for_this_machine(say))
 
     def tree() -> int:

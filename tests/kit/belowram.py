@@ -91,7 +91,10 @@ def _pointed_to(nvme: Path) -> dict[str, Any]:
     volume = {"name": "nvme", "hostPath": {"path": str(nvme)}}
     # No node of a test cluster has the registry's name.
     variable = {"name": "KYB_AGENT_REGISTRY_URL", "value": ""}
-    return {"volumes": [volume], "container": {"env": [variable]}}
+    # Nodes of a test cluster share the machine's disk; each has a folder of its own.
+    own = {"subPathExpr": "$(KYB_AGENT_NODE)"}
+    mount = {"name": "nvme", "mountPath": "/var/lib/kyb-nvme", **own}
+    return {"volumes": [volume], "container": {"env": [variable], "volumeMounts": [mount]}}
 
 
 def _without_limits(program: Path) -> list[dict[str, Any]]:
