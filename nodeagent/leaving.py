@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from kybernate.errors import KybernateError
+from kybernate.errors import DeadlineError, KybernateError, NotFoundError, RetryableError
 from kybernate.ports import Handover
 from kybernate.types import NodeName, PodRef, PodUid
 from nodeagent.steps import Reverted
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
     from kybernate.ports import Phases
     from kybernate.types import ArtifactId
+
+_AGAIN = 1.0
+"""Seconds after which what failed is tried again."""
 
 
 class Going:
@@ -53,6 +56,19 @@ class Going:
         except (KybernateError, OSError) as error:
             self.problem = str(error)
             raise Reverted(f"it could not be handed over: {error}") from error
+
+
+async def persistently(call: Callable[[], Awaitable[None]], say: Callable[[str], None]) -> None:
+    """Again and again, while it may yet succeed. Raises RefusedError, ConflictError, CorruptError,
+    OSError."""
+    while True:
+        try:
+            await call()
+        except (RetryableError, DeadlineError, NotFoundError) as error:
+            say(f"{error}; trying again")
+            await asyncio.sleep(_AGAIN)
+        else:
+            return
 
 
 def record_of(to: Handover, operation: str, artifact: str, *, done: bool) -> dict[str, object]:

@@ -25,20 +25,18 @@ from kybernate.core.operations import Progress, Verdict
 from kybernate.core.seats import OCCUPYING, WITHOUT_TREE
 from kybernate.errors import (
     ConflictError,
-    DeadlineError,
     KybernateError,
     NotFoundError,
     RefusedError,
-    RetryableError,
 )
 from kybernate.ports import Handover
 from kybernate.types import ArtifactId, PodRef, PodUid, SeatState, Tier
-from nodeagent.leaving import Going, handover_of, record_of, where
+from nodeagent.leaving import Going, handover_of, persistently, record_of, where
 from nodeagent.operation import words
 from nodeagent.transfers import AGAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
 
     from kybernate.core.operations import SeatFacts
@@ -55,7 +53,6 @@ MOVE = "move/"
 _DEADLINE = 10.0
 _FOR_GOOD = 10 * 365 * 86_400.0
 """Seconds. What must come to its end has no deadline any more."""
-_NOT_NOW = (RetryableError, DeadlineError, NotFoundError)
 
 
 @dataclass(slots=True, eq=False)
@@ -189,18 +186,8 @@ class Moves:
             one.sentence = sentence
             self._noted(one.operation)
 
-    async def _until_done(
-        self, one: _Move, call: Callable[[], Coroutine[None, None, None]]
-    ) -> None:
-        """Again and again, while it may yet succeed. Raises RefusedError, CorruptError, OSError."""
-        while True:
-            try:
-                await call()
-            except _NOT_NOW as error:
-                self._say(one, f"{error}; trying again")
-                await asyncio.sleep(AGAIN)
-            else:
-                return
+    async def _until_done(self, one: _Move, call: Callable[[], Awaitable[None]]) -> None:
+        await persistently(call, lambda why: self._say(one, why))
 
     async def _meet(self, one: _Move) -> Handover:
         found: list[Handover] = []
@@ -280,10 +267,8 @@ class Moves:
             if Tier.NVME in seat.copies and not seat.images:
                 await going.deliver(artifact)
             else:
-                one.artifact = artifact
-                await self._note(one)
+                await self._kept(one, artifact)
         one.gone = True
-        one.operation.due_at = self._node.world.wall() + _FOR_GOOD
 
     async def _hand_over(self, one: _Move) -> None:
         """The tree is ended, or is being: the successor goes on, whatever it takes."""
@@ -402,6 +387,12 @@ class Moves:
         await self._peers.deliver(to, artifact, self._node.settings.transfer_deadline_s)
         # A registry that is away would leave nobody to go on.
         await self._loop.reports.flush(_DEADLINE)
-        one.artifact = artifact
-        await self._note(one)
+        await self._kept(one, artifact)
         self._time(one, "delivered")
+
+    async def _kept(self, one: _Move, artifact: ArtifactId) -> None:
+        """From here on it must come to its end, also under the next agent: no deadline ends it."""
+        one.artifact = artifact
+        one.operation.due_at = self._node.world.wall() + _FOR_GOOD
+        self._noted(one.operation)
+        await self._note(one)

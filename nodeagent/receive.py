@@ -17,6 +17,7 @@ from kybernate.gen import peers_pb2 as pb
 from kybernate.gen import peers_pb2_grpc
 from kybernate.types import ArtifactId, PodUid, SeatState, Tier
 from nodeagent.parts import part_of, pod_of
+from nodeagent.reports import Kind, Report
 from nodeagent.seat import Begins
 
 if TYPE_CHECKING:
@@ -99,7 +100,11 @@ class Receiver:
     async def deliver(self, successor: PodUid, artifact: str, signed: bytes) -> tuple[str, ...]:
         """All has been sent: keep it, or say what is lacking."""
         async with self._one(successor):
-            return await asyncio.to_thread(self._inbox.accept, successor, artifact, signed)
+            lacking = await asyncio.to_thread(self._inbox.accept, successor, artifact, signed)
+        if not lacking and self._node.world.registry is not None:
+            copied = Report(Kind.COPIED, artifact=artifact, tier=Tier.NVME.value)
+            self._loop.reports.put(copied)
+        return lacking
 
     async def take_over(self, pod: PodRef, successor: PodUid, artifact: ArtifactId) -> str:
         """The pod's processes are ended: go on. How the successor is, as a sentence."""

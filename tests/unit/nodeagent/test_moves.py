@@ -15,7 +15,8 @@ from kybernate.testing.machine import Crash, Machine
 from kybernate.types import NodeName, PodRef, PodUid, SeatState, Tier
 from nodeagent.moves import MOVE, Moves
 from nodeagent.operation import Ask
-from nodeagent.operations import Operations
+from nodeagent.operations import OPERATION, Operations
+from nodeagent.streams import Streams
 from nodeagent.wire import operation_message
 
 GIB = 1 << 30
@@ -136,6 +137,35 @@ def test_a_seat_that_serves_goes_on_elsewhere_and_never_wakes_here(rig, proxy):
                 await operations.ask(ask)
         assert not r.machine.gates, "old clients hear that it is gone"
         r.check()
+
+    run_virtual(main())
+
+
+def test_proxies_hear_no_more_of_a_seat_that_was_moved(rig):
+    async def main():
+        r, operations, uid = await begun(rig, There())
+        streams, told = Streams(r.loop), []
+        r.node.observers.append(streams)
+        session = streams._join("p1")
+        session.seat = lambda seat: told.append(seat.uid)
+        session.gone = lambda uid: told.append(f"gone {uid}")
+        await ended(await operations.ask(move(uid)))
+        assert told[-1] == f"gone {uid}"
+        assert not streams._join("p2")._seats
+        assert uid in told
+
+    run_virtual(main())
+
+
+def test_an_overdue_move_whose_state_is_kept_there_still_comes_to_its_end(rig):
+    async def main():
+        there = There()
+        there.fails = {"take_over": [RetryableError("no answer")] * 3}
+        r, operations, uid = await begun(rig, there)
+        await operations.ask(move(uid, limit=4.0))
+        await r.until(uid, NVME)
+        record = r.machine.journal[OPERATION + "m1"]
+        assert record["due_at"] > r.node.world.wall() + 1e6
 
     run_virtual(main())
 
