@@ -39,4 +39,5 @@ def make_moves(
     receiver.resume(records)
     moves.resume(records)
     loop.life.aside(receiver.clear())
+    loop.node.observers.append(receiver)
     return PeersApi(receiver)

@@ -52,7 +52,8 @@ class Adopter(Protocol):
 
 
 class Receiver:
-    """What came for each successor, and who took over what. Lives on the loop."""
+    """What came for each successor, and who took over what. Lives on the loop. Implements
+    `node.Observer`."""
 
     def __init__(self, loop: Loop, inbox: Inbox, adopter: Adopter) -> None:
         self._loop = loop
@@ -73,6 +74,17 @@ class Receiver:
         for uid in await asyncio.to_thread(self._inbox.waiting):
             if PodUid(uid) not in self._node.seats:
                 await asyncio.to_thread(self._inbox.drop, PodUid(uid))
+
+    def seat_gone(self, seat: Seat) -> None:
+        """See `node.Observer`: nobody needs any more what came for it."""
+        self._loop.life.aside(self.call_off(seat.uid))
+        self._busy.pop(seat.uid, None)
+
+    def seat_changed(self, seat: Seat) -> None:
+        """See `node.Observer`."""
+
+    def told(self, seat: Seat, kind: str, reason: str, sentence: str) -> None:
+        """See `node.Observer`."""
 
     def expect(self, pod: PodRef, successor: PodUid) -> Seat:
         """The successor, which is here and waits. Raises RefusedError, RetryableError."""
@@ -100,7 +112,10 @@ class Receiver:
     async def deliver(self, successor: PodUid, artifact: str, signed: bytes) -> tuple[str, ...]:
         """All has been sent: keep it, or say what is lacking."""
         async with self._one(successor):
-            lacking = await asyncio.to_thread(self._inbox.accept, successor, artifact, signed)
+            try:
+                lacking = await asyncio.to_thread(self._inbox.accept, successor, artifact, signed)
+            except OSError as error:
+                raise RetryableError(f"it can't be kept here: {error}") from error
         if not lacking and self._node.world.registry is not None:
             copied = Report(Kind.COPIED, artifact=artifact, tier=Tier.NVME.value)
             self._loop.reports.put(copied)
@@ -154,11 +169,14 @@ class Receiver:
         """Parts of the state, or of one of before; how many bytes came."""
         self.expect(pod, successor)
         async with self._one(successor):
-            incoming = await asyncio.to_thread(self._inbox.receiving, successor, staged)
             try:
-                return await _take_all(incoming, parts)
-            finally:
-                await asyncio.to_thread(incoming.close)
+                incoming = await asyncio.to_thread(self._inbox.receiving, successor, staged)
+                try:
+                    return await _take_all(incoming, parts)
+                finally:
+                    await asyncio.to_thread(incoming.close)
+            except OSError as error:
+                raise RetryableError(f"it can't be written down here: {error}") from error
 
     def held(self, successor: PodUid) -> Awaitable[tuple[str, dict[str, int]]]:
         """The state of before that is here, and how far each of its files goes."""

@@ -13,7 +13,7 @@ import pytest
 from kybernate.adapters.pki import Folder, Validity
 from kybernate.checkpoint import seal
 from kybernate.checkpoint.deadline import Deadline
-from kybernate.checkpoint.inbox import Inbox
+from kybernate.checkpoint.inbox import Inbox, Incoming
 from kybernate.checkpoint.outbox import Outbox
 from kybernate.checkpoint.places import open_place, read_manifest
 from kybernate.checkpoint.stream import Seen
@@ -204,6 +204,30 @@ def test_one_that_found_the_state_by_itself_has_taken_it_over(rig, tls, tmp_path
             await lines.claim(POD.namespace, POD.uid, artifact, two.uid, LIMIT)
             await peers.take_over(two.to, artifact, LIMIT)
             assert two.adopter.adopted == []
+
+    asyncio.run(main())
+
+
+def test_a_full_disk_and_a_pod_that_goes_leave_nothing(rig, tls, tmp_path, monkeypatch):
+    async def main():
+        async with two_nodes(rig, tls, tmp_path) as (two, peers):
+            artifact = two.sealed(two.dump(1))
+
+            def full(*_):
+                raise OSError(28, "No space left on device")
+
+            with monkeypatch.context() as patched:
+                patched.setattr(Incoming, "take", full)
+                with pytest.raises(RetryableError, match="No space left"):
+                    await peers.stage(two.to, artifact, LIMIT)
+            await peers.stage(two.to, artifact, LIMIT)
+            assert two.inbox.waiting() == {two.uid}
+            two.receiver.seat_gone(two.r.node.seats[two.uid])
+            for _ in range(500):
+                if not two.inbox.waiting():
+                    break
+                await asyncio.sleep(0.01)
+            assert two.inbox.waiting() == frozenset()
 
     asyncio.run(main())
 
