@@ -96,6 +96,7 @@ class DoorSide(ABC):
         elif hello.phase is GatePhase.RUNNING and seat.state is SeatState.WAITING:
             # The journal knows nothing of its start: it was lost.
             seat.generation, seat.apart = hello.generation, True
+            seat.begins = Begins.ADOPTED if seat.restore else Begins.OPEN
             self.take_over(seat)
         self.node.save(seat)
 

@@ -149,7 +149,7 @@ class Machine:
         if not init.alive:
             return
         generation = self.went.get(init.pid, 0)
-        phase = GatePhase.RUNNING if generation else GatePhase.WAITING
+        phase = GatePhase.RUNNING if init.pid in self.went else GatePhase.WAITING
         if self.dumps.get(init.pid) is DumpState.PARKED:
             phase = GatePhase.PARKED
         self.listener.on_hello(uid, GateHello(init.pid, phase, generation, image=False))
@@ -242,6 +242,7 @@ class Machine:
         self.newcomers.add(tree.handle)
         self.drop_tree(tree.handle)
         self.dumps[init.pid] = DumpState.PARKED
+        self.went[init.pid] = 0
 
     def add_worker(self, handle: str) -> FakeProcess:
         """One more process of this tree uses its app's GPUs."""

@@ -14,10 +14,12 @@ from kybernate.ports import ProcessState
 from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Crash
 from nodeagent.left import LEFT
+from nodeagent.seat import Seat
 from tests.unit.nodeagent.below import (
     ACTIVE,
     NVME,
     OBJECT,
+    PARKED,
     TIERS,
     WAITING,
     app_of,
@@ -281,3 +283,32 @@ def test_a_state_outlives_a_successor_that_fails_to_go_on(rig, waits, fault):
         telling.cancel()
 
     run_virtual(main())
+
+
+def test_a_successor_that_is_found_running_without_a_record_runs_on(rig):
+    async def main():
+        r = rig(tiers=TIERS)
+        cold, _, _, telling = await left(r)
+        new = await r.seat("new", restore=of(cold))
+        await r.until(new, ACTIVE)
+        seat = r.node.seats.pop(new)
+        found = replace_seat(seat, of(cold))
+        r.loop.add(found)
+        r.machine.hello(new)
+        await r.until(new, ACTIVE)
+        r.loop.send_away(new, "a test")
+        await r.until(new, PARKED)
+        r.loop.call_for(new, "a test")
+        await r.until(new, ACTIVE)
+        assert went(r, new) == []
+        r.check()
+        telling.cancel()
+
+    run_virtual(main())
+
+
+def replace_seat(seat, wish):
+    """The same pod's seat, as an agent without a journal makes it."""
+    made = Seat(seat.identity, seat.bound_at, seat.since)
+    made.pod_ip, made.restore = seat.pod_ip, wish
+    return made
