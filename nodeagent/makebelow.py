@@ -12,6 +12,7 @@ from kybernate.adapters.arrivals import NetworkGate
 from kybernate.adapters.artifactkeys import read_folder
 from kybernate.adapters.criu import Criu, Tools
 from kybernate.adapters.procfs import Procfs
+from kybernate.adapters.treefacts import bytes_of
 from kybernate.checkpoint.inbox import Inbox
 from kybernate.checkpoint.outbox import Outbox
 from kybernate.checkpoint.places import open_place
@@ -66,6 +67,7 @@ def make_below(
         culprits=procs,
         facts=facts,
         limits=_limits(settings, places),
+        weigh=lambda seat: bytes_of(freezer.pids(seat.handle)),
         into=facts.into,
         inbox=Inbox(local, artifact_keys, seen),
         outbox=Outbox(local, artifact_keys, seen),

@@ -147,7 +147,7 @@ class Saves:
         except (KybernateError, OSError) as error:
             self._fail(one, f"what is on NVMe can't be listed: {error}")
             return
-        room, need = self._room(), self._node.park_size(seat)
+        room, need = self._room(), max(self._node.park_size(seat), self._below.weigh(seat))
         if need > room:
             self._fail(
                 one,

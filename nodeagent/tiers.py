@@ -55,6 +55,7 @@ class Tiers:
         self._dumps = dumps
         self._kick = kick
         self._timer: asyncio.TimerHandle | None = None
+        self._weights: dict[PodUid, tuple[float, int]] = {}
         settings = node.settings
         sinks = {Tier.RAM: settings.ram_idle_s, Tier.NVME: settings.nvme_idle_s}
         self._policy = TierPolicy(
@@ -75,6 +76,9 @@ class Tiers:
             self._carry_out(action)
         self._look_again(next_check(view, self._policy, now))
         self._show(view)
+        gone = self._weights.keys() - self._node.seats.keys()
+        for uid in gone:
+            del self._weights[uid]
 
     def makes_room(self, seat: Seat, size: int) -> bool:
         """See `Node.makes_room`."""
@@ -116,7 +120,7 @@ class Tiers:
             self._node.park_size(seat),
             tier,
             goes.get(seat.state, seat.sinks_to),
-            seat.saved,
+            seat.saved or self._weight(seat),
             seat.used_at,
             self._calls(seat),
             seat.moved_at,
@@ -127,6 +131,17 @@ class Tiers:
             _NEVER if busy else seat.move_not_before,
             self._behind(seat, swap_view) if wanted else 0,
         )
+
+    def _weight(self, seat: Seat) -> int:
+        """About how many bytes its dump takes, 0 if nobody can tell; a frozen tree keeps them."""
+        below = self._node.world.below
+        if below is None or seat.state is not SeatState.PARKED:
+            return 0
+        since, weight = self._weights.get(seat.uid, (None, 0))
+        if since != seat.since:
+            weight = below.weigh(seat)
+            self._weights[seat.uid] = seat.since, weight
+        return max(weight, self._node.park_size(seat)) if weight else 0
 
     def _calls(self, seat: Seat) -> float:
         """How often per hour it is expected to be called for, about now."""
