@@ -31,6 +31,7 @@ from kybernate.errors import (
 )
 from kybernate.ports import Handover
 from kybernate.types import ArtifactId, PodRef, PodUid, SeatState, Tier
+from nodeagent import metrics
 from nodeagent.leaving import Going, handover_of, persistently, record_of, where
 from nodeagent.operation import words
 from nodeagent.transfers import AGAIN
@@ -84,6 +85,7 @@ class Moves:
         self._noted = noted
         self._all: dict[str, _Move] = {}
         self._records: dict[str, Mapping[str, object]] = {}
+        self._patience = loop.node.settings.transfer_deadline_s
 
     # --- the wish (see `operations.Carrier`) ----------------------------------------------------
 
@@ -212,7 +214,7 @@ class Moves:
             if mine and seat.state not in WITHOUT_TREE:
                 newest = max(mine, key=lambda artifact: artifact.rpartition("@")[2])
                 self._say(one, f"the memory of {newest} is sent in advance")
-                await self._peers.stage(to, newest, self._node.settings.transfer_deadline_s)
+                _count(await self._peers.stage(to, newest, self._patience))
         except (KybernateError, OSError) as error:
             log.warning("%s: nothing is sent in advance: %s", one.operation, error)
         self._time(one, "staged")
@@ -282,13 +284,12 @@ class Moves:
 
         async def told() -> None:
             await self._loop.reports.flush(_DEADLINE)
-            deadline = self._node.settings.transfer_deadline_s
             try:
-                await self._peers.take_over(to, artifact, deadline)
+                await self._peers.take_over(to, artifact, self._patience)
             except NotFoundError:
                 # What it kept is gone meanwhile: it is here, too.
-                await self._peers.deliver(to, artifact, deadline)
-                await self._peers.take_over(to, artifact, deadline)
+                await self._peers.deliver(to, artifact, self._patience)
+                await self._peers.take_over(to, artifact, self._patience)
 
         try:
             await self._until_done(one, told)
@@ -375,16 +376,15 @@ class Moves:
 
     async def _sent(self, one: _Move, to: Handover, images: Path, dumped: asyncio.Event) -> None:
         """A dump is sent while it is written. What goes wrong is made good by `_delivered`."""
-        deadline = self._node.settings.transfer_deadline_s
         try:
-            await self._peers.follow(to, images, dumped, deadline)
+            _count(await self._peers.follow(to, images, dumped, self._patience))
         except (KybernateError, OSError) as error:
             log.warning("%s: is sent once it is sealed: %s", one.operation, error)
         self._time(one, "sent")
 
     async def _delivered(self, one: _Move, to: Handover, artifact: ArtifactId) -> None:
         """It is verified and kept there, and that is noted. Raises KybernateError, OSError."""
-        await self._peers.deliver(to, artifact, self._node.settings.transfer_deadline_s)
+        await self._peers.deliver(to, artifact, self._patience)
         # A registry that is away would leave nobody to go on.
         await self._loop.reports.flush(_DEADLINE)
         await self._kept(one, artifact)
@@ -396,3 +396,7 @@ class Moves:
         one.operation.due_at = self._node.world.wall() + _FOR_GOOD
         self._noted(one.operation)
         await self._note(one)
+
+
+def _count(sent: int) -> None:
+    metrics.SAVED_BYTES.labels("send").inc(sent)
