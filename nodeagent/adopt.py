@@ -93,8 +93,11 @@ class Adoptions:
                 artifact, tier = await self._find(seat)
                 await self.adopt(seat, artifact, tier)
             except RefusedError as error:
-                await self._refused(seat, str(error))
+                if seat.awaits_state:
+                    await self._refused(seat, str(error))
             except _LATER as error:
+                if not seat.awaits_state:
+                    break  # it was handed a state meanwhile
                 if self._node.world.now() >= until:
                     await self._refused(seat, str(error))
                 else:
@@ -295,7 +298,8 @@ class Adoptions:
         if seat.state is SeatState.ACTIVE:
             self._left.outdated(seat.uid)
             return False
-        handed_over = seat.uid in self._loop.dumps.moved
+        # What the successor was handed by way of the object store it may be fetching still.
+        handed_over = seat.uid in self._loop.dumps.moved and Tier.OBJECT not in seat.copies
         return bool(artifact) and not handed_over and self._left.leave(seat, artifact)
 
     def _outlived(self, seat: Seat, artifact: str) -> None:
