@@ -29,7 +29,7 @@ def base_spec(ctr: Path, node: NodeSpec) -> str:
     numbers = {f"nvidia{gpu.minor}": gpu.minor for gpu in node.gpus} | CONTROL_NODES
     linux = spec["linux"]
     # Those of the daemon hold, as they do without a spec to start from.
-    spec["process"].pop("rlimits", None)
+    spec.get("process", {}).pop("rlimits", None)
     for name, minor in numbers.items():
         number = {"type": "c", "major": node.major, "minor": minor}
         linux.setdefault("devices", []).append(
