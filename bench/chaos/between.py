@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from kybernate.core.operations import Kind
 from kybernate.core.restores import RestoreWish
+from kybernate.errors import KybernateError
 from kybernate.types import PodUid, SeatState, Tier
+from nodeagent.operation import Ask
 
 if TYPE_CHECKING:
     from bench.chaos.cluster import Pod
     from bench.chaos.life import Life
     from bench.chaos.plan import Event
+    from nodeagent.operations import Operations
 
 _POLL = 0.2
 _PATIENCE = 6
@@ -41,6 +47,8 @@ class Between:
         if event.kind == "cut-off":
             here.machine.cut_off = True
             here.machine.later(2 * draw, partial(setattr, here.machine, "cut_off", False))
+        elif pod is not None and event.kind == "move":
+            self._move(here, pod, there)
         elif pod is not None:
             to = [there, here] if event.kind == "rivals" else [there]
             self._sink(here, pod, to, 0 if event.kind == "succeed" else _PATIENCE)
@@ -63,11 +71,65 @@ class Between:
         """It is deleted; meanwhile pods are there that are to go on from its state."""
         here.cluster.delete(pod, here.loop.time(), force=False)
         for life in to:
-            groups = life.plan.inventory.groups
-            fit = [g for g in groups if len(g.gpus) == len(pod.plan.group.gpus)]
-            if fit:
-                self._numbers += 1
-                name, wish = f"{pod.plan.name}-s{self._numbers}", RestoreWish(uid=pod.uid)
-                plan = replace(pod.plan, name=name, group=fit[0], restore=wish)
-                life.machine.elsewhere.successors.add(PodUid(f"uid-{name}"))
-                life.at(here.loop.time(), partial(life.cluster.create, plan))
+            self._successor(here, pod, life)
+
+    def _successor(self, here: Life, pod: Pod, life: Life) -> str:
+        """The name of a new pod that waits there for the state of this one; empty if none can."""
+        groups = life.plan.inventory.groups
+        fit = [g for g in groups if len(g.gpus) == len(pod.plan.group.gpus)]
+        if not fit:
+            return ""
+        self._numbers += 1
+        name, wish = f"{pod.plan.name}-s{self._numbers}", RestoreWish(uid=pod.uid)
+        plan = replace(pod.plan, name=name, group=fit[0], restore=wish)
+        life.machine.elsewhere.successors.add(PodUid(f"uid-{name}"))
+        life.at(here.loop.time(), partial(life.cluster.create, plan))
+        return name
+
+    # --- moves ------------------------------------------------------------------------------------
+
+    def _move(self, here: Life, pod: Pod, there: Life) -> None:
+        successor = self._successor(here, pod, there)
+        if successor:
+            here.moving.add(pod.uid)
+            ask = Ask(Kind.MOVE, f"move-{successor}", pod.uid, successor=successor)
+            here.machine.later(_POLL, partial(self._follow, here, pod, ask, asked=False))
+
+    def _is_over(self, successor: str) -> bool:
+        pods = [pod for life in self._lives for pod in life.cluster.pods.values()]
+        return any(pod.gone for pod in pods if pod.plan.name == successor)
+
+    def _follow(self, here: Life, pod: Pod, ask: Ask, *, asked: bool) -> None:
+        """Until the move has ended, over restarts of the agent; then its pod is deleted, as people
+        are told to. They also delete one whose successor is gone before it could answer."""
+        if asked and self._is_over(ask.successor):
+            here.cluster.delete(pod, here.loop.time(), force=False)
+        operations = here.operations
+        known = operations.known(ended_too=True) if operations else []
+        one = next((one for one in known if one.name == ask.name), None)
+        if one is not None and one.ended:
+            here.note(f"{one}: {one.state}: {one.sentence}")
+            self._moved(here, pod)
+            return
+        if pod.gone or (asked and operations is not None and one is None):
+            here.moving.discard(pod.uid)
+            return
+        if not asked and operations is not None:
+            asked = True
+            asyncio.get_running_loop().create_task(self._ask(operations, ask))
+        here.machine.later(_POLL, partial(self._follow, here, pod, ask, asked=asked))
+
+    @staticmethod
+    def _moved(here: Life, pod: Pod) -> None:
+        """A seat that is not to go on here is deleted, as people are told to."""
+        here.moving.discard(pod.uid)
+        agent = here.cluster.agent
+        if agent is not None and pod.uid in agent.dumps.moved:
+            here.cluster.delete(pod, here.loop.time(), force=False)
+        elif agent is not None:
+            agent.let_stay(pod.uid)
+
+    @staticmethod
+    async def _ask(operations: Operations, ask: Ask) -> None:
+        with contextlib.suppress(KybernateError):
+            await operations.ask(ask)

@@ -7,13 +7,14 @@ import heapq
 import itertools
 import math
 from asyncio import _set_running_loop
-from typing import TYPE_CHECKING, Any, TypeVarTuple
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
 if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Callable, Coroutine
     from contextvars import Context
 
+T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 _SPIN_LIMIT = 50_000
@@ -97,6 +98,17 @@ class TimerLoop(asyncio.BaseEventLoop):
         call = _Call(when, callback, args)
         heapq.heappush(self._timers, (when, next(self._order), call))
         return call
+
+    def run_in_executor(
+        self, executor: object, func: Callable[[*Ts], T], *args: *Ts
+    ) -> asyncio.Future[T]:
+        """At once: nothing here blocks."""
+        done: asyncio.Future[T] = self.create_future()
+        try:
+            done.set_result(func(*args))
+        except Exception as error:  # noqa: BLE001 - it is the caller's
+            done.set_exception(error)
+        return done
 
     def close(self) -> None:
         """Also the timers."""

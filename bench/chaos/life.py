@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 from bench.chaos.actors import StormProxy, StormyMachine
 from bench.chaos.clock import Spinning, TimerLoop
 from bench.chaos.cluster import Cluster
+from bench.chaos.peers import StormInbox, StormPeers
 from bench.chaos.watch import Watch
 from kybernate.core.artifacts.into import Into
+from kybernate.core.operations import Kind
 from kybernate.ports import DumpState
 from kybernate.settings.agent import AgentSettings
 from kybernate.testing import machine as fakes
@@ -19,7 +21,10 @@ from kybernate.types import SeatState, Tier
 from nodeagent.below import Below
 from nodeagent.leases import Leases
 from nodeagent.loop import Loop
+from nodeagent.moves import Moves
 from nodeagent.node import Node, World
+from nodeagent.operations import Operations
+from nodeagent.receive import Receiver
 from nodeagent.recover import recover
 from nodeagent.reporting import ReportingVault
 from nodeagent.reports import Reports
@@ -64,7 +69,8 @@ class Killed(KeyboardInterrupt):
 class Life:
     """A node of a storm, whose agents live one after the other, each on an event loop of its own.
 
-    `found` are the violations, `kills` counts agents, `says` takes the lines of a trace.
+    `found` are the violations, `kills` counts agents, `says` takes the lines of a trace; `moving`
+    are pods whose moves to the `other` node are asked for.
     """
 
     def __init__(
@@ -84,9 +90,14 @@ class Life:
         self.found: list[str] = []
         self.kills = 0
         self.refused: dict[PodUid, str] = {}
+        self.moving: set[PodUid] = set()
         self.watch = Watch(self)
         self.joined: Callable[[], None] = lambda: None
         self.over = False
+        self.other: Life | None = None
+        self.inbox = StormInbox(self)
+        self.receiver: Receiver | None = None
+        self.operations: Operations | None = None
         self._says = says
         self.loop = TimerLoop(BEGIN)
         if says:
@@ -136,13 +147,30 @@ class Life:
         else:
             first()
         agent = self._agent()
-        await recover(agent)
+        records = await recover(agent)
         agent.life.aside(agent.reports.run())
+        if self.other is not None:
+            self._wire_moves(agent, self.other, records)
         self.cluster.joined(agent)
         self.joined()
 
+    def _wire_moves(
+        self, agent: Loop, other: Life, records: Mapping[str, Mapping[str, object]]
+    ) -> None:
+        """As the agent is wired to those of other nodes."""
+        self.operations = operations = Operations(agent)
+        agent.node.observers.append(operations)
+        moves = Moves(agent, StormPeers(self, other), operations.advanced)
+        operations.carry(Kind.MOVE, moves)
+        self.receiver = Receiver(agent, self.inbox, agent.adoptions)  # type: ignore[arg-type]
+        self.receiver.resume(records)
+        moves.resume(records)
+        operations.resume(records)
+        agent.life.aside(self.receiver.clear())
+
     def _die(self) -> None:
         self.note("the agent is killed")
+        self.receiver = self.operations = None
         self.kills += 1
         self.cluster.left()
         self.machine.listener = None

@@ -56,6 +56,8 @@ FAULTS = {
     "open-fails": 0.1,
     "registry-down": 0.05,
     "registry-unheard": 0.05,
+    "peer-down": 0.1,
+    "peer-unheard": 0.1,
 }
 """How often each kind of call fails while the weather is bad."""
 
@@ -89,8 +91,11 @@ EVENTS = {
 TIER_EVENTS = {"to-nvme": 8, "to-object": 3, "to-ram": 1, "any-tier": 1, "arrive": 8}
 """Besides, where seats may be parked below RAM."""
 
-BETWEEN = {"move-below": 6, "succeed": 4, "rivals": 3, "cut-off": 3}
+BETWEEN = {"go-by-the-store": 6, "succeed": 4, "rivals": 3, "cut-off": 3}
 """What happens between two nodes."""
+
+MOVES = {**BETWEEN, "move": 8}
+"""The same where states also go from agent to agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,13 +180,14 @@ def draw_plan(seed: int, kind: str = "storm") -> Plan:
     return plan
 
 
-def draw_pair(seed: int) -> tuple[Plan, Plan]:
-    """The schedule of this seed for two nodes with a registry and an object store in common."""
-    rng = random.Random(f"pair-{seed}")
+def draw_pair(seed: int, kind: str = "pair") -> tuple[Plan, Plan]:
+    """The schedule of this seed for two nodes with a registry and an object store in common; `kind`
+    is pair, or moves."""
+    rng = random.Random(f"{kind}-{seed}")
     intensity = rng.choice([0.0, 0.0, 0.5, 1.0, 2.0])
     lose_tail, plans = rng.random() < 0.2, []
     for node in ("n1", "n2"):
-        plan = Plan(seed, "pair", rng, tiers=True, object_store=True, node=node)
+        plan = Plan(seed, kind, rng, tiers=True, object_store=True, node=node)
         plan.inventory = _inventory(rng, f"{node}-")
         names = [f"{node}-p{number}" for number in range(rng.randint(1, 2))]
         plan.pods = [_pod(rng, plan.inventory, name) for name in names]
@@ -190,7 +196,8 @@ def draw_pair(seed: int) -> tuple[Plan, Plan]:
         plan.lose_tail = lose_tail
         _draw_weather(plan, intensity)
         plans.append(plan)
-    plans[0].between = _draw_events(rng, BETWEEN, rng.randint(1, 4))
+    between = MOVES if kind == "moves" else BETWEEN
+    plans[0].between = _draw_events(rng, between, rng.randint(1, 4))
     return plans[0], plans[1]
 
 

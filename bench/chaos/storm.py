@@ -36,7 +36,7 @@ class Outcome:
 
 def run(seed: int, kind: str = "storm", say: Callable[[str], None] | None = None) -> Outcome:
     """Play the schedule of this seed."""
-    plans = draw_pair(seed) if kind == "pair" else (draw_plan(seed, kind),)
+    plans = draw_pair(seed, kind) if kind in ("pair", "moves") else (draw_plan(seed, kind),)
     return Storm(plans, say).run()
 
 
@@ -51,6 +51,7 @@ class Storm:
         self._calm_since: float | None = None
         for life in self.lives:
             life.joined = partial(self._joined, life)
+            life.other = next((one for one in self.lives if one is not life), None)
 
     def run(self) -> Outcome:
         """Live and die until it is over."""
@@ -113,7 +114,7 @@ class Storm:
             return
         life.cluster.report()
         agent.undrain_node()
-        for uid in tuple(agent.node.seats):
+        for uid in agent.node.seats.keys() - life.moving:
             agent.let_stay(uid)
             agent.ask_for_tier(uid, None)
 

@@ -11,6 +11,7 @@ from kybernate.types import PodUid, SeatState
 from nodeagent.kept import SAVED
 from nodeagent.left import LEFT
 from nodeagent.node import IN_RAM
+from nodeagent.seat import Begins
 from nodeagent.transfers import DROP
 
 if TYPE_CHECKING:
@@ -154,6 +155,9 @@ class Watch:
         machine, found, seats = self._life.machine, self._life.found, self._seats
         kept = {key.partition("/")[2] for key in machine.journal if key.startswith((LEFT, SAVED))}
         kept |= {seat.artifact for seat in seats.values()}
+        # What one could not go on from, and was started anew without, is left to people.
+        anew = {s.restore.uid for s in seats.values() if s.restore and s.begins is Begins.ANEW}
+        kept |= {name for name, one in machine.vault.items() if one.snapshot.uid in anew}
         for artifact in machine.vault.keys() - kept:
             found.append(f"{artifact} is kept for nobody")
         for folder in machine.folders.keys() & {f"/dumps/{uid}" for uid in seats}:

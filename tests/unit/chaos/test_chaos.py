@@ -42,6 +42,16 @@ def test_storms_over_two_nodes_find_nothing(first):
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_storms_with_moves_run_nothing_twice_and_lose_nothing():
+    said: list[str] = []
+    outcomes = [run(seed, "moves", said.append) for seed in range(40)]
+    found = " ".join(sentence for one in outcomes for sentence in one.violations)
+    for breach in ("runs beside", "back in time", "lost its last state", "too many at once"):
+        assert breach not in found
+    assert sum(": succeeded:" in line for line in said) > 3
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_kills_of_the_agent_alone_lose_nothing():
     outcomes = [run(seed, "kills") for seed in range(60)]
     assert {o.seed: o.violations for o in outcomes if o.violations} == {}

@@ -1,0 +1,161 @@
+"""Calls between the nodes of a storm: each arrives in the other's event loop, if an agent lives."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+from kybernate.errors import DeadlineError, KybernateError, RefusedError, RetryableError
+from kybernate.testing.machine import Keeping
+from kybernate.types import NodeName, PodRef, PodUid, Tier
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from bench.chaos.life import Life
+    from kybernate.ports import Handover
+    from kybernate.types import ArtifactId
+    from nodeagent.receive import Receiver
+
+_LATENCY = 0.001
+
+
+class StormInbox:
+    """What came from other nodes for pods of this one. In place of `checkpoint.inbox.Inbox`."""
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+        self.came: dict[PodUid, ArtifactId] = {}
+
+    def accept(self, successor: PodUid, artifact: ArtifactId, keeping: Keeping) -> None:
+        """It lies here now, as it lay there; what came before for that pod goes."""
+        if self.came.get(successor, artifact) != artifact:
+            self.drop(successor)
+        machine, folder = self._life.machine, f"/artifacts/{artifact}"
+        machine.folders[folder] = keeping.snapshot
+        machine.vault[artifact] = Keeping(keeping.snapshot, folder, {Tier.NVME}, keeping.facts)
+        self.came[successor] = artifact
+
+    def waiting(self) -> tuple[PodUid, ...]:
+        """For whom something came."""
+        return tuple(self.came)
+
+    def is_here(self, artifact: ArtifactId) -> bool:
+        """Whether it is on this node's NVMe."""
+        found = self._life.machine.vault.get(artifact)
+        return found is not None and Tier.NVME in found.places
+
+    def sync(self, artifact: ArtifactId) -> None:
+        """It is on the disk."""
+
+    def drop(self, successor: PodUid) -> None:
+        """Nothing comes of it, unless it has been taken over."""
+        artifact, node = self.came.pop(successor, None), self._life.node
+        used = {seat.artifact for seat in node.seats.values()} if node else set()
+        if artifact is not None and artifact not in used:
+            self._life.machine.folders.pop(f"/artifacts/{artifact}", None)
+            self._life.machine.vault.pop(artifact, None)
+
+
+class StormPeers:
+    """Implements `ports.Peers`. Faults: peer-down, and peer-unheard (done, and no answer comes)."""
+
+    def __init__(self, here: Life, other: Life) -> None:
+        self._here = here
+        self._other = other
+
+    async def find(self, namespace: str, name: str, deadline: float) -> tuple[PodRef, NodeName]:
+        """On the other node."""
+        await asyncio.sleep(_LATENCY)
+        for pod in self._other.cluster.pods.values():
+            if pod.plan.name == name and not pod.gone:
+                return PodRef(namespace, name, pod.uid), NodeName(self._other.plan.node)
+        raise RefusedError(f"pod {namespace}/{name} is on no node")
+
+    async def expect(self, handover: Handover, deadline: float) -> None:
+        """As its receiver says."""
+
+        async def expected(receiver: Receiver) -> None:
+            receiver.expect(handover.pod, handover.successor.uid)
+
+        await self._call(expected, deadline)
+
+    async def stage(self, handover: Handover, artifact: ArtifactId, deadline: float) -> int:
+        """Only takes its time."""
+        await asyncio.sleep(self._here.machine.step())
+        return 1
+
+    async def follow(
+        self, handover: Handover, images: Path, dumped: asyncio.Event, deadline: float
+    ) -> int:
+        """Only takes its time."""
+        await dumped.wait()
+        await asyncio.sleep(self._here.machine.step())
+        return 1
+
+    async def deliver(self, handover: Handover, artifact: ArtifactId, deadline: float) -> None:
+        """It is there, too."""
+        keeping = self._here.machine.vault.get(artifact)
+
+        async def accepted(_: Receiver) -> None:
+            if keeping is not None:
+                self._other.inbox.accept(handover.successor.uid, artifact, keeping)
+
+        await self._call(accepted, deadline)
+
+    async def take_over(self, handover: Handover, artifact: ArtifactId, deadline: float) -> None:
+        """As its receiver says."""
+
+        async def taken(receiver: Receiver) -> None:
+            await receiver.take_over(handover.pod, handover.successor.uid, artifact)
+
+        await self._call(taken, deadline)
+
+    async def call_off(self, handover: Handover, deadline: float) -> None:
+        """As its receiver says."""
+        await self._call(lambda receiver: receiver.call_off(handover.successor.uid), deadline)
+
+    async def _call(self, what: Callable[[Receiver], Awaitable[None]], deadline: float) -> None:
+        here, other, loop = self._here, self._other, asyncio.get_running_loop()
+        if here.machine.fault("peer-down"):
+            raise RetryableError(f"node {other.plan.node} does not answer")
+        answer: asyncio.Future[None] = loop.create_future()
+        other.at(loop.time() + _LATENCY, partial(self._arrive, what, answer))
+        try:
+            await asyncio.wait_for(answer, deadline)
+        except TimeoutError as error:
+            raise DeadlineError(f"node {other.plan.node} did not answer in time") from error
+
+    def _arrive(
+        self, what: Callable[[Receiver], Awaitable[None]], answer: asyncio.Future[None]
+    ) -> None:
+        """On the other node."""
+        agent, receiver = self._other.cluster.agent, self._other.receiver
+        if agent is None or receiver is None:
+            self._reply(answer, RetryableError(f"no agent is on node {self._other.plan.node}"))
+        else:
+            agent.life.aside(self._serve(what(receiver), answer))
+
+    async def _serve(self, work: Awaitable[None], answer: asyncio.Future[None]) -> None:
+        try:
+            await work
+        except (KybernateError, OSError) as error:
+            self._reply(answer, error)
+        else:
+            self._reply(answer, None)
+
+    def _reply(self, answer: asyncio.Future[None], error: Exception | None) -> None:
+        here, other = self._here, self._other
+        if not other.machine.fault("peer-unheard"):
+            here.at(other.loop.time() + _LATENCY, partial(self._answered, answer, error))
+
+    def _answered(self, answer: asyncio.Future[None], error: Exception | None) -> None:
+        """Back here, if it is still the same agent that waits."""
+        if answer.get_loop() is not self._here.loop or answer.done():
+            return
+        if error is None:
+            answer.set_result(None)
+        else:
+            answer.set_exception(error)
