@@ -16,7 +16,7 @@ from kybernate.errors import DeadlineError, DriverError, NotFoundError
 from kybernate.ports import ProcessState
 from kybernate.types import SeatState
 from nodeagent.node import DRAIN, INVENTORY, PROXIES, SEAT, Inventory
-from nodeagent.recoverbelow import clear_away, heal_unknown, resume_below
+from nodeagent.recoverbelow import clear_away, drop_unnoticed, heal_unknown, resume_below
 from nodeagent.seat import from_record
 from nodeagent.steps import Broken, Reverted
 from nodeagent.transfers import BELOW, DROP
@@ -177,7 +177,10 @@ def _remember_proxies(loop: Loop, record: Mapping[str, object]) -> None:
 
 def _resume(loop: Loop, seat: Seat, frozen: frozenset[str]) -> None:
     init = seat.init
-    if init is not None and loop.node.world.procs.alive(init.pid, init.start):
+    there = init is not None and loop.node.world.procs.alive(init.pid, init.start)
+    if seat.state is SeatState.DUMPING and not seat.artifact and (seat.ending or not there):
+        loop.life.aside(drop_unnoticed(loop, seat))
+    if there:
         _take_up(loop, seat, frozen)
     elif seat.state is not SeatState.WAITING:
         loop.life.watch_end(seat)

@@ -66,7 +66,7 @@ async def _finish_dump(loop: Loop, seat: Seat) -> None:
     if _state(loop, seat) is DumpState.PARKED:
         # Only what a power cut takes from the journal leads here, and it ends the tree, too.
         raise Broken("its tree was ended, and no record says what was saved of it")
-    await _drop_unnoticed(loop, seat)
+    await drop_unnoticed(loop, seat)
     await loop.dumps.keep(seat, Reverted("the agent was restarted while dumping it"))
 
 
@@ -130,7 +130,7 @@ async def _shut(loop: Loop, seat: Seat) -> None:
             await asyncio.sleep(_AGAIN)
 
 
-async def _drop_unnoticed(loop: Loop, seat: Seat) -> None:
+async def drop_unnoticed(loop: Loop, seat: Seat) -> None:
     """A state may have been sealed a moment before the agent died, and is of no use."""
     for artifact in await _kept(loop, seat):
         loop.dumps.drop_later(artifact, "the agent was restarted before it was needed")
