@@ -39,6 +39,9 @@ class Workload:
     port: int
     process: str
     samples: int
+    in_image: bool = False
+    """Whether the image runs the command by itself."""
+
     moves: bool = False
     """Whether it goes into the object store and to another node, too."""
 
@@ -144,6 +147,7 @@ WORKLOADS = {
             port=llama.PORT,
             process="llama",
             samples=10,
+            in_image=True,
         ),
     )
 }

@@ -231,7 +231,7 @@ def _seat(workload: Workload, name: str = SEAT, node: str = "n1") -> SeatPod:
     limits = {"memory": "3Gi", "kyb.ai/gpu-1x-seat": "1"}
     more = {
         "image": workload.image_name,
-        "args": list(workload.command),
+        "args": [] if workload.in_image else list(workload.command),
         "ports": [{"containerPort": workload.port}],
         "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": limits},
     }
