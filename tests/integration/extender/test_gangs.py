@@ -85,7 +85,7 @@ class Gang:
 
 def seats(world: World, count: int = 1, seats: int = 2, cpu: str = "4") -> list[str]:
     """Nodes with G0, G1, and G01."""
-    return [offer(world, world.node(seats), cpu, x1="8", x2="8") for _ in range(count)]
+    return [offer(world, world.node(seats), cpu=cpu, x1="8", x2="8") for _ in range(count)]
 
 
 def test_a_gang_is_bound_over_several_nodes_once_its_last_pod_exists(
