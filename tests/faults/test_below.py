@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 
 TOOLS = ("ip", "unshare", "mount")
-LIMIT = 20.0
+LIMIT = 60.0
 UID = PodUid("5e1f5e1f-0000-4000-8000-000000000001")
 
 
