@@ -121,8 +121,7 @@ class CgroupFreezer:
                 raise
 
     def paused(self, handle: str) -> bool:
-        """Whether the container that the tree is in is frozen, by its runtime; False if it is gone.
-        """
+        """Whether the runtime froze the container that the tree is in; False if it is gone."""
         try:
             return not self._cgroup.is_thawed(Path(handle).parent)
         except OSError as error:
