@@ -35,15 +35,15 @@ class Speed:
 SPEEDS: Mapping[Tier, Speed] = MappingProxyType(
     {
         Tier.RAM: Speed(write=6e9, read=6e9, latency=0.05, per_gpu=True),
-        Tier.NVME: Speed(write=1.2e9, read=1.2e9, latency=0.2),
-        Tier.OBJECT: Speed(write=0.3e9, read=0.3e9, latency=1.0),
+        Tier.NVME: Speed(write=1.2e9, read=1.2e9, latency=0.2, outlives_pod=True),
+        Tier.OBJECT: Speed(write=0.3e9, read=0.3e9, latency=1.0, outlives_pod=True),
     }
 )
 """RAM: the driver's restores of 16 to 145 GB took 5.9 to 8.1 GB/s in the rows that name their CUDA
 share (docs/colocation.md); the latency is what our own steps take around it. NVMe: CRIU copied
-pages at 1.5 to 1.7 GB/s here, before the way through RAM. The object store is a cautious guess, as
-nobody knows the network. What lies there could outlive its pod, but no other pod can go on with it
-yet."""
+pages at 1.5 to 1.7 GB/s here; with the way through RAM, which this row and the next include, that
+is 1.2. The object store is a cautious guess, as nobody knows the network. From what lies in either
+another pod goes on (docs/restores.md, docs/moves.md); what lies in RAM ends with its pod."""
 
 RESTART = Speed(write=float("inf"), read=0.5e9, latency=30.0)
 """A pod that is moved without its state: it ends at once and starts anew, reading its weights."""
@@ -80,9 +80,11 @@ def switch_seconds(size: int, gpus: int, tier: Tier = Tier.RAM) -> float:
 
 def move_seconds(size: int, speeds: Mapping[Tier, Speed] = SPEEDS) -> float:
     """How long a pod of `size` bytes takes to another node: by the fastest tier whose state
-    outlives the pod, or, while there is none, by ending it and starting it anew."""
-    ways = [speed for speed in speeds.values() if speed.outlives_pod] or [RESTART]
-    return min(way.latency + size / way.write + size / way.read for way in ways)
+    outlives the pod, each piece sent as it is written; without any, ended and started anew."""
+    ways = [speed for speed in speeds.values() if speed.outlives_pod]
+    if not ways:
+        return RESTART.latency + size / RESTART.read
+    return min(w.latency + size / min(w.write, NETWORK) + size / w.read for w in ways)
 
 
 def _times(rate: float, speed: Speed, gpus: int) -> float:

@@ -42,11 +42,31 @@ def test_a_switch_is_a_park_and_a_wake():
     assert switch_seconds(size, 2) == pytest.approx(2 * wake)
 
 
-def test_while_no_state_outlives_its_pod_a_move_is_a_new_start():
-    assert move_seconds(50 * GIB) == pytest.approx(RESTART.latency + 50 * GIB / RESTART.read)
+def test_where_no_state_outlives_its_pod_a_move_is_a_new_start():
+    ram = {Tier.RAM: SPEEDS[Tier.RAM]}
+    assert move_seconds(50 * GIB, ram) == pytest.approx(RESTART.latency + 50 * GIB / RESTART.read)
+
+
+def test_what_lies_below_ram_outlives_its_pod():
+    assert {tier for tier, speed in SPEEDS.items() if speed.outlives_pod} == {
+        Tier.NVME,
+        Tier.OBJECT,
+    }
+
+
+def test_a_move_goes_by_the_fastest_tier_that_outlives_the_pod_and_beats_a_new_start():
+    nvme = SPEEDS[Tier.NVME]
+    takes = nvme.latency + 50 * GIB / nvme.write + 50 * GIB / nvme.read
+    assert move_seconds(50 * GIB) == pytest.approx(takes)
+    assert takes < RESTART.latency + 50 * GIB / RESTART.read
 
 
 def test_a_new_row_of_the_table_is_enough_to_move_by_it():
     disk = Speed(write=1e9, read=2e9, latency=1.0, outlives_pod=True)
     speeds = {Tier.RAM: disk}
     assert move_seconds(4_000_000_000, speeds) == pytest.approx(1 + 4 + 2)
+
+
+def test_no_move_is_faster_than_the_network():
+    disk = Speed(write=100e9, read=100e9, outlives_pod=True)
+    assert move_seconds(50 * GIB, {Tier.NVME: disk}) > 50 * GIB / NETWORK
