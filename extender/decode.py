@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from pydantic_core import SchemaValidator, core_schema
 
-from extender.objects import slim_node, slim_pod
+from extender.objects import TOLD_OF_SEATS, slim_node, slim_pod
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +59,7 @@ _NODE = _only(
     status=core_schema.nullable_schema(
         _only(
             *("gpus", "links", "groups", "budget", "conditions", "deviceStrategy"),
-            seats=_list(_only("uid", "activity")),
+            seats=_list(_only("uid", *TOLD_OF_SEATS)),
         )
     ),
 )

@@ -12,6 +12,7 @@ from sys import intern
 from typing import TYPE_CHECKING, Any
 
 from extender.house import HOUSE
+from extender.states import read_rests
 from kybernate import keys
 from kybernate.core.forecast import observed
 from kybernate.core.ledger import Claim, NodeSeats
@@ -144,9 +145,9 @@ def slim_node(node: Json) -> Json:
     if not status:
         return slim
     seats = [
-        {"uid": seat.get("uid"), "activity": seat["activity"]}
+        {k: seat[k] for k in ("uid", *TOLD_OF_SEATS) if k in seat}
         for seat in _dicts(status.get("seats"))
-        if "activity" in seat
+        if any(k in seat for k in TOLD_OF_SEATS)
     ]
     return {**slim, "status": {**{k: status[k] for k in _STATUS if k in status}, "seats": seats}}
 
@@ -172,6 +173,7 @@ def read_gpu_node(node: Json, reserve: int) -> NodeSeats:
             not_ready=_not_ready(status.get("conditions") or ()),
             by_device_id=status.get("deviceStrategy") == "nodes",
             traffic=dict(_traffic(_dicts(status.get("seats")))),
+            rests=dict(read_rests(_dicts(status.get("seats")))),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         return replace(empty, not_ready=f"its GPUNode's status can't be read: {error!r}")
@@ -187,6 +189,9 @@ _NAMES = ("namespace", "name", "uid", "resourceVersion")
 _OF_GANGS = ("creationTimestamp", "deletionTimestamp", "schedulingGates", "priority")
 _OF_NODES = ("name", "uid", "resourceVersion", "ownerReferences")
 _STATUS = ("gpus", "links", "groups", "budget", "conditions", "deviceStrategy")
+
+TOLD_OF_SEATS = ("activity", "tier", "savedBytes")
+"""What the status of a seat says that `read_gpu_node` reads, beside the UID of its pod."""
 
 
 def has_wishes(pod: Json) -> bool:

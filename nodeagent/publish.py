@@ -27,6 +27,7 @@ from kybernate.types import NodeName, SeatState, Tier
 from nodeagent.events import Events
 from nodeagent.events import stamp as _stamp
 from nodeagent.node import Inventory
+from nodeagent.places import resting
 from nodeagent.record import WRITE_LIMIT, Record
 from nodeagent.wire import agent_version, movable, tier_rows
 
@@ -371,7 +372,7 @@ def _seat_status(node: Node, seat: Seat) -> dict[str, Any]:
         "pod": seat.identity.pod.name,
         "model": seat.identity.model,
         "state": shown(seat.state),
-        **({"tier": TIER_OF[seat.state].value} if seat.state in TIER_OF else {}),
+        **resting(seat),
         "reason": seat.reason[:_MESSAGE_LIMIT],
         "since": _stamp(seat.since),
         "requests": seat.requests,

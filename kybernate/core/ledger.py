@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping
 
     from kybernate.core.forecast import Traffic
+    from kybernate.core.tiers import Artifact
     from kybernate.types import GroupName, Link, NodeName, PodRef, PodUid
 
 
@@ -40,7 +41,8 @@ class NodeSeats:
     `park_budget` is the host memory for parked seats (None: unlimited), `reserve` what no seat may
     use of a GPU. `not_ready` says in a sentence why the node takes no new seats now, if so.
     `by_device_id` says that containers get the GPUs of their device ID's group there: the node's
-    runtime can't be told later. `traffic` is what the node's agent has seen of its seats' use.
+    runtime can't be told later. `traffic` is what the node's agent has seen of its seats' use,
+    `rests` the states of those that are parked below RAM.
     """
 
     name: NodeName
@@ -52,6 +54,7 @@ class NodeSeats:
     not_ready: str | None = None
     by_device_id: bool = False
     traffic: Mapping[PodUid, Traffic] = field(default_factory=dict)
+    rests: Mapping[PodUid, Artifact] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +63,9 @@ class Claim:
 
     `group` is None for a pod that was bound past the extender: it holds a seat, but nobody wrote
     of which group. `vram` in bytes per GPU; None counts as the whole GPU. `party` says with whom it
-    may share GPUs (`core.sharing`), `traffic` when it is used, if that is known. What is decided
-    about a node may depend on everything here but `pod` (see `NodeView.shape`).
+    may share GPUs (`core.sharing`), `traffic` when it is used, if that is known, `rests` its state
+    while that is below RAM. What is decided about a node may depend on everything here but `pod`
+    (see `NodeView.shape`).
     """
 
     pod: PodRef
@@ -71,6 +75,7 @@ class Claim:
     vram: int | None = None
     party: str = ""
     traffic: Traffic | None = None
+    rests: Artifact | None = None
 
 
 @dataclass(frozen=True)
@@ -116,7 +121,7 @@ class NodeView:
 
     @cached_property
     def still_shape(self) -> Hashable:
-        """The same, whatever their traffic: what nobody knew of it holds for all nodes of it."""
+        """The same, whatever their traffic and tier: who doesn't mind them is alike on all."""
         return self._shape(_STILL_SHAPE)
 
     def _shape(self, of_claim: Callable[[Claim], Hashable]) -> Hashable:
@@ -176,22 +181,27 @@ def _layout(seats: NodeSeats) -> Hashable:
     )
 
 
+_OF_CLAIMS = ("traffic", "rests")
+"""What a node's agent tells of claims, by their pods."""
+
 _PLAIN_FIELDS = tuple(
     one.name
     for one in fields(NodeSeats)
-    if one.name not in {"name", "gpus", "links", "groups", "traffic"}
+    if one.name not in {"name", "gpus", "links", "groups", *_OF_CLAIMS}
 )
 _GPU_SHAPE = attrgetter(*(one.name for one in fields(Gpu) if one.name != "uuid"))
 _GROUP_SHAPE = attrgetter(*(one.name for one in fields(Group) if one.name != "gpus"))
 _CLAIM_FIELDS = tuple(one.name for one in fields(Claim) if one.name not in {"pod", "node"})
 _CLAIM_SHAPE = attrgetter(*_CLAIM_FIELDS)
-_STILL_SHAPE = attrgetter(*(name for name in _CLAIM_FIELDS if name != "traffic"))
+_STILL_SHAPE = attrgetter(*(name for name in _CLAIM_FIELDS if name not in _OF_CLAIMS))
 
 
 def _informed(claim: Claim, seats: NodeSeats) -> Claim:
-    """The claim with what its node's agent has seen of its use."""
-    traffic = seats.traffic.get(claim.pod.uid)
-    return claim if traffic is None else replace(claim, traffic=traffic)
+    """The claim with what its node's agent has seen of its use, and where it rests."""
+    traffic, rests = seats.traffic.get(claim.pod.uid), seats.rests.get(claim.pod.uid)
+    if traffic is None and rests is None:
+        return claim
+    return replace(claim, traffic=traffic, rests=rests)
 
 
 @dataclass(frozen=True, slots=True)

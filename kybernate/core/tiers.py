@@ -71,11 +71,20 @@ def wake_seconds(
     return seconds + artifact.size / NETWORK if away else seconds
 
 
-def switch_seconds(size: int, gpus: int, tier: Tier = Tier.RAM) -> float:
-    """How long a seat of `size` bytes takes out of GPU memory and in again."""
-    speed = SPEEDS[tier]
-    way = _times(speed.write, speed, gpus), _times(speed.read, speed, gpus)
-    return 2 * speed.latency + size / way[0] + size / way[1]
+def switch_seconds(size: int, gpus: int, rests: Artifact | None = None) -> float:
+    """How long a seat of `size` bytes takes out of GPU memory, which is into RAM, and in again.
+
+    `rests` is the state in which it waits for that, if it is below RAM. `size` may be what the seat
+    could fill: it is never in sooner than from RAM.
+    """
+    ram = SPEEDS[Tier.RAM]
+    way = _times(ram.write, ram, gpus), _times(ram.read, ram, gpus)
+    by_ram = 2 * ram.latency + size / way[0] + size / way[1]
+    if rests is None:
+        return by_ram
+    speed = SPEEDS[rests.tier]
+    way_in = speed.latency + rests.size / _times(speed.read, speed, gpus)
+    return max(by_ram, ram.latency + size / way[0] + way_in)
 
 
 def move_seconds(size: int, speeds: Mapping[Tier, Speed] = SPEEDS) -> float:

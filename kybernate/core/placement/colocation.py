@@ -147,7 +147,7 @@ def _sharers(view: NodeView) -> list[tuple[GroupName | None, Sharer]]:
 
 def _sharer(claim: Claim, mine: Member) -> Sharer:
     size = filled(mine, claim.vram)
-    return Sharer(claim.traffic or UNKNOWN, _switch(size, len(mine.group.gpus)))
+    return Sharer(claim.traffic or UNKNOWN, _switch(size, len(mine.group.gpus), claim.rests))
 
 
 def _slots(view: NodeView, group: Group, demand: Demand) -> int:

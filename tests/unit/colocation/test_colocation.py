@@ -18,7 +18,8 @@ from kybernate.core.placement.colocation import (
     strange_parties,
 )
 from kybernate.core.placement.seats import worth
-from kybernate.types import Gpu, GpuUuid, Group, GroupName, NodeName, PodRef, PodUid
+from kybernate.core.tiers import Artifact
+from kybernate.types import Gpu, GpuUuid, Group, GroupName, NodeName, PodRef, PodUid, Tier
 
 GIB = 1 << 30
 ONE, TWO = "kyb.ai/gpu-1x-seat", "kyb.ai/gpu-2x-seat"
@@ -80,6 +81,42 @@ def test_bigger_neighbours_take_longer_to_switch():
         for size in (10 * GIB, 79 * GIB)
     )
     assert small < big
+
+
+def test_a_neighbour_below_ram_takes_longer_to_come_in():
+    newcomer = Demand(ONE, 40 * GIB, traffic=NIGHT)
+    states = (None, Artifact(Tier.NVME, 40 * GIB), Artifact(Tier.OBJECT, 40 * GIB))
+    waits = [
+        expected_wait(view(claim("a", "G0", traffic=NIGHT, rests=one)), group("G0"), newcomer)
+        for one in states
+    ]
+    assert waits[0] < waits[1] < waits[2]
+    in_ram = claim("a", "G0", traffic=NIGHT, rests=Artifact(Tier.RAM, 40 * GIB))
+    assert expected_wait(view(in_ram), group("G0"), newcomer) == pytest.approx(waits[0])
+
+
+def test_the_policy_prefers_the_group_whose_seat_rests_in_ram():
+    below = claim("a", "G0", traffic=NIGHT, rests=Artifact(Tier.OBJECT, 40 * GIB))
+    others = [claim(f"x{i}", f"G{i}", traffic=NIGHT) for i in (1, 2, 3)]
+    newcomer = Demand(ONE, 40 * GIB, traffic=NIGHT)
+    found = choose_group(view(below, *others), newcomer, POLICIES["default"])
+    assert found is not None
+    assert found.name == "G1"
+
+
+def test_the_ledger_tells_claims_where_they_rest_and_who_looks_at_no_tier_sees_no_difference():
+    ledger, held = Ledger(), claim("a", "G0", traffic=None)
+    ledger.upsert_claim(held)
+    ledger.upsert_node(SEATS)
+    before = ledger.node(SEATS.name)
+    state = Artifact(Tier.NVME, 40 * GIB)
+    ledger.upsert_node(replace(SEATS, rests={held.pod.uid: state}))
+    after = ledger.node(SEATS.name)
+    assert [one.rests for one in after.claims] == [state]
+    assert before.shape != after.shape
+    assert before.still_shape == after.still_shape
+    ledger.upsert_node(SEATS)
+    assert ledger.node(SEATS.name).shape == before.shape
 
 
 def test_who_can_be_active_side_by_side_hardly_waits():

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from bench import fleet
 from extender import decode
 from extender.members import read_member
-from extender.objects import read_gpu_node, read_pod
+from extender.objects import read_gpu_node, read_pod, slim_node
 from kybernate import keys
+from kybernate.types import PodUid, Tier
 from tests.unit.extender.objects import TWO, gpu_node, pod
 
 GANG = {
@@ -65,6 +66,26 @@ def test_what_a_seats_use_tells_is_kept() -> None:
     found = decode.gpu_nodes(orjson.dumps({"type": "ADDED", "object": item}))
     assert found is not None
     assert found["object"]["status"]["seats"] == [{"uid": "u", "activity": {"busy": [1]}}]
+
+
+def test_where_a_seat_rests_is_kept_and_read() -> None:
+    seats = [
+        {"uid": "u", "state": "parked", "tier": "nvme", "savedBytes": 100, "reason": "r"},
+        {"uid": "v", "state": "parked", "tier": "ram"},
+        {"uid": "w", "state": "parked", "tier": "tape", "savedBytes": 100},
+        {"uid": "x", "state": "parked", "tier": "object", "savedBytes": "much"},
+        {"uid": "y", "state": "parked", "tier": ["nvme"], "savedBytes": 0},
+        {"uid": "z", "state": "parked", "tier": "nvme", "savedBytes": 1 << 63},
+    ]
+    item = gpu_node(seats=seats)
+    found = decode.gpu_nodes(orjson.dumps({"type": "ADDED", "object": item}))
+    assert found is not None
+    assert found["object"]["status"]["seats"][0] == {"uid": "u", "tier": "nvme", "savedBytes": 100}
+    for one in (found["object"], item, slim_node(item)):
+        read = read_gpu_node(one, 5)
+        assert read.not_ready is None
+        assert {uid: state.tier for uid, state in read.rests.items()} == {"u": Tier.NVME}
+        assert 100 <= read.rests[PodUid("u")].size <= 121
 
 
 def test_an_error_is_told_as_it_came() -> None:

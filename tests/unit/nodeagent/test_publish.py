@@ -10,6 +10,7 @@ from kybernate.types import SeatState
 from nodeagent.attendance import Attendance
 from nodeagent.node import Notice
 from nodeagent.publish import _REWRITE_S, Publisher
+from tests.unit.nodeagent.below import TIERS, down, two
 
 
 class Api:
@@ -68,6 +69,24 @@ async def start(rig, attendance=None):
     r.node.observers.append(publisher)
     task = asyncio.create_task(publisher.run())
     return r, api, publisher, task
+
+
+def test_where_seats_rest_is_published_and_its_bytes_where_that_is_below_ram(rig):
+    async def main():
+        r = rig(tiers=TIERS)
+        cold, _ = await two(r)
+        publisher = Publisher(r.node, None, "", Attendance())
+
+        def told(uid):
+            (seat,) = (one for one in publisher.status()["seats"] if one["uid"] == uid)
+            return {name: seat[name] for name in ("tier", "savedBytes") if name in seat}
+
+        assert told(cold) == {"tier": "ram"}
+        await down(r, cold)
+        assert told(cold) == {"tier": "nvme", "savedBytes": r.node.seats[cold].saved}
+        assert told(cold)["savedBytes"] > 0
+
+    run_virtual(main())
 
 
 def test_the_node_is_created_and_kept_up_to_date_but_not_all_the_time(rig):

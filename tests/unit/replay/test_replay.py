@@ -18,7 +18,7 @@ from kybernate.core.ledger import Claim
 from kybernate.core.placement import Demand, Table
 from kybernate.core.replay import Replay
 from kybernate.errors import ConfigError
-from kybernate.types import GroupName, Link, NodeName, PodRef, PodUid
+from kybernate.types import GroupName, Link, NodeName, PodRef, PodUid, Tier
 from tests.unit.extender.objects import GIB, ONE, TWO, gpu_node, pod
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ ACTIVITY = {"busy": [100] * 24, "calls": [5] * 24, "recent": [100, 5]}
 def snapshot(policy: str = "best-fit") -> Snapshot:
     """Two nodes; a pod on the first, and three that wait, the last of which can't be read."""
     made = Snapshot(lambda: 0.0, table=Table(policy))
-    seat = {"uid": "uid-held", "activity": ACTIVITY}
+    seat = {"uid": "uid-held", "activity": ACTIVITY, "tier": "nvme", "savedBytes": GIB}
     made.node_event("ADDED", gpu_node("n1", seats=[seat]))
     made.node_event("ADDED", gpu_node("n2"))
     made.pod_event("ADDED", pod("held", node="n1", notes={"kyb.ai/group": "G0"}))
@@ -48,7 +48,8 @@ def test_a_dump_comes_back_as_it_was() -> None:
     assert encode(dump) == taken()
     assert [node.name for node in dump.nodes] == ["n1", "n2"]
     assert set(dump.nodes[0].links.values()) == {Link.NVLINK}
-    assert dump.nodes[0].traffic.keys() == {"uid-held"}
+    assert dump.nodes[0].traffic.keys() == dump.nodes[0].rests.keys() == {"uid-held"}
+    assert dump.nodes[0].rests["uid-held"].tier is Tier.NVME
     assert [str(claim.pod) for claim in dump.claims] == ["default/held"]
     assert dump.pending[0].demand == Demand(TWO, 30 * GIB)
     assert "is not a quantity" in dump.pending[2].problem

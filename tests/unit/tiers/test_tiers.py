@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kybernate.core.tiers import (
     NETWORK,
@@ -40,6 +42,25 @@ def test_a_switch_is_a_park_and_a_wake():
     assert SPEEDS[Tier.RAM].read == SPEEDS[Tier.RAM].write
     wake = wake_seconds(Artifact(Tier.RAM, size), "n1", 2)
     assert switch_seconds(size, 2) == pytest.approx(2 * wake)
+
+
+def test_a_seat_below_ram_is_parked_into_ram_and_comes_in_from_its_tier():
+    size, state = 40 * GIB, Artifact(Tier.NVME, 50 * GIB)
+    out = wake_seconds(Artifact(Tier.RAM, size), "n1", 1)  # RAM is as fast both ways
+    takes = out + wake_seconds(state, "n1", 1)
+    assert switch_seconds(size, 1, state) == pytest.approx(takes)
+
+
+SIZES = st.integers(1, 1000 * GIB)
+
+
+@given(SIZES, SIZES, st.integers(1, 16), st.sampled_from(Tier))
+def test_no_tier_is_faster_than_ram_and_more_bytes_take_no_less(size, saved, gpus, tier):
+    by_ram = switch_seconds(size, gpus)
+    takes = switch_seconds(size, gpus, Artifact(tier, saved))
+    assert takes >= by_ram
+    assert switch_seconds(size, gpus, Artifact(tier, saved + GIB)) >= takes
+    assert switch_seconds(size, gpus, Artifact(Tier.RAM, size)) == pytest.approx(by_ram)
 
 
 def test_where_no_state_outlives_its_pod_a_move_is_a_new_start():
