@@ -54,6 +54,10 @@ class Kept:
     def __contains__(self, artifact: str) -> bool:
         return artifact in self._all
 
+    def all(self) -> tuple[Keepsake, ...]:
+        """All that is kept."""
+        return tuple(self._all.values())
+
     def of(self, operation: str) -> Keepsake | None:
         """What this operation has kept."""
         return next((one for one in self._all.values() if one.operation == operation), None)

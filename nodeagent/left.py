@@ -72,6 +72,10 @@ class Left:
         """What all of them take there."""
         return sum(one.places.get(tier.value, 0) for one in self._all.values())
 
+    def all(self) -> tuple[Leftover, ...]:
+        """All that is kept for successors."""
+        return tuple(self._all.values())
+
     def leave(self, seat: Seat, artifact: str) -> bool:
         """The seat's container has ended: whether its state is kept."""
         keep = self._node.settings.keep_left_s

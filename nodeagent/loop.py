@@ -25,6 +25,7 @@ from nodeagent.left import Left
 from nodeagent.lifecycle import Lifecycle
 from nodeagent.lines import OwnLines
 from nodeagent.node import SEAT
+from nodeagent.places import Places
 from nodeagent.recover import adopt
 from nodeagent.reports import Reports, no_manifest
 from nodeagent.steps import Steps
@@ -70,6 +71,7 @@ class Loop(DoorSide, ProxySide):
         self.registry = node.world.registry or OwnLines(node.world, settings.node)
         self.reports = node.world.reports or Reports(node.world.journal, self.registry, no_manifest)
         self.left = Left(self, self.registry)
+        node.saved = Places(node, self.dumps.kept, self.left).rows
         self.adoptions = Adoptions(self, self.registry, self.reports, self.left)
         self._kicked = False
         self._settled: SwapView | None = None

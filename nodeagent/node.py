@@ -193,11 +193,12 @@ class Node:
     GPU of processes of no seat; `draining` why nothing may start or wake here, empty if it may;
     `refusals` says which seats can't be parked; `notices` are the conditions besides Ready;
     `host_available` is about how many bytes of host memory are available, 0 while unknown.
-    `activity` is what is published of when each seat is used. `seen` says how many bytes of device
-    memory a seat was last seen to hold; `short` are the bytes for which RAM has no room, by seat
-    that can't be parked for want of them; `free_ram` is what the host can give to parked seats
-    besides, None while unknown, `ram_freed_at` when a state last left RAM; `makes_room` says
-    whether other seats' states can leave RAM so that so many bytes of this one fit.
+    `activity` is what is published of when each seat is used, `saved` of saved states. `seen` says
+    how many bytes of device memory a seat was last seen to hold; `short` are the bytes for which
+    RAM has no room, by seat that can't be parked for want of them; `free_ram` is what the host can
+    give to parked seats besides, None while unknown, `ram_freed_at` when a state last left RAM;
+    `makes_room` says whether other seats' states can leave RAM so that so many bytes of this one
+    fit.
     """
 
     settings: AgentSettings
@@ -214,6 +215,7 @@ class Node:
     observers: list[Observer] = field(default_factory=list)
     demand_listeners: list[DemandListener] = field(default_factory=list)
     activity: dict[PodUid, dict[str, Any]] = field(default_factory=dict)
+    saved: Callable[[], list[dict[str, Any]]] = list
     seen: Callable[[PodUid], int | None] = nothing_seen
     short: Mapping[PodUid, int] = field(default_factory=dict)
     free_ram: int | None = None

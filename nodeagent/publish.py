@@ -309,6 +309,7 @@ class Publisher:
                 for name, seats, used, budget in tier_rows(node)
             ],
             "seats": [_seat_status(node, seat) for seat in node.seats.values()],
+            "saved": node.saved(),
         }
 
     def _notices(self) -> list[dict[str, Any]]:
