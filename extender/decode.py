@@ -58,7 +58,7 @@ _NODE = _only(
     metadata=_only(*_NAMES, "ownerReferences"),
     status=core_schema.nullable_schema(
         _only(
-            *("gpus", "links", "groups", "budget", "conditions", "deviceStrategy"),
+            *("gpus", "links", "groups", "budget", "conditions", "deviceStrategy", "saved"),
             seats=_list(_only("uid", *TOLD_OF_SEATS)),
         )
     ),

@@ -12,7 +12,7 @@ from sys import intern
 from typing import TYPE_CHECKING, Any
 
 from extender.house import HOUSE
-from extender.states import read_rests
+from extender.states import read_rests, read_saved
 from kybernate import keys
 from kybernate.core.forecast import observed
 from kybernate.core.ledger import Claim, NodeSeats
@@ -49,7 +49,8 @@ class SeatPod:
     anywhere: then `problem` says why and what to write instead. `seated` says that the node's agent
     has seen which device ID it got. `gang` is the name of the gang that it belongs to, if any.
     `preempts` is False if its priority class says that it takes nobody's place; `leaving` says that
-    it is being deleted. `model` is what it serves, `party` says with whom it may share GPUs.
+    it is being deleted. `model` is what it serves, `party` says with whom it may share GPUs,
+    `restore` from which saved state it wants to go on.
     """
 
     ref: PodRef
@@ -67,6 +68,7 @@ class SeatPod:
     leaving: bool = False
     model: str = ""
     party: str = ""
+    restore: str = ""
 
     def claim(self) -> Claim | None:
         """The seat that the pod holds: none before it is bound and after it has ended."""
@@ -134,6 +136,7 @@ def read_pod(pod: Json) -> SeatPod:
         leaving=bool(meta.get(_DELETED)),
         model=str(notes.get(keys.MODEL) or meta.get("name", "")),
         party=party,
+        restore=str(notes.get(keys.RESTORE_FROM) or ""),
     )
 
 
@@ -174,6 +177,7 @@ def read_gpu_node(node: Json, reserve: int) -> NodeSeats:
             by_device_id=status.get("deviceStrategy") == "nodes",
             traffic=dict(_traffic(_dicts(status.get("seats")))),
             rests=dict(read_rests(_dicts(status.get("seats")))),
+            saved=tuple(read_saved(_dicts(status.get("saved")))),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         return replace(empty, not_ready=f"its GPUNode's status can't be read: {error!r}")
@@ -188,7 +192,7 @@ def parse_link(text: str) -> Link | None:
 _NAMES = ("namespace", "name", "uid", "resourceVersion")
 _OF_GANGS = ("creationTimestamp", "deletionTimestamp", "schedulingGates", "priority")
 _OF_NODES = ("name", "uid", "resourceVersion", "ownerReferences")
-_STATUS = ("gpus", "links", "groups", "budget", "conditions", "deviceStrategy")
+_STATUS = ("gpus", "links", "groups", "budget", "conditions", "deviceStrategy", "saved")
 
 TOLD_OF_SEATS = ("activity", "tier", "savedBytes")
 """What the status of a seat says that `read_gpu_node` reads, beside the UID of its pod."""
@@ -209,7 +213,7 @@ _ANNOTATIONS = (
     keys.MODEL,
     *(keys.GANG, keys.GANG_SIZE, keys.GANG_PLAN),
     *(keys.VRAM, keys.GPU_PRODUCT, keys.GPU_TOPOLOGY, keys.PREFER_GROUP, keys.REQUIRE_GROUP),
-    *(keys.ASSIGNED_GROUP, keys.SEAT, keys.ON_PREEMPT, keys.POLICY),
+    *(keys.ASSIGNED_GROUP, keys.SEAT, keys.ON_PREEMPT, keys.POLICY, keys.RESTORE_FROM),
 )
 
 

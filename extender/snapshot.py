@@ -12,9 +12,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from extender.dumping import take
 from extender.house import Histories
 from extender.objects import read_gpu_node, read_pod
-from kybernate.core.dump import Dump, Pending, encode
+from extender.states import States
+from kybernate.core.dump import encode
 from kybernate.core.ledger import Claim, Ledger
 from kybernate.core.placement import Table
 from kybernate.core.placement.mix import Mix, learn
@@ -64,6 +66,7 @@ class Snapshot:
         self._verdicts = Verdicts(self._ledger, self._current)
         self._use = Utilisation(self._ledger, self._ledger.node)
         self._histories = Histories()
+        self._states = States()
         self._ended: deque[Demand] = deque(maxlen=MOST_ENDED)
         self._mix = Mix()
 
@@ -110,32 +113,39 @@ class Snapshot:
         with self._lock:
             if kind == "DELETED":
                 self._ledger.remove_node(seats.name)
+                self._states.take(seats.name, ())
             else:
                 self._ledger.upsert_node(seats)
                 self._learn(seats)
 
     def _learn(self, seats: NodeSeats) -> None:
+        self._states.take(seats.name, seats.saved)
         for uid, traffic in seats.traffic.items():
             pod = self._pods.get(uid)
             if pod is not None:
                 self._histories.learn(pod.ref.namespace, pod.model, traffic)
 
     def _expecting(self, uid: PodUid, demand: Demand) -> Demand:
-        """The demand with the traffic that the pod's model is known to have."""
+        """The demand with the traffic that the pod's model is known to have, and the copies of the
+        state that it wants to go on from."""
         pod = self._pods.get(uid)
-        known = pod and self._histories.of(pod.ref.namespace, pod.model)
-        return replace(demand, traffic=known) if known else demand
+        if pod is None:
+            return demand
+        known = self._histories.of(pod.ref.namespace, pod.model)
+        demand = replace(demand, traffic=known) if known else demand
+        return self._states.expect(demand, pod.restore)
 
     def views(
         self, names: Iterable[NodeName], without: PodUid | None = None
     ) -> dict[NodeName, NodeView | None]:
         """The named nodes as of now, in the same order; None for one without a GPUNode.
 
-        What the pod `without` holds there is left out.
+        They are as they are to the pod `without`: what it holds there is left out.
         """
         with self._lock:
             self._catch_up()
-            return {name: self._current(name, without) for name in names}
+            own = {} if without is None else self._own(without)
+            return {name: own.get(name) or self._current(name, without) for name in names}
 
     def fits(
         self, pod: PodUid, demand: Demand, names: Sequence[NodeName], *, rated: bool = False
@@ -167,7 +177,7 @@ class Snapshot:
         of them, as `fits` takes it."""
         with self._lock:
             self._catch_up()
-            if self._ledger.claim(pod.uid) is not None:
+            if self._own(pod.uid):
                 return None
             known = self._class(pod.uid, demand, rated=True)
             best = known.best_node(names)
@@ -176,7 +186,7 @@ class Snapshot:
             return best
 
     def _hold(self, pod: PodRef, demand: Demand, node: NodeName, known: Class) -> None:
-        view = self._current(node, pod.uid)
+        view = self._own(pod.uid).get(node) or self._current(node, pod.uid)
         group = known.best(view) if view else None
         claim = Claim(pod, node, group, demand.resource, demand.vram, demand.party)
         # The seat was taken, or the pod was bound, since the call began: who binds will say so.
@@ -218,17 +228,23 @@ class Snapshot:
         """The node's groups that can take the pod, and the best; None without a GPUNode."""
         with self._lock:
             self._catch_up()
-            view = self._current(node, pod)
+            view = self._own(pod).get(node) or self._current(node, pod)
             if view is None:
                 return None
             known = self._class(pod, demand, rated=True)
             return known.candidates(view), known.best(view)
 
     def _own(self, pod: PodUid) -> dict[NodeName, NodeView]:
-        """The node on which the pod holds a seat already, as it is without the pod."""
-        claim = self._ledger.claim(pod)
-        view = None if claim is None else self._current(claim.node, pod)
-        return {} if claim is None or view is None else {claim.node: view}
+        """The nodes that are something else to the pod: the one on which it holds a seat already,
+        without that, and those that hold the state from which it wants to go on, with that."""
+        known, claim = self._pods.get(pod), self._ledger.claim(pod)
+        held = self._states.on_nodes(known.restore) if known and known.restore else {}
+        own = {}
+        for name in held if claim is None else {**held, claim.node: ()}:
+            view = self._current(name, pod)
+            if view is not None:
+                own[name] = replace(view, holds=held[name]) if name in held else view
+        return own
 
     def _catch_up(self) -> None:
         """Let end what has ended by now."""
@@ -347,29 +363,11 @@ class Snapshot:
 
     def dump(self, now: str) -> object:
         """All that is decided by, as JSON. `now` as RFC 3339."""
-        weights = tuple(self._table.weights)
         with self._lock:
             self._catch_up()
-            mix = self._mix
-            nodes = tuple(filter(None, map(self._ledger.seats, self._ledger.nodes())))
-            claims = tuple(self._ledger.claims())
-            waiting = [pod for pod in self._pods.values() if pod.resource and pod.node is None]
-            pending = tuple(
-                Pending(
-                    pod.ref,
-                    self._expecting(pod.ref.uid, pod.demand) if pod.demand else None,
-                    pod.problem,
-                )
-                for pod in waiting
-                if self._ledger.claim(pod.ref.uid) is None
-            )
-            movable = tuple(
-                Pending(pod.ref, self._expecting(pod.ref.uid, pod.demand))
-                for pod in self._pods.values()
-                if pod.demand and pod.node and pod.group and not (pod.gang or pod.leaving)
-            )
-        usual = self._table.usual
-        return encode(Dump(now, usual, nodes, claims, pending, movable, weights, mix))
+            pods, mix = tuple(self._pods.values()), self._mix
+            taken = take(now, self._table, mix, self._ledger, pods, self._expecting)
+        return encode(taken)
 
     def unplaced(self) -> int:
         """How many pods hold a seat of which nobody wrote the group."""

@@ -19,7 +19,7 @@ from kybernate.core import forecast
 from kybernate.core.ledger import Claim, NodeSeats
 from kybernate.core.placement import Demand, Weights, mix
 from kybernate.core.placement.mix import Mix
-from kybernate.core.tiers import Artifact
+from kybernate.core.tiers import Artifact, SavedState
 from kybernate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -164,5 +164,6 @@ def _init_names(kind: Any) -> tuple[str, ...]:
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
     # Types that modules import for checking only are known by their names here.
-    ours = {one.__name__: one for one in (Mapping, Demand, NodeSeats, Claim, Artifact)}
-    return get_type_hints(kind, localns={**vars(types), **vars(forecast), **vars(mix), **ours})
+    ours = (Mapping, Demand, NodeSeats, SavedState, Claim, Artifact)
+    names = {one.__name__: one for one in ours}
+    return get_type_hints(kind, localns={**vars(types), **vars(forecast), **vars(mix), **names})

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kybernate import keys
 from kybernate.core.parking import seat_cost
 from kybernate.core.placement import HELPED, KINDS, candidates
-from kybernate.core.placement.colocation import expected_wait
+from kybernate.core.placement.colocation import expected_wait, expected_wake
 from kybernate.core.quantity import format_quantity
 
 if TYPE_CHECKING:
@@ -210,6 +210,10 @@ def _of_groups(view: NodeView, demand: Demand) -> Iterator[_Said]:
         wait = expected_wait(view, group, demand) if found.groups else 0.0
         if wait >= TOLD_WAIT_S:
             told += f"; each call would have pods wait {wait:.1f} s there"
+        wake = expected_wake(view, group, demand) if found.groups else 0.0
+        if wake:
+            near = "lies there, and" if view.holds else "lies elsewhere, and"
+            told += f"; its saved state {near} takes about {wake:.1f} s into the GPUs"
         yield found.kind or FITS, group.name, told
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping
 
     from kybernate.core.forecast import Traffic
-    from kybernate.core.tiers import Artifact
+    from kybernate.core.tiers import Artifact, SavedState
     from kybernate.types import GroupName, Link, NodeName, PodRef, PodUid
 
 
@@ -42,7 +42,7 @@ class NodeSeats:
     use of a GPU. `not_ready` says in a sentence why the node takes no new seats now, if so.
     `by_device_id` says that containers get the GPUs of their device ID's group there: the node's
     runtime can't be told later. `traffic` is what the node's agent has seen of its seats' use,
-    `rests` the states of those that are parked below RAM.
+    `rests` the states of those that are parked below RAM; `saved` are all states that it tells of.
     """
 
     name: NodeName
@@ -55,6 +55,7 @@ class NodeSeats:
     by_device_id: bool = False
     traffic: Mapping[PodUid, Traffic] = field(default_factory=dict)
     rests: Mapping[PodUid, Artifact] = field(default_factory=dict)
+    saved: tuple[SavedState, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +84,13 @@ class NodeView:
     """A node and the claims on it at one moment, reservations included, ordered by pod UID.
 
     `under_way` are resource and group of pods that the kubelet may still be about to give an ID.
+    `holds` are states on the node's own disks from which the pod in question could go on.
     """
 
     seats: NodeSeats
     claims: tuple[Claim, ...] = ()
     under_way: frozenset[tuple[str, GroupName]] = frozenset()
+    holds: tuple[Artifact, ...] = ()
     layout: Hashable = field(default=None, repr=False, compare=False)
     """Equal for nodes that offer the same, but for names."""
     _of_offer: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
@@ -117,7 +120,8 @@ class NodeView:
 
         Whatever is decided about a node holds for all nodes of its shape.
         """
-        return self._shape(_CLAIM_SHAPE)
+        shape = self._shape(_CLAIM_SHAPE)
+        return (shape, self.holds) if self.holds else shape
 
     @cached_property
     def still_shape(self) -> Hashable:
@@ -187,7 +191,7 @@ _OF_CLAIMS = ("traffic", "rests")
 _PLAIN_FIELDS = tuple(
     one.name
     for one in fields(NodeSeats)
-    if one.name not in {"name", "gpus", "links", "groups", *_OF_CLAIMS}
+    if one.name not in {"name", "gpus", "links", "groups", "saved", *_OF_CLAIMS}
 )
 _GPU_SHAPE = attrgetter(*(one.name for one in fields(Gpu) if one.name != "uuid"))
 _GROUP_SHAPE = attrgetter(*(one.name for one in fields(Group) if one.name != "gpus"))

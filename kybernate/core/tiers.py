@@ -14,7 +14,7 @@ from kybernate.types import Tier
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kybernate.types import NodeName
+    from kybernate.types import ArtifactId, NodeName, PodUid
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,16 @@ class Artifact:
     tier: Tier
     size: int
     node: NodeName | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SavedState:
+    """A saved state of the pod `uid`, as a node tells of it; `size` in bytes."""
+
+    artifact: ArtifactId
+    uid: PodUid
+    tier: Tier
+    size: int
 
 
 def wake_seconds(

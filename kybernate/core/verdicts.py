@@ -127,7 +127,7 @@ class Class:
     def fits(self, names: Sequence[NodeName], own: Own) -> Fits:
         """Which of the nodes can take a pod of the class, and why not the others.
 
-        `own` are nodes as they are without the pod itself.
+        `own` are nodes as they are to this pod: without itself, and with the states that it wants.
         """
         asked = self._asked(names, own)
         if self._judged(names, asked, own) <= self._fitting:
@@ -235,7 +235,8 @@ class Class:
         self._make_room(len(distinct))
         fresh: Iterable[int | None] = distinct - self._ranked.keys()
         if self._slow:
-            fresh = self._least_strained(fresh)
+            mine = {self._shapes.number(view) for view in own.values() if view.holds}
+            fresh = {*self._least_strained(fresh), *(mine & distinct)}
         for shape in fresh:
             self._rank(shape, self._view(names[asked.shapes.index(shape)], own))
         return {shape: self._ranked.get(shape, _LATER) for shape in distinct}

@@ -5,13 +5,15 @@ The numbers are for `model.Place`; the policies say what they are worth.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from kybernate.core.forecast import TURN, UNKNOWN, Sharer, clash, wait_seconds, worth
 from kybernate.core.placement.lattice import by_name, filled, member
 from kybernate.core.sharing import refusal, strangers
-from kybernate.core.tiers import switch_seconds
+from kybernate.core.tiers import switch_seconds, wake_seconds
+from kybernate.types import NodeName
 
 if TYPE_CHECKING:
     from kybernate.core.ledger import Claim, NodeView
@@ -45,6 +47,29 @@ def _wait(present: tuple[Sharer, ...], newcomer: Sharer, slots: int) -> float:
 
 
 _switch = lru_cache(maxsize=4096)(switch_seconds)
+
+
+def expected_wake(view: NodeView, group: Group, demand: Demand) -> float:
+    """Seconds until the state from which the pod goes on is in the group's GPUs, from where that
+    is soonest; 0 if it goes on from none that is known."""
+    if not demand.states:
+        return 0.0
+    # Which node of its shape this is counts nowhere: what lies on it is in `holds`.
+    gpus = len(group.gpus)
+    return min([wake_seconds(one, _ANY, gpus) for one in (*demand.states, *view.holds)])
+
+
+_ANY = NodeName("")
+
+
+def detour(view: NodeView, group: Group, demand: Demand) -> float:
+    """Seconds that this takes longer than on the node where it is soonest: what every node would
+    cost is no reason to prefer one, nor to mind waits less."""
+    if not demand.states:
+        return 0.0
+    here = (replace(one, node=None) for one in demand.states)
+    soonest = min([wake_seconds(one, _ANY, len(group.gpus)) for one in here])
+    return expected_wake(view, group, demand) - soonest
 
 
 def sharers_of(view: NodeView, group: Group) -> tuple[Sharer, ...]:

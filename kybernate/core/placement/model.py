@@ -15,6 +15,7 @@ from kybernate.types import Link
 
 if TYPE_CHECKING:
     from kybernate.core.forecast import Traffic
+    from kybernate.core.tiers import Artifact
     from kybernate.types import GroupName
 
 FULL = 1000
@@ -32,7 +33,8 @@ class Demand:
     A required group is a condition, a preferred one a wish. `party` says with whom the pod may
     share GPUs (`core.sharing`), `traffic` when its model is used, if that is known; with `apart` it
     must not share with a model that is hot at hours at which it is itself. `policy` is the name of
-    the one that it is placed by, empty for the extender's.
+    the one that it is placed by, empty for the extender's. `states` are the copies that are known
+    of the saved state from which the pod wants to go on.
     """
 
     resource: str
@@ -45,6 +47,7 @@ class Demand:
     traffic: Traffic | None = None
     apart: bool = False
     policy: str = ""
+    states: tuple[Artifact, ...] = ()
 
 
 class Ask(NamedTuple):
@@ -121,7 +124,8 @@ class Place(NamedTuple):
     the whole). `load` is how many of the seats on these GPUs are taken, in thousandths.
     `park_room` in bytes is what the node could still park (None: no limit), `wait` the seconds that
     each call for the pod would bring about, as the traffic of those on the GPUs tells. `preferred`
-    says that the pod wishes for this group, `named` that it named the GPUs' product.
+    says that the pod wishes for this group, `named` that it named the GPUs' product. `detour` are
+    the seconds that the state from which it goes on takes longer there than where it is soonest.
     """
 
     gpus: tuple[int, ...]
@@ -135,3 +139,4 @@ class Place(NamedTuple):
     wait: float = 0.0
     preferred: bool = False
     named: bool = False
+    detour: float = 0.0

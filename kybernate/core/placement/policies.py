@@ -34,7 +34,7 @@ DEFAULT = "default"
 @dataclass(frozen=True, eq=False)
 class Policy:
     """How a place is rated. With `tightest`, of equal places the GPU with the least left is first.
-    `foresees`: the expected wait counts.
+    `foresees`: the expected wait counts, and the way of a saved state.
 
     Two policies are the same only if they are the same object: what is kept per policy stays true.
     """
@@ -119,13 +119,14 @@ def _least_waste(
     the GPUs that are asked for least.
 
     A wait of 5 seconds that each call would bring about counts as half a GPU lost, an endless one
-    as a whole GPU: however long waits are, a shorter one is better, on other nodes too.
+    as a whole GPU: however long waits are, a shorter one is better, on other nodes too. What a
+    saved state takes longer there than where it is soonest counts with it.
     """
     if place.group is None:
         return FULL - (fill.use(node) - fill.use(node.less(ask, place)) - ask.total)
     lost = pool.lost(node, ask)
     scarce = scarcity.get(node.product, 0.0) * ask.total
-    return worth_of_wait(place.wait, FULL) - lost - scarce - _want_of_room(place)
+    return worth_of_wait(place.wait + place.detour, FULL) - lost - scarce - _want_of_room(place)
 
 
 def _want_of_room(place: Place) -> float:

@@ -16,6 +16,7 @@ from kybernate.core.parking import bears
 from kybernate.core.placement.colocation import (
     among_hot,
     among_strangers,
+    detour,
     expected_wait,
     keeps_cool,
     on_gpus,
@@ -169,6 +170,7 @@ def place_of(
         expected_wait(view, group, demand) if foresees else 0.0,
         group.name == demand.prefer_group,
         bool(demand.products),
+        detour(view, group, demand) if foresees else 0.0,
     )
     free = supply_of(view).free
     share = FULL // max(1, mine.seats)

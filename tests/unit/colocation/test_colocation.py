@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kybernate.core.activity import HOURS
 from kybernate.core.forecast import Traffic
 from kybernate.core.ledger import Claim, Ledger, NodeSeats, NodeView
 from kybernate.core.placement import POLICIES, Demand, candidates, choose_group, score
 from kybernate.core.placement.colocation import (
+    detour,
     expected_wait,
+    expected_wake,
     hot_together,
     neighbours,
     park_room,
@@ -117,6 +121,27 @@ def test_the_ledger_tells_claims_where_they_rest_and_who_looks_at_no_tier_sees_n
     assert before.still_shape == after.still_shape
     ledger.upsert_node(SEATS)
     assert ledger.node(SEATS.name).shape == before.shape
+
+
+STATES = st.builds(
+    Artifact,
+    st.sampled_from([Tier.NVME, Tier.OBJECT]),
+    st.integers(1, 1 << 42),
+    st.sampled_from([None, NodeName("n2"), NodeName("n3")]),
+)
+
+
+@given(st.lists(STATES, max_size=4), STATES, st.sampled_from(["G0", "G01"]))
+def test_a_state_is_soonest_in_the_gpus_of_the_node_that_holds_it(known, one, name):
+    demand = Demand(ONE, 40 * GIB, states=(*known, replace(one, node=NodeName("n2"))))
+    elsewhere = expected_wake(view(), group(name), demand)
+    here = expected_wake(NodeView(SEATS, holds=(replace(one, node=None),)), group(name), demand)
+    assert 0 < here <= elsewhere
+    holder = NodeView(SEATS, holds=(replace(one, node=None),))
+    assert 0 <= detour(holder, group(name), demand) <= detour(view(), group(name), demand)
+    alone = replace(demand, states=(replace(one, node=NodeName("n2")),))
+    assert detour(holder, group(name), alone) == 0
+    assert expected_wake(view(), group(name), replace(demand, states=())) == 0
 
 
 def test_who_can_be_active_side_by_side_hardly_waits():

@@ -24,6 +24,7 @@ from tests.unit.extender.objects import GIB, ONE, TWO, gpu_node, pod
 if TYPE_CHECKING:
     from pathlib import Path
 
+SAVED = "default/a@20260101T000000Z-00000001"
 ACTIVITY = {"busy": [100] * 24, "calls": [5] * 24, "recent": [100, 5]}
 
 
@@ -31,7 +32,8 @@ def snapshot(policy: str = "best-fit") -> Snapshot:
     """Two nodes; a pod on the first, and three that wait, the last of which can't be read."""
     made = Snapshot(lambda: 0.0, table=Table(policy))
     seat = {"uid": "uid-held", "activity": ACTIVITY, "tier": "nvme", "savedBytes": GIB}
-    made.node_event("ADDED", gpu_node("n1", seats=[seat]))
+    row = {"artifact": SAVED, "uid": "uid-a", "tier": "nvme", "bytes": GIB}
+    made.node_event("ADDED", gpu_node("n1", seats=[seat], saved=[row]))
     made.node_event("ADDED", gpu_node("n2"))
     made.pod_event("ADDED", pod("held", node="n1", notes={"kyb.ai/group": "G0"}))
     for name, notes in (("a", {"kyb.ai/vram": "30Gi"}), ("b", {}), ("c", {"kyb.ai/vram": "x"})):
@@ -50,6 +52,7 @@ def test_a_dump_comes_back_as_it_was() -> None:
     assert set(dump.nodes[0].links.values()) == {Link.NVLINK}
     assert dump.nodes[0].traffic.keys() == dump.nodes[0].rests.keys() == {"uid-held"}
     assert dump.nodes[0].rests["uid-held"].tier is Tier.NVME
+    assert [one.artifact for one in dump.nodes[0].saved] == [SAVED]
     assert [str(claim.pod) for claim in dump.claims] == ["default/held"]
     assert dump.pending[0].demand == Demand(TWO, 30 * GIB)
     assert "is not a quantity" in dump.pending[2].problem
