@@ -83,7 +83,10 @@ class Kubelet(deviceplugin_pb2_grpc.RegistrationServicer):
         return pb.Empty()
 
     def _list(self, resource, stub):
-        stream = stub.ListAndWatch(pb.Empty())
+        try:
+            stream = stub.ListAndWatch(pb.Empty())
+        except ValueError:  # this kubelet was stopped meanwhile, and its channels with it
+            return
         self._streams[resource] = stream
         self.calls.append(("List", resource))
         try:
