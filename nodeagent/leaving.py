@@ -5,7 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from kybernate.errors import DeadlineError, KybernateError, NotFoundError, RetryableError
+from kybernate.errors import (
+    DeadlineError,
+    KybernateError,
+    NotFoundError,
+    RefusedError,
+    RetryableError,
+)
 from kybernate.ports import Handover
 from kybernate.types import NodeName, PodRef, PodUid
 from nodeagent.steps import Reverted
@@ -14,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
 
-    from kybernate.ports import Phases
+    from kybernate.ports import Peers, Phases
     from kybernate.types import ArtifactId
 
 _AGAIN = 1.0
@@ -69,6 +75,17 @@ async def persistently(call: Callable[[], Awaitable[None]], say: Callable[[str],
             await asyncio.sleep(_AGAIN)
         else:
             return
+
+
+async def see_there(peers: Peers, to: Handover, deadline: float) -> None:
+    """Raise RefusedError if the successor's pod is gone: nobody will ever answer for it."""
+    gone = f"pod {to.successor} is gone from node {to.node}"
+    try:
+        found, _ = await peers.find(to.successor.namespace, to.successor.name, deadline)
+    except (RefusedError, NotFoundError) as error:
+        raise RefusedError(f"{gone}: {error}") from error
+    if found.uid != to.successor.uid:
+        raise RefusedError(f"{gone}: another of its name is there")
 
 
 def record_of(to: Handover, operation: str, artifact: str, *, done: bool) -> dict[str, object]:

@@ -25,14 +25,17 @@ from kybernate.core.operations import Progress, Verdict
 from kybernate.core.seats import OCCUPYING, WITHOUT_TREE
 from kybernate.errors import (
     ConflictError,
+    CorruptError,
+    DeadlineError,
     KybernateError,
     NotFoundError,
     RefusedError,
+    RetryableError,
 )
 from kybernate.ports import Handover
 from kybernate.types import ArtifactId, PodRef, PodUid, SeatState, Tier
 from nodeagent import metrics
-from nodeagent.leaving import Going, handover_of, persistently, record_of, where
+from nodeagent.leaving import Going, handover_of, persistently, record_of, see_there, where
 from nodeagent.operation import words
 from nodeagent.transfers import AGAIN
 
@@ -168,6 +171,16 @@ class Moves:
         record = record_of(to, one.operation.name, one.artifact, done=done)
         await self._node.world.journal.put(MOVE + uid, record, synced=True)
 
+    async def _written(self, one: _Move, *, done: bool = False) -> None:
+        """Note how it ended, however long the disk takes."""
+        while True:
+            try:
+                await self._note(one, done=done)
+                break
+            except OSError as error:
+                log.warning("%s: its end can't be written: %s", one.operation, error)
+                await asyncio.sleep(AGAIN)
+
     # --- one move -------------------------------------------------------------------------------
 
     async def _guarded(self, one: _Move) -> None:
@@ -176,12 +189,27 @@ class Moves:
                 to = one.to = await self._meet(one)
                 await self._stage(one, to)
                 await self._leave(one, to)
-            await self._hand_over(one)
         except (KybernateError, OSError) as error:
             await self._fail(one, str(error))
         except Exception as error:
             log.exception("%s failed unexpectedly", one.operation)
             await self._fail(one, f"the agent failed unexpectedly: {error}")
+        else:
+            await self._see_through(one)
+
+    async def _see_through(self, one: _Move) -> None:
+        """The successor may have the state: whatever goes wrong, the seat doesn't go on here but by
+        a claim of its own."""
+        while one.verdict is None:
+            try:
+                await self._hand_over(one)
+            except (KybernateError, OSError) as error:
+                self._say(one, f"{error}; trying again")
+            except Exception as error:
+                log.exception("%s failed unexpectedly", one.operation)
+                self._say(one, f"the agent failed unexpectedly: {error}; trying again")
+            if one.verdict is None:
+                await asyncio.sleep(AGAIN)
 
     def _say(self, one: _Move, sentence: str) -> None:
         if one.sentence != sentence:
@@ -290,16 +318,20 @@ class Moves:
                 # What it kept is gone meanwhile: it is here, too.
                 await self._peers.deliver(to, artifact, self._patience)
                 await self._peers.take_over(to, artifact, self._patience)
+            except (RetryableError, DeadlineError):
+                if self._node.world.registry is not None:
+                    await see_there(self._peers, to, _DEADLINE)
+                raise
 
         try:
             await self._until_done(one, told)
-        except RefusedError as error:
-            await self._go_back(one, to, str(error))
+        except (RefusedError, ConflictError, CorruptError) as error:
+            await self._go_back(one, str(error))
             return
-        await self._note(one, done=True)
+        self._dumps.moved[one.operation.uid] = where(to)
+        await self._written(one, done=True)
         self._time(one, "all")
         if seat is not None:
-            self._dumps.moved[seat.uid] = where(to)
             seat.reason = where(to)
             self._node.changed(seat)
             self._loop.life.aside(self._dumps.open(seat))
@@ -317,7 +349,7 @@ class Moves:
                 return seat
             await one.changed.wait()
 
-    async def _go_back(self, one: _Move, to: Handover, why: str) -> None:
+    async def _go_back(self, one: _Move, why: str) -> None:
         """The successor never goes on: the pod succeeds itself, unless somebody else did."""
         uid, namespace = one.operation.uid, one.operation.namespace
 
@@ -328,8 +360,8 @@ class Moves:
         try:
             await self._until_done(one, claimed)
         except (ConflictError, RefusedError) as error:
-            await self._note(one, done=True)
             self._dumps.moved[uid] = f"{why}; {error}"
+            await self._written(one, done=True)
             self._end(one, Progress.FAILED, f"{why}, and it can't go on here: {error}")
             return
         await self._fail(one, f"{why}; it goes on here")
@@ -343,14 +375,8 @@ class Moves:
         uid = one.operation.uid
         self._dumps.going.pop(uid, None)
         one.artifact = ""
-        while True:
-            try:
-                await self._note(one)
-                self._node.world.journal.delete(MOVE + uid)
-                break
-            except OSError as error:
-                log.warning("%s: its end can't be written: %s", one.operation, error)
-                await asyncio.sleep(AGAIN)
+        await self._written(one)
+        self._node.world.journal.delete(MOVE + uid)
         if uid in self._node.seats:
             self._loop.ask_for_tier(uid, None)
             self._loop.let_stay(uid)

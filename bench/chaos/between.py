@@ -95,15 +95,9 @@ class Between:
             ask = Ask(Kind.MOVE, f"move-{successor}", pod.uid, successor=successor)
             here.machine.later(_POLL, partial(self._follow, here, pod, ask, asked=False))
 
-    def _is_over(self, successor: str) -> bool:
-        pods = [pod for life in self._lives for pod in life.cluster.pods.values()]
-        return any(pod.gone for pod in pods if pod.plan.name == successor)
-
     def _follow(self, here: Life, pod: Pod, ask: Ask, *, asked: bool) -> None:
         """Until the move has ended, over restarts of the agent; then its pod is deleted, as people
-        are told to. They also delete one whose successor is gone before it could answer."""
-        if asked and self._is_over(ask.successor):
-            here.cluster.delete(pod, here.loop.time(), force=False)
+        are told to."""
         operations = here.operations
         known = operations.known(ended_too=True) if operations else []
         one = next((one for one in known if one.name == ask.name), None)

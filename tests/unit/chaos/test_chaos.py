@@ -51,6 +51,19 @@ def test_storms_with_moves_run_nothing_twice_and_lose_nothing():
     assert sum(": succeeded:" in line for line in said) > 3
 
 
+@pytest.mark.parametrize(
+    ("kind", "seed"),
+    [
+        # The disk was full when the successor had been told to go on.
+        ("moves", 70),
+        ("moves", 106),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_seeds_that_found_something_find_it_no_more(kind, seed):
+    assert run(seed, kind).violations == ()
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_kills_of_the_agent_alone_lose_nothing():
     outcomes = [run(seed, "kills") for seed in range(60)]

@@ -10,9 +10,11 @@ from dataclasses import replace
 import pytest
 
 from kybernate.core.restores import RestoreAs, RestoreWish
+from kybernate.errors import NotFoundError, RefusedError
 from kybernate.ports import ProcessState
 from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Crash
+from kybernate.types import Tier
 from nodeagent.left import LEFT
 from nodeagent.seat import Seat
 from tests.unit.nodeagent.below import (
@@ -312,3 +314,28 @@ def replace_seat(seat, wish):
     made = Seat(seat.identity, seat.bound_at, seat.since)
     made.pod_ip, made.restore = seat.pod_ip, wish
     return made
+
+
+@pytest.mark.parametrize("error", [RefusedError("never"), NotFoundError("not found")])
+def test_a_seat_that_was_handed_a_state_is_not_started_anew_for_its_own_search(rig, error):
+    async def main():
+        r = rig(tiers=TIERS, restore_wait_s=0.001)
+        cold, artifact, (inner, _), telling = await left(r)
+        handed = asyncio.Event()
+
+        async def find(seat):
+            await handed.wait()
+            raise error
+
+        r.loop.adoptions._find = find
+        new = await r.seat("new", restore=of(cold))
+        await when(lambda: r.node.seats[new].connected)
+        await r.loop.adoptions.adopt(r.node.seats[new], artifact, Tier.OBJECT)
+        handed.set()
+        await r.until(new, ACTIVE)
+        assert (app_of(r, new).inner, went(r, new)) == (inner, [])
+        assert "RestoreRefused" not in reasons(r)
+        r.check()
+        telling.cancel()
+
+    run_virtual(main())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ from kybernate.core.operations import Kind, Progress
 from kybernate.errors import ConflictError, NotFoundError, RefusedError, RetryableError
 from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Crash, Machine
-from kybernate.types import NodeName, PodRef, PodUid, SeatState, Tier
+from kybernate.types import ArtifactId, NodeName, PodRef, PodUid, SeatState, Tier
 from nodeagent.moves import MOVE, Moves
 from nodeagent.operation import Ask
 from nodeagent.operations import OPERATION, Operations
@@ -297,6 +298,103 @@ def test_where_somebody_else_has_the_claim_it_goes_on_nowhere_else(rig):
         r.loop.call_for(uid, "a test")
         await asyncio.sleep(30)
         assert r.state(uid) is NVME
+
+    run_virtual(main())
+
+
+class SomethingElseError(Exception):
+    """What no call is to raise."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OSError(28, "No space left on device"), SomethingElseError("a bug")],
+    ids=["disk", "bug"],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_once_the_successor_may_go_on_no_failure_has_it_go_on_here(rig, error):
+    async def main():
+        there = There()
+        there.fails = {"take_over": [error]}
+        r, operations, uid = await begun(rig, there)
+        done = await ended(await operations.ask(move(uid)))
+        assert done.state is Progress.SUCCEEDED, done.sentence
+        assert there.taken == r.node.seats[uid].artifact
+        r.loop.call_for(uid, "a test")
+        await asyncio.sleep(30)
+        assert r.state(uid) is NVME
+
+    run_virtual(main())
+
+
+def test_a_disk_that_is_full_when_a_move_is_done_has_it_go_on_in_one_place(rig):
+    async def main():
+        there = There()
+        r, operations, uid = await begun(rig, there)
+        one = await operations.ask(move(uid))
+        while not there.taken:  # noqa: ASYNC110 - the machine's time is made up
+            await asyncio.sleep(0.01)
+        r.machine.faults.add("disk-full")
+        assert (await ended(one)).state is Progress.SUCCEEDED, one.sentence
+        assert r.machine.journal[MOVE + uid]["done"]
+        r.loop.call_for(uid, "a test")
+        await asyncio.sleep(30)
+        assert r.state(uid) is NVME
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("claimed", [False, True])
+def test_a_successor_that_is_gone_before_it_answers_ends_the_move(rig, claimed):
+    async def main():
+        there = There()
+        there.fails = {"take_over": [RetryableError("no seat of it is here")] * 1000}
+        r, operations, uid = await begun(rig, there)
+        r.node.world = replace(r.node.world, registry=r.loop.registry)
+        one = await operations.ask(move(uid))
+        await r.until(uid, NVME)
+        await asyncio.sleep(5)
+        assert not one.ended
+        if claimed:
+            artifact = ArtifactId(r.node.seats[uid].artifact)
+            await r.loop.registry.claim("default", uid, artifact, THERE.uid, 1.0)
+        there.fails["find"] = [RefusedError("pod default/b is on no node")]
+        done = await ended(one)
+        assert done.state is Progress.FAILED
+        assert "is gone from node n2" in done.sentence
+        r.loop.call_for(uid, "a test")
+        await asyncio.sleep(30)
+        assert r.state(uid) is (NVME if claimed else ACTIVE)
+        r.check()
+
+    run_virtual(main())
+
+
+def test_a_seat_that_was_moved_stays_below_ram_whoever_calls_for_it(rig):
+    async def main():
+        r, operations, uid = await begun(rig, There())
+        await ended(await operations.ask(move(uid)))
+        r.loop.ask_for_tier(uid, None)
+        r.loop.let_stay(uid)
+        r.loop.call_for(uid, "a test")
+        await asyncio.sleep(30)
+        assert r.state(uid) is NVME
+
+    run_virtual(main())
+
+
+def test_what_went_by_the_object_store_outlives_its_pod_until_the_successor_has_it(rig):
+    async def main():
+        r, operations, uid = await begun(rig, There())
+        await ended(await operations.ask(Ask(Kind.PARK, "p1", uid, tier=Tier.OBJECT)))
+        artifact = r.node.seats[uid].artifact
+        await ended(await operations.ask(move(uid)))
+        r.loop.pod_gone(uid)
+        r.machine.end_container(uid)
+        while uid in r.node.seats:  # noqa: ASYNC110 - the machine's time is made up
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(30)
+        assert Tier.OBJECT in r.machine.vault[artifact].places
 
     run_virtual(main())
 
