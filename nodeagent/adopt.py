@@ -64,6 +64,7 @@ class Adoptions:
         self._left = left
         self._locks: dict[PodUid, asyncio.Lock] = {}
         loop.dumps.spares, loop.dumps.left_in = self.spares, left.bytes_in
+        loop.dumps.outgrown = self.outgrown
 
     def tell_again(self) -> None:
         """After a restart: which pods succeed which, to a registry that may have forgotten it."""
@@ -304,16 +305,22 @@ class Adoptions:
 
     def _outlived(self, seat: Seat, artifact: str) -> None:
         """It was another pod's: it has gone on since, or its container ended before it could."""
-        seat.borrowed = False
         if seat.state is SeatState.ACTIVE:
-            if not _is_copy(seat):
-                ours = {*seat.may_drop} | ({Tier.OBJECT.value} if _packed_here(seat) else set())
-                self._left.drop_from(artifact, sorted(ours))
-        elif not _failed(seat) or (seat.restore is not None and seat.restore.waits):
+            self.outgrown(seat, artifact)
+            return
+        seat.borrowed = False
+        if not _failed(seat) or (seat.restore is not None and seat.restore.waits):
             seat.begins = Begins.OPEN
         else:
             seat.begins = Begins.ANEW
         seat.may_drop = ()
+
+    def outgrown(self, seat: Seat, artifact: str) -> None:
+        """The seat was restored from another pod's state: what is saved of it now is its own."""
+        if not _is_copy(seat):
+            ours = {*seat.may_drop} | ({Tier.OBJECT.value} if _packed_here(seat) else set())
+            self._left.drop_from(artifact, sorted(ours))
+        seat.borrowed, seat.may_drop = False, ()
 
     def gone(self, seat: Seat) -> None:
         """Its pod no longer exists, and nothing of it is left here."""

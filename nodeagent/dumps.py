@@ -64,7 +64,9 @@ class Dumps(Transfers):
         # A state of before, which the tree was restored from, is not what it is now.
         stale, seat.artifact, seat.images, seat.copies = seat.artifact, "", "", frozenset()
         written = self._node.move(seat, SeatEvent.DUMP, why, synced=True)
-        if stale:
+        if seat.borrowed:
+            self.outgrown(seat, stale)
+        elif stale:
             self.drop_later(stale, "its workload has gone on since")
         return written
 
@@ -110,12 +112,23 @@ class Dumps(Transfers):
             await self._see_uncalled(seat, called=called)
             if going := self.going.get(seat.uid):
                 await going.deliver(artifact)
-            await self._note_sealed(seat, artifact)
+            kept = {one.id: one.size for one in await self.below.vault.ls(Tier.NVME)}
+        except asyncio.CancelledError:
+            self.drop_later(artifact, "its container ended when it was sealed")
+            raise
         except (Reverted, OSError):
-            await self._note_unsealed(seat)
-            self.drop_later(artifact, "its seat stayed in RAM")
+            await self._stay_unsealed(seat, artifact)
+            raise
+        try:
+            await self._note_sealed(seat, artifact, kept.get(artifact, 0))
+        except OSError:
+            await self._stay_unsealed(seat, artifact)
             raise
         return times
+
+    async def _stay_unsealed(self, seat: Seat, artifact: ArtifactId) -> None:
+        await self._note_unsealed(seat)
+        self.drop_later(artifact, "its seat stayed in RAM")
 
     async def write_down(
         self, seat: Seat, key: PodUid, settled: Callable[[], Awaitable[None]] | None = None
@@ -169,10 +182,8 @@ class Dumps(Transfers):
         if not sealing.cancelled() and sealing.exception() is None:
             self.drop_later(sealing.result(), "its container ended while it was sealed")
 
-    async def _note_sealed(self, seat: Seat, artifact: ArtifactId) -> None:
-        kept = {one.id: one.size for one in await self.below.vault.ls(Tier.NVME)}
-        seat.artifact, seat.copies = artifact, frozenset({Tier.NVME})
-        seat.saved = kept.get(artifact, 0)
+    async def _note_sealed(self, seat: Seat, artifact: ArtifactId, size: int) -> None:
+        seat.artifact, seat.copies, seat.saved = artifact, frozenset({Tier.NVME}), size
         await self._node.save(seat, synced=True)
 
     async def _see_looked(self, seat: Seat) -> None:

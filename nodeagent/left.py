@@ -91,8 +91,8 @@ class Left:
     def outdated(self, uid: PodUid) -> None:
         """The pod itself has gone on, without what it left."""
         for one in [one for one in self._all.values() if one.uid == uid]:
-            self._forget(one)
             self._loop.dumps.drop_later(one.artifact, "its workload was started anew")
+            self._forget(one)
 
     def drop_from(self, artifact: str, tiers: Iterable[str]) -> None:
         """Its successor has gone on: it is worth nothing any more in these tiers, and whoever has
@@ -102,13 +102,13 @@ class Left:
             why = "its successor has gone on since"
             report = Report(Kind.DROPPED, artifact=artifact, tier=Tier.OBJECT.value, why=why)
             self._loop.reports.put(report)
+        if wanted and artifact not in self._loop.dumps.kept:
+            record = {"tiers": [tier.value for tier in wanted]}
+            self._node.world.journal.put(OUTLIVED + artifact, record, synced=False)
+            self._loop.life.aside(self._drop(artifact, wanted))
+        # Not before there is a record that it is to go: the agent may die in between.
         if (one := self._all.get(artifact)) is not None:
             self._forget(one)
-        if artifact in self._loop.dumps.kept or not wanted:
-            return
-        record = {"tiers": [tier.value for tier in wanted]}
-        self._node.world.journal.put(OUTLIVED + artifact, record, synced=False)
-        self._loop.life.aside(self._drop(artifact, wanted))
 
     async def _drop(self, artifact: str, tiers: tuple[Tier, ...]) -> None:
         why = "its successor has gone on since"
@@ -135,11 +135,11 @@ class Left:
                 await asyncio.sleep(_AGAIN)
                 continue
             if not line.successor:
-                self._forget(one)
                 self._loop.dumps.drop_later(one.artifact, "nobody went on from it in time")
-            elif await self._released(one):
                 self._forget(one)
+            elif await self._released(one):
                 self._loop.dumps.drop_later(one.artifact, "its successor has gone on since")
+                self._forget(one)
             else:
                 await asyncio.sleep(_LOOK_AGAIN)
 

@@ -44,6 +44,10 @@ def _spares_none(seat: Seat, artifact: str) -> bool:
     return False
 
 
+def _outgrows_none(seat: Seat, artifact: str) -> None:
+    """`Transfers.outgrown` where no pod goes on from another's state."""
+
+
 def _nothing_left(tier: Tier) -> int:
     """`Transfers.left_in` where pods leave no states behind."""
     return 0
@@ -52,7 +56,8 @@ def _nothing_left(tier: Tier) -> int:
 class Transfers:
     """Moves saved states, and forgets them. `call_for` is told of what arrives at a shut gate;
     `spares` is told that a seat needs its state no more, or that it has none, and says whether
-    it is left where it is; `left_in` says how many bytes of a tier such states take.
+    it is left where it is; `outgrown` is told that a seat which has another's state is written down
+    itself; `left_in` says how many bytes of a tier such states take.
 
     `going`: seats whose next dump goes to another node; `moved`: seats whose workloads go on
     elsewhere, and where, as a sentence: nothing ever wakes them here.
@@ -78,6 +83,7 @@ class Transfers:
         self.going: dict[PodUid, Going] = {}
         self.moved: dict[PodUid, str] = {}
         self.spares: Callable[[Seat, str], bool] = _spares_none
+        self.outgrown: Callable[[Seat, str], None] = _outgrows_none
         self.left_in: Callable[[Tier], int] = _nothing_left
 
     @property

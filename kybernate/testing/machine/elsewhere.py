@@ -61,16 +61,18 @@ class Elsewhere:
             return False
         return any(p.alive and p.handle == handle for p in machine.procs.values())
 
-    def thawed(self, node: str, handle: str, ran: int) -> None:
+    def thawed(self, node: str, handle: str, ran: int, *, heard: bool) -> None:
         """A tree is about to run on, for the time number `ran`: see that it is the only one of its
-        line, and begins where the last of them ended."""
+        line, and begins where the last of them ended. `heard`: whether TCP passes; else nobody is
+        answered, and what it does until it is killed or written down may be lost."""
         line, machine = self.line(node, handle), self.machines[node]
         for other in self.running(line):
             if other != (node, handle):
                 machine.breach(f"{handle} on {node} runs beside {other[1]} on {other[0]}")
         if ran <= self.ran.get(line, 0) and not self.forgives:
             machine.breach(f"{handle} on {node} goes back in time: {ran} after {self.ran[line]}")
-        self.ran[line] = max(ran, self.ran.get(line, 0))
+        if heard:
+            self.ran[line] = max(ran, self.ran.get(line, 0))
 
     def went_on(self, node: str, handle: str, uid: PodUid, line: str) -> None:
         """A tree was recreated of a state of this line."""
@@ -100,9 +102,10 @@ class Elsewhere:
         return False
 
     def others(self, artifact: ArtifactId, snapshot: Snapshot, node: str) -> bool:
-        """Whether what this artifact keeps is kept besides: by another one, or on another node."""
+        """Whether what this artifact keeps is kept besides: by another one, also of a successor
+        that has not run since, or on another node."""
         return any(
-            one.snapshot.uid == snapshot.uid
+            one.snapshot.line == snapshot.line
             and one.snapshot.ran == snapshot.ran
             and (name != artifact or (where not in ("", node) and Tier.NVME in one.places))
             for where, name, one in self._all()

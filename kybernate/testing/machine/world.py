@@ -254,10 +254,11 @@ class Machine:
 
     def thaw(self, handle: str) -> None:
         """What was killed meanwhile dies."""
-        tree = (process for process in self.procs.values() if process.handle == handle)
+        tree = [process for process in self.procs.values() if process.handle == handle]
         if any(process.alive and not process.signalled for process in tree):
             self.ran[handle] = self.ran.get(handle, 0) + 1
-            self.elsewhere.thawed(self.name, handle, self.ran[handle])
+            heard = not any(process.uid in self.gates for process in tree)
+            self.elsewhere.thawed(self.name, handle, self.ran[handle], heard=heard)
         self.frozen.discard(handle)
         self.freezing.discard(handle)
         self.reap_all()

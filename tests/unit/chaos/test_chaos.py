@@ -12,6 +12,7 @@ import pytest
 
 from bench.chaos.plan import draw_plan
 from bench.chaos.storm import Storm, run
+from kybernate.testing.machine import Elsewhere, Machine
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -57,11 +58,28 @@ def test_storms_with_moves_run_nothing_twice_and_lose_nothing():
         # The disk was full when the successor had been told to go on.
         ("moves", 70),
         ("moves", 106),
+        # A pod was deleted when its state was just sealed.
+        ("moves", 258),
+        # A successor was written down again before it had run.
+        ("pair", 12915),
+        # The agent was killed between forgetting what a pod had left and noting that it is to go.
+        ("pair", 12955),
+        # A restored tree ran for a moment with TCP held back, and was killed.
+        ("pair", 13871),
     ],
 )
 @pytest.mark.filterwarnings("ignore")
 def test_seeds_that_found_something_find_it_no_more(kind, seed):
     assert run(seed, kind).violations == ()
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_what_ran_unheard_may_be_lost_and_nothing_else(heard):
+    elsewhere = Elsewhere()
+    machine = Machine({}, "n1", elsewhere)
+    elsewhere.thawed("n1", "tree", 1, heard=heard)
+    elsewhere.thawed("n1", "tree", 1, heard=True)
+    assert any("back in time" in breach for breach in machine.breaches) is heard
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -339,3 +339,29 @@ def test_a_seat_that_was_handed_a_state_is_not_started_anew_for_its_own_search(r
         telling.cancel()
 
     run_virtual(main())
+
+
+@pytest.mark.parametrize("kind", [RestoreAs.TEMPLATE, RestoreAs.SUCCESSOR])
+def test_a_seat_that_is_written_down_before_it_has_run_has_a_state_of_its_own(rig, kind):
+    async def main():
+        r = rig(tiers=TIERS)
+        _, artifact, (inner, _), telling = await left(r)
+        new = await r.seat("new", restore=RestoreWish(artifact=artifact, kind=kind))
+        await r.until(new, OBJECT)
+        r.loop.call_off(new)
+        r.loop.send_away(new, "a test", stays_away=True)
+        r.loop.ask_for_tier(new, Tier.RAM)
+        await r.until(new, PARKED)
+        await down(r, new)
+        copied = kind is RestoreAs.TEMPLATE
+        await when(lambda: (artifact in r.machine.vault) is copied)
+        r.loop.let_stay(new)
+        r.loop.call_for(new, "a test")
+        await r.until(new, ACTIVE)
+        await asyncio.sleep(5)
+        assert set(r.machine.vault) == ({artifact} if copied else set())
+        assert (app_of(r, new).inner, went(r, new)) == (inner, [])
+        r.check()
+        telling.cancel()
+
+    run_virtual(main())
