@@ -309,6 +309,7 @@ class Adoptions:
             self.outgrown(seat, artifact)
             return
         seat.borrowed = False
+        self._left.unused(seat, artifact, self._ours(seat))
         if not _failed(seat) or (seat.restore is not None and seat.restore.waits):
             seat.begins = Begins.OPEN
         else:
@@ -318,9 +319,13 @@ class Adoptions:
     def outgrown(self, seat: Seat, artifact: str) -> None:
         """The seat was restored from another pod's state: what is saved of it now is its own."""
         if not _is_copy(seat):
-            ours = {*seat.may_drop} | ({Tier.OBJECT.value} if _packed_here(seat) else set())
-            self._left.drop_from(artifact, sorted(ours))
+            self._left.drop_from(artifact, self._ours(seat))
         seat.borrowed, seat.may_drop = False, ()
+
+    @staticmethod
+    def _ours(seat: Seat) -> list[str]:
+        """The tiers from which this node may drop what the seat goes on from."""
+        return sorted({*seat.may_drop} | ({Tier.OBJECT.value} if _packed_here(seat) else set()))
 
     def gone(self, seat: Seat) -> None:
         """Its pod no longer exists, and nothing of it is left here."""

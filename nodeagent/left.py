@@ -39,13 +39,15 @@ _LOOK_AGAIN = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A state, of which pod, its bytes by tier, and until when it is kept (s since 1970)."""
+    """A state, of which pod, its bytes by tier, and until when it is kept (s since 1970).
+    `borrowed`: the pod was to go on from it, and ended before; it is kept while that is there."""
 
     artifact: str
     namespace: str
     uid: str
     places: Mapping[str, int]
     until: float
+    borrowed: bool = False
 
 
 class Left:
@@ -82,15 +84,27 @@ class Left:
         if seat.state not in _SAVED or not keep:
             return False
         pod, places = seat.identity.pod, {tier.value: seat.saved for tier in seat.copies}
-        one = Leftover(artifact, pod.namespace, pod.uid, places, self._node.world.wall() + keep)
-        self._all[artifact] = one
-        self._node.world.journal.put(LEFT + artifact, asdict(one), synced=False)
-        self._loop.life.aside(self._see_off(one))
+        self._keep(
+            Leftover(artifact, pod.namespace, pod.uid, places, self._node.world.wall() + keep)
+        )
         return True
+
+    def unused(self, seat: Seat, artifact: str, tiers: Iterable[str]) -> None:
+        """The seat's container has ended before it went on from another's state, which this node
+        has in these tiers for it. If the same seat goes on from it later, it is forgotten then."""
+        until = self._node.world.wall() + self._node.settings.keep_left_s
+        pod, places = seat.identity.pod, dict.fromkeys(tiers, seat.saved)
+        if places and artifact not in self._all:
+            self._keep(Leftover(artifact, pod.namespace, pod.uid, places, until, borrowed=True))
+
+    def _keep(self, one: Leftover) -> None:
+        self._all[one.artifact] = one
+        self._node.world.journal.put(LEFT + one.artifact, asdict(one), synced=False)
+        self._loop.life.aside(self._see_off(one))
 
     def outdated(self, uid: PodUid) -> None:
         """The pod itself has gone on, without what it left."""
-        for one in [one for one in self._all.values() if one.uid == uid]:
+        for one in [one for one in self._all.values() if one.uid == uid and not one.borrowed]:
             self._loop.dumps.drop_later(one.artifact, "its workload was started anew")
             self._forget(one)
 
@@ -128,6 +142,12 @@ class Left:
         """Once its time is over: drop it, unless somebody goes on from it."""
         await asyncio.sleep(max(0.0, one.until - self._node.world.wall()))
         while self._all.get(one.artifact) is one:
+            if one.borrowed:
+                if self._is_wanted(one):
+                    await asyncio.sleep(_AGAIN)
+                else:
+                    self.drop_from(one.artifact, one.places)
+                continue
             try:
                 line = await self._registry.line(one.namespace, PodUid(one.uid), _DEADLINE)
             except (KybernateError, OSError) as error:
@@ -142,6 +162,10 @@ class Left:
                 self._forget(one)
             else:
                 await asyncio.sleep(_LOOK_AGAIN)
+
+    def _is_wanted(self, one: Leftover) -> bool:
+        seats = self._node.seats.values()
+        return any(seat.uid == one.uid or seat.artifact == one.artifact for seat in seats)
 
     async def _released(self, one: Leftover) -> bool:
         """Whether its successor on another node has told the registry that it needs it no more."""

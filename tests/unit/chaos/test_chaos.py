@@ -58,6 +58,9 @@ def test_storms_with_moves_run_nothing_twice_and_lose_nothing():
         # The disk was full when the successor had been told to go on.
         ("moves", 70),
         ("moves", 106),
+        # A pod was deleted that had been brought a state and not yet gone on from it.
+        ("moves", 17),
+        ("moves", 141),
         # A pod was deleted when its state was just sealed.
         ("moves", 258),
         # A successor was written down again before it had run.

@@ -365,3 +365,26 @@ def test_a_seat_that_is_written_down_before_it_has_run_has_a_state_of_its_own(ri
         telling.cancel()
 
     run_virtual(main())
+
+
+def test_a_state_that_was_brought_for_a_pod_that_ends_before_it_goes_on_is_kept_for_a_while(rig):
+    async def main():
+        r = rig(tiers=TIERS, keep_left_s=100)
+        cold, artifact, _, telling = await left(r)
+        r.loop.left._forget(r.loop.left._all[artifact])  # another node's it is, brought to this one
+        new = await r.seat("new", restore=of(cold))
+        await r.until(new, OBJECT)
+        r.loop.call_off(new)
+        r.node.seats[new].doomed = True
+        r.machine.end_container(new)
+        await r.until(new, WAITING)
+        await asyncio.sleep(200)
+        assert artifact in r.machine.vault, "its container may start again"
+        r.loop.pod_gone(new)
+        await when(lambda: new not in r.node.seats)
+        await asyncio.sleep(20)
+        assert artifact not in r.machine.vault
+        assert not any(key.startswith(LEFT) for key in r.machine.journal)
+        telling.cancel()
+
+    run_virtual(main())
