@@ -183,6 +183,11 @@ class Adoptions:
                 f"pod {seat.identity.pod} does not wait for pod {uid}; annotate it with "
                 f"{keys.RESTORE_FROM}: pod/{uid}"
             )
+        if wish.kind is not RestoreAs.SUCCESSOR:
+            return (
+                f"pod {seat.identity.pod} goes on as a {wish.kind}, and the pod would end for it; "
+                f"leave out its {keys.RESTORE_AS}"
+            )
         if not seat.awaits_state:
             return f"pod {seat.identity.pod} has begun already ({seat.begins})"
         return ""

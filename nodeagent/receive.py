@@ -135,6 +135,8 @@ class Receiver:
 
     async def _adopt(self, seat: Seat, pod: PodRef, artifact: ArtifactId) -> None:
         if self._node.world.registry is None:
+            if pod.uid in self._node.seats:
+                raise RefusedError(f"pod {pod} is on this node, and no other can say that it ended")
             # Where nobody else can tell, the word of the agent that ended it is the proof.
             await self._loop.registry.stop(pod.namespace, pod.uid, "moved to this node", _DEADLINE)
         here = await asyncio.to_thread(self._inbox.is_here, artifact)

@@ -15,6 +15,7 @@ import stat
 import tarfile
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import IO, TYPE_CHECKING
 
 from kybernate.adapters import smallfile
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 ARCHIVE = "files.tar"
 NOTE = "files.json"
 MOST_FILES = 100_000
+"""Of files and folders together."""
+MOST_DEPTH = 128
+"""Folders in each other; each costs the walk two frames of Python's stack."""
 _LOOSE = ("tmp", "dev/shm")
 _KEPT_MODE = 0o1777
 """Bits of a mode that travel: a program that gives itself rights does so where it is installed."""
@@ -60,8 +64,8 @@ def gather(init: int, images: Path, limit: int, proc: str = "/proc") -> Note:
         note = Note(home, *found)
     except _TooMuchError as error:
         note = Note(home, missing=str(error))
-    except OSError as error:
-        if error.errno in _DISK:
+    except (OSError, ValueError, tarfile.TarError) as error:
+        if isinstance(error, OSError) and error.errno in _DISK:
             raise
         note = Note(
             home, missing=f"The files that its container had changed did not travel: {error}."
@@ -123,11 +127,14 @@ class _Writer:
     def __init__(self, archive: tarfile.TarFile, limit: int) -> None:
         self._archive = archive
         self._limit = limit
+        self._entries = 0
         self.files = self.size = 0
 
     def take_all(self, folder: int, at: str, mounts: frozenset[str]) -> None:
         """All below the folder, which is at that path in the container, but for other mounts."""
-        for name in sorted(os.listdir(folder)):
+        with os.scandir(folder) as found:
+            names = sorted(one.name for one in islice(found, MOST_FILES + 1))
+        for name in names:
             path = f"{at}/{name}" if at else name
             if f"/{path}" in mounts:
                 continue
@@ -137,6 +144,7 @@ class _Writer:
     def _take(self, folder: int, name: str, path: str, mounts: frozenset[str]) -> None:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
         entry = _entry(path, found)
+        self._count(entry)
         if stat.S_ISDIR(found.st_mode):
             self._archive.addfile(entry)
             opened = os.open(name, os.O_RDONLY | os.O_DIRECTORY | _NO_LINK, dir_fd=folder)
@@ -151,16 +159,21 @@ class _Writer:
             entry.type = tarfile.FIFOTYPE
         elif not stat.S_ISREG(found.st_mode):
             return  # sockets are CRIU's, and a device in the layer says that a file was removed
-        self._count(entry)
+        self.files += 1
         self._add(folder, name, entry)
 
     def _count(self, entry: tarfile.TarInfo) -> None:
-        self.files, self.size = self.files + 1, self.size + entry.size
-        if self.size > self._limit or self.files > MOST_FILES:
+        self._entries, self.size = self._entries + 1, self.size + entry.size
+        if self.size > self._limit or self._entries > MOST_FILES:
             raise _TooMuchError(
                 f"Its container had changed more than {self._limit >> 20} MiB of files, or "
                 f"{MOST_FILES} files, so they did not travel; raise the agent's carry_bytes, or "
                 "keep them on a volume."
+            )
+        if entry.name.count("/") > MOST_DEPTH:
+            raise _TooMuchError(
+                f"Its container had made more than {MOST_DEPTH} folders in each other, so what it "
+                "had changed did not travel; keep it on a volume."
             )
 
     def _add(self, folder: int, name: str, entry: tarfile.TarInfo) -> None:

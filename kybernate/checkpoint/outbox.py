@@ -10,6 +10,7 @@ from kybernate.checkpoint.places import read_manifest
 from kybernate.checkpoint.seal import images_of
 from kybernate.checkpoint.stream import Base, Following
 from kybernate.core.artifacts import layout
+from kybernate.errors import RefusedError
 
 if TYPE_CHECKING:
     import threading
@@ -58,9 +59,15 @@ class Outbox:
             self._seen.hashed[images] = following.hashed
 
     def whole(self, artifact: str, names: Iterator[str], deadline: Deadline) -> Iterator[Part]:
-        """These files of a state that is sealed here. Raises like `staging`."""
-        images = images_of(self._place, read_manifest(self._place, artifact, self._keys))
-        yield from stream.whole_files(images, names, deadline)
+        """These files of a state that is sealed here. Raises like `staging`, and RefusedError for
+        what is none of them: the other end chooses the names, and gets nothing else of this node.
+        """
+        manifest = read_manifest(self._place, artifact, self._keys)
+        asked, known = tuple(names), {each.name for each in manifest.files}
+        for name in asked:
+            if name not in known:
+                raise RefusedError(f"{name!r}, which was asked for, is no file of {artifact}")
+        yield from stream.whole_files(images_of(self._place, manifest), iter(asked), deadline)
 
     def signed(self, artifact: str) -> bytes:
         """Its manifest, with the signature. Blocks shortly. Raises NotFoundError, RefusedError."""

@@ -54,6 +54,12 @@ def beyond(tree: Privileges, container: Privileges) -> tuple[str, ...]:
     )
 
 
+def _reach(container: Privileges) -> int:
+    """Capabilities that a process of the container can come to have: by a program that gives some
+    (execve(2)), those of the bounding set; without new privileges only what it has."""
+    return container.permitted if container.no_new_privs else container.bounding
+
+
 def _ids(tree: Privileges, container: Privileges) -> Iterator[str]:
     for what, word, capability in (
         ("uids", "user", _CAP_SETUID),
@@ -61,7 +67,7 @@ def _ids(tree: Privileges, container: Privileges) -> Iterator[str]:
     ):
         own = set(getattr(container, what))
         foreign = sorted(set(getattr(tree, what)) - own)
-        if foreign and not container.bounding >> capability & 1:
+        if foreign and not _reach(container) >> capability & 1:
             yield (
                 f"The saved state runs as {word} {foreign[0]}, the container only as "
                 f"{', '.join(map(str, sorted(own))) or 'none'}; run it as {word} {foreign[0]}."
@@ -70,7 +76,7 @@ def _ids(tree: Privileges, container: Privileges) -> Iterator[str]:
 
 def _capabilities(tree: Privileges, container: Privileges) -> Iterator[str]:
     for name in _SETS:
-        more = getattr(tree, name) & ~container.bounding
+        more = getattr(tree, name) & ~(_reach(container) | getattr(container, name))
         if more:
             numbers = ", ".join(str(n) for n in range(more.bit_length()) if more >> n & 1)
             yield (

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kybernate.adapters import treefiles
 from kybernate.adapters.treefiles import ARCHIVE, NOTE, gather, lay_out
 from kybernate.errors import NotFoundError, RestoreError
 
@@ -121,6 +122,22 @@ def test_too_much_stays_and_is_told(boxes) -> None:
     assert "carry_bytes" in old.gather(images).missing
     assert not (images / ARCHIVE).exists()
     assert new.lay_out(images) == 0
+
+
+def test_folders_in_each_other_without_end_stay_and_are_told(boxes) -> None:
+    old, _, images = boxes
+    os.makedirs(old.root / "tmp" / "/".join("x" * 600))
+    note = old.gather(images)
+    assert "folders in each other" in note.missing
+    assert (note.files, (images / ARCHIVE).exists()) == (0, False)
+
+
+def test_folders_count_as_files_do(boxes, monkeypatch) -> None:
+    old, _, images = boxes
+    monkeypatch.setattr(treefiles, "MOST_FILES", 10)
+    for number in range(11):
+        (old.root / "tmp" / str(number)).mkdir()
+    assert "10 files" in old.gather(images).missing
 
 
 @pytest.mark.parametrize("name", ["../x", "a/../../x", "/etc/x", "a//b", "."])

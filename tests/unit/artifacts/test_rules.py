@@ -100,7 +100,7 @@ class TestPrivileges:
             ({"uids": (0, 1000)}, "runs as user 0"),
             ({"gids": (4, 1000)}, "runs as group 4"),
             ({"permitted": 1 << 21}, r"permitted capabilities .*numbers 21"),
-            ({"effective": 3 << 10}, "effective capabilities .*numbers 11"),
+            ({"effective": 3 << 10}, "effective capabilities .*numbers 10, 11"),
             ({"ambient": 1}, "ambient"),
             ({"inheritable": 1}, "inheritable"),
             ({"bounding": 1 << 63}, "bounding"),
@@ -117,6 +117,15 @@ class TestPrivileges:
     def test_who_may_change_users_may_have_any(self):
         container = replace(OWN, bounding=1 << 7 | 1 << 6, no_new_privs=False)
         assert beyond(replace(OWN, uids=(33,), gids=(33,), bounding=0), container) == ()
+
+    def test_without_new_privileges_what_the_bounding_set_holds_is_out_of_reach(self):
+        tree = replace(OWN, uids=(0,), permitted=1 << 1, no_new_privs=True)
+        container = replace(OWN, bounding=1 << 7 | 1 << 1)
+        (user, capability) = beyond(replace(tree, bounding=0), container)
+        assert "runs as user 0" in user
+        assert "numbers 1)" in capability
+        root = replace(container, permitted=container.bounding)
+        assert beyond(replace(tree, bounding=0), root) == ()
 
 
 class TestGrants:

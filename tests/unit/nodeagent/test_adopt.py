@@ -341,6 +341,16 @@ def test_a_seat_that_was_handed_a_state_is_not_started_anew_for_its_own_search(r
     run_virtual(main())
 
 
+@pytest.mark.parametrize("kind", [RestoreAs.TEMPLATE, RestoreAs.CLONE])
+def test_no_pod_ends_for_a_copy_of_it(rig, kind):
+    async def main():
+        r = rig(tiers=TIERS)
+        seat = r.node.seats[await r.seat("new", restore=of("uid-a", kind=kind))]
+        assert "leave out its kyb.ai/restore-as" in r.loop.adoptions.awaits(seat, "uid-a")
+
+    run_virtual(main())
+
+
 @pytest.mark.parametrize("kind", [RestoreAs.TEMPLATE, RestoreAs.SUCCESSOR])
 def test_a_seat_that_is_written_down_before_it_has_run_has_a_state_of_its_own(rig, kind):
     async def main():

@@ -171,6 +171,30 @@ def test_a_state_comes_and_the_successor_goes_on(rig, tls, tmp_path):
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("name", ["/proc/self/environ", "../pieces", "../../../keys", ""])
+def test_the_other_end_is_sent_files_of_the_state_alone(rig, tls, tmp_path, name):
+    async def main():
+        two = Two(rig, tls, tmp_path)
+        artifact = two.sealed(two.dump(1))
+        with pytest.raises(RefusedError, match="is no file of"):
+            list(two.outbox.whole(artifact, iter([name]), Deadline(LIMIT)))
+
+    asyncio.run(main())
+
+
+def test_nobody_else_says_that_a_pod_of_this_node_ended(rig, tls, tmp_path):
+    async def main():
+        async with two_nodes(rig, tls, tmp_path) as (two, _):
+            runs = await two.r.seat("a")
+            two.r.node.seats[two.uid].restore = RestoreWish(uid=runs)
+            pod = PodRef(POD.namespace, "a", runs)
+            with pytest.raises(RefusedError, match="is on this node"):
+                await two.receiver.take_over(pod, two.uid, two.sealed(two.dump(1)))
+            assert two.adopter.adopted == []
+
+    asyncio.run(main())
+
+
 def test_what_was_never_followed_is_delivered_whole(rig, tls, tmp_path):
     async def main():
         async with two_nodes(rig, tls, tmp_path) as (two, peers):
