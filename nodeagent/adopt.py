@@ -222,7 +222,7 @@ class Adoptions:
             await self._expect(seat, manifest.facts.root_pid)
             if copied and tier is Tier.NVME:
                 await self._copy(seat, artifact)
-            await self._loop.dumps.shut(seat)
+            await self._loop.dumps.shut(seat, seat.identity.port or 0)
             await self._begin(seat, tier)
 
     def _see_waiting(self, seat: Seat) -> None:

@@ -371,8 +371,11 @@ class Dumps(Transfers):
 
     # --- the gate -------------------------------------------------------------------------------
 
-    async def shut(self, seat: Seat) -> None:
-        """Hold TCP back and hear of it. Raises NotFoundError, OSError, DeadlineError."""
+    async def shut(self, seat: Seat, port: int = 0) -> None:
+        """Hold TCP back and hear of it, also at this port, where nobody listens yet.
+
+        Raises NotFoundError, OSError, DeadlineError.
+        """
         uid = seat.uid
 
         def arrived(what: str) -> None:
@@ -382,7 +385,7 @@ class Dumps(Transfers):
                 self._call_for(mine, what)
 
         async with self._gates.setdefault(uid, asyncio.Lock()):
-            await self.below.gatekeeper.shut(_init(seat), arrived, GATE_DEADLINE)
+            await self.below.gatekeeper.shut(_init(seat), arrived, GATE_DEADLINE, port)
 
     async def open(self, seat: Seat) -> None:
         """Let TCP pass, however often it takes: nobody reaches the seat before."""

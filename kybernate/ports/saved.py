@@ -100,8 +100,11 @@ class Gatekeeper(Protocol):
     outlives the agent: after a restart it shuts again, or opens, by what it finds.
     """
 
-    async def shut(self, init: int, on_arrival: Callable[[str], None], deadline: float) -> None:
-        """Drop TCP from and to others from now on; loopback goes on.
+    async def shut(
+        self, init: int, on_arrival: Callable[[str], None], deadline: float, port: int = 0
+    ) -> None:
+        """Drop TCP from and to others from now on; loopback goes on. `port`: one where it will
+        listen, though no socket of its tree is there to tell; 0: none.
 
         `on_arrival` is called on the event loop, once and later, with what has arrived in words
         for people. Idempotent: the latest `on_arrival` counts. Raises NotFoundError if the

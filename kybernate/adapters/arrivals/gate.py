@@ -46,11 +46,13 @@ class NetworkGate:
         self._taps: dict[int, socket.socket] = {}
         self._spaces: dict[int, int] = {}
 
-    async def shut(self, init: int, on_arrival: Callable[[str], None], deadline: float) -> None:
+    async def shut(
+        self, init: int, on_arrival: Callable[[str], None], deadline: float, port: int = 0
+    ) -> None:
         """See `ports.Gatekeeper.shut`."""
         try:
             space = _space_of(init)
-            now = frozenset(_ports_of(init, self._tree(init)))
+            now = frozenset((*_ports_of(init, self._tree(init)), *((port,) if port else ())))
 
             def do() -> socket.socket:
                 if nftables.is_shut():

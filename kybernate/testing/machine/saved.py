@@ -244,7 +244,9 @@ class FakeGatekeeper:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
 
-    async def shut(self, init: int, on_arrival: Callable[[str], None], deadline: float) -> None:
+    async def shut(
+        self, init: int, on_arrival: Callable[[str], None], deadline: float, port: int = 0
+    ) -> None:
         """From now on what `arrive` brings is told."""
         process = self._machine.procs.get(init)
         if process is None or not process.alive:

@@ -143,6 +143,20 @@ def test_what_comes_is_dropped_and_told_and_answered_when_the_gate_is_open_again
     asyncio.run(main())
 
 
+def test_a_port_is_held_back_before_anybody_listens_there(pod, tmp_path):
+    async def main():
+        told: list[str] = []
+        gate = NetworkGate(tmp_path / "gates", lambda _: ())
+        await gate.shut(pod.other.pid, told.append, 5.0, 8000)
+        assert not await asyncio.to_thread(connects, 8000)
+        assert told == ["somebody sent to its port 8000"]
+        assert await asyncio.to_thread(connects, 9000), "a neighbour in the pod is cut off"
+        await gate.open(pod.other.pid, 5.0)
+        assert await asyncio.to_thread(connects, 8000, 5)
+
+    asyncio.run(main())
+
+
 def test_a_peer_that_only_closes_or_is_idle_calls_nobody(pod, gate):
     async def main():
         told: list[str] = []
