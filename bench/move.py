@@ -318,7 +318,7 @@ class Moves:
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON line on stdout.")
 def main(workload: str, mib: int, samples: int, changed: float, as_json: bool) -> None:
     """Measure moves of a running tree."""
-    node = Node("kym", say, subnet="10.96.0")
+    node = Node("kym", say, subnet="10.96")
     rounds: dict[str, list[dict[str, float]]] = {"apart": [], "cold": [], "staged": []}
     try:
         moves = Moves(node, Toy(node.work / "app", mib) if workload == "toy" else Redis(mib))

@@ -87,7 +87,7 @@ class Commands:
 
 def measure(workload: str, samples: int, *, lazy: bool, as_json: bool) -> None:
     """Measure parks to disk and resumes of a server; `samples` 0: 20 of nginx, 6 of Redis."""
-    node = Node("kyp", say, subnet="10.98.0")
+    node = Node("kyp", say, subnet="10.98")
     seats: list[Seat] = []
 
     def start(*command: str, **wish: object) -> Seat:

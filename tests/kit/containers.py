@@ -212,7 +212,7 @@ class Container:
 class Node:
     """containerd and what containers need. Made and closed by the same process."""
 
-    def __init__(self, name: str, progress: Progress, subnet: str = "10.97.0") -> None:
+    def __init__(self, name: str, progress: Progress, subnet: str = "10.97") -> None:
         self.name, self._subnet = name, subnet
         self.work = work_root() / name
         shutil.rmtree(self.work, ignore_errors=True)
@@ -363,7 +363,8 @@ class Node:
         return process
 
     def _address(self, number: int, host: int) -> str:
-        return f"{self._subnet}.{number * 4 + host}"
+        network, block = divmod(number * 4, 256)
+        return f"{self._subnet}.{network}.{block + host}"
 
     def _network(self, name: str, number: int) -> None:
         outside = f"{self.name}v{number}"

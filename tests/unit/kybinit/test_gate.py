@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+from contextlib import suppress
 
 import pytest
 
@@ -90,7 +91,8 @@ def test_a_grant_that_comes_in_pieces_is_put_together(waiting):
 def test_a_second_grant_changes_nothing(running):
     container, line = running("import os; print('up'); os.read(0, 1); print('done')")
     line.send("go", "8")
-    line.send("go", "9")
+    with suppress(BrokenPipeError):  # it may have hung up on the first of them already
+        line.send("go", "9")
     assert container.end()[:2] == (0, "done\n")
 
 
