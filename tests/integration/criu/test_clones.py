@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 LIMIT = 10.0
+LISTEN, TIME_WAIT = "0A", "06"
 PY_SPY = shutil.which("py-spy")
 TURN = """
 import time
@@ -56,11 +57,19 @@ def clone_of(old: Seat, seat: Callable[..., Seat], **wish: object) -> Seat:
     return new
 
 
+def connected(one: Seat) -> bool:
+    """Whether a socket of TCP in its network is no listener and not closed for good."""
+    rows = Path(f"/proc/{one.container.init}/net/tcp").read_text().splitlines()[1:]
+    return any(row.split()[3] not in (LISTEN, TIME_WAIT) for row in rows)
+
+
 def test_a_clone_reaches_nobody_but_itself_and_the_original_goes_on(
     seat: Callable[..., Seat],
 ) -> None:
     old = redis(seat, keys=1000)
     assert b"OK" in ask(old, "SET", "who", "both")
+    # A connection of the original's can't be put back where there is no way out.
+    wait_for(lambda: not connected(old), "the server doesn't notice that its client is gone")
     new = clone_of(old, seat)
     new.resume()
     links = new.container.inside("ip", "-o", "link")
