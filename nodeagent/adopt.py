@@ -192,10 +192,6 @@ class Adoptions:
             return f"pod {seat.identity.pod} has begun already ({seat.begins})"
         return ""
 
-    async def adopt_moved(self, seat: Seat, artifact: ArtifactId) -> None:
-        """The seat goes on from a state that was brought to this node's NVMe."""
-        await self.adopt(seat, artifact, Tier.NVME)
-
     async def adopt(
         self, seat: Seat, artifact: ArtifactId, tier: Tier, *, clone: bool = False
     ) -> None:
