@@ -61,11 +61,11 @@ def run(settings: ExtenderSettings) -> None:
     cluster = ApiCluster(api, settings.api_timeout_s)
     fence, leader = _fence(settings, api, watches)
     binder = _binder(settings, snapshot, cluster, fence)
-    gangs, planner, events = _gangs(settings, api, snapshot, fence)
+    nudge = Nudge(api, settings.api_timeout_s)
+    gangs, planner, events = _gangs(settings, api, snapshot, fence, nudge)
     watches.hear, binder.admit = gangs.pod_event, gangs.admit
     closed = _either(watches.not_ready, node_watch.not_ready, gangs.not_ready, fence.closed)
     waiting = Waiting(snapshot.follow(), _fitting(snapshot), snapshot.pod)
-    requeue = Requeue(waiting, Nudge(api, settings.api_timeout_s), closed)
     verbs = Verbs(snapshot, binder, waiting.rejected)
     preemption = Preemption(snapshot, cluster)
     verbs.narrow, verbs.veto = gangs.narrow, preemption.veto
@@ -83,7 +83,7 @@ def run(settings: ExtenderSettings) -> None:
     threads = Background(
         gangs=partial(planner.run, closed),
         events=events.run,
-        requeue=requeue.run,
+        requeue=Requeue(waiting, nudge, closed).run,
         nodes=node_watch.run,
         explain=partial(explainer.run, closed),
         learn=partial(Learner(snapshot).run, closed),
@@ -161,7 +161,7 @@ def _binder(
 
 
 def _gangs(
-    settings: ExtenderSettings, api: Api, snapshot: Snapshot, fence: Fence
+    settings: ExtenderSettings, api: Api, snapshot: Snapshot, fence: Fence, nudge: Nudge
 ) -> tuple[Gangs, GangPlanner, Events]:
     """What knows gangs, what plans them, and what tells of them."""
     writes = ApiWrites(api, settings.api_timeout_s)
@@ -175,6 +175,7 @@ def _gangs(
         clock=time.monotonic,
         wall=time.time,
         tell=events.tell,
+        nudge=nudge,
         hold_s=settings.gang_hold_s,
     )
     gangs = Gangs(snapshot, meeting, time.time)

@@ -52,6 +52,11 @@ BUDGET_S = 0.5
 REST_S, LONGEST_REST_S = 1.0, 300.0
 """Seconds until a gang whose plan fell through is planned anew; doubled each time, up to 5 min."""
 
+REMIND_S, LONGEST_REMIND_S = 0.5, 60.0
+"""Seconds until the scheduler is to have asked about a gang's pods; if it has not, it is told to
+try them, and doubled is the time until it is told again. It drops a change of a pod's annotations
+that comes while it is trying the pod, and would come back to that pod after five minutes."""
+
 AVOID_S, LONGEST_AVOID_S = 300.0, 1200.0
 """Seconds for which a node gets no more of a gang's pods than the scheduler had there at once;
 doubled with each plan that falls through, so that all nodes can be tried before the first counts
@@ -71,7 +76,8 @@ class Means:
     """What gangs are planned with.
 
     `clock` gives seconds of any steady clock, `wall` those since 1970. `tell` writes an event about
-    a pod: reason and sentence. A planned seat is held for `hold_s` seconds.
+    a pod: reason and sentence. `nudge` has the scheduler try waiting pods again, and may raise
+    KybernateError. A planned seat is held for `hold_s` seconds.
     """
 
     snapshot: Snapshot
@@ -81,6 +87,7 @@ class Means:
     clock: Callable[[], float]
     wall: Callable[[], float]
     tell: Callable[[PodRef, str, str], None]
+    nudge: Callable[[], None]
     hold_s: float
 
 
@@ -90,13 +97,16 @@ class _Past:
 
     `asking` says that the next one waits for what the scheduler offers each pod. `most` is how many
     of its pods a node may get, and until when that counts. `tried` is when seats were last looked
-    for. Times are the steady clock's. All of it may be lost.
+    for. The scheduler was reminded of its pods `reminds` times, and is again at `remind_at`. Times
+    are the steady clock's. All of it may be lost.
     """
 
     failed: int = 0
     asking: bool = False
     tried: float = -math.inf
     rest_until: float = -math.inf
+    reminds: int = 0
+    remind_at: float = math.inf
     most: dict[NodeName, tuple[int, float]] = field(default_factory=dict)
 
 
@@ -152,6 +162,7 @@ class GangPlanner:
             self._forget(key)
         elif step.act is Act.WAIT:
             self._say(key, members, step.reason)
+            self._remind(key, self._unheard(members))
         elif step.act is Act.PLAN:
             self._plan(key, members)
         elif not self._may():
@@ -192,6 +203,7 @@ class GangPlanner:
         unasked = self._unasked(members) if past.asking else []
         if unasked:
             self._say(key, members, f"the scheduler finds no node at all for {names(unasked)}")
+            self._remind(key, unasked)
             return
         members = [self._expecting(member) for member in members]
         known = self._known(members)
@@ -212,6 +224,7 @@ class GangPlanner:
                 self._patch(member, hold_patch(member, seats[member.pod.uid]), "merge")
         finally:
             self._gangs.written()
+        self._expect_word(past)
         log.info("gang %s/%s has a seat for each of %d pods", *key, len(seats))
 
     def _unasked(self, members: Sequence[Member]) -> list[Member]:
@@ -292,6 +305,32 @@ class GangPlanner:
             # their plans back has the scheduler ask about them again.
             past.asking = True
             self._gangs.offers.forget(member.pod.uid for member in members)
+            self._expect_word(past)
+
+    def _expect_word(self, past: _Past) -> None:
+        """From now on the scheduler is to ask about the gang's pods."""
+        past.reminds, past.remind_at = 0, self._with.clock() + REMIND_S
+
+    def _unheard(self, members: Sequence[Member]) -> list[Member]:
+        """The pods with a planned seat that the scheduler hasn't asked about since."""
+        offers = self._gangs.offers
+        return [
+            one
+            for one in members
+            if one.node is None
+            and one.seat is not None
+            and not (offers.taken(one.pod.uid) or offers.refused(one.pod.uid))
+        ]
+
+    def _remind(self, key: Key, unheard: Sequence[Member]) -> None:
+        """Have the scheduler try these pods, if it has let pass the time for that."""
+        past, now = self._past.get(key), self._with.clock()
+        if past is None or not unheard or now < past.remind_at or not self._may():
+            return
+        past.reminds += 1
+        past.remind_at = now + min(LONGEST_REMIND_S, REMIND_S * 2 ** min(past.reminds, 16))
+        log.info("gang %s/%s: the scheduler is told to try %s", *key, names(unheard))
+        self._with.nudge()
 
     def _most(self, members: Sequence[Member], *, late: bool) -> dict[NodeName, int]:
         """How many pods the scheduler had on each of the nodes where it refused one.

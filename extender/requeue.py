@@ -144,7 +144,6 @@ class Requeue:
                 if owed and self._closed() is None:
                     self._nudge()
                     owed = False
-                    metrics.NUDGES.inc()
                     stopping.wait(NUDGE_EVERY)
             except KybernateError as error:
                 log.warning("the scheduler was not told that a seat is free: %s", error)
@@ -178,3 +177,4 @@ class Nudge:
         self._api.patch(
             f"{CAPACITIES}/{NUDGE}", body, "apply", {"force": True}, timeout=self._timeout
         )
+        metrics.NUDGES.inc()

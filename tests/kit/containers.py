@@ -212,8 +212,9 @@ class Container:
 class Node:
     """containerd and what containers need. Made and closed by the same process."""
 
-    def __init__(self, name: str, progress: Progress, subnet: str = "10.97") -> None:
-        self.name, self._subnet = name, subnet
+    def __init__(self, name: str, progress: Progress, subnet: str = "") -> None:
+        # Two runs of the tests beside each other would take each other's routes.
+        self.name, self._subnet = name, subnet or f"10.{160 + os.getpid() % 90}"
         self.work = work_root() / name
         shutil.rmtree(self.work, ignore_errors=True)
         self.work.mkdir(parents=True)

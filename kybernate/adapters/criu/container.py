@@ -123,12 +123,15 @@ class Container:
 
     def tree(self) -> int | None:
         """The host's PID of kyb-tree, or None if there is none."""
+        trees = (one for one in self._children() if self.name(one) in ("kyb-tree", "kyb-gate"))
+        return next(trees, None)
+
+    def _children(self) -> tuple[int, ...]:
+        """Process 1's, by the host's numbers; empty if it is gone."""
         with suppress(*_GONE):
-            children = smallfile.read(f"{self.proc}/{self.init}/task/{self.init}/children")
-            for child in map(int, children.split()):
-                if self.name(child) in ("kyb-tree", "kyb-gate"):
-                    return child
-        return None
+            text = smallfile.read(f"{self.proc}/{self.init}/task/{self.init}/children")
+            return tuple(map(int, text.split()))
+        return ()
 
     def name(self, pid: int) -> str:
         """The process's short name, which it chose itself; empty if it is gone."""
@@ -184,14 +187,36 @@ class Container:
             return "frozen 1" in smallfile.read(f"{self.handle}/cgroup.events").splitlines()
         return False
 
-    async def free(self, name: str, clock: Clock) -> None:
-        """Returns once no CRIU of an earlier call works here; it holds the lock while it does."""
+    async def free(self, name: str, program: Path, clock: Clock) -> None:
+        """Returns once no CRIU of an earlier call works here; it holds the lock while it does.
+
+        CRIU tries what the kernel can on a child of its own. Killed meanwhile, it leaves a child
+        that holds the lock and never ends; `program`, CRIU's file, tells it from others.
+        """
         while not _is_free(self.work / name):
+            self._end_orphans(program)
             if clock.passed():
                 raise DeadlineError(
                     f"CRIU still works on the container of process {self.init}; it is left to end."
                 )
             await asyncio.sleep(0.005)
+
+    def _end_orphans(self, program: Path) -> None:
+        """A CRIU at work is a child of kyb-enter's, outside: process 1 inherits from dead ones."""
+        for child in self._children():
+            with suppress(*_GONE), _held(child) as pidfd:
+                if os.path.samefile(self.proc / str(child) / "exe", program):
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+
+
+@contextmanager
+def _held(pid: int) -> Iterator[int]:
+    """The process's descriptor. Raises ProcessLookupError."""
+    pidfd = os.pidfd_open(pid)
+    try:
+        yield pidfd
+    finally:
+        os.close(pidfd)
 
 
 def _is_free(lock: Path) -> bool:

@@ -94,7 +94,7 @@ class Criu:
         """Write the tree, frozen before and after; see the port."""
         clock, began = Clock(deadline), time.monotonic()
         with self._opened(init, handle) as container:
-            await container.free(running.ENTERED, clock)
+            await container.free(running.ENTERED, self._tools.criu, clock)
             tree = self._dumpable(container)
             options = await asyncio.to_thread(_look, container, tree, images)
             await container.hold(clock)
@@ -110,7 +110,7 @@ class Criu:
         """Commit: kill every process of the tree; see the port."""
         clock = Clock(deadline)
         with self._opened(init, handle) as container:
-            await container.free(running.ENTERED, clock)
+            await container.free(running.ENTERED, self._tools.criu, clock)
             if container.state is DumpState.RUNNING:
                 raise DumpError(
                     f"The tree of process {init} was not dumped; to end it ends its container."
@@ -122,7 +122,7 @@ class Criu:
         """Abort: the tree stands frozen as before the dump; see the port."""
         clock = Clock(deadline)
         with self._opened(init, handle) as container:
-            await container.free(running.ENTERED, clock)
+            await container.free(running.ENTERED, self._tools.criu, clock)
             if container.tree() is None:
                 raise DumpError(f"There is no tree below process {init} to keep.", suspect=True)
             if not container.is_frozen():
@@ -171,7 +171,7 @@ class Criu:
         with self._opened(init, "") as container:
             served = self._served.get(container.work)
             if served is None:
-                await container.free(running.PAGES, clock)
+                await container.free(running.PAGES, self._tools.criu, clock)
                 return
             code = await running.ended(served.process, clock, "lazy-pages")
             del self._served[container.work]
@@ -239,12 +239,12 @@ class Criu:
             )
         container.handle.mkdir(exist_ok=True)
         await container.killed(self._freezer, clock)
-        await container.free(running.ENTERED, clock)
+        await container.free(running.ENTERED, self._tools.criu, clock)
         (container.work / _SOCKET).unlink(missing_ok=True)
         before = self._served.pop(container.work, None)
         if before is not None:
             _end(before)
-        await container.free(running.PAGES, clock)
+        await container.free(running.PAGES, self._tools.criu, clock)
 
     async def _bring_back(
         self,

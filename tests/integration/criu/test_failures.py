@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kybernate.adapters.criu import running
+from kybernate.adapters.criu.container import Clock, Container
 from kybernate.errors import DeadlineError, DumpError, RestoreError
 from kybernate.ports import DumpState
 from tests.cluster.host import run
 from tests.kit.containers import kill, wait_for
+from tests.kit.parking import LIMIT
 from tests.kit.programs import ask, counter, digest, progress, redis, stands_still
 
 if TYPE_CHECKING:
@@ -99,6 +102,38 @@ def test_a_killed_dump_is_healed(seat: Callable[..., Seat], after: float) -> Non
         assert digest(one) == before
         link.sendall(b"PING\r\n")
         assert link.recv(100) == b"+PONG\r\n"
+
+
+def orphan(seat: Seat) -> int | None:
+    """A CRIU that process 1 has inherited: the child on which one that was killed tried things."""
+    program = seat.node.tools.criu
+    for child in seat.container.children(seat.container.init):
+        with suppress(OSError):
+            if os.path.samefile(f"/proc/{child}/exe", program):
+                return child
+    return None
+
+
+async def leave_behind(seat: Seat) -> None:
+    """A CRIU whose child goes on without it, as one does whose parent is killed at a bad moment."""
+    opened = Container.opened(seat.container.init, seat.handle, seat.node.work / "criu")
+    with opened as container:
+        run = running.Run(argv=["service", "--daemon"], images=seat.images, log="service.log")
+        process = await running.start(seat.node.tools, container, run)
+        await running.ended(process, Clock(LIMIT), "service")
+
+
+def test_what_a_killed_criu_leaves_behind_is_ended(seat: Callable[..., Seat]) -> None:
+    one = redis(seat, keys=10)
+    one.freeze()
+    one.renew()
+    one.run(leave_behind(one))
+    wait_for(lambda: orphan(one), "nothing is left behind")
+    one.dump()
+    assert orphan(one) is None
+    one.keep()
+    one.thaw()
+    assert b"PONG" in ask(one, "PING")
 
 
 @pytest.mark.parametrize("after", [0.0, 0.02, 0.06])

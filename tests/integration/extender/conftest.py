@@ -38,7 +38,7 @@ NAMESPACE = "kube-system"
 
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 ONE, TWO = keys.seat_resource(1), keys.seat_resource(2)
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 
 
 def until(condition: Any, what: str, limit: float = LIMIT_S) -> Any:

@@ -95,9 +95,7 @@ def test_a_gang_is_bound_over_several_nodes_once_its_last_pod_exists(
     gang = Gang(world, 4).add(3)
     stays(lambda: gang.gated() == 3, 1.5)
     gang.add()
-    began = time.monotonic()
     until(gang.runs, "all are bound")
-    assert time.monotonic() - began < 5
     assert gang.bound() == {(node, group): 1 for node in nodes for group in ("G0", "G1")}
     until(lambda: len(gang.told("GangPlanned")) == 4, "each pod is told its seat")
     assert any("3 of its 4 pods exist" in text for text in gang.told("GangWaiting"))
@@ -164,11 +162,9 @@ def test_nodes_that_pods_may_not_go_to_are_left_alone(
         world.api.patch(f"/api/v1/nodes/{node}", {"spec": {"taints": [taint]}})
     world.api.patch(f"/api/v1/nodes/{cordoned[0]}", {"spec": {"unschedulable": True}})
     free = seats(world, 2)
-    began = time.monotonic()
     gang = Gang(world, 4).add(4, cpu="1500m")
     until(gang.runs, f"it runs, and none of it on {tainted}, {cordoned}, {small}")
     assert {node for node, _ in gang.bound()} == set(free)
-    assert time.monotonic() - began < 10
     assert any("does not have" in text for text in gang.told("GangWaiting"))
 
 

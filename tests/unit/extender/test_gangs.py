@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from extender.gangplanner import BUDGET_S, LONGEST_AVOID_S, REST_S, GangPlanner, Means
+from extender.gangplanner import BUDGET_S, LONGEST_AVOID_S, REMIND_S, REST_S, GangPlanner, Means
 from extender.gangs import MARGIN_S, Gangs
 from extender.leader import Open
 from extender.rendezvous import LASTS, Rendezvous
@@ -49,6 +49,7 @@ class Stage:
         self.now = 1_000_000_000.0
         self.pods: dict[str, dict[str, Any]] = {}
         self.told: list[tuple[str, str, str]] = []
+        self.nudges = 0
         self.failing: list[Exception] = []
         self.version = 10
         self.nodes = nodes
@@ -63,7 +64,7 @@ class Stage:
             self.gangs,
             Means(
                 *(self.snapshot, self, fence or Open(), self.meeting),
-                *(lambda: self.now, lambda: self.now, self._tell, HOLD_S),
+                *(lambda: self.now, lambda: self.now, self._tell, self._nudge, HOLD_S),
             ),
         )
         for item in self.pods.values():
@@ -120,6 +121,9 @@ class Stage:
 
     def _tell(self, ref: PodRef, reason: str, sentence: str) -> None:
         self.told.append((ref.name, reason, sentence))
+
+    def _nudge(self) -> None:
+        self.nudges += 1
 
     def ticks(self, count: int = 3) -> None:
         for _ in range(count):
@@ -390,6 +394,40 @@ def test_a_gang_that_is_not_bound_in_time_lets_go_and_waits_until_the_scheduler_
     stage.filter("b", N2)
     stage.ticks(1)
     assert stage.seat("b")[0] == "n2"
+
+
+def test_the_scheduler_is_told_to_try_pods_of_which_it_says_nothing() -> None:
+    """It drops a change of a pod's annotations that comes while it is trying the pod."""
+    stage = Stage("n1", "n2")
+    stage.add("a")
+    stage.add("b")
+    for _ in range(3):
+        stage.planner.tick()
+    stage.filter("a", N1, N2)
+    stage.planner.tick()
+    assert not stage.nudges, "it has had no time yet"
+    for lapse, nudges in ((REMIND_S, 1), (REMIND_S, 1), (REMIND_S, 2), (2 * REMIND_S, 2)):
+        stage.now += lapse
+        stage.planner.tick()
+        assert stage.nudges == nudges
+    stage.filter("b", N1, N2)
+    stage.ticks()
+    assert stage.nudges == 2
+
+
+def test_the_scheduler_is_told_less_and_less_often_to_try_a_pod_that_it_has_no_node_for() -> None:
+    stage = Stage("n1", "n2")
+    stage.add("a")
+    stage.add("b")
+    stage.ticks()
+    stage.filter("a", N1, N2)
+    stage.now += HOLD_S
+    stage.ticks(1)
+    stage.filter("a", N1, N2)
+    before = stage.nudges
+    stage.ticks(int(HOLD_S))
+    assert "the scheduler finds no node at all for b" in stage.told[-1][2]
+    assert before + 2 <= stage.nudges <= before + 6
 
 
 def placed(stage: Stage, allows: dict[str, list[str]], room: dict[str, int]) -> Counter[str]:
