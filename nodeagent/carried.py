@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from kybernate.adapters import treefiles
+from kybernate.errors import DeadlineError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from kybernate.ports import Dumper, DumpState, Phases
+
+T = TypeVar("T")
 
 
 class CarryingDumper:
@@ -32,9 +36,10 @@ class CarryingDumper:
 
     async def dump(self, init: int, handle: str, images: Path, deadline: float) -> Phases:
         """As the dumper's, and the files, while the tree stands still."""
+        end = time.monotonic() + deadline
         phases = dict(await self._dumper.dump(init, handle, images, deadline))
         began = time.monotonic()
-        note = await asyncio.to_thread(treefiles.gather, init, images, self._limit)
+        note = await _aside(treefiles.gather, init, images, self._limit, end)
         self._missing[init] = note.missing
         return {**phases, "files": time.monotonic() - began}
 
@@ -59,9 +64,10 @@ class CarryingDumper:
         stopped: bool = False,
     ) -> Phases:
         """As the dumper's, once its files are there, in a container that isn't the one dumped."""
-        await asyncio.to_thread(treefiles.lay_out, init, images, self._limit)
+        end = time.monotonic() + deadline
+        await _aside(treefiles.lay_out, init, images, self._limit, end)
         return await self._dumper.restore(
-            init, handle, images, deadline, lazy=lazy, stopped=stopped
+            init, handle, images, _left(end), lazy=lazy, stopped=stopped
         )
 
     async def pages_done(self, init: int, deadline: float) -> None:
@@ -71,3 +77,23 @@ class CarryingDumper:
     def state(self, init: int) -> DumpState:
         """As the dumper's."""
         return self._dumper.state(init)
+
+
+async def _aside(
+    call: Callable[[int, Path, int, float], T], init: int, images: Path, limit: int, end: float
+) -> T:
+    """In a thread, which a disk that doesn't answer may hold up. Raises DeadlineError, and what
+    `call` raises."""
+    try:
+        async with asyncio.timeout(_left(end)):
+            return await asyncio.to_thread(lambda: call(init, images, limit, _left(end)))
+    except TimeoutError as error:
+        raise DeadlineError(
+            "The files that its container had changed are neither read nor written in time; look "
+            "whether the node's disk answers."
+        ) from error
+
+
+def _left(end: float) -> float:
+    """Seconds; never negative."""
+    return max(0.0, end - time.monotonic())

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kybernate.adapters import treefiles
-from kybernate.adapters.treefiles import ARCHIVE, NOTE, gather, lay_out
-from kybernate.errors import NotFoundError, RestoreError
+from kybernate.adapters.treefiles import ARCHIVE, NOTE, gather, gathering, lay_out
+from kybernate.errors import DeadlineError, NotFoundError, RestoreError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 MIB = 1 << 20
+LIMIT = 60.0
+NFS = "nfs4 server:/export rw"
 
 
 class Box:
@@ -30,20 +31,24 @@ class Box:
         (self.proc / "7" / "root").symlink_to(self.root)
         words = ["7", "(kyb-run)", *(["0"] * 19), str(start)]
         (self.proc / "7" / "stat").write_text(" ".join([*words[:2], *words[3:], words[-1]]))
+        (self.proc / "1").mkdir()
+        (self.proc / "1" / "mountinfo").write_text("1 0 8:1 / / rw - ext4 /dev/sda1 rw\n")
         self.mounted("/tmp", "/dev/shm")
 
-    def mounted(self, *places: str, options: str = "rw") -> None:
+    def mounted(self, *places: str, options: str = "rw", **volumes: str) -> None:
+        """Each place a tmpfs of its own; `volumes`: what is mounted in a folder of the root."""
         root = (
             f"1 0 0:1 / / {options},relatime - overlay overlay rw,upperdir={self.upper},lowerdir=x"
         )
         others = [f"2 1 0:2 / {place} rw - tmpfs tmpfs rw" for place in places]
+        others += [f"3 1 0:9 /sub /{at} rw - {what}" for at, what in volumes.items()]
         (self.proc / "7" / "mountinfo").write_text("\n".join([root, *others]) + "\n")
 
-    def gather(self, images: Path, limit: int = MIB):
-        return gather(7, images, limit, str(self.proc))
+    def gather(self, images: Path, limit: int = MIB, deadline: float = LIMIT):
+        return gather(7, images, limit, deadline, str(self.proc))
 
-    def lay_out(self, images: Path, limit: int = MIB) -> int:
-        return lay_out(7, images, limit, str(self.proc))
+    def lay_out(self, images: Path, limit: int = MIB, deadline: float = LIMIT) -> int:
+        return lay_out(7, images, limit, deadline, str(self.proc))
 
 
 @pytest.fixture
@@ -109,6 +114,88 @@ def test_other_mounts_and_sockets_stay(boxes) -> None:
     assert old.gather(images).files == 0
 
 
+def test_a_volume_at_tmp_is_left_where_it_is_and_that_is_told(boxes) -> None:
+    old, new, images = boxes
+    old.mounted("/dev/shm", tmp=NFS)
+    new.mounted("/dev/shm", tmp=NFS)
+    (old.root / "tmp" / "others").write_text("of many pods")
+    (old.root / "dev" / "shm" / "ring").write_bytes(b"ring")
+    note = old.gather(images)
+    assert (note.files, note.volumes, note.missing) == (1, ("/tmp",), "")
+    assert json.loads((images / NOTE).read_text())["volumes"] == ["/tmp"]
+    assert new.lay_out(images) == 1
+    assert not list((new.root / "tmp").iterdir()), "its successor has the same volume"
+
+
+def test_who_had_a_volume_at_tmp_does_not_go_on_without_one(boxes) -> None:
+    old, new, images = boxes
+    old.mounted("/dev/shm", tmp=NFS)
+    old.gather(images)
+    for places in (("/dev/shm", "/tmp"), ("/dev/shm",)):
+        new.mounted(*places)
+        with pytest.raises(RestoreError, match="mount the same volume"):
+            new.lay_out(images)
+    assert old.lay_out(images) == 0, "in its own container it has what it had"
+
+
+def test_nothing_is_laid_into_a_volume(boxes) -> None:
+    old, new, images = boxes
+    (old.root / "tmp" / "mine").write_text("mine")
+    old.gather(images)
+    new.mounted("/dev/shm", tmp=NFS)
+    (new.root / "tmp" / "mine").write_text("another pod's")
+    with pytest.raises(RestoreError, match=r"has a volume \(/tmp\)"):
+        new.lay_out(images)
+    assert (new.root / "tmp" / "mine").read_text() == "another pod's"
+
+
+def test_a_folder_that_is_a_volume_here_stays_as_it_is(boxes) -> None:
+    old, new, images = boxes
+    (old.upper / "data").mkdir(mode=0o700)
+    new.mounted("/tmp", "/dev/shm", data=NFS)
+    (new.root / "data").mkdir(mode=0o755)
+    (old.upper / "seen").write_text("x")
+    old.gather(images)
+    assert new.lay_out(images) == 1
+    assert (new.root / "data").stat().st_mode & 0o777 == 0o755
+
+
+def test_who_has_no_volume_there_is_understood_by_agents_of_before(boxes) -> None:
+    old, _, images = boxes
+    old.gather(images)
+    assert set(json.loads((images / NOTE).read_text())) == {"home", "files", "size", "missing"}
+
+
+def test_what_is_late_is_told_and_leaves_no_note(boxes) -> None:
+    old, new, images = boxes
+    (old.root / "tmp" / "x").write_text("x")
+    with pytest.raises(DeadlineError):
+        old.gather(images, deadline=0.0)
+    assert not (images / NOTE).exists()
+    old.gather(images)
+    with pytest.raises(DeadlineError):
+        new.lay_out(images, deadline=0.0)
+    assert not (new.root / "tmp" / "x").exists()
+
+
+def test_what_is_late_in_the_midst_of_a_file_goes_no_further(boxes, monkeypatch) -> None:
+    old, _, images = boxes
+    (old.root / "tmp" / "big").write_bytes(b"x" * (8 * MIB))
+    now = [0.0]
+    monkeypatch.setattr("kybernate.adapters.treefiles.note.time.monotonic", lambda: now[0])
+
+    class Slow(gathering._Whole):
+        def read(self, size: int = -1) -> bytes:
+            now[0] += LIMIT / 3
+            return super().read(size)
+
+    monkeypatch.setattr(gathering, "_Whole", Slow)
+    with pytest.raises(DeadlineError):
+        old.gather(images, limit=8 * MIB)
+    assert now[0] < 2 * LIMIT
+    assert not (images / NOTE).exists()
+
+
 def test_a_read_only_root_has_no_layer(boxes) -> None:
     old, _, images = boxes
     old.mounted("/tmp", "/dev/shm", options="ro")
@@ -134,7 +221,7 @@ def test_folders_in_each_other_without_end_stay_and_are_told(boxes) -> None:
 
 def test_folders_count_as_files_do(boxes, monkeypatch) -> None:
     old, _, images = boxes
-    monkeypatch.setattr(treefiles, "MOST_FILES", 10)
+    monkeypatch.setattr(gathering, "MOST_FILES", 10)
     for number in range(11):
         (old.root / "tmp" / str(number)).mkdir()
     assert "10 files" in old.gather(images).missing
@@ -217,4 +304,4 @@ def test_images_of_before_have_no_files(boxes) -> None:
 def test_a_container_that_is_gone_is_told(tmp_path) -> None:
     (tmp_path / "proc").mkdir()
     with pytest.raises(NotFoundError):
-        gather(7, tmp_path, MIB, str(tmp_path / "proc"))
+        gather(7, tmp_path, MIB, LIMIT, str(tmp_path / "proc"))

@@ -1,0 +1,74 @@
+"""What is said of an archive of files, beside it; and how long work on one may take."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from kybernate.adapters import smallfile
+from kybernate.errors import DeadlineError, NotFoundError, RestoreError
+
+from . import folders
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ARCHIVE = "files.tar"
+NOTE = "files.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """`home`: the container that the files are of. `missing`: why they did not travel, or empty.
+    `volumes`: places of which nothing travels, since a volume was mounted there."""
+
+    home: str
+    files: int = 0
+    size: int = 0
+    missing: str = ""
+    volumes: tuple[str, ...] = ()
+
+    def write(self, folder: int) -> None:
+        """Into an open folder. Raises OSError."""
+        said = asdict(self)
+        if not self.volumes:
+            del said["volumes"]  # agents of before read none
+        with os.fdopen(folders.made(NOTE, folder), "w") as file:
+            json.dump(said, file)
+
+    @classmethod
+    def read(cls, images: Path) -> Note | None:
+        """None of images of before there were notes. Raises RestoreError, OSError."""
+        try:
+            said = json.loads((images / NOTE).read_text())
+            return cls(**{**said, "volumes": tuple(map(str, said.get("volumes", ())))})
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError, AttributeError) as error:
+            raise RestoreError(f"{images / NOTE} can't be understood: {error}") from error
+
+
+class Clock:
+    """The end of a call that has so many seconds from now. Its work goes on in a thread, where
+    nobody can stop it from outside."""
+
+    def __init__(self, deadline: float, what: str) -> None:
+        self._end = time.monotonic() + deadline
+        self._what = what
+
+    def check(self) -> None:
+        """Raises DeadlineError."""
+        if time.monotonic() >= self._end:
+            raise DeadlineError(f"{self._what} took too long.")
+
+
+def home_of(init: int, proc: str) -> str:
+    """Names the container exactly: boot, process 1 and its start. Raises NotFoundError."""
+    try:
+        start = smallfile.read(f"{proc}/{init}/stat").rpartition(")")[2].split()[19]
+    except folders.GONE as error:
+        raise NotFoundError(f"There is no process {init} any more.") from error
+    return f"{smallfile.read('/proc/sys/kernel/random/boot_id').strip()}/{init}/{start}"

@@ -1,0 +1,78 @@
+"""Files that travel with a tree: a disk that doesn't answer holds up no seat for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kybernate.adapters.treefiles import ARCHIVE, NOTE
+from kybernate.errors import DeadlineError
+from nodeagent.carried import CarryingDumper
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+    from pathlib import Path
+
+    from kybernate.ports import Phases
+
+MIB = 1 << 20
+SHORT, LONG = 0.1, 60.0
+
+
+class Dumper:
+    """The part of `ports.Dumper` that the files come before or after; how long each call had."""
+
+    def __init__(self) -> None:
+        self.had: list[float] = []
+
+    async def dump(self, init: int, handle: str, images: Path, deadline: float) -> Phases:
+        self.had.append(deadline)
+        return {}
+
+    async def restore(
+        self, init: int, handle: str, images: Path, deadline: float, **how: bool
+    ) -> Phases:
+        self.had.append(deadline)
+        return {}
+
+
+async def late(call: Awaitable[Phases], stuck: Path, way_out: int) -> None:
+    """The call raises though its thread hangs at a pipe, which ends when the pipe gets an end."""
+    threads = ThreadPoolExecutor(1)
+    asyncio.get_running_loop().set_default_executor(threads)
+    try:
+        with pytest.raises(DeadlineError):
+            await call
+    finally:
+        behind = threads.submit(int)
+        while not behind.done():
+            with suppress(OSError):
+                os.close(os.open(stuck, way_out | os.O_NONBLOCK))
+            await asyncio.sleep(0.001)
+
+
+def test_a_dump_is_not_held_up_by_files_that_can_not_be_written(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / ARCHIVE)
+    carrying = CarryingDumper(Dumper(), MIB)
+    call = carrying.dump(os.getpid(), "", tmp_path, SHORT)
+    asyncio.run(late(call, tmp_path / ARCHIVE, os.O_RDONLY))
+    assert not (tmp_path / NOTE).exists()
+
+
+def test_a_restore_is_not_held_up_by_files_that_can_not_be_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / NOTE)
+    dumper = Dumper()
+    call = CarryingDumper(dumper, MIB).restore(os.getpid(), "", tmp_path, SHORT)
+    asyncio.run(late(call, tmp_path / NOTE, os.O_WRONLY))
+    assert dumper.had == [], "nothing is recreated without its files"
+
+
+def test_what_the_files_took_is_not_had_again(tmp_path: Path) -> None:
+    dumper = Dumper()
+    asyncio.run(CarryingDumper(dumper, MIB).restore(os.getpid(), "", tmp_path, LONG))
+    assert 0 < dumper.had[0] < LONG
