@@ -3,6 +3,9 @@
 CRIU binds each socket to the address that it had. So the old address stands on lo for the restore;
 then connections to others are ended there and then, as the other side can't be reached from here,
 and the address goes, unless something listens on it. Loopback connections aren't touched.
+
+CRIU also connects each socket, which sends nothing but needs a route. Where nothing but loopback is
+up, as around a debug clone, one to everywhere leads to lo meanwhile: nothing gets out by it.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import ipaddress
 import socket
 import struct
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kybernate.adapters import smallfile
@@ -25,12 +29,20 @@ if TYPE_CHECKING:
 
     _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
+_GET_LINK = 18
 _NEW_ADDRESS, _DELETE_ADDRESS, _GET_ADDRESS = 20, 21, 22
+_NEW_ROUTE, _DELETE_ROUTE = 24, 25
 _DESTROY = 21
 _REQUEST, _ACK, _EXCLUSIVE, _CREATE, _DUMP = 0x1, 0x4, 0x200, 0x400, 0x300
 _ERROR, _DONE = 2, 3
 _ADDRESS, _LOCAL = 1, 2
+_OUT_BY = 4
+_AT_ONCE = 0x2
+"""IFA_F_NODAD: an address of IPv6 can be bound without a look whether others have it."""
 _LO = 1
+_UP = 0x1
+_MAIN, _BOOT, _TO_LINK, _TO_HOST = 254, 3, 253, 254
+_UNICAST, _LOCALLY = 1, 2
 _LISTEN = "0A"
 _SOCK_DIAG = 4
 _TIMEOUT = 2.0
@@ -58,40 +70,65 @@ def _of_tables(container: Container, held: Collection[int]) -> Iterator[_Address
                 yield _address(words[1])
 
 
-def lend(container: Container, addresses: Collection[str]) -> tuple[str, ...]:
-    """Puts those that the container's network hasn't got on lo; which they were. Blocks."""
-    if not addresses:
-        return ()
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """What a container's network has for a restore only: addresses on lo, and the families of
+    those for which everything is routed there."""
 
-    def put() -> tuple[str, ...]:
-        with _link(socket.NETLINK_ROUTE) as link:
-            missing = tuple(one for one in addresses if one not in _present(link))
+    addresses: tuple[str, ...] = ()
+    routes: tuple[int, ...] = ()
+
+
+def lend(container: Container, wanted: Collection[str]) -> Lent:
+    """Puts those addresses that the container's network hasn't got on lo. Blocks; on an error all
+    is as before. Raises OSError."""
+    return network.inside(container.init, lambda: _lend(wanted)) if wanted else Lent()
+
+
+def _lend(wanted: Collection[str]) -> Lent:
+    with _link(socket.NETLINK_ROUTE) as link:
+        up = _up(link)
+        missing = tuple(one for one in wanted if one not in _present(link, up))
+        # A route that an agent left which died meanwhile is ours as well.
+        routes = () if up - {_LO} else tuple(sorted({_family(one) for one in wanted}))
+        try:
             for one in missing:
                 _change(link, _NEW_ADDRESS, one)
-            return missing
+            for family in routes:
+                _route(link, _NEW_ROUTE, family)
+        except OSError:
+            _remove(link, Lent(missing, routes))
+            raise
+        return Lent(missing, routes)
 
-    return network.inside(container.init, put)
+
+def _remove(link: socket.socket, lent: Lent) -> None:
+    for family in lent.routes:
+        _route(link, _DELETE_ROUTE, family)
+    for one in lent.addresses:
+        _change(link, _DELETE_ADDRESS, one)
 
 
-def take_back(container: Container, lent: Collection[str]) -> None:
-    """Ends connections from these addresses, and removes those that nothing is bound to. Blocks."""
-    if lent:
+def take_back(container: Container, lent: Lent) -> None:
+    """Ends connections from these addresses, and removes those that nothing is bound to, and the
+    routes. Blocks."""
+    if lent != Lent():
         network.inside(container.init, lambda: _take_back(container, lent))
 
 
-def _take_back(container: Container, lent: Collection[str]) -> None:
+def _take_back(container: Container, lent: Lent) -> None:
     kept = set()
     with _link(_SOCK_DIAG) as diag:
         for table in _TABLES:
             for words in _rows(container, table):
                 address = str(_address(words[1]))
-                if address in lent and (words[3] == _LISTEN or table.startswith("udp")):
+                if address in lent.addresses and (words[3] == _LISTEN or table.startswith("udp")):
                     kept.add(address)
-                elif address in lent:
+                elif address in lent.addresses:
                     _destroy(diag, words)
     with _link(socket.NETLINK_ROUTE) as link:
-        for one in set(lent) - kept:
-            _change(link, _DELETE_ADDRESS, one)
+        gone = tuple(one for one in lent.addresses if one not in kept)
+        _remove(link, Lent(gone, lent.routes))
 
 
 def _rows(container: Container, table: str) -> Iterator[list[str]]:
@@ -126,30 +163,57 @@ def _link(protocol: int) -> socket.socket:
     return link
 
 
-def _present(link: socket.socket) -> frozenset[str]:
-    body = struct.pack("=BBBBI", socket.AF_UNSPEC, 0, 0, 0, 0)
-    link.send(_message(_GET_ADDRESS, _REQUEST | _DUMP, body))
-    found: set[str] = set()
+def _answers(link: socket.socket, kind: int, body: bytes) -> Iterator[bytes]:
+    """Each message of a table of the kernel's, without its header."""
+    link.send(_message(kind, _REQUEST | _DUMP, body))
     while True:
-        data = link.recv(1 << 16)
-        for kind, message in _messages(data):
-            if kind in (_DONE, _ERROR):
-                return frozenset(found)
-            attributes = dict(_attributes(message[24:]))
-            raw = attributes.get(_LOCAL) or attributes.get(_ADDRESS, b"")
-            if len(raw) in (4, 16):
-                found.add(str(ipaddress.ip_address(raw)))
+        for found, message in _messages(link.recv(1 << 16)):
+            if found in (_DONE, _ERROR):
+                return
+            yield message[16:]
+
+
+def _up(link: socket.socket) -> frozenset[int]:
+    """Numbers of the interfaces that are up."""
+    answers = _answers(link, _GET_LINK, bytes(16))
+    heads = (struct.unpack_from("=BBHiI", answer) for answer in answers)
+    return frozenset(index for _, _, _, index, flags in heads if flags & _UP)
+
+
+def _present(link: socket.socket, up: Collection[int]) -> frozenset[str]:
+    """Addresses of these interfaces: what another has can't be bound."""
+    found: set[str] = set()
+    for answer in _answers(link, _GET_ADDRESS, struct.pack("=BBBBI", *(0, 0, 0, 0, 0))):
+        attributes = dict(_attributes(answer[8:]))
+        raw = attributes.get(_LOCAL) or attributes.get(_ADDRESS, b"")
+        if len(raw) in (4, 16) and struct.unpack_from("=I", answer, 4)[0] in up:
+            found.add(str(ipaddress.ip_address(raw)))
+    return frozenset(found)
+
+
+def _family(address: str) -> int:
+    is_old = ipaddress.ip_address(address).version == 4
+    return int(socket.AF_INET if is_old else socket.AF_INET6)
 
 
 def _change(link: socket.socket, kind: int, address: str) -> None:
     packed = ipaddress.ip_address(address).packed
-    family = socket.AF_INET if len(packed) == 4 else socket.AF_INET6
-    body = struct.pack("=BBBBI", family, 8 * len(packed), 0, 0, _LO)
+    body = struct.pack("=BBBBI", _family(address), 8 * len(packed), _AT_ONCE, 0, _LO)
     for name in (_LOCAL, _ADDRESS):
         body += struct.pack("=HH", 4 + len(packed), name) + packed
     flags = _REQUEST | _ACK | (_CREATE | _EXCLUSIVE if kind == _NEW_ADDRESS else 0)
     link.send(_message(kind, flags, body))
     _acknowledged(link, (errno.EEXIST, errno.EADDRNOTAVAIL))
+
+
+def _route(link: socket.socket, kind: int, family: int) -> None:
+    """To everywhere, by lo. One of IPv6 is there only if it says that everywhere is here."""
+    scope, sort = (_TO_LINK, _UNICAST) if family == socket.AF_INET else (_TO_HOST, _LOCALLY)
+    body = struct.pack("=BBBBBBBBI", *(family, 0, 0, 0, _MAIN, _BOOT, scope, sort, 0))
+    body += struct.pack("=HHI", 8, _OUT_BY, _LO)
+    flags = _REQUEST | _ACK | (_CREATE | _EXCLUSIVE if kind == _NEW_ROUTE else 0)
+    link.send(_message(kind, flags, body))
+    _acknowledged(link, (errno.EEXIST, errno.ESRCH))
 
 
 def _destroy(diag: socket.socket, words: list[str]) -> None:
