@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-SOON_S = 2.0
+SOON_S = 30.0
 """Far less than the minutes after which the scheduler would try again by itself."""
 
 
