@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 LIMIT = 60.0
 NFS = "nfs4 server:/export rw"
+DISK = "ext4 /dev/sda1 rw"
+ROOTS = {DISK: "/var/lib/kubelet/pods/5e1f/volumes/kubernetes.io~empty-dir/scratch"}
 
 
 class Box:
@@ -41,7 +43,9 @@ class Box:
             f"1 0 0:1 / / {options},relatime - overlay overlay rw,upperdir={self.upper},lowerdir=x"
         )
         others = [f"2 1 0:2 / {place} rw - tmpfs tmpfs rw" for place in places]
-        others += [f"3 1 0:9 /sub /{at} rw - {what}" for at, what in volumes.items()]
+        others += [
+            f"3 1 0:9 {ROOTS.get(what, '/')} /{at} rw - {what}" for at, what in volumes.items()
+        ]
         (self.proc / "7" / "mountinfo").write_text("\n".join([root, *others]) + "\n")
 
     def gather(self, images: Path, limit: int = MIB, deadline: float = LIMIT):
@@ -125,6 +129,16 @@ def test_a_volume_at_tmp_is_left_where_it_is_and_that_is_told(boxes) -> None:
     assert json.loads((images / NOTE).read_text())["volumes"] == ["/tmp"]
     assert new.lay_out(images) == 1
     assert not list((new.root / "tmp").iterdir()), "its successor has the same volume"
+
+
+def test_an_empty_dir_at_tmp_travels(boxes) -> None:
+    old, new, images = boxes
+    for one in (old, new):
+        one.mounted("/dev/shm", tmp=DISK)
+    (old.root / "tmp" / "mine").write_text("mine")
+    assert old.gather(images).volumes == ()
+    assert new.lay_out(images) == 1
+    assert (new.root / "tmp" / "mine").read_text() == "mine"
 
 
 def test_who_had_a_volume_at_tmp_does_not_go_on_without_one(boxes) -> None:
