@@ -127,7 +127,11 @@ class Dumps(Transfers):
         return times
 
     async def _stay_unsealed(self, seat: Seat, artifact: ArtifactId) -> None:
-        await self._note_unsealed(seat)
+        try:
+            await self._note_unsealed(seat)
+        except asyncio.CancelledError:
+            self.drop_later(artifact, "its container ended when it was sealed")
+            raise
         self.drop_later(artifact, "its seat stayed in RAM")
 
     async def write_down(

@@ -60,6 +60,20 @@ def test_what_can_not_be_dumped_stays_in_ram_and_is_told(rig, proxy, fault, word
     run_virtual(main())
 
 
+def test_a_container_that_ends_before_its_sealed_state_can_be_noted_leaves_none(rig):
+    async def main():
+        r = rig(tiers=TIERS)
+        cold, _ = await two(r)
+        r.machine.fault = lambda name: name == "disk-full" and bool(r.machine.vault)
+        r.loop.ask_for_tier(cold, Tier.NVME)
+        await when(lambda: "JournalStuck" in reasons(r))
+        r.machine.end_container(cold)
+        await r.until(cold, WAITING)
+        await when(lambda: r.machine.vault == {})
+
+    run_virtual(main())
+
+
 def test_what_was_refused_is_tried_again_after_a_while_only(rig):
     async def main():
         r = rig(tiers=TIERS)
