@@ -140,6 +140,7 @@ class Storm:
             for pod in unserved:
                 sentence = f"{pod.plan.name} is not served: {life.watch.describe(pod.uid)}"
                 life.found.append(sentence)
+            life.found += filter(None, (one.watch.restless() for one in self.lives))
             life.over = True
 
 

@@ -9,7 +9,7 @@ from kybernate.core.swap import violations
 from kybernate.ports import ProcessState
 from kybernate.types import PodUid, SeatState
 from nodeagent.kept import SAVED
-from nodeagent.left import LEFT
+from nodeagent.left import LEFT, OUTLIVED
 from nodeagent.node import IN_RAM
 from nodeagent.seat import Begins
 from nodeagent.transfers import DROP
@@ -110,9 +110,17 @@ class Watch:
         resting = (SeatState.ACTIVE, SeatState.PARKED, *WITHOUT_TREE)
         seats = self._seats.values()
         idle = all(s.state in resting and _done(s.work) and _done(s.watch) for s in seats)
-        dropping = any(key.startswith(DROP) for key in self._life.machine.journal)
+        dropping = any(key.startswith((DROP, OUTLIVED)) for key in self._life.machine.journal)
         idle = idle and not dropping and not self._gates_askew()
         return idle and not any(any(p.in_flight.values()) for p in self._life.proxies)
+
+    def restless(self) -> str:
+        """What is under way, for a finding; empty if nothing is."""
+        if self.quiet():
+            return ""
+        keys = [key for key in self._life.machine.journal if key.startswith((DROP, OUTLIVED))]
+        seats = [f"{seat.identity.name} {self.describe(uid)}" for uid, seat in self._seats.items()]
+        return f"{self._life.plan.node} does not come to rest: {'; '.join(keys + seats)}"
 
     def describe(self, uid: PodUid) -> str:
         """The seat, for a finding."""

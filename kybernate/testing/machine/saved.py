@@ -132,7 +132,8 @@ class FakeDumper:
         uid = self._init(init).uid
         if machine.dumps.get(init) is not DumpState.PARKED:
             self._see_saved(uid, handle)
-        machine.dumps[init] = DumpState.HOLDING
+            machine.dumps[init] = DumpState.HOLDING
+        # Else half of a tree is there at most, and kyb-init says as before that none is.
         if machine.fault("end-hangs"):
             await asyncio.sleep(deadline)
             raise DeadlineError("the tree did not die")
@@ -387,10 +388,13 @@ class FakeVault:
         machine, uid = self._machine, keeping.snapshot.uid
         if not why:
             raise RefusedError(f"{artifact} has no other verified copy")
-        init, latest = machine.inits.get(uid, 0), machine.ran.get(keeping.snapshot.handle, 0)
+        init, handle = machine.inits.get(uid, 0), keeping.snapshot.handle
+        latest = machine.ran.get(handle, 0)
         ended = machine.dumps.get(init) is DumpState.PARKED and machine.procs[init].alive
         others = machine.elsewhere.others(artifact, keeping.snapshot, machine.name)
-        needed = keeping.snapshot.ran == latest and not others
+        # What a container of before has left is no state of the present one.
+        present = any(p.parent == init and p.handle == handle for p in machine.procs.values())
+        needed = present and keeping.snapshot.ran == latest and not others
         elsewhere, line = machine.elsewhere, keeping.snapshot.line
         awaited = not others and elsewhere.awaited(uid, keeping.snapshot.ran, line)
         if (ended and needed and not machine.given_up(uid)) or awaited:

@@ -10,9 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from bench.chaos.plan import draw_plan
+from bench.chaos.plan import draw_pair, draw_plan
 from bench.chaos.storm import Storm, run
-from kybernate.testing.machine import Elsewhere, Machine
+from kybernate.errors import DeadlineError
+from kybernate.testing.clock import run_virtual
+from kybernate.testing.machine import (
+    App,
+    Elsewhere,
+    FakeDumper,
+    FakeFreezer,
+    FakeProcs,
+    FakeVault,
+    Machine,
+)
+from kybernate.types import PodUid, Tier
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -69,6 +80,14 @@ def test_storms_with_moves_run_nothing_twice_and_lose_nothing():
         ("pair", 12955),
         # A restored tree ran for a moment with TCP held back, and was killed.
         ("pair", 13871),
+        # A container ended when its sealed state could not be noted, since the disk was full.
+        ("pair", 6841),
+        # A state whose successor had gone on could not be dropped at once.
+        ("pair", 10940),
+        # What a container left that ended was dropped after the next one had been saved, too.
+        ("pair", 10143),
+        # Half of a restored tree could not be ended at once.
+        ("pair", 12523),
     ],
 )
 @pytest.mark.filterwarnings("ignore")
@@ -83,6 +102,58 @@ def test_what_ran_unheard_may_be_lost_and_nothing_else(heard):
     elsewhere.thawed("n1", "tree", 1, heard=heard)
     elsewhere.thawed("n1", "tree", 1, heard=True)
     assert any("back in time" in breach for breach in machine.breaches) is heard
+
+
+async def _parked(machine, uid):
+    """A container of this pod whose tree is ended, and the name of its state."""
+    machine.apps[uid] = App(("GPU-0",), 1 << 30, delay=0.0)
+    machine.start_container(uid)
+    init = machine.inits[uid]
+    tree = FakeProcs(machine).child_of(init)
+    handle = FakeFreezer(machine).place(tree)
+    machine.gates[uid] = None
+    await FakeFreezer(machine).freeze(handle, 1)
+    dumper, vault, images = (
+        FakeDumper(machine),
+        FakeVault(machine),
+        await FakeVault(machine).begin(uid),
+    )
+    await dumper.dump(init, handle, images, 1)
+    artifact = await vault.seal(images, {"namespace": "default", "pod": uid}, 1)
+    await dumper.end(init, handle, 1)
+    return artifact
+
+
+def test_the_last_state_of_a_container_is_missed_and_what_one_before_it_left_is_not():
+    async def main():
+        machine, uid = Machine({"GPU-0": 80 << 30}), PodUid("u1")
+        before = await _parked(machine, uid)
+        machine.end_container(uid)
+        last = await _parked(machine, uid)
+        await FakeVault(machine).drop(before, Tier.NVME, forget="why")
+        assert machine.breaches == []
+        await FakeVault(machine).drop(last, Tier.NVME, forget="why")
+        assert machine.breaches == ["u1 lost its last state: why"]
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_an_end_that_takes_two_tries_asks_for_a_saved_state_where_a_tree_stands(saved):
+    async def main():
+        machine, uid = Machine({"GPU-0": 80 << 30}), PodUid("u1")
+        artifact = await _parked(machine, uid)
+        init, handle = machine.inits[uid], machine.vault[artifact].snapshot.handle
+        machine.vault.clear()
+        if not saved:
+            del machine.dumps[init]
+        machine.faults.add("end-hangs")
+        with pytest.raises(DeadlineError):
+            await FakeDumper(machine).end(init, handle, 1)
+        await FakeDumper(machine).end(init, handle, 1)
+        assert bool(machine.breaches) is not saved
+
+    run_virtual(main())
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -113,6 +184,14 @@ def test_a_machine_with_less_memory_than_the_plugin_says_is_found_out():
         machine.memory = dict.fromkeys(machine.memory, 1 << 30)
         found += storm.run().violations
     assert any("holds" in sentence for sentence in found)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_state_that_is_never_dropped_is_found_out():
+    storm = Storm(draw_pair(10940), None)
+    for life in storm.lives:
+        life.machine.fault = lambda name: name == "drop-fails"
+    assert any("does not come to rest: outlived/" in one for one in storm.run().violations)
 
 
 def test_the_bench_ends_with_one_line_of_json():
