@@ -21,7 +21,7 @@ from kybernate.checkpoint.places import open_place, read_manifest
 from kybernate.checkpoint.seal import images_of
 from kybernate.checkpoint.stream import Seen
 from kybernate.gen import agent_pb2_grpc
-from kybernate.types import ArtifactId, PodUid, SeatState, Tier
+from kybernate.types import ArtifactId, PodRef, PodUid, SeatState, Tier
 from nodeagent.doorkeeper import Doorkeeper, Rates
 from nodeagent.receive import PeersApi, Receiver
 from nodeagent.seat import Begins
@@ -48,7 +48,7 @@ class Target:
         """See `receive.Adopter`."""
         return ""
 
-    async def adopt(self, seat: object, artifact: ArtifactId, tier: Tier) -> None:
+    async def adopt(self, seat: object, artifact: ArtifactId, tier: Tier, *, of: PodRef) -> None:
         """See `receive.Adopter`."""
         await self.restore(images_of(self._place, read_manifest(self._place, artifact, self._keys)))
 
@@ -87,14 +87,15 @@ async def main(config: dict[str, str]) -> None:
     work = Path(config["work"])
     target = Target(work, Tools(Path(config["enter"]), Path(config["criu"])))
 
-    async def written(*_: object, **__: object) -> None:
-        """The journal's part is measured elsewhere."""
-
-    journal = SimpleNamespace(put=written, delete=written)
-    world = SimpleNamespace(journal=journal, registry=object())
-    settings = SimpleNamespace(node="n2")
+    # The journal's part is measured elsewhere.
+    written = asyncio.get_running_loop().create_future()
+    written.set_result(None)
+    journal = SimpleNamespace(put=lambda *_, **__: written, delete=lambda _: written)
+    world = SimpleNamespace(journal=journal, registry=object(), below=None)
+    settings = SimpleNamespace(node="n2", dump_deadline_s=LIMIT, transfer_deadline_s=LIMIT)
     node = SimpleNamespace(seats=target.seats, settings=settings, world=world)
-    loop = SimpleNamespace(node=node, call_for=lambda uid, why: True)
+    reports = SimpleNamespace(put=lambda report: None)
+    loop = SimpleNamespace(node=node, reports=reports, call_for=lambda uid, why: True)
     receiver = Receiver(cast("Any", loop), target.inbox, cast("Any", target))
     _, port = await serve_network(
         cast("Any", agent_pb2_grpc.NodeAgentServicer()),

@@ -18,6 +18,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from kybernate import keys
+from kybernate.core.moving import see_own
 from kybernate.core.restores import RestoreAs, RestoreWish
 from kybernate.core.seats import SeatEvent
 from kybernate.errors import (
@@ -34,8 +35,11 @@ from nodeagent.reports import Kind, Report
 from nodeagent.seat import Begins
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from kybernate.core.artifacts.manifest import Manifest
     from kybernate.ports import Registry
+    from kybernate.types import PodRef
     from nodeagent.below import Below
     from nodeagent.left import Left
     from nodeagent.loop import Loop
@@ -53,8 +57,13 @@ _LONGEST_WHY = 500
 _LATER = (RetryableError, DeadlineError, NotFoundError, ConflictError, OSError)
 
 
+async def _all_whole(artifact: ArtifactId) -> bool:
+    return True
+
+
 class Adoptions:
-    """All seats of the node that go on from saved states of other pods."""
+    """All seats of the node that go on from saved states of other pods. `whole`: whether what lies
+    on NVMe is all there, where other nodes send states of which a power cut may leave a part."""
 
     def __init__(self, loop: Loop, registry: Registry, reports: Reports, left: Left) -> None:
         self._loop = loop
@@ -63,6 +72,7 @@ class Adoptions:
         self._reports = reports
         self._left = left
         self._locks: dict[PodUid, asyncio.Lock] = {}
+        self.whole: Callable[[ArtifactId], Awaitable[bool]] = _all_whole
         loop.dumps.spares, loop.dumps.left_in = self.spares, left.bytes_in
         loop.dumps.outgrown = self.outgrown
 
@@ -157,7 +167,15 @@ class Adoptions:
         else:
             artifact = wish.artifact or await self._newest(seat, wish.uid)
         raw = {one.id for one in await below.vault.ls(Tier.NVME)}
-        return artifact, Tier.NVME if artifact in raw else Tier.OBJECT
+        if artifact not in raw:
+            return artifact, Tier.OBJECT
+        # For a copy each piece is looked at before anything of it is used.
+        if _is_copy(seat) or await self.whole(artifact):
+            return artifact, Tier.NVME
+        packed = await below.vault.ls(Tier.OBJECT) if Tier.OBJECT in below.limits else ()
+        if artifact not in {one.id for one in packed}:
+            raise RetryableError(f"what NVMe has of {artifact} is damaged, and there is no other")
+        return artifact, Tier.OBJECT
 
     async def _newest(self, seat: Seat, uid: PodUid) -> ArtifactId:
         """Of the pod, wherever it is: an older one that lies nearer would lose what came since."""
@@ -193,10 +211,10 @@ class Adoptions:
         return ""
 
     async def adopt(
-        self, seat: Seat, artifact: ArtifactId, tier: Tier, *, clone: bool = False
+        self, seat: Seat, artifact: ArtifactId, tier: Tier, *, of: PodRef | None = None
     ) -> None:
         """The seat goes on from this state, which lies in this tier, and is parked there when this
-        returns. `clone`: as a copy, whatever its pod says.
+        returns. `of`: whose own state it has to be.
 
         Raises RefusedError with the sentence if it never may; RetryableError, NotFoundError,
         DeadlineError, OSError if it can't now.
@@ -208,7 +226,9 @@ class Adoptions:
             await cut_off(self._below(), seat)
             into = await self._below().into(seat)
             manifest = await self._below().vault.admit(artifact, into, _DEADLINE)
-            copied = clone or (seat.restore or _SUCCESSION).kind is not RestoreAs.SUCCESSOR
+            if of is not None:
+                see_own(manifest, of)
+            copied = _is_copy(seat)
             home = await self._claim(seat, manifest) if not copied else False
             seat.predecessor = "" if copied else manifest.facts.pod_uid
             seat.claimed = "" if copied else manifest.id

@@ -69,7 +69,7 @@ def make_below(
         limits=_limits(settings, places),
         weigh=lambda seat: bytes_of(freezer.pids(seat.handle)),
         into=facts.into,
-        inbox=Inbox(local, artifact_keys, seen),
+        inbox=Inbox(local, artifact_keys, seen, settings.transfer_deadline_s),
         outbox=Outbox(local, artifact_keys, seen),
     )
 

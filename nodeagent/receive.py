@@ -1,21 +1,31 @@
 """This node as the one to which other nodes' agents send states: answers to each of their calls.
 
 A state is taken for a seat that is here, of the sender's namespace, and that waits for just the
-pod whose state it is. It becomes an artifact of this node's when it is verified, and the seat's
-when the sender says that the pod's processes are ended: not before, so that at most one goes on.
+pod whose state it is, as its manifest says, too; and no more of it than NVMe has room for. It
+becomes an artifact of this node's when it is verified, and the seat's when the sender says that the
+pod's processes are ended: not before, so that at most one goes on.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
+import sys
+import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kybernate.core.seats import OCCUPYING
-from kybernate.errors import ConfigError, RefusedError, RetryableError
+from kybernate.errors import (
+    ConfigError,
+    CorruptError,
+    DeadlineError,
+    NotFoundError,
+    RefusedError,
+    RetryableError,
+)
 from kybernate.gen import peers_pb2 as pb
 from kybernate.gen import peers_pb2_grpc
 from kybernate.types import ArtifactId, PodUid, SeatState, Tier
+from nodeagent.arrived import Arrival, Arrived
 from nodeagent.parts import part_of, pod_of
 from nodeagent.reports import Kind, Report
 from nodeagent.seat import Begins
@@ -25,12 +35,11 @@ if TYPE_CHECKING:
 
     import grpc
 
-    from kybernate.checkpoint.inbox import Inbox, Incoming
+    from kybernate.checkpoint.inbox import Inbox
+    from kybernate.checkpoint.incoming import Incoming
     from kybernate.types import PodRef
     from nodeagent.loop import Loop
     from nodeagent.seat import Seat
-
-log = logging.getLogger(__name__)
 
 TAKEN = "taken/"
 """Journal keys of states that were taken over here, so that a repeated call hears the same."""
@@ -45,9 +54,9 @@ class Adopter(Protocol):
         """Why the seat doesn't wait for the state of this pod, as a sentence; empty if it does."""
         ...
 
-    async def adopt(self, seat: Seat, artifact: ArtifactId, tier: Tier) -> None:
-        """The seat goes on from this state, which its journal says when this returns. Raises
-        RefusedError if it never will, RetryableError, DeadlineError, OSError."""
+    async def adopt(self, seat: Seat, artifact: ArtifactId, tier: Tier, *, of: PodRef) -> None:
+        """The seat goes on from this state of that pod, which its journal says when this returns.
+        Raises RefusedError if it never will, RetryableError, DeadlineError, OSError."""
         ...
 
 
@@ -61,10 +70,14 @@ class Receiver:
         self._inbox = inbox
         self._adopter = adopter
         self._taken: dict[str, str] = {}
-        self._busy: dict[PodUid, asyncio.Lock] = {}
+        self._arrived = Arrived(loop)
+        self._busy: weakref.WeakValueDictionary[PodUid, asyncio.Lock] = (
+            weakref.WeakValueDictionary()
+        )
 
     def resume(self, records: Mapping[str, Mapping[str, object]]) -> None:
-        """After a restart: who took over what."""
+        """After a restart: who took over what, and what arrived."""
+        self._arrived.load(records)
         for key, record in records.items():
             if key.startswith(TAKEN):
                 self._taken[key.removeprefix(TAKEN)] = str(record["successor"])
@@ -77,11 +90,12 @@ class Receiver:
 
     def seat_gone(self, seat: Seat) -> None:
         """See `node.Observer`: nobody needs any more what came for it."""
-        self._loop.life.aside(self.call_off(seat.uid))
-        self._busy.pop(seat.uid, None)
+        self._loop.life.aside(self._forget(seat.uid))
+        self._arrived.gone(seat.uid)
 
     def seat_changed(self, seat: Seat) -> None:
         """See `node.Observer`."""
+        self._arrived.look(seat)
 
     def told(self, seat: Seat, kind: str, reason: str, sentence: str) -> None:
         """See `node.Observer`."""
@@ -109,17 +123,41 @@ class Receiver:
             raise RetryableError(f"the container of pod {seat.identity.pod} isn't ready yet")
         return seat
 
-    async def deliver(self, successor: PodUid, artifact: str, signed: bytes) -> tuple[str, ...]:
+    async def deliver(
+        self, pod: PodRef, successor: PodUid, artifact: str, signed: bytes
+    ) -> tuple[str, ...]:
         """All has been sent: keep it, or say what is lacking."""
-        async with self._one(successor):
-            try:
-                lacking = await asyncio.to_thread(self._inbox.accept, successor, artifact, signed)
-            except OSError as error:
-                raise RetryableError(f"it can't be kept here: {error}") from error
-        if not lacking and self._node.world.registry is not None:
-            copied = Report(Kind.COPIED, artifact=artifact, tier=Tier.NVME.value)
-            self._loop.reports.put(copied)
+        async with self._one(successor), self._arrived.one(artifact):
+            lacking = await self._accept(pod, successor, artifact, signed)
+        self._tell(Kind.DROPPED if lacking else Kind.COPIED, artifact)
+        if not lacking:
+            # The last agent over there may have died, and the next one begun the move anew.
+            self._arrived.call_off(pod.uid, successor, but=artifact)
         return lacking
+
+    async def _accept(
+        self, pod: PodRef, successor: PodUid, artifact: str, signed: bytes
+    ) -> tuple[str, ...]:
+        new = artifact not in self._arrived
+        lacking: tuple[str, ...] = ()
+        self._arrived.put(Arrival(artifact, pod.uid, successor))
+        try:
+            lacking = await asyncio.to_thread(self._inbox.accept, pod, successor, artifact, signed)
+        except OSError as error:
+            raise RetryableError(f"it can't be kept here: {error}") from error
+        except (RefusedError, CorruptError):
+            if new:
+                self._arrived.forget(artifact)
+            raise
+        if lacking:
+            self._arrived.forget(artifact)
+        return lacking
+
+    def _tell(self, kind: Kind, artifact: str) -> None:
+        """The registry, where there is one, whether this node has a copy."""
+        if self._node.world.registry is not None:
+            why = "what this node had of it was not whole" if kind is Kind.DROPPED else ""
+            self._loop.reports.put(Report(kind, artifact=artifact, tier=Tier.NVME.value, why=why))
 
     async def take_over(self, pod: PodRef, successor: PodUid, artifact: ArtifactId) -> str:
         """The pod's processes are ended: go on. How the successor is, as a sentence."""
@@ -128,6 +166,8 @@ class Receiver:
                 await self._adopt(self.expect(pod, successor), pod, artifact)
                 await self._note(successor, artifact)
                 self._loop.call_for(successor, f"moved here, as {artifact}")
+            self._arrived.forget(artifact)
+            self._arrived.call_off(pod.uid, successor)
             # The sender keeps its copy until this is on the disk; nobody else waits for it.
             await asyncio.to_thread(self._inbox.sync, artifact)
         seat_now = self._node.seats.get(successor)
@@ -139,8 +179,21 @@ class Receiver:
                 raise RefusedError(f"pod {pod} is on this node, and no other can say that it ended")
             # Where nobody else can tell, the word of the agent that ended it is the proof.
             await self._loop.registry.stop(pod.namespace, pod.uid, "moved to this node", _DEADLINE)
-        here = await asyncio.to_thread(self._inbox.is_here, artifact)
-        await self._adopter.adopt(seat, artifact, Tier.NVME if here else Tier.OBJECT)
+        async with self._arrived.one(artifact):
+            here = await asyncio.to_thread(self._inbox.is_here, artifact)
+            if not here:
+                self._tell(Kind.DROPPED, artifact)
+            tier = Tier.NVME if here else Tier.OBJECT
+            await self._adopter.adopt(seat, artifact, tier, of=pod)
+
+    async def is_whole(self, artifact: ArtifactId) -> bool:
+        """Whether NVMe has it as it was signed: no process has read it since it came, perhaps.
+        Raises DeadlineError, OSError."""
+        try:
+            await asyncio.to_thread(self._inbox.see_whole, artifact)
+        except (NotFoundError, CorruptError, RefusedError):
+            return False
+        return True
 
     async def _has_taken(self, pod: PodRef, successor: PodUid, artifact: str) -> bool:
         """Also where the seat found the state by itself, once the registry knew of it."""
@@ -160,8 +213,12 @@ class Receiver:
             self._node.world.journal.delete(TAKEN + old)
         await self._node.world.journal.put(TAKEN + artifact, record, synced=True)
 
-    async def call_off(self, successor: PodUid) -> None:
-        """Nothing comes of it."""
+    async def call_off(self, pod: PodRef, successor: PodUid) -> None:
+        """Nothing comes of it: the pod goes on over there."""
+        await self._forget(successor)
+        self._arrived.call_off(pod.uid, successor)
+
+    async def _forget(self, successor: PodUid) -> None:
         async with self._one(successor):
             await asyncio.to_thread(self._inbox.drop, successor)
 
@@ -170,11 +227,14 @@ class Receiver:
     ) -> int:
         """Parts of the state, or of one of before; how many bytes came."""
         self.expect(pod, successor)
+        self._inbox.room.limit = await self._room()
+        settings = self._node.settings
+        limits = settings.dump_deadline_s, settings.transfer_deadline_s
         async with self._one(successor):
             try:
                 incoming = await asyncio.to_thread(self._inbox.receiving, successor, staged)
                 try:
-                    return await _take_all(incoming, parts)
+                    return await _take_all(incoming, parts, *limits)
                 finally:
                     await asyncio.to_thread(incoming.close)
             except OSError as error:
@@ -184,20 +244,42 @@ class Receiver:
         """The state of before that is here, and how far each of its files goes."""
         return asyncio.to_thread(self._inbox.held, successor)
 
+    async def _room(self) -> int:
+        """Bytes that NVMe may still hold. Raises KybernateError, OSError."""
+        below = self._node.world.below
+        if below is None or Tier.NVME not in below.limits:
+            return sys.maxsize
+        listed = await below.vault.ls(Tier.NVME)
+        return below.limits[Tier.NVME] - sum(one.size for one in listed)
+
     def _one(self, successor: PodUid) -> asyncio.Lock:
-        return self._busy.setdefault(successor, asyncio.Lock())
+        lock = self._busy.get(successor)
+        if lock is None:
+            lock = self._busy[successor] = asyncio.Lock()
+        return lock
 
 
-async def _take_all(incoming: Incoming, parts: AsyncIterator[pb.Part]) -> int:
-    """One part is written while the next one arrives, and no more than that is in memory."""
-    came, writing = 0, asyncio.ensure_future(asyncio.sleep(0))
+async def _take_all(
+    incoming: Incoming, parts: AsyncIterator[pb.Part], idle: float, limit: float
+) -> int:
+    """One part is written while the next one arrives, and no more than that is in memory; `idle`
+    and `limit`: seconds until the next part is there, and until all are."""
+    now = asyncio.get_running_loop().time
+    came, until, writing = 0, now() + limit, asyncio.ensure_future(asyncio.sleep(0))
     try:
-        async for message in parts:
-            part = part_of(message)
-            came += len(message.written.data)
-            await writing
-            writing = asyncio.ensure_future(asyncio.to_thread(incoming.take, part))
-        await writing
+        async with asyncio.timeout(idle) as alarm:
+            async for message in parts:
+                part = part_of(message)
+                came += len(message.written.data)
+                await asyncio.shield(writing)
+                writing = asyncio.ensure_future(asyncio.to_thread(incoming.take, part))
+                alarm.reschedule(min(until, now() + idle))
+            await asyncio.shield(writing)
+    except TimeoutError as error:
+        raise DeadlineError(
+            f"no part of the state came for {idle:g} s, or not all of it in {limit:g} s; send it "
+            "again"
+        ) from error
     finally:
         # Nobody closes a file that a thread still writes to.
         await asyncio.gather(writing, return_exceptions=True)
@@ -225,7 +307,11 @@ class PeersApi(peers_pb2_grpc.PeersServicer):
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> pb.Received:
         """Files of a state."""
-        first = await anext(aiter(request_iterator), None)
+        try:
+            async with asyncio.timeout(_DEADLINE):
+                first = await anext(aiter(request_iterator), None)
+        except TimeoutError as error:
+            raise DeadlineError("the opening of the stream did not come in time") from error
         if first is None or first.WhichOneof("kind") != "opening":
             raise ConfigError("opening", "must be the first message of the stream")
         of = first.opening.handover
@@ -239,8 +325,9 @@ class PeersApi(peers_pb2_grpc.PeersServicer):
     ) -> pb.Delivered:
         """Keep what arrived."""
         successor = PodUid(request.handover.successor_uid)
-        self._receiver.expect(pod_of(request.handover), successor)
-        lacking = await self._receiver.deliver(successor, request.artifact, request.manifest)
+        pod = pod_of(request.handover)
+        self._receiver.expect(pod, successor)
+        lacking = await self._receiver.deliver(pod, successor, request.artifact, request.manifest)
         return pb.Delivered(lacking=lacking)
 
     async def TakeOver(  # noqa: N802 - gRPC's name
@@ -256,6 +343,5 @@ class PeersApi(peers_pb2_grpc.PeersServicer):
         self, request: pb.Handover, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.CalledOff:
         """Nothing comes of it."""
-        pod_of(request)
-        await self._receiver.call_off(PodUid(request.successor_uid))
+        await self._receiver.call_off(pod_of(request), PodUid(request.successor_uid))
         return pb.CalledOff()

@@ -6,7 +6,13 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kybernate.errors import DeadlineError, KybernateError, RefusedError, RetryableError
+from kybernate.errors import (
+    DeadlineError,
+    KybernateError,
+    NotFoundError,
+    RefusedError,
+    RetryableError,
+)
 from kybernate.testing.machine import Keeping
 from kybernate.types import NodeName, PodRef, PodUid, Tier
 
@@ -27,36 +33,36 @@ class StormInbox:
 
     def __init__(self, life: Life) -> None:
         self._life = life
-        self.came: dict[PodUid, ArtifactId] = {}
 
-    def accept(self, successor: PodUid, artifact: ArtifactId, keeping: Keeping) -> None:
-        """It lies here now, as it lay there; what came before for that pod goes."""
-        if self.came.get(successor, artifact) != artifact:
-            self.drop(successor)
+    def accept(
+        self, pod: PodRef, successor: PodUid, artifact: ArtifactId, signed: bytes
+    ) -> tuple[str, ...]:
+        """It lies here now, as it lies there."""
         machine, folder = self._life.machine, f"/artifacts/{artifact}"
-        machine.folders[folder] = keeping.snapshot
-        machine.vault[artifact] = Keeping(keeping.snapshot, folder, {Tier.NVME}, keeping.facts)
-        self.came[successor] = artifact
+        there = self._life.other.machine.vault.get(artifact) if self._life.other else None
+        if there is None:
+            return ("pages-1.img",)
+        machine.folders[folder] = there.snapshot
+        machine.vault[artifact] = Keeping(there.snapshot, folder, {Tier.NVME}, there.facts)
+        return ()
 
     def waiting(self) -> tuple[PodUid, ...]:
-        """For whom something came."""
-        return tuple(self.came)
+        """Nothing of what came is only half here."""
+        return ()
 
     def is_here(self, artifact: ArtifactId) -> bool:
         """Whether it is on this node's NVMe."""
         found = self._life.machine.vault.get(artifact)
         return found is not None and Tier.NVME in found.places
 
+    def see_whole(self, artifact: ArtifactId) -> None:
+        """Nothing is ever damaged on its way."""
+
     def sync(self, artifact: ArtifactId) -> None:
         """It is on the disk."""
 
     def drop(self, successor: PodUid) -> None:
-        """Nothing comes of it, unless it has been taken over."""
-        artifact, node = self.came.pop(successor, None), self._life.node
-        used = {seat.artifact for seat in node.seats.values()} if node else set()
-        if artifact is not None and artifact not in used:
-            self._life.machine.folders.pop(f"/artifacts/{artifact}", None)
-            self._life.machine.vault.pop(artifact, None)
+        """See `waiting`."""
 
 
 class StormPeers:
@@ -97,11 +103,12 @@ class StormPeers:
 
     async def deliver(self, handover: Handover, artifact: ArtifactId, deadline: float) -> None:
         """It is there, too."""
-        keeping = self._here.machine.vault.get(artifact)
+        pod, successor = handover.pod, handover.successor.uid
 
-        async def accepted(_: Receiver) -> None:
-            if keeping is not None:
-                self._other.inbox.accept(handover.successor.uid, artifact, keeping)
+        async def accepted(receiver: Receiver) -> None:
+            receiver.expect(pod, successor)
+            if await receiver.deliver(pod, successor, artifact, b""):
+                raise NotFoundError(f"{artifact} is not on node {self._here.plan.node}")
 
         await self._call(accepted, deadline)
 
@@ -115,7 +122,7 @@ class StormPeers:
 
     async def call_off(self, handover: Handover, deadline: float) -> None:
         """As its receiver says."""
-        await self._call(lambda receiver: receiver.call_off(handover.successor.uid), deadline)
+        await self._call(partial(_call_off, handover=handover), deadline)
 
     async def _call(self, what: Callable[[Receiver], Awaitable[None]], deadline: float) -> None:
         here, other, loop = self._here, self._other, asyncio.get_running_loop()
@@ -159,3 +166,7 @@ class StormPeers:
             answer.set_result(None)
         else:
             answer.set_exception(error)
+
+
+async def _call_off(receiver: Receiver, *, handover: Handover) -> None:
+    await receiver.call_off(handover.pod, handover.successor.uid)

@@ -6,53 +6,65 @@
 
 Each piece is hashed once it is written, as it reads back, and compared with the signed manifest
 when all is there. What lies here is no artifact: whoever begins anew may find half of it, or none.
+
+What is kept is on the disk for certain after `sync` alone, which nobody's pause waits for. Until
+then a power cut may leave a manifest without its files, so that no process believes one that it
+has not held against the files itself.
 """
 
 from __future__ import annotations
 
-import errno
+import logging
 import os
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from blake3 import blake3
-
 from kybernate.adapters.objects import make_folder, sync_folder
-from kybernate.checkpoint.pieces import PieceReader
-from kybernate.checkpoint.places import WORKERS, read_manifest
-from kybernate.checkpoint.stream import Hashed, Same, Whole, Written
+from kybernate.checkpoint.deadline import Deadline
+from kybernate.checkpoint.incoming import Arriving, Hashing, Incoming, arrived_as
+from kybernate.checkpoint.places import read_manifest
+from kybernate.checkpoint.room import Room
+from kybernate.checkpoint.seal import remove_folder, verify_raw
+from kybernate.checkpoint.stream import Hashed
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts import manifest as manifests
-from kybernate.core.artifacts.manifest import PIECE
-from kybernate.errors import ConflictError, CorruptError, NotFoundError, RefusedError
+from kybernate.core.moving import see_own
+from kybernate.errors import CorruptError, NotFoundError, RefusedError
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
     from pathlib import Path
 
     from kybernate.adapters.artifactkeys import ArtifactKeys
     from kybernate.checkpoint.places import Place
-    from kybernate.checkpoint.stream import Part, Seen
+    from kybernate.checkpoint.stream import Seen
     from kybernate.core.artifacts.manifest import Manifest
-    from kybernate.types import PodUid
+    from kybernate.types import PodRef, PodUid
+
+log = logging.getLogger(__name__)
 
 ARRIVING = ".arriving"
-_COPY_ERRORS = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
-_UNFINISHED = 4 * WORKERS
+_BESIDE = ".new-manifest"
+_PATIENCE = 3600.0
 
 
 class Inbox:
-    """All of them. Calls for one successor come one after another; those that block say so."""
+    """All of them. Calls for one successor come one after another; those that block say so.
 
-    def __init__(self, place: Place, keys: ArtifactKeys, seen: Seen) -> None:
+    `room` says how much may come. `patience`: seconds that reading a whole state may take.
+    """
+
+    def __init__(
+        self, place: Place, keys: ArtifactKeys, seen: Seen, patience: float = _PATIENCE
+    ) -> None:
         self._place = place
         self._keys = keys
         self._seen = seen
+        self._patience = patience
+        self.room = Room(place.local)
         self._folder = place.local / ARRIVING
-        self._hashing = _Hashing()
-        self._files: dict[PodUid, dict[str, _File]] = {}
+        self._hashing = Hashing()
+        self._files: dict[PodUid, dict[str, Arriving]] = {}
 
     def held(self, successor: PodUid) -> tuple[str, dict[str, int]]:
         """The state of before that is here, and how far each of its files goes. Blocks shortly."""
@@ -68,36 +80,46 @@ class Inbox:
         """For parts that come next: of the state of before `staged`, or of the state itself, which
         begins anew. Blocks. Raises OSError."""
         home = self._home(successor)
+
+        def see(name: str, size: int) -> None:
+            self.room.see(successor, name, size, staged=bool(staged))
+
         if staged:
-            self._begin_staging(home, staged)
-            return Incoming(home / "staged", home / "staged", self._hashing, {})
+            self._begin_staging(successor, staged)
+            return Incoming(home / "staged", home / "staged", self._hashing, {}, see)
         make_folder(home / "images")
         files = self._files.setdefault(successor, {})
-        return Incoming(home / "images", home / "staged", self._hashing, files)
+        return Incoming(home / "images", home / "staged", self._hashing, files, see)
 
-    def _begin_staging(self, home: Path, base: str) -> None:
+    def _begin_staging(self, successor: PodUid, base: str) -> None:
+        home = self._home(successor)
         with suppress(FileNotFoundError):
             if (home / "base").read_text() != base:
-                shutil.rmtree(home)
+                self.drop(successor)
         make_folder(home / "staged")
         (home / "base").write_text(base)
 
-    def accept(self, successor: PodUid, artifact: str, signed: bytes) -> tuple[str, ...]:
-        """What arrived is this artifact, and lies in the place from now on; or the names of the
-        files that aren't what was signed, and must be sent again. Blocks.
+    def accept(
+        self, pod: PodRef, successor: PodUid, artifact: str, signed: bytes
+    ) -> tuple[str, ...]:
+        """What arrived is this artifact, of that pod, and lies in the place from now on; or the
+        names of the files that aren't what was signed, and must be sent again. Blocks.
 
-        Raises RefusedError (the manifest isn't signed by who is trusted), CorruptError, OSError.
+        Raises RefusedError (the manifest isn't signed by who is trusted, or is of another pod),
+        CorruptError, DeadlineError, OSError.
         """
         what = f"the manifest of {artifact}, as it was sent"
         manifest = manifests.decode(self._keys.opened(signed, what), what)
         if manifest.id != artifact or manifest.form != manifests.RAW:
             raise CorruptError(f"{what}, is another one's")
-        with suppress(NotFoundError):
-            read_manifest(self._place, artifact, self._keys)
+        see_own(manifest, pod)
+        if self.is_here(artifact):
             self.drop(successor)
             return ()
         files = self._files.get(successor, {})
-        lacking = tuple(each.name for each in manifest.files if not _is(files.get(each.name), each))
+        lacking = tuple(
+            each.name for each in manifest.files if not arrived_as(files.get(each.name), each)
+        )
         if not lacking:
             self._keep(successor, manifest, signed)
         for name in lacking:
@@ -116,32 +138,58 @@ class Inbox:
         with suppress(FileNotFoundError):
             shutil.rmtree(home / layout.IMAGES)
         images.rename(home / layout.IMAGES)
-        sync_folder(home)
-        self._place.objects.put(layout.folder(manifest.id) + layout.PIECES, Hashed.of(own).pieces)
-        with suppress(ConflictError):
-            self._place.objects.put(layout.manifest_key(manifest.id), signed, create=True)
+        _write(home / layout.PIECES, Hashed.of(own).pieces)
+        _write(home / _BESIDE, signed)
+        (home / _BESIDE).rename(home / layout.MANIFEST)
         self._seen.verified.add(manifest.id)
         self.drop(successor)
 
+    def see_whole(self, artifact: str) -> None:
+        """Return if it lies here, every byte of it as it was signed: all of them are read, unless
+        this process has done so and nobody used them since. Blocks.
+
+        Raises NotFoundError, CorruptError or RefusedError (what lies here can't be used),
+        DeadlineError, OSError.
+        """
+        manifest = read_manifest(self._place, artifact, self._keys)
+        if manifest.form == manifests.RAW and artifact not in self._seen.verified:
+            verify_raw(self._place, manifest, Deadline(self._patience))
+            self._seen.verified.add(artifact)
+
     def is_here(self, artifact: str) -> bool:
-        """Whether it arrived, and was kept. Blocks shortly. Raises RefusedError for what is no ID,
-        or isn't signed."""
+        """Like `see_whole`, for what somebody else still has: what can't be used is removed, and
+        is not here. Blocks. Raises RefusedError for what is no ID, DeadlineError, OSError."""
+        layout.parse_id(artifact)
         try:
-            read_manifest(self._place, artifact, self._keys)
+            self.see_whole(artifact)
         except NotFoundError:
+            return False
+        except (CorruptError, RefusedError) as error:
+            log.warning("%s is removed here, since it is damaged: %s", artifact, error)
+            self._seen.verified.discard(artifact)
+            self._place.objects.delete([layout.manifest_key(artifact)])
+            with suppress(FileNotFoundError):
+                remove_folder(self._place.local / layout.folder(artifact))
             return False
         return True
 
     def sync(self, artifact: str) -> None:
-        """Its files, if it is here, are on the disk when this returns. Blocks. Raises OSError."""
+        """If it is here, it is on the disk when this returns: no name before what it names. Blocks.
+        Raises OSError."""
+        home = self._place.local / layout.folder(artifact)
         with suppress(FileNotFoundError):
-            for path in (self._place.local / layout.folder(artifact) / layout.IMAGES).iterdir():
+            images = list((home / layout.IMAGES).iterdir())
+            for path in (*images, home / layout.PIECES, home / layout.MANIFEST):
                 with path.open("rb") as file:
                     os.fsync(file.fileno())
+            sync_folder(home / layout.IMAGES)
+            sync_folder(home)
+            sync_folder(home.parent)
 
     def drop(self, successor: PodUid) -> None:
         """Forget what came for it. Idempotent, blocks. Raises OSError."""
         self._files.pop(successor, None)
+        self.room.drop(successor)
         with suppress(FileNotFoundError):
             shutil.rmtree(self._home(successor))
 
@@ -158,147 +206,7 @@ class Inbox:
         return self._folder / successor
 
 
-class _Hashing:
-    """Threads that hash pieces of files as they read back, each through a buffer of its own."""
-
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="arriving")
-        self._reader = PieceReader()
-
-    def begin(self, path: Path, number: int) -> Future[bytes]:
-        """The hash of the file's piece of this number."""
-        return self._pool.submit(lambda: blake3(self._reader.read(path, number)).digest())
-
-
-class Incoming:
-    """One stream of parts. `take` and `close` are called by one thread."""
-
-    def __init__(
-        self, folder: Path, staged: Path, hashing: _Hashing, files: dict[str, _File]
-    ) -> None:
-        self._folder = folder
-        self._staged = staged
-        self._hashing = hashing
-        self._files = files
-        self._sources: dict[str, int] = {}
-        self._fresh: set[str] = set()
-
-    def take(self, part: Part) -> None:
-        """Put it where it belongs. Raises RefusedError if it doesn't follow, OSError."""
-        file = self._file(part)
-        match part:
-            case Written():
-                file.write(part.data, part.offset)
-            case Same():
-                file.copy(self._source(part.source), part)
-            case Whole():
-                file.end(part.size)
-
-    def close(self) -> None:
-        """No more comes."""
-        for source in self._sources.values():
-            os.close(source)
-        for name in self._fresh:
-            self._files[name].close()
-
-    def _file(self, part: Part) -> _File:
-        name = part.file
-        if name not in self._fresh:
-            _check(name)
-            # Of a file that is all there its end is all that comes.
-            begins = part.size if isinstance(part, Whole) else part.offset
-            path = self._folder / name
-            keep = begins if self._folder == self._staged else 0
-            self._files[name] = _File(path, keep, self._hashing, self._folder != self._staged)
-            self._fresh.add(name)
-        return self._files[name]
-
-    def _source(self, name: str) -> int:
-        if name not in self._sources:
-            _check(name)
-            flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
-            self._sources[name] = os.open(self._staged / name, flags)
-        return self._sources[name]
-
-
-class _File:
-    """One file that grows by what arrives; its pieces are hashed once they are whole."""
-
-    def __init__(self, path: Path, size: int, hashing: _Hashing, hashes: bool) -> None:
-        self._path = path
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        self._file = os.open(path, flags, 0o600)
-        there = os.fstat(self._file).st_size
-        if size > there:
-            os.close(self._file)
-            raise RefusedError(f"{path.name} ends at {there}, and what comes begins at {size}")
-        os.ftruncate(self._file, size)
-        self._hashing, self._hashes = hashing, hashes
-        self._coming: list[Future[bytes]] = []
-        self.size = size
-        self.whole = False
-
-    def write(self, data: bytes, offset: int) -> None:
-        self._follows(offset)
-        at = 0
-        while at < len(data):
-            at += os.pwrite(self._file, memoryview(data)[at:], offset + at)
-        self._grew(len(data))
-
-    def copy(self, source: int, part: Same) -> None:
-        self._follows(part.offset)
-        at = 0
-        while at < part.size:
-            step = self._copy(source, part.start + at, part.offset + at, part.size - at)
-            if not step:
-                raise RefusedError(f"{part.source} has no {part.size} bytes from {part.start} on")
-            at += step
-        self._grew(part.size)
-
-    def _copy(self, source: int, start: int, offset: int, size: int) -> int:
-        try:
-            return os.copy_file_range(source, self._file, size, start, offset)
-        except OSError as error:
-            if error.errno not in _COPY_ERRORS:
-                raise
-            return os.pwrite(self._file, os.pread(source, min(size, PIECE), start), offset)
-
-    def end(self, size: int) -> None:
-        if size != self.size:
-            raise RefusedError(f"{self._path.name} has {self.size} bytes here, was sent as {size}")
-        if self._hashes and size % PIECE:
-            self._hash(size // PIECE)
-        self.whole = True
-
-    def digests(self) -> bytes:
-        """The hashes of its pieces."""
-        return b"".join(one.result() for one in self._coming)
-
-    def close(self) -> None:
-        os.close(self._file)
-
-    def _follows(self, offset: int) -> None:
-        if offset != self.size or self.whole:
-            raise RefusedError(f"{self._path.name} goes on at {self.size}, not at {offset}")
-
-    def _grew(self, size: int) -> None:
-        before, self.size = self.size // PIECE, self.size + size
-        if self._hashes:
-            for number in range(before, self.size // PIECE):
-                self._hash(number)
-
-    def _hash(self, number: int) -> None:
-        if len(self._coming) >= _UNFINISHED:
-            self._coming[-_UNFINISHED].exception()
-        self._coming.append(self._hashing.begin(self._path, number))
-
-
-def _is(file: _File | None, signed: manifests.File) -> bool:
-    if file is None or not file.whole or file.size != signed.size:
-        return False
-    return blake3(file.digests()).hexdigest() == signed.pieces
-
-
-def _check(name: str) -> None:
-    if not layout.is_file(name):
-        raise RefusedError(f"{name[:200]!r} is no name of a file of a saved state")
+def _write(path: Path, data: bytes) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+        file.write(data)

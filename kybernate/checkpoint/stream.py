@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 PART = 512 << 10
 """Bytes that one part carries at most."""
-_COPY = 8 << 20
+COPY = 8 << 20
 """Bytes that one reference stands for at most: the other node hashes while it copies the next."""
 _RING = 4
 _SYNC_EVERY = 64 << 20
@@ -307,8 +307,8 @@ class _Tail:
             yield from _written(self._name, offset, data)
             return
         source = self._base.files[run.file]
-        for at in range(0, run.size, _COPY):
-            size = min(_COPY, run.size - at)
+        for at in range(0, run.size, COPY):
+            size = min(COPY, run.size - at)
             yield Same(self._name, offset + at, source, run.start + at, size)
 
     def _sync_soon(self) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kybernate.core.seats import OCCUPYING, WITHOUT_TREE
+from kybernate.errors import RefusedError
 from kybernate.types import SeatState, Tier
 
 if TYPE_CHECKING:
+    from kybernate.core.artifacts.manifest import Manifest
     from kybernate.core.operations import SeatFacts
-    from kybernate.types import PodUid
+    from kybernate.types import PodRef, PodUid
 
 
 def why_unmovable(seat: SeatFacts, successor: str) -> str:
@@ -46,3 +48,18 @@ def plan_move(seat: SeatFacts, uid: PodUid, successor: str) -> tuple[str, ...]:
         "The processes here are ended, the registry is told, and the successor goes on.",
         f"What is left of {seat.name} is an empty container: delete the pod.",
     )
+
+
+def see_own(manifest: Manifest, pod: PodRef) -> None:
+    """Raise RefusedError unless the state is the pod's own.
+
+    A seat that has gone on from another pod's state and not run since still has that one's, which
+    names that one. It is nobody's to hand on: a pod's state goes to one successor, and that is this
+    seat's pod itself, so that no third one could claim it.
+    """
+    facts = manifest.facts
+    if (facts.namespace, facts.pod_uid) != (pod.namespace, pod.uid):
+        raise RefusedError(
+            f"{manifest.id} is a state of pod {facts.namespace}/{facts.pod_uid}, not of {pod}; "
+            "wake that one once, so that what it has is its own, then move it"
+        )

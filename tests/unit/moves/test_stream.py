@@ -14,13 +14,23 @@ from kybernate.checkpoint import seal
 from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.inbox import Inbox
 from kybernate.checkpoint.places import open_place, read_manifest
-from kybernate.checkpoint.stream import Base, Following, Same, Seen, Written, staging, whole_files
+from kybernate.checkpoint.stream import (
+    COPY,
+    Base,
+    Following,
+    Same,
+    Seen,
+    Whole,
+    Written,
+    staging,
+    whole_files,
+)
 from kybernate.checkpoint.verify import verify
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts.pages import PAGE
 from kybernate.errors import CorruptError, DeadlineError, RefusedError
 from kybernate.testing.criuimages import write_pages
-from kybernate.types import PodUid
+from kybernate.types import PodRef, PodUid
 from tests.unit.checkpoint.kit import KEYS, draft
 
 if TYPE_CHECKING:
@@ -28,6 +38,7 @@ if TYPE_CHECKING:
 
 HEAP = 0x5555_0000_3000
 HERE = PodUid("1b2c")
+POD = PodRef("team-a", "llama-0", PodUid("5e1f"))
 LIMIT = 60.0
 
 
@@ -87,7 +98,7 @@ class Way:
         return bytes(self.source.objects.get(layout.manifest_key(manifest.id)))
 
     def deliver(self, manifest) -> tuple[str, ...]:
-        return self.inbox.accept(HERE, manifest.id, self.signed(manifest))
+        return self.inbox.accept(POD, HERE, manifest.id, self.signed(manifest))
 
 
 @pytest.fixture
@@ -205,9 +216,9 @@ def test_a_forged_manifest_keeps_nothing(way: Way) -> None:
     manifest = way.sealed(folder, way.follow(folder))
     signed = way.signed(manifest)
     with pytest.raises(RefusedError, match="sign"):
-        way.inbox.accept(HERE, manifest.id, signed[:-1] + b" ")
+        way.inbox.accept(POD, HERE, manifest.id, signed[:-1] + b" ")
     with pytest.raises(CorruptError):
-        way.inbox.accept(HERE, manifest.id[:-1] + "0", signed)
+        way.inbox.accept(POD, HERE, manifest.id[:-1] + "0", signed)
     assert not list(way.target.objects.scan("artifacts/"))
 
 
@@ -227,6 +238,12 @@ def test_parts_must_follow_each_other(way: Way, tmp_path: Path) -> None:
     for part in (
         Written("pages-1.img", 2 * PAGE, b"x"),
         Same("pages-1.img", PAGE, "pages-1.img", 1 << 20, PAGE),
+        Same("pages-1.img", PAGE, "pages-1.img", 1 << 64, PAGE),
+        Same("pages-1.img", PAGE, "pages-1.img", -PAGE, PAGE),
+        Same("pages-1.img", PAGE, "pages-1.img", 0, -1),
+        Same("pages-1.img", PAGE, "pages-1.img", 0, COPY + 1),
+        Whole("pages-1.img", -1),
+        Whole("pages-2.img", 1 << 64),
     ):
         with pytest.raises(RefusedError):
             incoming.take(part)

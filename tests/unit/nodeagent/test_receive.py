@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
@@ -13,11 +14,14 @@ import pytest
 from kybernate.adapters.pki import Folder, Validity
 from kybernate.checkpoint import seal
 from kybernate.checkpoint.deadline import Deadline
-from kybernate.checkpoint.inbox import Inbox, Incoming
+from kybernate.checkpoint.inbox import Inbox
+from kybernate.checkpoint.incoming import Incoming
 from kybernate.checkpoint.outbox import Outbox
 from kybernate.checkpoint.places import open_place, read_manifest
 from kybernate.checkpoint.stream import Seen
+from kybernate.checkpoint.vault import Vault
 from kybernate.checkpoint.verify import verify
+from kybernate.core.artifacts import layout
 from kybernate.core.restores import RestoreWish
 from kybernate.errors import (
     CorruptError,
@@ -26,9 +30,13 @@ from kybernate.errors import (
     RefusedError,
     RetryableError,
 )
+from kybernate.gen import peers_pb2 as pb
 from kybernate.ports import Handover
 from kybernate.types import NodeName, PodRef, PodUid, SeatState, Tier
+from nodeagent import receive
+from nodeagent.arrived import ARRIVED
 from nodeagent.doorkeeper import Doorkeeper, Rates
+from nodeagent.kept import Keepsake
 from nodeagent.parts import Pacer
 from nodeagent.peers import GrpcPeers
 from nodeagent.receive import TAKEN, PeersApi, Receiver
@@ -55,13 +63,15 @@ class Adopter:
 
     def __init__(self) -> None:
         self.adopted: list[tuple[str, str, Tier]] = []
+        self.of: list[PodRef] = []
         self.refuses: Exception | None = None
 
     def awaits(self, seat, uid):
         wish = seat.restore
         return "" if wish and wish.uid == uid else f"pod {seat.identity.pod} does not wait"
 
-    async def adopt(self, seat, artifact, tier):
+    async def adopt(self, seat, artifact, tier, *, of):
+        self.of.append(of)
         if self.refuses:
             error, self.refuses = self.refuses, None
             raise error
@@ -73,14 +83,30 @@ class Two:
     """Node n1 here, whose agent calls; node n2, with a seat that waits."""
 
     def __init__(self, rig, tls, tmp_path) -> None:
-        self.r, self.tls = rig(), tls
+        self.r, self.tls = rig(tiers={Tier.NVME: 1 << 40}), tls
         self.here, self.there = (open_place(str(tmp_path / name)) for name in ("here", "there"))
         seen = Seen()
         self.outbox, self.seen = Outbox(self.here, KEYS, seen), seen
-        self.adopter, self.inbox = Adopter(), Inbox(self.there, KEYS, Seen())
-        self.receiver = Receiver(self.r.loop, self.inbox, self.adopter)
+        self.adopter = Adopter()
+        self.restart()
         self.port = 0
         self.address = ""
+
+    def restart(self) -> None:
+        """Node n2's agent; its calls are answered from now on if it serves anew."""
+        node, seen = self.r.node, Seen()
+        self.vault = Vault({Tier.NVME: self.there}, Tier.NVME, KEYS, seen=seen)
+        node.world = replace(node.world, below=replace(node.world.below, vault=self.vault))
+        self.inbox = Inbox(self.there, KEYS, seen)
+        self.receiver = Receiver(self.r.loop, self.inbox, self.adopter)
+        self.receiver.resume(dict(self.r.machine.journal))
+
+    def has(self, artifact) -> bool:
+        return (self.there.local / layout.manifest_key(artifact)).exists()
+
+    async def until_gone(self, artifact) -> None:
+        while self.has(artifact) or ARRIVED + artifact in self.r.machine.journal:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
     async def begin(self):
         self.r.loop.adoptions.at_gate = lambda seat: None  # nothing is adopted but by a move
@@ -165,6 +191,7 @@ def test_a_state_comes_and_the_successor_goes_on(rig, tls, tmp_path):
             await peers.take_over(two.to, artifact, LIMIT)
             await peers.take_over(two.to, artifact, LIMIT)
             assert two.adopter.adopted == [(two.uid, artifact, Tier.NVME)]
+            assert two.adopter.of == [POD]
             assert two.r.machine.journal[TAKEN + artifact] == {"successor": two.uid}
             assert two.inbox.waiting() == frozenset()
 
@@ -339,11 +366,11 @@ def test_bytes_that_rot_on_the_way_are_never_kept(rig, tls, tmp_path, monkeypatc
             artifact = two.sealed(two.dump(1))
             real = two.inbox.accept
 
-            def rotten(successor, name, signed):
+            def rotten(pod, successor, name, signed):
                 for path in (two.inbox._home(successor)).glob("images/pages-*"):
                     path.write_bytes(b"rotten")
                     two.inbox._files[successor].pop(path.name, None)
-                return real(successor, name, signed)
+                return real(pod, successor, name, signed)
 
             monkeypatch.setattr(two.inbox, "accept", rotten)
             with pytest.raises(CorruptError, match="arrived otherwise"):
@@ -401,3 +428,306 @@ def test_the_rate_is_a_limit():
         pacer.wait(1000)
     assert 8.0 < sum(waits) < 10.1
     threading.Thread(target=Pacer(0.0).wait, args=(1 << 40,)).start()
+
+
+# --- what a power cut left ------------------------------------------------------------------------
+
+
+def test_a_state_of_which_a_power_cut_left_a_part_is_not_taken_over(rig, tls, tmp_path):
+    async def main():
+        async with two_nodes(rig, tls, tmp_path) as (two, peers):
+            artifact = two.sealed(two.dump(1))
+            await peers.deliver(two.to, artifact, LIMIT)
+            spoilt = two.there.local / layout.folder(artifact) / "images" / "pages-1.img"
+            spoilt.write_bytes(b"")
+            two.restart()
+            assert not await two.receiver.is_whole(artifact)
+            two.adopter.refuses = NotFoundError("not here")
+            with pytest.raises(NotFoundError):
+                await two.receiver.take_over(POD, two.uid, artifact)
+            assert not two.has(artifact)
+            signed = two.outbox.signed(artifact)
+            assert await two.receiver.deliver(POD, two.uid, artifact, signed)
+            assert ARRIVED + artifact not in two.r.machine.journal
+
+    asyncio.run(main())
+
+
+def test_the_registry_hears_of_what_is_whole_and_of_what_is_not(rig, tls, tmp_path):
+    async def main():
+        two = Two(rig, tls, tmp_path)
+        told = []
+        two.r.node.world = replace(two.r.node.world, registry=object())
+        two.r.loop.reports.put = lambda report: told.append((report.kind.value, report.why != ""))
+        artifact = two.sealed(two.dump(1))
+        signed = two.outbox.signed(artifact)
+        successor = PodUid("b")
+        assert await two.receiver.deliver(POD, successor, artifact, signed)
+        incoming = two.inbox.receiving(successor, "")
+        names = iter(path.name for path in sorted(tmp_path.rglob("*.img")))
+        for part in two.outbox.whole(artifact, names, Deadline(LIMIT)):
+            incoming.take(part)
+        incoming.close()
+        assert not await two.receiver.deliver(POD, successor, artifact, signed)
+        assert await two.receiver.is_whole(artifact)
+        assert told == [("dropped", True), ("copied", False)]
+
+    asyncio.run(main())
+
+
+# --- what nobody goes on from ---------------------------------------------------------------------
+
+
+async def delivered(two, peers):
+    artifact = two.sealed(two.dump(1))
+    await peers.deliver(two.to, artifact, LIMIT)
+    assert two.has(artifact)
+    assert two.r.machine.journal[ARRIVED + artifact]["successor"] == two.uid
+    return artifact
+
+
+def test_what_was_delivered_for_a_move_that_is_called_off_goes(rig, tls, tmp_path):
+    async def main():
+        async with two_nodes(rig, tls, tmp_path) as (two, peers):
+            artifact = await delivered(two, peers)
+            other = PodRef(POD.namespace, "other", PodUid("other"))
+            await two.receiver.call_off(other, two.uid)
+            await two.receiver.call_off(POD, PodUid("another"))
+            assert two.r.machine.journal[ARRIVED + artifact]["off"] is False
+            await peers.call_off(two.to, LIMIT)
+            await peers.call_off(two.to, LIMIT)
+            await two.until_gone(artifact)
+
+    asyncio.run(asyncio.wait_for(main(), LIMIT))
+
+
+def test_an_agent_that_dies_before_it_dropped_it_leaves_that_to_the_next(rig, tls, tmp_path):
+    async def main():
+        async with two_nodes(rig, tls, tmp_path) as (two, peers):
+            artifact = await delivered(two, peers)
+
+            async def dies(artifact, place, *, forget):
+                raise asyncio.CancelledError
+
+            two.vault.drop = dies
+            await peers.call_off(two.to, LIMIT)
+            two.restart()
+            await two.until_gone(artifact)
+
+    asyncio.run(asyncio.wait_for(main(), LIMIT))
+
+
+def test_a_drop_that_fails_is_tried_again(rig, tls, tmp_path, monkeypatch):
+    async def main():
+        async with two_nodes(rig, tls, tmp_path) as (two, peers):
+            artifact = await delivered(two, peers)
+            monkeypatch.setattr("nodeagent.arrived._AGAIN", 0.01)
+            real, fails = two.vault.drop, [OSError("the disk refuses"), RetryableError("later")]
+
+            async def drop(*args, **more):
+                if fails:
+                    raise fails.pop()
+                await real(*args, **more)
+
+            two.vault.drop = drop
+            await peers.call_off(two.to, LIMIT)
+            await two.until_gone(artifact)
+            assert not fails
+
+    asyncio.run(asyncio.wait_for(main(), LIMIT))
+
+
+@pytest.mark.parametrize("then", ["deliver", "take over"])
+def test_what_came_before_a_move_was_begun_anew_goes(rig, tls, tmp_path, then):
+    async def main():
+        async with two_nodes(rig, tls, tmp_path) as (two, peers):
+            artifact = await delivered(two, peers)
+            newer = two.sealed(two.dump(2), 2)
+            if then == "deliver":
+                await peers.deliver(two.to, newer, LIMIT)
+                assert two.has(newer)
+            else:
+                await peers.take_over(two.to, newer, LIMIT)
+            await two.until_gone(artifact)
+            assert two.has(newer) is (then == "deliver")
+
+    asyncio.run(asyncio.wait_for(main(), LIMIT))
+
+
+@pytest.mark.parametrize("found", ["handed over", "by itself", "as a copy"])
+def test_what_a_seat_goes_on_from_is_not_dropped_for_a_late_word(rig, tls, tmp_path, found):
+    async def main():
+        async with two_nodes(rig, tls, tmp_path) as (two, peers):
+            artifact = await delivered(two, peers)
+            seat, begun = two.r.node.seats[two.uid], []
+            two.r.loop.life.aside = lambda what: (begun.append(what.__name__), what.close())
+            if found == "handed over":
+                await peers.take_over(two.to, artifact, LIMIT)
+                seat.artifact = ""
+            else:
+                seat.artifact, seat.begins = artifact, Begins.ADOPTED
+                own = found == "by itself"
+                seat.predecessor, seat.claimed = (POD.uid, artifact) if own else ("", "")
+                two.receiver.seat_changed(seat)
+            assert (ARRIVED + artifact in two.r.machine.journal) is (found == "as a copy")
+            await peers.call_off(two.to, LIMIT)
+            assert begun == []
+            two.receiver.seat_gone(seat)
+            assert ("_see_off" in begun) is (found == "as a copy")
+            assert "_drop" not in begun
+            assert two.has(artifact)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("over_a_restart", [False, True])
+def test_what_a_pod_that_is_gone_never_took_is_kept_for_a_while(
+    rig, tls, tmp_path, monkeypatch, over_a_restart
+):
+    async def main():
+        async with two_nodes(rig, tls, tmp_path) as (two, peers):
+            artifact = await delivered(two, peers)
+            monkeypatch.setattr("nodeagent.arrived._AGAIN", 0.01)
+            two.r.node.settings = two.r.node.settings.model_copy(update={"keep_left_s": 0.01})
+            seats, looks = two.r.node.seats, []
+            gone = seats.pop(two.uid)
+            waits = seats[await two.r.seat("c", delay=0.0, restore=RestoreWish(uid=POD.uid))]
+            if over_a_restart:
+                two.restart()
+            arrived = two.receiver._arrived
+            real = arrived._is_wanted
+            arrived._is_wanted = lambda one: (looks.append(one), real(one))[1]
+            if not over_a_restart:
+                two.receiver.seat_gone(gone)
+            while len(looks) < 3:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            assert two.has(artifact), "somebody waits for it"
+            waits.restore = None
+            waits.artifact = artifact
+            seen = len(looks)
+            while len(looks) < seen + 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            assert two.has(artifact), "somebody has it"
+            waits.artifact = ""
+            await two.until_gone(artifact)
+
+    asyncio.run(asyncio.wait_for(main(), LIMIT))
+
+
+def test_what_people_kept_and_what_came_again_is_not_dropped(rig, tls, tmp_path):
+    async def main():
+        async with two_nodes(rig, tls, tmp_path) as (two, peers):
+            artifact = await delivered(two, peers)
+            arrived = two.receiver._arrived
+            before = arrived._all[artifact]
+            await peers.deliver(two.to, artifact, LIMIT)
+            await arrived._drop(before, "a test")
+            assert two.has(artifact), "it was delivered again"
+            kept = Keepsake(artifact, "save", POD.uid, {Tier.NVME: 1})
+            await two.r.loop.dumps.kept.put(kept)
+            await arrived._drop(arrived._all[artifact], "a test")
+            assert two.has(artifact)
+            assert ARRIVED + artifact not in two.r.machine.journal
+
+    asyncio.run(main())
+
+
+def test_what_is_not_the_pods_own_is_neither_kept_nor_noted(rig, tls, tmp_path):
+    async def main():
+        async with two_nodes(rig, tls, tmp_path) as (two, peers):
+            artifact = two.sealed(two.dump(1))
+            two.r.node.seats[two.uid].restore = RestoreWish(uid=PodUid("copy"))
+            copy = PodRef(POD.namespace, "copy", PodUid("copy"))
+            to = Handover(copy, two.to.successor, two.to.node)
+            with pytest.raises(RefusedError, match="is a state of pod team-a/5e1f, not of team-a"):
+                await peers.deliver(to, artifact, LIMIT)
+            assert not two.has(artifact)
+            assert ARRIVED + artifact not in two.r.machine.journal
+
+    asyncio.run(main())
+
+
+# --- how much may come, and how long it may take --------------------------------------------------
+
+
+def test_no_more_comes_than_nvme_may_hold(rig, tls, tmp_path):
+    async def main():
+        async with two_nodes(rig, tls, tmp_path) as (two, peers):
+            first, second = two.sealed(two.dump(1)), two.sealed(two.dump(2), 2)
+            total = read_manifest(two.here, first, KEYS).total
+            below = two.r.node.world.below
+            limits = {Tier.NVME: 2 * total - 1}
+            two.r.node.world = replace(two.r.node.world, below=replace(below, limits=limits))
+            await peers.stage(two.to, first, LIMIT)
+            await peers.deliver(two.to, first, LIMIT)
+            with pytest.raises(RefusedError, match="nvme_bytes"):
+                await peers.deliver(two.to, second, LIMIT)
+            assert not two.has(second)
+
+    asyncio.run(main())
+
+
+async def never():
+    await asyncio.Event().wait()
+    yield pb.Part()
+
+
+def test_a_stream_on_which_nothing_comes_is_ended(rig, tls, tmp_path, monkeypatch):
+    async def main():
+        async with two_nodes(rig, tls, tmp_path) as (two, _):
+            settings = two.r.node.settings
+            two.r.node.settings = settings.model_copy(update={"dump_deadline_s": 0.01})
+            with pytest.raises(DeadlineError, match="no part"):
+                await two.receiver.receive(POD, two.uid, "", never())
+
+            async def slowly():
+                for number in range(10_000):
+                    yield pb.Part(whole=pb.Whole(file=f"core-{number}.img"))
+                    await asyncio.sleep(0.01)
+
+            late = {"dump_deadline_s": LIMIT, "transfer_deadline_s": 0.02}
+            two.r.node.settings = settings.model_copy(update=late)
+            with pytest.raises(DeadlineError, match="not all of it in"):
+                await two.receiver.receive(POD, two.uid, "", slowly())
+            monkeypatch.setattr(receive, "_DEADLINE", 0.01)
+            with pytest.raises(DeadlineError, match="opening"):
+                await PeersApi(two.receiver).Receive(never(), None)
+
+    asyncio.run(asyncio.wait_for(main(), LIMIT))
+
+
+def test_a_file_is_not_closed_under_the_thread_that_writes_it(rig, tls, tmp_path, monkeypatch):
+    async def main():
+        async with two_nodes(rig, tls, tmp_path) as (two, _):
+            order, began, go_on = [], threading.Event(), threading.Event()
+            real = Incoming.close
+
+            def take(self, part):
+                began.set()
+                go_on.wait(LIMIT)
+                order.append("written")
+
+            def close(self):
+                order.append("closed")
+                real(self)
+
+            monkeypatch.setattr(Incoming, "take", take)
+            monkeypatch.setattr(Incoming, "close", close)
+
+            async def two_parts():
+                for name in ("a", "b"):
+                    yield pb.Part(written=pb.Written(file=name, data=b"x"))
+
+            work = two.receiver.receive(POD, two.uid, "", two_parts())
+            receiving = asyncio.create_task(work)
+            await asyncio.to_thread(began.wait, LIMIT)
+            receiving.cancel()
+            for _ in range(20):
+                assert "closed" not in order
+                await asyncio.sleep(0.01)
+            go_on.set()
+            with contextlib.suppress(asyncio.CancelledError):
+                await receiving
+            assert order[-1] == "closed"
+
+    asyncio.run(main())
