@@ -9,6 +9,8 @@ VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 GPU_NODE_KIND = "GPUNode"
 GPU_NODES_PATH = f"/apis/{GROUP}/{VERSION}/gpunodes"
+ARTIFACT_GRANT_KIND = "ArtifactGrant"
+ARTIFACT_GRANTS_PATH = f"/apis/{GROUP}/{VERSION}/artifactgrants"
 SCHEDULER_NAME = "kybernate-scheduler"
 NAMESPACE = "kyb-system"
 

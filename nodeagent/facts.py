@@ -6,8 +6,8 @@ import asyncio
 import platform
 from typing import TYPE_CHECKING
 
-from kybernate.adapters.artifactgrants import read_grants
 from kybernate.adapters.treefacts import highest_pid, kyb_init_of, number_inside, privileges_of
+from kybernate.core.artifacts.grants import no_grants
 from kybernate.core.artifacts.into import Container, Into
 from kybernate.core.artifacts.match import UNKNOWN, Target
 from kybernate.errors import NotFoundError, RetryableError
@@ -15,6 +15,7 @@ from kybernate.errors import NotFoundError, RetryableError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from kybernate.core.artifacts.grants import Grant
     from kybernate.ports import Freezer, Images
     from kybernate.settings.agent import AgentSettings
     from kybernate.types import PodUid
@@ -26,9 +27,10 @@ _MOST_DIGESTS = 1024
 
 class Facts:
     """Implements `Below.facts` by a call, and `Below.into`. `criu` is the version of ours;
-    `files_missing` says by process 1 why its container's files didn't travel."""
+    `files_missing` says by process 1 why its container's files didn't travel. `grants` are those of
+    other namespaces; it may raise RetryableError."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but the last are required
         self,
         settings: AgentSettings,
         freezer: Freezer,
@@ -36,6 +38,8 @@ class Facts:
         images: Images,
         criu: str,
         files_missing: Callable[[int], str],
+        *,
+        grants: Callable[[], tuple[Grant, ...]] = no_grants,
     ) -> None:
         self._settings = settings
         self._freezer = freezer
@@ -43,6 +47,7 @@ class Facts:
         self._images = images
         self._criu = criu
         self._files_missing = files_missing
+        self._grants = grants
         self._digests: dict[PodUid, tuple[Process | None, str]] = {}
 
     async def __call__(self, seat: Seat) -> Mapping[str, object]:
@@ -126,8 +131,7 @@ class Facts:
             cuda=str(gpus["cuda"]),
             kyb_init=self._kyb_init(init),
         )
-        grants = read_grants(self._settings.artifact_grants)
-        return Container(target, privileges_of((init,)), grants)
+        return Container(target, privileges_of((init,)), self._grants)
 
     def _gpus(self, seat: Seat) -> Mapping[str, object]:
         inventory, gpus = self._inventory(), seat.identity.gpus

@@ -18,6 +18,7 @@ from kybernate.checkpoint.outbox import Outbox
 from kybernate.checkpoint.places import open_place
 from kybernate.checkpoint.stream import Seen
 from kybernate.checkpoint.vault import Vault
+from kybernate.core.artifacts.grants import no_grants
 from kybernate.errors import ConfigError
 from kybernate.types import Tier
 from nodeagent.below import Below, GuardedDumper
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kybernate.checkpoint.places import Place
+    from kybernate.core.artifacts.grants import Grant
     from kybernate.ports import Images
     from kybernate.settings.agent import AgentSettings
     from nodeagent.arrivals import GuardedFreezer
@@ -44,8 +46,9 @@ def make_below(
     freezer: GuardedFreezer,
     inventory: Callable[[], Inventory | None],
     images: Images,
+    grants: Callable[[], tuple[Grant, ...]] = no_grants,
 ) -> Below | None:
-    """None without a CRIU. Raises ConfigError, naming the setting."""
+    """None without a CRIU. `grants`: see `Facts`. Raises ConfigError, naming the setting."""
     if settings.criu is None:
         return None
     if settings.kyb_enter is None:
@@ -59,7 +62,7 @@ def make_below(
     local = places[Tier.NVME]
     carrying = CarryingDumper(dumper, settings.carry_bytes)
     criu = _version_of(settings.criu)
-    facts = Facts(settings, freezer, inventory, images, criu, carrying.missing)
+    facts = Facts(settings, freezer, inventory, images, criu, carrying.missing, grants=grants)
     return Below(
         dumper=GuardedDumper(carrying, freezer.forget),
         vault=Vault(places, Tier.NVME, artifact_keys, seen=seen),

@@ -21,6 +21,7 @@ from kybernate.adapters.pidfds import Pidfds
 from kybernate.adapters.procfs import Procfs
 from kybernate.adapters.seatsocket import SeatSockets
 from kybernate.errors import ConfigError, DeadlineError, KybernateError
+from kybernate.runtime.grants import ArtifactGrants
 from nodeagent.activity import Activity
 from nodeagent.announce import Roster
 from nodeagent.api import NodeApi, Parts
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from kybernate.adapters.cri import CriImages
     from kybernate.adapters.cuda import CudaHelpers
     from kybernate.adapters.k8s import Api, Watcher
+    from kybernate.core.artifacts.grants import Grant
     from kybernate.ports import Freezer, Holder, ImageCommand, Images, Journal, PodResources
     from kybernate.settings.agent import AgentSettings
     from kybernate.types import PodUid
@@ -88,7 +90,8 @@ class Agent:
         cgroups = CgroupFreezer()
         arrivals = SocketArrivals(cgroups.pids)
         freezer = GuardedFreezer(cgroups, arrivals)
-        below = _below(settings, freezer, self._inventory, self._images)
+        self._grants = ArtifactGrants()
+        below = _below(settings, freezer, self._inventory, self._images, self._grants.all)
         world = _world(settings, helpers, self._images, journal, freezer, below)
         self.world = with_registry(world, settings)
         self.node = Node(settings, self.world, Leases(settings.lease_break_s))
@@ -249,6 +252,8 @@ class Agent:
         from kybernate.adapters.k8s import Watcher  # noqa: PLC0415 - not before serving
 
         api = await self._get_api()
+        if self.world.below is not None:
+            self._grants.start(api)
         known = frozenset(self.node.seats)
         running = asyncio.get_running_loop()
 
@@ -298,6 +303,7 @@ class Agent:
         for server in self._servers:
             await server.stop(grace=0.2)
         self.runtime.close()
+        await asyncio.to_thread(self._grants.stop)
         if self._watcher is not None:
             await asyncio.to_thread(self._watcher.stop)
         self.world.helpers.close()
@@ -400,12 +406,13 @@ def _below(
     freezer: GuardedFreezer,
     inventory: Callable[[], Inventory | None],
     images: Images,
+    grants: Callable[[], tuple[Grant, ...]],
 ) -> Below | None:
     if settings.criu is None:
         return None
     from nodeagent.makebelow import make_below  # noqa: PLC0415 - slow, and only where it is used
 
-    return make_below(settings, freezer, inventory, images)
+    return make_below(settings, freezer, inventory, images, grants)
 
 
 def _open_api(settings: AgentSettings) -> Api:

@@ -12,8 +12,7 @@ from flask import Flask, Response, request
 from prometheus_client import Counter, Histogram
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
-from kybernate.adapters.artifactgrants import read_grants
-from kybernate.errors import RefusedError
+from kybernate.errors import RefusedError, RetryableError
 from webhook import wire
 from webhook.advice import advice
 from webhook.cluster import Cluster, read_nodes
@@ -23,6 +22,7 @@ from webhook.validate import foreign_state, refusals, unprepared
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from kybernate.core.artifacts.grants import Grant
     from kybernate.settings.webhook import WebhookSettings
 
     Json = dict[str, Any]
@@ -64,8 +64,13 @@ class Known:
             self._cluster, self._nodes = read_nodes(nodes.values()), nodes
 
 
-def make_app(settings: WebhookSettings, cluster: Callable[[], Cluster]) -> Flask:
-    """The application with `POST /mutate` and `POST /validate`."""
+def make_app(
+    settings: WebhookSettings,
+    cluster: Callable[[], Cluster],
+    grants: Callable[[], tuple[Grant, ...]],
+) -> Flask:
+    """The application with `POST /mutate` and `POST /validate`. `grants` says what ArtifactGrants
+    say, or raises RetryableError."""
     app = Flask(__name__)
     app.config["MAX_CONTENT_LENGTH"] = _MAX_BODY
 
@@ -77,9 +82,7 @@ def make_app(settings: WebhookSettings, cluster: Callable[[], Cluster]) -> Flask
     def validating(review: wire.Review) -> Json:
         scheduler = settings.scheduler_name
         sentences = refusals(review.pod, cluster(), scheduler) or unprepared(review.pod, scheduler)
-        sentences = sentences or foreign_state(
-            review.pod, read_grants(settings.artifact_grants), time.time()
-        )
+        sentences = sentences or foreign_state(review.pod, grants, time.time())
         if sentences:
             raise RefusedError(" ".join(sentences))
         return wire.allow(review.uid)
@@ -100,8 +103,10 @@ def _answer(verb: str, decide: Callable[[wire.Review], Json]) -> Response:
         return _json({"error": str(error)}, 400)
     try:
         answer, outcome = decide(review), "allowed"
-    except RefusedError as error:
-        answer, outcome = wire.deny(review.uid, str(error)), "refused"
+    except (RefusedError, RetryableError) as error:
+        later = isinstance(error, RetryableError)
+        said = f"{error}; try again." if later else str(error)
+        answer, outcome = wire.deny(review.uid, said, later=later), "refused"
         log.info("%s refused %s: %s", verb, _name(review), error)
     _REVIEWS.labels(verb, outcome).inc()
     _SECONDS.labels(verb).observe(time.perf_counter() - started)

@@ -18,6 +18,7 @@ from kybernate import keys
 from kybernate.adapters.k8s import Api, Watcher
 from kybernate.adapters.pki import write_private
 from kybernate.runtime.deadlines import Worker, limit_requests
+from kybernate.runtime.grants import ArtifactGrants
 from kybernate.runtime.serve import ProbeServer, configure_logging
 from webhook.app import Known, make_app
 from webhook.certs import Bundles, FolderStore, Keeper, KeeperThread, SecretStore
@@ -66,6 +67,8 @@ class Service:
 
     def __init__(self, settings: WebhookSettings, api: Api, leaf: LeafContext) -> None:
         self.known = Known()
+        self.grants = ArtifactGrants()
+        self._api = api
         self._watch = Watcher(api, keys.GPU_NODES_PATH, {}, self.known.on_event, "GPUNodes")
         store = (
             FolderStore(settings.cert_dir)
@@ -81,6 +84,7 @@ class Service:
     def start(self) -> None:
         """Start everything."""
         self._watch.start()
+        self.grants.start(self._api)
         self._keeper.start()
         self._probes.start()
 
@@ -88,6 +92,7 @@ class Service:
         """Stop everything, within seconds."""
         self._probes.stop()
         self._keeper.stop()
+        self.grants.stop()
         self._watch.stop()
 
     def not_ready(self) -> str | None:
@@ -96,7 +101,7 @@ class Service:
             return self._keeper.problem
         if not self._watch.synced.is_set():
             return self._watch.last_error or "GPUNodes are not listed yet"
-        return None
+        return self.grants.not_ready()
 
 
 class Server(BaseApplication):  # type: ignore[misc]
@@ -137,7 +142,8 @@ class Server(BaseApplication):  # type: ignore[misc]
         configure_logging(self._settings.log_level)
         self._service = Service(self._settings, self._api, self._leaf)
         self._service.start()
-        return make_app(self._settings, lambda: self._service.known.cluster)
+        known, grants = self._service.known, self._service.grants
+        return make_app(self._settings, lambda: known.cluster, grants.all)
 
     def _stop(self, _arbiter: Any, _worker: Any) -> None:
         service = getattr(self, "_service", None)

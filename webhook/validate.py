@@ -18,7 +18,7 @@ from webhook.cluster import Wish
 from webhook.original import MOST_VRAM, read_original
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from kybernate.core.artifacts.grants import Grant
     from webhook.cluster import Cluster
@@ -209,9 +209,9 @@ def _restore_rules(pod: Json, given: dict[str, str]) -> list[str]:
     return []
 
 
-def foreign_state(pod: Json, grants: Iterable[Grant], now: float) -> list[str]:
+def foreign_state(pod: Json, grants: Callable[[], Iterable[Grant]], now: float) -> list[str]:
     """Why the pod may not have the saved state that it asks for, of another namespace; none if it
-    may. `now`: seconds since 1970."""
+    may. `now`: seconds since 1970. Raises what `grants` raises, which is asked only for that."""
     wanted = read_wish(asking.annotations_of(pod)) if asking.concerns_us(pod) else None
     if wanted is None or not wanted.artifact:
         return []

@@ -26,6 +26,7 @@ _MOST_ANNOTATIONS = 256 * 1024
 """The API server's own limit, which it looks at only after admission."""
 
 _UNPROCESSABLE = 422
+_UNAVAILABLE = 503
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +76,12 @@ def allow(uid: str, patch: list[Json] | None = None, warnings: Sequence[str] = (
     return _review(response)
 
 
-def deny(uid: str, message: str) -> Json:
-    """No, and why."""
+def deny(uid: str, message: str, *, later: bool = False) -> Json:
+    """No, and why. `later`: the same pod may be right in a moment."""
     status = {
         "status": "Failure",
-        "code": _UNPROCESSABLE,
-        "reason": "Invalid",
+        "code": _UNAVAILABLE if later else _UNPROCESSABLE,
+        "reason": "ServiceUnavailable" if later else "Invalid",
         "message": message[:_LONGEST_MESSAGE],
     }
     return _review({"uid": uid, "allowed": False, "status": status})

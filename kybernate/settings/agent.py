@@ -117,10 +117,6 @@ class AgentSettings(BaseModel):
         Path("/etc/kybernate/artifact-keys"),
         description="Folder of the keys of saved states (kybernate artifacts keys).",
     )
-    artifact_grants: Path | None = Field(
-        None,
-        description="JSON file that lists which namespaces may restore which others' saved states.",
-    )
     registry_url: str = Field(
         "",
         description="The registry, such as https://kyb-registry.kyb-system.svc:9446; without it, "

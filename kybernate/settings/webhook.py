@@ -84,10 +84,6 @@ class WebhookSettings(BaseModel):
     min_grace_s: int = Field(
         60, ge=0, description="least terminationGracePeriodSeconds of a pod with a seat (s)"
     )
-    artifact_grants: Path | None = Field(
-        None,
-        description="JSON file that lists which namespaces may restore which others' saved states",
-    )
     environment: dict[str, str] = Field(
         default_factory=lambda: dict(_ENVIRONMENT),
         description="JSON object of variables that a checkpoint needs; a pod's own value wins",

@@ -10,11 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kybernate.core.artifacts.grants import why_not
+from kybernate.core.artifacts.grants import no_grants, why_not
 from kybernate.core.artifacts.match import mismatches
 from kybernate.core.artifacts.privileges import beyond
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from kybernate.core.artifacts.grants import Grant
     from kybernate.core.artifacts.manifest import Manifest
     from kybernate.core.artifacts.match import Target
@@ -24,11 +26,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """What a container is and may do, and which other namespaces' states it may have."""
+    """What a container is and may do. `grants` says which other namespaces' states which pods may
+    have, or raises RetryableError while that isn't known."""
 
     target: Target
     privileges: Privileges
-    grants: tuple[Grant, ...] = ()
+    grants: Callable[[], Iterable[Grant]] = no_grants
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,10 @@ class Into:
 
 def why_refused(manifest: Manifest, into: Into, now: float) -> tuple[str, ...]:
     """Why the state may not be restored there, as sentences; empty if it may. `now`: seconds since
-    1970. The manifest's signature is somebody else's to check."""
+    1970. The manifest's signature is somebody else's to check.
+
+    Raises RetryableError if it is another namespace's, and nobody knows yet what is granted.
+    """
     facts = manifest.facts
     if (facts.namespace, facts.pod_uid) == (into.namespace, into.uid):
         return ()

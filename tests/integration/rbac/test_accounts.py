@@ -23,6 +23,7 @@ pytestmark = pytest.mark.integration
 NAMESPACE = "annotations"
 READ = {"get", "list", "watch"}
 SEES_NODES = {"gpunodes.kyb.ai": READ}
+SEES_GRANTS = {"artifactgrants.kyb.ai": READ}
 HOOKS = "admissionregistration.k8s.io"
 
 ALLOWED: dict[str, dict[str, set[str]]] = {
@@ -44,12 +45,14 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         "gpunodes.kyb.ai": {"create", "get", "patch"},
         "gpunodes/status.kyb.ai": {"patch"},
         "events": {"create", "patch"},
+        **SEES_GRANTS,
     },
     "webhook": {
         f"mutatingwebhookconfigurations.{HOOKS}:kyb-webhook": {"get", "patch"},
         f"validatingwebhookconfigurations.{HOOKS}:kyb-webhook": {"get", "patch"},
         "secrets:kyb-webhook-tls": {"get", "patch"},
         **SEES_NODES,
+        **SEES_GRANTS,
     },
     "proxy": SEES_NODES,
     "registry": {},
@@ -60,6 +63,7 @@ RESOURCES = (
     *("nodes/proxy", "nodes/status", "secrets", "configmaps", "services", "serviceaccounts/token"),
     *("events", "events.events.k8s.io", "namespaces", "deployments.apps", "daemonsets.apps"),
     *("gpunodes.kyb.ai", "gpunodes/status.kyb.ai", "leases.coordination.k8s.io"),
+    "artifactgrants.kyb.ai",
     *(f"mutatingwebhookconfigurations.{HOOKS}", f"validatingwebhookconfigurations.{HOOKS}"),
     *(f"validatingadmissionpolicies.{HOOKS}", "clusterroles.rbac.authorization.k8s.io"),
     "customresourcedefinitions.apiextensions.k8s.io",

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING
-
 import pytest
 
 from kybernate import keys
-from kybernate.adapters.artifactgrants import read_grants
-from kybernate.core.artifacts.grants import Grant
+from kybernate.core.artifacts.grants import Grant, read_grant
 from kybernate.core.restores import RestoreAs, read_wish
 from kybernate.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SAVED = "team-a/llama-0@20260131T120000Z-00c0ffee"
 UID = "5e1f0a00-aaaa-bbbb-cccc-0123456789ab"
@@ -65,16 +58,35 @@ def test_what_names_nothing_is_refused_by_its_field(notes: dict[str, str], field
     assert error.value.field == field
 
 
-def test_grants_are_read_from_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "grants"
-    row = {"namespace": "a", "to": ["b"], "artifacts": ["llama-0"], "until": 5}
-    path.write_text(json.dumps([row, {"namespace": "c", "to": ["d"]}]))
-    assert read_grants(path) == (Grant("a", ("b",), ("llama-0",), 5.0), Grant("c", ("d",)))
+def grant(**spec: object) -> dict[str, object]:
+    return {"metadata": {"namespace": "team-a", "name": "g"}, "spec": spec}
 
 
-@pytest.mark.parametrize("text", ["", "{}", '[{"namespace": "a"}]', '[{"namespace": 1, "to": []}]'])
-def test_a_file_that_is_no_list_of_grants_grants_nothing(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "grants"
-    path.write_text(text)
-    assert read_grants(path) == ()
-    assert read_grants(tmp_path / "none") == read_grants(None) == ()
+def test_a_grant_is_read_from_its_object() -> None:
+    whole = grant(to=["team-b"], artifacts=["llama-0"], until="1970-01-01t01:00:05+01:00")
+    assert read_grant(whole) == Grant("team-a", ("team-b",), ("llama-0",), 5.0)
+    assert read_grant(grant(to=["team-b"])) == Grant("team-a", ("team-b",))
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {**grant(), "spec": None},
+        grant(),
+        grant(to=[]),
+        grant(to="team-b"),
+        grant(to=[1]),
+        grant(to=["team-b"], artifacts=[]),
+        grant(to=["team-b"], artifacts={}),
+        grant(to=["team-b"], until=""),
+        grant(to=["team-b"], until="tomorrow"),
+        grant(to=["team-b"], until="2028-01-01T00:00:00"),
+        grant(to=["team-b"], until=5),
+        grant(to=["team-b"], onlyOn=["n1"]),
+    ],
+    ids=str,
+)
+def test_what_is_no_grant_is_named(item: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="ArtifactGrant team-a/g: spec") as error:
+        read_grant(item)
+    assert error.value.field == "ArtifactGrant team-a/g"

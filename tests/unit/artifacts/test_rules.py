@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kybernate.core.artifacts import layout
-from kybernate.core.artifacts.grants import Grant, why_not
+from kybernate.core.artifacts.grants import Grant, no_grants, why_not
 from kybernate.core.artifacts.leaf import Chunk, zeros
 from kybernate.core.artifacts.match import Target, mismatches
 from kybernate.core.artifacts.pace import Pace
@@ -19,7 +19,7 @@ from kybernate.core.artifacts.privileges import Mount, Privileges, beyond
 from kybernate.core.artifacts.ranges import GAP, LARGEST, Placed, jobs, ranges
 from kybernate.core.artifacts.retention import why_keep
 from kybernate.core.artifacts.sweep import SKEW, Lease, Seen, plan
-from kybernate.errors import RefusedError
+from kybernate.errors import RefusedError, RetryableError
 
 from .test_manifest import FACTS
 
@@ -128,15 +128,23 @@ class TestPrivileges:
         assert beyond(replace(tree, bounding=0), root) == ()
 
 
+def unknown():
+    raise RetryableError("these are not listed yet")
+
+
 class TestGrants:
     GRANT = Grant("team-a", ("team-b",), ("llama-0",), until=100.0)
 
     def test_a_namespace_may_restore_its_own(self):
-        assert why_not(ID, "team-a", (), 0.0) == ""
+        assert why_not(ID, "team-a", unknown, 0.0) == ""
 
     def test_another_needs_a_grant(self):
-        assert "ArtifactGrant" in why_not(ID, "team-b", (), 0.0)
-        assert why_not(ID, "team-b", (self.GRANT,), 99.0) == ""
+        assert "ArtifactGrant" in why_not(ID, "team-b", no_grants, 0.0)
+        assert why_not(ID, "team-b", lambda: (self.GRANT,), 99.0) == ""
+
+    def test_while_nobody_knows_what_is_granted_it_is_not_refused_for_good(self):
+        with pytest.raises(RetryableError, match="not listed"):
+            why_not(ID, "team-b", unknown, 0.0)
 
     @pytest.mark.parametrize(
         "grant",
@@ -149,7 +157,7 @@ class TestGrants:
         ids=["of-another-namespace", "to-another", "for-another", "over"],
     )
     def test_a_grant_covers_what_it_says(self, grant):
-        assert why_not(ID, "team-b", (grant,), 60.0)
+        assert why_not(ID, "team-b", lambda: (grant,), 60.0)
 
 
 class TestRetention:

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from kybernate import keys
+from kybernate.core.artifacts.grants import read_grant
 from kybernate.core.seats import shown
 from kybernate.settings.webhook import WebhookSettings
 from kybernate.types import SeatState
@@ -43,9 +44,15 @@ def test_every_file_is_reached_by_a_kustomization(file: Path) -> None:
     assert file.name in [*listed.get("resources", ()), *generated, *patched]
 
 
+def definition(name: str) -> dict[str, Any]:
+    (found,) = (
+        one for one in of_kind("crd", "CustomResourceDefinition") if one["metadata"]["name"] == name
+    )
+    return found
+
+
 def test_the_crd_is_named_as_in_the_code_and_knows_every_state() -> None:
-    (crd,) = of_kind("crd", "CustomResourceDefinition")
-    assert crd["metadata"]["name"] == f"gpunodes.{keys.GROUP}"
+    crd = definition(f"gpunodes.{keys.GROUP}")
     assert crd["spec"]["names"]["kind"] == keys.GPU_NODE_KIND
     assert crd["spec"]["names"]["shortNames"] == ["gpun"]
     (version,) = crd["spec"]["versions"]
@@ -54,6 +61,28 @@ def test_the_crd_is_named_as_in_the_code_and_knows_every_state() -> None:
     assert {"observedGeneration", "conditions"} <= set(status)
     states = status["seats"]["items"]["properties"]["state"]["enum"]
     assert set(states) == {shown(state) for state in SeatState}
+
+
+def test_the_grants_crd_has_the_fields_that_are_read_and_no_others() -> None:
+    path = keys.ARTIFACT_GRANTS_PATH.split("/")
+    crd = definition(f"{path[-1]}.{keys.GROUP}")
+    assert path[2:4] == [crd["spec"]["group"], crd["spec"]["versions"][0]["name"]]
+    assert (crd["spec"]["names"]["kind"], crd["spec"]["scope"]) == (
+        keys.ARTIFACT_GRANT_KIND,
+        "Namespaced",
+    )
+    (version,) = crd["spec"]["versions"]
+    fields = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    assert all(field["description"] for field in fields.values())
+    whole = {"to": ["team-b"], "artifacts": ["llama-0"], "until": "2028-01-01T00:00:00Z"}
+    assert set(fields) == set(whole)
+    assert read_grant({"metadata": {"namespace": "team-a", "name": "g"}, "spec": whole}).until > 0
+
+
+def test_the_sample_grant_is_one() -> None:
+    (sample,) = of_kind("samples", keys.ARTIFACT_GRANT_KIND)
+    assert sample["apiVersion"] == keys.API_VERSION
+    assert read_grant(sample).namespace == "team-a"
 
 
 ACCOUNTS = [

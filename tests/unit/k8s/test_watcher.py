@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -12,12 +11,10 @@ import pytest
 
 from kybernate.adapters.k8s import Watcher, watch
 from kybernate.errors import ConflictError, RetryableError
+from tests.unit.k8s.script import LIMIT_S, Script, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-END = object()
-LIMIT_S = 10.0
+    from collections.abc import Iterator
 
 
 def pod(name: str, version: int = 1, uid: str | None = None) -> dict[str, Any]:
@@ -28,56 +25,6 @@ def pod(name: str, version: int = 1, uid: str | None = None) -> dict[str, Any]:
         "resourceVersion": str(version),
     }
     return {"metadata": meta}
-
-
-class Feed:
-    """One open watch: what the test puts in comes out; END ends it, an exception breaks it."""
-
-    def __init__(self) -> None:
-        self.items: queue.Queue[Any] = queue.Queue()
-
-    def send(self, kind: str, item: dict[str, Any]) -> None:
-        self.items.put({"type": kind, "object": item})
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        while (item := self.items.get(timeout=LIMIT_S)) is not END:
-            if isinstance(item, Exception):
-                raise item
-            yield item
-
-    def close(self) -> None:
-        self.items.put(END)
-
-
-class Script:
-    """An API server that answers lists and watches from queues."""
-
-    def __init__(self) -> None:
-        self.lists: queue.Queue[Any] = queue.Queue()
-        self.watches: queue.Queue[Any] = queue.Queue()
-        self.asked: list[dict[str, Any]] = []
-
-    def listing(self, *items: dict[str, Any], version: int = 10, more: str | None = None) -> None:
-        meta = {"resourceVersion": str(version), **({"continue": more} if more else {})}
-        self.lists.put({"metadata": meta, "items": list(items)})
-
-    def feed(self) -> Feed:
-        feed = Feed()
-        self.watches.put(feed)
-        return feed
-
-    def get(self, path: str, params: Any = None, *, timeout: float = 0) -> Any:
-        return self._next(self.lists, params)
-
-    def watch(self, path: str, params: Any, *, timeout: float) -> Any:
-        return self._next(self.watches, params)
-
-    def _next(self, source: queue.Queue[Any], params: Any) -> Any:
-        self.asked.append(dict(params))
-        item = source.get(timeout=LIMIT_S)
-        if isinstance(item, Exception):
-            raise item
-        return item
 
 
 class Seen:
@@ -118,13 +65,6 @@ def watcher(script: Script, seen: Seen) -> Iterator[Watcher]:
     script.feed().close()
     script.listing()
     watcher.stop()
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "nothing happened in time"
-        time.sleep(0.005)
 
 
 def test_lists_in_pages_then_watches_from_there(

@@ -152,6 +152,7 @@ class Rig:
         tiers: dict[Tier, int] | None = None,
         **settings: Any,
     ) -> None:
+        self.container = fakes.CONTAINER
         self.machine = machine or fakes.Machine({gpu.uuid: gpu.memory for gpu in GPUS})
         self.settings = AgentSettings(node="n1", **settings)
         self.clock = asyncio.get_running_loop()
@@ -191,7 +192,7 @@ class Rig:
             }
 
         async def into(seat: Seat) -> Into:
-            return Into(seat.identity.pod.namespace, seat.uid, fakes.CONTAINER)
+            return Into(seat.identity.pod.namespace, seat.uid, self.container)
 
         return Below(
             dumper=GuardedDumper(fakes.FakeDumper(self.machine), freezer.forget),

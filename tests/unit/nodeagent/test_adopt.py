@@ -9,8 +9,9 @@ from dataclasses import replace
 
 import pytest
 
+from kybernate.core.artifacts.grants import Grant
 from kybernate.core.restores import RestoreAs, RestoreWish
-from kybernate.errors import NotFoundError, RefusedError
+from kybernate.errors import NotFoundError, RefusedError, RetryableError
 from kybernate.ports import ProcessState
 from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Crash
@@ -177,6 +178,35 @@ def test_another_namespaces_state_is_refused(rig):
         await r.until(new, ACTIVE)
         assert "an ArtifactGrant there must let default" in dict(r.seen.events)["RestoreRefused"]
         assert len(went(r, new)) == 1
+        telling.cancel()
+
+    run_virtual(main())
+
+
+def test_until_it_is_known_what_is_granted_anothers_state_is_waited_for(rig):
+    async def main():
+        r = rig(tiers=TIERS)
+        _, artifact, _, telling = await left(r)
+        keeping = r.machine.vault.pop(artifact)
+        foreign = artifact.replace("default/", "other/")
+        r.machine.vault[foreign] = replace(keeping, facts={**keeping.facts, "namespace": "other"})
+        granted: list[Grant] = []
+
+        def grants():
+            if not granted:
+                raise RetryableError("ArtifactGrants are not listed yet")
+            return granted
+
+        r.container = replace(r.container, grants=grants)
+        new = await r.seat("new", restore=RestoreWish(artifact=foreign, kind=RestoreAs.TEMPLATE))
+        await r.until(new, WAITING)
+        await asyncio.sleep(30)
+        assert r.node.seats[new].state is WAITING
+        assert "not listed yet; trying again" in dict(r.seen.events)["RestoreWaits"]
+        granted.append(Grant("other", ("default",)))
+        await r.until(new, ACTIVE)
+        assert foreign in dict(r.seen.events)["Adopted"]
+        assert "RestoreRefused" not in dict(r.seen.events)
         telling.cancel()
 
     run_virtual(main())

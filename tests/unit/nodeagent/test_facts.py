@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kybernate.core.artifacts.grants import Grant
 from kybernate.core.artifacts.manifest import facts_of
 from kybernate.core.artifacts.match import UNKNOWN
 from kybernate.core.restores import RestoreWish
@@ -100,8 +101,18 @@ def test_anothers_state_is_held_against_the_container(tmp_path: Path, more: dict
     assert into.container is not None
     assert into.container.target.image_digest == "sha256:1"
     assert os.geteuid() in into.container.privileges.uids
+    assert into.container.grants() == ()
     with pytest.raises(RetryableError):
         asyncio.run(facts(tmp_path, RetryableError("away")).into(seat(**more)))
+
+
+def test_what_is_granted_is_asked_when_it_is_needed(tmp_path: Path) -> None:
+    made, granted = facts(tmp_path, "sha256:1"), [Grant("team-b", ("team-a",))]
+    made._grants = lambda: tuple(granted)
+    into = asyncio.run(made.into(seat(borrowed=True)))
+    assert into.container.grants() == tuple(granted)
+    granted.clear()
+    assert into.container.grants() == ()
 
 
 def test_a_container_that_has_ended_has_no_facts(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kybernate import keys
+from kybernate.core.artifacts.grants import Grant, no_grants
+from kybernate.errors import RetryableError
 from kybernate.settings.webhook import WebhookSettings
 from tests.unit.webhook.pods import CLUSTER, apply, pod, seat
 from tests.unit.webhook.reviews import review
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def client() -> FlaskClient:
-    return make_app(WebhookSettings(), lambda: CLUSTER).test_client()
+    return make_app(WebhookSettings(), lambda: CLUSTER, no_grants).test_client()
 
 
 VRAM = {keys.VRAM: "24Gi"}
@@ -56,6 +58,39 @@ def test_a_pod_that_passed_the_mutating_webhook_by_is_refused(client: FlaskClien
     response = client.post("/validate", json=review(pod(seat(), notes=VRAM))).get_json()["response"]
     assert response["allowed"] is False
     assert "MutatingWebhookConfiguration" in response["status"]["message"]
+
+
+def copy_of_team_a(client: FlaskClient) -> dict[str, Any]:
+    """What is answered to a pod of another namespace that wants its state."""
+    wish = {keys.RESTORE_FROM: "team-a/llama-0@20260131T120000Z-00c0ffee"}
+    wanted = pod(seat(), notes={**VRAM, **wish, keys.RESTORE_AS: "template"})
+    wanted["metadata"]["namespace"] = "team-b"
+    patch = client.post("/mutate", json=review(wanted)).get_json()["response"]["patch"]
+    after = apply(wanted, json.loads(base64.b64decode(patch)))
+    found: dict[str, Any] = client.post("/validate", json=review(after)).get_json()["response"]
+    return found
+
+
+def test_another_namespaces_state_needs_a_grant() -> None:
+    granted: list[Grant] = []
+    app = make_app(WebhookSettings(), lambda: CLUSTER, lambda: tuple(granted))
+    refused = copy_of_team_a(app.test_client())
+    assert (refused["allowed"], refused["status"]["code"]) == (False, 422)
+    assert "an ArtifactGrant there must let team-b" in refused["status"]["message"]
+    granted.append(Grant("team-a", ("team-b",)))
+    assert copy_of_team_a(app.test_client())["allowed"]
+
+
+def test_until_it_is_known_what_is_granted_only_that_waits() -> None:
+    def unknown() -> tuple[Grant, ...]:
+        raise RetryableError("these are not listed yet")
+
+    client = make_app(WebhookSettings(), lambda: CLUSTER, unknown).test_client()
+    refused = copy_of_team_a(client)
+    assert (refused["allowed"], refused["status"]["code"]) == (False, 503)
+    assert refused["status"]["message"] == "these are not listed yet; try again."
+    other = client.post("/validate", json=review(pod(seat(), notes=VRAM))).get_json()["response"]
+    assert other["status"]["code"] == 422
 
 
 @pytest.mark.parametrize(
@@ -120,7 +155,7 @@ def test_a_fault_of_ours_is_json_too(caplog: pytest.LogCaptureFixture) -> None:
     def broken() -> Any:
         raise ZeroDivisionError
 
-    client = make_app(WebhookSettings(), broken).test_client()
+    client = make_app(WebhookSettings(), broken, no_grants).test_client()
     with caplog.at_level(logging.CRITICAL):
         answer = client.post("/mutate", json=review(pod(seat())))
     assert answer.status_code == 500

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from kybernate import keys
+from kybernate.core.artifacts.grants import no_grants
 from kybernate.settings.webhook import WebhookSettings
 from tests.kit.spoil import Spoiler
 from tests.kit.wsgi import post
@@ -111,7 +112,7 @@ GOOD = [json.dumps(review(full_pod(way))).encode() for way in ("seat", "vendor",
 
 
 def test_every_review_gets_an_answer_in_json(caplog: pytest.LogCaptureFixture) -> None:
-    app = make_app(WebhookSettings(log_level="ERROR"), lambda: CLUSTER).wsgi_app
+    app = make_app(WebhookSettings(log_level="ERROR"), lambda: CLUSTER, no_grants).wsgi_app
     statuses: dict[str, int] = {}
     with caplog.at_level(logging.ERROR):
         for seed in range(COUNT):
