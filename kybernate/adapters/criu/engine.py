@@ -9,7 +9,7 @@ import time
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kybernate.errors import (
     DeadlineError,
@@ -25,7 +25,7 @@ from . import container as containers
 from .container import Clock, Container
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Coroutine, Iterator, Sequence
 
     from kybernate.ports import Freezer, Phases
 
@@ -168,22 +168,31 @@ class Criu:
     async def pages_done(self, init: int, deadline: float) -> None:
         """Return once all memory of a lazy restore is in; see the port."""
         clock = Clock(deadline)
-        with self._opened(init, "") as container:
-            served = self._served.get(container.work)
-            if served is None:
-                await container.free(running.PAGES, self._tools.criu, clock)
-                return
-            code = await running.ended(served.process, clock, "lazy-pages")
-            del self._served[container.work]
-            if code:
-                # What is missing must be seen by nobody, not as zeros either.
-                signal.pidfd_send_signal(container.pidfd, signal.SIGKILL)
-            served.let_go()
-            if code:
-                said = " / ".join(running.complaints(container, "pages.log")[:3])
-                raise RestoreError(f"CRIU's lazy-pages ended too soon: {said or 'it was killed'}")
+        try:
+            with self._opened(init, "") as container:
+                await self._pages_done(container, clock)
+        except NotFoundError:
+            for work in [one for one in self._served if one.name.startswith(f"{init}-")]:
+                self._served.pop(work).end()
+            raise
 
     # --- parts --------------------------------------------------------------------------------
+
+    async def _pages_done(self, container: Container, clock: Clock) -> None:
+        served = self._served.get(container.work)
+        if served is None:
+            await container.free(running.PAGES, self._tools.criu, clock)
+            return
+        code = await running.ended(served.process, clock, "lazy-pages")
+        self._served.pop(container.work, None)
+        if code:
+            # What is missing must be seen by nobody, not as zeros either.
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(container.pidfd, signal.SIGKILL)
+        served.let_go()
+        if code:
+            said = " / ".join(running.complaints(container, "pages.log")[:3])
+            raise RestoreError(f"CRIU's lazy-pages ended too soon: {said or 'it was killed'}")
 
     @contextmanager
     def _opened(self, init: int, handle: str) -> Iterator[Container]:
@@ -214,7 +223,7 @@ class Criu:
             freezer=container.handle,
         )
         process = await running.start(self._tools, container, run)
-        self._reap(process)
+        self._reap(process.wait())
         return await running.ended(process, clock, "dump")
 
     async def _dump_failed(self, container: Container, clock: Clock) -> None:
@@ -243,7 +252,7 @@ class Criu:
         (container.work / _SOCKET).unlink(missing_ok=True)
         before = self._served.pop(container.work, None)
         if before is not None:
-            _end(before)
+            before.end()
         await container.free(running.PAGES, self._tools.criu, clock)
 
     async def _bring_back(
@@ -298,13 +307,14 @@ class Criu:
                     process.kill()
                 await container.killed(self._freezer, Clock(1.0))
                 raise
+        log = "restore.log"
+        if not code and served is not None:
+            code, log = await served.hold(clock), "pages.log"
         if code:
             await container.killed(self._freezer, Clock(max(1.0, clock.left())))
-            said = running.complaints(container, "restore.log")
+            said = running.complaints(container, log)
             tail = " / ".join(said[:3]) or "it was killed, as for want of memory"
             raise RestoreError(f"CRIU's restore failed: {tail}")
-        if served is not None:
-            served.hold()
 
     async def _serve_pages(self, container: Container, images: Path, clock: Clock) -> pages.Served:
         """Starts the process from which a lazily restored tree gets its memory."""
@@ -316,8 +326,8 @@ class Criu:
             cgroups=_roots(self._mount),
         )
         process = await running.start(self._tools, container, run)
-        self._reap(process)
         served = self._served[container.work] = pages.Served(process)
+        self._reap(served.seen_out())
         while not (container.work / _SOCKET).exists():
             if process.returncode is not None or clock.passed():
                 said = running.complaints(container, "pages.log")
@@ -325,9 +335,9 @@ class Criu:
             await asyncio.sleep(_POLL)
         return served
 
-    def _reap(self, process: asyncio.subprocess.Process) -> None:
-        """Sees its end, also if nobody waits for it any more."""
-        task = asyncio.ensure_future(process.wait())
+    def _reap(self, end: Coroutine[Any, Any, int]) -> None:
+        """Sees a process's end, also if nobody waits for it any more."""
+        task = asyncio.ensure_future(end)
         self._left.add(task)
         task.add_done_callback(self._left.discard)
 
@@ -343,13 +353,6 @@ def _look(container: Container, tree: int, images: Path) -> list[str]:
     """Writes down what CRIU doesn't; the options of this tree's dump."""
     record.take(container, tree).write(images)
     return ["-t", str(container.number_inside(tree)), *refusals.extra_options(container)]
-
-
-def _end(served: pages.Served) -> None:
-    """Of a tree that was never there, or is gone."""
-    with suppress(ProcessLookupError):
-        served.process.kill()
-    served.let_go()
 
 
 def _roots(mount: Path) -> list[Path]:

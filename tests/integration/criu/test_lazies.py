@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from contextlib import suppress
@@ -12,6 +13,7 @@ import pytest
 
 from kybernate.errors import DeadlineError, RestoreError
 from tests.kit.containers import wait_for
+from tests.kit.parking import LIMIT
 from tests.kit.programs import ask, digest, redis
 
 if TYPE_CHECKING:
@@ -31,6 +33,20 @@ def test_all_memory_comes_in_by_and_by_and_then_nothing_is_held(seat: Callable[.
     one.pages_done()
     assert digest(one) == before
     assert _held() == 0
+    one.park()
+    one.resume()
+    assert digest(one) == before
+
+
+def test_who_asks_for_no_last_page_is_served_all_the_same(seat: Callable[..., Seat]) -> None:
+    one = redis(seat, keys=50_000)
+    before = digest(one)
+    one.park()
+    one.resume(lazy=True)
+    # Nobody has asked for it, but that the loop goes on.
+    one.run(asyncio.to_thread(wait_for, lambda: not _held(), "its memory is held for ever", LIMIT))
+    assert digest(one) == before
+    one.pages_done()
     one.park()
     one.resume()
     assert digest(one) == before
