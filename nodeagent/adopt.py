@@ -31,6 +31,7 @@ from kybernate.errors import (
 from kybernate.ports import DumpState
 from kybernate.types import ArtifactId, GpuUuid, PodUid, SeatState, Tier
 from nodeagent.clones import cut_off
+from nodeagent.newest import Newest
 from nodeagent.reports import Kind, Report
 from nodeagent.seat import Begins
 
@@ -71,6 +72,7 @@ class Adoptions:
         self._registry = registry
         self._reports = reports
         self._left = left
+        self._newest = Newest(loop, registry)
         self._locks: dict[PodUid, asyncio.Lock] = {}
         self.whole: Callable[[ArtifactId], Awaitable[bool]] = _all_whole
         loop.dumps.spares, loop.dumps.left_in = self.spares, left.bytes_in
@@ -165,7 +167,9 @@ class Adoptions:
         if seat.begins is Begins.ADOPTING:
             artifact = ArtifactId(seat.artifact)
         else:
-            artifact = wish.artifact or await self._newest(seat, wish.uid)
+            namespace = seat.identity.pod.namespace
+            artifact = wish.artifact or await self._newest.find(below, namespace, wish.uid)
+            self._newest.see_kept(artifact)
         raw = {one.id for one in await below.vault.ls(Tier.NVME)}
         if artifact not in raw:
             return artifact, Tier.OBJECT
@@ -176,20 +180,6 @@ class Adoptions:
         if artifact not in {one.id for one in packed}:
             raise RetryableError(f"what NVMe has of {artifact} is damaged, and there is no other")
         return artifact, Tier.OBJECT
-
-    async def _newest(self, seat: Seat, uid: PodUid) -> ArtifactId:
-        """Of the pod, wherever it is: an older one that lies nearer would lose what came since."""
-        namespace = seat.identity.pod.namespace
-        if self._node.world.registry is not None:
-            return await self._registry.newest(namespace, uid, _DEADLINE)
-        vault = self._below().vault
-        places = (Tier.NVME, Tier.OBJECT)
-        listed = [await vault.ls(tier) for tier in places if tier in self._below().limits]
-        found = [one.id for place in listed for one in place if one.uid == uid and one.verified]
-        mine = [one for one in found if one.partition("/")[0] == namespace]
-        if not mine:
-            raise NotFoundError(f"nothing of pod {namespace}/{uid} is saved where this node reads")
-        return max(mine, key=lambda one: one.rpartition("@")[2])
 
     # --- adoption -------------------------------------------------------------------------------
 
@@ -229,7 +219,7 @@ class Adoptions:
             if of is not None:
                 see_own(manifest, of)
             copied = _is_copy(seat)
-            home = await self._claim(seat, manifest) if not copied else False
+            home = await self._claim(seat, manifest, found=of is None) if not copied else False
             seat.predecessor = "" if copied else manifest.facts.pod_uid
             seat.claimed = "" if copied else manifest.id
             _take(seat, manifest, tier)
@@ -249,8 +239,9 @@ class Adoptions:
         if seat.init is None or not seat.connected:
             raise RetryableError(f"the container of pod {seat.identity.pod} isn't there yet")
 
-    async def _claim(self, seat: Seat, manifest: Manifest) -> bool:
+    async def _claim(self, seat: Seat, manifest: Manifest, *, found: bool) -> bool:
         """Have the seat's pod succeed the one whose state it is; whether that one ran here.
+        `found`: the state was looked for, rather than handed over.
 
         Raises RefusedError, RetryableError, ConflictError, DeadlineError, OSError."""
         facts, registry, uid = manifest.facts, self._registry, PodUid(manifest.facts.pod_uid)
@@ -271,6 +262,8 @@ class Adoptions:
                 f"nothing proves that pod {uid} has stopped: delete it, or have its node's agent "
                 "move it"
             )
+        if found and line.successor != seat.uid and seat.restore and seat.restore.uid == uid:
+            await self._newest.see_last(self._below(), facts.namespace, uid, manifest.id)
         await registry.claim(facts.namespace, uid, ArtifactId(manifest.id), seat.uid, _DEADLINE)
         return line.node == self._node.settings.node
 

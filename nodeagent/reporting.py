@@ -73,12 +73,14 @@ class ReportingVault:
         await self._vault.verify(artifact, place, deadline)
 
     async def drop(self, artifact: ArtifactId, place: Tier, *, forget: str = "") -> None:
-        """As the vault's, and told before; a copy that stays is told again."""
+        """As the vault's, and told before; a copy that stays is told again, unless nobody needs
+        it: then it goes later, and nobody may go on from it meanwhile."""
         self._tell(Kind.DROPPED, artifact, place, forget)
         try:
             await self._vault.drop(artifact, place, forget=forget)
         except (KybernateError, OSError):
-            self._tell(Kind.COPIED, artifact, place)
+            if not forget:
+                self._tell(Kind.COPIED, artifact, place)
             raise
 
     async def ls(self, place: Tier) -> tuple[Sealed, ...]:

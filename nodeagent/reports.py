@@ -7,6 +7,7 @@ no to is logged and left, since it is an index of what is there, and the places 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -154,7 +155,8 @@ class Reports:
             case Kind.STOPPED:
                 await self._stop(report)
             case Kind.DROPPED:
-                await self._registry.drop(artifact, tier, DEADLINE, forget=report.why)
+                with contextlib.suppress(NotFoundError):  # then it is told already
+                    await self._registry.drop(artifact, tier, DEADLINE, forget=report.why)
             case Kind.CLAIMED:
                 pod = report.namespace, report.uid
                 await self._registry.claim(*pod, artifact, report.successor, DEADLINE, again=True)

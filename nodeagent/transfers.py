@@ -13,6 +13,7 @@ from kybernate.types import ArtifactId, SeatState, Tier
 from nodeagent import metrics
 from nodeagent.kept import Kept
 from nodeagent.lazies import Lazies
+from nodeagent.reports import Kind, Report
 from nodeagent.steps import Broken
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ class Transfers:
     itself; `left_in` says how many bytes of a tier such states take.
 
     `going`: seats whose next dump goes to another node; `moved`: seats whose workloads go on
-    elsewhere, and where, as a sentence: nothing ever wakes them here.
+    elsewhere, and where, as a sentence: nothing ever wakes them here; `dropping`: states that
+    nobody may go on from any more, though they may be there yet.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class Transfers:
         self.lazies = Lazies(node, life, kick)
         self.going: dict[PodUid, Going] = {}
         self.moved: dict[PodUid, str] = {}
+        self.dropping: set[str] = set()
         self.spares: Callable[[Seat, str], bool] = _spares_none
         self.outgrown: Callable[[Seat, str], None] = _outgrows_none
         self.left_in: Callable[[Tier], int] = _nothing_left
@@ -191,7 +194,17 @@ class Transfers:
         if artifact in self.kept:
             return
         self._world.journal.put(DROP + artifact, {"why": why}, synced=False)
+        self.dropping.add(artifact)
+        self._tell_dropped(artifact, why)
         self._life.aside(self._forget(artifact, why))
+
+    def _tell_dropped(self, artifact: str, why: str) -> None:
+        """Before it is told that its pod has stopped: then nobody goes on from it who asks."""
+        below, reports = self._world.below, self._world.reports
+        if below is None or reports is None:
+            return
+        for place in below.limits:
+            reports.put(Report(Kind.DROPPED, artifact=artifact, tier=place.value, why=why))
 
     async def _forget(self, artifact: str, why: str) -> None:
         await self.lazies.all_in(artifact)
@@ -201,6 +214,7 @@ class Transfers:
                     if place in self.below.limits:
                         await self.below.vault.drop(ArtifactId(artifact), place, forget=why)
                 self._world.journal.delete(DROP + artifact)
+                self.dropping.discard(artifact)
                 break
             except (KybernateError, OSError) as error:
                 log.warning("saved state %s can't be dropped yet: %s", artifact, error)

@@ -12,11 +12,12 @@ import pytest
 from kybernate.core.artifacts.grants import Grant
 from kybernate.core.restores import RestoreAs, RestoreWish
 from kybernate.errors import NotFoundError, RefusedError, RetryableError
-from kybernate.ports import ProcessState
+from kybernate.ports import Line, ProcessState
 from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Crash
-from kybernate.types import Tier
+from kybernate.types import ArtifactId, Tier
 from nodeagent.left import LEFT
+from nodeagent.reports import Kind
 from nodeagent.seat import Seat
 from tests.unit.nodeagent.below import (
     ACTIVE,
@@ -402,6 +403,73 @@ def test_a_seat_that_is_written_down_before_it_has_run_has_a_state_of_its_own(ri
         assert set(r.machine.vault) == ({artifact} if copied else set())
         assert (app_of(r, new).inner, went(r, new)) == (inner, [])
         r.check()
+        telling.cancel()
+
+    run_virtual(main())
+
+
+def test_nobody_goes_on_from_a_state_that_is_to_be_dropped_and_is_there_yet(rig):
+    async def main():
+        r = rig(tiers=TIERS, restore_wait_s=2)
+        cold, artifact, _, telling = await left(r)
+        r.machine.fault = lambda name: name == "drop-fails"
+        r.loop.dumps.drop_later(artifact, "a test")
+        new = await r.seat("new", restore=of(cold))
+        late = await r.seat("late", restore=RestoreWish(artifact=artifact))
+        await when(lambda: went(r, new) and went(r, late))
+        assert "Adopted" not in reasons(r)
+        assert artifact in r.machine.vault
+        telling.cancel()
+
+    run_virtual(main())
+
+
+def test_the_registry_knows_that_a_state_is_dropped_before_it_hears_that_its_pod_has_stopped(rig):
+    async def main():
+        r = rig(tiers=TIERS)
+        cold, _ = await two(r)
+        r.node.world = r.loop.dumps._world = replace(r.node.world, reports=r.loop.reports)
+        r.machine.faults.add("end-hangs")
+        r.loop.ask_for_tier(cold, Tier.NVME)
+        await when(lambda: r.node.seats[cold].artifact)
+        r.node.seats[cold].doomed = True
+        r.machine.end_container(cold)
+        r.loop.pod_gone(cold)
+        await when(lambda: cold not in r.node.seats)
+        told = [one.kind for _, one in sorted(r.loop.reports._queue.items())]
+        assert told == [Kind.DROPPED, Kind.DROPPED, Kind.STOPPED]
+
+    run_virtual(main())
+
+
+class Index:
+    """A registry in which the pod's newest state changes before its stop is known."""
+
+    def __init__(self, newest):
+        self.names, self.claims = iter(newest), []
+
+    async def newest(self, namespace, uid, deadline):
+        return next(self.names)
+
+    async def line(self, namespace, uid, deadline):
+        return Line(stopped="agent")
+
+    async def claim(self, namespace, uid, artifact, successor, deadline, *, again=False):
+        self.claims.append(artifact)
+
+
+def test_what_is_claimed_is_the_newest_once_the_other_has_stopped(rig):
+    async def main():
+        r = rig(tiers=TIERS)
+        cold, artifact, _, telling = await left(r)
+        before = ArtifactId(f"{artifact.partition('@')[0]}@20260131T110000Z-00000009")
+        r.machine.vault[before] = r.machine.vault[artifact]
+        index = Index([before, artifact, artifact, artifact])
+        r.node.world = replace(r.node.world, registry=index)
+        r.loop.adoptions._registry = r.loop.adoptions._newest._registry = index
+        new = await r.seat("new", restore=of(cold))
+        await r.until(new, OBJECT)
+        assert (index.claims, r.node.seats[new].artifact) == ([artifact], artifact)
         telling.cancel()
 
     run_virtual(main())

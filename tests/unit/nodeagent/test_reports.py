@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 
 import pytest
 
@@ -11,7 +12,13 @@ from kybernate.core.artifacts.into import Container, Into, why_refused
 from kybernate.core.artifacts.manifest import PACKED, VERSION, Facts, Manifest
 from kybernate.core.artifacts.match import UNKNOWN, Target, mismatches
 from kybernate.core.artifacts.privileges import Privileges
-from kybernate.errors import ConflictError, DeadlineError, NotFoundError, RefusedError
+from kybernate.errors import (
+    ConflictError,
+    DeadlineError,
+    NotFoundError,
+    RefusedError,
+    RetryableError,
+)
 from kybernate.ports import Line
 from kybernate.testing import machine as fakes
 from kybernate.testing.clock import run_virtual
@@ -156,6 +163,16 @@ def test_a_pod_that_the_registry_never_heard_of_is_made_known_first(machine):
     assert registry.said == [("stop", "u2"), ("lease", "u2"), ("stop", "u2")]
 
 
+def test_that_a_state_is_dropped_may_be_told_twice(machine, caplog):
+    class Forgets(Registry):
+        async def drop(self, artifact, tier, deadline, *, forget=""):
+            raise NotFoundError("it is not known")
+
+    with caplog.at_level(logging.WARNING):
+        telling(machine, Forgets(), of(Kind.DROPPED, why="why"))
+    assert (machine.journal, caplog.records) == ({}, [])
+
+
 def test_a_claim_is_told_again(machine):
     registry = Registry()
     telling(machine, registry, Report(Kind.CLAIMED, "team-a", "u1", SAVED, successor="u2"))
@@ -174,6 +191,8 @@ def test_the_vault_tells_by_itself(machine):
         async def drop(self, artifact, place, *, forget=""):
             if not forget:
                 raise RefusedError("the last verified one")
+            if place is Tier.OBJECT:
+                raise RetryableError("it does not answer")
 
         async def pack(self, artifact, place, deadline, progress=None):
             pass
@@ -189,6 +208,8 @@ def test_the_vault_tells_by_itself(machine):
         with pytest.raises(RefusedError):
             await vault.drop(SAVED, Tier.NVME)
         await vault.drop(SAVED, Tier.NVME, forget="why")
+        with pytest.raises(RetryableError):
+            await vault.drop(SAVED, Tier.OBJECT, forget="nobody may go on from it, though it stays")
         assert [(one.kind, one.tier) for one in told.reports] == [
             (Kind.SEALED, "nvme"),
             (Kind.COPYING, "object"),
@@ -196,6 +217,7 @@ def test_the_vault_tells_by_itself(machine):
             (Kind.DROPPED, "nvme"),
             (Kind.COPIED, "nvme"),
             (Kind.DROPPED, "nvme"),
+            (Kind.DROPPED, "object"),
         ]
 
     run_virtual(main())
