@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from kybernate import keys
 from kybernate.core.moving import see_own
 from kybernate.core.restores import RestoreAs, RestoreWish
-from kybernate.core.seats import SeatEvent
+from kybernate.core.seats import WITHOUT_TREE, SeatEvent
 from kybernate.errors import (
     ConflictError,
     DeadlineError,
@@ -55,6 +55,7 @@ _REFUSED_AGAIN = 60.0
 _POLL = 0.01
 _SUCCESSION = RestoreWish()
 _LONGEST_WHY = 500
+_NEVER_RAN = WITHOUT_TREE | {SeatState.WAITING, SeatState.RESTORING}
 _LATER = (RetryableError, DeadlineError, NotFoundError, ConflictError, OSError)
 
 
@@ -324,7 +325,7 @@ class Adoptions:
             return
         seat.borrowed = False
         self._left.unused(seat, artifact, self._ours(seat))
-        if not _failed(seat) or (seat.restore is not None and seat.restore.waits):
+        if not _spent(seat) or (seat.restore is not None and seat.restore.waits):
             seat.begins = Begins.OPEN
         else:
             seat.begins = Begins.ANEW
@@ -353,9 +354,11 @@ class Adoptions:
         self._reports.put(Report(Kind.STOPPED, pod.namespace, pod.uid, why=_plain(why)))
 
 
-def _failed(seat: Seat) -> bool:
-    """Whether its container ends because a step failed; people were told that it starts anew."""
-    return seat.apart or seat.state is SeatState.FAILED
+def _spent(seat: Seat) -> bool:
+    """Whether its container ends because a step failed, of which people were told that it starts
+    anew; or after its tree may have run, so that the state is not its newest any more."""
+    failed = seat.apart or seat.state is SeatState.FAILED
+    return failed or (seat.state not in _NEVER_RAN and not _is_copy(seat))
 
 
 def _used(seat: Seat) -> bool:

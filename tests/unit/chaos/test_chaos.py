@@ -88,6 +88,8 @@ def test_storms_with_moves_run_nothing_twice_and_lose_nothing():
         ("pair", 10143),
         # A pod ended when its state had just been sealed, which could not be dropped at once.
         ("pair", 15714),
+        # A successor's container ended while it woke, and it went on from there once more.
+        ("pair", 12558),
         # Half of a restored tree could not be ended at once.
         ("pair", 12523),
     ],

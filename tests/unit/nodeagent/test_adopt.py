@@ -15,7 +15,7 @@ from kybernate.errors import NotFoundError, RefusedError, RetryableError
 from kybernate.ports import Line, ProcessState
 from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Crash
-from kybernate.types import ArtifactId, Tier
+from kybernate.types import ArtifactId, SeatState, Tier
 from nodeagent.left import LEFT
 from nodeagent.reports import Kind
 from nodeagent.seat import Seat
@@ -402,6 +402,25 @@ def test_a_seat_that_is_written_down_before_it_has_run_has_a_state_of_its_own(ri
         await asyncio.sleep(5)
         assert set(r.machine.vault) == ({artifact} if copied else set())
         assert (app_of(r, new).inner, went(r, new)) == (inner, [])
+        r.check()
+        telling.cancel()
+
+    run_virtual(main())
+
+
+def test_a_successor_that_ends_while_it_wakes_begins_by_its_command_and_not_where_it_was(rig):
+    async def main():
+        r = rig(tiers=TIERS)
+        cold, artifact, _, telling = await left(r, NVME)
+        new = await r.seat("new", restore=of(cold))
+        await when(lambda: (new, SeatState.WAKING) in r.seen.states)
+        r.machine.end_container(new)
+        await r.until(new, WAITING)
+        assert artifact in r.machine.vault, "it is left to people"
+        r.machine.restart_container(new)
+        r.loop.call_for(new, "a test")
+        await r.until(new, ACTIVE)
+        assert len(went(r, new)) == 1
         r.check()
         telling.cancel()
 
