@@ -107,32 +107,21 @@ class Dumps(Transfers):
         await self._see_uncalled(seat, called=called)
         facts = await self.below.facts(seat)
         artifact = await self._seal(images, facts, self._node.settings.dump_deadline_s)
+        self.unnoted[seat.uid] = artifact
         times["seal"] = self._world.now() - began
         try:
             await self._see_uncalled(seat, called=called)
             if going := self.going.get(seat.uid):
                 await going.deliver(artifact)
             kept = {one.id: one.size for one in await self.below.vault.ls(Tier.NVME)}
-        except asyncio.CancelledError:
-            self.drop_later(artifact, "its container ended when it was sealed")
-            raise
-        except (Reverted, OSError):
-            await self._stay_unsealed(seat, artifact)
-            raise
-        try:
             await self._note_sealed(seat, artifact, kept.get(artifact, 0))
-        except OSError:
-            await self._stay_unsealed(seat, artifact)
-            raise
-        return times
-
-    async def _stay_unsealed(self, seat: Seat, artifact: ArtifactId) -> None:
-        try:
+        except (KybernateError, OSError):
             await self._note_unsealed(seat)
-        except asyncio.CancelledError:
-            self.drop_later(artifact, "its container ended when it was sealed")
+            self.drop_later(artifact, "its seat stayed in RAM")
+            self.unnoted.pop(seat.uid, None)
             raise
-        self.drop_later(artifact, "its seat stayed in RAM")
+        self.unnoted.pop(seat.uid, None)
+        return times
 
     async def write_down(
         self, seat: Seat, key: PodUid, settled: Callable[[], Awaitable[None]] | None = None

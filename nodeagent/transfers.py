@@ -62,7 +62,8 @@ class Transfers:
 
     `going`: seats whose next dump goes to another node; `moved`: seats whose workloads go on
     elsewhere, and where, as a sentence: nothing ever wakes them here; `dropping`: states that
-    nobody may go on from any more, though they may be there yet.
+    nobody may go on from any more, though they may be there yet; `unnoted`: states that are sealed
+    and that no record of their seats names yet.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class Transfers:
         self.going: dict[PodUid, Going] = {}
         self.moved: dict[PodUid, str] = {}
         self.dropping: set[str] = set()
+        self.unnoted: dict[PodUid, ArtifactId] = {}
         self.spares: Callable[[Seat, str], bool] = _spares_none
         self.outgrown: Callable[[Seat, str], None] = _outgrows_none
         self.left_in: Callable[[Tier], int] = _nothing_left
@@ -230,6 +232,10 @@ class Transfers:
         spared = self.spares(seat, seat.artifact)
         artifact, seat.artifact, seat.images = seat.artifact, "", ""
         seat.copies, seat.saved, seat.inner = frozenset(), 0, ()
+        # Before a record of the seat's says that it no longer is on its way.
+        unnoted = self.unnoted.pop(seat.uid, artifact)
+        if unnoted != artifact:
+            self.drop_later(unnoted, why)
         if artifact and not spared:
             self.drop_later(artifact, why)
         if artifact or seat.state in TIER_OF:

@@ -74,6 +74,45 @@ def test_a_container_that_ends_before_its_sealed_state_can_be_noted_leaves_none(
     run_virtual(main())
 
 
+class Looks:
+    """Implements `node.Observer`: whether a drop is noted whenever the seat waits."""
+
+    def __init__(self, journal) -> None:
+        self.journal, self.noted = journal, []
+
+    def seat_changed(self, seat):
+        if seat.state is WAITING:
+            self.noted.append(any(key.startswith("drop/") for key in self.journal))
+
+    def seat_gone(self, seat):
+        pass
+
+    def told(self, seat, kind, reason, sentence):
+        pass
+
+
+def test_that_a_sealed_state_is_to_go_is_noted_before_its_seat_is_forgotten(rig):
+    async def main():
+        r = rig(tiers=TIERS)
+        cold, _ = await two(r)
+
+        async def listed(place):
+            await asyncio.sleep(60)
+
+        r.node.world.below.vault.ls = listed
+        r.loop.ask_for_tier(cold, Tier.NVME)
+        await when(lambda: r.machine.vault)
+        await asyncio.sleep(0.1)
+        looks = Looks(r.machine.journal)
+        r.node.observers.append(looks)
+        r.machine.end_container(cold)
+        await r.until(cold, WAITING)
+        assert looks.noted[0]
+        await when(lambda: r.machine.vault == {})
+
+    run_virtual(main())
+
+
 def test_what_was_refused_is_tried_again_after_a_while_only(rig):
     async def main():
         r = rig(tiers=TIERS)
