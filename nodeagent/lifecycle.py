@@ -398,8 +398,9 @@ class Lifecycle:
         if seat.work is not None and seat.work is not asyncio.current_task():
             seat.work.cancel()  # whatever brings it to another tier
         self._world.doors.ok(seat.uid)
-        if seat.state is SeatState.RESTORING:
-            # Whoever succeeds it goes on from its saved state: what is back of its tree must not.
+        sealed = seat.state is SeatState.DUMPING and bool(seat.artifact)
+        if sealed or seat.state is SeatState.RESTORING:
+            # Whoever succeeds it goes on from its saved state: what there is of its tree must not.
             self.aside(self.kill(seat))
             return
         self._world.freezer.thaw(seat.handle)

@@ -113,6 +113,26 @@ def test_that_a_sealed_state_is_to_go_is_noted_before_its_seat_is_forgotten(rig)
     run_virtual(main())
 
 
+def test_a_tree_of_which_a_state_is_noted_never_runs_on(rig):
+    async def main():
+        r = rig(tiers=TIERS, keep_left_s=0)
+        cold, _ = await two(r)
+        r.machine.faults.add("end-hangs")
+        r.loop.ask_for_tier(cold, Tier.NVME)
+        await when(lambda: r.node.seats[cold].artifact)
+        handle = r.node.seats[cold].handle
+        ran = r.machine.ran.get(handle, 0)
+        await asyncio.sleep(0.1)
+        assert r.state(cold) is SeatState.DUMPING
+        r.loop.on_term(cold, 15)
+        await r.until(cold, WAITING)
+        assert r.machine.ran.get(handle, 0) == ran
+        await when(lambda: r.machine.vault == {})
+        r.check()
+
+    run_virtual(main())
+
+
 def test_what_was_refused_is_tried_again_after_a_while_only(rig):
     async def main():
         r = rig(tiers=TIERS)
