@@ -283,6 +283,9 @@ class Moves:
             if seat.ending or seat.state in (SeatState.WAITING, SeatState.FAILED):
                 raise RefusedError(f"its workload ended before it was moved ({seat.reason})")
             stays = seat.state is SeatState.PARKED and idle
+            if stays and not seat.tier_asked:
+                # It was being woken when that was asked for, and whoever wakes is asked no more.
+                self._loop.ask_for_tier(seat.uid, Tier.NVME)
             if stays and (going.problem or seat.undumpable):
                 raise RefusedError(going.problem or seat.undumpable)
             if seat.unparkable and seat.state in OCCUPYING:

@@ -19,6 +19,7 @@ from nodeagent.operation import Ask
 from nodeagent.operations import OPERATION, Operations
 from nodeagent.streams import Streams
 from nodeagent.wire import operation_message
+from tests.unit.nodeagent.below import when
 
 GIB = 1 << 30
 WRITES = 40
@@ -138,6 +139,17 @@ def test_a_seat_that_serves_goes_on_elsewhere_and_never_wakes_here(rig, proxy):
                 await operations.ask(ask)
         assert not r.machine.gates, "old clients hear that it is gone"
         r.check()
+
+    run_virtual(main())
+
+
+def test_a_seat_that_forgot_while_it_woke_where_it_should_be_moves_all_the_same(rig):
+    async def main():
+        r, operations, uid = await begun(rig, There())
+        operation = await operations.ask(move(uid))
+        await when(lambda: r.state(uid) is SeatState.PARKING)
+        r.node.seats[uid].tier_asked = ""
+        assert (await ended(operation)).state is Progress.SUCCEEDED
 
     run_virtual(main())
 
