@@ -106,22 +106,30 @@ class Between:
             self._moved(here, pod)
             return
         if pod.gone or (asked and operations is not None and one is None):
-            here.moving.discard(pod.uid)
+            self._let_stay(here, pod)
             return
         if not asked and operations is not None:
             asked = True
             asyncio.get_running_loop().create_task(self._ask(operations, ask))
         here.machine.later(_POLL, partial(self._follow, here, pod, ask, asked=asked))
 
-    @staticmethod
-    def _moved(here: Life, pod: Pod) -> None:
+    def _moved(self, here: Life, pod: Pod) -> None:
         """A seat that is not to go on here is deleted, as people are told to."""
-        here.moving.discard(pod.uid)
         agent = here.cluster.agent
         if agent is not None and pod.uid in agent.dumps.moved:
+            here.moving.discard(pod.uid)
             here.cluster.delete(pod, here.loop.time(), force=False)
-        elif agent is not None:
-            agent.let_stay(pod.uid)
+        else:
+            self._let_stay(here, pod)
+
+    @staticmethod
+    def _let_stay(here: Life, pod: Pod) -> None:
+        """Unless another of its moves is under way, for which operations refuse all else."""
+        known = here.operations.known(ended_too=False) if here.operations else []
+        if not any(one.uid == pod.uid for one in known):
+            here.moving.discard(pod.uid)
+            if here.cluster.agent is not None:
+                here.cluster.agent.let_stay(pod.uid)
 
     @staticmethod
     async def _ask(operations: Operations, ask: Ask) -> None:

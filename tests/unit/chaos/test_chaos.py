@@ -74,6 +74,14 @@ def test_storms_with_moves_run_nothing_twice_and_lose_nothing():
         ("moves", 141),
         # A pod was deleted when its state was just sealed.
         ("moves", 258),
+        # Two moves were asked for, of which one was refused.
+        ("moves", 20391),
+        # A container ended when its state was sealed, and its agent was killed just then.
+        ("moves", 20246),
+        # It was asked to end when its state was noted, and ran on for a moment.
+        ("moves", 20352),
+        # A move was asked for while its seat woke.
+        ("moves", 20365),
         # A successor was written down again before it had run.
         ("pair", 12915),
         # The agent was killed between forgetting what a pod had left and noting that it is to go.
