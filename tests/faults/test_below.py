@@ -193,9 +193,7 @@ def test_killed_after_every_journalled_step_below_ram(
         lodge.see_clean()
         number, who = lodge.ask()
         starts = lodge.starts
-        lodge.tell(kill=part, after=step)
-        lodge.tell(park="object")
-        struck = _trip(lodge)
+        struck = _trip(lodge, part, step)
         lodge.tell(kill="", after=0)
         again, now = lodge.ask()
         if part == "agent" or not struck:
@@ -215,18 +213,20 @@ def test_killed_after_every_journalled_step_below_ram(
     assert part == "kyb-init" or kept > step // 2
 
 
-def _trip(lodge: Lodge) -> bool:
+def _trip(lodge: Lodge, part: str, step: int) -> bool:
     """To the object store, and back on a request; whether the order was carried out."""
-    seen = lodge.told
+    told, before = lodge.told, len(lodge.told)
+    lodge.tell(kill=part, after=step)
+    lodge.tell(park="object")
     end = time.monotonic() + LIMIT
 
-    def over() -> bool:
-        return lodge.in_object_store or any("killed" in t for t in seen)
+    def struck() -> bool:
+        return any("killed" in t for t in told[before:])
 
-    while not over():
-        assert time.monotonic() < end, seen[-5:]
+    while not (lodge.in_object_store or struck()):
+        assert time.monotonic() < end, told[-5:]
         time.sleep(0.005)
-    if any("killed" in t for t in seen):
+    if struck():
         return True
     lodge.ask()
-    return any("killed" in t for t in seen)
+    return struck()
