@@ -39,6 +39,8 @@ ENTER = REPOSITORY / "build" / "kyb-enter"
 NAME = "restores"
 CHANGED = ["/tmp/changed", "/dev/shm/changed", "/var/changed"]
 EVENTS = "/api/v1/namespaces/default/events"
+OTHERS = "neighbours"
+GRANTS = keys.ARTIFACT_GRANTS_PATH.replace("artifactgrants", "namespaces/default/artifactgrants")
 
 
 class Site:
@@ -238,3 +240,45 @@ def test_what_may_not_be_restored_is_told_and_started_anew(site: Site, seats: Po
     api.post(PODS, pod("forged", "n1", restore_from=artifact))
     assert ask(seats, "forged").counter == 1
     assert "sign" in site.sentence("forged", "RestoreRefused")
+
+
+@pytest.fixture
+def neighbours(site: Site) -> Iterator[str]:
+    """The path of the pods of another namespace, which has none before and after."""
+    api = site.cluster.api()
+    api.post("/api/v1/namespaces", {"metadata": {"name": OTHERS}})
+    path = PODS.replace("default", OTHERS)
+    account = f"/api/v1/namespaces/{OTHERS}/serviceaccounts"
+    wait_until(lambda: bool(api.get(account)["items"]), 30, "no account for its pods")
+    yield path
+    for one in api.get(path)["items"]:
+        api.delete(f"{path}/{one['metadata']['name']}", {"gracePeriodSeconds": 0})
+    wait_until(lambda: not api.get(path)["items"], 60, "its pods stay")
+
+
+def test_an_artifact_grant_lets_another_namespace_start_a_copy(
+    site: Site, seats: Pods, neighbours: str
+) -> None:
+    _, artifact, last = gone(site, seats, "a")
+    api, wanted = site.cluster.api(), pod("b", "n2", restore_from=artifact, restore_as="template")
+    with pytest.raises(RefusedError, match=f"must let {OTHERS} restore a"):
+        api.post(neighbours, wanted)
+    grant = {"apiVersion": keys.API_VERSION, "kind": keys.ARTIFACT_GRANT_KIND}
+    grant |= {"metadata": {"name": "g"}, "spec": {"to": [OTHERS], "artifacts": ["a"]}}
+    api.post(GRANTS, grant)
+    try:
+        wait_until(lambda: _taken(site, neighbours, wanted), 20, "the grant isn't heard of")
+        wait_until(lambda: ready(api.get(f"{neighbours}/b")), 90, "not Ready")
+        answer = Direct.to(api.get(f"{neighbours}/b")).ask(limit=60)
+    finally:
+        api.delete(f"{GRANTS}/g")
+    assert (last.counter, answer.counter, answer.intact) == (2, 3, True)
+    assert answer.body["kyb"]["boot"] == last.body["kyb"]["boot"]
+
+
+def _taken(site: Site, path: str, wanted: Json) -> bool:
+    try:
+        site.cluster.api().post(path, wanted)
+    except RefusedError:
+        return False
+    return True
