@@ -190,6 +190,8 @@ class Tiers:
         for seat in self._node.seats.values():
             if seat.called and seat.sinks_to is Tier.OBJECT and seat.work is not None:
                 seat.work.cancel()
+                # Else one that was cancelled before it began would keep it from waking for good.
+                seat.sinks_to = None
 
     def _carry_out(self, action: TierAction) -> None:
         seat, dumps = self._node.seats[action.uid], self._dumps

@@ -231,7 +231,7 @@ class Transfers:
         """The seat runs on, or has ended: its saved state is worth nothing any more."""
         spared = self.spares(seat, seat.artifact)
         artifact, seat.artifact, seat.images = seat.artifact, "", ""
-        seat.copies, seat.saved, seat.inner = frozenset(), 0, ()
+        seat.copies, seat.saved, seat.inner, seat.sinks_to = frozenset(), 0, (), None
         # Before a record of the seat's says that it no longer is on its way.
         unnoted = self.unnoted.pop(seat.uid, artifact)
         if unnoted != artifact:

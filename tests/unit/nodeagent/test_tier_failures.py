@@ -74,6 +74,25 @@ def test_a_container_that_ends_before_its_sealed_state_can_be_noted_leaves_none(
     run_virtual(main())
 
 
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_copy_that_was_cancelled_before_it_began_keeps_nobody_from_waking(rig, ends):
+    async def main():
+        r = rig(tiers=TIERS)
+        cold, _ = await two(r)
+        await down(r, cold)
+        await asyncio.sleep(1)
+        r.node.seats[cold].sinks_to = Tier.OBJECT
+        if ends:
+            r.machine.end_container(cold)
+            await r.until(cold, WAITING)
+            r.machine.restart_container(cold)
+        r.loop.call_for(cold, "a test")
+        await r.until(cold, ACTIVE)
+        r.check()
+
+    run_virtual(main())
+
+
 class Looks:
     """Implements `node.Observer`: whether a drop is noted whenever the seat waits."""
 
