@@ -8,6 +8,7 @@ from kybernate.core.seats import OCCUPYING, WITHOUT_TREE
 from kybernate.core.swap import violations
 from kybernate.ports import ProcessState
 from kybernate.types import PodUid, SeatState
+from nodeagent.arrived import ARRIVED
 from nodeagent.kept import SAVED
 from nodeagent.left import LEFT, OUTLIVED
 from nodeagent.node import IN_RAM
@@ -110,17 +111,22 @@ class Watch:
         resting = (SeatState.ACTIVE, SeatState.PARKED, *WITHOUT_TREE)
         seats = self._seats.values()
         idle = all(s.state in resting and _done(s.work) and _done(s.watch) for s in seats)
-        dropping = any(key.startswith((DROP, OUTLIVED)) for key in self._life.machine.journal)
-        idle = idle and not dropping and not self._gates_askew()
+        idle = idle and not self._to_go() and not self._gates_askew()
         return idle and not any(any(p.in_flight.values()) for p in self._life.proxies)
 
     def restless(self) -> str:
         """What is under way, for a finding; empty if nothing is."""
         if self.quiet():
             return ""
-        keys = [key for key in self._life.machine.journal if key.startswith((DROP, OUTLIVED))]
         seats = [f"{seat.identity.name} {self.describe(uid)}" for uid, seat in self._seats.items()]
-        return f"{self._life.plan.node} does not come to rest: {'; '.join(keys + seats)}"
+        return f"{self._life.plan.node} does not come to rest: {'; '.join(self._to_go() + seats)}"
+
+    def _to_go(self) -> list[str]:
+        """Records of saved states that are dropped as soon as that succeeds."""
+        journal = self._life.machine.journal.items()
+        arrived = [(key, one) for key, one in journal if key.startswith(ARRIVED)]
+        unwanted = [key for key, one in arrived if one["successor"] not in self._seats]
+        return [key for key, _ in journal if key.startswith((DROP, OUTLIVED))] + unwanted
 
     def describe(self, uid: PodUid) -> str:
         """The seat, for a finding."""
@@ -161,7 +167,8 @@ class Watch:
 
     def _look_for_leftovers(self) -> None:
         machine, found, seats = self._life.machine, self._life.found, self._seats
-        kept = {key.partition("/")[2] for key in machine.journal if key.startswith((LEFT, SAVED))}
+        noted = (LEFT, SAVED, ARRIVED)
+        kept = {key.partition("/")[2] for key in machine.journal if key.startswith(noted)}
         kept |= {seat.artifact for seat in seats.values()}
         # What one could not go on from, and was started anew without, is left to people.
         anew = {s.restore.uid for s in seats.values() if s.restore and s.begins is Begins.ANEW}
