@@ -201,8 +201,10 @@ def test_killed_after_every_journalled_step_below_ram(
         if now == who:
             assert again > number
         else:
-            # Its own end is the container's; what had not begun when CRIU was killed goes on.
-            assert (again, lodge.starts) == (1, starts + 1)
+            # Its own end is the container's; what had not begun when CRIU was killed goes on. The
+            # trip itself asks once, in the end.
+            assert lodge.starts == starts + 1
+            assert again in (1, 2)
         kept += now == who
         lodge.see_clean()
         if not struck:
