@@ -112,7 +112,7 @@ def test_whose_accounts_read_them_write_none(control_plane: Cluster, path: str) 
 def test_a_copy_of_anothers_state_needs_a_grant(
     control_plane: Cluster, namespace: str, webhook: Webhook, path: str
 ) -> None:
-    api, wanted = control_plane.api(), seat_pod("copy", annotations=COPY)
+    api, wanted = control_plane.api(), seat_pod("of-another", annotations=COPY)
     refused = f"belongs to namespace {OWNER}; an ArtifactGrant there must let {NAMESPACE} restore"
 
     def admitted() -> bool:
@@ -128,7 +128,7 @@ def test_a_copy_of_anothers_state_needs_a_grant(
     api.patch(f"{path}/g", {"spec": {"artifacts": ["llama-0"], "to": [NAMESPACE]}})
     until(admitted, "the grant isn't heard of")
     create(api, namespace, wanted)
-    api.delete(pods_path(namespace, "copy"), {"gracePeriodSeconds": 0})
+    api.delete(pods_path(namespace, "of-another"), {"gracePeriodSeconds": 0})
     api.delete(f"{path}/g")
     until(lambda: not admitted(), "that it was taken back isn't heard of")
     assert "Traceback" not in webhook.log()
