@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from kybernate.core.operations import ENDED
 from kybernate.errors import (
     DeadlineError,
     KybernateError,
@@ -14,6 +15,7 @@ from kybernate.errors import (
 )
 from kybernate.ports import Handover
 from kybernate.types import NodeName, PodRef, PodUid
+from nodeagent.operation import OPERATION
 from nodeagent.steps import Reverted
 
 if TYPE_CHECKING:
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 
     from kybernate.ports import Peers, Phases
     from kybernate.types import ArtifactId
+
+MOVE = "move/"
+"""Journal keys of moves of seats, by the pod's UID."""
 
 _AGAIN = 1.0
 """Seconds after which what failed is tried again."""
@@ -102,6 +107,14 @@ def record_of(to: Handover, operation: str, artifact: str, *, done: bool) -> dic
         "successor_uid": to.successor.uid,
         "node": to.node,
     }
+
+
+def handed_over(records: Mapping[str, Mapping[str, object]]) -> set[PodUid]:
+    """The seats whose successors may go on, by the journal: of moves that have not ended."""
+    moves = {key: one for key, one in records.items() if key.startswith(MOVE) and one["artifact"]}
+    states = {key: records.get(f"{OPERATION}{one['operation']}") for key, one in moves.items()}
+    live = (key for key, one in states.items() if one is not None and one["state"] not in ENDED)
+    return {PodUid(key.removeprefix(MOVE)) for key in live}
 
 
 def handover_of(record: Mapping[str, object]) -> Handover:

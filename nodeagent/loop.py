@@ -21,6 +21,7 @@ from nodeagent.adopt import Adoptions
 from nodeagent.demand import SLACK, ProxySide
 from nodeagent.doorside import DoorSide
 from nodeagent.dumps import Dumps
+from nodeagent.leaving import handed_over
 from nodeagent.left import Left
 from nodeagent.lifecycle import Lifecycle
 from nodeagent.lines import OwnLines
@@ -83,6 +84,7 @@ class Loop(DoorSide, ProxySide):
     def resume(self, records: Mapping[str, Mapping[str, Any]]) -> None:
         """What the last agent noted of saved states, before anything is dropped or told."""
         self.dumps.kept.load(records)
+        self.dumps.handed = handed_over(records)
         if isinstance(self.registry, OwnLines):
             self.registry.load(records)
         self.reports.load(records)

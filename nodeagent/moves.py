@@ -35,7 +35,15 @@ from kybernate.errors import (
 from kybernate.ports import Handover
 from kybernate.types import ArtifactId, PodRef, PodUid, SeatState, Tier
 from nodeagent import metrics
-from nodeagent.leaving import Going, handover_of, persistently, record_of, see_there, where
+from nodeagent.leaving import (
+    MOVE,
+    Going,
+    handover_of,
+    persistently,
+    record_of,
+    see_there,
+    where,
+)
 from nodeagent.operation import words
 from nodeagent.transfers import AGAIN
 
@@ -50,9 +58,6 @@ if TYPE_CHECKING:
     from nodeagent.seat import Seat
 
 log = logging.getLogger(__name__)
-
-MOVE = "move/"
-"""Journal keys of moves of seats, by the pod's UID."""
 
 _DEADLINE = 10.0
 _FOR_GOOD = 10 * 365 * 86_400.0
@@ -106,6 +111,8 @@ class Moves:
         self._all[operation.name] = one
         if again:
             self._recall(one)
+        if not one.gone:
+            self._dumps.handed.discard(operation.uid)
         one.task = asyncio.create_task(self._guarded(one))
 
     def verdict(self, operation: Operation, seat: SeatFacts | None) -> Verdict:
@@ -309,6 +316,8 @@ class Moves:
         if to is None:
             return
         seat = await self._ended(one)
+        # From here on the successor may run: whoever calls for the seat, it does not wake.
+        self._dumps.handed.add(one.operation.uid)
         self._say(one, f"the successor on node {to.node} is told to go on")
         if seat is not None:
             self._loop.adoptions.stopped(seat, f"moved to node {to.node}")
@@ -380,6 +389,7 @@ class Moves:
         one.artifact = ""
         await self._written(one)
         self._node.world.journal.delete(MOVE + uid)
+        self._dumps.handed.discard(uid)
         if uid in self._node.seats:
             self._loop.ask_for_tier(uid, None)
             self._loop.let_stay(uid)

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from nodeagent.seat import Seat
 
+OPERATION = "operation/"
+"""Journal keys of operations, by their names."""
+
 _NODE = PodUid("")
 
 

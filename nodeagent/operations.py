@@ -32,7 +32,15 @@ from kybernate.core.swap import obstacle, wants
 from kybernate.errors import NotFoundError, RefusedError, RetryableError
 from nodeagent import metrics
 from nodeagent.changes import Changes
-from nodeagent.operation import Operation, event_of, facts_of, from_record, the_same, words
+from nodeagent.operation import (
+    OPERATION,
+    Operation,
+    event_of,
+    facts_of,
+    from_record,
+    the_same,
+    words,
+)
 from nodeagent.saves import Saves
 from nodeagent.wire import movable
 
@@ -49,7 +57,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-OPERATION = "operation/"
 _LOOK_AGAIN = 1.0
 
 

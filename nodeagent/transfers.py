@@ -61,9 +61,10 @@ class Transfers:
     itself; `left_in` says how many bytes of a tier such states take.
 
     `going`: seats whose next dump goes to another node; `moved`: seats whose workloads go on
-    elsewhere, and where, as a sentence: nothing ever wakes them here; `dropping`: states that
-    nobody may go on from any more, though they may be there yet; `unnoted`: states that are sealed
-    and that no record of their seats names yet.
+    elsewhere, and where, as a sentence: nothing ever wakes them here; `handed`: seats whose
+    workloads may go on elsewhere, until their moves are at an end; `dropping`: states that nobody
+    may go on from any more, though they may be there yet; `unnoted`: states that are sealed and
+    that no record of their seats names yet.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class Transfers:
         self.lazies = Lazies(node, life, kick)
         self.going: dict[PodUid, Going] = {}
         self.moved: dict[PodUid, str] = {}
+        self.handed: set[PodUid] = set()
         self.dropping: set[str] = set()
         self.unnoted: dict[PodUid, ArtifactId] = {}
         self.spares: Callable[[Seat, str], bool] = _spares_none
@@ -226,6 +228,7 @@ class Transfers:
         """Its pod no longer exists."""
         self._gates.pop(seat.uid, None)
         self.moved.pop(seat.uid, None)
+        self.handed.discard(seat.uid)
 
     def forget(self, seat: Seat, why: str) -> None:
         """The seat runs on, or has ended: its saved state is worth nothing any more."""

@@ -14,9 +14,10 @@ from kybernate.errors import ConflictError, NotFoundError, RefusedError, Retryab
 from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Crash, Machine
 from kybernate.types import ArtifactId, NodeName, PodRef, PodUid, SeatState, Tier
-from nodeagent.moves import MOVE, Moves
-from nodeagent.operation import Ask
-from nodeagent.operations import OPERATION, Operations
+from nodeagent.leaving import MOVE, handed_over
+from nodeagent.moves import Moves
+from nodeagent.operation import OPERATION, Ask
+from nodeagent.operations import Operations
 from nodeagent.streams import Streams
 from nodeagent.wire import operation_message
 from tests.unit.nodeagent.below import when
@@ -166,6 +167,26 @@ def test_proxies_hear_no_more_of_a_seat_that_was_moved(rig):
         assert told[-1] == f"gone {uid}"
         assert not streams._join("p2")._seats
         assert uid in told
+
+    run_virtual(main())
+
+
+def test_a_seat_whose_successor_may_go_on_wakes_for_nobody(rig):
+    async def main():
+        there = There()
+        there.fails = {"take_over": [RetryableError("no answer")] * 30}
+        r, operations, uid = await begun(rig, there)
+        operation = await operations.ask(move(uid))
+        await r.until(uid, NVME)
+        await asyncio.sleep(3)
+        assert handed_over(r.machine.journal) == {uid}
+        assert handed_over({MOVE + uid: r.machine.journal[MOVE + uid]}) == set()
+        r.loop.let_stay(uid)
+        r.loop.call_for(uid, "a test")
+        while not operation.ended:
+            assert r.state(uid) is NVME
+            await asyncio.sleep(0.01)
+        assert operation.state is Progress.SUCCEEDED
 
     run_virtual(main())
 
