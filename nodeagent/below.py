@@ -60,10 +60,12 @@ class GuardedDumper:
         """As the dumper's."""
         return await self._dumper.check(init, handle, deadline)
 
-    async def dump(self, init: int, handle: str, images: Path, deadline: float) -> Phases:
+    async def dump(
+        self, init: int, handle: str, images: Path, deadline: float, *, goes_on: bool = False
+    ) -> Phases:
         """As the dumper's, once no duplicate of its sockets is open."""
         self._forget(handle)
-        return await self._dumper.dump(init, handle, images, deadline)
+        return await self._dumper.dump(init, handle, images, deadline, goes_on=goes_on)
 
     async def end(self, init: int, handle: str, deadline: float) -> None:
         """As the dumper's."""

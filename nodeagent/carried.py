@@ -34,10 +34,12 @@ class CarryingDumper:
         """As the dumper's."""
         return await self._dumper.check(init, handle, deadline)
 
-    async def dump(self, init: int, handle: str, images: Path, deadline: float) -> Phases:
+    async def dump(
+        self, init: int, handle: str, images: Path, deadline: float, *, goes_on: bool = False
+    ) -> Phases:
         """As the dumper's, and the files, while the tree stands still."""
         end = time.monotonic() + deadline
-        phases = dict(await self._dumper.dump(init, handle, images, deadline))
+        phases = dict(await self._dumper.dump(init, handle, images, deadline, goes_on=goes_on))
         began = time.monotonic()
         note = await _aside(treefiles.gather, init, images, self._limit, end)
         self._missing[init] = note.missing

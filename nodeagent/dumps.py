@@ -124,10 +124,16 @@ class Dumps(Transfers):
         return times
 
     async def write_down(
-        self, seat: Seat, key: PodUid, settled: Callable[[], Awaitable[None]] | None = None
+        self,
+        seat: Seat,
+        key: PodUid,
+        settled: Callable[[], Awaitable[None]] | None = None,
+        *,
+        goes_on: bool = False,
     ) -> tuple[Path, dict[str, float]]:
         """The frozen tree's images, in the folder of `key`, and seconds by phase; TCP is held back
-        then. Raises what keeps it as it is, and what `settled` does, once TCP is held back."""
+        then. `goes_on`: the tree will not be ended. Raises what keeps it as it is, and what
+        `settled` does, once TCP is held back."""
         below, init = self.below, _init(seat)
         times, now = {}, self._world.now
         began = now()
@@ -143,7 +149,7 @@ class Dumps(Transfers):
         images = await below.vault.begin(key)
         deadline = self._node.settings.dump_deadline_s
         dumping, going = (
-            below.dumper.dump(init, seat.handle, images, deadline),
+            below.dumper.dump(init, seat.handle, images, deadline, goes_on=goes_on),
             self.going.get(key),
         )
         times |= await (going.follow(images, dumping) if going else dumping)

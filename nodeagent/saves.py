@@ -223,7 +223,7 @@ class Saves:
             await written
             if one.again:
                 await self._drop_unnoticed(seat)
-            images, one.phases = await self._dumps.write_down(seat, _folder(seat.uid))
+            images, one.phases = await self._dumps.write_down(seat, _folder(seat.uid), goes_on=True)
             facts = await self._below.facts(seat)
         except NotFoundError as error:
             self._dumps.is_gone(seat, error)

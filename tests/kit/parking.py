@@ -62,11 +62,11 @@ class Seat:
         """Why it can't be dumped."""
         return self._runner.run(self.criu.check(self.container.init, self.handle, LIMIT))
 
-    def dump(self, deadline: float = LIMIT) -> Phases:
+    def dump(self, deadline: float = LIMIT, *, goes_on: bool = False) -> Phases:
         """From frozen to frozen."""
         self.renew()
-        call = self.criu.dump(self.container.init, self.handle, self.images, deadline)
-        return self._runner.run(call)
+        init, how = self.container.init, {"goes_on": goes_on}
+        return self._runner.run(self.criu.dump(init, self.handle, self.images, deadline, **how))
 
     def end(self) -> None:
         """Commit."""

@@ -90,13 +90,16 @@ class Criu:
             except TimeoutError as error:
                 raise DeadlineError("To look at the tree took too long.") from error
 
-    async def dump(self, init: int, handle: str, images: Path, deadline: float) -> Phases:
+    async def dump(
+        self, init: int, handle: str, images: Path, deadline: float, *, goes_on: bool = False
+    ) -> Phases:
         """Write the tree, frozen before and after; see the port."""
         clock, began = Clock(deadline), time.monotonic()
         with self._opened(init, handle) as container:
             await container.free(running.ENTERED, self._tools.criu, clock)
             tree = self._dumpable(container)
             options = await asyncio.to_thread(_look, container, tree, images)
+            options += ["--skip-in-flight"] if goes_on else []
             await container.hold(clock)
             held = time.monotonic()
             code = await self._dump(container, images, options, clock)

@@ -94,7 +94,9 @@ class FakeDumper:
         await asyncio.sleep(self._machine.step())
         return ("process 7 uses io_uring",) if self._machine.fault("undumpable") else ()
 
-    async def dump(self, init: int, handle: str, images: Path, deadline: float) -> Phases:
+    async def dump(
+        self, init: int, handle: str, images: Path, deadline: float, *, goes_on: bool = False
+    ) -> Phases:
         """Into the machine's `folders`."""
         machine, uid = self._machine, self._init(init).uid
         tree = self._tree(handle)

@@ -168,7 +168,7 @@ def test_watched_folders_are_found(seat: Callable[..., Seat], tmp_path: Path) ->
         )
 
 
-def test_a_connection_nobody_has_accepted_is_served_first(
+def test_a_connection_nobody_has_accepted_is_served_before_the_tree_is_ended(
     seat: Callable[..., Seat], tmp_path: Path
 ) -> None:
     script = (
@@ -181,8 +181,10 @@ def test_a_connection_nobody_has_accepted_is_served_first(
         one.freeze()
         with pytest.raises(DumpRefusedError, match="waits to be accepted"):
             one.dump()
+        one.dump(goes_on=True)
+        one.keep()
         one.thaw()
-        assert link.recv(100) == b"served"
+        assert link.recv(100) == b"served", "it is the tree's that goes on"
     one.park()
     one.resume()
     assert one.container.ask(8080, b"x") == b"served"

@@ -30,7 +30,9 @@ class Dumper:
     def __init__(self) -> None:
         self.had: list[float] = []
 
-    async def dump(self, init: int, handle: str, images: Path, deadline: float) -> Phases:
+    async def dump(
+        self, init: int, handle: str, images: Path, deadline: float, **how: bool
+    ) -> Phases:
         self.had.append(deadline)
         return {}
 
