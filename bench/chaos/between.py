@@ -103,7 +103,8 @@ class Between:
         one = next((one for one in known if one.name == ask.name), None)
         if one is not None and one.ended:
             here.note(f"{one}: {one.state}: {one.sentence}")
-            self._moved(here, pod)
+            self._let_stay(here, pod)
+            self._see_off(here, pod)
             return
         if pod.gone or (asked and operations is not None and one is None):
             self._let_stay(here, pod)
@@ -113,14 +114,15 @@ class Between:
             asyncio.get_running_loop().create_task(self._ask(operations, ask))
         here.machine.later(_POLL, partial(self._follow, here, pod, ask, asked=asked))
 
-    def _moved(self, here: Life, pod: Pod) -> None:
-        """A seat that is not to go on here is deleted, as people are told to."""
+    def _see_off(self, here: Life, pod: Pod) -> None:
+        """A seat that is not to go on here is deleted, as people are told to; also one whose move
+        had failed, and began anew when the record of that was lost."""
         agent = here.cluster.agent
+        if pod.gone or pod.deleting:
+            return
         if agent is not None and pod.uid in agent.dumps.moved:
-            here.moving.discard(pod.uid)
             here.cluster.delete(pod, here.loop.time(), force=False)
-        else:
-            self._let_stay(here, pod)
+        here.machine.later(_POLL, partial(self._see_off, here, pod))
 
     @staticmethod
     def _let_stay(here: Life, pod: Pod) -> None:
@@ -128,8 +130,9 @@ class Between:
         known = here.operations.known(ended_too=False) if here.operations else []
         if not any(one.uid == pod.uid for one in known):
             here.moving.discard(pod.uid)
-            if here.cluster.agent is not None:
-                here.cluster.agent.let_stay(pod.uid)
+            agent = here.cluster.agent
+            if agent is not None and pod.uid not in agent.dumps.moved:
+                agent.let_stay(pod.uid)
 
     @staticmethod
     async def _ask(operations: Operations, ask: Ask) -> None:

@@ -78,6 +78,8 @@ def test_storms_with_moves_run_nothing_twice_and_lose_nothing():
         ("moves", 20391),
         # A seat was called for, and let stay, while its successor was told to go on.
         ("moves", 40504),
+        # The record that a move had failed was lost, and it was made anew.
+        ("moves", 60338),
         # A state came for a pod that was gone, while a call to the registry held it.
         ("moves", 30295),
         # A container ended when its state was sealed, and its agent was killed just then.
