@@ -101,13 +101,17 @@ class Elsewhere:
                 return not machine.given_up(uid)
         return False
 
-    def others(self, artifact: ArtifactId, snapshot: Snapshot, node: str) -> bool:
-        """Whether what this artifact keeps is kept besides: by another one, also of a successor
-        that has not run since, or on another node."""
+    def others(self, artifact: ArtifactId, snapshot: Snapshot, node: str, place: Tier) -> bool:
+        """Whether what this artifact keeps in this place is kept besides: by another one, also of
+        a successor that has not run since, on another node, or in the object store."""
         return any(
             one.snapshot.line == snapshot.line
             and one.snapshot.ran == snapshot.ran
-            and (name != artifact or (where not in ("", node) and Tier.NVME in one.places))
+            and (
+                name != artifact
+                or (where == "" and place is not Tier.OBJECT)
+                or (where not in ("", node) and Tier.NVME in one.places)
+            )
             for where, name, one in self._all()
         )
 

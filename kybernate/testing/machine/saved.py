@@ -378,7 +378,7 @@ class FakeVault:
         if machine.fault("drop-fails"):
             raise RetryableError("the disk does not answer")
         if keeping.places == {place}:
-            self._forget(artifact, keeping, forget)
+            self._forget(artifact, keeping, place, forget)
         keeping.places.discard(place)
         if place is _LOCAL:
             self._see_unread(keeping.folder)
@@ -386,14 +386,14 @@ class FakeVault:
         else:
             machine.elsewhere.forget_object(artifact)
 
-    def _forget(self, artifact: ArtifactId, keeping: Keeping, why: str) -> None:
+    def _forget(self, artifact: ArtifactId, keeping: Keeping, place: Tier, why: str) -> None:
         machine, uid = self._machine, keeping.snapshot.uid
         if not why:
             raise RefusedError(f"{artifact} has no other verified copy")
         init, handle = machine.inits.get(uid, 0), keeping.snapshot.handle
         latest = machine.ran.get(handle, 0)
         ended = machine.dumps.get(init) is DumpState.PARKED and machine.procs[init].alive
-        others = machine.elsewhere.others(artifact, keeping.snapshot, machine.name)
+        others = machine.elsewhere.others(artifact, keeping.snapshot, machine.name, place)
         # What a container of before has left is no state of the present one.
         present = any(p.parent == init and p.handle == handle for p in machine.procs.values())
         needed = present and keeping.snapshot.ran == latest and not others

@@ -80,6 +80,8 @@ def test_storms_with_moves_run_nothing_twice_and_lose_nothing():
         ("moves", 40504),
         # The record that a move had failed was lost, and it was made anew.
         ("moves", 60338),
+        # What had been sent was dropped where it came, and was in the object store.
+        ("moves", 81298),
         # A state came for a pod that was gone, while a call to the registry held it.
         ("moves", 30295),
         # A container ended when its state was sealed, and its agent was killed just then.
