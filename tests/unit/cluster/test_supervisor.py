@@ -48,7 +48,7 @@ def test_a_process_that_is_killed_comes_back_with_another_pid(layout, supervisor
     process = supervisor.process("sleeper")
     first, started = process.pid, process.started_at
     process.kill9()
-    wait_until(lambda: process.info["pid"] not in {None, first}, 5, "it wasn't restarted")
+    wait_until(lambda: process.info["pid"] not in {None, first}, 20, "it wasn't restarted")
     assert process.starts == 2
     assert process.started_at > started
     assert process.info["last_exit"] == -signal.SIGKILL
@@ -81,7 +81,7 @@ def test_restart_replaces_it_and_remove_forgets_it(layout, supervisor) -> None:
 def test_what_can_not_start_is_tried_again_and_says_why(layout, supervisor) -> None:
     supervisor.add(_sleeper(layout, inside="nobody"))
     process = supervisor.process("sleeper")
-    wait_until(lambda: process.starts > 1, 5, "it wasn't tried again")
+    wait_until(lambda: process.starts > 1, 20, "it wasn't tried again")
     assert (
         "nobody, whose namespaces it enters, isn't running" in (layout.logs / "sleeper").read_text()
     )
@@ -91,9 +91,9 @@ def test_a_process_that_ends_at_once_is_restarted_more_and_more_slowly(layout, s
     log = str(layout.logs / "short")
     supervisor.add(ProcessSpec(name="short", argv=("sh", "-c", "exit 3"), log=log))
     process = supervisor.process("short")
-    wait_until(lambda: process.starts >= 3, 5, "it wasn't restarted")
+    wait_until(lambda: process.starts >= 3, 20, "it wasn't restarted")
     assert process.info["last_exit"] == 3
-    assert process.info["state"] == "restarting"
+    wait_until(lambda: process.info["state"] == "restarting", 20, "it waits for nothing")
 
 
 def test_behind_a_wrapper_the_process_itself_is_known_and_killed(layout, supervisor) -> None:
@@ -103,7 +103,7 @@ def test_behind_a_wrapper_the_process_itself_is_known_and_killed(layout, supervi
     pid = supervisor.process("wrapped").pid
     assert Path(f"/proc/{pid}/comm").read_text().strip() in {"sleep", "sh"}
     wait_until(
-        lambda: Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"sleep"), 2, "no sleep"
+        lambda: Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"sleep"), 20, "no sleep"
     )
 
 
@@ -111,7 +111,7 @@ def test_one_that_ignores_sigterm_is_killed(layout, supervisor) -> None:
     argv = ("sh", "-c", "trap '' TERM; echo on; while :; do sleep 1; done")
     log = layout.logs / "deaf"
     supervisor.add(ProcessSpec(name="deaf", argv=argv, log=str(log), stop_limit=0.2))
-    wait_until(lambda: log.read_text() == "on\n", 5, "it didn't start")
+    wait_until(lambda: log.read_text() == "on\n", 20, "it didn't start")
     process = supervisor.process("deaf")
     pid = process.pid
     process.stop()

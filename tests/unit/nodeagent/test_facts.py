@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,9 +20,24 @@ from nodeagent.facts import Facts
 from nodeagent.seat import Process, Seat, SeatIdentity
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 GPU = GpuUuid("GPU-0")
+
+
+class Still:
+    """A process whose threads don't come and go, as those of the tests' own do."""
+
+    pid = 0
+
+
+@pytest.fixture(autouse=True, scope="module")
+def still() -> Iterator[None]:
+    with subprocess.Popen(["sleep", "600"]) as made:
+        Still.pid = made.pid
+        yield
+        made.kill()
 
 
 class Images:
@@ -39,7 +55,7 @@ class Images:
 
 class Freezer:
     def pids(self, handle: str) -> tuple[int, ...]:
-        return (os.getpid(),)
+        return (Still.pid,)
 
 
 def seat(**more: object) -> Seat:
@@ -52,7 +68,7 @@ def seat(**more: object) -> Seat:
         image="llama:1",
     )
     found = Seat(identity, 0.0, 0.0, spec_hash="9f2c")
-    found.init = found.tree = Process(os.getpid(), 1)
+    found.init = found.tree = Process(Still.pid, 1)
     found.held, found.inner = {GPU: 5}, (7,)
     for name, value in more.items():
         setattr(found, name, value)
@@ -72,7 +88,7 @@ def test_the_manifest_says_what_another_container_must_be(tmp_path: Path) -> Non
     found = told(facts(tmp_path, "sha256:1", missing="Too much."), seat())
     assert (found.image_digest, found.spec_hash, found.pod_uid) == ("sha256:1", "9f2c", "u1")
     assert (found.gpus, found.held, found.gpu_pids) == ((GPU,), (5,), (7,))
-    assert found.root_pid == os.getpid()
+    assert found.root_pid == Still.pid
     assert os.geteuid() in found.privileges.uids
     assert found.files_missing == "Too much."
 
@@ -85,7 +101,7 @@ def test_until_it_is_woken_its_gpu_memory_is_that_of_the_gpus_it_came_from(tmp_p
 def test_the_runtime_is_asked_once_for_each_container(tmp_path: Path) -> None:
     made, one = facts(tmp_path, "sha256:1", "sha256:2"), seat()
     assert [told(made, one).image_digest for _ in range(3)] == ["sha256:1"] * 3
-    one.init = Process(os.getpid(), 2)
+    one.init = Process(Still.pid, 2)
     assert told(made, one).image_digest == "sha256:2"
 
 
