@@ -48,7 +48,7 @@ class Storm:
         self.lives = [Life(plan, say, elsewhere) for plan in plans]
         self._misfortunes = [Misfortunes(life) for life in self.lives]
         self._between = Between(self.lives[0], self.lives[-1])
-        self._calm_since: float | None = None
+        self._calm_since: dict[str, float] = {}
         for life in self.lives:
             life.joined = partial(self._joined, life)
             life.other = next((one for one in self.lives if one is not life), None)
@@ -93,14 +93,14 @@ class Storm:
         life.machine.later(0.0, partial(self._tick, life))
 
     def _joined(self, life: Life) -> None:
-        if self._calm_since is not None:
+        if life.plan.node in self._calm_since:
             self._clear_up(life)
 
     # --- the end ----------------------------------------------------------------------------------
 
     def _calm_down(self, life: Life) -> None:
         life.note("THE WEATHER CLEARS")
-        self._calm_since = life.loop.time()
+        self._calm_since[life.plan.node] = life.loop.time()
         life.machine.rates.clear()
         life.machine.crash_at, life.machine.cut_off = None, False
         life.machine.lost.clear()
@@ -122,8 +122,9 @@ class Storm:
         life.machine.later(_TICK, partial(self._tick, life))
         now = life.loop.time()
         life.cluster.tick(now)
-        if self._calm_since is not None and life.cluster.agent is not None:
-            self._see_all_served(life, now - self._calm_since)
+        # The weather clears later where no agent is up when it is to.
+        if len(self._calm_since) == len(self.lives):
+            self._see_all_served(life, now - max(self._calm_since.values()))
 
     def _see_all_served(self, life: Life, waited: float) -> None:
         proxy = life.proxies[0]

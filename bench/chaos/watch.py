@@ -107,7 +107,9 @@ class Watch:
         return self._answered(pod.uid) > self._before.get(pod.uid, 0)
 
     def quiet(self) -> bool:
-        """Whether nothing is under way."""
+        """Whether nothing is under way. While no agent is up, its start is."""
+        if self._life.cluster.agent is None:
+            return False
         resting = (SeatState.ACTIVE, SeatState.PARKED, *WITHOUT_TREE)
         seats = self._seats.values()
         idle = all(s.state in resting and _done(s.work) and _done(s.watch) for s in seats)
@@ -119,7 +121,9 @@ class Watch:
         if self.quiet():
             return ""
         seats = [f"{seat.identity.name} {self.describe(uid)}" for uid, seat in self._seats.items()]
-        return f"{self._life.plan.node} does not come to rest: {'; '.join(self._to_go() + seats)}"
+        agent = [] if self._life.cluster.agent else ["no agent is up"]
+        found = "; ".join(agent + self._to_go() + seats)
+        return f"{self._life.plan.node} does not come to rest: {found}"
 
     def _to_go(self) -> list[str]:
         """Records of saved states that are dropped as soon as that succeeds."""

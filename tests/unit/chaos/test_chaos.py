@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import subprocess
@@ -10,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.chaos.plan import draw_pair, draw_plan
+from bench.chaos.life import BEGIN, Killed
+from bench.chaos.plan import WEATHER_CLEARS, draw_pair, draw_plan
 from bench.chaos.storm import Storm, run
+from bench.chaos.watch import Watch
 from kybernate.errors import DeadlineError
 from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import (
@@ -24,6 +27,7 @@ from kybernate.testing.machine import (
     Machine,
 )
 from kybernate.types import PodUid, Tier
+from nodeagent.recover import recover
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -110,6 +114,8 @@ def test_storms_with_moves_run_nothing_twice_and_lose_nothing():
         ("pair", 70456),
         # Half of a restored tree could not be ended at once.
         ("pair", 12523),
+        # The weather cleared while no agent was up on the other node.
+        ("pair", 244578),
     ],
 )
 @pytest.mark.filterwarnings("ignore")
@@ -206,6 +212,35 @@ def test_a_machine_with_less_memory_than_the_plugin_says_is_found_out():
         machine.memory = dict.fromkeys(machine.memory, 1 << 30)
         found += storm.run().violations
     assert any("holds" in sentence for sentence in found)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_agent_that_never_comes_up_is_found_out(monkeypatch):
+    async def on_one_node(agent):
+        if agent.node.settings.node == "n2":
+            await asyncio.get_running_loop().create_future()
+        return await recover(agent)
+
+    monkeypatch.setattr("bench.chaos.life.recover", on_one_node)
+    found = run(7, "pair").violations
+    assert any("n2 does not come to rest: no agent is up" in one for one in found)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_nothing_is_judged_before_the_weather_has_cleared_on_both_nodes(monkeypatch):
+    def die():
+        raise Killed
+
+    plans = draw_pair(7)
+    for plan in plans:
+        plan.pods, plan.events, plan.between, plan.faults = [], [], [], {"nvml": 0.1}
+    storm, judged = Storm(plans, None), []
+    weather = [life.machine.rates for life in storm.lives]
+    monkeypatch.setattr(Watch, "look_around", lambda _: judged.append([*map(dict, weather)]))
+    storm.lives[1].at(BEGIN + WEATHER_CLEARS - 0.001, die)
+    assert storm.run().violations == ()
+    assert storm.lives[1].kills == 1
+    assert judged == [[{}, {}]] * 2
 
 
 @pytest.mark.filterwarnings("ignore")
