@@ -67,8 +67,12 @@ def moved(site: Site, seats: Pods, uids: tuple[str, str], last: Answer) -> None:
         assert answer.body["kyb"][what] == last.body["kyb"][what]
     claim = site.registry.pod("default", uids[0])
     assert (claim.successor, claim.successor_node) == (uids[1], "n2")
-    left = site.seat("n1", "a")
-    assert (left["state"], left["tier"]) == ("parked", "nvme")
+
+    def left() -> bool:
+        told = site.seat("n1", "a")
+        return (told["state"], told["tier"]) == ("parked", "nvme")
+
+    wait_until(left, 60, lambda: f"the one that left is {site.seat('n1', 'a')}")
     assert ask(seats, "b").counter == last.counter + 2
     seats.delete(["a"])
     seats.gone(["a"], 30)
