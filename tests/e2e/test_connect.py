@@ -37,7 +37,7 @@ def two(cluster: Cluster, pods: Pods, **annotations: str) -> dict[str, Any]:
         pods.create(SeatPod(name, node="n1", annotations=notes))
         pods.wait([name], ready, 60, "Ready")
     found = pods.all()
-    wait_until(lambda: states(cluster).get("left") == "parked", 10, "left wasn't parked")
+    wait_until(lambda: states(cluster).get("left") == "parked", 60, "left wasn't parked")
     time.sleep(0.5)
     return found
 

@@ -105,7 +105,7 @@ def park(cluster: Cluster, name: str, tier: str) -> None:
     """It is parked in the tier, and says so to who looks into its container."""
     done = agent(cluster, "park", name, "--tier", tier)
     assert done["state"] == "succeeded", done
-    wait_until(lambda: seat_of(cluster, name).get("tier") == tier, 10, f"not shown in {tier}")
+    wait_until(lambda: seat_of(cluster, name).get("tier") == tier, 60, f"not shown in {tier}")
     status = cluster.kubectl("exec", name, "-c", "server", "--", "/kyb/kyb-init", "status")
     assert status.startswith("parked")
     assert TIERS[tier] in status

@@ -102,7 +102,7 @@ def parked(cluster: Cluster, pods: Pods, name: str, tier: str) -> tuple[dict[str
     assert answer.counter == 1
     done = agent(cluster, "park", name, "--tier", tier)
     assert done["state"] == "succeeded", done
-    wait_until(lambda: seat_of(cluster, name).get("tier") == tier, 10, f"not shown in {tier}")
+    wait_until(lambda: seat_of(cluster, name).get("tier") == tier, 60, f"not shown in {tier}")
     assert seat_of(cluster, name)["state"] == "parked"
     return found, answer
 
