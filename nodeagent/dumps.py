@@ -62,13 +62,13 @@ class Dumps(Transfers):
         """From PARKED to DUMPING; await it before anything is done."""
         seat.cuda, seat.inner = self._named_inside(seat)
         # A state of before, which the tree was restored from, is not what it is now.
-        stale, seat.artifact, seat.images, seat.copies = seat.artifact, "", "", frozenset()
-        written = self._node.move(seat, SeatEvent.DUMP, why, synced=True)
+        # That it is to go is noted before the seat's record names it no more.
         if seat.borrowed:
-            self.outgrown(seat, stale)
-        elif stale:
-            self.drop_later(stale, "its workload has gone on since")
-        return written
+            self.outgrown(seat, seat.artifact)
+        elif seat.artifact:
+            self.drop_later(seat.artifact, "its workload has gone on since")
+        seat.artifact, seat.images, seat.copies = "", "", frozenset()
+        return self._node.move(seat, SeatEvent.DUMP, why, synced=True)
 
     def _named_inside(self, seat: Seat) -> tuple[tuple[Process, ...], tuple[int, ...]]:
         """Its processes on the GPUs that are left, and what they are called in the container."""

@@ -114,6 +114,9 @@ def test_storms_with_moves_run_nothing_twice_and_lose_nothing():
         ("pair", 70456),
         # Half of a restored tree could not be ended at once.
         ("pair", 12523),
+        # The agent was killed between writing a seat down again and noting that the state that it
+        # was restored from is to go.
+        ("storm", 412232),
         # The weather cleared while no agent was up on the other node.
         ("pair", 244578),
     ],

@@ -16,7 +16,7 @@ from kybernate.ports import Line, ProcessState
 from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Crash
 from kybernate.types import ArtifactId, SeatState, Tier
-from nodeagent.left import LEFT
+from nodeagent.left import LEFT, OUTLIVED
 from nodeagent.reports import Kind
 from nodeagent.seat import Seat
 from tests.unit.nodeagent.below import (
@@ -402,6 +402,36 @@ def test_a_seat_that_is_written_down_before_it_has_run_has_a_state_of_its_own(ri
         await asyncio.sleep(5)
         assert set(r.machine.vault) == ({artifact} if copied else set())
         assert (app_of(r, new).inner, went(r, new)) == (inner, [])
+        r.check()
+        telling.cancel()
+
+    run_virtual(main())
+
+
+def test_that_a_state_is_to_go_is_noted_before_its_successor_is_written_down(rig):
+    async def main():
+        r = rig(tiers=TIERS)
+        cold, artifact, _, telling = await left(r)
+        new = await r.seat("new", restore=of(cold))
+        await r.until(new, OBJECT)
+        # As if another node had brought it to NVMe, and this one had put it into the object store.
+        r.node.seats[new].may_drop = (Tier.NVME.value,)
+        r.loop.call_off(new)
+        r.loop.send_away(new, "a test", stays_away=True)
+        r.loop.ask_for_tier(new, Tier.RAM)
+        await r.until(new, PARKED)
+        journal, noted = r.node.world.journal, []
+        put = journal.put
+
+        def look(key, record, *, synced):
+            if record.get("state") == SeatState.DUMPING.value:
+                noted.append((record["borrowed"], OUTLIVED + artifact in r.machine.journal))
+            return put(key, record, synced=synced)
+
+        journal.put = look
+        await down(r, new)
+        assert noted[0] == (False, True)
+        await when(lambda: artifact not in r.machine.vault)
         r.check()
         telling.cancel()
 

@@ -32,7 +32,7 @@ from tests.unit.nodeagent.below import (
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("write", range(1, 16))
-@pytest.mark.parametrize("kind", ["dump", "object", "fetch", "restore"])
+@pytest.mark.parametrize("kind", ["dump", "object", "fetch", "restore", "again"])
 def test_killed_at_any_write_of_a_move_it_goes_on(rig, proxy, kind, write, after):
     machine = Machine(MEMORY)
 
@@ -42,12 +42,15 @@ def test_killed_at_any_write_of_a_move_it_goes_on(rig, proxy, kind, write, after
         cold, _ = await two(r)
         if kind != "dump":
             await down(r, cold)
-        if kind == "fetch":
+        if kind in ("fetch", "again"):
             await down(r, cold, OBJECT)
             await when(lambda: r.node.seats[cold].copies == {Tier.OBJECT})
+        if kind == "again":
+            r.loop.ask_for_tier(cold, Tier.RAM)
+            await r.until(cold, PARKED)
         machine.crash_at, machine.crash_after = machine.journal_writes + write, after
-        if kind in ("dump", "object"):
-            r.loop.ask_for_tier(cold, Tier.NVME if kind == "dump" else Tier.OBJECT)
+        if kind in ("dump", "object", "again"):
+            r.loop.ask_for_tier(cold, Tier.OBJECT if kind == "object" else Tier.NVME)
             await asyncio.sleep(3)
         r.loop.call_for(cold, "a test")
         await asyncio.sleep(20)
