@@ -222,6 +222,15 @@ DEATHS = (
         _at("restore", 8, "after"),
     ),
     Death(
+        "the note that the state is to go which a tree was restored from that is dumped again",
+        "parked, and the note",
+        "kyb-run",
+        "the frozen tree; a state that is worth nothing",
+        "drops that state, keeps the tree",
+        _RAM,
+        _at("again", 2, "after"),
+    ),
+    Death(
         "a seat's wake, before its saved state is dropped",
         "active",
         "kyb-run",
