@@ -66,11 +66,13 @@ _FOR_GOOD = 10 * 365 * 86_400.0
 
 @dataclass(slots=True, eq=False)
 class _Move:
-    """One move. `artifact`: what the other node keeps; `gone`: the tree here is ended, or will be;
-    `served`: requests were answered when it began."""
+    """One move. `to`: who takes it; `asked`: who was asked, and perhaps said no. `artifact`: what
+    the other node keeps; `gone`: the tree here is ended, or will be; `served`: requests were
+    answered when it began."""
 
     operation: Operation
     to: Handover | None = None
+    asked: Handover | None = None
     artifact: str = ""
     gone: bool = False
     served: bool = False
@@ -233,8 +235,9 @@ class Moves:
         async def met() -> None:
             name = one.operation.successor
             successor, node = await self._peers.find(pod.namespace, name, _DEADLINE)
-            found[:] = [Handover(pod, successor, node)]
-            await self._peers.expect(found[0], _DEADLINE)
+            one.asked = Handover(pod, successor, node)
+            found[:] = [one.asked]
+            await self._peers.expect(one.asked, _DEADLINE)
 
         await self._until_done(one, met)
         self._time(one, "met")
@@ -395,9 +398,11 @@ class Moves:
             self._loop.let_stay(uid)
             if one.served:
                 self._loop.call_for(uid, "it goes on here: its move came to nothing")
-        if one.to is not None:
+        # One that says no may have had something from the agent before this one.
+        told = one.to or one.asked
+        if told is not None:
             with contextlib.suppress(KybernateError, OSError):
-                await self._peers.call_off(one.to, _DEADLINE)
+                await self._peers.call_off(told, _DEADLINE)
 
     def _end(self, one: _Move, progress: Progress, sentence: str) -> None:
         one.verdict = Verdict(progress, sentence)

@@ -71,6 +71,7 @@ class Receiver:
         self._adopter = adopter
         self._taken: dict[str, str] = {}
         self._arrived = Arrived(loop)
+        self._came_of: dict[PodUid, PodUid] = {}
         self._busy: weakref.WeakValueDictionary[PodUid, asyncio.Lock] = (
             weakref.WeakValueDictionary()
         )
@@ -214,11 +215,13 @@ class Receiver:
         await self._node.world.journal.put(TAKEN + artifact, record, synced=True)
 
     async def call_off(self, pod: PodRef, successor: PodUid) -> None:
-        """Nothing comes of it: the pod goes on over there."""
-        await self._forget(successor)
+        """Nothing comes of it: the pod goes on over there. What comes of another pod stays."""
+        if self._came_of.get(successor, pod.uid) == pod.uid:
+            await self._forget(successor)
         self._arrived.call_off(pod.uid, successor)
 
     async def _forget(self, successor: PodUid) -> None:
+        self._came_of.pop(successor, None)
         async with self._one(successor):
             await asyncio.to_thread(self._inbox.drop, successor)
 
@@ -227,6 +230,7 @@ class Receiver:
     ) -> int:
         """Parts of the state, or of one of before; how many bytes came."""
         self.expect(pod, successor)
+        self._came_of[successor] = pod.uid
         self._inbox.room.limit = await self._room()
         settings = self._node.settings
         limits = settings.dump_deadline_s, settings.transfer_deadline_s

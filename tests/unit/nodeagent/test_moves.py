@@ -449,6 +449,20 @@ def test_a_move_that_is_cancelled_leaves_it_here(rig):
     run_virtual(main())
 
 
+def test_one_that_is_cancelled_while_the_successor_is_waited_for_is_called_off(rig):
+    async def main():
+        there = There()
+        there.fails = {"expect": [RetryableError("not yet")] * 100}
+        r, operations, uid = await begun(rig, there)
+        await operations.ask(move(uid))
+        await asyncio.sleep(3)
+        operations.cancel("m1")
+        await asyncio.sleep(3)
+        assert (there.called_off, r.state(uid)) == (1, ACTIVE)
+
+    run_virtual(main())
+
+
 def test_what_can_not_be_dumped_is_not_moved(rig):
     async def main():
         there = There()
@@ -489,20 +503,25 @@ async def one_move(rig, machine, there):
     await ended(await operations.ask(move(uid)))
 
 
+async def next_agent(rig, machine, there):
+    r = rig(machine, tiers=BOTH)
+    r.node.park_budget = 100 * GIB
+    await r.recover()
+    operations, moves = with_moves(r, there)
+    records = r.node.world.journal.load()
+    moves.resume(records)
+    operations.resume(records)
+    r.begin()
+    r.loop.life.aside(r.loop.reports.run())
+    return r, operations
+
+
 def go_on(rig, proxy, machine, there, start):
     """The next agent: the move comes to its end, and one place goes on."""
     gc.collect()
 
     async def second():
-        r = rig(machine, tiers=BOTH)
-        r.node.park_budget = 100 * GIB
-        await r.recover()
-        operations, moves = with_moves(r, there)
-        records = r.node.world.journal.load()
-        moves.resume(records)
-        operations.resume(records)
-        r.begin()
-        r.loop.life.aside(r.loop.reports.run())
+        r, operations = await next_agent(rig, machine, there)
         asked = [one for one in operations.known(ended_too=True) if one.kind is Kind.MOVE]
         for one in asked:
             await ended(one)
@@ -520,6 +539,39 @@ def go_on(rig, proxy, machine, there, start):
         r.check()
 
     run_virtual(second(), start=start)
+
+
+def test_a_successor_that_says_no_to_the_next_agent_hears_that_it_is_off(rig, proxy):
+    machine, there = Machine(MEMORY), There()
+    ends: list[float] = []
+
+    async def first():
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda *_: None)
+        r, operations, uid = await begun(rig, there, machine=machine)
+        await operations.ask(move(uid))
+        await r.until(uid, SeatState.DUMPING)
+        ends.append(loop.time())
+        loop.stop()
+        await asyncio.sleep(60)
+
+    with contextlib.suppress(RuntimeError):  # the loop was stopped
+        run_virtual(first())
+    assert there.called_off == 0
+    there.fails = {"expect": [RefusedError("it runs already")]}
+    gc.collect()
+
+    async def second():
+        r, operations = await next_agent(rig, machine, there)
+        (one,) = operations.known(ended_too=True)
+        assert "it runs already" in (await ended(one)).sentence
+        assert there.called_off == 1
+        p = proxy(r.loop)
+        p.request(one.uid)
+        await r.until(one.uid, ACTIVE)
+        r.check()
+
+    run_virtual(second(), start=ends[0] + 1.0)
 
 
 def test_how_many_writes_a_move_has(rig):

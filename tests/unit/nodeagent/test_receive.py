@@ -501,6 +501,20 @@ def test_what_was_delivered_for_a_move_that_is_called_off_goes(rig, tls, tmp_pat
     asyncio.run(asyncio.wait_for(main(), LIMIT))
 
 
+def test_what_is_half_there_goes_by_the_word_of_its_own_pod_alone(rig, tls, tmp_path):
+    async def main():
+        async with two_nodes(rig, tls, tmp_path) as (two, peers):
+            staged = two.sealed(two.dump(1))
+            await peers.stage(two.to, staged, LIMIT)
+            other = PodRef(POD.namespace, "other", PodUid("other"))
+            await two.receiver.call_off(other, two.uid)
+            assert two.inbox.held(two.uid)[0] == staged
+            await peers.call_off(two.to, LIMIT)
+            assert two.inbox.held(two.uid) == ("", {})
+
+    asyncio.run(asyncio.wait_for(main(), LIMIT))
+
+
 def test_an_agent_that_dies_before_it_dropped_it_leaves_that_to_the_next(rig, tls, tmp_path):
     async def main():
         async with two_nodes(rig, tls, tmp_path) as (two, peers):
