@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bench import hostmemory
 from bench.processes import memory_mib
 from bench.report import emit, median, say
 from bench.saved import Keys, directory_bytes, pack_dump
@@ -56,7 +57,10 @@ def main(
     if pack_once:
         peak_of_one(*map(Path, pack_once))
         return
-    with tempfile.TemporaryDirectory(prefix="kyb-bench-", dir="/dev/shm") as shm:
+    with (
+        hostmemory.kept(),
+        tempfile.TemporaryDirectory(prefix="kyb-bench-", dir="/dev/shm") as shm,
+    ):
         first = Path(shm) / "first"
         say(f"making {mib} MiB of random memory")
         memory = make_memory(mib)

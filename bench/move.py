@@ -13,6 +13,7 @@ from the freeze to the first answer at the other container. In turn
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import secrets
 import shutil
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from bench import hostmemory
 from bench.report import emit, median, say
 from bench.saved import FACTS
 from kybernate.adapters import pki
@@ -320,19 +322,17 @@ def main(workload: str, mib: int, samples: int, changed: float, as_json: bool) -
     """Measure moves of a running tree."""
     node = Node("kym", say, subnet="10.96")
     rounds: dict[str, list[dict[str, float]]] = {"apart": [], "cold": [], "staged": []}
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(node.close)
+        stack.enter_context(hostmemory.kept())
         moves = Moves(node, Toy(node.work / "app", mib) if workload == "toy" else Redis(mib))
-        try:
-            for number in range(samples + 1):
-                for way, times in rounds.items():
-                    took = moves.run(way, changed)
-                    say(f"{number} {way}: " + ", ".join(f"{k} {v:.2f}" for k, v in took.items()))
-                    if number:  # the first of each fills caches of the kernel's and ours
-                        times.append(took)
-        finally:
-            moves.close()
-    finally:
-        node.close()
+        stack.callback(moves.close)
+        for number in range(samples + 1):
+            for way, times in rounds.items():
+                took = moves.run(way, changed)
+                say(f"{number} {way}: " + ", ".join(f"{k} {v:.2f}" for k, v in took.items()))
+                if number:  # the first of each fills caches of the kernel's and ours
+                    times.append(took)
     report("move" if workload == "toy" else f"move-{workload}", rounds, changed, as_json=as_json)
 
 

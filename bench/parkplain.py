@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench import hostmemory
 from bench.barecriu import Bare
 from bench.report import emit, median, say
 from tests.kit.containers import Container, Node, Wish, wait_for
@@ -98,21 +99,28 @@ def measure(workload: str, samples: int, *, lazy: bool, as_json: bool) -> None:
         return seats[-1]
 
     try:
-        if workload == "nginx":
-            seat = nginx(start)
-            run(seat, samples or 20, lambda: serves(seat), "nginx", lazy=lazy, as_json=as_json)
-        else:
-            seat = redis(start, keys=KEYS, size=KEY_SIZE)
-            say(f"Redis holds {KEYS} keys")
-
-            def answers() -> bool:
-                return b"$" in ask(seat, "GET", "key:42")
-
-            run(seat, samples or 6, answers, "redis", lazy=lazy, as_json=as_json)
+        with hostmemory.kept():
+            _measure(start, workload, samples, lazy=lazy, as_json=as_json)
     finally:
         for one in seats:
             one.close()
         node.close()
+
+
+def _measure(
+    start: Callable[..., Seat], workload: str, samples: int, *, lazy: bool, as_json: bool
+) -> None:
+    if workload == "nginx":
+        seat = nginx(start)
+        run(seat, samples or 20, lambda: serves(seat), "nginx", lazy=lazy, as_json=as_json)
+        return
+    seat = redis(start, keys=KEYS, size=KEY_SIZE)
+    say(f"Redis holds {KEYS} keys")
+
+    def answers() -> bool:
+        return b"$" in ask(seat, "GET", "key:42")
+
+    run(seat, samples or 6, answers, "redis", lazy=lazy, as_json=as_json)
 
 
 def run(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench import hostmemory
 from bench.barecriu import Bare, number_inside
 from bench.operator import Operator
 from bench.report import median, say
@@ -85,6 +86,7 @@ def rig(workload: Workload) -> Iterator[Rig]:
     """Both pods of the workload, serving."""
     work_root().mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(hostmemory.kept())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=work_root())))
         store = stack.enter_context(s3.server(folder / "s3", say))
         where = {"KYB_AGENT_OBJECT_STORE": store.url, **store.environment}

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bench import hostmemory
 from bench.report import emit, median, say
 from bench.saved import FACTS, LIMIT, Keys
 from kybernate.checkpoint.places import PACK, open_place
@@ -68,6 +69,7 @@ def main(mib: int, rounds: int, disk: Path, *, as_json: bool) -> None:
     """Measure the tiers."""
     metrics: dict[str, tuple[float, str]] = {}
     with (
+        hostmemory.kept(),
         tempfile.TemporaryDirectory(prefix="kyb-bench-", dir="/dev/shm") as shm,
         tempfile.TemporaryDirectory(prefix="kyb-bench-", dir=disk) as on_disk,
     ):
