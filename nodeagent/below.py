@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kybernate.core.artifacts.into import Into
+from kybernate.core.seats import OCCUPYING
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -15,7 +16,17 @@ if TYPE_CHECKING:
     from kybernate.checkpoint.outbox import Outbox
     from kybernate.ports import Culprits, Dumper, DumpState, Gatekeeper, Phases, Vault
     from kybernate.types import Tier
+    from nodeagent.node import Node
     from nodeagent.seat import Seat
+
+
+def weight(node: Node, seat: Seat) -> tuple[int, int]:
+    """About how many bytes a dump of its tree would write now: of its GPUs' memory, and of the
+    host's besides."""
+    below, gpu = node.world.below, node.park_size(seat)
+    held = below.weigh(seat) if below is not None else 0
+    # A parked tree has what was its GPUs' in its own memory.
+    return gpu, held if seat.state in OCCUPYING else max(0, held - gpu)
 
 
 async def own_state(seat: Seat) -> Into:

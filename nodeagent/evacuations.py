@@ -17,6 +17,7 @@ from kybernate.core.seats import OCCUPYING, WITHOUT_TREE
 from kybernate.core.tiering import deeper
 from kybernate.types import SeatState, Tier
 from nodeagent import metrics
+from nodeagent.below import weight
 from nodeagent.operation import words
 
 if TYPE_CHECKING:
@@ -103,18 +104,23 @@ class Evacuations:
         return evacuation.plan(loads, rates, seconds)
 
     def _load(self, seat: Seat) -> Load:
-        size = seat.saved or self._node.park_size(seat)
+        written = seat.state in WITHOUT_TREE
+        gpu, host = (0, 0) if written else weight(self._node, seat)
         known = self._node.activity.get(seat.uid)
         calls = float(known.get("recentCalls", 0.0)) if known else 0.0
         return Load(
             uid=seat.uid,
             name=f"{seat.identity.pod}",
-            write=0 if seat.state in WITHOUT_TREE else size,
-            send=0 if Tier.OBJECT in seat.copies else size,
+            gpu=gpu,
+            host=host,
+            send=self._to_send(seat) if written else gpu + host,
             priority=seat.identity.priority,
             calls=calls,
             why_not=self._why_not(seat),
         )
+
+    def _to_send(self, seat: Seat) -> int:
+        return 0 if Tier.OBJECT in seat.copies else seat.saved or self._node.park_size(seat)
 
     def _why_not(self, seat: Seat) -> str:
         if seat.ending or seat.state is SeatState.FAILED:

@@ -31,6 +31,7 @@ from kybernate.core.saves import (
 from kybernate.errors import CorruptError, KybernateError, NotFoundError, RefusedError
 from kybernate.types import ArtifactId, PodUid, SeatState, Tier
 from nodeagent import metrics
+from nodeagent.below import weight
 from nodeagent.kept import Keepsake
 from nodeagent.operation import words
 from nodeagent.steps import Reverted
@@ -147,7 +148,7 @@ class Saves:
         except (KybernateError, OSError) as error:
             self._fail(one, f"what is on NVMe can't be listed: {error}")
             return
-        room, need = self._room(), max(self._node.park_size(seat), self._below.weigh(seat))
+        room, need = self._room(), sum(weight(self._node, seat))
         if need > room:
             self._fail(
                 one,

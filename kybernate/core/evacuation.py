@@ -18,19 +18,29 @@ if TYPE_CHECKING:
     from kybernate.types import PodUid
 
 
+_GIB = 1 << 30
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One seat. `write`: bytes that must be written down, 0 if that is done; `send`: bytes that
-    must reach the object store, 0 if they are there. `priority` is the pod's, `calls` how often per
-    hour it is expected to be called for. `why_not`: why it can't be saved at all."""
+    """One seat. `gpu` and `host`: bytes of its GPUs' memory, and of the host's besides, that must
+    be written down, 0 if that is done; `send`: bytes that must reach the object store, 0 if they
+    are there. `priority` is the pod's, `calls` how often per hour it is expected to be called for.
+    `why_not`: why it can't be saved at all."""
 
     uid: PodUid
     name: str
-    write: int
+    gpu: int
+    host: int
     send: int
     priority: int = 0
     calls: float = 0.0
     why_not: str = ""
+
+    @property
+    def write(self) -> int:
+        """Bytes that must be written down."""
+        return self.gpu + self.host
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +105,16 @@ def sentences(plan: Evacuation) -> tuple[str, ...]:
     steps = [
         f"{one.load.name} is saved already: its state is in the object store."
         if not one.load.send
-        else f"{one.load.name} is saved after about {one.ready:.0f} s "
-        f"({one.load.send / (1 << 30):.1f} GiB)."
+        else f"{one.load.name} is saved after about {one.ready:.0f} s ({_bytes(one.load)})."
         for one in plan.saved
     ]
     steps += [f"{one.load.name} can't be saved: {one.why}." for one in plan.lost]
     return tuple(steps)
+
+
+def _bytes(load: Load) -> str:
+    """How much is sent, and what it is made of where both kinds of memory are written down."""
+    all_of_it = f"{load.send / _GIB:.1f} GiB"
+    if not (load.gpu and load.host):
+        return all_of_it
+    return f"{all_of_it}: {load.gpu / _GIB:.1f} of GPUs, {load.host / _GIB:.1f} of the host"

@@ -14,7 +14,7 @@ RATES = Rates(write=1.0 * GIB, send=0.5 * GIB)
 
 def load(name: str, gib: float, **more: object) -> Load:
     size = int(gib * GIB)
-    return Load(PodUid(name), name, size, size, **more)  # type: ignore[arg-type]
+    return Load(PodUid(name), name, size, 0, size, **more)  # type: ignore[arg-type]
 
 
 def names(found) -> list[str]:
@@ -22,7 +22,7 @@ def names(found) -> list[str]:
 
 
 def test_what_is_saved_already_costs_nothing_and_comes_first() -> None:
-    there = Load(PodUid("there"), "there", 0, 0, why_not="whatever")
+    there = Load(PodUid("there"), "there", 0, 0, 0, why_not="whatever")
     found = plan([load("a", 1), there], RATES, 0.5)
     assert names(found.saved) == ["there"]
     assert names(found.lost) == ["a"]
@@ -47,9 +47,21 @@ def test_one_is_written_while_the_one_before_is_sent() -> None:
 
 
 def test_what_was_sent_in_advance_travels_no_more() -> None:
-    part = Load(PodUid("a"), "a", 4 * GIB, GIB // 2)
+    part = Load(PodUid("a"), "a", 4 * GIB, 0, GIB // 2)
     found = plan([part], RATES, 5.0)
     assert found.saved[0].ready == 5.0
+
+
+def test_memory_of_the_host_counts_as_that_of_gpus() -> None:
+    small = Load(PodUid("small"), "small", GIB, 0, GIB)
+    large = Load(PodUid("large"), "large", GIB // 2, 3 * GIB, 7 * GIB // 2)
+    found = plan([large, small], RATES, 99.0)
+    assert names(found.saved) == ["small", "large"]
+    assert found.saved[1].ready == 1.0 + 3.5 + 7.0
+    assert sentences(found)[1] == (
+        "large is saved after about 12 s (3.5 GiB: 0.5 of GPUs, 3.0 of the host)."
+    )
+    assert names(plan([large, small], RATES, 9.0).lost) == ["large"]
 
 
 def test_it_says_what_becomes_of_each() -> None:
@@ -68,7 +80,8 @@ loads = st.lists(
         Load,
         uid=st.uuids().map(lambda uid: PodUid(str(uid))),
         name=st.just("x"),
-        write=st.integers(0, 8 * GIB),
+        gpu=st.integers(0, 8 * GIB),
+        host=st.integers(0, 8 * GIB),
         send=st.one_of(st.just(0), st.integers(1, 8 * GIB)),
         priority=st.integers(0, 2),
         calls=st.floats(0, 100),

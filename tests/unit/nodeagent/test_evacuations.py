@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -123,6 +124,34 @@ def test_a_dry_run_names_each_seat(rig):
         assert sum("is saved after about" in line for line in told) == 1
         assert sum("can't be saved" in line for line in told) == 2
         assert not r.node.draining
+
+    run_virtual(main())
+
+
+def test_the_hosts_memory_of_a_running_seat_counts_beside_its_gpus(rig):
+    async def main():
+        r, operations, uids = await begun(rig, BOTH, names="ab")
+        world = r.node.world
+        below = replace(world.below, weigh=lambda s: 9 * GIB if s.uid == uids[0] else GIB)
+        r.node.world = replace(world, below=below)
+        # 2 GiB are written at 200 MB/s and sent at 50 MB/s in 54 s, 10 GiB are not.
+        told = operations.plan(evacuate(100.0))
+        saved = "default/b is saved after about 54 s (2.0 GiB: 1.0 of GPUs, 1.0 of the host)."
+        assert saved in told
+        assert any(line.startswith("default/a can't be saved") for line in told)
+
+    run_virtual(main())
+
+
+def test_of_one_that_is_parked_the_gpus_memory_counts_once(rig):
+    async def main():
+        r, operations, (uid,) = await begun(rig, BOTH, names="a")
+        r.loop.send_away(uid, "a test", stays_away=True)
+        await r.until(uid, SeatState.PARKED)
+        world = r.node.world
+        r.node.world = replace(world, below=replace(world.below, weigh=lambda s: 3 * GIB))
+        told = operations.plan(evacuate(1000.0))
+        assert "(3.0 GiB: 1.0 of GPUs, 2.0 of the host)" in told[1]
 
     run_virtual(main())
 
