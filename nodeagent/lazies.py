@@ -34,7 +34,8 @@ class Lazies:
         self._life = life
         self._kick = kick
         self._rates = Rates()
-        self._coming: dict[str, asyncio.Event] = {}
+        # Of one state several copies may be on their way.
+        self._coming: dict[str, list[asyncio.Event]] = {}
 
     def pays(self, seat: Seat) -> bool:
         """Whether the seat is restored so."""
@@ -50,7 +51,8 @@ class Lazies:
     def begin(self, seat: Seat) -> None:
         """Its tree is there, and its memory is not: also after a restart of the agent."""
         seat.paging = seat.paging or seat.artifact
-        self._coming[seat.paging] = done = asyncio.Event()
+        done = asyncio.Event()
+        self._coming.setdefault(seat.paging, []).append(done)
         self._life.aside(self._see_in(seat, done))
 
     def resume(self) -> None:
@@ -61,9 +63,8 @@ class Lazies:
 
     async def all_in(self, artifact: str) -> None:
         """Returns once nobody reads its images any more."""
-        done = self._coming.get(artifact)
-        if done is not None:
-            await done.wait()
+        while coming := self._coming.get(artifact):
+            await coming[0].wait()
 
     async def _see_in(self, seat: Seat, done: asyncio.Event) -> None:
         began, artifact, size = self._node.world.now(), seat.paging, seat.saved
@@ -77,11 +78,16 @@ class Lazies:
                 took = self._node.world.now() - began
                 self._rates = self._rates.learned(size, took, lazy=True)
         finally:
-            self._coming.pop(artifact, None)
             seat.paging = ""
-            done.set()
+            self._is_in(artifact, done)
         self._node.save(seat)
         self._kick()
+
+    def _is_in(self, artifact: str, done: asyncio.Event) -> None:
+        self._coming[artifact].remove(done)
+        if not self._coming[artifact]:
+            del self._coming[artifact]
+        done.set()
 
     async def _come_in(self, seat: Seat) -> str:
         """Why it never comes; empty once it is in, or nobody needs it."""

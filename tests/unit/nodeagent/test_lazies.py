@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from kybernate.core.restores import RestoreAs, RestoreWish
 from kybernate.testing.clock import run_virtual
 from kybernate.types import Tier
 from tests.unit.nodeagent.below import (
@@ -17,6 +18,7 @@ from tests.unit.nodeagent.below import (
     two,
     when,
 )
+from tests.unit.nodeagent.test_adopt import left
 
 
 async def woken_lazily(rig, proxy, fault=""):
@@ -103,5 +105,24 @@ def test_what_is_whole_sooner_is_restored_whole(rig, proxy):
         assert r.node.seats[cold].paging == ""
         await asyncio.sleep(1)
         assert r.machine.vault == {}
+
+    run_virtual(main())
+
+
+def test_of_copies_of_one_state_each_keeps_its_images_until_its_own_memory_is_in(rig):
+    async def main():
+        r = rig(tiers=TIERS)
+        r.loop.dumps.lazies.pays = lambda _: True
+        _, artifact, _, telling = await left(r, NVME)
+        wish = RestoreWish(artifact=artifact, kind=RestoreAs.TEMPLATE)
+        soon, late = await r.seat("soon", restore=wish), await r.seat("late", restore=wish)
+        await when(lambda: r.node.seats[soon].paging)
+        r.machine.faults.add("pages-late")
+        await when(lambda: r.node.seats[late].paging)
+        assert r.node.seats[soon].paging == artifact
+        await r.until(late, ACTIVE)
+        await when(lambda: r.machine.paging == {})
+        r.check()
+        telling.cancel()
 
     run_virtual(main())
