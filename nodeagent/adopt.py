@@ -23,6 +23,7 @@ from kybernate.core.restores import RestoreAs, RestoreWish
 from kybernate.core.seats import WITHOUT_TREE, SeatEvent
 from kybernate.errors import (
     ConflictError,
+    CorruptError,
     DeadlineError,
     NotFoundError,
     RefusedError,
@@ -56,7 +57,7 @@ _POLL = 0.01
 _SUCCESSION = RestoreWish()
 _LONGEST_WHY = 500
 _NEVER_RAN = WITHOUT_TREE | {SeatState.WAITING, SeatState.RESTORING}
-_LATER = (RetryableError, DeadlineError, NotFoundError, ConflictError, OSError)
+_LATER = (RetryableError, DeadlineError, NotFoundError, ConflictError, CorruptError, OSError)
 
 
 async def _all_whole(artifact: ArtifactId) -> bool:
@@ -208,7 +209,7 @@ class Adoptions:
         returns. `of`: whose own state it has to be.
 
         Raises RefusedError with the sentence if it never may; RetryableError, NotFoundError,
-        DeadlineError, OSError if it can't now.
+        CorruptError, DeadlineError, OSError if it can't now.
         """
         async with self._locks.setdefault(seat.uid, asyncio.Lock()):
             if seat.begins is Begins.ADOPTED and seat.artifact == artifact:
