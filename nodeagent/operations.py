@@ -104,13 +104,23 @@ class Operations:
                 raise RetryableError(
                     f"the agent's journal can't be written: {error}; free space on its disk"
                 ) from error
-            for rival in rivals:
-                self._cancel(rival, f"{operation} takes its place")
+            self._replace(rivals, operation)
             self._all[operation.name] = operation
         log.info("operation %s begins", operation)
         self._begin(operation)
         self._review()
         return operation
+
+    def _replace(self, rivals: list[Operation], new: Operation) -> None:
+        try:
+            for rival in rivals:
+                # One may have come to its end while the new one was written.
+                if not rival.ended:
+                    self._cancel(rival, f"{new} takes its place")
+        except RefusedError:
+            # Nor may a restart carry out what was refused.
+            self._node.world.journal.delete(OPERATION + new.name)
+            raise
 
     def plan(self, ask: Ask) -> tuple[str, ...]:
         """What `ask` would do, as sentences in order. Raises as `ask` does; does nothing."""

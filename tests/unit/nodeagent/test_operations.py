@@ -7,12 +7,12 @@ import contextlib
 
 import pytest
 
-from kybernate.core.operations import Kind, Progress
+from kybernate.core.operations import Kind, Progress, Verdict
 from kybernate.errors import ConflictError, NotFoundError, RefusedError, RetryableError
 from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Crash
 from kybernate.types import PodUid, SeatState
-from nodeagent.operation import Ask
+from nodeagent.operation import OPERATION, Ask
 from nodeagent.operations import Operations
 from nodeagent.recover import recover
 
@@ -183,6 +183,67 @@ def test_one_operation_at_a_time_but_an_eviction_comes_first(rig):
         assert "takes its place" in one.sentence
         with pytest.raises(NotFoundError, match="GetStatus lists"):
             await operations.ask(park(PodUid("nobody"), "p2"))
+
+    run_virtual(main())
+
+
+class Unyielding:
+    """A carrier whose operations are never taken back, as a move's are once its tree is ended."""
+
+    def why_refused(self, seat, ask):
+        return ""
+
+    def plan(self, seat, ask):
+        return ()
+
+    def begin(self, operation, *, again=False):
+        pass
+
+    def verdict(self, operation, seat):
+        return Verdict(Progress.RUNNING, "it goes on")
+
+    def drop(self, operation):
+        raise RefusedError("it can't be taken back")
+
+    def ended(self, operation):
+        pass
+
+    def look(self):
+        pass
+
+
+def test_what_must_give_way_to_one_that_can_not_be_taken_back_is_never_begun(rig):
+    async def main():
+        r, operations, (uid,) = await begun(rig, "a")
+        operations.carry(Kind.MOVE, Unyielding())
+        await operations.ask(Ask(Kind.MOVE, "m1", uid, successor="b"))
+        with pytest.raises(RefusedError, match="taken back"):
+            await operations.ask(Ask(Kind.EVICT, "e1", uid))
+        assert [one.name for one in operations.known(ended_too=True)] == ["m1"]
+        assert {key for key in r.machine.journal if "e1" in key} == set()
+
+    run_virtual(main())
+
+
+def test_what_ends_while_an_eviction_is_written_has_ended_as_it_did(rig, monkeypatch):
+    async def main():
+        r, operations, (a,) = await begun(rig, "a")
+        journal, put = r.node.world.journal, r.node.world.journal.put
+        first = await operations.ask(park(a))
+        assert not first.ended
+
+        def slow(key, record, *, synced):
+            written = put(key, record, synced=synced)
+            return after(written, first) if key == OPERATION + "e1" and synced else written
+
+        async def after(written, one):
+            await written
+            await ended(one)
+
+        monkeypatch.setattr(journal, "put", slow)
+        second = await operations.ask(Ask(Kind.EVICT, "e1", a))
+        assert first.state is Progress.SUCCEEDED, first.sentence
+        assert (await ended(second)).state is Progress.SUCCEEDED
 
     run_virtual(main())
 
