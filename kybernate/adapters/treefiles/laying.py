@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _CHUNK = 1 << 20
+_LATEST = float(2**63 - 1024)
+"""Seconds since 1970: the last time of the kernel's that is a float. A tmpfs has later ones."""
 
 
 def lay_out(init: int, images: Path, limit: int, deadline: float, proc: str = "/proc") -> int:
@@ -37,7 +39,7 @@ def lay_out(init: int, images: Path, limit: int, deadline: float, proc: str = "/
             return 0
         with folders.root_of(init, proc) as root, tarfile.open(images / ARCHIVE, "r:") as archive:
             return _Layer(archive, root, own, clock).lay_all(limit)
-    except (OSError, tarfile.TarError, EOFError) as error:
+    except (OSError, ValueError, OverflowError, tarfile.TarError, EOFError) as error:
         raise RestoreError(f"the files that it had changed can't be laid out: {error}") from error
 
 
@@ -118,13 +120,13 @@ class _Layer:
             file.flush()
             os.fchown(file.fileno(), entry.uid, entry.gid)
             os.fchmod(file.fileno(), entry.mode & KEPT_MODE)
-            os.utime(file.fileno(), (entry.mtime, entry.mtime))
+            os.utime(file.fileno(), _times(entry))
 
     def _finish_folder(self, entry: tarfile.TarInfo) -> None:
         with folders.opened_below(self.root, "/".join(_parts(entry.name))) as folder:
             os.fchown(folder, entry.uid, entry.gid)
             os.fchmod(folder, entry.mode & KEPT_MODE)
-            os.utime(folder, (entry.mtime, entry.mtime))
+            os.utime(folder, _times(entry))
 
 
 def _lay_other(entry: tarfile.TarInfo, folder: int, name: str) -> None:
@@ -136,6 +138,11 @@ def _lay_other(entry: tarfile.TarInfo, folder: int, name: str) -> None:
         os.chown(name, entry.uid, entry.gid, dir_fd=folder, follow_symlinks=False)
         with folders.named(folder, name) as path:
             os.chmod(path, entry.mode & KEPT_MODE)
+
+
+def _times(entry: tarfile.TarInfo) -> tuple[float, float]:
+    changed = min(entry.mtime, _LATEST)
+    return changed, changed
 
 
 def _parts(name: str) -> list[str]:

@@ -274,6 +274,29 @@ def test_devices_and_hard_links_are_left_out(boxes, tmp_path) -> None:
     assert not list((new.root / "tmp").iterdir())
 
 
+def test_a_time_that_no_float_has_becomes_the_last_that_one_has(boxes) -> None:
+    _, new, images = boxes
+    entry = named("tmp/late")
+    entry.mtime = float(2**63)  # as of a tmpfs, whose last second is one less
+    archive(images, entry)
+    assert new.lay_out(images) == 1
+    assert (new.root / "tmp" / "late").read_bytes() == b"evil"
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [{"mtime": "nan"}, {"uid": str(1 << 40)}, {"path": "tmp/a\0b"}],
+    ids=("time", "user", "name"),
+)
+def test_what_no_file_can_have_is_refused(boxes, odd) -> None:
+    _, new, images = boxes
+    entry = named("tmp/odd")
+    entry.pax_headers = odd
+    archive(images, entry)
+    with pytest.raises(RestoreError, match="can't be laid out"):
+        new.lay_out(images)
+
+
 def test_more_than_may_travel_is_refused(boxes) -> None:
     _, new, images = boxes
     archive(images, named("tmp/big"), data=b"x" * (MIB + 1))
