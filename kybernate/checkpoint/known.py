@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 from kybernate.checkpoint.ordered import ordered, threads
 from kybernate.core.artifacts import chunkindex, codec, layout
 from kybernate.core.artifacts.chunkindex import ChunkTable
+from kybernate.core.artifacts.leaf import Chunk
 from kybernate.core.artifacts.manifest import Pack
 from kybernate.core.artifacts.sweep import Lease
 from kybernate.errors import CorruptError, KybernateError, NotFoundError, RetryableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from kybernate.checkpoint.cipher import Cipher
     from kybernate.checkpoint.deadline import Deadline
@@ -37,6 +38,14 @@ class Known:
 
     table: ChunkTable = field(default_factory=ChunkTable)
     packs: list[Pack] = field(default_factory=list)
+
+    def find(self, names: Sequence[bytes]) -> list[Chunk | None]:
+        """The chunks of these names, None for what has to be stored. Any thread may ask."""
+        packs = self.packs
+        return [
+            Chunk(name, packs[at[0]].id, at[1], at[2], at[3]) if at else None
+            for name, at in zip(names, self.table.find_all(names), strict=True)
+        ]
 
 
 def load(place: Place, namespace: str, cipher: Cipher, deadline: Deadline) -> Known:

@@ -48,14 +48,13 @@ _ZEROS = bytes(BLOCK)
 _AHEAD = 2 * WORKERS + 2
 
 
-@dataclass(slots=True)
-class _Block:
-    """A block with its name, and either where it is already or what is to be stored of it."""
+@dataclass(frozen=True, slots=True)
+class _New:
+    """A block that the place didn't have when it was loaded, and what is to be stored of it."""
 
+    name: bytes
+    payload: memoryview | bytes
     size: int
-    name: bytes = b""
-    at: Stored | None = None
-    payload: memoryview | bytes = b""
 
 
 def pack(
@@ -155,13 +154,12 @@ class _Packing:
         chunks: list[Chunk] = []
         for batch, blocks in ordered(workers, self._prepare, source.batches, _AHEAD):
             self._deadline.check()
-            for block in blocks:
-                chunks.append(self._put(block))
-                if len(chunks) == leaf.MOST:
-                    leaves.append(self._leaf(chunks))
-                    chunks = []
+            chunks += [self._put(block) if isinstance(block, _New) else block for block in blocks]
             batch.done()
             self._tell(batch.size)
+            while len(chunks) >= leaf.MOST:
+                leaves.append(self._leaf(chunks[: leaf.MOST]))
+                del chunks[: leaf.MOST]
         if chunks:
             leaves.append(self._leaf(chunks))
         return File(source.name, source.size, leaves=tuple(leaves))
@@ -171,47 +169,42 @@ class _Packing:
         old = {pack.id: pack for pack in self._known.packs}
         return tuple(self._writer.written.get(name) or old[name] for name in self._used)
 
-    def _prepare(self, batch: Batch) -> tuple[Batch, list[_Block]]:
-        """Any thread: name the blocks, and squeeze those that are new."""
-        blocks = [self._look(data) for data in batch.load()]
-        if not any(block.payload for block in blocks):
+    def _prepare(self, batch: Batch) -> tuple[Batch, list[Chunk | _New]]:
+        """Any thread: find the blocks by their names, and squeeze those that are new."""
+        blocks = self._found(batch.load())
+        if not any(isinstance(block, _New) for block in blocks):
             batch.done()  # what it was read into is in this core's cache still
         return batch, blocks
 
-    def _look(self, data: memoryview) -> _Block:
-        size = len(data)
-        if not data[0] and not data[-1] and bytes(data) == _ZEROS[:size]:
-            return _Block(size)
-        name = self._cipher.name(data)
-        at = self._known.table.find(name)
-        return _Block(size, name, at, b"" if at else self._cipher.squeezed(data))
+    def _found(self, blocks: list[memoryview]) -> list[Chunk | _New]:
+        """Where each is already, or what is to be stored of it."""
+        names = [b"" if _is_zeros(data) else self._cipher.name(data) for data in blocks]
+        known = iter(self._known.find([name for name in names if name]))
+        return [
+            next(known) or _New(name, self._cipher.squeezed(data), len(data))
+            if name
+            else leaf.zeros(len(data))
+            for name, data in zip(names, blocks, strict=True)
+        ]
 
-    def _put(self, block: _Block) -> Chunk:
+    def _put(self, block: _New) -> Chunk:
         """The one thread that orders: where the block is, stored now if it is nowhere yet."""
-        if not block.name:
-            return leaf.zeros(block.size)
-        if block.at:
-            pack = self._known.packs[block.at.pack].id
-        else:
-            block.at = self._fresh.find(block.name)
-            if not block.at:
-                return self._store(block.name, block.payload, block.size)
-            pack = self._fresh_packs[block.at.pack]
-        self._number(pack)
-        return Chunk(block.name, pack, block.at.offset, block.at.stored, block.size)
-
-    def _store(self, name: bytes, payload: memoryview | bytes, size: int) -> Chunk:
-        chunk = self._writer.add(name, payload, size)
+        at = self._fresh.find(block.name)
+        if at:
+            pack = self._fresh_packs[at.pack]
+            return Chunk(block.name, pack, at.offset, at.stored, block.size)
+        chunk = self._writer.add(block.name, block.payload, block.size)
         if not self._fresh_packs or self._fresh_packs[-1] != chunk.pack:
             self._fresh_packs.append(chunk.pack)
-        at = Stored(len(self._fresh_packs) - 1, chunk.offset, chunk.stored, size)
-        self._fresh.add(name, at)
-        self._number(chunk.pack)
+        here = Stored(len(self._fresh_packs) - 1, chunk.offset, chunk.stored, block.size)
+        self._fresh.add(block.name, here)
         return chunk
 
     def _leaf(self, chunks: list[Chunk]) -> Leaf:
-        data = memoryview(leaf.encode(chunks))
-        chunk = self._put(self._look(data))
+        for pack in dict.fromkeys(chunk.pack for chunk in chunks if chunk.pack):
+            self._number(pack)
+        (block,) = self._found([memoryview(leaf.encode(chunks))])
+        chunk = self._put(block) if isinstance(block, _New) else block
         covers = sum(each.size for each in chunks)
         number = self._number(chunk.pack)
         return Leaf(chunk.name.hex(), number, chunk.offset, chunk.stored, chunk.size, covers)
@@ -223,3 +216,7 @@ class _Packing:
         self._done += size
         if self._progress:
             self._progress(self._done)
+
+
+def _is_zeros(data: memoryview) -> bool:
+    return not data[0] and not data[-1] and bytes(data) == _ZEROS[: len(data)]

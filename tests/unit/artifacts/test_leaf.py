@@ -72,12 +72,12 @@ def test_a_table_finds_what_was_added_and_nothing_else(named):
 
 
 def test_a_table_grows_over_many_and_stays_within_its_limit():
-    table = ChunkTable(most=9000)
-    for number in range(10_000):
-        table.add(number.to_bytes(32, "little"), Stored(0, number, 1, 1))
+    table = ChunkTable(most=90_000)
+    names = [number.to_bytes(32, "little") for number in range(90_001)]
+    for number, name in enumerate(names):
+        table.add(name, Stored(0, number, 1, 1))
     assert table.full
-    assert table.find((8999).to_bytes(32, "little")) == Stored(0, 8999, 1, 1)
-    assert table.find((9000).to_bytes(32, "little")) is None
+    assert table.find_all(names) == [(0, number, 1, 1) for number in range(90_000)] + [None]
 
 
 def test_names_that_meet_in_one_slot_are_kept_apart():
@@ -86,6 +86,18 @@ def test_names_that_meet_in_one_slot_are_kept_apart():
     for number, name in enumerate(names):
         table.add(name, Stored(0, number, 1, 1))
     assert [table.find(name).offset for name in names] == list(range(50))
+
+
+@given(st.lists(st.integers(0, 40), max_size=60))
+def test_many_are_found_in_any_order_as_each_is_alone(asked):
+    table = ChunkTable()
+    for number in range(0, 40, 2):
+        table.add(bytes([number]) * 32, Stored(number, number, 1, 1))
+    names = [bytes([number]) * 32 for number in asked]
+    assert table.find_all(names) == [table.find(name) for name in names]
+    assert [bool(found) for found in table.find_all(names)] == [
+        number < 40 and number % 2 == 0 for number in asked
+    ]
 
 
 def test_an_index_says_where_each_chunk_of_its_pack_is():
