@@ -20,7 +20,7 @@ from kybernate.types import ArtifactId, PodUid, Tier
 from nodeagent.seat import Begins
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from nodeagent.loop import Loop
     from nodeagent.seat import Seat
@@ -36,12 +36,14 @@ _OFF = "its move was called off"
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A state of the pod `uid`, for a successor that is here. `off`: nothing comes of it."""
+    """A state of the pod `uid`, for a successor that is here. `off`: nothing comes of it. `size`:
+    its bytes."""
 
     artifact: str
     uid: str
     successor: str
     off: bool = False
+    size: int = 0
 
 
 class Arrived:
@@ -73,6 +75,16 @@ class Arrived:
 
     def __contains__(self, artifact: str) -> bool:
         return artifact in self._all
+
+    def size(self, artifact: str) -> int:
+        """Its bytes, 0 if it isn't here."""
+        one = self._all.get(artifact)
+        return one.size if one is not None else 0
+
+    def bytes(self, but: Collection[str]) -> int:
+        """Of all of them but these, and but what is a seat's."""
+        found = (one for one in self._all.values() if one.artifact not in but)
+        return sum(one.size for one in found if not self._is_used(one))
 
     def put(self, one: Arrival) -> None:
         """It is being kept: noted before it is there, so that no agent's death leaves it."""

@@ -37,6 +37,7 @@ def make_moves(
     operations.carry(Kind.MOVE, moves)
     receiver = Receiver(loop, below.inbox, loop.adoptions)
     receiver.resume(records)
+    loop.dumps.came_in = receiver.bytes_in
     loop.adoptions.whole = receiver.is_whole
     moves.resume(records)
     loop.life.aside(receiver.clear())

@@ -1,6 +1,7 @@
 """Moves: a seat's workload goes on in another pod, on another node, with its state as it is here.
 
-    the operation's record     the wish: the successor is found, and asked whether it waits
+    the operation's record     the wish: the successor is found, and asked whether it waits and
+                               whether its node has room
     (blocks go in advance)     those of a state of before, if one lies here
     DUMPING                    the tree is written down, and sent while it is
     `move/<uid>` `artifact`    the successor's node has verified and kept it: it may go on
@@ -35,6 +36,7 @@ from kybernate.errors import (
 from kybernate.ports import Handover
 from kybernate.types import ArtifactId, PodRef, PodUid, SeatState, Tier
 from nodeagent import metrics
+from nodeagent.below import weight
 from nodeagent.leaving import (
     MOVE,
     Going,
@@ -237,11 +239,20 @@ class Moves:
             successor, node = await self._peers.find(pod.namespace, name, _DEADLINE)
             one.asked = Handover(pod, successor, node)
             found[:] = [one.asked]
-            await self._peers.expect(one.asked, _DEADLINE)
+            await self._peers.expect(one.asked, _DEADLINE, size=self._size(pod.uid))
 
         await self._until_done(one, met)
         self._time(one, "met")
         return found[0]
+
+    def _size(self, uid: PodUid) -> int:
+        """About how many bytes will be sent."""
+        seat = self._node.seats.get(uid)
+        if seat is None:
+            return 0
+        if seat.state in WITHOUT_TREE:
+            return seat.saved if Tier.NVME in seat.copies else 0
+        return sum(weight(self._node, seat))
 
     async def _stage(self, one: _Move, to: Handover) -> None:
         """The blocks of a state of before go first; without them it only takes longer."""

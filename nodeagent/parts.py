@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from kybernate.ports import Handover
 
 
-def handover_message(to: Handover) -> pb.Handover:
-    """Whose state goes to whom."""
+def handover_message(to: Handover, size: int = 0) -> pb.Handover:
+    """Whose state goes to whom; `size`: about how many bytes will come."""
     return pb.Handover(
         namespace=to.pod.namespace,
         pod=to.pod.name,
         uid=to.pod.uid,
         successor_uid=to.successor.uid,
+        bytes=size,
     )
 
 

@@ -81,9 +81,9 @@ class GrpcPeers:
             )
         return PodRef(namespace, name, PodUid(uid)), NodeName(node)
 
-    async def expect(self, handover: Handover, deadline: float) -> None:
+    async def expect(self, handover: Handover, deadline: float, *, size: int = 0) -> None:
         """See `ports.Peers.expect`."""
-        await self._call(handover, "Expect", handover_message(handover), deadline)
+        await self._call(handover, "Expect", handover_message(handover, size), deadline)
 
     async def stage(self, handover: Handover, artifact: ArtifactId, deadline: float) -> int:
         """See `ports.Peers.stage`."""

@@ -72,6 +72,7 @@ class Receiver:
         self._taken: dict[str, str] = {}
         self._arrived = Arrived(loop)
         self._came_of: dict[PodUid, PodUid] = {}
+        self._accepting: set[str] = set()
         self._busy: weakref.WeakValueDictionary[PodUid, asyncio.Lock] = (
             weakref.WeakValueDictionary()
         )
@@ -124,6 +125,29 @@ class Receiver:
             raise RetryableError(f"the container of pod {seat.identity.pod} isn't ready yet")
         return seat
 
+    async def meet(self, pod: PodRef, successor: PodUid, size: int) -> None:
+        """The successor waits, and about so many bytes have room. Raises RefusedError,
+        RetryableError, DeadlineError, OSError."""
+        self.expect(pod, successor)
+        if not size:
+            return
+        room = self._inbox.room
+        room.limit = await self._room()
+        left = await asyncio.to_thread(room.left, successor)
+        if size > left:
+            raise RefusedError(
+                f"NVMe of node {self._node.settings.node} has room for {max(0, left)} bytes, and "
+                f"the state of {pod} takes about {size}; delete saved states there (kybernate "
+                "artifacts rm), give its agent more (nvme_bytes), or name a successor elsewhere"
+            )
+
+    def bytes_in(self, tier: Tier) -> int:
+        """How many bytes of the tier belong to no seat yet: what is on its way, and what came."""
+        if tier is not Tier.NVME:
+            return 0
+        counted = {one.artifact for one in self._loop.dumps.kept.all()} | self._accepting
+        return self._inbox.room.taken + self._arrived.bytes(but=counted)
+
     async def deliver(
         self, pod: PodRef, successor: PodUid, artifact: str, signed: bytes
     ) -> tuple[str, ...]:
@@ -141,7 +165,9 @@ class Receiver:
     ) -> tuple[str, ...]:
         new = artifact not in self._arrived
         lacking: tuple[str, ...] = ()
-        self._arrived.put(Arrival(artifact, pod.uid, successor))
+        size = self._inbox.room.of(successor) or self._arrived.size(artifact)
+        self._arrived.put(Arrival(artifact, pod.uid, successor, size=size))
+        self._accepting.add(artifact)
         try:
             lacking = await asyncio.to_thread(self._inbox.accept, pod, successor, artifact, signed)
         except OSError as error:
@@ -150,6 +176,8 @@ class Receiver:
             if new:
                 self._arrived.forget(artifact)
             raise
+        finally:
+            self._accepting.discard(artifact)
         if lacking:
             self._arrived.forget(artifact)
         return lacking
@@ -299,8 +327,12 @@ class PeersApi(peers_pb2_grpc.PeersServicer):
     async def Expect(  # noqa: N802 - gRPC's name
         self, request: pb.Handover, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.Expected:
-        """Whether the successor is here and waits."""
-        self._receiver.expect(pod_of(request), PodUid(request.successor_uid))
+        """Whether the successor is here and waits, and there is room."""
+        try:
+            successor = PodUid(request.successor_uid)
+            await self._receiver.meet(pod_of(request), successor, request.bytes)
+        except OSError as error:
+            raise RetryableError(f"its node's NVMe can't be looked at: {error}") from error
         staged, files = await self._receiver.held(PodUid(request.successor_uid))
         held = [pb.Held(file=name, size=size) for name, size in files.items()]
         return pb.Expected(staged=staged, files=held)

@@ -161,8 +161,9 @@ class Saves:
 
     def _room(self) -> int:
         used = sum(s.saved for s in self._node.seats.values() if Tier.NVME in s.copies)
-        kept = self._dumps.kept.bytes_in(Tier.NVME)
-        return self._below.limits.get(Tier.NVME, 0) - used - kept
+        dumps, nvme = self._dumps, Tier.NVME
+        others = dumps.kept.bytes_in(nvme) + dumps.left_in(nvme) + dumps.came_in(nvme)
+        return self._below.limits.get(nvme, 0) - used - others
 
     def _step(self, one: _Save) -> None:
         seat = self._node.seats.get(one.operation.uid)

@@ -95,8 +95,7 @@ class Tiers:
         # What is being parked takes its room in RAM already.
         parking = (s for s in node.seats.values() if s.state is SeatState.PARKING)
         ram = max(0, node.park_budget - sum(node.park_size(seat) for seat in parking))
-        kept, left = self._dumps.kept.bytes_in, self._dumps.left_in
-        limits = {t: max(0, limit - kept(t) - left(t)) for t, limit in node.tiers().items()}
+        limits = {t: max(0, limit - self._others(t)) for t, limit in node.tiers().items()}
         limits[Tier.RAM] = ram
         swap_view = node.swap_view()
         turns = {uid: turn for turn, uid in enumerate(order(swap_view, self._swap, now))}
@@ -106,6 +105,11 @@ class Tiers:
             if seat.state in TIER_OF
         )
         return TierView(seats, limits, tuple(self._coming()) if comes else (), node.free_ram)
+
+    def _others(self, tier: Tier) -> int:
+        """Bytes of it that no seat has, and that none of them can make room of."""
+        dumps = self._dumps
+        return dumps.kept.bytes_in(tier) + dumps.left_in(tier) + dumps.came_in(tier)
 
     def _parked(self, seat: Seat, turns: Mapping[PodUid, int], swap_view: SwapView) -> Parked:
         tier = TIER_OF[seat.state]

@@ -49,8 +49,8 @@ def _outgrows_none(seat: Seat, artifact: str) -> None:
     """`Transfers.outgrown` where no pod goes on from another's state."""
 
 
-def _nothing_left(tier: Tier) -> int:
-    """`Transfers.left_in` where pods leave no states behind."""
+def _nothing_in(tier: Tier) -> int:
+    """`Transfers.left_in` where pods leave no states behind, `came_in` where none come."""
     return 0
 
 
@@ -58,7 +58,8 @@ class Transfers:
     """Moves saved states, and forgets them. `call_for` is told of what arrives at a shut gate;
     `spares` is told that a seat needs its state no more, or that it has none, and says whether
     it is left where it is; `outgrown` is told that a seat which has another's state is written down
-    itself; `left_in` says how many bytes of a tier such states take.
+    itself; `left_in` says how many bytes of a tier such states take, `came_in` what comes from
+    other nodes and is no seat's yet.
 
     `going`: seats whose next dump goes to another node; `moved`: seats whose workloads go on
     elsewhere, and where, as a sentence: nothing ever wakes them here; `handed`: seats whose
@@ -91,7 +92,8 @@ class Transfers:
         self.unnoted: dict[PodUid, ArtifactId] = {}
         self.spares: Callable[[Seat, str], bool] = _spares_none
         self.outgrown: Callable[[Seat, str], None] = _outgrows_none
-        self.left_in: Callable[[Tier], int] = _nothing_left
+        self.left_in: Callable[[Tier], int] = _nothing_in
+        self.came_in: Callable[[Tier], int] = _nothing_in
 
     @property
     def below(self) -> Below:

@@ -164,6 +164,7 @@ class Life:
         operations.carry(Kind.MOVE, moves)
         self.receiver = Receiver(agent, self.inbox, agent.adoptions)  # type: ignore[arg-type]
         self.receiver.resume(records)
+        agent.dumps.came_in = self.receiver.bytes_in
         agent.node.observers.append(self.receiver)
         agent.adoptions.whole = self.receiver.is_whole
         moves.resume(records)

@@ -28,11 +28,31 @@ if TYPE_CHECKING:
 _LATENCY = 0.001
 
 
+class StormRoom:
+    """What states of other nodes take here. In place of `checkpoint.room.Room`: all of a state
+    comes at once."""
+
+    taken = 0
+
+    def __init__(self) -> None:
+        self.limit = 0
+        self.came: dict[PodUid, int] = {}
+
+    def left(self, successor: PodUid) -> int:
+        """Bytes that may come for it."""
+        return self.limit
+
+    def of(self, successor: PodUid) -> int:
+        """Bytes that came for it and were not yet delivered."""
+        return self.came.pop(successor, 0)
+
+
 class StormInbox:
     """What came from other nodes for pods of this one. In place of `checkpoint.inbox.Inbox`."""
 
     def __init__(self, life: Life) -> None:
         self._life = life
+        self.room = StormRoom()
 
     def accept(
         self, pod: PodRef, successor: PodUid, artifact: ArtifactId, signed: bytes
@@ -80,11 +100,11 @@ class StormPeers:
                 return PodRef(namespace, name, pod.uid), NodeName(self._other.plan.node)
         raise RefusedError(f"pod {namespace}/{name} is on no node")
 
-    async def expect(self, handover: Handover, deadline: float) -> None:
+    async def expect(self, handover: Handover, deadline: float, *, size: int = 0) -> None:
         """As its receiver says."""
 
         async def expected(receiver: Receiver) -> None:
-            receiver.expect(handover.pod, handover.successor.uid)
+            await receiver.meet(handover.pod, handover.successor.uid, size)
 
         await self._call(expected, deadline)
 
@@ -107,6 +127,8 @@ class StormPeers:
 
         async def accepted(receiver: Receiver) -> None:
             receiver.expect(pod, successor)
+            sent = self._here.machine.vault.get(artifact)
+            self._other.inbox.room.came[successor] = sent.snapshot.size if sent else 0
             if await receiver.deliver(pod, successor, artifact, b""):
                 raise NotFoundError(f"{artifact} is not on node {self._here.plan.node}")
 

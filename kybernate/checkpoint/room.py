@@ -52,6 +52,24 @@ class Room:
             files[name] = size
             self._taken[staged] += more
 
+    def left(self, successor: PodUid) -> int:
+        """Bytes that a state may have which comes for the successor from its beginning. Raises
+        OSError."""
+        with self._lock:
+            free, spare = self._disk()
+            own = sum(self._files.get((successor, False), {}).values())
+            return own + min(self.limit - self._taken[False], free - spare)
+
+    def of(self, successor: PodUid) -> int:
+        """Bytes of the state that came for it, without what was sent in advance."""
+        with self._lock:
+            return sum(self._files.get((successor, False), {}).values())
+
+    @property
+    def taken(self) -> int:
+        """Bytes of all that came, also in advance."""
+        return sum(self._taken.values())
+
     def drop(self, successor: PodUid) -> None:
         """Nothing of what came for it is there any more."""
         with self._lock:
@@ -70,12 +88,18 @@ class Room:
         self._unlooked += more
         if self._unlooked < _LOOK_EVERY:
             return
-        disk = os.statvfs(self._folder)
-        spare = min(_SPARE, disk.f_blocks * disk.f_frsize // _SPARE_SHARE)
-        left = disk.f_bavail * disk.f_frsize
+        left, spare = self._disk()
         if left < spare + more:
             raise RefusedError(
                 f"{left} bytes are left on the disk of {self._folder}, and {spare} stay free for "
                 "others; make room there"
             )
         self._unlooked = 0
+
+    def _disk(self) -> tuple[int, int]:
+        """Bytes that its file system has left, and how many of them stay free for others; the
+        folder itself is made when something comes."""
+        there = next(one for one in (self._folder, *self._folder.parents) if one.exists())
+        disk = os.statvfs(there)
+        spare = min(_SPARE, disk.f_blocks * disk.f_frsize // _SPARE_SHARE)
+        return disk.f_bavail * disk.f_frsize, spare

@@ -7,16 +7,18 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Handover(_message.Message):
-    __slots__ = ("namespace", "pod", "uid", "successor_uid")
+    __slots__ = ("namespace", "pod", "uid", "successor_uid", "bytes")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     POD_FIELD_NUMBER: _ClassVar[int]
     UID_FIELD_NUMBER: _ClassVar[int]
     SUCCESSOR_UID_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     pod: str
     uid: str
     successor_uid: str
-    def __init__(self, namespace: _Optional[str] = ..., pod: _Optional[str] = ..., uid: _Optional[str] = ..., successor_uid: _Optional[str] = ...) -> None: ...
+    bytes: int
+    def __init__(self, namespace: _Optional[str] = ..., pod: _Optional[str] = ..., uid: _Optional[str] = ..., successor_uid: _Optional[str] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class Expected(_message.Message):
     __slots__ = ("staged", "files")

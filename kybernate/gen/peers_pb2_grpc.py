@@ -65,7 +65,8 @@ class PeersServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Expect(self, request, context):
-        """Is the successor here, and does it wait for this pod's state? FAILED_PRECONDITION says why not.
+        """Is the successor here, does it wait for this pod's state, and is there room for it?
+        FAILED_PRECONDITION says why not.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -107,8 +107,9 @@ class Peers(Protocol):
         """The pod of this name, and its node. RefusedError if it is on none yet."""
         ...
 
-    async def expect(self, handover: Handover, deadline: float) -> None:
-        """Returns if the successor is there, holds a seat and waits for this pod's state."""
+    async def expect(self, handover: Handover, deadline: float, *, size: int = 0) -> None:
+        """Returns if the successor is there, holds a seat and waits for this pod's state, and its
+        node has room for about so many bytes."""
         ...
 
     async def stage(self, handover: Handover, artifact: ArtifactId, deadline: float) -> int:

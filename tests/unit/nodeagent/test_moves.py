@@ -21,6 +21,7 @@ from nodeagent.operations import Operations
 from nodeagent.streams import Streams
 from nodeagent.wire import operation_message
 from tests.unit.nodeagent.below import when
+from tests.unit.nodeagent.test_weights import weighing
 
 GIB = 1 << 30
 WRITES = 40
@@ -42,6 +43,7 @@ class There:
         self.keeps: set[str] = set()
         self.taken = ""
         self.called_off = 0
+        self.sizes: list[int] = []
         self.fails: dict[str, list[Exception]] = {}
         self.takes = 0.2
 
@@ -54,7 +56,8 @@ class There:
         await self._call("find")
         return THERE, NodeName("n2")
 
-    async def expect(self, handover, deadline):
+    async def expect(self, handover, deadline, *, size=0):
+        self.sizes.append(size)
         await self._call("expect")
         assert handover.successor == THERE
 
@@ -213,6 +216,25 @@ def test_a_state_of_before_goes_first(rig):
         await ended(await operations.ask(move(uid)))
         assert there.staged == [saved.artifact]
         assert there.taken != saved.artifact
+
+    run_virtual(main())
+
+
+def test_where_the_other_node_has_no_room_it_serves_on(rig):
+    async def main():
+        there = There()
+        there.fails = {"expect": [RefusedError("NVMe of node n2 has room for 7 bytes")]}
+        r, operations, uid = await begun(rig, there)
+        weighing(r, 3 * GIB)
+        done = await ended(await operations.ask(move(uid)))
+        assert (done.state, r.state(uid)) == (Progress.FAILED, ACTIVE)
+        assert "has room for 7 bytes" in done.sentence
+        # Its own memory, and that of its GPU.
+        assert there.sizes == [3 * GIB + r.node.park_size(r.node.seats[uid])]
+        assert r.machine.dumps == {}
+        await ended(await operations.ask(Ask(Kind.PARK, "p1", uid, tier=Tier.NVME)))
+        await ended(await operations.ask(move(uid, "m2")))
+        assert there.sizes[1:] == [r.node.seats[uid].saved]
 
     run_virtual(main())
 

@@ -18,6 +18,7 @@ from kybernate.checkpoint.inbox import Inbox
 from kybernate.checkpoint.incoming import Incoming
 from kybernate.checkpoint.outbox import Outbox
 from kybernate.checkpoint.places import open_place, read_manifest
+from kybernate.checkpoint.room import Room
 from kybernate.checkpoint.stream import Seen
 from kybernate.checkpoint.vault import Vault
 from kybernate.checkpoint.verify import verify
@@ -32,7 +33,7 @@ from kybernate.errors import (
 )
 from kybernate.gen import peers_pb2 as pb
 from kybernate.ports import Handover
-from kybernate.types import NodeName, PodRef, PodUid, SeatState, Tier
+from kybernate.types import ArtifactId, NodeName, PodRef, PodUid, SeatState, Tier
 from nodeagent import receive
 from nodeagent.arrived import ARRIVED
 from nodeagent.doorkeeper import Doorkeeper, Rates
@@ -679,6 +680,73 @@ def test_no_more_comes_than_nvme_may_hold(rig, tls, tmp_path):
             assert not two.has(second)
 
     asyncio.run(main())
+
+
+def test_room_is_asked_for_before_anything_is_sent(rig, tls, tmp_path):
+    async def main():
+        async with two_nodes(rig, tls, tmp_path) as (two, peers):
+            artifact = two.sealed(two.dump(1))
+            total = read_manifest(two.here, artifact, KEYS).total
+            below = two.r.node.world.below
+            limits = {Tier.NVME: total}
+            two.r.node.world = replace(two.r.node.world, below=replace(below, limits=limits))
+            await peers.expect(two.to, LIMIT, size=total)
+            words = f"of node n1 has room for {total} bytes, and the state of .* about {total + 1};"
+            with pytest.raises(RefusedError, match=words):
+                await peers.expect(two.to, LIMIT, size=total + 1)
+            # What is sent anew has the room of what came before.
+            await follow(two, peers, two.dump(2))
+            await peers.expect(two.to, LIMIT, size=total)
+            await peers.deliver(two.to, artifact, LIMIT)
+            with pytest.raises(RefusedError, match="has room for 0 bytes"):
+                await peers.expect(two.to, LIMIT, size=1)
+            await peers.expect(two.to, LIMIT)
+
+    asyncio.run(asyncio.wait_for(main(), LIMIT))
+
+
+def test_the_disk_counts_beside_the_limit(tmp_path, monkeypatch):
+    room, one = Room(tmp_path), PodUid("one")
+    disk = SimpleNamespace(f_blocks=100, f_frsize=1 << 30, f_bavail=5)
+    monkeypatch.setattr("kybernate.checkpoint.room.os.statvfs", lambda folder: disk)
+    assert room.left(one) == 4 << 30, "1 GiB stays free for others"
+    room.see(one, "pages-1.img", 1 << 30, staged=False)
+    assert (room.left(one), room.left(PodUid("two"))) == (5 << 30, 4 << 30)
+    room.limit = 3 << 30
+    assert (room.left(one), room.left(PodUid("two"))) == (3 << 30, 2 << 30)
+
+
+def test_what_came_takes_room_until_it_is_a_seats_or_gone(rig, tls, tmp_path):
+    async def main():
+        async with two_nodes(rig, tls, tmp_path) as (two, peers):
+
+            def taken():
+                return two.receiver.bytes_in(Tier.NVME)
+
+            images = two.dump(1)
+            await follow(two, peers, images)
+            came = taken()
+            assert came > 0
+            artifact = two.sealed(images)
+            await peers.deliver(two.to, artifact, LIMIT)
+            assert taken() == came == read_manifest(two.there, artifact, KEYS).total
+            await peers.deliver(two.to, artifact, LIMIT)
+            assert (taken(), two.receiver.bytes_in(Tier.OBJECT)) == (came, 0)
+            two.restart()
+            assert taken() == came
+            kept = {Tier.NVME: came}
+            await two.r.loop.dumps.kept.put(Keepsake(ArtifactId(artifact), "s1", POD.uid, kept))
+            assert taken() == 0, "what people keep is counted as such"
+            two.r.loop.dumps.kept.forget(artifact)
+            two.r.node.seats[two.uid].artifact = artifact
+            assert taken() == 0
+            two.r.node.seats[two.uid].artifact = ""
+            assert taken() == came
+            await two.receiver.call_off(POD, two.uid)
+            await two.until_gone(artifact)
+            assert taken() == 0
+
+    asyncio.run(asyncio.wait_for(main(), LIMIT))
 
 
 async def never():

@@ -11,7 +11,7 @@ from kybernate.testing.clock import run_virtual
 from kybernate.types import Tier
 from nodeagent.operation import Ask
 from nodeagent.operations import Operations
-from tests.unit.nodeagent.below import PARKED, two
+from tests.unit.nodeagent.below import PARKED, down, two
 
 GIB = 1 << 30
 ROOM = {Tier.NVME: 60 * GIB}
@@ -34,6 +34,27 @@ def test_a_tree_that_nvme_has_no_room_for_stays_in_ram(rig):
         await asyncio.sleep(30)
         assert r.state(cold) is PARKED
         assert r.machine.vault == {}
+
+    run_virtual(main())
+
+
+def test_nor_does_it_go_where_bytes_from_other_nodes_lie(rig):
+    async def main():
+        r = rig(tiers=ROOM)
+        weighing(r, 20 * GIB)
+        came = {Tier.RAM: 0, Tier.NVME: 41 * GIB}
+        r.loop.dumps.came_in = came.__getitem__
+        cold, _ = await two(r)
+        r.loop.ask_for_tier(cold, Tier.NVME)
+        await asyncio.sleep(30)
+        assert r.state(cold) is PARKED
+        operations = Operations(r.loop)
+        r.node.observers.append(operations)
+        save = await operations.ask(Ask(Kind.SAVE, "s1", cold))
+        await asyncio.sleep(5)
+        assert f"room for {19 * GIB} bytes" in save.sentence
+        came[Tier.NVME] = 0
+        await down(r, cold)
 
     run_virtual(main())
 
