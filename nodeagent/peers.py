@@ -218,9 +218,20 @@ class GrpcPeers:
 
 
 async def _answer(call: Any, node: str) -> Any:
-    """What a call answers, as ours or an error of ours; it is ended with whoever waits for it."""
+    """What a call answers, as ours or an error of ours; it is ended with whoever waits for it.
+
+    No thread waits: calls take minutes, and the agent has a few threads for all that it does.
+    """
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+    def tell(_: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the agent has ended
+            loop.call_soon_threadsafe(ended.set)
+
+    call.add_done_callback(tell)
     try:
-        return await asyncio.to_thread(call.result)
+        await ended.wait()
+        return call.result()
     except grpc.RpcError as error:
         raise _translated(error, node) from error
     except grpc.FutureCancelledError as error:
