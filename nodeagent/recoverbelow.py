@@ -17,6 +17,7 @@ from nodeagent.steps import Broken, Reverted
 from nodeagent.transfers import BELOW
 
 if TYPE_CHECKING:
+    from nodeagent.below import Below
     from nodeagent.loop import Loop
     from nodeagent.seat import Seat
 
@@ -50,10 +51,23 @@ async def clear_away(loop: Loop) -> None:
     if below is None:
         return
     for seat in (one for one in seats if one.state not in BELOW and not one.images):
-        try:
-            await below.vault.abandon(seat.uid)
-        except (KybernateError, OSError) as error:
-            log.warning("%s: what was dumped can't be removed yet: %s", seat, error)
+        if seat.paging:
+            loop.life.aside(_abandon_later(loop, below, seat))
+        else:
+            await _abandon(below, seat)
+
+
+async def _abandon_later(loop: Loop, below: Below, seat: Seat) -> None:
+    """Its memory may come from there; until it is in nothing else is dumped."""
+    await loop.dumps.lazies.all_in(seat.paging)
+    await _abandon(below, seat)
+
+
+async def _abandon(below: Below, seat: Seat) -> None:
+    try:
+        await below.vault.abandon(seat.uid)
+    except (KybernateError, OSError) as error:
+        log.warning("%s: what was dumped can't be removed yet: %s", seat, error)
 
 
 async def _finish_dump(loop: Loop, seat: Seat) -> None:

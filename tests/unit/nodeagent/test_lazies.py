@@ -10,6 +10,7 @@ from kybernate.types import Tier
 from tests.unit.nodeagent.below import (
     ACTIVE,
     NVME,
+    OBJECT,
     TIERS,
     WAITING,
     app_of,
@@ -21,12 +22,12 @@ from tests.unit.nodeagent.below import (
 from tests.unit.nodeagent.test_adopt import left
 
 
-async def woken_lazily(rig, proxy, fault=""):
-    """A seat that has answered from NVMe while its memory is on its way."""
+async def woken_lazily(rig, proxy, fault="", state=NVME):
+    """A seat that has answered from there while its memory is on its way."""
     r = rig(tiers=TIERS)
     r.loop.dumps.lazies.pays = lambda _: True
     cold, hot = await two(r)
-    await down(r, cold, NVME)
+    await down(r, cold, state)
     if fault:
         r.machine.faults.add(fault)
     proxy(r.loop).request(cold)
@@ -90,6 +91,48 @@ def test_an_agent_that_is_killed_meanwhile_sees_it_through(rig, proxy):
         assert r.node.seats[cold].paging in machine.vault
         await when(lambda: not r.node.seats[cold].paging)
         await when(lambda: not machine.vault)
+        r.check()
+
+    run_virtual(second(), start=3000.0)
+
+
+def test_a_tree_whose_server_died_while_no_agent_was_there_is_ended_by_the_next(rig, proxy):
+    async def first():
+        r, cold, _ = await woken_lazily(rig, proxy, "pages-late")
+        await r.until(cold, ACTIVE)
+        return r.machine, cold
+
+    machine, cold = run_virtual(first())
+
+    async def second():
+        machine.faults.add("pages-lost")
+        r = rig(machine, tiers=TIERS)
+        await r.recover()
+        r.begin()
+        await r.until(cold, WAITING)
+        assert "MemoryLost" in reasons(r)
+        r.machine.start_container(cold)
+        await r.until(cold, ACTIVE)
+        r.check()
+
+    run_virtual(second(), start=3000.0)
+
+
+def test_what_was_fetched_stays_over_a_restart_until_all_of_it_is_in(rig, proxy):
+    async def first():
+        r, cold, _ = await woken_lazily(rig, proxy, "pages-late", OBJECT)
+        await r.until(cold, ACTIVE)
+        return r.machine, cold
+
+    machine, cold = run_virtual(first())
+    assert list(machine.paging.values()) == [f"/dumps/{cold}"]
+
+    async def second():
+        r = rig(machine, tiers=TIERS)
+        await r.recover()
+        r.begin()
+        await when(lambda: not r.node.seats[cold].paging)
+        await when(lambda: f"/dumps/{cold}" not in machine.folders)
         r.check()
 
     run_virtual(second(), start=3000.0)
