@@ -14,6 +14,7 @@ _BYTES = "tests/unit/checkpoint/test_faults.py"
 _VAULT = "tests/unit/checkpoint/test_vault.py"
 _POWER = "tests/unit/checkpoint/test_power.py"
 _CRIU = "tests/integration/criu/test_failures.py"
+_LOANS = "tests/unit/criu/test_addresses.py"
 _REAL = "tests/faults/test_below.py::test_killed_after_every_journalled_step_below_ram"
 _ADOPT = "tests/unit/nodeagent/test_adopt.py"
 _REPORTS = "tests/unit/nodeagent/test_reports.py"
@@ -275,6 +276,11 @@ BREAKAGES = (
         "`kill -9` of CRIU within a restore",
         "half-made processes are ended, and it is restored again",
         f"{_CRIU}::test_a_killed_restore_is_repeated[0.02]",
+    ),
+    Breakage(
+        "`kill -9` of the agent while a restored tree's old address stands on `lo`",
+        "the next agent ends its connections to others, and takes the address back",
+        f"{_LOANS}::test_what_a_dead_agent_has_lent_is_taken_back_by_the_next",
     ),
     Breakage(
         "`kill -9` of the helper while its seat is below RAM",

@@ -79,27 +79,32 @@ class Lent:
     routes: tuple[int, ...] = ()
 
 
-def lend(container: Container, wanted: Collection[str]) -> Lent:
-    """Puts those addresses that the container's network hasn't got on lo. Blocks; on an error all
-    is as before. Raises OSError."""
-    return network.inside(container.init, lambda: _lend(wanted)) if wanted else Lent()
+def lacking(container: Container, wanted: Collection[str]) -> Lent:
+    """What the container's network must be lent to have these addresses. Blocks. Raises OSError."""
+    return network.inside(container.init, lambda: _lacking(wanted))
 
 
-def _lend(wanted: Collection[str]) -> Lent:
+def _lacking(wanted: Collection[str]) -> Lent:
     with _link(socket.NETLINK_ROUTE) as link:
         up = _up(link)
-        missing = tuple(one for one in wanted if one not in _present(link, up))
-        # A route that an agent left which died meanwhile is ours as well.
+        present = _present(link, up)
+        missing = tuple(one for one in wanted if one not in present)
         routes = () if up - {_LO} else tuple(sorted({_family(one) for one in wanted}))
-        try:
-            for one in missing:
-                _change(link, _NEW_ADDRESS, one)
-            for family in routes:
-                _route(link, _NEW_ROUTE, family)
-        except OSError:
-            _remove(link, Lent(missing, routes))
-            raise
         return Lent(missing, routes)
+
+
+def lend(container: Container, lent: Lent) -> None:
+    """Puts the addresses on lo, and the routes. Blocks; an error may leave a part there. Raises
+    OSError."""
+    network.inside(container.init, lambda: _lend(lent))
+
+
+def _lend(lent: Lent) -> None:
+    with _link(socket.NETLINK_ROUTE) as link:
+        for one in lent.addresses:
+            _change(link, _NEW_ADDRESS, one)
+        for family in lent.routes:
+            _route(link, _NEW_ROUTE, family)
 
 
 def _remove(link: socket.socket, lent: Lent) -> None:
@@ -111,9 +116,8 @@ def _remove(link: socket.socket, lent: Lent) -> None:
 
 def take_back(container: Container, lent: Lent) -> None:
     """Ends connections from these addresses, and removes those that nothing is bound to, and the
-    routes. Blocks."""
-    if lent != Lent():
-        network.inside(container.init, lambda: _take_back(container, lent))
+    routes; what is gone already is no error. Blocks. Raises OSError."""
+    network.inside(container.init, lambda: _take_back(container, lent))
 
 
 def _take_back(container: Container, lent: Lent) -> None:

@@ -20,7 +20,7 @@ from kybernate.errors import (
 )
 from kybernate.ports import DumpState
 
-from . import addresses, limits, pages, record, refusals, running, tcp
+from . import limits, loans, pages, record, refusals, running, tcp
 from . import container as containers
 from .container import Clock, Container
 
@@ -206,6 +206,8 @@ class Criu:
         for folder in self._work.iterdir():
             with suppress(OSError, ValueError):
                 limits.put_back(folder)
+            with suppress(OSError, ValueError, NotFoundError):
+                loans.take_back_left(folder, self._proc)
 
     def _dumpable(self, container: Container) -> int:
         tree = container.tree()
@@ -267,7 +269,7 @@ class Criu:
         how: _How,
     ) -> float:
         """The tree, frozen; when CRIU was done with it."""
-        lent = await asyncio.to_thread(addresses.lend, container, written.addresses)
+        await asyncio.to_thread(loans.lend, container, written.addresses)
         try:
             await self._restore(container, images, written, clock, lazy=how.lazy)
             done = time.monotonic()
@@ -278,7 +280,7 @@ class Criu:
                 self._continue(container, written.stopped)
             await container.resume(clock)
         finally:
-            await asyncio.to_thread(addresses.take_back, container, lent)
+            await asyncio.to_thread(loans.take_back, container)
         return done
 
     async def _restore(

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
 import subprocess
-from contextlib import closing
+import time
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from kybernate.adapters.criu import addresses, network
+from kybernate.adapters.criu import Criu, Tools, addresses, loans, network
 from kybernate.adapters.criu.container import Container
+from kybernate.testing.machine import FakeFreezer, Machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,26 +27,46 @@ REPAIR = 19
 """TCP_REPAIR: a socket is bound and connected as CRIU does it, and sends nothing."""
 OLD = "10.7.0.1"
 OWN = "10.9.0.2"
+MINE = "10.8.0.1"
+"""The container's own, on lo."""
 MADE = f"""set -e
 ip link set lo up
 ip link add eth0 type veth peer name eth1
 ip address add {OWN}/24 dev eth0
 echo up
-exec sleep 100
+exec {{kyb_init}} 100
 """
 
 
 class Space:
     """A network namespace as a clone's pod has it: its one interface is down."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        # A process is called as its file is.
+        kyb_init, self.work = folder / "kyb-parked", folder / "work"
+        kyb_init.symlink_to(shutil.which("sleep") or "")
         self.process = subprocess.Popen(
-            ["unshare", "--net", "sh", "-c", MADE], stdout=subprocess.PIPE, text=True
+            ["unshare", "--net", "sh", "-c", MADE.format(kyb_init=kyb_init)],
+            stdout=subprocess.PIPE,
+            text=True,
         )
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == "up\n"
-        pid = self.process.pid
-        self.container = Container(pid, Path("/none"), 0, Path("/none"), Path("/proc"))
+        while Path(f"/proc/{self.process.pid}/comm").read_text() != "kyb-parked\n":
+            time.sleep(0.001)
+
+    @contextmanager
+    def opened(self) -> Iterator[Container]:
+        with Container.opened(self.process.pid, "", self.work) as container:
+            yield container
+
+    def lend(self, *wanted: str) -> None:
+        with self.opened() as container:
+            loans.lend(container, wanted)
+
+    def take_back(self) -> None:
+        with self.opened() as container:
+            loans.take_back(container)
 
     def inside(self, call: Callable[[], T]) -> T:
         return network.inside(self.process.pid, call)
@@ -78,10 +101,10 @@ class Space:
 
 
 @pytest.fixture
-def space() -> Iterator[Space]:
+def space(tmp_path: Path) -> Iterator[Space]:
     if os.geteuid() != 0 or not (shutil.which("unshare") and shutil.which("ip")):
         pytest.skip("a network of its own needs root, unshare(1) and ip(8)")
-    made = Space()
+    made = Space(tmp_path)
     yield made
     made.process.kill()
     made.process.communicate()
@@ -92,18 +115,18 @@ def test_where_nothing_leads_out_a_connection_is_made_and_ended(
     space: Space, here: str, there: str
 ) -> None:
     before = space.shown()
-    lent = addresses.lend(space.container, (here,))
+    space.lend(here)
     with closing(space.connected(here, there)) as one:
         one.settimeout(5.0)
-        addresses.take_back(space.container, lent)
+        space.take_back()
         assert one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
     assert space.shown() == before
 
 
 def test_nothing_leads_there_but_the_loan(space: Space) -> None:
-    lent = addresses.lend(space.container, (OLD,))
+    space.lend(OLD)
     space.connected(OLD, "203.0.113.9").close()
-    addresses.take_back(space.container, lent)
+    space.take_back()
     space.inside(lambda: subprocess.run(["ip", "address", "add", OLD, "dev", "lo"], check=True))
     with pytest.raises(OSError, match="unreachable"):
         space.connected(OLD, "203.0.113.9")
@@ -111,27 +134,63 @@ def test_nothing_leads_there_but_the_loan(space: Space) -> None:
 
 def test_an_address_of_an_interface_that_is_down_is_lent(space: Space) -> None:
     """A clone may have got the very address that its original had."""
-    lent = addresses.lend(space.container, (OWN,))
+    space.lend(OWN)
     space.connected(OWN, "203.0.113.9").close()
-    addresses.take_back(space.container, lent)
+    space.take_back()
     assert "lo    inet 10.9" not in space.shown()
 
 
 def test_a_network_with_a_way_out_gets_no_route(space: Space) -> None:
     space.plug_in()
-    lent = addresses.lend(space.container, (OLD, OWN))
-    assert lent == addresses.Lent((OLD,))
+    with space.opened() as container:
+        assert addresses.lacking(container, (OLD, OWN)) == addresses.Lent((OLD,))
+    space.lend(OLD, OWN)
     with pytest.raises(OSError, match="unreachable"):
         space.connected(OLD, "203.0.113.9")
-    addresses.take_back(space.container, lent)
+    space.take_back()
 
 
-def test_a_route_that_a_dead_agent_has_left_goes_with_the_next_restore(space: Space) -> None:
-    addresses.lend(space.container, (OLD,))
-    assert "default dev lo" in space.shown()
-    lent = addresses.lend(space.container, (OLD,))
-    addresses.take_back(space.container, lent)
-    assert "default dev lo" not in space.shown()
+@pytest.mark.parametrize("plugged_in", [False, True])
+def test_what_a_dead_agent_has_lent_goes_with_the_next_restore(
+    space: Space, plugged_in: bool
+) -> None:
+    if plugged_in:
+        space.plug_in()
+    before = space.shown()
+    space.lend(OLD)
+    space.lend(OLD)
+    space.take_back()
+    assert space.shown() == before
+
+
+def test_what_a_dead_agent_has_lent_is_taken_back_by_the_next(space: Space, tmp_path: Path) -> None:
+    space.plug_in()
+    space.inside(lambda: subprocess.run(["ip", "address", "add", MINE, "dev", "lo"], check=True))
+    before = space.shown()
+    space.lend(OLD)
+    (tmp_path / "work" / "no-number").mkdir()
+    (tmp_path / "work" / "no-number" / loans.FILE).touch()
+    # Another container's, which had the number before.
+    gone = tmp_path / "work" / f"{space.process.pid}-1"
+    gone.mkdir()
+    (gone / loans.FILE).write_text(json.dumps({"addresses": [MINE], "routes": []}))
+    sleep = Path(shutil.which("sleep") or "")
+    Criu(Tools(sleep, sleep), FakeFreezer(Machine({})), tmp_path / "work")
+    assert space.shown() == before
+
+
+def test_an_address_that_is_listened_at_stays(space: Space) -> None:
+    space.lend(OLD)
+
+    def listens() -> socket.socket:
+        one = socket.socket()
+        one.bind((OLD, 0))
+        one.listen()
+        return one
+
+    with closing(space.inside(listens)):
+        space.take_back()
+        assert OLD in space.shown()
 
 
 def test_a_loan_that_fails_half_way_leaves_nothing(space: Space) -> None:
@@ -139,5 +198,6 @@ def test_a_loan_that_fails_half_way_leaves_nothing(space: Space) -> None:
     space.inside(lambda: switch.write_text("1"))
     before = space.shown()
     with pytest.raises(OSError, match="can't be lent"):
-        addresses.lend(space.container, (OLD, "fd00::7"))
+        space.lend(OLD, "fd00::7")
     assert space.shown() == before
+    space.take_back()
