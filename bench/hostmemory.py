@@ -58,6 +58,7 @@ def main(size: int) -> None:
     memory.madvise(mmap.MADV_HUGEPAGE)
     for start in range(0, len(memory), HUGE):
         memory[start] = 1
+    memory.madvise(mmap.MADV_NOHUGEPAGE)  # or the kernel makes whole ones of the small pages again
     for start in range(0, len(memory), HUGE):
         # The first splits the huge page, the second frees the parts.
         memory.madvise(mmap.MADV_FREE, start + SMALL, HUGE - SMALL)

@@ -8,6 +8,7 @@ ours that come out of it become gRPC statuses here, each with a sentence.
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 import re
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
     from typing import TypeAlias
 
+    from google.protobuf.descriptor import Descriptor
     from google.protobuf.message import Message  # type: ignore[import-untyped]
 
     Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
@@ -73,12 +75,16 @@ PEER_CALLS = frozenset({"Expect", "Receive", "Deliver", "TakeOver", "CallOff"})
 """Calls of the service `Peers`, which agents alone may make."""
 
 MESSAGE_LIMIT = 1 << 20
-"""Bytes of a message, either way."""
+STATES_LIMIT = 4 << 20
+"""Bytes of a message, either way; and at the door through which states come."""
 TEXT_LIMIT = 253
 WHY_LIMIT = 1024
 """Characters of a text, and of a `why`."""
 LIST_LIMIT = 4096
 SECONDS_LIMIT = 86_400.0
+_LIMITED = frozenset(
+    {FieldDescriptor.TYPE_MESSAGE, FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_DOUBLE}
+)
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?")
 _MOST_PEERS = 256
 
@@ -108,12 +114,18 @@ class Rates:
 
 def check_message(message: Message, at: str = "") -> None:
     """Raise ConfigError naming the first field whose value is out of its limits."""
-    for field, value in message.ListFields():
+    for field in _limited(message.DESCRIPTOR):
         name = f"{at}{field.name}"
         if field.is_repeated:
-            _check_list(field, value, name)
-        else:
-            _check_value(field, value, name)
+            _check_list(field, getattr(message, field.name), name)
+        elif not field.has_presence or message.HasField(field.name):
+            _check_value(field, getattr(message, field.name), name)
+
+
+@functools.cache
+def _limited(kind: Descriptor) -> tuple[FieldDescriptor, ...]:
+    """A message's fields that have limits. To look at one of bytes is to copy it."""
+    return tuple(field for field in kind.fields if field.is_repeated or field.type in _LIMITED)
 
 
 def _check_list(field: FieldDescriptor, values: Any, name: str) -> None:

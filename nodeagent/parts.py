@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from kybernate.checkpoint.stream import Part
     from kybernate.ports import Handover
 
+_BATCH = 3 << 20
+_MOST = 256
+"""Bytes of state, and parts, that one message carries at most: each message costs several hops
+between threads at either end, whatever it carries."""
+
 
 def handover_message(to: Handover, size: int = 0) -> pb.Handover:
     """Whose state goes to whom; `size`: about how many bytes will come."""
@@ -65,6 +70,21 @@ def part_of(message: pb.Part) -> Part:
             raise ConfigError("part", f"{other or 'an empty message'} can't come here")
 
 
+def _batches(parts: Iterator[Part]) -> Iterator[tuple[list[Part], int]]:
+    """As many parts as a message takes, and how many bytes of state are in them."""
+    batch: list[Part] = []
+    size = 0
+    for part in parts:
+        more = len(part.data) if isinstance(part, Written) else 0
+        if batch and (size + more > _BATCH or len(batch) == _MOST):
+            yield batch, size
+            batch, size = [], 0
+        batch.append(part)
+        size += more
+    if batch:
+        yield batch, size
+
+
 class Pump:
     """The messages of one stream, as gRPC's thread takes them; `problem` is what ended them early,
     `sent` the bytes of state in them."""
@@ -76,15 +96,14 @@ class Pump:
         self.problem: BaseException | None = None
         self.sent = 0
 
-    def messages(self) -> Iterator[pb.Part]:
+    def messages(self) -> Iterator[pb.Parts]:
         """All of them, each no sooner than the rate allows."""
-        yield pb.Part(opening=self._opening)
+        yield pb.Parts(opening=self._opening)
         try:
-            for part in self._parts:
-                if isinstance(part, Written):
-                    self.sent += len(part.data)
-                    self._pace.wait(len(part.data))
-                yield part_message(part)
+            for parts, size in _batches(self._parts):
+                self._pace.wait(size)
+                self.sent += size
+                yield pb.Parts(parts=map(part_message, parts))
         except (KybernateError, OSError) as error:
             self.problem = error
             raise

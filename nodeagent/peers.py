@@ -23,7 +23,7 @@ from kybernate.errors import (
 from kybernate.gen import peers_pb2 as pb
 from kybernate.gen import peers_pb2_grpc
 from kybernate.types import NodeName, PodRef, PodUid
-from nodeagent.doorkeeper import MESSAGE_LIMIT
+from nodeagent.doorkeeper import MESSAGE_LIMIT, STATES_LIMIT
 from nodeagent.parts import Pump, handover_message
 
 if TYPE_CHECKING:
@@ -203,8 +203,8 @@ class GrpcPeers:
             ("grpc.ssl_target_name_override", keys.agent_server_name(node)),
             ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
             ("grpc.keepalive_timeout_ms", _KEEPALIVE_MS),
-            ("grpc.max_send_message_length", MESSAGE_LIMIT),
-            ("grpc.max_receive_message_length", MESSAGE_LIMIT),
+            ("grpc.max_send_message_length", STATES_LIMIT),
+            ("grpc.max_receive_message_length", STATES_LIMIT),
         ]
         return grpc.secure_channel(address, credentials, options)
 

@@ -25,6 +25,7 @@ from kybernate.errors import (
 from kybernate.gen import peers_pb2 as pb
 from kybernate.gen import peers_pb2_grpc
 from kybernate.types import ArtifactId, PodUid, SeatState, Tier
+from kybernate.checkpoint.stream import Written
 from nodeagent.arrived import Arrival, Arrived
 from nodeagent.parts import part_of, pod_of
 from nodeagent.reports import Kind, Report
@@ -254,7 +255,7 @@ class Receiver:
             await asyncio.to_thread(self._inbox.drop, successor)
 
     async def receive(
-        self, pod: PodRef, successor: PodUid, staged: str, parts: AsyncIterator[pb.Part]
+        self, pod: PodRef, successor: PodUid, staged: str, parts: AsyncIterator[pb.Parts]
     ) -> int:
         """Parts of the state, or of one of before; how many bytes came."""
         self.expect(pod, successor)
@@ -292,7 +293,7 @@ class Receiver:
 
 
 async def _take_all(
-    incoming: Incoming, parts: AsyncIterator[pb.Part], idle: float, limit: float
+    incoming: Incoming, parts: AsyncIterator[pb.Parts], idle: float, limit: float
 ) -> int:
     """One part is written while the next one arrives, and no more than that is in memory; `idle`
     and `limit`: seconds until the next part is there, and until all are."""
@@ -301,10 +302,10 @@ async def _take_all(
     try:
         async with asyncio.timeout(idle) as alarm:
             async for message in parts:
-                part = part_of(message)
-                came += len(message.written.data)
+                batch = [part_of(each) for each in message.parts]
+                came += sum(len(part.data) for part in batch if isinstance(part, Written))
                 await asyncio.shield(writing)
-                writing = asyncio.ensure_future(asyncio.to_thread(incoming.take, part))
+                writing = asyncio.ensure_future(asyncio.to_thread(_take, incoming, batch))
                 alarm.reschedule(min(until, now() + idle))
             await asyncio.shield(writing)
     except TimeoutError as error:
@@ -316,6 +317,11 @@ async def _take_all(
         # Nobody closes a file that a thread still writes to.
         await asyncio.gather(writing, return_exceptions=True)
     return came
+
+
+def _take(incoming: Incoming, parts: list[Part]) -> None:
+    for part in parts:
+        incoming.take(part)
 
 
 class PeersApi(peers_pb2_grpc.PeersServicer):
@@ -339,7 +345,7 @@ class PeersApi(peers_pb2_grpc.PeersServicer):
 
     async def Receive(  # noqa: N802 - gRPC's name
         self,
-        request_iterator: AsyncIterator[pb.Part],
+        request_iterator: AsyncIterator[pb.Parts],
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> pb.Received:
         """Files of a state."""
@@ -348,7 +354,7 @@ class PeersApi(peers_pb2_grpc.PeersServicer):
                 first = await anext(aiter(request_iterator), None)
         except TimeoutError as error:
             raise DeadlineError("the opening of the stream did not come in time") from error
-        if first is None or first.WhichOneof("kind") != "opening":
+        if first is None or not first.HasField("opening"):
             raise ConfigError("opening", "must be the first message of the stream")
         of = first.opening.handover
         came = await self._receiver.receive(

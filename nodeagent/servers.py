@@ -9,7 +9,7 @@ import grpc
 
 from kybernate.errors import ConfigError
 from kybernate.gen import agent_pb2_grpc, peers_pb2_grpc
-from nodeagent.doorkeeper import MESSAGE_LIMIT, Doorkeeper
+from nodeagent.doorkeeper import MESSAGE_LIMIT, STATES_LIMIT, Doorkeeper
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,19 +27,19 @@ _OPTIONS = [
     ("grpc.http2.min_ping_interval_without_data_ms", 1000),
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.so_reuseport", 0),
-    ("grpc.max_receive_message_length", MESSAGE_LIMIT),
-    ("grpc.max_send_message_length", MESSAGE_LIMIT),
     ("grpc.max_concurrent_streams", 128),
     ("grpc.max_metadata_size", 8192),
-    # States come in messages of half a MiB: some are on their way while one is written.
-    ("grpc.http2.lookahead_bytes", 4 << 20),
+    # States come in large messages: one is on its way while another is written.
+    ("grpc.http2.lookahead_bytes", STATES_LIMIT),
     ("grpc.http2.max_frame_size", 1 << 20),
 ]
 
 
 def _server(api: NodeApi, keeper: Doorkeeper, peers: PeersApi | None = None) -> grpc.aio.Server:
+    limit = STATES_LIMIT if peers is not None else MESSAGE_LIMIT
+    sizes = [(f"grpc.max_{way}_message_length", limit) for way in ("receive", "send")]
     server = grpc.aio.server(
-        interceptors=(keeper,), options=_OPTIONS, maximum_concurrent_rpcs=_CALLS_AT_ONCE
+        interceptors=(keeper,), options=_OPTIONS + sizes, maximum_concurrent_rpcs=_CALLS_AT_ONCE
     )
     agent_pb2_grpc.add_NodeAgentServicer_to_server(api, server)  # type: ignore[no-untyped-call]
     if peers is not None:

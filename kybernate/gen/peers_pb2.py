@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19kybernate/gen/peers.proto\x12\x12kybernate.agent.v1\"]\n\x08Handover\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0b\n\x03pod\x18\x02 \x01(\t\x12\x0b\n\x03uid\x18\x03 \x01(\t\x12\x15\n\rsuccessor_uid\x18\x04 \x01(\t\x12\r\n\x05\x62ytes\x18\x05 \x01(\x04\"C\n\x08\x45xpected\x12\x0e\n\x06staged\x18\x01 \x01(\t\x12\'\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x18.kybernate.agent.v1.Held\"\"\n\x04Held\x12\x0c\n\x04\x66ile\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x04\"\xc4\x01\n\x04Part\x12.\n\x07opening\x18\x01 \x01(\x0b\x32\x1b.kybernate.agent.v1.OpeningH\x00\x12.\n\x07written\x18\x02 \x01(\x0b\x32\x1b.kybernate.agent.v1.WrittenH\x00\x12(\n\x04same\x18\x03 \x01(\x0b\x32\x18.kybernate.agent.v1.SameH\x00\x12*\n\x05whole\x18\x04 \x01(\x0b\x32\x19.kybernate.agent.v1.WholeH\x00\x42\x06\n\x04kind\"I\n\x07Opening\x12.\n\x08handover\x18\x01 \x01(\x0b\x32\x1c.kybernate.agent.v1.Handover\x12\x0e\n\x06staged\x18\x02 \x01(\t\"5\n\x07Written\x12\x0c\n\x04\x66ile\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"Q\n\x04Same\x12\x0c\n\x04\x66ile\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\r\n\x05start\x18\x04 \x01(\x04\x12\x0c\n\x04size\x18\x05 \x01(\x04\"#\n\x05Whole\x12\x0c\n\x04\x66ile\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x04\"\x19\n\x08Received\x12\r\n\x05\x62ytes\x18\x01 \x01(\x04\"^\n\x08\x44\x65livery\x12.\n\x08handover\x18\x01 \x01(\x0b\x32\x1c.kybernate.agent.v1.Handover\x12\x10\n\x08\x61rtifact\x18\x02 \x01(\t\x12\x10\n\x08manifest\x18\x03 \x01(\x0c\"\x1c\n\tDelivered\x12\x0f\n\x07lacking\x18\x01 \x03(\t\"L\n\x08Takeover\x12.\n\x08handover\x18\x01 \x01(\x0b\x32\x1c.kybernate.agent.v1.Handover\x12\x10\n\x08\x61rtifact\x18\x02 \x01(\t\"\x1d\n\tTakenOver\x12\x10\n\x08sentence\x18\x01 \x01(\t\"\x0b\n\tCalledOff2\xeb\x02\n\x05Peers\x12\x44\n\x06\x45xpect\x12\x1c.kybernate.agent.v1.Handover\x1a\x1c.kybernate.agent.v1.Expected\x12\x43\n\x07Receive\x12\x18.kybernate.agent.v1.Part\x1a\x1c.kybernate.agent.v1.Received(\x01\x12\x46\n\x07\x44\x65liver\x12\x1c.kybernate.agent.v1.Delivery\x1a\x1d.kybernate.agent.v1.Delivered\x12G\n\x08TakeOver\x12\x1c.kybernate.agent.v1.Takeover\x1a\x1d.kybernate.agent.v1.TakenOver\x12\x46\n\x07\x43\x61llOff\x12\x1c.kybernate.agent.v1.Handover\x1a\x1d.kybernate.agent.v1.CalledOffb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19kybernate/gen/peers.proto\x12\x12kybernate.agent.v1\"]\n\x08Handover\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0b\n\x03pod\x18\x02 \x01(\t\x12\x0b\n\x03uid\x18\x03 \x01(\t\x12\x15\n\rsuccessor_uid\x18\x04 \x01(\t\x12\r\n\x05\x62ytes\x18\x05 \x01(\x04\"C\n\x08\x45xpected\x12\x0e\n\x06staged\x18\x01 \x01(\t\x12\'\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x18.kybernate.agent.v1.Held\"\"\n\x04Held\x12\x0c\n\x04\x66ile\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x04\"^\n\x05Parts\x12,\n\x07opening\x18\x01 \x01(\x0b\x32\x1b.kybernate.agent.v1.Opening\x12\'\n\x05parts\x18\x02 \x03(\x0b\x32\x18.kybernate.agent.v1.Part\"I\n\x07Opening\x12.\n\x08handover\x18\x01 \x01(\x0b\x32\x1c.kybernate.agent.v1.Handover\x12\x0e\n\x06staged\x18\x02 \x01(\t\"\x94\x01\n\x04Part\x12.\n\x07written\x18\x01 \x01(\x0b\x32\x1b.kybernate.agent.v1.WrittenH\x00\x12(\n\x04same\x18\x02 \x01(\x0b\x32\x18.kybernate.agent.v1.SameH\x00\x12*\n\x05whole\x18\x03 \x01(\x0b\x32\x19.kybernate.agent.v1.WholeH\x00\x42\x06\n\x04kind\"5\n\x07Written\x12\x0c\n\x04\x66ile\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"Q\n\x04Same\x12\x0c\n\x04\x66ile\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\r\n\x05start\x18\x04 \x01(\x04\x12\x0c\n\x04size\x18\x05 \x01(\x04\"#\n\x05Whole\x12\x0c\n\x04\x66ile\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x04\"\x19\n\x08Received\x12\r\n\x05\x62ytes\x18\x01 \x01(\x04\"^\n\x08\x44\x65livery\x12.\n\x08handover\x18\x01 \x01(\x0b\x32\x1c.kybernate.agent.v1.Handover\x12\x10\n\x08\x61rtifact\x18\x02 \x01(\t\x12\x10\n\x08manifest\x18\x03 \x01(\x0c\"\x1c\n\tDelivered\x12\x0f\n\x07lacking\x18\x01 \x03(\t\"L\n\x08Takeover\x12.\n\x08handover\x18\x01 \x01(\x0b\x32\x1c.kybernate.agent.v1.Handover\x12\x10\n\x08\x61rtifact\x18\x02 \x01(\t\"\x1d\n\tTakenOver\x12\x10\n\x08sentence\x18\x01 \x01(\t\"\x0b\n\tCalledOff2\xec\x02\n\x05Peers\x12\x44\n\x06\x45xpect\x12\x1c.kybernate.agent.v1.Handover\x1a\x1c.kybernate.agent.v1.Expected\x12\x44\n\x07Receive\x12\x19.kybernate.agent.v1.Parts\x1a\x1c.kybernate.agent.v1.Received(\x01\x12\x46\n\x07\x44\x65liver\x12\x1c.kybernate.agent.v1.Delivery\x1a\x1d.kybernate.agent.v1.Delivered\x12G\n\x08TakeOver\x12\x1c.kybernate.agent.v1.Takeover\x1a\x1d.kybernate.agent.v1.TakenOver\x12\x46\n\x07\x43\x61llOff\x12\x1c.kybernate.agent.v1.Handover\x1a\x1d.kybernate.agent.v1.CalledOffb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,28 +37,30 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EXPECTED']._serialized_end=211
   _globals['_HELD']._serialized_start=213
   _globals['_HELD']._serialized_end=247
-  _globals['_PART']._serialized_start=250
-  _globals['_PART']._serialized_end=446
-  _globals['_OPENING']._serialized_start=448
-  _globals['_OPENING']._serialized_end=521
-  _globals['_WRITTEN']._serialized_start=523
-  _globals['_WRITTEN']._serialized_end=576
-  _globals['_SAME']._serialized_start=578
-  _globals['_SAME']._serialized_end=659
-  _globals['_WHOLE']._serialized_start=661
-  _globals['_WHOLE']._serialized_end=696
-  _globals['_RECEIVED']._serialized_start=698
-  _globals['_RECEIVED']._serialized_end=723
-  _globals['_DELIVERY']._serialized_start=725
-  _globals['_DELIVERY']._serialized_end=819
-  _globals['_DELIVERED']._serialized_start=821
-  _globals['_DELIVERED']._serialized_end=849
-  _globals['_TAKEOVER']._serialized_start=851
-  _globals['_TAKEOVER']._serialized_end=927
-  _globals['_TAKENOVER']._serialized_start=929
-  _globals['_TAKENOVER']._serialized_end=958
-  _globals['_CALLEDOFF']._serialized_start=960
-  _globals['_CALLEDOFF']._serialized_end=971
-  _globals['_PEERS']._serialized_start=974
-  _globals['_PEERS']._serialized_end=1337
+  _globals['_PARTS']._serialized_start=249
+  _globals['_PARTS']._serialized_end=343
+  _globals['_OPENING']._serialized_start=345
+  _globals['_OPENING']._serialized_end=418
+  _globals['_PART']._serialized_start=421
+  _globals['_PART']._serialized_end=569
+  _globals['_WRITTEN']._serialized_start=571
+  _globals['_WRITTEN']._serialized_end=624
+  _globals['_SAME']._serialized_start=626
+  _globals['_SAME']._serialized_end=707
+  _globals['_WHOLE']._serialized_start=709
+  _globals['_WHOLE']._serialized_end=744
+  _globals['_RECEIVED']._serialized_start=746
+  _globals['_RECEIVED']._serialized_end=771
+  _globals['_DELIVERY']._serialized_start=773
+  _globals['_DELIVERY']._serialized_end=867
+  _globals['_DELIVERED']._serialized_start=869
+  _globals['_DELIVERED']._serialized_end=897
+  _globals['_TAKEOVER']._serialized_start=899
+  _globals['_TAKEOVER']._serialized_end=975
+  _globals['_TAKENOVER']._serialized_start=977
+  _globals['_TAKENOVER']._serialized_end=1006
+  _globals['_CALLEDOFF']._serialized_start=1008
+  _globals['_CALLEDOFF']._serialized_end=1019
+  _globals['_PEERS']._serialized_start=1022
+  _globals['_PEERS']._serialized_end=1386
 # @@protoc_insertion_point(module_scope)

@@ -36,17 +36,13 @@ class Held(_message.Message):
     size: int
     def __init__(self, file: _Optional[str] = ..., size: _Optional[int] = ...) -> None: ...
 
-class Part(_message.Message):
-    __slots__ = ("opening", "written", "same", "whole")
+class Parts(_message.Message):
+    __slots__ = ("opening", "parts")
     OPENING_FIELD_NUMBER: _ClassVar[int]
-    WRITTEN_FIELD_NUMBER: _ClassVar[int]
-    SAME_FIELD_NUMBER: _ClassVar[int]
-    WHOLE_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
     opening: Opening
-    written: Written
-    same: Same
-    whole: Whole
-    def __init__(self, opening: _Optional[_Union[Opening, _Mapping]] = ..., written: _Optional[_Union[Written, _Mapping]] = ..., same: _Optional[_Union[Same, _Mapping]] = ..., whole: _Optional[_Union[Whole, _Mapping]] = ...) -> None: ...
+    parts: _containers.RepeatedCompositeFieldContainer[Part]
+    def __init__(self, opening: _Optional[_Union[Opening, _Mapping]] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ...) -> None: ...
 
 class Opening(_message.Message):
     __slots__ = ("handover", "staged")
@@ -55,6 +51,16 @@ class Opening(_message.Message):
     handover: Handover
     staged: str
     def __init__(self, handover: _Optional[_Union[Handover, _Mapping]] = ..., staged: _Optional[str] = ...) -> None: ...
+
+class Part(_message.Message):
+    __slots__ = ("written", "same", "whole")
+    WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    SAME_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
+    written: Written
+    same: Same
+    whole: Whole
+    def __init__(self, written: _Optional[_Union[Written, _Mapping]] = ..., same: _Optional[_Union[Same, _Mapping]] = ..., whole: _Optional[_Union[Whole, _Mapping]] = ...) -> None: ...
 
 class Written(_message.Message):
     __slots__ = ("file", "offset", "data")

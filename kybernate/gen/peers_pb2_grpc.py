@@ -41,7 +41,7 @@ class PeersStub:
                 _registered_method=True)
         self.Receive = channel.stream_unary(
                 '/kybernate.agent.v1.Peers/Receive',
-                request_serializer=kybernate_dot_gen_dot_peers__pb2.Part.SerializeToString,
+                request_serializer=kybernate_dot_gen_dot_peers__pb2.Parts.SerializeToString,
                 response_deserializer=kybernate_dot_gen_dot_peers__pb2.Received.FromString,
                 _registered_method=True)
         self.Deliver = channel.unary_unary(
@@ -111,7 +111,7 @@ def add_PeersServicer_to_server(servicer, server):
             ),
             'Receive': grpc.stream_unary_rpc_method_handler(
                     servicer.Receive,
-                    request_deserializer=kybernate_dot_gen_dot_peers__pb2.Part.FromString,
+                    request_deserializer=kybernate_dot_gen_dot_peers__pb2.Parts.FromString,
                     response_serializer=kybernate_dot_gen_dot_peers__pb2.Received.SerializeToString,
             ),
             'Deliver': grpc.unary_unary_rpc_method_handler(
@@ -182,7 +182,7 @@ class Peers:
             request_iterator,
             target,
             '/kybernate.agent.v1.Peers/Receive',
-            kybernate_dot_gen_dot_peers__pb2.Part.SerializeToString,
+            kybernate_dot_gen_dot_peers__pb2.Parts.SerializeToString,
             kybernate_dot_gen_dot_peers__pb2.Received.FromString,
             options,
             channel_credentials,

@@ -751,7 +751,7 @@ def test_what_came_takes_room_until_it_is_a_seats_or_gone(rig, tls, tmp_path):
 
 async def never():
     await asyncio.Event().wait()
-    yield pb.Part()
+    yield pb.Parts()
 
 
 def test_a_stream_on_which_nothing_comes_is_ended(rig, tls, tmp_path, monkeypatch):
@@ -764,7 +764,7 @@ def test_a_stream_on_which_nothing_comes_is_ended(rig, tls, tmp_path, monkeypatc
 
             async def slowly():
                 for number in range(10_000):
-                    yield pb.Part(whole=pb.Whole(file=f"core-{number}.img"))
+                    yield pb.Parts(parts=[pb.Part(whole=pb.Whole(file=f"core-{number}.img"))])
                     await asyncio.sleep(0.01)
 
             late = {"dump_deadline_s": LIMIT, "transfer_deadline_s": 0.02}
@@ -798,7 +798,7 @@ def test_a_file_is_not_closed_under_the_thread_that_writes_it(rig, tls, tmp_path
 
             async def two_parts():
                 for name in ("a", "b"):
-                    yield pb.Part(written=pb.Written(file=name, data=b"x"))
+                    yield pb.Parts(parts=[pb.Part(written=pb.Written(file=name, data=b"x"))])
 
             work = two.receiver.receive(POD, two.uid, "", two_parts())
             receiving = asyncio.create_task(work)
