@@ -13,6 +13,7 @@ import sys
 import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
+from kybernate.checkpoint.stream import Written
 from kybernate.core.seats import OCCUPYING
 from kybernate.errors import (
     ConfigError,
@@ -25,11 +26,11 @@ from kybernate.errors import (
 from kybernate.gen import peers_pb2 as pb
 from kybernate.gen import peers_pb2_grpc
 from kybernate.types import ArtifactId, PodUid, SeatState, Tier
-from kybernate.checkpoint.stream import Written
 from nodeagent.arrived import Arrival, Arrived
 from nodeagent.parts import part_of, pod_of
 from nodeagent.reports import Kind, Report
 from nodeagent.seat import Begins
+from nodeagent.seenthrough import seen_through
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Mapping
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from kybernate.checkpoint.inbox import Inbox
     from kybernate.checkpoint.incoming import Incoming
+    from kybernate.checkpoint.stream import Part
     from kybernate.types import PodRef
     from nodeagent.loop import Loop
     from nodeagent.seat import Seat
@@ -153,6 +155,11 @@ class Receiver:
         self, pod: PodRef, successor: PodUid, artifact: str, signed: bytes
     ) -> tuple[str, ...]:
         """All has been sent: keep it, or say what is lacking."""
+        return await seen_through(self._deliver(pod, successor, artifact, signed))
+
+    async def _deliver(
+        self, pod: PodRef, successor: PodUid, artifact: str, signed: bytes
+    ) -> tuple[str, ...]:
         async with self._one(successor), self._arrived.one(artifact):
             lacking = await self._accept(pod, successor, artifact, signed)
         self._tell(Kind.DROPPED if lacking else Kind.COPIED, artifact)
@@ -191,6 +198,9 @@ class Receiver:
 
     async def take_over(self, pod: PodRef, successor: PodUid, artifact: ArtifactId) -> str:
         """The pod's processes are ended: go on. How the successor is, as a sentence."""
+        return await seen_through(self._take_over(pod, successor, artifact))
+
+    async def _take_over(self, pod: PodRef, successor: PodUid, artifact: ArtifactId) -> str:
         async with self._one(successor):
             if not await self._has_taken(pod, successor, artifact):
                 await self._adopt(self.expect(pod, successor), pod, artifact)
@@ -245,6 +255,9 @@ class Receiver:
 
     async def call_off(self, pod: PodRef, successor: PodUid) -> None:
         """Nothing comes of it: the pod goes on over there. What comes of another pod stays."""
+        await seen_through(self._call_off(pod, successor))
+
+    async def _call_off(self, pod: PodRef, successor: PodUid) -> None:
         if self._came_of.get(successor, pod.uid) == pod.uid:
             await self._forget(successor)
         self._arrived.call_off(pod.uid, successor)
