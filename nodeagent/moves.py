@@ -241,9 +241,21 @@ class Moves:
             found[:] = [one.asked]
             await self._peers.expect(one.asked, _DEADLINE, size=self._size(pod.uid))
 
-        await self._until_done(one, met)
+        def waits(why: str) -> None:
+            self._say(one, why)
+            self._serve_on(pod.uid, words(one.operation))
+
+        await persistently(met, waits)
         self._time(one, "met")
         return found[0]
+
+    def _serve_on(self, uid: PodUid, why: str) -> None:
+        """An agent that died may have sent it away for this already: while its successor is waited
+        for, its requests are answered here."""
+        seat = self._node.seats.get(uid)
+        if seat is not None and seat.leave == why:
+            self._loop.ask_for_tier(uid, None)
+            self._loop.let_stay(uid)
 
     def _size(self, uid: PodUid) -> int:
         """About how many bytes will be sent."""

@@ -596,6 +596,40 @@ def test_a_successor_that_says_no_to_the_next_agent_hears_that_it_is_off(rig, pr
     run_virtual(second(), start=ends[0] + 1.0)
 
 
+def test_while_the_next_agent_waits_for_the_successor_requests_are_answered_here(rig, proxy):
+    machine, there = Machine(MEMORY), There()
+    ends: list[float] = []
+
+    async def first():
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda *_: None)
+        r, operations, uid = await begun(rig, there, machine=machine)
+        await operations.ask(move(uid))
+        await r.until(uid, SeatState.DUMPING)
+        ends.append(loop.time())
+        loop.stop()
+        await asyncio.sleep(60)
+
+    with contextlib.suppress(RuntimeError):  # the loop was stopped
+        run_virtual(first())
+    there.fails = {"expect": [RetryableError("its agent is away")] * 100}
+    gc.collect()
+
+    async def second():
+        r, operations = await next_agent(rig, machine, there)
+        (one,) = operations.known(ended_too=True)
+        p = proxy(r.loop)
+        p.request(one.uid)
+        await when(lambda: p.answered == {one.uid: 1})
+        assert not one.ended
+        there.fails = {}
+        assert (await ended(one)).state is Progress.SUCCEEDED, one.sentence
+        assert there.taken == r.node.seats[one.uid].artifact
+        r.check()
+
+    run_virtual(second(), start=ends[0] + 1.0)
+
+
 def test_how_many_writes_a_move_has(rig):
     machine = Machine(MEMORY)
     run_virtual(one_move(rig, machine, There()))
