@@ -58,8 +58,8 @@ def encode(chunks: Sequence[Chunk]) -> bytes:
             _HEAD.pack(_MAGIC, len(packs), len(chunks)),
             *(bytes.fromhex(pack) for pack in packs),
             *(
-                _CHUNK.pack(c.name, packs.get(c.pack, _NO_PACK), c.offset, c.stored, c.size)
-                for c in chunks
+                _CHUNK.pack(name, packs.get(pack, _NO_PACK), offset, stored, size)
+                for name, pack, offset, stored, size in chunks
             ),
         )
     )
