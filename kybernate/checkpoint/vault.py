@@ -95,7 +95,7 @@ class Vault:
     async def seal(self, images: Path, facts: Mapping[str, object], deadline: float) -> ArtifactId:
         """See `ports.Vault.seal`."""
         told, now = manifests.facts_of(facts), self._now()
-        artifact = layout.make_id(told.namespace, told.pod, now, secrets.randbits(32))
+        artifact = layout.make_id(told.namespace, told.pod, now, _salt(now))
         draft, hashed = sealing.draft(artifact, told, now), self._seen.hashed.pop(images, None)
 
         def sealed(until: Deadline) -> None:
@@ -293,6 +293,12 @@ def drop(place: Place, manifest: Manifest) -> None:
         sealing.drop_raw(place, manifest)
     else:
         place.objects.delete([layout.manifest_key(manifest.id)])
+
+
+def _salt(now: datetime) -> int:
+    """Of two states of one second the later one has the greater ID, too: whoever wants a pod's
+    newest goes by that."""
+    return now.microsecond << 12 | secrets.randbits(12)
 
 
 async def _run(pool: Executor, seconds: float, work: Callable[[Deadline], R]) -> R:

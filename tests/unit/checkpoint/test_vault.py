@@ -48,6 +48,20 @@ class TestSeal:
 
         run(story())
 
+    def test_of_two_states_of_one_second_the_later_one_is_the_newest(self, tmp_path):
+        moments = [NOW.replace(microsecond=at) for at in (0, 1, 250_000, 999_998, 999_999)]
+        places = {Tier.RAM: place(tmp_path / "ram")}
+
+        async def story():
+            names = []
+            for now in moments:
+                vault = Vault(places, Tier.RAM, KEYS, now=lambda now=now: now)
+                names.append((await sealed(vault))[0])
+                vault.close()
+            assert sorted(names) == names
+
+        run(story())
+
     def test_begin_forgets_what_nobody_sealed(self, vault):
         async def story():
             first = await vault.begin(UID)
