@@ -264,7 +264,8 @@ def test_an_artifact_grant_lets_another_namespace_start_a_copy(
     with pytest.raises(RefusedError, match=f"must let {OTHERS} restore a"):
         api.post(neighbours, wanted)
     grant = {"apiVersion": keys.API_VERSION, "kind": keys.ARTIFACT_GRANT_KIND}
-    grant |= {"metadata": {"name": "g"}, "spec": {"to": [OTHERS], "artifacts": ["a"]}}
+    spec = {"to": [OTHERS], "artifacts": ["a"], "until": "never"}
+    grant |= {"metadata": {"name": "g"}, "spec": spec}
     api.post(GRANTS, grant)
     try:
         wait_until(lambda: _taken(site, neighbours, wanted), 20, "the grant isn't heard of")

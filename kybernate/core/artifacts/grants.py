@@ -15,25 +15,34 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 
+ALL = "*"
+"""Alone among the names of artifacts: all of the namespace."""
+
+NEVER = "never"
+"""The end of what ends when it is deleted."""
+
+_WRITE = f"write 2028-01-01T00:00:00Z, or {NEVER}"
+
+
 @dataclass(frozen=True, slots=True)
 class Grant:
     """An ArtifactGrant: it lies in the artifacts' `namespace` and lets those in `to` restore.
 
-    `artifacts`: names of artifacts (the part before @), or none for all. `until`: seconds since
+    `artifacts`: names of artifacts (the part before @), or `ALL` alone. `until`: seconds since
     1970, infinite for no end.
     """
 
     namespace: str
     to: tuple[str, ...]
-    artifacts: tuple[str, ...] = ()
+    artifacts: tuple[str, ...]
     until: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class _Spec:
     to: tuple[str, ...]
-    artifacts: tuple[str, ...] = ()
-    until: str = ""
+    artifacts: tuple[str, ...]
+    until: str
 
 
 def no_grants() -> tuple[Grant, ...]:
@@ -48,15 +57,16 @@ def read_grant(item: Mapping[str, Any]) -> Grant:
     """
     meta = item["metadata"]
     name = f"{keys.ARTIFACT_GRANT_KIND} {meta['namespace']}/{meta['name']}"
-    raw: Any = item.get("spec")
     try:
-        spec = codec.take(_Spec, raw, "spec")
-        until = _seconds(spec.until) if "until" in raw else math.inf
+        # Strictly: a field that is missing may have been misspelled, and dropped by the API server.
+        spec = codec.take(_Spec, item.get("spec"), "spec")
+        until = math.inf if spec.until == NEVER else _seconds(spec.until)
     except (CorruptError, ValueError) as error:
         raise ConfigError(name, str(error)) from error
-    # A list from which the last name was taken doesn't mean all.
-    if not spec.to or ("artifacts" in raw and not spec.artifacts):
-        raise ConfigError(name, "spec: to and artifacts name something; artifacts may be left out")
+    if not spec.to or not spec.artifacts:
+        raise ConfigError(name, f"spec: to and artifacts name something; {ALL!r} is all artifacts")
+    if ALL in spec.artifacts and len(spec.artifacts) > 1:
+        raise ConfigError(name, f"spec: artifacts name some, or are {ALL!r} alone for all")
     return Grant(meta["namespace"], spec.to, spec.artifacts, until)
 
 
@@ -83,7 +93,7 @@ def _covers(grant: Grant, parts: layout.Parts, namespace: str, now: float) -> bo
     return (
         grant.namespace == parts.namespace
         and namespace in grant.to
-        and (not grant.artifacts or parts.name in grant.artifacts)
+        and (grant.artifacts == (ALL,) or parts.name in grant.artifacts)
         and now < grant.until
     )
 
@@ -94,7 +104,7 @@ def _seconds(stamp: str) -> float:
         # RFC 3339 takes both cases, and the API server with it.
         at = datetime.fromisoformat(stamp.upper())
     except ValueError as error:
-        raise ValueError(f"spec: until is no time ({stamp}); write 2028-01-01T00:00:00Z") from error
+        raise ValueError(f"spec: until is no time ({stamp}); {_WRITE}") from error
     if at.tzinfo is None:
-        raise ValueError(f"spec: until has no time zone ({stamp}); write 2028-01-01T00:00:00Z")
+        raise ValueError(f"spec: until has no time zone ({stamp}); {_WRITE}")
     return at.timestamp()

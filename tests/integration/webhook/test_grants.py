@@ -25,7 +25,15 @@ SAVED = f"{OWNER}/llama-0@20260131T120000Z-00c0ffee"
 COPY = {**VRAM, keys.RESTORE_FROM: SAVED, keys.RESTORE_AS: "template"}
 
 
+WHOLE = {"to": ["team-b"], "artifacts": ["*"], "until": "never"}
+
+
 def grant(**spec: object) -> dict[str, Any]:
+    """For all of the namespace, unless `spec` says otherwise."""
+    return exactly({**WHOLE, **spec})
+
+
+def exactly(spec: dict[str, object]) -> dict[str, Any]:
     meta = {"apiVersion": keys.API_VERSION, "kind": keys.ARTIFACT_GRANT_KIND}
     return {**meta, "metadata": {"name": "g"}, "spec": spec}
 
@@ -45,21 +53,20 @@ def path(control_plane: Cluster) -> Iterator[str]:
 @pytest.mark.parametrize(
     "spec",
     [
-        {"to": ["team-b"]},
-        {"to": ["team-b", "0"], "artifacts": ["llama-0", "a.b-c.d"]},
+        WHOLE,
+        {"to": ["team-b", "0"], "artifacts": ["llama-0", "a.b-c.d"], "until": "never"},
         {"to": ["x" * 63], "artifacts": ["x" * 253], "until": "2028-01-01T00:00:00.5+02:00"},
     ],
-    ids=["to", "artifacts", "until"],
+    ids=["all", "artifacts", "until"],
 )
 def test_what_is_right_is_taken(control_plane: Cluster, path: str, spec: dict[str, Any]) -> None:
-    made = control_plane.api().post(path, grant(**spec))
+    made = control_plane.api().post(path, exactly(spec))
     assert made["spec"] == spec
 
 
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        ({}, "spec.to: Required"),
         ({"to": []}, "spec.to"),
         ({"to": "team-b"}, "spec.to"),
         ({"to": ["*"]}, "name namespaces, such as team-b"),
@@ -69,13 +76,14 @@ def test_what_is_right_is_taken(control_plane: Cluster, path: str, spec: dict[st
         ({"to": ["x" * 64]}, "may not be"),
         ({"to": ["team-b", "team-b"]}, "Duplicate"),
         ({"to": ["team-b", OWNER]}, f"spec.to names {OWNER}, where the ArtifactGrant lies itself"),
-        ({"to": ["team-b"], "artifacts": []}, "spec.artifacts"),
-        ({"to": ["team-b"], "artifacts": [SAVED]}, "name pods, such as llama-0"),
-        ({"to": ["team-b"], "artifacts": ["*"]}, "leave artifacts out for all"),
-        ({"to": ["team-b"], "artifacts": ["x" * 254]}, "may not be"),
-        ({"to": ["team-b"], "until": "tomorrow"}, "date-time"),
-        ({"to": ["team-b"], "until": "2028-01-01T00:00:00"}, "date-time"),
-        ({"to": ["team-b"], "until": ""}, "date-time"),
+        ({"artifacts": []}, "spec.artifacts"),
+        ({"artifacts": [SAVED]}, "name pods, such as llama-0"),
+        ({"artifacts": ["*", "llama-0"]}, '"\\*" alone for all'),
+        ({"artifacts": ["llama-*"]}, "name pods, such as llama-0"),
+        ({"artifacts": ["x" * 254]}, "may not be"),
+        ({"until": "tomorrow"}, "date-time"),
+        ({"until": "2028-01-01T00:00:00"}, "date-time"),
+        ({"until": ""}, "date-time"),
     ],
     ids=str,
 )
@@ -84,6 +92,26 @@ def test_what_is_wrong_is_refused_by_its_field(
 ) -> None:
     with pytest.raises(RefusedError, match=says):
         control_plane.api().post(path, grant(**spec))
+
+
+@pytest.mark.parametrize("field", list(WHOLE))
+@pytest.mark.parametrize("instead", ["", "s"], ids=["missing", "misspelled"])
+def test_what_is_missing_or_misspelled_grants_nothing(
+    control_plane: Cluster, path: str, field: str, instead: str
+) -> None:
+    spec = {name: value for name, value in WHOLE.items() if name != field}
+    # kubectl asks the API server to refuse what it doesn't know; others let it be dropped.
+    wrong = {**spec, **({field + instead: WHOLE[field]} if instead else {})}
+    with pytest.raises(RefusedError, match=rf"spec\.{field}: Required"):
+        control_plane.api().post(path, exactly(wrong))
+
+
+def test_a_field_that_is_taken_out_later_is_refused(control_plane: Cluster, path: str) -> None:
+    api = control_plane.api()
+    api.post(path, grant(artifacts=["llama-0"], until="2028-01-01T00:00:00Z"))
+    for field in ("artifacts", "until"):
+        with pytest.raises(RefusedError, match=rf"spec\.{field}: Required"):
+            api.patch(f"{path}/g", {"spec": {field: None}})
 
 
 def test_one_without_a_spec_or_with_its_own_namespace_put_in_later_is_refused(

@@ -58,31 +58,40 @@ def test_what_names_nothing_is_refused_by_its_field(notes: dict[str, str], field
     assert error.value.field == field
 
 
+WHOLE: dict[str, object] = {"to": ["team-b"], "artifacts": ["*"], "until": "never"}
+
+
 def grant(**spec: object) -> dict[str, object]:
+    """For all of the namespace, unless `spec` says otherwise."""
+    return exactly({**WHOLE, **spec})
+
+
+def exactly(spec: object) -> dict[str, object]:
     return {"metadata": {"namespace": "team-a", "name": "g"}, "spec": spec}
 
 
 def test_a_grant_is_read_from_its_object() -> None:
     whole = grant(to=["team-b"], artifacts=["llama-0"], until="1970-01-01t01:00:05+01:00")
     assert read_grant(whole) == Grant("team-a", ("team-b",), ("llama-0",), 5.0)
-    assert read_grant(grant(to=["team-b"])) == Grant("team-a", ("team-b",))
+    assert read_grant(grant()) == Grant("team-a", ("team-b",), ("*",))
 
 
 @pytest.mark.parametrize(
     "item",
     [
-        {**grant(), "spec": None},
-        grant(),
+        exactly(None),
+        *(exactly({name: WHOLE[name] for name in WHOLE if name != left}) for left in WHOLE),
         grant(to=[]),
         grant(to="team-b"),
         grant(to=[1]),
-        grant(to=["team-b"], artifacts=[]),
-        grant(to=["team-b"], artifacts={}),
-        grant(to=["team-b"], until=""),
-        grant(to=["team-b"], until="tomorrow"),
-        grant(to=["team-b"], until="2028-01-01T00:00:00"),
-        grant(to=["team-b"], until=5),
-        grant(to=["team-b"], onlyOn=["n1"]),
+        grant(artifacts=[]),
+        grant(artifacts={}),
+        grant(artifacts=["*", "llama-0"]),
+        grant(until=""),
+        grant(until="tomorrow"),
+        grant(until="2028-01-01T00:00:00"),
+        grant(until=5),
+        grant(onlyOn=["n1"]),
     ],
     ids=str,
 )

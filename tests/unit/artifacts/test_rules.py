@@ -142,6 +142,9 @@ class TestGrants:
         assert "ArtifactGrant" in why_not(ID, "team-b", no_grants, 0.0)
         assert why_not(ID, "team-b", lambda: (self.GRANT,), 99.0) == ""
 
+    def test_all_are_granted_where_that_is_said(self):
+        assert why_not(ID, "team-b", lambda: (replace(self.GRANT, artifacts=("*",)),), 99.0) == ""
+
     def test_while_nobody_knows_what_is_granted_it_is_not_refused_for_good(self):
         with pytest.raises(RetryableError, match="not listed"):
             why_not(ID, "team-b", unknown, 0.0)
@@ -152,9 +155,10 @@ class TestGrants:
             replace(GRANT, namespace="team-b"),
             replace(GRANT, to=("team-c",)),
             replace(GRANT, artifacts=("llama-1",)),
+            replace(GRANT, artifacts=()),
             replace(GRANT, until=50.0),
         ],
-        ids=["of-another-namespace", "to-another", "for-another", "over"],
+        ids=["of-another-namespace", "to-another", "for-another", "for-none", "over"],
     )
     def test_a_grant_covers_what_it_says(self, grant):
         assert why_not(ID, "team-b", lambda: (grant,), 60.0)

@@ -16,13 +16,14 @@ from tests.unit.k8s.script import Script, until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-A = Grant("team-a", ("team-b",))
+A = Grant("team-a", ("team-b",), ("*",))
+WHOLE = {"to": ["team-b"], "artifacts": ["*"], "until": "never"}
 
 
 def item(name: str, version: int = 1, *, leaving: bool = False, **spec: object) -> dict[str, Any]:
     meta = {"namespace": "team-a", "name": name, "uid": f"u-{name}", "resourceVersion": version}
     gone = {"deletionTimestamp": "2026-01-01T00:00:00Z"} if leaving else {}
-    return {"metadata": {**meta, **gone}, "spec": spec or {"to": ["team-b"]}}
+    return {"metadata": {**meta, **gone}, "spec": {**WHOLE, **spec}}
 
 
 @pytest.fixture
@@ -70,9 +71,9 @@ def test_what_changes_counts_at_once(script: Script, grants: ArtifactGrants) -> 
     script.listing(item("a"), item("b", to=["team-c"]))
     feed = script.feed()
     grants.start(script)
-    until(lambda: _granted(grants) == (A, Grant("team-a", ("team-c",))))
+    until(lambda: _granted(grants) == (A, Grant("team-a", ("team-c",), ("*",))))
     feed.send("DELETED", item("a", 2))
-    until(lambda: grants.all() == (Grant("team-a", ("team-c",)),))
+    until(lambda: grants.all() == (Grant("team-a", ("team-c",), ("*",)),))
     feed.send("MODIFIED", item("b", 3))
     until(lambda: grants.all() == (A,))
     feed.send("MODIFIED", item("b", 4, leaving=True))
@@ -88,7 +89,7 @@ def test_one_that_cannot_be_read_is_named_and_grants_nothing(
         grants.start(script)
         until(lambda: _granted(grants) == (A,))
         assert f"{keys.ARTIFACT_GRANT_KIND} team-a/wrong" in caplog.text
-        feed.send("MODIFIED", item("a", 2, to=["team-b"], artifacts=[]))
+        feed.send("MODIFIED", item("a", 2, artifacts=[]))
         until(lambda: grants.all() == ())
     assert f"{keys.ARTIFACT_GRANT_KIND} team-a/a: spec" in caplog.text
 

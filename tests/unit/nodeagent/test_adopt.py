@@ -204,7 +204,7 @@ def test_until_it_is_known_what_is_granted_anothers_state_is_waited_for(rig):
         await asyncio.sleep(30)
         assert r.node.seats[new].state is WAITING
         assert "not listed yet; trying again" in dict(r.seen.events)["RestoreWaits"]
-        granted.append(Grant("other", ("default",)))
+        granted.append(Grant("other", ("default",), ("*",)))
         await r.until(new, ACTIVE)
         assert foreign in dict(r.seen.events)["Adopted"]
         assert "RestoreRefused" not in dict(r.seen.events)

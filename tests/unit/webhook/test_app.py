@@ -77,7 +77,7 @@ def test_another_namespaces_state_needs_a_grant() -> None:
     refused = copy_of_team_a(app.test_client())
     assert (refused["allowed"], refused["status"]["code"]) == (False, 422)
     assert "an ArtifactGrant there must let team-b" in refused["status"]["message"]
-    granted.append(Grant("team-a", ("team-b",)))
+    granted.append(Grant("team-a", ("team-b",), ("*",)))
     assert copy_of_team_a(app.test_client())["allowed"]
 
 
