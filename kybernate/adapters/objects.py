@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import obstore
 from obstore import exceptions, store
 
-from kybernate.core.artifacts.layout import IMAGES, ObjectInfo
+from kybernate.core.artifacts.layout import ARTIFACTS, IMAGES, ObjectInfo
 from kybernate.core.artifacts.pace import Pace
 from kybernate.errors import ConfigError, ConflictError, NotFoundError, RefusedError, RetryableError
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 SCHEMES = ("s3", "gs", "az", "memory")
 _BESIDE = ".new-"
+_OF_ARTIFACT = 4
+"""Steps of a path to an artifact's own folder."""
 _KEEP_CACHED = 1 << 20
 """Files from this size on don't stay in the page cache once they are on the disk."""
 
@@ -169,12 +171,18 @@ class LocalObjects:
     def scan(self, prefix: str) -> Iterator[ObjectInfo]:
         """See `ports.Objects.scan`. Files that are being written, and images, are left out."""
         for folder, folders, files in os.walk(self.root / _checked(prefix.rstrip("/"))):
-            folders[:] = sorted(name for name in folders if name != IMAGES)
+            kept = (name for name in folders if not self._holds_images(Path(folder), name))
+            folders[:] = sorted(kept)
             for name in sorted(files):
                 path = Path(folder) / name
                 if not name.startswith("."):
                     with suppress(NotFoundError):
                         yield self.head(path.relative_to(self.root).as_posix())
+
+    def _holds_images(self, folder: Path, name: str) -> bool:
+        """Namespaces and pods may be called so, too."""
+        above = folder.relative_to(self.root).parts
+        return name == IMAGES and len(above) == _OF_ARTIFACT and f"{above[0]}/" == ARTIFACTS
 
     def delete(self, keys: Sequence[str]) -> None:
         """See `ports.Objects.delete`."""

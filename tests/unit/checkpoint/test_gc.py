@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import time
 
-from kybernate.checkpoint import gc, vault
+import pytest
+
+from kybernate.checkpoint import catalogue, gc, vault
 from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.known import lease
 from kybernate.checkpoint.verify import verify
@@ -44,6 +46,16 @@ def test_packs_that_nobody_names_go_in_two_sweeps(tmp_path):
         f"packs/team-a/{kept.packs[0].id}",
     ]
     verify(where, kept, KEYS, Deadline(60))
+
+
+@pytest.mark.parametrize("names", [{"pod": "images"}, {"namespace": "images"}], ids=str)
+def test_what_a_pod_called_images_needs_is_kept(tmp_path, names):
+    where, dump = place(tmp_path / "place"), make_dump(tmp_path / "a")
+    saved = pack_dump(dump, where, 1, **names)
+    assert [found.id for found in catalogue.manifests(where, KEYS)] == [saved.id]
+    for days in (2, 4):
+        sweep(where, days)
+    assert fetched(where, saved.id, tmp_path / "back") == contents(dump)
 
 
 def test_what_is_condemned_is_not_built_upon(tmp_path):

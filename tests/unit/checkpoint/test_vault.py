@@ -62,6 +62,14 @@ class TestSeal:
 
         run(story())
 
+    def test_a_pod_may_be_called_images(self, vault):
+        async def story():
+            images = make_dump(await vault.begin(UID))
+            artifact = await vault.seal(images, {**FACTS, "pod": "images"}, 60)
+            assert [one.id for one in await vault.ls(Tier.RAM)] == [artifact]
+
+        run(story())
+
     def test_begin_forgets_what_nobody_sealed(self, vault):
         async def story():
             first = await vault.begin(UID)
