@@ -79,7 +79,9 @@ STATES_LIMIT = 4 << 20
 """Bytes of a message, either way; and at the door through which states come."""
 TEXT_LIMIT = 253
 WHY_LIMIT = 1024
-"""Characters of a text, and of a `why`."""
+STATE_LIMIT = 384
+"""Characters of a text, of a `why`, and of the name of a saved state, which has a pod's in it."""
+_LONGER = {"why": WHY_LIMIT, "artifact": STATE_LIMIT, "staged": STATE_LIMIT}
 LIST_LIMIT = 4096
 SECONDS_LIMIT = 86_400.0
 _LIMITED = frozenset(
@@ -139,7 +141,7 @@ def _check_value(field: FieldDescriptor, value: Any, name: str) -> None:
     if field.type == FieldDescriptor.TYPE_MESSAGE:
         check_message(value, f"{name}.")
     elif field.type == FieldDescriptor.TYPE_STRING:
-        limit = WHY_LIMIT if field.name == "why" else TEXT_LIMIT
+        limit = _LONGER.get(field.name, TEXT_LIMIT)
         if len(value) > limit:
             raise ConfigError(name, f"has {len(value)} characters, above {limit}")
         if not value.isprintable():

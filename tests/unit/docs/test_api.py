@@ -33,7 +33,8 @@ def test_no_call_is_described_that_does_not_exist() -> None:
 def test_the_limits_are_those_of_the_code() -> None:
     settings = AgentSettings(node="n1")
     for words in (
-        f"| a text | {doorkeeper.TEXT_LIMIT} characters, printable; `why` {doorkeeper.WHY_LIMIT} |",
+        f"| a text | {doorkeeper.TEXT_LIMIT} characters, printable; `why` {doorkeeper.WHY_LIMIT}, ",
+        f"the name of a saved state {doorkeeper.STATE_LIMIT} |",
         f"| a list | {doorkeeper.LIST_LIMIT} entries |",
         f"{settings.api_calls_per_s:g} a second, {settings.api_burst} at once",
         f"| streams of one peer | {settings.api_streams} open",
