@@ -267,6 +267,11 @@ class Vault:
             manifest = read_manifest(place, artifact, self._keys)
         except NotFoundError:
             return
+        except (CorruptError, RefusedError):
+            if not forget:
+                raise
+            _drop_damaged(place, artifact)
+            return
         copies = {place.name: True}
         if not forget:
             others = self._copies(artifact, but=place)
@@ -293,6 +298,14 @@ def drop(place: Place, manifest: Manifest) -> None:
         sealing.drop_raw(place, manifest)
     else:
         place.objects.delete([layout.manifest_key(manifest.id)])
+
+
+def _drop_damaged(place: Place, artifact: str) -> None:
+    """What form it has nobody can tell any more."""
+    place.objects.delete([layout.manifest_key(artifact)])
+    if place.root is not None:
+        with suppress(FileNotFoundError):
+            sealing.remove_folder(place.root / layout.folder(artifact))
 
 
 def _salt(now: datetime) -> int:

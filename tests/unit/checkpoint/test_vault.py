@@ -173,6 +173,21 @@ class TestPlaces:
 
         run(story())
 
+    @pytest.mark.parametrize("tier", [Tier.RAM, Tier.OBJECT])
+    def test_one_whose_manifest_is_damaged_goes_if_nobody_needs_it(self, vault, tmp_path, tier):
+        async def story():
+            artifact, _ = await sealed(vault)
+            await vault.pack(artifact, Tier.OBJECT, 60)
+            manifest = tmp_path / tier / layout.manifest_key(artifact)
+            manifest.write_bytes(manifest.read_bytes()[:-1])
+            with pytest.raises((CorruptError, RefusedError)):
+                await vault.drop(artifact, tier)
+            await vault.drop(artifact, tier, forget="its workload has gone on since")
+            assert await vault.ls(tier) == ()
+            assert not list((tmp_path / tier / layout.folder(artifact)).glob("**/*"))
+
+        run(story())
+
     def test_a_copy_that_lost_a_pack_is_no_copy(self, vault, tmp_path):
         async def story():
             artifact, _ = await sealed(vault)
