@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kybernate.adapters.arrivals import nftables, tap
+from kybernate.adapters.arrivals.closing import close_aside
 from kybernate.adapters.arrivals.cut import cut_off, see_own_network
 from kybernate.adapters.arrivals.duplicates import Duplicator, let_go
 from kybernate.adapters.arrivals.namespace import inside
@@ -63,7 +64,7 @@ class NetworkGate:
                 nftables.shut(now)
                 return opened
 
-            opened = await asyncio.wait_for(inside(init, do, lambda one: one.close()), deadline)
+            opened = await asyncio.wait_for(inside(init, do, close_aside), deadline)
         except TimeoutError as error:
             raise DeadlineError(f"TCP is not held back within {deadline:g} s") from error
         except FileNotFoundError as error:
@@ -123,7 +124,7 @@ class NetworkGate:
         one = self._taps.pop(space, None)
         if one is not None:
             asyncio.get_running_loop().remove_reader(one.fileno())
-            one.close()
+            close_aside(one)
 
     def _file(self, space: int) -> Path:
         return self._folder / f"{space}.json"

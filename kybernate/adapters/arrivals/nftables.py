@@ -11,10 +11,13 @@ import errno
 import os
 import socket
 import struct
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from kybernate.adapters.arrivals.closing import close_aside
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 TABLE = "kyb-gate"
 _ANSWER = 2.0
@@ -67,11 +70,15 @@ def open_again() -> None:
             return
 
 
-def _open() -> socket.socket:
+@contextmanager
+def _open() -> Iterator[socket.socket]:
     netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER)
-    netlink.settimeout(_ANSWER)
-    netlink.bind((0, 0))
-    return netlink
+    try:
+        netlink.settimeout(_ANSWER)
+        netlink.bind((0, 0))
+        yield netlink
+    finally:
+        close_aside(netlink)
 
 
 # --- what is asked for --------------------------------------------------------------------------
