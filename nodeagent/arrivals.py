@@ -122,6 +122,8 @@ class Arriving:
         """Watch its sockets if it has just been parked."""
         if not seat.handle:
             self._let_go_of(seat.uid)
+        if seat.state is SeatState.DUMPING and seat.unlooked:
+            self._arrivals.hasten(seat.handle)
         if seat.state is not SeatState.PARKED or seat.ending:
             return
         again = self._freezer.claim(seat.handle)

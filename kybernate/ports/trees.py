@@ -180,6 +180,10 @@ class Arrivals(Protocol):
         """
         ...
 
+    def hasten(self, handle: str) -> None:
+        """Somebody waits for `on_watched`: let it be called soon. Idempotent, quick."""
+        ...
+
     def unwatch(self, handle: str) -> None:
         """Close all duplicates; idempotent, quick."""
         ...

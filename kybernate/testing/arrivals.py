@@ -22,13 +22,15 @@ LOOK = 0.002
 class _Watch:
     terms: WatchTerms
     on_arrival: Callable[[str], None]
+    look: Callable[[], None]
 
 
 @dataclass(slots=True)
 class FakeArrivals:
     """Implements `ports.Arrivals`. `unread` are handles at whose sockets something waits.
 
-    `report` is told of each watch, `running` is what comes to a handle that runs.
+    `report` is told of each watch, `running` is what comes to a handle that runs. `patience`:
+    seconds that nobody looks unless told to hasten.
     """
 
     watches: dict[str, _Watch] = field(default_factory=dict)
@@ -36,6 +38,7 @@ class FakeArrivals:
     report: WatchReport = field(default_factory=WatchReport)
     running: dict[str, Traffic | OSError] = field(default_factory=dict)
     looks: int = 0
+    patience: float = 0.0
 
     def arrive(self, handle: str) -> None:
         """Something arrives there; nobody is told if nobody watches."""
@@ -52,15 +55,24 @@ class FakeArrivals:
         on_watched: Callable[[WatchReport], None],
     ) -> None:
         """Watched from the next round of events on."""
-        watch = self.watches[handle] = _Watch(terms, on_arrival)
+        looked = False
 
         def look() -> None:
-            if self.watches.get(handle) is watch:
+            nonlocal looked
+            if self.watches.get(handle) is watch and not looked:
+                looked = True
                 on_watched(self.report)
                 if handle in self.unread:
                     self.arrive(handle)
 
-        asyncio.get_running_loop().call_soon(look)
+        watch = self.watches[handle] = _Watch(terms, on_arrival, look)
+        asyncio.get_running_loop().call_later(self.patience, look)
+
+    def hasten(self, handle: str) -> None:
+        """In the next round of events, if nobody has looked yet."""
+        watch = self.watches.get(handle)
+        if watch is not None:
+            asyncio.get_running_loop().call_soon(watch.look)
 
     def unwatch(self, handle: str) -> None:
         """Not watched."""

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from kybernate.ports import WatchTerms
 
 SETTLE = 0.03
-"""Seconds after the freeze before the sockets are looked at: the switch that the park was for goes
-first. What arrives meanwhile waits in the kernel."""
+"""Seconds after the freeze before the sockets are looked at, unless somebody waits for that: the
+switch that the park was for goes first. What arrives meanwhile waits in the kernel."""
 
 _RESERVE = 512
 """Descriptors that are kept for all else."""
@@ -74,6 +74,12 @@ class SocketArrivals:
 
         one.begin(self._begin(one, handle, on_watched, arrived))
 
+    def hasten(self, handle: str) -> None:
+        """Look at this tree's sockets at once, if nobody has yet."""
+        one = self._watches.get(handle)
+        if one is not None:
+            one.wanted.set()
+
     def unwatch(self, handle: str) -> None:
         """Close the duplicates of this tree's sockets."""
         one = self._watches.pop(handle, None)
@@ -103,7 +109,9 @@ class SocketArrivals:
         on_watched: Callable[[WatchReport], None],
         on_arrival: Callable[[str], None],
     ) -> None:
-        await asyncio.sleep(self._settle)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._settle):
+                await one.wanted.wait()
         pids = self._pids(handle)
         try:
             what = await one.look(pids, on_arrival) if pids else None
@@ -137,6 +145,7 @@ class _Watch:
     def __init__(self, terms: WatchTerms, room: int) -> None:
         self._terms = terms
         self._room = room
+        self.wanted = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._epoll = select.epoll()
         self._sockets: dict[int, socket.socket] = {}

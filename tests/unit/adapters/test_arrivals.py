@@ -426,6 +426,22 @@ def test_another_agent_sees_what_arrived_while_there_was_none(tree):
     asyncio.run(main())
 
 
+def test_who_waits_for_a_look_need_not_wait_until_all_has_settled(tree):
+    async def main():
+        tree.arrivals = SocketArrivals(tree.freezer.pids, settle=60.0)
+        await tree.freezer.freeze(tree.handle, 2)
+        watching = asyncio.create_task(tree.watch())
+        await asyncio.sleep(0)
+        assert tree.reports == []
+        tree.arrivals.hasten(tree.handle)
+        assert (await watching).watched > 0
+        tree.arrivals.hasten(tree.handle)
+        tree.thaw()
+        tree.arrivals.hasten(tree.handle)
+
+    asyncio.run(main())
+
+
 def test_no_duplicate_outlives_the_watch(tree):
     async def main():
         await tree.freeze()

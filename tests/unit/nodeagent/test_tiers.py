@@ -80,6 +80,20 @@ def test_a_seat_is_not_dumped_under_a_request_that_has_just_come(rig):
     run_virtual(main())
 
 
+def test_a_dump_does_not_wait_until_sockets_are_looked_at_at_leisure(rig):
+    async def main():
+        r = rig(tiers=TIERS)
+        r.arrivals.patience = 5.0
+        cold, _ = await two(r)
+        began = r.clock.time()
+        assert r.node.seats[cold].unlooked
+        await down(r, cold)
+        assert r.clock.time() - began < 1.0
+        r.check()
+
+    run_virtual(main())
+
+
 def test_a_seat_that_is_called_for_while_it_is_dumped_stays_in_ram(rig):
     async def main():
         r = rig(tiers=TIERS)
