@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 _CHECK_DEADLINE = 5.0
 _LOOK_DEADLINE = 10.0
-_LOOK_AGAIN = 0.01
+_LOOK_AGAIN = 0.001
 _RESTORES = 3
 
 
@@ -84,6 +84,7 @@ class Dumps(Transfers):
         called = seat.called or seat.uid in self.going
         try:
             await written
+            noted = self._world.now()
             phases = await self._write_down(seat, called=called)
         except NotFoundError as error:
             self.is_gone(seat, error)
@@ -91,8 +92,10 @@ class Dumps(Transfers):
         except (Reverted, KybernateError, OSError) as error:
             await self.keep(seat, error)
             return
+        sealed = self._world.now()
         await self.finish_end(seat)
-        seat.phases = {**phases, "all": self._world.now() - began}
+        took = {"intent": noted - began, **phases, "end": self._world.now() - sealed}
+        seat.phases = {**took, "all": self._world.now() - began}
         metrics.observe_move("dump", seat.phases, seat.saved)
 
     async def _write_down(self, seat: Seat, *, called: bool) -> dict[str, float]:
@@ -113,14 +116,16 @@ class Dumps(Transfers):
             await self._see_uncalled(seat, called=called)
             if going := self.going.get(seat.uid):
                 await going.deliver(artifact)
-            kept = {one.id: one.size for one in await self.below.vault.ls(Tier.NVME)}
-            await self._note_sealed(seat, artifact, kept.get(artifact, 0))
+            began = self._world.now()
+            manifest = await self.below.vault.manifest(artifact, _LOOK_DEADLINE)
+            await self._note_sealed(seat, artifact, manifest.stored)
         except (KybernateError, OSError):
             await self._note_unsealed(seat)
             self.drop_later(artifact, "its seat stayed in RAM")
             self.unnoted.pop(seat.uid, None)
             raise
         self.unnoted.pop(seat.uid, None)
+        times["note"] = self._world.now() - began
         return times
 
     async def write_down(

@@ -115,10 +115,10 @@ def test_that_a_sealed_state_is_to_go_is_noted_before_its_seat_is_forgotten(rig)
         r = rig(tiers=TIERS)
         cold, _ = await two(r)
 
-        async def listed(place):
+        async def told(artifact, deadline):
             await asyncio.sleep(60)
 
-        r.node.world.below.vault.ls = listed
+        r.node.world.below.vault.manifest = told
         r.loop.ask_for_tier(cold, Tier.NVME)
         await when(lambda: r.machine.vault)
         await asyncio.sleep(0.1)
