@@ -37,13 +37,25 @@ class CarryingDumper:
     async def dump(
         self, init: int, handle: str, images: Path, deadline: float, *, goes_on: bool = False
     ) -> Phases:
-        """As the dumper's, and the files, while the tree stands still."""
-        end = time.monotonic() + deadline
-        phases = dict(await self._dumper.dump(init, handle, images, deadline, goes_on=goes_on))
+        """As the dumper's, and the files beside it, while the tree stands still."""
+        gathering = asyncio.ensure_future(self._gather(init, images, deadline))
+        try:
+            phases = await self._dumper.dump(init, handle, images, deadline, goes_on=goes_on)
+        except asyncio.CancelledError:
+            gathering.cancel()
+            raise
+        finally:
+            # Whoever removes the images next must be alone with them.
+            await asyncio.gather(gathering, return_exceptions=True)
+        return {**phases, "files": gathering.result()}
+
+    async def _gather(self, init: int, images: Path, deadline: float) -> float:
+        """Seconds that it took."""
         began = time.monotonic()
+        end = began + deadline
         note = await _aside(treefiles.gather, init, images, self._limit, end)
         self._missing[init] = note.missing
-        return {**phases, "files": time.monotonic() - began}
+        return time.monotonic() - began
 
     async def end(self, init: int, handle: str, deadline: float) -> None:
         """As the dumper's."""

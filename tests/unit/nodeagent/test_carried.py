@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kybernate.adapters.treefiles import ARCHIVE, NOTE
-from kybernate.errors import DeadlineError
+from kybernate.errors import DeadlineError, DumpError
 from nodeagent.carried import CarryingDumper
 
 if TYPE_CHECKING:
@@ -72,6 +72,33 @@ def test_a_restore_is_not_held_up_by_files_that_can_not_be_read(tmp_path: Path) 
     call = CarryingDumper(dumper, MIB).restore(os.getpid(), "", tmp_path, SHORT)
     asyncio.run(late(call, tmp_path / NOTE, os.O_WRONLY))
     assert dumper.had == [], "nothing is recreated without its files"
+
+
+def test_files_are_gathered_while_the_tree_is_dumped(tmp_path: Path) -> None:
+    class Waiting(Dumper):
+        async def dump(
+            self, init: int, handle: str, images: Path, deadline: float, **how: bool
+        ) -> Phases:
+            async with asyncio.timeout(deadline):
+                while not (images / NOTE).exists():  # noqa: ASYNC110 - a thread's work
+                    await asyncio.sleep(0.001)
+            return {"criu": 1.0}
+
+    carrying = CarryingDumper(Waiting(), MIB)
+    phases = asyncio.run(carrying.dump(os.getpid(), "", tmp_path, LONG))
+    assert phases.keys() == {"criu", "files"}
+
+
+def test_when_a_dump_has_failed_nobody_is_at_work_on_the_images(tmp_path: Path) -> None:
+    class Failing(Dumper):
+        async def dump(
+            self, init: int, handle: str, images: Path, deadline: float, **how: bool
+        ) -> Phases:
+            raise DumpError("CRIU says no")
+
+    with pytest.raises(DumpError):
+        asyncio.run(CarryingDumper(Failing(), MIB).dump(os.getpid(), "", tmp_path, LONG))
+    assert (tmp_path / NOTE).exists()
 
 
 def test_what_the_files_took_is_not_had_again(tmp_path: Path) -> None:

@@ -50,7 +50,8 @@ def test_a_park_into_nvme_ends_when_it_is_there_and_a_wake_takes_it_back(rig):
         done = await ended(await operations.ask(park(uid, Tier.NVME)))
         assert (done.state, r.state(uid)) == (Progress.SUCCEEDED, SeatState.PARKED_NVME)
         assert "40.0 GiB of GPU memory are kept on the node's NVMe" in done.sentence
-        assert {"check", "gate", "dump", "seal", "all"} <= done.phases.keys()
+        parts = {"intent", "check", "gate", "dump", "seal", "note", "end", "all"}
+        assert parts <= done.phases.keys()
         assert operation_message(done).tier == "nvme"
         done = await ended(await operations.ask(Ask(Kind.WAKE, "w1", uid)))
         assert (done.state, r.state(uid)) == (Progress.SUCCEEDED, SeatState.ACTIVE)
