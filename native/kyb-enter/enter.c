@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <linux/sched.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -18,6 +19,7 @@
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>
@@ -31,7 +33,8 @@ static const char usage[] =
 	"                 [--last-pid N] [--die-with-me] -- NAME [ARG...]\n"
 	"  --target       pidfd of a process of the container's: its namespaces are entered\n"
 	"  --run          the program, open; it is started as NAME ARG...\n"
-	"  --cgroup       cgroup.procs, open for writing: of a cgroup to join\n"
+	"  --cgroup       a cgroup to join: its tasks (version 1) or cgroup.procs, open for\n"
+	"                 writing, or one folder of version 2, which is quicker than its file\n"
 	"  --keep         a descriptor that the program gets, as number AS\n"
 	"  --last-pid     the program and what follows it get PIDs above this one\n"
 	"  --die-with-me  the program is killed when kyb-enter dies\n";
@@ -43,12 +46,12 @@ static const int namespaces = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_
 			      CLONE_NEWUTS | CLONE_NEWCGROUP | CLONE_NEWTIME;
 
 static struct {
-	int target, run;
+	int target, run, born_in;
 	int cgroups[MOST], keep[MOST], keep_as[MOST];
 	size_t cgroup_count, keep_count;
 	int last_pid;
 	bool die_with_me;
-} asked = {.target = -1, .run = -1};
+} asked = {.target = -1, .run = -1, .born_in = -1};
 
 static noreturn void fail(const char *what)
 {
@@ -147,14 +150,23 @@ static char **understand(char **argv)
 
 /* --- the way in ------------------------------------------------------------------------------ */
 
+/* The kernel lets one thread move itself by "tasks" at once, and is 10 ms and more about a move of
+ * any other kind, since it waits until no processor forks. */
 static void join(int cgroup)
 {
 	struct statfs found;
+	struct stat file;
 
-	if (fstatfs(cgroup, &found) < 0)
+	if (fstatfs(cgroup, &found) < 0 || fstat(cgroup, &file) < 0)
 		fail("--cgroup");
 	if (found.f_type != CGROUP_SUPER_MAGIC && found.f_type != CGROUP2_SUPER_MAGIC)
 		refuse("--cgroup: descriptor %d is no file of a cgroup", cgroup);
+	if (S_ISDIR(file.st_mode)) {
+		if (found.f_type != CGROUP2_SUPER_MAGIC || asked.born_in >= 0)
+			refuse("--cgroup: only one folder, of version 2, can be given");
+		asked.born_in = cgroup;
+		return;
+	}
 	if (write(cgroup, "0", 1) != 1)
 		fail("cannot join a cgroup");
 }
@@ -210,15 +222,19 @@ static bool has_ended(int pidfd)
 	return poll(&waiting, 1, 0) > 0;
 }
 
+static void die_with(int parent)
+{
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (has_ended(parent))
+		_exit(EXIT_FAILED);
+}
+
 static noreturn void become(char **argv, int parent)
 {
 	sigset_t none;
 
-	if (asked.die_with_me) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		if (has_ended(parent))
-			_exit(EXIT_FAILED);
-	}
+	if (asked.die_with_me)
+		die_with(parent);
 	for (int signum = 1; signum < NSIG; signum++)
 		signal(signum, SIG_DFL);
 	sigemptyset(&none);
@@ -246,6 +262,35 @@ static int ended(pid_t child)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
+static int own_pidfd(void)
+{
+	int self = above((int)syscall(SYS_pidfd_open, getpid(), 0));
+
+	if (self < 0)
+		fail("pidfd_open");
+	return self;
+}
+
+/* Goes on as a child that begins in the cgroup, for which nobody has to wait. Without
+ * --die-with-me it outlives this process, which is still where it was. */
+static void be_born_in(int cgroup)
+{
+	struct clone_args how = {
+		.flags = CLONE_INTO_CGROUP,
+		.exit_signal = SIGCHLD,
+		.cgroup = (unsigned long long)cgroup,
+	};
+	int self = own_pidfd();
+	pid_t child = (pid_t)syscall(SYS_clone3, &how, sizeof(how));
+
+	if (child < 0)
+		fail("cannot begin in a cgroup");
+	if (child > 0)
+		_exit(ended(child));
+	if (asked.die_with_me)
+		die_with(self);
+}
+
 static void enter(void)
 {
 	struct statfs proc;
@@ -271,9 +316,9 @@ int main(int argc, char **argv)
 		refuse("--target, --run and the program's name are needed");
 	for (size_t i = 0; i < asked.cgroup_count; i++)
 		join(asked.cgroups[i]);
-	self = above((int)syscall(SYS_pidfd_open, getpid(), 0));
-	if (self < 0)
-		fail("pidfd_open");
+	if (asked.born_in >= 0)
+		be_born_in(asked.born_in);
+	self = own_pidfd();
 	last_pid = asked.last_pid ? open_last_pid() : -1;
 	close_others();
 	enter();

@@ -91,10 +91,10 @@ async def start(tools: Tools, container: Container, run: Run) -> asyncio.subproc
         }
         if run.freezer is not None:
             keep[FREEZER] = folder(run.freezer)
-        joined = [_opened(stack, path / "cgroup.procs", os.O_WRONLY) for path in run.cgroups]
+        groups = [joined(stack, path, run) for path in run.cgroups]
         said = _opened(stack, container.work / "said", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         argv = [str(tools.enter), "--target", str(container.pidfd), "--run", str(program)]
-        argv += [word for one in joined for word in ("--cgroup", str(one))]
+        argv += [word for one in groups for word in ("--cgroup", str(one))]
         argv += [word for at, one in keep.items() for word in ("--keep", f"{one}={at}")]
         argv += ["--last-pid", str(run.last_pid)] if run.last_pid else []
         argv += ["--die-with-me"] if run.die_with_agent else []
@@ -104,7 +104,7 @@ async def start(tools: Tools, container: Container, run: Run) -> asyncio.subproc
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=said,
-            pass_fds=(container.pidfd, program, *joined, *keep.values()),
+            pass_fds=(container.pidfd, program, *groups, *keep.values()),
             start_new_session=True,
             env={},
             cwd="/",
@@ -131,6 +131,19 @@ def complaints(container: Container, log: str) -> list[str]:
         for line in lines
         if ("Error" in line or line.startswith("kyb-enter")) and not any(n in line for n in _NOISE)
     ]
+
+
+def joined(stack: ExitStack, group: Path, run: Run) -> int:
+    """What kyb-enter joins a cgroup by, the quick way: see its `join`.
+
+    Born in a folder it is below a kyb-enter of its own. One that serves pages must not be: killed,
+    it would go on, and what it serves with it.
+    """
+    if (group / "tasks").exists():
+        return _opened(stack, group / "tasks", os.O_WRONLY)
+    if run.lock == PAGES:
+        return _opened(stack, group / "cgroup.procs", os.O_WRONLY)
+    return _opened(stack, group, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def _opened(stack: ExitStack, path: Path, flags: int) -> int:

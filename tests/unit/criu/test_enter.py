@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
+import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).resolve().parents[3]
 SHOW = r"""
 #include <dirent.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 int main(int argc, char **argv, char **environment)
 {
+	if (strcmp(argv[0], "stays") == 0)
+		return pause();
 	DIR *folder = opendir("/proc/self/fd");
 	printf("name=%s pid=%d", argv[0], (int)getpid());
 	for (; *environment; environment++)
@@ -66,6 +72,62 @@ def container() -> Iterator[int]:
     yield int(path.read_text())
     process.kill()
     process.communicate()
+
+
+def group(kind: str, wanted: str) -> Iterator[Path]:
+    """A cgroup of this file system below a root where there is this file; gone afterwards."""
+    mounts = (line.split() for line in Path("/proc/mounts").read_text().splitlines())
+    roots = (Path(at) for _, at, found, *_ in mounts if found == kind)
+    root = next((one for one in roots if (one / wanted).exists()), None)
+    if root is None or os.geteuid() != 0:
+        pytest.skip(f"needs root and a file system of {kind} with {wanted}")
+    made = root / f"kyb-enter-test-{os.getpid()}"
+    made.mkdir()
+    yield made
+    for pid in members(made):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not members(made))
+    made.rmdir()
+
+
+@pytest.fixture
+def version1() -> Iterator[Path]:
+    yield from group("cgroup", "release_agent")
+
+
+@pytest.fixture
+def version2() -> Iterator[Path]:
+    yield from group("cgroup2", "cgroup.procs")
+
+
+def members(made: Path) -> list[int]:
+    return [int(word) for word in (made / "cgroup.procs").read_text().split()]
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end, "it never came true"
+        time.sleep(0.002)
+
+
+@contextmanager
+def staying(
+    enter: Path, show: Path, container: int, cgroup: tuple[Path, int], *more: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    """kyb-enter below which a program stays, in a cgroup that is given as this file."""
+    files = os.pidfd_open(container), os.open(show, os.O_PATH), os.open(*cgroup)
+    target, program, joined = map(str, files)
+    words = ("--target", target, "--run", program, "--cgroup", joined, *more, "--", "stays")
+    process = subprocess.Popen([str(enter), *words], pass_fds=files)
+    for one in files:
+        os.close(one)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 def run(
@@ -123,6 +185,61 @@ def test_a_cgroup_must_be_one(enter: Path, show: Path, container: int, tmp_path:
     assert found.returncode == 2
     assert "is no file of a cgroup" in found.stderr
     assert (tmp_path / "cgroup.procs").read_text() == ""
+
+
+def test_it_moves_into_a_cgroup_of_version_1(
+    enter: Path, show: Path, container: int, version1: Path
+) -> None:
+    with staying(enter, show, container, (version1 / "tasks", os.O_WRONLY)) as process:
+        wait_for(lambda: len(members(version1)) == 2)
+        assert process.pid in members(version1)
+
+
+def test_it_moves_into_a_cgroup_of_version_2_by_its_file(
+    enter: Path, show: Path, container: int, version2: Path
+) -> None:
+    with staying(enter, show, container, (version2 / "cgroup.procs", os.O_WRONLY)) as process:
+        wait_for(lambda: len(members(version2)) == 2)
+        assert process.pid in members(version2)
+
+
+def test_what_begins_in_a_folder_of_version_2_outlives_who_asked(
+    enter: Path, show: Path, container: int, version2: Path
+) -> None:
+    with staying(enter, show, container, (version2, os.O_RDONLY)) as process:
+        wait_for(lambda: len(members(version2)) == 2)
+        assert process.pid not in members(version2)
+        process.kill()
+        process.wait()
+        assert len(members(version2)) == 2
+
+
+def test_what_begins_in_a_folder_of_version_2_dies_with_who_asked(
+    enter: Path, show: Path, container: int, version2: Path
+) -> None:
+    with staying(enter, show, container, (version2, os.O_RDONLY), "--die-with-me") as process:
+        wait_for(lambda: len(members(version2)) == 2)
+        process.kill()
+        wait_for(lambda: not members(version2))
+
+
+def test_the_end_of_what_began_in_a_folder_of_version_2_is_told(
+    enter: Path, show: Path, container: int, version2: Path
+) -> None:
+    with staying(enter, show, container, (version2, os.O_RDONLY)) as process:
+        wait_for(lambda: len(members(version2)) == 2)
+        between = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+        (program,) = {*members(version2)} - {int(between)}
+        os.kill(program, signal.SIGKILL)
+        assert process.wait(30) == 128 + signal.SIGKILL
+
+
+def test_a_folder_of_version_1_is_none_to_begin_in(
+    enter: Path, show: Path, container: int, version1: Path
+) -> None:
+    with staying(enter, show, container, (version1, os.O_RDONLY)) as process:
+        assert process.wait(30) == 2
+    assert members(version1) == []
 
 
 def test_the_program_gets_what_is_named_and_nothing_else(

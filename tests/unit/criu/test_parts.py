@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kybernate.adapters.criu import Tools, limits, refusals
+from kybernate.adapters.criu import Tools, limits, refusals, running
 from kybernate.adapters.criu.container import Container, state_of
 from kybernate.adapters.criu.record import FILE, Record
 from kybernate.errors import ConfigError, NotFoundError, RestoreError
@@ -153,3 +155,22 @@ def test_a_cache_that_others_may_write_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cache").chmod(0o777)
     with pytest.raises(ConfigError):
         tools.check()
+
+
+@pytest.mark.parametrize(
+    ("version1", "lock", "found"),
+    [
+        (True, running.ENTERED, "tasks"),
+        (True, running.PAGES, "tasks"),
+        (False, running.ENTERED, ""),
+        (False, running.PAGES, "cgroup.procs"),
+    ],
+)
+def test_a_cgroup_is_joined_the_quick_way(
+    tmp_path: Path, version1: bool, lock: str, found: str
+) -> None:
+    files = {"cgroup__procs": "", **({"tasks": ""} if version1 else {})}
+    run = running.Run(argv=(), images=tmp_path, log="", lock=lock)
+    with ExitStack() as stack:
+        opened = running.joined(stack, group(tmp_path / "one", **files), run)
+        assert os.path.samestat(os.fstat(opened), (tmp_path / "one" / found).stat())
