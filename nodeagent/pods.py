@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from collections import deque
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ log = logging.getLogger(__name__)
 
 _SPEC = ("image", "command", "args", "env", "envFrom", "workingDir", "ports", "securityContext")
 _OF_ONE_POD = "kube-api-access-"
+_MOST_GONE = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,7 @@ class PodCache:
         self, on_change: Callable[[PodFacts], None], on_gone: Callable[[PodUid], None]
     ) -> None:
         self._pods: dict[PodUid, PodFacts] = {}
+        self._gone: deque[PodUid] = deque(maxlen=_MOST_GONE)
         self._on_change = on_change
         self._on_gone = on_gone
 
@@ -114,6 +117,7 @@ class PodCache:
         uid = PodUid(pod["metadata"]["uid"])
         if kind == "DELETED":
             self._pods.pop(uid, None)
+            self._gone.append(uid)
             self._on_gone(uid)
             return
         try:
@@ -139,6 +143,10 @@ class PodCache:
         live = (p for p in self._pods.values() if not (p.deleting or p.over))
         wanted = (p for p in live if p.resource == resource and p.group is not None)
         return sorted(wanted, key=lambda p: (p.assigned_at, p.ref.uid))
+
+    def is_gone(self, uid: PodUid) -> bool:
+        """Whether the pod was deleted of late: whoever read of it before is to forget it."""
+        return uid in self._gone
 
     def uids(self) -> frozenset[PodUid]:
         """UIDs of all pods in the cache."""

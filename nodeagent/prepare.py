@@ -177,6 +177,11 @@ class Preparer:
             self._node.save(seat)
         folder = await self._node.world.doors.open(facts.ref.uid)
         await self._write(device_id, seat, gpus, folder)
+        if self._cache.is_gone(facts.ref.uid):
+            # Of a seat that was there before, its own end closes the door.
+            if facts.ref.uid not in self._node.seats:
+                await self._node.world.doors.close(facts.ref.uid)
+            raise RetryableError(f"pod {facts.ref} was deleted while its seat was prepared")
         if facts.ref.uid not in self._node.seats:
             seat.pod_ip = facts.ip
             seat.keep_connections = facts.keep_connections

@@ -49,6 +49,30 @@ def test_twice_is_once(rig, prepared):
     run_virtual(main())
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["new", "known"])
+def test_a_pod_that_is_deleted_meanwhile_leaves_no_seat(rig, prepared, monkeypatch, again):
+    async def main():
+        r, preparer, pods = prepared(rig)
+        r.begin()
+        pods.create("a", group="G0", token=TOKEN)
+        if again:
+            await preparer.prepare(RESOURCE, [TOKEN])
+        write = r.node.world.specs.write
+
+        def deleted(device_id, spec):
+            write(device_id, spec)
+            if ("default", "a") in pods.pods:
+                pods.delete("a")
+
+        monkeypatch.setattr(r.node.world.specs, "write", deleted)
+        with pytest.raises(RetryableError, match="deleted while its seat was prepared"):
+            await preparer.prepare(RESOURCE, [TOKEN])
+        await asyncio.sleep(60)
+        assert r.node.seats == {}
+
+    run_virtual(main())
+
+
 def test_two_pods_with_crossed_ids_each_get_their_own_group(rig, prepared):
     async def main():
         r, preparer, pods = prepared(rig)
