@@ -30,14 +30,16 @@ enum { EXIT_USAGE = 2, EXIT_FAILED = 125, MOST = 32, PID_MOST = 1 << 22, ABOVE =
 
 static const char usage[] =
 	"usage: kyb-enter --target FD --run FD [--cgroup FD]... [--keep FD=AS]...\n"
-	"                 [--last-pid N] [--die-with-me] -- NAME [ARG...]\n"
+	"                 [--last-pid N] [--die-with-me] [--status FD] -- NAME [ARG...]\n"
 	"  --target       pidfd of a process of the container's: its namespaces are entered\n"
 	"  --run          the program, open; it is started as NAME ARG...\n"
 	"  --cgroup       a cgroup to join: its tasks (version 1) or cgroup.procs, open for\n"
 	"                 writing, or one folder of version 2, which is quicker than its file\n"
 	"  --keep         a descriptor that the program gets, as number AS\n"
 	"  --last-pid     the program and what follows it get PIDs above this one\n"
-	"  --die-with-me  the program is killed when kyb-enter dies\n";
+	"  --die-with-me  the program is killed when kyb-enter dies\n"
+	"  --status       a file whose first character becomes 0 if the program ends well, else 1;\n"
+	"                 then kyb-enter stays, with all that it was given, until the target ends\n";
 
 /* In a proc file system nobody can make a file: no program is ever found by this PATH. */
 static char *const environment[] = {"PATH=/proc/none", NULL};
@@ -49,9 +51,9 @@ static struct {
 	int target, run, born_in;
 	int cgroups[MOST], keep[MOST], keep_as[MOST];
 	size_t cgroup_count, keep_count;
-	int last_pid;
+	int last_pid, status;
 	bool die_with_me;
-} asked = {.target = -1, .run = -1, .born_in = -1};
+} asked = {.target = -1, .run = -1, .born_in = -1, .status = -1};
 
 static noreturn void fail(const char *what)
 {
@@ -140,6 +142,8 @@ static char **understand(char **argv)
 			add_cgroup(option, *at);
 		else if (strcmp(option, "--keep") == 0)
 			add_keep(option, *at);
+		else if (strcmp(option, "--status") == 0)
+			asked.status = descriptor(option, *at);
 		else if (strcmp(option, "--last-pid") == 0)
 			asked.last_pid = number(option, *at, 1, PID_MOST);
 		else
@@ -291,6 +295,21 @@ static void be_born_in(int cgroup)
 		die_with(self);
 }
 
+/* What a program served that has died must not be let go of before those whom it served are gone:
+ * see docs/criu.md, Lazily. Whoever can't tell doesn't stay: nobody would come for it. */
+static int told(int code)
+{
+	struct pollfd waiting = {.fd = asked.target, .events = POLLIN};
+
+	if (asked.status < 0)
+		return code;
+	if (pwrite(asked.status, code ? "1" : "0", 1, 0) != 1)
+		return EXIT_FAILED;
+	while (code && poll(&waiting, 1, -1) < 0 && errno == EINTR)
+		;
+	return code;
+}
+
 static void enter(void)
 {
 	struct statfs proc;
@@ -335,5 +354,5 @@ int main(int argc, char **argv)
 	child = forked();
 	if (child == 0)
 		become(program, self);
-	return ended(child);
+	return told(ended(child));
 }
