@@ -27,6 +27,7 @@ tar -xf "$SOURCE" -C "$WORK" --strip-components=1
 cd "$WORK"
 sed -i 's/ -rdynamic -o/ -static -o/' criu/Makefile
 patch -s -p1 <"$HERE/subreaper.patch"
+patch -s -p1 <"$HERE/lazypages.patch"
 compile criu
 patch -s -p1 <"$HERE/rlimit.patch"
 compile criu-test
