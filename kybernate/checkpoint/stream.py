@@ -182,7 +182,10 @@ class Following:
             workers = _Workers(hashing, syncing)
             yield from self._grow(stack, workers)
             for name, _ in image_files(self._images):
-                yield from self._tail(name, stack, workers).advance(self._deadline, last=True)
+                tail = self._tail(name, stack, workers)
+                yield from tail.advance(self._deadline, last=True)
+                # A dump may have more files than a process may have open.
+                tail.close()
             tails = self._tails.items()
             self.hashed = Hashed.of({name: (tail.size, tail.digests()) for name, tail in tails})
 
@@ -209,8 +212,8 @@ class Following:
         if name not in self._tails:
             flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
             file = os.open(self._images / name, flags)
-            stack.callback(os.close, file)
             self._tails[name] = _Tail(name, file, self._base, workers)
+            stack.callback(self._tails[name].close)
         return self._tails[name]
 
 
@@ -251,6 +254,14 @@ class _Tail:
         self._synced = 0
         self._syncing: Future[None] | None = None
         self.size = 0
+
+    def close(self) -> None:
+        """Nothing more is read of it. Idempotent."""
+        if self._file >= 0:
+            if self._syncing is not None:
+                self._syncing.exception()
+            os.close(self._file)
+            self._file = -1
 
     def digests(self) -> bytes:
         """The hashes of all its pieces, once it has been read to its end."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -264,6 +265,29 @@ def test_a_deadline_ends_it(way: Way) -> None:
     following = Following(folder, Base(), threading.Event(), Deadline(0.01))
     with pytest.raises(DeadlineError):
         list(following.parts())
+
+
+def test_a_dump_may_have_more_files_than_a_process_may_have_open(way: Way) -> None:
+    images = dump(way.source.local / ".begun" / "x", memory(66))
+    for number in range(2, 300):
+        (images / f"core-{number}.img").write_bytes(b"registers")
+    dumped = threading.Event()
+    dumped.set()
+    following = Following(images, Base(), dumped, Deadline(LIMIT))
+    most = max(_open_below(images) for _ in following.parts())
+    assert most <= 2
+    assert _open_below(images) == 0
+    assert following.hashed is not None
+    assert len(following.hashed.files) == len(list(images.iterdir()))
+
+
+def _open_below(folder: Path) -> int:
+    """How many files in the folder this process has open."""
+    found = 0
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):
+            found += os.readlink(f"/proc/self/fd/{name}").startswith(f"{folder}/")
+    return found
 
 
 def test_memory_in_flight_is_bounded(way: Way) -> None:
