@@ -32,7 +32,7 @@ class Seat:
         self.node, self.container = node, container
         self.images = node.work / f"{container.name}.images"
         self.freezer = CgroupFreezer()
-        self.criu = Criu(node.tools, self.freezer, node.work / "criu")
+        self.criu = self.another_agent()
         self.handle = self._place()
         self._runner = asyncio.Runner()
 
@@ -45,6 +45,10 @@ class Seat:
         path = next((at for _, names, at in words if names == "freezer"), words[-1][2])
         base = CGROUPS / "freezer" if any(names == "freezer" for _, names, _ in words) else CGROUPS
         return str(base / path.lstrip("/") / SUB_CGROUP)
+
+    def another_agent(self) -> Criu:
+        """As one that has just been started, and finds what the one before has left."""
+        return Criu(self.node.tools, self.freezer, self.node.work / "criu")
 
     def close(self) -> None:
         """The event loop's end."""

@@ -52,6 +52,11 @@ class Clock:
         """Whether nothing is left."""
         return time.monotonic() >= self.end
 
+    def check(self, sentence: str) -> None:
+        """Raises DeadlineError, which says so, if nothing is left."""
+        if self.passed():
+            raise DeadlineError(sentence)
+
 
 def state_of(init: int, proc: Path = Path("/proc")) -> DumpState:
     """By the name that process 1 gives itself, which nobody else can. Raises NotFoundError."""
@@ -193,7 +198,7 @@ class Container:
         CRIU tries what the kernel can on a child of its own. Killed meanwhile, it leaves a child
         that holds the lock and never ends; `program`, CRIU's file, tells it from others.
         """
-        while not _is_free(self.work / name):
+        while not is_free(self.work / name):
             self._end_orphans(program)
             if clock.passed():
                 raise DeadlineError(
@@ -219,7 +224,8 @@ def _held(pid: int) -> Iterator[int]:
         os.close(pidfd)
 
 
-def _is_free(lock: Path) -> bool:
+def is_free(lock: Path) -> bool:
+    """Whether nobody holds it."""
     try:
         descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:

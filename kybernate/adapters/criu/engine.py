@@ -20,8 +20,8 @@ from kybernate.errors import (
 )
 from kybernate.ports import DumpState
 
-from . import limits, loans, pages, record, refusals, running, tcp
 from . import container as containers
+from . import limits, loans, pages, record, refusals, running, tcp
 from .container import Clock, Container
 
 if TYPE_CHECKING:
@@ -38,12 +38,10 @@ _RESTORE = (
     *("restore", "-d", "--leave-stopped", "--manage-cgroups=ignore", "--file-locks"),
     "--tcp-established",
 )
-_SOCKET = "lazy-pages.socket"
 _CACHE_WORTH_DROPPING = 8 << 20
 """Bytes. To drop pages that nobody has synced yet writes them out; those are the dump's, not the
 container's."""
 _FIRST_STDIO = 80
-_POLL = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +71,9 @@ class Criu:
         self._tools, self._freezer = tools, freezer
         self._work, self._mount, self._proc = work, mount, proc
         self._work.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._left: set[asyncio.Task[int]] = set()
-        self._served: dict[Path, pages.Served] = {}
+        self._left: set[asyncio.Task[Any]] = set()
+        # Before anything else, lest a server that dies leaves its tree with zeros.
+        self._served = {one.work: one for one in pages.left_by_another(self._work, proc)}
         self._put_back_all()
 
     def state(self, init: int) -> DumpState:
@@ -182,20 +181,20 @@ class Criu:
     # --- parts --------------------------------------------------------------------------------
 
     async def _pages_done(self, container: Container, clock: Clock) -> None:
-        served = self._served.get(container.work)
-        if served is None:
-            await container.free(running.PAGES, self._tools.criu, clock)
+        served = self._served.get(container.work) or pages.Served(container.work)
+        if not served.begun:
             return
-        code = await running.ended(served.process, clock, "lazy-pages")
+        well = await served.ended(clock)
         self._served.pop(container.work, None)
-        if code:
-            # What is missing must be seen by nobody, not as zeros either.
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(container.pidfd, signal.SIGKILL)
-        served.let_go()
-        if code:
-            said = " / ".join(running.complaints(container, "pages.log")[:3])
-            raise RestoreError(f"CRIU's lazy-pages ended too soon: {said or 'it was killed'}")
+        if well:
+            served.let_go()
+            return
+        # What is missing must be seen by nobody, not as zeros either.
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(container.pidfd, signal.SIGKILL)
+        self._reap(served.outlive(os.dup(container.pidfd)))
+        said = " / ".join(running.complaints(container, "pages.log")[:3])
+        raise RestoreError(f"CRIU's lazy-pages ended too soon: {said or 'it was killed'}")
 
     @contextmanager
     def _opened(self, init: int, handle: str) -> Iterator[Container]:
@@ -254,11 +253,14 @@ class Criu:
         container.handle.mkdir(exist_ok=True)
         await container.killed(self._freezer, clock)
         await container.free(running.ENTERED, self._tools.criu, clock)
-        (container.work / _SOCKET).unlink(missing_ok=True)
+        await self._forget_pages(container, clock)
+
+    async def _forget_pages(self, container: Container, clock: Clock) -> None:
+        """The tree that memory was on its way to is gone."""
         before = self._served.pop(container.work, None)
         if before is not None:
             before.end()
-        await container.free(running.PAGES, self._tools.criu, clock)
+        await pages.clear(container.work, clock)
 
     async def _bring_back(
         self,
@@ -294,7 +296,7 @@ class Criu:
     ) -> None:
         with ExitStack() as stack:
             inherited, keep = _stdio(container, written, stack)
-            served = await self._serve_pages(container, images, clock) if lazy else None
+            served = await self._serve(container, images, clock) if lazy else None
             run = running.Run(
                 argv=[*_RESTORE, *inherited, *(["--lazy-pages"] if lazy else [])],
                 images=images,
@@ -314,33 +316,24 @@ class Criu:
                 raise
         log = "restore.log"
         if not code and served is not None:
-            code, log = await served.hold(clock), "pages.log"
+            code, log = int(not await served.hold(clock)), "pages.log"
         if code:
             await container.killed(self._freezer, Clock(max(1.0, clock.left())))
+            await self._forget_pages(container, Clock(max(1.0, clock.left())))
             said = running.complaints(container, log)
             tail = " / ".join(said[:3]) or "it was killed, as for want of memory"
             raise RestoreError(f"CRIU's restore failed: {tail}")
 
-    async def _serve_pages(self, container: Container, images: Path, clock: Clock) -> pages.Served:
-        """Starts the process from which a lazily restored tree gets its memory."""
-        run = running.Run(
-            argv=["lazy-pages"],
-            images=images,
-            log="pages.log",
-            lock=running.PAGES,
-            cgroups=_roots(self._mount),
+    async def _serve(self, container: Container, images: Path, clock: Clock) -> pages.Served:
+        served, process = await pages.serve(
+            self._tools, container, images, _roots(self._mount), clock
         )
-        process = await running.start(self._tools, container, run)
-        served = self._served[container.work] = pages.Served(process)
+        self._served[container.work] = served
+        self._reap(pages.reaped(process))
         self._reap(served.seen_out())
-        while not (container.work / _SOCKET).exists():
-            if process.returncode is not None or clock.passed():
-                said = running.complaints(container, "pages.log")
-                raise RestoreError(f"CRIU's lazy-pages didn't start: {' / '.join(said[:3])}")
-            await asyncio.sleep(_POLL)
         return served
 
-    def _reap(self, end: Coroutine[Any, Any, int]) -> None:
+    def _reap(self, end: Coroutine[Any, Any, Any]) -> None:
         """Sees a process's end, also if nobody waits for it any more."""
         task = asyncio.ensure_future(end)
         self._left.add(task)

@@ -1,106 +1,211 @@
 """The processes of CRIU's that serve the memory of lazily restored trees.
 
-Where nobody has a userfaultfd open any more the kernel gives zeros for what is missing. So each
-is held here, too, until the server has ended well, and all of the memory is in: if it dies before,
-the tree waits, until somebody sees to it.
+Where nobody has a userfaultfd open any more the kernel gives zeros for what is missing. So three
+have each: the server, the kyb-enter that started it, and the agent. If the server dies the tree
+waits, until somebody sees to it. kyb-enter outlives the agent, tells by a file in the agent's
+folder how the server ended, and stays with what it has if that was not well. The next agent finds
+the server again.
 """
 
 from __future__ import annotations
 
-import ctypes
-import errno
+import asyncio
+import math
 import os
+import select
+import socket
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kybernate.adapters import smallfile
+from kybernate.errors import RestoreError
 
-from . import running
+from . import holders, running
+from .container import Clock, is_free
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
-    from .container import Clock
+    from .container import Container
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_PIDFD_GETFD = 438
-_KIND = "anon_inode:[userfaultfd]"
-_GONE = (FileNotFoundError, ProcessLookupError)
+STATUS = "pages.status"
+"""There since a lazy restore was begun. kyb-enter writes over its first character."""
+
+_SERVES, _WELL = "-", "0"
+_SOCKET = "lazy-pages.socket"
+_AT_ONCE = 200
+"""Descriptors in a message; the kernel takes 253."""
+_POLL = 0.005
 
 
 @dataclass(slots=True)
 class Served:
-    """One tree's server, and what is held of it."""
+    """One tree's server, and what is held of it. `work` is the container's folder, `enter` the
+    kyb-enter that this agent started; `keeper` leads there until it has what it is to hold."""
 
-    process: asyncio.subprocess.Process
+    work: Path
+    enter: int = 0
+    keeper: socket.socket | None = None
     held: list[int] = field(default_factory=list)
 
-    async def hold(self, clock: Clock) -> int:
-        """Its userfaultfds; to be called while the tree has not run. Its exit status if it has
-        ended meanwhile, 0 while it serves. Raises OSError, DeadlineError."""
-        family = tuple(_family(self.process.pid)) if self.process.returncode is None else ()
-        for pid in family:
-            self._hold(pid)
+    @property
+    def lock(self) -> Path:
+        """Held while the server, or its kyb-enter, is there."""
+        return self.work / running.PAGES
+
+    @property
+    def begun(self) -> bool:
+        """Whether the last restore was a lazy one."""
+        return bool(self._told())
+
+    @property
+    def well(self) -> bool | None:
+        """Whether the server ended well; None while it serves. What nobody tells is not well."""
+        told = self._told()
+        if told == _SERVES and is_free(self.lock):
+            told = self._told()  # who tells does so before it lets go of the lock
+        elif told == _SERVES:
+            return None
+        return told == _WELL
+
+    def _told(self) -> str:
+        with suppress(FileNotFoundError):
+            return smallfile.read(str(self.work / STATUS))[:1]
+        return ""
+
+    async def hold(self, clock: Clock) -> bool:
+        """Its userfaultfds, here and in kyb-enter; to be called while the tree has not run.
+        Whether it serves, or has ended well. Raises OSError, DeadlineError."""
+        pids = tuple(holders.below(self.enter))
+        for pid in pids:
+            self.held += holders.duplicates(pid, self.lock)
+        self._lend()
         # What it has closed by now is in, unless it died of it.
-        if family and not any(_has_ended(pid) for pid in family):
-            return 0
-        code = await running.ended(self.process, clock, "lazy-pages")
+        while (well := self.well) is None:
+            if not all(holders.has_ended(pid) for pid in pids):
+                return True
+            clock.check("CRIU's lazy-pages has ended, and nobody tells how.")
+            await asyncio.sleep(_POLL)
         self.let_go()
-        return code
+        return well
 
-    def _hold(self, pid: int) -> None:
-        with suppress(*_GONE):
-            for name in os.listdir(f"/proc/{pid}/fd"):
-                with suppress(*_GONE):
-                    if os.readlink(f"/proc/{pid}/fd/{name}") == _KIND:
-                        self.held.append(_duplicate(pid, int(name)))
+    def hold_again(self) -> None:
+        """The same here after a restart: whoever has the lock may have some."""
+        for pid in holders.find(self.lock):
+            self.held += holders.duplicates(pid, self.lock)
 
-    async def seen_out(self) -> int:
-        """Its exit status. Once it has ended well, nothing is held any more."""
-        code = await self.process.wait()
-        if not code:
+    def _lend(self) -> None:
+        """kyb-enter never reads them: they are open for as long as it lives."""
+        keeper, self.keeper = self.keeper, None
+        if keeper is not None:
+            with keeper:
+                for at in range(0, len(self.held), _AT_ONCE):
+                    socket.send_fds(keeper, [b"."], self.held[at : at + _AT_ONCE])
+
+    async def ended(self, clock: Clock) -> bool:
+        """Whether it did well. Raises DeadlineError; it serves on then."""
+        while (well := self.well) is None:
+            clock.check("CRIU's lazy-pages took too long; it is left to end.")
+            await asyncio.sleep(_POLL)
+        return well
+
+    async def seen_out(self) -> None:
+        """Once it has ended well, nothing is held any more."""
+        if await self.ended(Clock(math.inf)):
             self.let_go()
-        return code
+
+    async def outlive(self, pidfd: int) -> None:
+        """Holds on until this process has ended, and everything in its namespace with it."""
+        end = select.poll()
+        end.register(pidfd, select.POLLIN)
+        try:
+            while not end.poll(0):  # noqa: ASYNC110 - the loop that began this may be stopped
+                await asyncio.sleep(_POLL)
+        finally:
+            os.close(pidfd)
+            self.let_go()
 
     def end(self) -> None:
         """Its tree was never there, or is gone."""
-        with suppress(ProcessLookupError):
-            self.process.kill()
+        for pid in () if is_free(self.lock) else tuple(holders.find(self.lock)):
+            holders.kill(pid, self.lock)
         self.let_go()
 
     def let_go(self) -> None:
         """All is in, or nobody can see what is missing."""
+        if self.keeper is not None:
+            self.keeper.close()
         while self.held:
             os.close(self.held.pop())
 
 
-def _family(pid: int) -> Iterator[int]:
-    yield pid
-    with suppress(*_GONE):
-        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            yield from _family(int(child))
-
-
-def _has_ended(pid: int) -> bool:
-    with suppress(*_GONE):
-        state = smallfile.read(f"/proc/{pid}/stat").rpartition(")")[2].split()[0]
-        return state in "ZX"
-    return True
-
-
-def _duplicate(pid: int, descriptor: int) -> int:
-    """Raises ProcessLookupError if either is gone, OSError."""
-    pidfd = os.pidfd_open(pid)
+async def serve(
+    tools: running.Tools, container: Container, images: Path, cgroups: Sequence[Path], clock: Clock
+) -> tuple[Served, running.Apart]:
+    """Starts the process from which a lazily restored tree gets its memory, below a kyb-enter.
+    Raises RestoreError, OSError."""
+    (container.work / STATUS).write_text(_SERVES)
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    served = Served(container.work, keeper=ours)
+    run = running.Run(
+        argv=["lazy-pages"],
+        images=images,
+        log="pages.log",
+        lock=running.PAGES,
+        cgroups=cgroups,
+        status=container.work / STATUS,
+        lent=(theirs.fileno(),),
+    )
     try:
-        made = int(_libc.syscall(_PIDFD_GETFD, pidfd, descriptor, 0))
-    finally:
-        os.close(pidfd)
-    if made < 0:
-        number = ctypes.get_errno()
-        if number == errno.EBADF:
-            raise ProcessLookupError(number, "the descriptor was closed meanwhile")
-        raise OSError(number, f"pidfd_getfd: {os.strerror(number)}")
-    return made
+        with theirs:
+            process = running.start_apart(tools, container, run)
+        served.enter = process.pid
+        await _listens(served, container, clock)
+    except BaseException:
+        served.end()
+        raise
+    return served, process
+
+
+async def reaped(process: running.Apart) -> None:
+    """Returns once it has ended."""
+    while process.poll() is None:  # noqa: ASYNC110 - asyncio doesn't know it
+        await asyncio.sleep(_POLL)
+
+
+async def _listens(served: Served, container: Container, clock: Clock) -> None:
+    while not (served.work / _SOCKET).exists():
+        if served.well is not None or clock.passed():
+            said = running.complaints(container, "pages.log")
+            raise RestoreError(f"CRIU's lazy-pages didn't start: {' / '.join(said[:3])}")
+        await asyncio.sleep(_POLL)
+
+
+def left_by_another(root: Path, proc: Path) -> Iterator[Served]:
+    """Servers of containers that live, by the folders of an agent that is no more; held."""
+    for work in root.iterdir():
+        served = Served(work)
+        if served.well is None and _lives(work.name, proc):
+            served.hold_again()
+            yield served
+
+
+async def clear(work: Path, clock: Clock) -> None:
+    """Nothing is left of a lazy restore, whose tree is gone. Raises DeadlineError."""
+    while not is_free(work / running.PAGES):
+        Served(work).end()
+        clock.check("CRIU's lazy-pages was killed, and doesn't end.")
+        await asyncio.sleep(_POLL)
+    for name in (STATUS, _SOCKET):
+        (work / name).unlink(missing_ok=True)
+
+
+def _lives(name: str, proc: Path) -> bool:
+    """Whether the process is there that a folder is named after."""
+    pid, _, start = name.partition("-")
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return smallfile.read(f"{proc}/{pid}/stat").rpartition(")")[2].split()[19] == start
+    return False

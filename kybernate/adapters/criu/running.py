@@ -14,7 +14,7 @@ import subprocess
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kybernate.errors import ConfigError, DeadlineError
 
@@ -59,7 +59,9 @@ class Tools:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One start of CRIU. `keep`: more descriptors by the number that CRIU shall see."""
+    """One start of CRIU. `keep`: more descriptors by the number that CRIU shall see. `status`: a
+    file that will say how it ended. If that is not well kyb-enter stays, and with it what it has:
+    also `lent`, descriptors that CRIU doesn't get."""
 
     argv: Sequence[str]
     images: Path
@@ -70,45 +72,70 @@ class Run:
     last_pid: int = 0
     die_with_agent: bool = False
     freezer: Path | None = None
+    status: Path | None = None
+    lent: Sequence[int] = ()
+
+
+class Apart(subprocess.Popen[bytes]):
+    """A process that outlives who started it; asyncio would kill it when its loop ends."""
+
+    def __del__(self) -> None:
+        """Without the warning that it still runs."""
 
 
 async def start(tools: Tools, container: Container, run: Run) -> asyncio.subprocess.Process:
     """CRIU inside the container's namespaces. Raises OSError."""
     with ExitStack() as stack:
+        argv, how = _command(stack, tools, container, run)
+        return await asyncio.create_subprocess_exec(*argv, **how)
 
-        def folder(path: Path) -> int:
-            return _opened(stack, path, os.O_RDONLY | os.O_DIRECTORY)
 
-        program = _opened(stack, tools.criu, os.O_PATH)
-        lock = _opened(stack, container.work / run.lock, os.O_RDWR | os.O_CREAT)
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        keep = {
-            IMAGES: folder(run.images),
-            WORK: folder(container.work),
-            CACHE: folder(tools.cache),
-            LOCK: lock,
-            **(run.keep or {}),
-        }
-        if run.freezer is not None:
-            keep[FREEZER] = folder(run.freezer)
-        groups = [joined(stack, path, run) for path in run.cgroups]
-        said = _opened(stack, container.work / "said", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-        argv = [str(tools.enter), "--target", str(container.pidfd), "--run", str(program)]
-        argv += [word for one in groups for word in ("--cgroup", str(one))]
-        argv += [word for at, one in keep.items() for word in ("--keep", f"{one}={at}")]
-        argv += ["--last-pid", str(run.last_pid)] if run.last_pid else []
-        argv += ["--die-with-me"] if run.die_with_agent else []
-        return await asyncio.create_subprocess_exec(
-            *argv,
-            *("--", "criu", *run.argv, *COMMON, "-o", run.log),
-            stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=said,
-            pass_fds=(container.pidfd, program, *groups, *keep.values()),
-            start_new_session=True,
-            env={},
-            cwd="/",
-        )
+def start_apart(tools: Tools, container: Container, run: Run) -> Apart:
+    """The same; its kyb-enter outlives an agent that stops, too."""
+    with ExitStack() as stack:
+        argv, how = _command(stack, tools, container, run)
+        return Apart(argv, **how)
+
+
+def _command(
+    stack: ExitStack, tools: Tools, container: Container, run: Run
+) -> tuple[list[str], dict[str, Any]]:
+    """What is started, and how; what `stack` opens must be open until then."""
+
+    def folder(path: Path) -> int:
+        return _opened(stack, path, os.O_RDONLY | os.O_DIRECTORY)
+
+    program = _opened(stack, tools.criu, os.O_PATH)
+    lock = _opened(stack, container.work / run.lock, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    keep = {
+        IMAGES: folder(run.images),
+        WORK: folder(container.work),
+        CACHE: folder(tools.cache),
+        LOCK: lock,
+        **(run.keep or {}),
+    }
+    if run.freezer is not None:
+        keep[FREEZER] = folder(run.freezer)
+    groups = [joined(stack, path, run) for path in run.cgroups]
+    said = _opened(stack, container.work / "said", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    argv = [str(tools.enter), "--target", str(container.pidfd), "--run", str(program)]
+    argv += [word for one in groups for word in ("--cgroup", str(one))]
+    argv += [word for at, one in keep.items() for word in ("--keep", f"{one}={at}")]
+    argv += ["--last-pid", str(run.last_pid)] if run.last_pid else []
+    argv += ["--die-with-me"] if run.die_with_agent else []
+    told = [] if run.status is None else [_opened(stack, run.status, os.O_WRONLY)]
+    argv += [word for one in told for word in ("--status", str(one))]
+    argv += ["--", "criu", *run.argv, *COMMON, "-o", run.log]
+    return argv, {
+        "stdin": subprocess.DEVNULL,
+        "stdout": said,
+        "stderr": said,
+        "pass_fds": (container.pidfd, program, *groups, *keep.values(), *told, *run.lent),
+        "start_new_session": True,
+        "env": {},
+        "cwd": "/",
+    }
 
 
 async def ended(process: asyncio.subprocess.Process, clock: Clock, what: str) -> int:

@@ -3,55 +3,67 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
+import signal
+import socket
 import sys
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from kybernate.adapters.criu import Criu, Tools, pages
-from kybernate.adapters.criu.container import Clock
+from kybernate.adapters.criu import Criu, Tools, pages, running
+from kybernate.adapters.criu.container import Clock, is_free
 from kybernate.adapters.freezer import CgroupFreezer
-from kybernate.errors import NotFoundError
+from kybernate.errors import DeadlineError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
 LIMIT = 60.0
-SERVER = """
-import ctypes, sys
+SERVER = f"""
+import ctypes, os, sys
 assert ctypes.CDLL(None).syscall(323, 0o2000000) >= 0, "no userfaultfd here"
+os.dup2(int(sys.argv[1]), {running.LOCK})
 print("ready", flush=True)
-raise SystemExit(int(sys.stdin.readline()))
+sys.stdin.readline()
 """
 
 
 class Server:
-    """A process with a userfaultfd, which ends with the status that it is told."""
+    """A process with a userfaultfd and the lock, as CRIU has them; the test is its kyb-enter."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, work: Path) -> None:
         self.process = process
-        self.served = pages.Served(process)
+        self.served = pages.Served(work, enter=os.getpid())
 
-    def end(self, code: int) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{code}\n".encode())
+    async def end(self, told: str) -> None:
+        """It ends, after which kyb-enter has told so, or not."""
+        (self.served.work / pages.STATUS).write_text(told)
+        self.process.kill()
+        await self.process.wait()
 
 
 @asynccontextmanager
-async def server() -> AsyncIterator[Server]:
+async def server(work: Path, lock: Path | None = None) -> AsyncIterator[Server]:
+    os.makedirs(work, exist_ok=True)
+    (work / pages.STATUS).write_text("-")
+    opened = os.open(lock or work / running.PAGES, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(opened, fcntl.LOCK_EX)
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", SERVER),
+        *(sys.executable, "-c", SERVER, str(opened)),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
+        pass_fds=(opened,),
     )
+    os.close(opened)
     assert process.stdout is not None
     if await process.stdout.readline() != b"ready\n":
         await process.wait()
         pytest.skip("needs userfaultfd (root, or vm.unprivileged_userfaultfd)")
-    made = Server(process)
+    made = Server(process, work)
     try:
         yield made
     finally:
@@ -61,54 +73,159 @@ async def server() -> AsyncIterator[Server]:
         made.served.let_go()
 
 
-def test_who_serves_well_to_the_end_is_let_go_of_by_itself() -> None:
+def is_userfaultfd(descriptor: int) -> bool:
+    return os.readlink(f"/proc/self/fd/{descriptor}") == "anon_inode:[userfaultfd]"
+
+
+def test_who_serves_well_to_the_end_is_let_go_of_by_itself(tmp_path: Path) -> None:
     async def main() -> None:
-        async with server() as one:
+        async with server(tmp_path / "1-2") as one:
             seen = asyncio.ensure_future(one.served.seen_out())
-            assert await one.served.hold(Clock(LIMIT)) == 0
-            assert len(one.served.held) == 1
-            one.end(0)
-            assert await asyncio.wait_for(seen, LIMIT) == 0
+            assert await one.served.hold(Clock(LIMIT))
+            assert [is_userfaultfd(held) for held in one.served.held] == [True]
+            await one.end("0")
+            await asyncio.wait_for(seen, LIMIT)
             assert one.served.held == []
 
     asyncio.run(main())
 
 
-def test_what_a_dead_server_did_not_bring_is_held_on_to() -> None:
+@pytest.mark.parametrize("told", ["1", "-", ""])
+def test_what_a_dead_server_did_not_bring_is_held_on_to(tmp_path: Path, told: str) -> None:
     async def main() -> None:
-        async with server() as one:
-            seen = asyncio.ensure_future(one.served.seen_out())
+        async with server(tmp_path / "1-2") as one:
             await one.served.hold(Clock(LIMIT))
-            one.end(3)
-            assert await asyncio.wait_for(seen, LIMIT) == 3
-            (held,) = one.served.held
-            os.fstat(held)
+            seen = asyncio.ensure_future(one.served.seen_out())
+            await one.end(told)
+            await asyncio.wait_for(seen, LIMIT)
+            assert not await one.served.ended(Clock(LIMIT))
+            assert [is_userfaultfd(held) for held in one.served.held] == [True]
 
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("code", [0, 3])
-def test_a_server_that_has_ended_before_it_could_be_held_says_how(code: int) -> None:
+@pytest.mark.parametrize(("told", "well"), [("0", True), ("1", False), ("-", False)])
+def test_a_server_that_has_ended_before_it_could_be_held_says_how(
+    tmp_path: Path, told: str, well: bool
+) -> None:
     async def main() -> None:
-        async with server() as one:
-            one.end(code)
-            await one.process.wait()
-            assert await one.served.hold(Clock(LIMIT)) == code
+        async with server(tmp_path / "1-2") as one:
+            await one.end(told)
+            assert await one.served.hold(Clock(LIMIT)) is well
             assert one.served.held == []
+
+    asyncio.run(main())
+
+
+def test_it_is_waited_for_who_tells_how_a_server_ended(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with server(tmp_path / "1-2") as one:
+            lock = os.open(one.served.lock, os.O_RDWR)
+            one.process.kill()
+            await one.process.wait()
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            with pytest.raises(DeadlineError, match="nobody tells"):
+                await one.served.hold(Clock(0.0))
+            holding = asyncio.ensure_future(one.served.hold(Clock(LIMIT)))
+            (one.served.work / pages.STATUS).write_text("1")
+            assert not await holding
+            os.close(lock)
 
     asyncio.run(main())
 
 
 def test_what_is_closed_while_it_is_looked_at_hides_nothing_else(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     real = os.listdir
     monkeypatch.setattr(os, "listdir", lambda path: ["999999", *real(path)])
 
     async def main() -> None:
-        async with server() as one:
-            assert await one.served.hold(Clock(LIMIT)) == 0
+        async with server(tmp_path / "1-2") as one:
+            assert await one.served.hold(Clock(LIMIT))
             assert len(one.served.held) == 1
+
+    asyncio.run(main())
+
+
+def test_what_is_lent_to_kyb_enter_stays_open_without_server_and_agent(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with server(tmp_path / "1-2") as one:
+            one.served.keeper, theirs = socket.socketpair()
+            await one.served.hold(Clock(LIMIT))
+            await one.end("1")
+            one.served.let_go()
+            with theirs:
+                _, lent, _, _ = socket.recv_fds(theirs, 16, 16)
+            assert [is_userfaultfd(one) for one in lent] == [True]
+            os.close(lent[0])
+
+    asyncio.run(main())
+
+
+def myself(root: Path) -> Path:
+    """The folder of a container whose process 1 is this one."""
+    start = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+    return root / f"{os.getpid()}-{start}"
+
+
+def test_the_next_agent_holds_the_same_again_and_nothing_of_others(tmp_path: Path) -> None:
+    async def main() -> None:
+        root, other = tmp_path / "work", tmp_path / "other"
+        root.mkdir()
+        imitated = other / myself(root).name / running.PAGES
+        imitated.parent.mkdir(parents=True)
+        async with server(myself(root)), server(other, imitated):
+            (found,) = pages.left_by_another(root, Path("/proc"))
+            assert found.work == myself(root)
+            assert [is_userfaultfd(held) for held in found.held] == [True]
+            found.let_go()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("told", ["0", "1", "-"])
+def test_the_next_agent_holds_nothing_where_nobody_serves(tmp_path: Path, told: str) -> None:
+    async def main() -> None:
+        async with server(myself(tmp_path)) as one:
+            await one.end(told)
+            assert list(pages.left_by_another(tmp_path, Path("/proc"))) == []
+
+    asyncio.run(main())
+
+
+def test_the_next_agent_holds_nothing_for_a_container_that_is_gone(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with server(tmp_path / f"{os.getpid()}-1"):
+            assert list(pages.left_by_another(tmp_path, Path("/proc"))) == []
+
+    asyncio.run(main())
+
+
+def test_a_server_whose_tree_is_gone_is_ended_and_leaves_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with server(tmp_path / "1-2") as one:
+            await pages.clear(one.served.work, Clock(LIMIT))
+            assert await asyncio.wait_for(one.process.wait(), LIMIT) == -signal.SIGKILL
+            assert is_free(one.served.lock)
+            assert not one.served.begun
+
+    asyncio.run(main())
+
+
+def test_it_is_held_on_to_until_the_container_has_ended(tmp_path: Path) -> None:
+    async def main() -> None:
+        container = await asyncio.create_subprocess_exec("sleep", "1000")
+        async with server(tmp_path / "1-2") as one:
+            await one.served.hold(Clock(LIMIT))
+            pidfd = os.pidfd_open(container.pid)
+            outliving = asyncio.ensure_future(one.served.outlive(pidfd))
+            await asyncio.sleep(0.05)
+            assert len(one.served.held) == 1
+            container.kill()
+            await asyncio.wait_for(outliving, LIMIT)
+            assert one.served.held == []
+        await container.wait()
 
     asyncio.run(main())
 
@@ -119,9 +236,9 @@ def test_the_memory_of_a_container_that_is_gone_is_let_go_of(tmp_path: Path) -> 
         await gone.wait()
         tools = Tools(tmp_path / "enter", tmp_path / "criu", tmp_path / "cache")
         engine = Criu(tools, CgroupFreezer(), tmp_path / "work")
-        async with server() as one:
+        async with server(tmp_path / "work" / f"{gone.pid}-5") as one:
             await one.served.hold(Clock(LIMIT))
-            engine._served[tmp_path / "work" / f"{gone.pid}-5"] = one.served
+            engine._served[one.served.work] = one.served
             with pytest.raises(NotFoundError):
                 await engine.pages_done(gone.pid, LIMIT)
             assert one.served.held == []
