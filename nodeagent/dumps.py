@@ -323,8 +323,26 @@ class Dumps(Transfers):
             return await self.below.vault.images(
                 ArtifactId(seat.artifact), deadline, await self.below.into(seat)
             )
-        except NotFoundError as error:
+        except (NotFoundError, CorruptError, RefusedError) as error:
+            if Tier.OBJECT not in seat.copies:
+                raise CorruptError(str(error)) from error
+            log.warning("%s: %s; its copy in the object store is fetched", seat, error)
+        return await self._other_images(seat)
+
+    async def _other_images(self, seat: Seat) -> Path:
+        """Of its copy in the object store. Raises CorruptError, RefusedError if that can't be used
+        either."""
+        vault, deadline = self.below.vault, self._node.settings.transfer_deadline_s
+        images = await vault.begin(seat.uid)
+        try:
+            into = await self.below.into(seat)
+            await vault.fetch(ArtifactId(seat.artifact), images, deadline, into)
+        except (NotFoundError, CorruptError) as error:
+            # Of a copy in a store that is away nobody can tell; then this says so.
+            await vault.ls(Tier.OBJECT)
             raise CorruptError(str(error)) from error
+        seat.images = str(images)
+        return images
 
     async def _restore_failed(self, seat: Seat, error: Exception) -> None:
         metrics.failed("restore")
