@@ -123,7 +123,7 @@ def test_anothers_state_is_held_against_the_container(tmp_path: Path, more: dict
 
 
 def test_what_is_granted_is_asked_when_it_is_needed(tmp_path: Path) -> None:
-    made, granted = facts(tmp_path, "sha256:1"), [Grant("team-b", ("team-a",))]
+    made, granted = facts(tmp_path, "sha256:1"), [Grant("team-b", ("team-a",), ("*",))]
     made._grants = lambda: tuple(granted)
     into = asyncio.run(made.into(seat(borrowed=True)))
     assert into.container.grants() == tuple(granted)
