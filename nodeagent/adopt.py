@@ -266,6 +266,7 @@ class Adoptions:
             )
         if found and line.successor != seat.uid and seat.restore and seat.restore.uid == uid:
             await self._newest.see_last(self._below(), facts.namespace, uid, manifest.id)
+        self._newest.see_kept(ArtifactId(manifest.id))
         await registry.claim(facts.namespace, uid, ArtifactId(manifest.id), seat.uid, _DEADLINE)
         return line.node == self._node.settings.node
 

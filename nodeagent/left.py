@@ -19,7 +19,7 @@ from nodeagent.reports import Kind, Report
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from kybernate.ports import Registry
+    from kybernate.ports import Line, Registry
     from nodeagent.loop import Loop
     from nodeagent.seat import Seat
 
@@ -154,14 +154,41 @@ class Left:
                 log.info("%s stays until it is known who goes on from it: %s", one.artifact, error)
                 await asyncio.sleep(_AGAIN)
                 continue
-            if not line.successor:
-                self._loop.dumps.drop_later(one.artifact, "nobody went on from it in time")
-                self._forget(one)
+            if line.successor in ("", one.uid):
+                if await self._is_ours(one, line):
+                    self._expire(one, line)
+                else:
+                    await asyncio.sleep(_AGAIN)
             elif await self._released(one):
                 self._loop.dumps.drop_later(one.artifact, "its successor has gone on since")
                 self._forget(one)
             else:
                 await asyncio.sleep(_LOOK_AGAIN)
+
+    async def _is_ours(self, one: Leftover, line: Line) -> bool:
+        """Whether nobody goes on from it, and nobody can while it goes: its own pod has the claim.
+        Where no claim is possible, there is none to have."""
+        if not line.stopped or line.ended:
+            return True
+        uid = PodUid(one.uid)
+        try:
+            artifact = ArtifactId(one.artifact)
+            await self._registry.claim(one.namespace, uid, artifact, uid, _DEADLINE)
+        except NotFoundError:
+            return True
+        except (KybernateError, OSError) as error:
+            log.info("%s stays until nobody can claim it: %s", one.artifact, error)
+            return False
+        return True
+
+    def _expire(self, one: Leftover, line: Line) -> None:
+        why = "nobody went on from it in time"
+        self._loop.dumps.drop_later(one.artifact, why)
+        if line.stopped:
+            # Its own claim ends with that; by then it is told that this is none to go on from.
+            report = Report(Kind.STOPPED, one.namespace, PodUid(one.uid), why=why)
+            self._loop.reports.put(report)
+        self._forget(one)
 
     def _is_wanted(self, one: Leftover) -> bool:
         seats = self._node.seats.values()

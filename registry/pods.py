@@ -81,7 +81,8 @@ class Pods:
             taken, there = succession.claim(known, after, asked, now)
             if taken is not known:
                 _check_artifact(connection, known, asked.artifact)
-                _check_other_claims(connection, known, asked.successor)
+                if asked.successor != known.uid:
+                    _check_other_claims(connection, known, asked.successor)
             if known is not after:
                 _save(connection, after, there)
             return _save(connection, known, taken)

@@ -193,11 +193,14 @@ class FakeRegistry:
         *,
         again: bool = False,
     ) -> None:
-        """By the rules of succession."""
+        """By the rules of succession, of what is known."""
         await self._asked(deadline)
         pod, after = self._get(namespace, uid), self._get(namespace, successor)
         asked = Asked(artifact, successor, self._node, again=again)
-        for one in succession.claim(pod, after, asked, self._now_ms()):
+        claimed = succession.claim(pod, after, asked, self._now_ms())
+        if claimed != (pod, after) and not self._elsewhere.copies.get(artifact):
+            raise NotFoundError(f"artifact {artifact} is not known; record it first")
+        for one in claimed:
             self._put(one)
         await self._answered(deadline)
 

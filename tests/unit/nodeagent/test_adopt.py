@@ -11,11 +11,11 @@ import pytest
 
 from kybernate.core.artifacts.grants import Grant
 from kybernate.core.restores import RestoreAs, RestoreWish
-from kybernate.errors import NotFoundError, RefusedError, RetryableError
+from kybernate.errors import ConflictError, NotFoundError, RefusedError, RetryableError
 from kybernate.ports import Line, ProcessState
 from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Crash
-from kybernate.types import ArtifactId, SeatState, Tier
+from kybernate.types import ArtifactId, PodUid, SeatState, Tier
 from nodeagent.left import LEFT, OUTLIVED
 from nodeagent.reports import Kind
 from nodeagent.seat import Seat
@@ -222,6 +222,58 @@ def test_what_a_pod_leaves_goes_when_nobody_comes(rig):
         await asyncio.sleep(20)
         assert artifact not in r.machine.vault
         assert not any(key.startswith(LEFT) for key in r.machine.journal)
+        telling.cancel()
+
+    run_virtual(main())
+
+
+def test_what_is_claimed_at_the_last_moment_stays(rig):
+    async def main():
+        r = rig(tiers=TIERS, keep_left_s=100)
+        cold, artifact, _, telling = await left(r)
+        lines, rival = r.loop.registry, PodUid("uid-rival")
+        asked = lines.line
+
+        async def line(namespace, uid, deadline):
+            found = await asked(namespace, uid, deadline)
+            await lines.claim(namespace, uid, ArtifactId(artifact), rival, deadline)
+            return found
+
+        lines.line = line
+        await asyncio.sleep(200)
+        assert artifact in r.machine.vault
+        assert LEFT + artifact in r.machine.journal
+        assert (await asked("default", cold, 1.0)).successor == rival
+        telling.cancel()
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["at once", "by the agent before"])
+def test_nobody_can_claim_what_is_going(rig, begun):
+    async def main():
+        r = rig(tiers=TIERS, keep_left_s=100)
+        cold, artifact, _, telling = await left(r)
+        lines, claim = r.loop.registry, ("default", cold, ArtifactId(artifact))
+        if begun:
+            await lines.claim(*claim, cold, 1.0)
+        drop, seen = r.node.world.below.vault.drop, []
+
+        async def dropped(artifact, place, *, forget):
+            with pytest.raises(ConflictError):
+                await lines.claim(*claim, PodUid("uid-rival"), 1.0)
+            seen.append(place)
+            await drop(artifact, place, forget=forget)
+
+        r.node.world.below.vault.drop = dropped
+        telling.cancel()  # it ends once all is told
+        await asyncio.sleep(150)
+        assert seen
+        assert artifact not in r.machine.vault
+        telling = asyncio.ensure_future(r.loop.reports.run())
+        await r.loop.reports.flush(10)
+        line = await lines.line("default", cold, 1.0)
+        assert (line.successor, bool(line.stopped)) == ("", True)
         telling.cancel()
 
     run_virtual(main())

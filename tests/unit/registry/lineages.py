@@ -225,7 +225,10 @@ class Lineages(RuleBasedStateMachine):
             before = self.before.get(uid)
             if before is not None:
                 _check_step(before, now, pods)
-        heirs = [one["successor"] for one in pods.values() if one["successor"]]
+        # Whoever goes on from its own state still has its predecessor's claim.
+        heirs = [
+            one["successor"] for one in pods.values() if one["successor"] not in ("", one["uid"])
+        ]
         assert len(set(heirs)) == len(heirs), "a pod goes on from two"
         for uid in pods:
             alive = [one for one in _line(uid, pods) if _may_run(pods.get(one))]

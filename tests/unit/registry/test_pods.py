@@ -160,6 +160,18 @@ def test_a_pod_may_go_on_itself_and_stop_again(replica: Replica, stopped: int) -
     assert replica.claim("n2", "u1", name_of(2), "u2").status == 200
 
 
+@pytest.mark.usefixtures("stopped")
+def test_a_successor_may_go_on_itself_too(replica: Replica) -> None:
+    replica.claim("n2", "u1", ONE, "u2")
+    replica.record("n2", name_of(2), replica.token("n2", "u2"), pod_uid="u2")
+    replica.stop("n2", "u2")
+    found = replica.claim("n2", "u2", name_of(2), "u2")
+    assert found.status == 200, found.error
+    assert replica.claim("n3", "u2", name_of(2), "u3").status == 409
+    assert replica.stop("n2", "u2").body["successor"] == ""
+    assert replica.claim("n3", "u2", name_of(2), "u3").status == 200
+
+
 def test_only_its_own_agent_can_say_that_a_pod_stopped(replica: Replica, clock: Clock) -> None:
     assert "no agent has said" in replica.stop("n1", "u1").error
     replica.token("n1", "u1")
