@@ -21,7 +21,7 @@ from kybernate.errors import (
 from kybernate.ports import DumpState
 
 from . import container as containers
-from . import limits, loans, pages, record, refusals, running, tcp
+from . import ended, limits, loans, pages, record, refusals, running, tcp
 from .container import Clock, Container
 
 if TYPE_CHECKING:
@@ -207,6 +207,7 @@ class Criu:
                 limits.put_back(folder)
             with suppress(OSError, ValueError, NotFoundError):
                 loans.take_back_left(folder, self._proc)
+        ended.forget(self._work, self._proc)
 
     def _dumpable(self, container: Container) -> int:
         tree = container.tree()
