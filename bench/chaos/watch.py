@@ -180,7 +180,8 @@ class Watch:
         for artifact in machine.vault.keys() - kept:
             found.append(f"{artifact} is kept for nobody")
         for folder in machine.folders.keys() & {f"/dumps/{uid}" for uid in seats}:
-            if seats[PodUid(folder.removeprefix("/dumps/"))].images != folder:
+            seat = seats[PodUid(folder.removeprefix("/dumps/"))]
+            if seat.images != folder and not seat.paging:
                 found.append(f"{folder} is left over")
 
 

@@ -296,8 +296,9 @@ class FakeVault:
         self._machine.folders.pop(f"/dumps/{uid}", None)
 
     def _see_unread(self, folder: str) -> None:
-        if folder in self._machine.paging.values():
-            self._machine.breach(f"{folder} is dropped while memory comes from it")
+        machine = self._machine
+        if any(at == folder and machine.procs[init].alive for init, at in machine.paging.items()):
+            machine.breach(f"{folder} is dropped while memory comes from it")
 
     async def seal(self, images: Path, facts: Mapping[str, object], deadline: float) -> ArtifactId:
         """It exists when this returns, or a moment before."""
