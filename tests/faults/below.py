@@ -14,6 +14,7 @@ _BYTES = "tests/unit/checkpoint/test_faults.py"
 _VAULT = "tests/unit/checkpoint/test_vault.py"
 _POWER = "tests/unit/checkpoint/test_power.py"
 _CRIU = "tests/integration/criu/test_failures.py"
+_LAZIES = "tests/integration/criu/test_lazies.py"
 _LOANS = "tests/unit/criu/test_addresses.py"
 _REAL = "tests/faults/test_below.py::test_killed_after_every_journalled_step_below_ram"
 _ADOPT = "tests/unit/nodeagent/test_adopt.py"
@@ -281,6 +282,21 @@ BREAKAGES = (
         "`kill -9` of the agent while a restored tree's old address stands on `lo`",
         "the next agent ends its connections to others, and takes the address back",
         f"{_LOANS}::test_what_a_dead_agent_has_lent_is_taken_back_by_the_next",
+    ),
+    Breakage(
+        "`kill -9` of what serves the memory of a tree that was restored lazily",
+        "the tree waits for what is missing, and is **started anew**",
+        f"{_LAZIES}::test_a_tree_whose_server_died_ends_rather_than_see_zeros",
+    ),
+    Breakage(
+        "the same, while no agent is there",
+        "the same; the next agent ends it",
+        f"{_LAZIES}::test_a_tree_waits_whose_server_died_while_no_agent_was_there[agent]",
+    ),
+    Breakage(
+        "the agent is killed while memory is on its way",
+        "it comes all the same; the next agent guards it",
+        f"{_LAZIES}::test_the_next_agent_sees_all_memory_come_in[killed]",
     ),
     Breakage(
         "`kill -9` of the helper while its seat is below RAM",
