@@ -225,7 +225,10 @@ def _spec(overlay: Path, workload: Workload) -> ClusterSpec:
         images=(workload.image, "sidecar"),
         node_pods=True,
         overlay=overlay,
-        service_env={"agent": {"KYB_AGENT_TIER_RESIDENCY_S": "0"}},
+        # `criu restore` beside it brings in all memory first.
+        service_env={
+            "agent": {"KYB_AGENT_TIER_RESIDENCY_S": "0", "KYB_AGENT_LAZY_RESTORES": "false"}
+        },
     )
 
 

@@ -160,7 +160,7 @@ class AgentSettings(BaseModel):
         "expected (per hour) and RAM has room to spare; 0: never.",
     )
     lazy_restores: bool = Field(
-        False,
+        True,
         description="Let a tree run before its memory is in, where its first answer comes sooner.",
     )
     dump_retry_s: PositiveFloat = Field(

@@ -19,10 +19,11 @@ rates = st.builds(Rates, st.floats(1e6, 1e11), st.floats(1e6, 1e11))
         (GIB, 0, True),
         (64 << 20, 0, False),
         (10 * GIB, 9 * GIB, False),
-        (10 * GIB, GIB, True),
+        (10 * GIB, GIB, False),
+        (10 * GIB, GIB // 4, True),
         (0, 0, False),
     ],
-    ids=["much", "little", "the GPUs' mostly", "little of it the GPUs'", "unknown"],
+    ids=["much", "little", "the GPUs' mostly", "a tenth the GPUs'", "less the GPUs'", "unknown"],
 )
 def test_memory_comes_later_where_much_of_it_is_not_the_gpus(size, device, lazily):
     assert pays(size, device, Rates()) is lazily
