@@ -35,6 +35,8 @@ _STATES = {
     "kyb-parked": DumpState.PARKED,
 }
 _POLL = 0.0005
+_LOOKS = 20
+"""At a name that is none of kyb-init's: it may be half-way from one to the next."""
 _GONE = (FileNotFoundError, ProcessLookupError)
 
 
@@ -60,13 +62,16 @@ class Clock:
 
 def state_of(init: int, proc: Path = Path("/proc")) -> DumpState:
     """By the name that process 1 gives itself, which nobody else can. Raises NotFoundError."""
-    try:
-        name = smallfile.read(f"{proc}/{init}/comm").strip()
-    except _GONE as error:
-        raise NotFoundError(f"There is no process {init} any more.") from error
-    if name not in _STATES:
-        raise NotFoundError(f"Process {init} is {name!r}, not the kyb-init of a container.")
-    return _STATES[name]
+    name = ""
+    for _ in range(_LOOKS):
+        try:
+            name = smallfile.read(f"{proc}/{init}/comm").strip()
+        except _GONE as error:
+            raise NotFoundError(f"There is no process {init} any more.") from error
+        if name in _STATES:
+            return _STATES[name]
+        time.sleep(_POLL)
+    raise NotFoundError(f"Process {init} is {name!r}, not the kyb-init of a container.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kybernate.adapters import smallfile
 from kybernate.adapters.criu import Tools, limits, refusals, running
 from kybernate.adapters.criu.container import Container, state_of
 from kybernate.adapters.criu.record import FILE, Record
@@ -174,3 +175,11 @@ def test_a_cgroup_is_joined_the_quick_way(
     with ExitStack() as stack:
         opened = running.joined(stack, group(tmp_path / "one", **files), run)
         assert os.path.samestat(os.fstat(opened), (tmp_path / "one" / found).stat())
+
+
+def test_a_name_that_is_half_written_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = iter(("kyb-hol\n", "kyb-hold\n"))
+    monkeypatch.setattr(smallfile, "read", lambda _: next(names))
+    assert state_of(1, tmp_path) is DumpState.HOLDING
