@@ -71,9 +71,12 @@ class Lodge:
 
     def container(self) -> None:
         """As the kubelet starts it, for the first time or again."""
-        self._door = next((Path(t["door"]) for t in self.told if "door" in t), self._door)
         if self.pod.process is not None:
             self.pod.process.wait(LIMIT)
+        else:
+            # The seat's first record is told before its door.
+            wait_until(lambda: any("door" in t for t in self.told), LIMIT, "no door is told")
+        self._door = next((Path(t["door"]) for t in self.told if "door" in t), self._door)
         self.starts += 1
         self.pod.start(self._door)
 
