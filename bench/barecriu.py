@@ -112,7 +112,7 @@ class Bare:
             folders = {"images": self.images, "work": self._work, "cache": self._tools.cache}
             kept = {NAMES[name]: opened(path, os.O_RDONLY) for name, path in folders.items()}
             kept |= keep or {}
-            joined = [opened(path / "cgroup.procs", os.O_WRONLY) for path in cgroups]
+            joined = [opened(*_entrance(path)) for path in cgroups]
             command = [str(self._tools.enter), "--target", str(target), "--run", str(program)]
             for number, descriptor in kept.items():
                 command += ["--keep", f"{descriptor}={number}"]
@@ -136,6 +136,12 @@ class Bare:
         finally:
             for descriptor in keep.values():
                 os.close(descriptor)
+
+
+def _entrance(group: Path) -> tuple[Path, int]:
+    """What a cgroup is joined by, and how it is opened: the way that waits for nothing."""
+    tasks = group / "tasks"
+    return (tasks, os.O_WRONLY) if tasks.exists() else (group, os.O_RDONLY)
 
 
 def homes(init: int) -> tuple[Path, ...]:
