@@ -72,8 +72,15 @@ class Space:
         return network.inside(self.process.pid, call)
 
     def plug_in(self) -> None:
-        self.inside(lambda: subprocess.run(["ip", "link", "set", "eth0", "up"], check=True))
-        self.inside(lambda: subprocess.run(["ip", "link", "set", "eth1", "up"], check=True))
+        """No address comes by itself later, which `shown` would tell of."""
+        for name in ("eth0", "eth1"):
+            for words in (("addrgenmode", "none"), ("up",)):
+                self.run("ip", "link", "set", name, *words)
+        while self.run("ip", "-o", "link").count(" state UP ") < 2:
+            time.sleep(0.01)
+
+    def run(self, *words: str) -> str:
+        return self.inside(lambda: subprocess.check_output(words, text=True))
 
     def shown(self) -> str:
         """All of its addresses and routes."""
