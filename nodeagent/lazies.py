@@ -38,8 +38,8 @@ class Lazies:
         self._coming: dict[str, list[asyncio.Event]] = {}
 
     def pays(self, seat: Seat) -> bool:
-        """Whether the seat is restored so."""
-        if not self._node.settings.lazy_restores or not seat.artifact:
+        """Whether the seat is restored so; not where a restore has failed: this kernel may not."""
+        if not self._node.settings.lazy_restores or not seat.artifact or seat.failed_restores:
             return False
         return pays(seat.saved, sum(seat.held.values()), self._rates)
 

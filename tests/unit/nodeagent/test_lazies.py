@@ -7,6 +7,7 @@ import asyncio
 from kybernate.core.restores import RestoreAs, RestoreWish
 from kybernate.testing.clock import run_virtual
 from kybernate.types import Tier
+from nodeagent import lazies
 from tests.unit.nodeagent.below import (
     ACTIVE,
     NVME,
@@ -136,6 +137,27 @@ def test_what_was_fetched_stays_over_a_restart_until_all_of_it_is_in(rig, proxy)
         r.check()
 
     run_virtual(second(), start=3000.0)
+
+
+def test_what_failed_to_be_restored_is_restored_whole(rig, proxy, monkeypatch):
+    monkeypatch.setattr(lazies, "pays", lambda *_: True)
+
+    async def main():
+        r = rig(tiers=TIERS)
+        cold, _ = await two(r)
+        await down(r, cold, NVME)
+        seat = r.node.seats[cold]
+        assert r.loop.dumps.lazies.pays(seat)
+        r.machine.faults.add("restore-fails-criu")
+        proxy(r.loop).request(cold)
+        await when(lambda: seat.failed_restores)
+        assert not r.loop.dumps.lazies.pays(seat)
+        await r.until(cold, ACTIVE)
+        assert seat.paging == ""
+        assert r.machine.paging == {}
+        r.check()
+
+    run_virtual(main())
 
 
 def test_what_is_whole_sooner_is_restored_whole(rig, proxy):
