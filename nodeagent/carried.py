@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_BEHIND = 0.01
+"""Seconds that the files come after a dump's begin, which they would hold up till CRIU works."""
+
 
 class CarryingDumper:
     """Implements `ports.Dumper` by another. `limit`: bytes of files that travel at most."""
@@ -51,8 +54,9 @@ class CarryingDumper:
 
     async def _gather(self, init: int, images: Path, deadline: float) -> float:
         """Seconds that it took."""
+        end = time.monotonic() + deadline
+        await asyncio.sleep(_BEHIND)
         began = time.monotonic()
-        end = began + deadline
         note = await _aside(treefiles.gather, init, images, self._limit, end)
         self._missing[init] = note.missing
         return time.monotonic() - began
