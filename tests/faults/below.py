@@ -18,6 +18,8 @@ _LAZIES = "tests/integration/criu/test_lazies.py"
 _LOANS = "tests/unit/criu/test_addresses.py"
 _REAL = "tests/faults/test_below.py::test_killed_after_every_journalled_step_below_ram"
 _ADOPT = "tests/unit/nodeagent/test_adopt.py"
+_COPIES = "tests/unit/nodeagent/test_second_copy.py"
+_DAMAGED = "tests/unit/nodeagent/test_damaged.py"
 _REPORTS = "tests/unit/nodeagent/test_reports.py"
 _MATCH = "tests/unit/artifacts/test_rules.py::TestMatch::test_each_difference_is_a_sentence"
 _STORMS = "tests/unit/chaos/test_chaos.py"
@@ -430,6 +432,16 @@ BREAKAGES = (
         _NOTHING_OF_IT,
         f"{_FAILURES}"
         "::test_a_state_that_can_not_be_restored_is_given_up_and_the_workload_starts_anew",
+    ),
+    Breakage(
+        "the same on NVMe, and the object store has the state, too",
+        "the same process answers: the other copy is fetched",
+        f"{_COPIES}::test_it_goes_on_from_the_other_one",
+    ),
+    Breakage(
+        "a state that another pod is to go on from is damaged wherever it lies",
+        "told and waited for; then started anew, or kept waiting",
+        f"{_DAMAGED}::test_it_is_told_and_started_anew_in_the_end[successor]",
     ),
     Breakage(
         "a raw file on NVMe has changed",
