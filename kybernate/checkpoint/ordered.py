@@ -25,12 +25,24 @@ def threads(count: int, name: str) -> Iterator[Executor]:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def ordered(pool: Executor, work: Callable[[T], R], items: Iterable[T], ahead: int) -> Iterator[R]:
-    """`work` of each item, in order; at most `ahead` are under way or wait to be taken."""
+def ordered(
+    pool: Executor,
+    work: Callable[[T], R],
+    items: Iterable[T],
+    ahead: int,
+    at_once: int = 1,
+) -> Iterator[R]:
+    """`work` of each item, in order; at most `ahead` are under way or wait to be taken.
+
+    `at_once`: how many are waited for together, at most `ahead`. Where work is short, threads that
+    wake each other for each of it take more time for that than for the work.
+    """
     waiting: deque[Future[R]] = deque()
     for item in items:
         waiting.append(pool.submit(work, item))
         if len(waiting) >= ahead:
-            yield waiting.popleft().result()
+            waiting[at_once - 1].exception()
+            for _ in range(at_once):
+                yield waiting.popleft().result()
     while waiting:
         yield waiting.popleft().result()

@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _ZEROS = bytes(BLOCK)
-_AHEAD = 2 * WORKERS + 2
+_AHEAD = 3 * WORKERS + 6
+_AT_ONCE = _AHEAD // 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,8 @@ class _Packing:
         """Store what is new of a file; `packs` has all that it needs in the end."""
         leaves: list[Leaf] = []
         chunks: list[Chunk] = []
-        for batch, blocks in ordered(workers, self._prepare, source.batches, _AHEAD):
+        prepared = ordered(workers, self._prepare, source.batches, _AHEAD, _AT_ONCE)
+        for batch, blocks in prepared:
             self._deadline.check()
             chunks += [self._put(block) if isinstance(block, _New) else block for block in blocks]
             batch.done()
