@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kybernate.adapters.criu import Criu, Tools, pages, running
+from kybernate.adapters.criu import Criu, Tools, holders, pages, running
 from kybernate.adapters.criu.container import Clock, is_free
 from kybernate.adapters.freezer import CgroupFreezer
 from kybernate.errors import DeadlineError, NotFoundError
@@ -32,12 +32,18 @@ sys.stdin.readline()
 """
 
 
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server stands for its kyb-enter, too: this process has other children, which live on."""
+    monkeypatch.setattr(holders, "below", lambda pid: iter((pid,)))
+
+
 class Server:
-    """A process with a userfaultfd and the lock, as CRIU has them; the test is its kyb-enter."""
+    """A process with a userfaultfd and the lock, as CRIU has them."""
 
     def __init__(self, process: asyncio.subprocess.Process, work: Path) -> None:
         self.process = process
-        self.served = pages.Served(work, enter=os.getpid())
+        self.served = pages.Served(work, enter=process.pid)
 
     async def end(self, told: str) -> None:
         """It ends, after which kyb-enter has told so, or not."""
