@@ -563,8 +563,8 @@ def go_on(rig, proxy, machine, there, start):
     run_virtual(second(), start=start)
 
 
-def test_a_successor_that_says_no_to_the_next_agent_hears_that_it_is_off(rig, proxy):
-    machine, there = Machine(MEMORY), There()
+def agent_dies_in_the_dump(rig, machine, there):
+    """When it died."""
     ends: list[float] = []
 
     async def first():
@@ -579,6 +579,12 @@ def test_a_successor_that_says_no_to_the_next_agent_hears_that_it_is_off(rig, pr
 
     with contextlib.suppress(RuntimeError):  # the loop was stopped
         run_virtual(first())
+    return ends[0]
+
+
+def test_a_successor_that_says_no_to_the_next_agent_hears_that_it_is_off(rig, proxy):
+    machine, there = Machine(MEMORY), There()
+    died = agent_dies_in_the_dump(rig, machine, there)
     assert there.called_off == 0
     there.fails = {"expect": [RefusedError("it runs already")]}
     gc.collect()
@@ -593,25 +599,12 @@ def test_a_successor_that_says_no_to_the_next_agent_hears_that_it_is_off(rig, pr
         await r.until(one.uid, ACTIVE)
         r.check()
 
-    run_virtual(second(), start=ends[0] + 1.0)
+    run_virtual(second(), start=died + 1.0)
 
 
 def test_while_the_next_agent_waits_for_the_successor_requests_are_answered_here(rig, proxy):
     machine, there = Machine(MEMORY), There()
-    ends: list[float] = []
-
-    async def first():
-        loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda *_: None)
-        r, operations, uid = await begun(rig, there, machine=machine)
-        await operations.ask(move(uid))
-        await r.until(uid, SeatState.DUMPING)
-        ends.append(loop.time())
-        loop.stop()
-        await asyncio.sleep(60)
-
-    with contextlib.suppress(RuntimeError):  # the loop was stopped
-        run_virtual(first())
+    died = agent_dies_in_the_dump(rig, machine, there)
     there.fails = {"expect": [RetryableError("its agent is away")] * 100}
     gc.collect()
 
@@ -627,7 +620,7 @@ def test_while_the_next_agent_waits_for_the_successor_requests_are_answered_here
         assert there.taken == r.node.seats[one.uid].artifact
         r.check()
 
-    run_virtual(second(), start=ends[0] + 1.0)
+    run_virtual(second(), start=died + 1.0)
 
 
 def test_how_many_writes_a_move_has(rig):
