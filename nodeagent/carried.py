@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from kybernate.adapters import treefiles
 from kybernate.errors import DeadlineError
@@ -19,6 +20,9 @@ T = TypeVar("T")
 
 _BEHIND = 0.01
 """Seconds that the files come after a dump's begin, which they would hold up till CRIU works."""
+_STOPPING = 5.0
+"""Seconds for which the end of a thread that was told to stop is waited for: it does so between two
+pieces of a file, if the disk answers."""
 
 
 class CarryingDumper:
@@ -28,10 +32,18 @@ class CarryingDumper:
         self._dumper = dumper
         self._limit = limit
         self._missing: dict[int, str] = {}
+        self._at_work: dict[Path, _Aside[Any]] = {}
 
     def missing(self, init: int) -> str:
         """Why the files of this container's last dump did not travel, or empty."""
         return self._missing.get(init, "")
+
+    async def left(self, images: Path) -> None:
+        """Whoever is at work on the files of these images stops: returns once it has, or after
+        seconds, as of a disk that doesn't answer."""
+        work = self._at_work.get(images)
+        if work is not None:
+            await work.stopped()
 
     async def check(self, init: int, handle: str, deadline: float) -> tuple[str, ...]:
         """As the dumper's."""
@@ -40,26 +52,34 @@ class CarryingDumper:
     async def dump(
         self, init: int, handle: str, images: Path, deadline: float, *, goes_on: bool = False
     ) -> Phases:
-        """As the dumper's, and the files beside it, while the tree stands still."""
-        gathering = asyncio.ensure_future(self._gather(init, images, deadline))
+        """As the dumper's, and the files beside it, while the tree stands still. If it fails, they
+        stop: see `left`."""
+        end = time.monotonic() + deadline
+        files = _Aside(lambda stop: self._gather(init, images, end, stop))
+        self._keep(images, files)
         try:
             phases = await self._dumper.dump(init, handle, images, deadline, goes_on=goes_on)
-        except asyncio.CancelledError:
-            gathering.cancel()
-            raise
+            self._missing[init], seconds = await files.result(end)
         finally:
-            # Whoever removes the images next must be alone with them.
-            await asyncio.gather(gathering, return_exceptions=True)
-        return {**phases, "files": gathering.result()}
+            files.stop()
+        return {**phases, "files": seconds}
 
-    async def _gather(self, init: int, images: Path, deadline: float) -> float:
-        """Seconds that it took."""
-        end = time.monotonic() + deadline
-        await asyncio.sleep(_BEHIND)
+    def _gather(
+        self, init: int, images: Path, end: float, stop: threading.Event
+    ) -> tuple[str, float]:
+        """Why they don't travel, and the seconds that it took."""
+        stop.wait(_BEHIND)
         began = time.monotonic()
-        note = await _aside(treefiles.gather, init, images, self._limit, end)
-        self._missing[init] = note.missing
-        return time.monotonic() - began
+        note = treefiles.gather(init, images, self._limit, _left(end), stop=stop)
+        return note.missing, time.monotonic() - began
+
+    def _keep(self, images: Path, work: _Aside[Any]) -> None:
+        self._at_work[images] = work
+        work.when_done(lambda: self._forget(images, work))
+
+    def _forget(self, images: Path, work: _Aside[Any]) -> None:
+        if self._at_work.get(images) is work:
+            del self._at_work[images]
 
     async def end(self, init: int, handle: str, deadline: float) -> None:
         """As the dumper's."""
@@ -83,10 +103,22 @@ class CarryingDumper:
     ) -> Phases:
         """As the dumper's, once its files are there, in a container that isn't the one dumped."""
         end = time.monotonic() + deadline
-        await _aside(treefiles.lay_out, init, images, self._limit, end)
+        await self.left(images)
+        await self._lay_out(init, images, end)
         return await self._dumper.restore(
             init, handle, images, _left(end), lazy=lazy, stopped=stopped
         )
+
+    async def _lay_out(self, init: int, images: Path, end: float) -> None:
+        def lay_out(stop: threading.Event) -> int:
+            return treefiles.lay_out(init, images, self._limit, _left(end), stop=stop)
+
+        files = _Aside(lay_out)
+        self._keep(images, files)
+        try:
+            await files.result(end)
+        finally:
+            files.stop()
 
     async def pages_done(self, init: int, deadline: float) -> None:
         """As the dumper's."""
@@ -97,19 +129,43 @@ class CarryingDumper:
         return self._dumper.state(init)
 
 
-async def _aside(
-    call: Callable[[int, Path, int, float], T], init: int, images: Path, limit: int, end: float
-) -> T:
-    """In a thread, which a disk that doesn't answer may hold up. Raises DeadlineError, and what
-    `call` raises."""
-    try:
-        async with asyncio.timeout(_left(end)):
-            return await asyncio.to_thread(lambda: call(init, images, limit, _left(end)))
-    except TimeoutError as error:
-        raise DeadlineError(
-            "The files that its container had changed are neither read nor written in time; look "
-            "whether the node's disk answers."
-        ) from error
+class _Aside(Generic[T]):
+    """A call in a thread, which a disk that doesn't answer may hold up. It ends soon after the
+    event that it is given was set."""
+
+    def __init__(self, call: Callable[[threading.Event], T]) -> None:
+        self._stop = threading.Event()
+        self._work = asyncio.ensure_future(asyncio.to_thread(call, self._stop))
+
+    async def result(self, end: float) -> T:
+        """What `call` returns. Raises DeadlineError, and what `call` raises."""
+        try:
+            async with asyncio.timeout(_left(end)):
+                return await asyncio.shield(self._work)
+        except TimeoutError as error:
+            raise DeadlineError(
+                "The files that its container had changed are neither read nor written in time; "
+                "look whether the node's disk answers."
+            ) from error
+
+    def stop(self) -> None:
+        """Nobody wants what it does any more; nothing if it has ended."""
+        self._stop.set()
+
+    async def stopped(self) -> None:
+        """Stop it, and wait for its end, seconds at most."""
+        self.stop()
+        await asyncio.wait([self._work], timeout=_STOPPING)
+
+    def when_done(self, call: Callable[[], None]) -> None:
+        """Have it called when the thread has ended."""
+
+        def done(work: asyncio.Future[T]) -> None:
+            if not work.cancelled():
+                work.exception()  # is known by now, or nobody wants to
+            call()
+
+        self._work.add_done_callback(done)
 
 
 def _left(end: float) -> float:

@@ -65,7 +65,7 @@ def make_below(
     facts = Facts(settings, freezer, inventory, images, criu, carrying.missing, grants=grants)
     return Below(
         dumper=GuardedDumper(carrying, freezer.forget),
-        vault=Vault(places, Tier.NVME, artifact_keys, seen=seen),
+        vault=Vault(places, Tier.NVME, artifact_keys, seen=seen, left=carrying.left),
         gatekeeper=NetworkGate(settings.run_dir / "gates", procs.descendants),
         culprits=procs,
         facts=facts,

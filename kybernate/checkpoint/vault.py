@@ -37,7 +37,7 @@ from kybernate.ports import Sealed
 from kybernate.types import PodUid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
     from concurrent.futures import Executor
     from pathlib import Path
 
@@ -71,12 +71,15 @@ class Vault:
         keys: ArtifactKeys,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         seen: Seen | None = None,
+        left: Callable[[Path], Awaitable[None]] | None = None,
     ) -> None:
+        """`left` returns once nobody writes into a folder of images that is to be removed."""
         self._places = places
         self._local = places[local]
         self._keys = keys
         self._now = now
         self._seen = seen or Seen()
+        self._left = left
         self._doubtful: set[tuple[str, str]] = set()
         self._urgent = ThreadPoolExecutor(URGENT, thread_name_prefix="vault")
         self._background = ThreadPoolExecutor(BACKGROUND, thread_name_prefix="vault-background")
@@ -84,13 +87,16 @@ class Vault:
     async def begin(self, uid: PodUid) -> Path:
         """See `ports.Vault.begin`."""
         folder = self._begun(uid)
+        await self._see_left(folder)
         self._seen.hashed.pop(folder, None)
         await self._soon(_empty, folder)
         return folder
 
     async def abandon(self, uid: PodUid) -> None:
         """See `ports.Vault.abandon`."""
-        await self._soon(_remove, self._begun(uid))
+        folder = self._begun(uid)
+        await self._see_left(folder)
+        await self._soon(_remove, folder)
 
     async def seal(self, images: Path, facts: Mapping[str, object], deadline: float) -> ArtifactId:
         """See `ports.Vault.seal`."""
@@ -194,6 +200,10 @@ class Vault:
 
     async def _soon(self, work: Callable[..., R], *args: object) -> R:
         return await asyncio.get_running_loop().run_in_executor(self._urgent, work, *args)
+
+    async def _see_left(self, folder: Path) -> None:
+        if self._left is not None:
+            await self._left(folder)
 
     def _begun(self, uid: PodUid) -> Path:
         if not _UID.fullmatch(uid):

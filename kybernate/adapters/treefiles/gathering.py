@@ -17,6 +17,7 @@ from .note import ARCHIVE, Clock, Note, home_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+    from threading import Event
 
 MOST_FILES = 100_000
 """Of files and folders together."""
@@ -39,13 +40,21 @@ class _Terms:
     clock: Clock
 
 
-def gather(init: int, images: Path, limit: int, deadline: float, proc: str = "/proc") -> Note:
+def gather(
+    init: int,
+    images: Path,
+    limit: int,
+    deadline: float,
+    proc: str = "/proc",
+    stop: Event | None = None,
+) -> Note:
     """Write what the container of this process 1 has changed, at most `limit` bytes, while its tree
-    stands still. Raises NotFoundError if it is gone, OSError if the disk refuses, DeadlineError.
+    stands still. Raises NotFoundError if it is gone, OSError if the disk refuses, DeadlineError,
+    also soon after `stop` was set.
 
     What is late writes nothing into a folder that has taken this one's name meanwhile.
     """
-    clock = Clock(deadline, "To gather the files that its container had changed")
+    clock = Clock(deadline, "To gather the files that its container had changed", stop)
     home = home_of(init, proc)
     with folders.opened(images) as folder:
         try:

@@ -17,17 +17,25 @@ from .note import ARCHIVE, Clock, Note, home_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+    from threading import Event
 
 _CHUNK = 1 << 20
 _LATEST = float(2**63 - 1024)
 """Seconds since 1970: the last time of the kernel's that is a float. A tmpfs has later ones."""
 
 
-def lay_out(init: int, images: Path, limit: int, deadline: float, proc: str = "/proc") -> int:
+def lay_out(
+    init: int,
+    images: Path,
+    limit: int,
+    deadline: float,
+    proc: str = "/proc",
+    stop: Event | None = None,
+) -> int:
     """Put the files into the container of this process 1, unless it is the one that they are of;
     how many. Raises NotFoundError if it is gone, RestoreError if they can't be there,
-    DeadlineError."""
-    clock = Clock(deadline, "To lay out the files that its container had changed")
+    DeadlineError, also soon after `stop` was set."""
+    clock = Clock(deadline, "To lay out the files that its container had changed", stop)
     try:
         clock.check()
         note = Note.read(images)

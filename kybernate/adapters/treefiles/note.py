@@ -15,6 +15,7 @@ from . import folders
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from threading import Event
 
 ARCHIVE = "files.tar"
 NOTE = "files.json"
@@ -52,15 +53,18 @@ class Note:
 
 
 class Clock:
-    """The end of a call that has so many seconds from now. Its work goes on in a thread, where
-    nobody can stop it from outside."""
+    """The end of a call that has so many seconds from now, or, once `stop` is set, none. Its work
+    goes on in a thread, where nobody can stop it from outside."""
 
-    def __init__(self, deadline: float, what: str) -> None:
+    def __init__(self, deadline: float, what: str, stop: Event | None = None) -> None:
         self._end = time.monotonic() + deadline
         self._what = what
+        self._stop = stop
 
     def check(self) -> None:
         """Raises DeadlineError."""
+        if self._stop is not None and self._stop.is_set():
+            raise DeadlineError(f"{self._what} was given up, since nobody waits for it any more.")
         if time.monotonic() >= self._end:
             raise DeadlineError(f"{self._what} took too long.")
 

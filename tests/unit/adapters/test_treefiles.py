@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tarfile
+import threading
 from io import BytesIO
 from typing import TYPE_CHECKING
 
@@ -208,6 +209,37 @@ def test_what_is_late_in_the_midst_of_a_file_goes_no_further(boxes, monkeypatch)
         old.gather(images, limit=8 * MIB)
     assert now[0] < 2 * LIMIT
     assert not (images / NOTE).exists()
+
+
+class After(threading.Event):
+    """Is set once it was looked at so many times."""
+
+    def __init__(self, looks: int) -> None:
+        super().__init__()
+        self.left = looks
+
+    def is_set(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+def test_what_nobody_waits_for_any_more_ends_at_the_next_file_or_piece(boxes) -> None:
+    old, new, images = boxes
+    (old.root / "tmp" / "big").write_bytes(b"x" * MIB)
+    for number in range(8):
+        (old.root / "tmp" / f"z{number}").write_text("x")
+    old.gather(images, 2 * MIB)
+    whole = (images / ARCHIVE).stat().st_size
+    (images / NOTE).unlink()
+    for looks in (3, 30):
+        with pytest.raises(DeadlineError, match="given up"):
+            gather(7, images, 2 * MIB, LIMIT, str(old.proc), After(looks))
+        assert not (images / NOTE).exists()
+        assert (images / ARCHIVE).stat().st_size < whole
+    old.gather(images, 2 * MIB)
+    with pytest.raises(DeadlineError, match="given up"):
+        lay_out(7, images, 2 * MIB, LIMIT, str(new.proc), After(3))
+    assert not (new.root / "tmp" / "z7").exists()
 
 
 def test_a_read_only_root_has_no_layer(boxes) -> None:

@@ -84,6 +84,23 @@ class TestSeal:
 
         run(story())
 
+    def test_what_is_removed_is_left_by_who_writes_there_first(self, tmp_path):
+        there = []
+
+        async def left(images):
+            there.append(images.exists())
+
+        vault = Vault({Tier.NVME: place(tmp_path / "n")}, Tier.NVME, KEYS, left=left)
+
+        async def story():
+            images = await vault.begin(UID)
+            await vault.begin(UID)
+            await vault.abandon(UID)
+            assert not images.exists()
+
+        run(story())
+        assert there == [False, True, True]
+
     @pytest.mark.parametrize("uid", ["../../etc", "", ".", "a/b"])
     def test_a_uid_that_is_a_path_is_refused(self, vault, uid):
         with pytest.raises(RefusedError, match="is no UID"):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
-from kybernate.adapters.treefiles import ARCHIVE, NOTE
+from kybernate.adapters import treefiles
+from kybernate.adapters.treefiles import ARCHIVE, NOTE, Note
 from kybernate.errors import DeadlineError, DumpError
 from nodeagent.carried import CarryingDumper
 
@@ -89,15 +91,70 @@ def test_files_are_gathered_while_the_tree_is_dumped(tmp_path: Path) -> None:
     assert phases.keys() == {"criu", "files"}
 
 
-def test_when_a_dump_has_failed_nobody_is_at_work_on_the_images(tmp_path: Path) -> None:
-    class Failing(Dumper):
-        async def dump(
-            self, init: int, handle: str, images: Path, deadline: float, **how: bool
-        ) -> Phases:
-            raise DumpError("CRIU says no")
+class Cut(Dumper):
+    """A dump that is cut short once the files are being gathered: it fails, or is cancelled."""
 
-    with pytest.raises(DumpError):
-        asyncio.run(CarryingDumper(Failing(), MIB).dump(os.getpid(), "", tmp_path, LONG))
+    def __init__(self, files: Files, how: BaseException) -> None:
+        super().__init__()
+        self._files, self._how = files, how
+
+    async def dump(
+        self, init: int, handle: str, images: Path, deadline: float, **how: bool
+    ) -> Phases:
+        assert await asyncio.to_thread(self._files.begun.wait, LONG)
+        raise self._how
+
+
+class Files:
+    """In place of the gathering: it goes on till it is told to stop, and then has one more piece to
+    write, when it may."""
+
+    def __init__(self) -> None:
+        self.begun, self.may_end = threading.Event(), threading.Event()
+        self.stopped = self.ended = False
+
+    def gather(
+        self, init: int, images: Path, limit: int, deadline: float, stop: threading.Event
+    ) -> Note:
+        self.begun.set()
+        self.stopped = stop.wait(LONG)
+        assert self.may_end.wait(LONG)
+        (images / NOTE).touch()
+        self.ended = True
+        return Note("")
+
+
+@pytest.mark.parametrize("how", [DumpError("CRIU says no"), asyncio.CancelledError()])
+def test_who_removes_the_images_of_a_dump_that_was_cut_short_is_alone_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: BaseException
+) -> None:
+    files = Files()
+    monkeypatch.setattr(treefiles, "gather", files.gather)
+
+    async def main() -> None:
+        carrying = CarryingDumper(Cut(files, how), MIB)
+        with pytest.raises(type(how)):
+            await carrying.dump(os.getpid(), "", tmp_path, LONG)
+        removing = asyncio.create_task(carrying.left(tmp_path))
+        await asyncio.sleep(0)
+        assert not files.ended, "the dump's end doesn't wait for the files"
+        assert not removing.done()
+        files.may_end.set()
+        await removing
+        assert files.stopped
+        assert files.ended
+
+    asyncio.run(main())
+
+
+def test_images_that_nobody_is_at_work_on_are_left_at_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        carrying = CarryingDumper(Dumper(), MIB)
+        await carrying.left(tmp_path)
+        await carrying.dump(os.getpid(), "", tmp_path, LONG)
+        await carrying.left(tmp_path)
+
+    asyncio.run(main())
     assert (tmp_path / NOTE).exists()
 
 
