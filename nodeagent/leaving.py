@@ -112,9 +112,14 @@ def record_of(to: Handover, operation: str, artifact: str, *, done: bool) -> dic
 def handed_over(records: Mapping[str, Mapping[str, object]]) -> set[PodUid]:
     """The seats whose successors may go on, by the journal: of moves that have not ended."""
     moves = {key: one for key, one in records.items() if key.startswith(MOVE) and one["artifact"]}
-    states = {key: records.get(f"{OPERATION}{one['operation']}") for key, one in moves.items()}
-    live = (key for key, one in states.items() if one is not None and one["state"] not in ENDED)
+    live = (key for key, one in moves.items() if not has_ended(records, one))
     return {PodUid(key.removeprefix(MOVE)) for key in live}
+
+
+def has_ended(records: Mapping[str, Mapping[str, object]], record: Mapping[str, object]) -> bool:
+    """Whether nobody goes on with the move of which this is the record."""
+    operation = records.get(f"{OPERATION}{record['operation']}")
+    return operation is None or operation["state"] in ENDED
 
 
 def handover_of(record: Mapping[str, object]) -> Handover:

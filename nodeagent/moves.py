@@ -16,7 +16,6 @@ other node says that its pod never takes the state, the seat goes on here, from 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -37,10 +36,12 @@ from kybernate.ports import Handover
 from kybernate.types import ArtifactId, PodRef, PodUid, SeatState, Tier
 from nodeagent import metrics
 from nodeagent.below import weight
+from nodeagent.calloffs import CallOffs
 from nodeagent.leaving import (
     MOVE,
     Going,
     handover_of,
+    has_ended,
     persistently,
     record_of,
     see_there,
@@ -94,9 +95,10 @@ class Moves:
         self._node = loop.node
         self._dumps = loop.dumps
         self._peers = peers
+        self._offs = CallOffs(loop.node.world.journal, peers, loop.life.aside)
         self._noted = noted
         self._all: dict[str, _Move] = {}
-        self._records: dict[str, Mapping[str, object]] = {}
+        self._records: dict[PodUid, Mapping[str, object]] = {}
         self._patience = loop.node.settings.transfer_deadline_s
 
     # --- the wish (see `operations.Carrier`) ----------------------------------------------------
@@ -111,12 +113,10 @@ class Moves:
 
     def begin(self, operation: Operation, *, again: bool = False) -> None:
         """Put the wish; `again` after a restart of the agent."""
-        one = _Move(operation, began=self._node.world.now())
-        self._all[operation.name] = one
-        if again:
-            self._recall(one)
+        one = self._all[operation.name] = self._recalled(operation) if again else _Move(operation)
+        one.began = self._node.world.now()
         if not one.gone:
-            self._dumps.handed.discard(operation.uid)
+            self._outdate(operation.uid)
         one.task = asyncio.create_task(self._guarded(one))
 
     def verdict(self, operation: Operation, seat: SeatFacts | None) -> Verdict:
@@ -129,9 +129,8 @@ class Moves:
 
     def drop(self, operation: Operation) -> None:
         """Take the wish back. Raises RefusedError once its processes are ended."""
-        one = self._all.get(operation.name)
-        if one is None:
-            return
+        # One that is overdue when the next agent comes is not begun again.
+        one = self._all.get(operation.name) or self._recalled(operation)
         if one.gone:
             raise RefusedError(
                 f"{operation} can't be taken back: the state is on the other node; delete the "
@@ -155,25 +154,44 @@ class Moves:
     def resume(self, records: Mapping[str, Mapping[str, object]]) -> None:
         """What the last agent noted; before operations are put again."""
         self._records = {
-            key.removeprefix(MOVE): record for key, record in records.items() if key[:5] == MOVE
+            PodUid(key.removeprefix(MOVE)): record
+            for key, record in records.items()
+            if key.startswith(MOVE)
         }
+        self._offs.load(records)
         for uid, record in self._records.items():
-            seat = self._node.seats.get(PodUid(uid))
+            seat = self._node.seats.get(uid)
             if seat is None and record["done"]:
                 self._node.world.journal.delete(MOVE + uid)
             elif seat is not None and record["done"]:
                 self._dumps.moved[seat.uid] = where(handover_of(record))
                 self._loop.life.aside(self._dumps.open(seat))
+            elif has_ended(records, record):
+                self._offs.owe(to := handover_of(record))
+                self._node.world.journal.delete(MOVE + uid)
+                self._loop.life.aside(self._offs.tell(to))
 
-    def _recall(self, one: _Move) -> None:
-        """Past the point from where on the successor goes on, if that was passed."""
-        record = self._records.get(one.operation.uid)
-        if record is None or record["operation"] != one.operation.name:
-            return
-        artifact, seat = str(record["artifact"]), self._node.seats.get(one.operation.uid)
+    def _recalled(self, operation: Operation) -> _Move:
+        """A move that another agent began; past the point from where on the successor goes on, if
+        that was passed."""
+        one, record = _Move(operation), self._records.get(operation.uid)
+        if record is None or record["operation"] != operation.name:
+            return one
+        artifact, seat = str(record["artifact"]), self._node.seats.get(operation.uid)
         ended = seat is None or seat.state is SeatState.WAITING
+        one.asked = handover_of(record)
         if artifact and (ended or (seat is not None and seat.artifact == artifact)):
-            one.to, one.artifact, one.gone = handover_of(record), artifact, True
+            one.to, one.artifact, one.gone = one.asked, artifact, True
+        return one
+
+    def _outdate(self, uid: PodUid) -> None:
+        """The workload may go on here from now on: what was noted of its state is not true then,
+        and no later agent may believe it."""
+        record = self._records.pop(uid, None)
+        if record is not None and record["artifact"]:
+            put = self._node.world.journal.put
+            put(MOVE + uid, {**record, "artifact": ""}, synced=False)
+        self._dumps.handed.discard(uid)
 
     async def _note(self, one: _Move, *, done: bool = False) -> None:
         to, uid = one.to, one.operation.uid
@@ -239,6 +257,7 @@ class Moves:
             successor, node = await self._peers.find(pod.namespace, name, _DEADLINE)
             one.asked = Handover(pod, successor, node)
             found[:] = [one.asked]
+            await self._offs.withdraw(one.asked)
             await self._peers.expect(one.asked, _DEADLINE, size=self._size(pod.uid))
 
         def waits(why: str) -> None:
@@ -246,6 +265,9 @@ class Moves:
             self._serve_on(pod.uid, words(one.operation))
 
         await persistently(met, waits)
+        # From here on something may come there, and somebody must call it off.
+        record = record_of(found[0], one.operation.name, "", done=False)
+        self._node.world.journal.put(MOVE + pod.uid, record, synced=False)
         self._time(one, "met")
         return found[0]
 
@@ -414,6 +436,9 @@ class Moves:
         self._dumps.going.pop(uid, None)
         one.artifact = ""
         await self._written(one)
+        # One that says no may have had something from the agent before this one.
+        if (told := one.to or one.asked) is not None:
+            self._offs.owe(told)
         self._node.world.journal.delete(MOVE + uid)
         self._dumps.handed.discard(uid)
         if uid in self._node.seats:
@@ -421,11 +446,8 @@ class Moves:
             self._loop.let_stay(uid)
             if one.served:
                 self._loop.call_for(uid, "it goes on here: its move came to nothing")
-        # One that says no may have had something from the agent before this one.
-        told = one.to or one.asked
         if told is not None:
-            with contextlib.suppress(KybernateError, OSError):
-                await self._peers.call_off(told, _DEADLINE)
+            await self._offs.tell(told)
 
     def _end(self, one: _Move, progress: Progress, sentence: str) -> None:
         one.verdict = Verdict(progress, sentence)

@@ -1,0 +1,100 @@
+"""Moves that an agent began and another one finds: what the first has noted may be no more."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+
+import pytest
+
+from kybernate.core.operations import Progress
+from kybernate.errors import RetryableError
+from kybernate.testing.clock import run_virtual
+from kybernate.testing.machine import Crash, FakeJournal, Machine
+from kybernate.types import SeatState
+from nodeagent.leaving import MOVE
+from tests.unit.nodeagent.below import when
+from tests.unit.nodeagent.test_moves import MEMORY, There, begun, ended, move, next_agent
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+def killed(main, start=0.0):
+    """When it was: `main` returns then, and nothing of its agent does anything more."""
+    ends: list[float] = []
+
+    async def until_killed():
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda *_: None)
+        try:
+            await main()
+        finally:
+            ends.append(loop.time())
+            loop.stop()
+
+    with contextlib.suppress(Crash, RuntimeError):  # the loop was stopped
+        run_virtual(until_killed(), start=start)
+    gc.collect()
+    return ends[0]
+
+
+def test_what_was_kept_there_is_nobodys_once_the_workload_has_gone_on_here(rig, proxy, monkeypatch):
+    machine, there = Machine(MEMORY), There()
+    put = FakeJournal.put
+
+    def last(self, key, record, *, synced):
+        done = put(self, key, record, synced=synced)
+        if key.startswith(MOVE) and record["artifact"]:
+            asyncio.get_running_loop().stop()
+            raise Crash
+        return done
+
+    async def first():
+        _, operations, uid = await begun(rig, there, machine=machine)
+        monkeypatch.setattr(FakeJournal, "put", last)
+        await ended(await operations.ask(move(uid)))
+
+    async def second():
+        r, operations = await next_agent(rig, machine, there)
+        (one,) = operations.known(ended_too=True)
+        p = proxy(r.loop)
+        p.request(one.uid)
+        await when(lambda: p.answered == {one.uid: 1})
+        r.machine.end_container(one.uid)
+        await r.until(one.uid, SeatState.WAITING)
+
+    async def third():
+        r, operations = await next_agent(rig, machine, there)
+        assert len(operations.known(ended_too=False)) == 1
+        await asyncio.sleep(30)
+        assert not there.taken, "the workload has gone on since, and that is lost"
+        r.check()
+
+    died = killed(first)
+    monkeypatch.setattr(FakeJournal, "put", put)
+    there.fails = {"expect": [RetryableError("its agent is away")] * 1000}
+    died = killed(second, died + 1.0)
+    run_virtual(third(), start=died + 1.0)
+
+
+def test_one_that_is_overdue_when_the_next_agent_comes_lets_the_seat_go_on(rig, proxy):
+    machine, there = Machine(MEMORY), There()
+
+    async def first():
+        r, operations, uid = await begun(rig, there, machine=machine)
+        await operations.ask(move(uid, limit=30.0))
+        await r.until(uid, SeatState.DUMPING)
+
+    async def second():
+        r, operations = await next_agent(rig, machine, there)
+        (one,) = operations.known(ended_too=True)
+        assert one.state is Progress.FAILED, one.sentence
+        p = proxy(r.loop)
+        p.request(one.uid)
+        await r.until(one.uid, SeatState.ACTIVE)
+        await when(lambda: there.called_off == 1)
+        r.check()
+
+    died = killed(first)
+    run_virtual(second(), start=died + 60.0)
