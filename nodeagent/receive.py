@@ -161,6 +161,8 @@ class Receiver:
         self, pod: PodRef, successor: PodUid, artifact: str, signed: bytes
     ) -> tuple[str, ...]:
         async with self._one(successor), self._arrived.one(artifact):
+            # Its pod may have gone while somebody else was at work.
+            self.expect(pod, successor)
             lacking = await self._accept(pod, successor, artifact, signed)
         self._tell(Kind.DROPPED if lacking else Kind.COPIED, artifact)
         if not lacking:
@@ -204,8 +206,9 @@ class Receiver:
         async with self._one(successor):
             if not await self._has_taken(pod, successor, artifact):
                 await self._adopt(self.expect(pod, successor), pod, artifact)
-                await self._note(successor, artifact)
                 self._loop.call_for(successor, f"moved here, as {artifact}")
+            if self._taken.get(artifact) != successor:
+                await self._note(successor, artifact)
             self._arrived.forget(artifact)
             self._arrived.call_off(pod.uid, successor)
             # The sender keeps its copy until this is on the disk; nobody else waits for it.
@@ -246,12 +249,12 @@ class Receiver:
         return (line.successor, line.artifact) == (successor, artifact)
 
     async def _note(self, successor: PodUid, artifact: str) -> None:
-        self._taken[artifact] = successor
         record = {"successor": successor}
+        await self._node.world.journal.put(TAKEN + artifact, record, synced=True)
+        self._taken[artifact] = successor
         for old in list(self._taken)[:-_MOST_TAKEN]:
             del self._taken[old]
             self._node.world.journal.delete(TAKEN + old)
-        await self._node.world.journal.put(TAKEN + artifact, record, synced=True)
 
     async def call_off(self, pod: PodRef, successor: PodUid) -> None:
         """Nothing comes of it: the pod goes on over there. What comes of another pod stays."""
@@ -272,11 +275,13 @@ class Receiver:
     ) -> int:
         """Parts of the state, or of one of before; how many bytes came."""
         self.expect(pod, successor)
-        self._came_of[successor] = pod.uid
         self._inbox.room.limit = await self._room()
         settings = self._node.settings
         limits = settings.dump_deadline_s, settings.transfer_deadline_s
         async with self._one(successor):
+            # Its pod may have gone since, and nobody would remove what came after that.
+            self.expect(pod, successor)
+            self._came_of[successor] = pod.uid
             try:
                 incoming = await asyncio.to_thread(self._inbox.receiving, successor, staged)
                 try:

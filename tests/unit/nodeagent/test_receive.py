@@ -456,22 +456,23 @@ def test_a_state_of_which_a_power_cut_left_a_part_is_not_taken_over(rig, tls, tm
 
 def test_the_registry_hears_of_what_is_whole_and_of_what_is_not(rig, tls, tmp_path):
     async def main():
-        two = Two(rig, tls, tmp_path)
-        told = []
-        two.r.node.world = replace(two.r.node.world, registry=object())
-        two.r.loop.reports.put = lambda report: told.append((report.kind.value, report.why != ""))
-        artifact = two.sealed(two.dump(1))
-        signed = two.outbox.signed(artifact)
-        successor = PodUid("b")
-        assert await two.receiver.deliver(POD, successor, artifact, signed)
-        incoming = two.inbox.receiving(successor, "")
-        names = iter(path.name for path in sorted(tmp_path.rglob("*.img")))
-        for part in two.outbox.whole(artifact, names, Deadline(LIMIT)):
-            incoming.take(part)
-        incoming.close()
-        assert not await two.receiver.deliver(POD, successor, artifact, signed)
-        assert await two.receiver.is_whole(artifact)
-        assert told == [("dropped", True), ("copied", False)]
+        async with two_nodes(rig, tls, tmp_path) as (two, _):
+            told = []
+            two.r.node.world = replace(two.r.node.world, registry=object())
+            two.r.loop.reports.put = lambda report: told.append(
+                (report.kind.value, report.why != "")
+            )
+            artifact = two.sealed(two.dump(1))
+            signed = two.outbox.signed(artifact)
+            assert await two.receiver.deliver(POD, two.uid, artifact, signed)
+            incoming = two.inbox.receiving(two.uid, "")
+            names = iter(path.name for path in sorted(two.here.local.rglob("*.img")))
+            for part in two.outbox.whole(artifact, names, Deadline(LIMIT)):
+                incoming.take(part)
+            incoming.close()
+            assert not await two.receiver.deliver(POD, two.uid, artifact, signed)
+            assert await two.receiver.is_whole(artifact)
+            assert told == [("dropped", True), ("copied", False)]
 
     asyncio.run(main())
 
