@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from nodeagent.parts import Pacer
 
 _API_TIMEOUT = 5.0
+_AGAIN = 1.0
 _KEEPALIVE_MS = 2000
 _MANIFEST_LIMIT = MESSAGE_LIMIT - 4096
 _ERRORS: dict[grpc.StatusCode, type[KybernateError]] = {
@@ -134,8 +135,15 @@ class GrpcPeers:
         delivery = pb.Delivery(
             handover=handover_message(handover), artifact=artifact, manifest=signed
         )
-        answer = await self._call(handover, "Deliver", delivery, until.left)
-        return list(answer.lacking)
+        while True:
+            try:
+                answer = await self._call(handover, "Deliver", delivery, until.left)
+                return list(answer.lacking)
+            except DeadlineError:
+                # Its door answers within seconds; to read a large state takes longer. It is read on
+                # all the same, and whoever asks again hears how that ended.
+                until.check()
+                await asyncio.sleep(_AGAIN)
 
     async def take_over(self, handover: Handover, artifact: ArtifactId, deadline: float) -> None:
         """See `ports.Peers.take_over`."""

@@ -95,7 +95,8 @@ class Two:
 
     def restart(self) -> None:
         """Node n2's agent; its calls are answered from now on if it serves anew."""
-        node, seen = self.r.node, Seen()
+        node = self.r.node
+        seen = self.seen_there = Seen()
         self.vault = Vault({Tier.NVME: self.there}, Tier.NVME, KEYS, seen=seen)
         node.world = replace(node.world, below=replace(node.world.below, vault=self.vault))
         self.inbox = Inbox(self.there, KEYS, seen)
