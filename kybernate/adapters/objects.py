@@ -302,8 +302,9 @@ def _translated(key: str) -> Iterator[None]:
     except (exceptions.AlreadyExistsError, exceptions.PreconditionError) as error:
         raise ConflictError(f"{key} is there already") from error
     except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
-        raise RefusedError(
-            f"{key}: the store refuses; check its credentials ({_line(error)})"
+        # Whoever gets a RefusedError takes what is there for worthless: it isn't, it's locked.
+        raise RetryableError(
+            f"{key}: the store refuses; check its credentials ({_line(error)})", delay=30.0
         ) from error
     except (exceptions.BaseError, OSError) as error:
         if isinstance(error, FileNotFoundError):

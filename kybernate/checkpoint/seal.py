@@ -151,6 +151,13 @@ def drop_raw(place: Place, manifest: Manifest) -> None:
     remove_folder(place.local / layout.folder(manifest.id))
 
 
+def drop_rest(place: Place, artifact: str) -> None:
+    """What a removal that was cut short has left of it. Idempotent. Raises OSError."""
+    if place.root is not None:
+        with suppress(FileNotFoundError):
+            remove_folder(place.root / layout.folder(artifact))
+
+
 def remove_folder(folder: Path) -> None:
     """An artifact's folder, and the folders above it that are empty then. Raises OSError."""
     shutil.rmtree(folder, ignore_errors=False)

@@ -16,8 +16,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from kybernate.adapters.objects import make_folder
-from kybernate.checkpoint import catalogue, fetch, transfer, verify
+from kybernate.checkpoint import catalogue, crashed, fetch, transfer, verify
 from kybernate.checkpoint import seal as sealing
+from kybernate.checkpoint.alone import Alone
+from kybernate.checkpoint.copies import Copies, is_unreadable
 from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.places import read_manifest
 from kybernate.checkpoint.stream import Seen
@@ -37,7 +39,7 @@ from kybernate.ports import Sealed
 from kybernate.types import PodUid
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
     from concurrent.futures import Executor
     from pathlib import Path
 
@@ -54,6 +56,7 @@ URGENT = 8
 BACKGROUND = 2
 _LATE = 5.0
 """Seconds that the threads of a call have to notice its deadline before they are left alone."""
+_PATIENCE = 300.0
 _UID = re.compile(r"[0-9A-Za-z][-0-9A-Za-z]{0,127}")
 
 
@@ -80,23 +83,29 @@ class Vault:
         self._now = now
         self._seen = seen or Seen()
         self._left = left
+        self.patience = _PATIENCE
+        """Seconds for each call that has no deadline of its caller's."""
+        self._half_dropped: set[str] = set()
+        self._alone = Alone()
         self._doubtful: set[tuple[str, str]] = set()
         self._urgent = ThreadPoolExecutor(URGENT, thread_name_prefix="vault")
         self._background = ThreadPoolExecutor(BACKGROUND, thread_name_prefix="vault-background")
+        if left_behind := crashed.half_made(self._local):
+            self._background.submit(crashed.remove, left_behind)
 
     async def begin(self, uid: PodUid) -> Path:
         """See `ports.Vault.begin`."""
         folder = self._begun(uid)
         await self._see_left(folder)
         self._seen.hashed.pop(folder, None)
-        await self._soon(_empty, folder)
+        await self._soon(folder.name, lambda _: _empty(folder))
         return folder
 
     async def abandon(self, uid: PodUid) -> None:
         """See `ports.Vault.abandon`."""
         folder = self._begun(uid)
         await self._see_left(folder)
-        await self._soon(_remove, folder)
+        await self._soon(folder.name, lambda _: _remove(folder))
 
     async def seal(self, images: Path, facts: Mapping[str, object], deadline: float) -> ArtifactId:
         """See `ports.Vault.seal`."""
@@ -133,7 +142,14 @@ class Vault:
                 self._verify(self._local, manifest, until)
             return folder
 
-        return await _run(self._urgent, deadline, checked)
+        def readable(until: Deadline) -> Path:
+            try:
+                return checked(until)
+            except OSError as error:
+                self._see_no_other(artifact, error)
+                raise
+
+        return await _run(self._urgent, deadline, readable)
 
     async def pack(
         self,
@@ -159,15 +175,17 @@ class Vault:
         """See `ports.Vault.fetch`."""
 
         def fetched(until: Deadline) -> None:
-            problem: KybernateError | None = None
-            for place, manifest in self._copies(artifact):
+            copies = self._copies(artifact)
+            for place, manifest in copies:
                 self._see_admitted(manifest, into)
                 try:
                     return self._bring(place, manifest, images, until)
-                except (CorruptError, RefusedError, RetryableError) as error:
+                except (CorruptError, RefusedError, RetryableError, OSError) as error:
+                    if isinstance(error, OSError) and not is_unreadable(error):
+                        raise
                     self._doubt(place, artifact, error)
-                    problem = error
-            raise problem or self._why_none(artifact)
+                    copies.problems.append(error)
+            raise copies.why_none()
 
         await _run(self._urgent, deadline, fetched)
 
@@ -182,11 +200,13 @@ class Vault:
 
     async def drop(self, artifact: ArtifactId, place: Tier, *, forget: str = "") -> None:
         """See `ports.Vault.drop`."""
-        await self._soon(self._drop, artifact, self._place(place), forget)
+        where = self._place(place)
+        await self._soon(artifact, lambda until: self._drop(artifact, where, forget, until))
 
     async def ls(self, place: Tier) -> tuple[Sealed, ...]:
         """See `ports.Vault.ls`."""
-        return await self._soon(self._ls, self._place(place))
+        where = self._place(place)
+        return await _run(self._urgent, self.patience, lambda until: self._ls(where, until))
 
     async def manifest(self, artifact: ArtifactId, deadline: float) -> Manifest:
         """See `ports.Vault.manifest`."""
@@ -198,8 +218,14 @@ class Vault:
         for pool in (self._urgent, self._background):
             pool.shutdown(wait=False, cancel_futures=True)
 
-    async def _soon(self, work: Callable[..., R], *args: object) -> R:
-        return await asyncio.get_running_loop().run_in_executor(self._urgent, work, *args)
+    async def _soon(self, name: str, work: Callable[[Deadline], None]) -> None:
+        """What has no deadline of its caller's, one at a time for each name."""
+
+        def alone(until: Deadline) -> None:
+            with self._alone.with_(name, until):
+                work(until)
+
+        await _run(self._urgent, self.patience, alone)
 
     async def _see_left(self, folder: Path) -> None:
         if self._left is not None:
@@ -216,33 +242,27 @@ class Vault:
         except KeyError:
             raise RefusedError(f"this node has no place {tier}; configure it first") from None
 
-    def _copies(
-        self, artifact: ArtifactId, but: Place | None = None
-    ) -> Iterator[tuple[Place, Manifest]]:
-        """The places that have it and answer, the fastest first, doubtful copies last."""
+    def _copies(self, artifact: ArtifactId, but: Place | None = None) -> Copies:
+        """The fastest place first, doubtful copies last."""
         tiers = sorted(self._places, key=list(type(next(iter(self._places)))).index)
         order = sorted(tiers, key=lambda t: (self._places[t].name, artifact) in self._doubtful)
-        for place in (self._places[tier] for tier in order):
-            if place is not but:
-                with suppress(NotFoundError, RefusedError, CorruptError, RetryableError):
-                    yield place, read_manifest(place, artifact, self._keys)
+        places = [self._places[tier] for tier in order if self._places[tier] is not but]
+        return Copies(places, artifact, self._keys)
 
     def _first(self, artifact: ArtifactId, but: Place | None = None) -> tuple[Place, Manifest]:
-        """Where to take it from. Raises NotFoundError, or why its manifest isn't believed."""
-        found = next(self._copies(artifact, but), None)
+        """Where to take it from. Raises NotFoundError, or why no copy can be had."""
+        copies = self._copies(artifact, but)
+        found = next(iter(copies), None)
         if found is None:
-            raise self._why_none(artifact)
+            raise copies.why_none()
         return found
 
-    def _why_none(self, artifact: ArtifactId) -> KybernateError:
-        for place in self._places.values():
-            try:
-                read_manifest(place, artifact, self._keys)
-            except NotFoundError:
-                continue
-            except KybernateError as error:
-                return error
-        return NotFoundError(f"{artifact} is in no place of this node that answers")
+    def _see_no_other(self, artifact: ArtifactId, error: OSError) -> None:
+        """Raise CorruptError for a raw copy that can't be read where another copy can be had."""
+        if is_unreadable(error) and next(iter(self._copies(artifact, but=self._local)), None):
+            raise CorruptError(
+                f"{artifact} can't be read in {self._local.name}: {error}"
+            ) from error
 
     def _bring(self, place: Place, manifest: Manifest, images: Path, until: Deadline) -> None:
         if manifest.form == manifests.RAW:
@@ -259,23 +279,25 @@ class Vault:
     def _verify(self, place: Place, manifest: Manifest, until: Deadline) -> None:
         try:
             verify.verify(place, manifest, self._keys, until)
-        except (CorruptError, RefusedError) as error:
+        except (CorruptError, RefusedError, OSError) as error:
             self._doubt(place, manifest.id, error)
             raise
         self._doubtful.discard((place.name, manifest.id))
 
-    def _doubt(self, place: Place, artifact: str, error: KybernateError) -> None:
-        if isinstance(error, (CorruptError, RefusedError)):
+    def _doubt(self, place: Place, artifact: str, error: KybernateError | OSError) -> None:
+        if isinstance(error, (CorruptError, RefusedError)) or is_unreadable(error):
             self._doubtful.add((place.name, artifact))
 
     def _sure(self, place: Place, manifest: Manifest) -> bool:
         """Whether its copy there was verified and still seems whole."""
         return (place.name, manifest.id) not in self._doubtful and verify.whole(place, manifest)
 
-    def _drop(self, artifact: ArtifactId, place: Place, forget: str) -> None:
+    def _drop(self, artifact: ArtifactId, place: Place, forget: str, until: Deadline) -> None:
         try:
             manifest = read_manifest(place, artifact, self._keys)
         except NotFoundError:
+            if artifact in self._half_dropped:
+                sealing.drop_rest(place, artifact)
             return
         except (CorruptError, RefusedError):
             if not forget:
@@ -288,18 +310,21 @@ class Vault:
             copies |= {other.name: self._sure(other, found) for other, found in others}
         if sentence := why_keep(place.name, copies, forget):
             raise RefusedError(f"{artifact}: {sentence}")
+        # By what was true a moment ago: not if its caller has gone on without it.
+        until.check()
+        self._half_dropped.add(artifact)
         drop(place, manifest)
+        self._half_dropped.discard(artifact)
 
-    def _ls(self, place: Place) -> tuple[Sealed, ...]:
-        return tuple(
-            Sealed(
-                found.id,
-                PodUid(found.manifest.facts.pod_uid if found.manifest else ""),
-                found.manifest.stored if found.manifest else 0,
-                found.manifest is not None and (place.name, found.id) not in self._doubtful,
-            )
-            for found in catalogue.manifests(place, self._keys)
-        )
+    def _ls(self, place: Place, until: Deadline) -> tuple[Sealed, ...]:
+        listed = []
+        for found in catalogue.manifests(place, self._keys):
+            until.check()
+            uid = PodUid(found.manifest.facts.pod_uid if found.manifest else "")
+            size = found.manifest.stored if found.manifest else 0
+            sure = found.manifest is not None and (place.name, found.id) not in self._doubtful
+            listed.append(Sealed(found.id, uid, size, sure))
+        return tuple(listed)
 
 
 def drop(place: Place, manifest: Manifest) -> None:
@@ -313,9 +338,7 @@ def drop(place: Place, manifest: Manifest) -> None:
 def _drop_damaged(place: Place, artifact: str) -> None:
     """What form it has nobody can tell any more."""
     place.objects.delete([layout.manifest_key(artifact)])
-    if place.root is not None:
-        with suppress(FileNotFoundError):
-            sealing.remove_folder(place.root / layout.folder(artifact))
+    sealing.drop_rest(place, artifact)
 
 
 def _salt(now: datetime) -> int:

@@ -215,7 +215,8 @@ class Objects(Protocol):
     """Objects by key in a store or a folder. All block; several threads may call at once.
 
     Keys are paths with /, without empty or hidden parts. Errors: RetryableError (no answer in
-    time), RefusedError (no right to it, or a key that can't be), OSError (the disk refuses).
+    time, or no right to it at present), RefusedError (a key that can't be), OSError (the disk
+    refuses).
     """
 
     def put(self, key: str, data: bytes | bytearray | memoryview, *, create: bool = False) -> None:

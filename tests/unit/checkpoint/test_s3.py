@@ -9,10 +9,10 @@ from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.places import Place, open_place, read_manifest
 from kybernate.checkpoint.verify import verify
 from kybernate.core.artifacts import layout
-from kybernate.errors import ConflictError, NotFoundError, RefusedError, RetryableError
+from kybernate.errors import ConflictError, NotFoundError, RetryableError
 from tests.kit import s3
 
-from .kit import KEYS, attempt, contents, draft, fetched, make_dump, pack_dump
+from .kit import KEYS, attempt, contents, fetched, make_dump, pack_dump
 
 pytestmark = pytest.mark.skipif(bool(s3.why_not()), reason=s3.why_not() or "-")
 
@@ -60,8 +60,15 @@ def test_a_store_that_goes_away_is_told_and_leaves_no_artifact(store, tmp_path):
     assert not list(data.rglob(layout.MANIFEST))
 
 
-def test_wrong_credentials_are_refused_with_a_sentence(store, tmp_path, monkeypatch):
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
-    where = open_place(store.url)
-    with pytest.raises(RefusedError, match="check its credentials"):
-        read_manifest(where, draft().id, KEYS)
+def test_under_wrong_credentials_states_are_locked_and_not_worthless(store, tmp_path, monkeypatch):
+    dump = make_dump(tmp_path / "dump")
+    made = pack_dump(dump, open_place(store.url))
+    with monkeypatch.context() as patched:
+        patched.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+        wrong = open_place(store.url)
+        with pytest.raises(RetryableError, match="check its credentials"):
+            read_manifest(wrong, made.id, KEYS)
+        # A RefusedError would have had it packed anew over what is there, and given up below.
+        with pytest.raises(RetryableError, match="check its credentials"):
+            pack_dump(dump, wrong)
+    assert fetched(open_place(store.url), made.id, tmp_path / "back") == contents(dump)
