@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 _LAYER = "application/vnd.oci.image.layer.v1.tar"
@@ -96,8 +97,15 @@ def blob(path: Path) -> Blob:
     return Blob(path, f"sha256:{digest}", path.stat().st_size)
 
 
-def write_archive(out: Path, name: str, layers: list[Blob], config: ImageConfig) -> None:
-    """Writes an OCI archive that `ctr images import` takes. `name` is the full image name."""
+def write_archive(
+    out: Path,
+    name: str,
+    layers: list[Blob],
+    config: ImageConfig,
+    annotations: Mapping[str, str] | None = None,
+) -> None:
+    """Writes an OCI archive that `ctr images import` takes. `name` is the full image name, and
+    `annotations` are the manifest's."""
     part = out.with_suffix(".part")
     image = _image(layers, config)
     manifest = {
@@ -105,15 +113,16 @@ def write_archive(out: Path, name: str, layers: list[Blob], config: ImageConfig)
         "mediaType": _MANIFEST,
         "config": _describe(_CONFIG, image),
         "layers": [{"mediaType": _LAYER, "digest": one.digest, "size": one.size} for one in layers],
+        **({"annotations": dict(annotations)} if annotations else {}),
     }
     text = json.dumps(manifest).encode()
-    annotations = {
+    names = {
         "io.containerd.image.name": name,
         "org.opencontainers.image.ref.name": name.rsplit(":", 1)[1],
     }
     index = {
         "schemaVersion": 2,
-        "manifests": [{**_describe(_MANIFEST, text), "annotations": annotations}],
+        "manifests": [{**_describe(_MANIFEST, text), "annotations": names}],
     }
     with tarfile.open(part, "w") as tar:
         archive = Layer(tar)

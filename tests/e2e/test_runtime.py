@@ -12,17 +12,21 @@ from typing import TYPE_CHECKING
 import pytest
 
 from images import criu, debs
+from images.oci import ImageConfig, blob, write_archive
+from kybernate import keys
 from kybernate.errors import KybernateError
 from tests.cluster import Cluster, ClusterSpec
 from tests.cluster.cluster import running
 from tests.cluster.control import wait_until
+from tests.cluster.images import toy
 from tests.cluster.layout import REPOSITORY
 from tests.cluster.prefix import RUNC, RUNTIME
 from tests.cluster.spec import GpuSpec
 from tests.e2e.conftest import emptied
 from tests.kit.direct import Direct
-from tests.kit.pods import IMAGE, PODS, PORT, SeatPod, ready
-from tests.simgpu import Event, read_log
+from tests.kit.imageserver import ImageServer
+from tests.kit.pods import IMAGE, PODS, PORT, SeatPod, group_of, ready
+from tests.simgpu import Event, read_log, violations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -35,6 +39,9 @@ pytestmark = pytest.mark.e2e
 
 WRAPPER = REPOSITORY / "build" / "kyb-runtime"
 PROBE = {"httpGet": {"path": "/health", "port": PORT}, "periodSeconds": 1, "failureThreshold": 3}
+CHECKPOINT = "localhost/checkpoint:1"
+NAMED = "org.criu.checkpoint.container.name"
+"""By which annotation containerd knows an image with a checkpoint in it."""
 TICK = 0.01
 """Seconds: /proc/uptime, by which the script around CRIU notes its times, has two digits."""
 
@@ -181,6 +188,60 @@ def test_containerds_own_checkpoint_has_too(
     assert (answer.status, answer.counter, answer.intact) == (200, 2, True)
     run = runtime.runs()[before:][-1]  # after those that ask for its version
     see_order(holds(wrapped, pod), run)
+
+
+@pytest.fixture(scope="module")
+def registry() -> Iterator[ImageServer]:
+    """Containerd restores only what was made of an image that it can ask a registry for."""
+    with ImageServer(toy(print).archive) as server:
+        yield server
+
+
+def import_checkpoint(cluster: Cluster, archive: Path, folder: Path) -> None:
+    """Make an image of the kubelet's archive, as people do who want to restore it."""
+    image = folder / "checkpoint.oci.tar"
+    write_archive(image, CHECKPOINT, [blob(archive)], ImageConfig(), {NAMED: "server"})
+    ctr = debs.unpack(RUNTIME, print).folder / "usr/bin/ctr"
+    done = cluster.node("n1").run(str(ctr), "-n", "k8s.io", "images", "import", str(image))
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_checkpoint_goes_on_as_the_container_of_another_pod(
+    wrapped: Cluster, seats: Pods, registry: ImageServer, tmp_path: Path
+) -> None:
+    """By the kubelet and plain containerd: the pod's image is the checkpoint. Another model is in
+    GPU memory by then; the restored one has its turn after that."""
+    probed = {"livenessProbe": PROBE, "readinessProbe": PROBE, "imagePullPolicy": "IfNotPresent"}
+    seats.create(SeatPod("d", bytes_="1GiB", more={**probed, "image": f"{registry.host}/toy:1"}))
+    former = seats.wait(["d"], ready, 60, "Ready")["d"]
+    assert Direct.to(former).ask(limit=20).counter == 1
+    import_checkpoint(wrapped, checkpoint(wrapped, "d"), tmp_path)
+    seats.delete(["d"], grace=0)
+    seats.gone(["d"], 60)
+    seats.create(SeatPod("other", bytes_="1GiB"))
+    other = seats.wait(["other"], ready, 60, "Ready")["other"]
+    before = len(read_log(wrapped.node("n1").simgpu_root))
+    seats.create(
+        SeatPod(
+            "e",
+            bytes_="1GiB",
+            annotations={keys.REQUIRE_GROUP: group_of(former) or ""},
+            more={**probed, "image": CHECKPOINT},
+        )
+    )
+    pod = seats.wait(["e"], ready, 60, "Ready")["e"]
+    answer = Direct.to(pod).ask(limit=60)
+    assert (answer.status, answer.counter, answer.intact) == (200, 2, True)
+    log = read_log(wrapped.node("n1").simgpu_root)
+    # In the order of the lines: what CRIU restores has a clock that stood still meanwhile. And it
+    # is the same process still, which named its pod when it began.
+    moved = [one for one in log[before:] if one.event in (Event.ACQUIRE, Event.RELEASE)]
+    assert [(one.pod, one.event, one.why) for one in moved] == [
+        (other["metadata"]["uid"], Event.RELEASE, "checkpoint"),
+        (former["metadata"]["uid"], Event.ACQUIRE, "restore"),
+    ]
+    assert not violations(log)
+    assert seats.get("e")["status"]["containerStatuses"][0]["restartCount"] == 0
 
 
 def plain(name: str) -> Json:

@@ -58,7 +58,8 @@ def test_a_layer_holds_parents_links_and_modes_but_no_byte_code(tmp_path, tree) 
 def test_an_archive_leads_from_its_index_to_config_and_layers(tmp_path, tree) -> None:
     layer = _layer(tmp_path / "a.tar", tree)
     config = ImageConfig(entrypoint=("/usr/bin/tool",), command=("go",))
-    write_archive(tmp_path / "i.tar", "localhost/thing:1", [layer], config)
+    noted = {"org.example.made-of": "a test"}
+    write_archive(tmp_path / "i.tar", "localhost/thing:1", [layer], config, noted)
     with tarfile.open(tmp_path / "i.tar") as tar:
 
         def read(name: str) -> bytes:
@@ -74,6 +75,7 @@ def test_an_archive_leads_from_its_index_to_config_and_layers(tmp_path, tree) ->
         (entry,) = json.loads(read("index.json"))["manifests"]
         assert entry["annotations"]["io.containerd.image.name"] == "localhost/thing:1"
         manifest = json.loads(follow(entry))
+        assert manifest["annotations"] == noted
         image = json.loads(follow(manifest["config"]))
         assert image["config"]["Entrypoint"] == ["/usr/bin/tool"]
         assert image["config"]["Cmd"] == ["go"]
