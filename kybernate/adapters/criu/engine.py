@@ -114,10 +114,9 @@ class Criu:
         with self._opened(init, handle) as container:
             await container.free(running.ENTERED, self._tools.criu, clock)
             if container.state is DumpState.RUNNING:
-                raise DumpError(
-                    f"The tree of process {init} was not dumped; to end it ends its container."
-                )
-            await container.killed(self._freezer, clock)
+                raise DumpError(f"The tree of process {init} was not dumped; end its container.")
+            half = container.state is DumpState.PARKED
+            await (self._undo(container, clock) if half else container.killed(self._freezer, clock))
             await container.parked(clock)
 
     async def keep(self, init: int, handle: str, deadline: float) -> None:
@@ -252,9 +251,14 @@ class Criu:
                 f"The tree of process {container.init} is {container.state}, not parked."
             )
         container.handle.mkdir(exist_ok=True)
-        await container.killed(self._freezer, clock)
+        await self._undo(container, clock)
         await container.free(running.ENTERED, self._tools.criu, clock)
         await self._forget_pages(container, clock)
+
+    async def _undo(self, container: Container, clock: Clock) -> None:
+        """Nothing of what was being recreated is left, and nobody else has heard of it."""
+        await asyncio.to_thread(tcp.hush, container)
+        await container.killed(self._freezer, clock)
 
     async def _forget_pages(self, container: Container, clock: Clock) -> None:
         """The tree that memory was on its way to is gone."""
@@ -313,17 +317,16 @@ class Criu:
             except BaseException:
                 with suppress(ProcessLookupError):
                     process.kill()
-                await container.killed(self._freezer, Clock(1.0))
+                await self._undo(container, Clock(1.0))
                 raise
         log = "restore.log"
         if not code and served is not None:
             code, log = int(not await served.hold(clock)), "pages.log"
         if code:
-            await container.killed(self._freezer, Clock(max(1.0, clock.left())))
+            await self._undo(container, Clock(max(1.0, clock.left())))
             await self._forget_pages(container, Clock(max(1.0, clock.left())))
-            said = running.complaints(container, log)
-            tail = " / ".join(said[:3]) or "it was killed, as for want of memory"
-            raise RestoreError(f"CRIU's restore failed: {tail}")
+            said = " / ".join(running.complaints(container, log)[:3])
+            raise RestoreError(f"CRIU's restore failed: {said or 'killed, as for want of memory'}")
 
     async def _serve(self, container: Container, images: Path, clock: Clock) -> pages.Served:
         served, process = await pages.serve(

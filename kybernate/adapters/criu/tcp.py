@@ -1,6 +1,7 @@
-"""Heals TCP connections that a CRIU left in repair mode: in it nothing is sent or received.
+"""TCP connections and the mode in which CRIU repairs them: in it nothing is sent or received.
 
 CRIU turns it on for a dump, and only its own orderly end, or the end of the process, turns it off.
+A connection that is closed in it is gone at once, and its other end hears nothing of that.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from .container import Container
 
 _TCP_REPAIR = 19
-_OFF = 0
+_OFF, _ON = 0, 1
 _SYS_PIDFD_GETFD = 438
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -45,6 +46,19 @@ def heal(container: Container) -> int:
     finally:
         for one in healed:
             one.close()
+
+
+def hush(container: Container) -> None:
+    """Turns repair mode on at every connection of what there is of the tree, as far as the kernel
+    lets us. Else their ends would be told that they are closed, and their ports stay taken while
+    they answer: the same connections could not come back."""
+    seen: set[str] = set()
+    for pid in container.pids():
+        with suppress(OSError):
+            for one in _sockets(container, pid, seen):
+                with one, suppress(OSError):
+                    # Refused of a listener, which has no other end.
+                    one.setsockopt(socket.IPPROTO_TCP, _TCP_REPAIR, _ON)
 
 
 def _heal(one: socket.socket) -> bool:
