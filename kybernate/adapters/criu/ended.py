@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kybernate.adapters import smallfile
 
-from . import limits, running
+from . import limits, loans, running
 from .container import is_free
 
 if TYPE_CHECKING:
@@ -20,9 +20,8 @@ def forget(root: Path, proc: Path) -> None:
     for work in root.iterdir():
         locks = (work / name for name in (running.ENTERED, running.PAGES))
         with suppress(OSError):
-            if not (_lives(work.name, proc) or (work / limits.FILE).exists()) and all(
-                is_free(lock) for lock in locks
-            ):
+            lent = any((work / name).exists() for name in (limits.FILE, loans.FILE))
+            if not (_lives(work.name, proc) or lent) and all(is_free(lock) for lock in locks):
                 shutil.rmtree(work)
 
 

@@ -84,9 +84,14 @@ class Space:
 
     def shown(self) -> str:
         """All of its addresses and routes."""
+        return self.shown_to(self.process.pid)
+
+    @staticmethod
+    def shown_to(pid: int) -> str:
+        """The same, of a process's network."""
         asked = ("-o address", "route show table all", "-6 route show table all")
         script = "; ".join(f"ip {words}" for words in asked)
-        return self.inside(lambda: subprocess.check_output(["sh", "-c", script], text=True))
+        return network.inside(pid, lambda: subprocess.check_output(["sh", "-c", script], text=True))
 
     def connected(self, here: str, there: str) -> socket.socket:
         """As a restored connection is. Raises OSError."""
@@ -170,34 +175,79 @@ def test_what_a_dead_agent_has_lent_goes_with_the_next_restore(
     assert space.shown() == before
 
 
-def test_what_a_dead_agent_has_lent_is_taken_back_by_the_next(space: Space, tmp_path: Path) -> None:
+@pytest.mark.parametrize("older", [False, True], ids=["this release", "older"])
+def test_what_a_dead_agent_has_lent_is_taken_back_by_the_next(
+    space: Space, tmp_path: Path, older: bool
+) -> None:
     space.plug_in()
     space.inside(lambda: subprocess.run(["ip", "address", "add", MINE, "dev", "lo"], check=True))
     before = space.shown()
     space.lend(OLD)
+    (written,) = (tmp_path / "work").glob(f"*/{loans.FILE}")
+    note = json.loads(written.read_text())
+    if older:
+        written.write_text(json.dumps({name: note[name] for name in ("addresses", "routes")}))
     (tmp_path / "work" / "no-number").mkdir()
     (tmp_path / "work" / "no-number" / loans.FILE).touch()
     # Another container's, which had the number before.
     gone = tmp_path / "work" / f"{space.process.pid}-1"
     gone.mkdir()
-    (gone / loans.FILE).write_text(json.dumps({"addresses": [MINE], "routes": []}))
+    (gone / loans.FILE).write_text(json.dumps(note | {"addresses": [MINE], "network": "net:[1]"}))
     sleep = Path(shutil.which("sleep") or "")
     Criu(Tools(sleep, sleep), FakeFreezer(Machine({})), tmp_path / "work")
     assert space.shown() == before
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_was_lent_goes_though_the_container_has_ended(
+    space: Space, tmp_path: Path, restarted: bool
+) -> None:
+    """Its pod's network lives on, and the next container would have it."""
+    sandbox = space.inside(lambda: subprocess.Popen(["sleep", "100"]))
+    try:
+        before = space.shown()
+        with space.opened() as container:
+            loans.lend(container, (OLD,))
+            assert OLD in space.shown()
+            space.process.kill()
+            space.process.wait()
+            if not restarted:
+                loans.take_back(container)
+        if restarted:
+            sleep = Path(shutil.which("sleep") or "")
+            Criu(Tools(sleep, sleep), FakeFreezer(Machine({})), tmp_path / "work")
+        assert Space.shown_to(sandbox.pid) == before
+        assert not list((tmp_path / "work").glob(f"*/{loans.FILE}"))
+    finally:
+        sandbox.kill()
+        sandbox.wait()
+
+
+def listens() -> socket.socket:
+    one = socket.socket()
+    one.bind((OLD, 0))
+    one.listen()
+    return one
+
+
 def test_an_address_that_is_listened_at_stays(space: Space) -> None:
     space.lend(OLD)
-
-    def listens() -> socket.socket:
-        one = socket.socket()
-        one.bind((OLD, 0))
-        one.listen()
-        return one
-
     with closing(space.inside(listens)):
         space.take_back()
         assert OLD in space.shown()
+
+
+def test_one_that_half_a_tree_listens_at_goes_once_that_is_ended(
+    space: Space, tmp_path: Path
+) -> None:
+    before = space.shown()
+    space.lend(OLD)
+    sleep = Path(shutil.which("sleep") or "")
+    with closing(space.inside(listens)):
+        Criu(Tools(sleep, sleep), FakeFreezer(Machine({})), tmp_path / "work")
+        assert OLD in space.shown()
+    space.take_back()
+    assert space.shown() == before
 
 
 def test_a_loan_that_fails_half_way_leaves_nothing(space: Space) -> None:
