@@ -148,10 +148,11 @@ class Lifecycle:
         self._kick()
 
     def complain(self, seat: Seat, event: str, why: str) -> None:
-        """Tell people of something that is tried again and again, now and then."""
+        """Tell people of something that is tried again and again, now and then. What is told of one
+        event silences none of the others."""
         now = self._world.now()
-        if now >= seat.complain_at:
-            seat.complain_at = now + _COMPLAIN_EVERY
+        if now >= seat.complain_at.get(event, now):
+            seat.complain_at[event] = now + _COMPLAIN_EVERY
             self._node.tell(seat, "Warning", event, why)
 
     async def await_started(self, seat: Seat) -> None:

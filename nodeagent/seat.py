@@ -202,7 +202,7 @@ class Seat:
     failed_restores: int = 0
     forfeit: str = ""
     on_demand: bool = False
-    complain_at: float = 0.0
+    complain_at: dict[str, float] = field(default_factory=dict)
     phases: Mapping[str, float] = field(default_factory=dict)
     work: asyncio.Task[None] | None = None
     watch: asyncio.Task[None] | None = None
