@@ -28,6 +28,7 @@ cd "$WORK"
 sed -i 's/ -rdynamic -o/ -static -o/' criu/Makefile
 patch -s -p1 <"$HERE/subreaper.patch"
 patch -s -p1 <"$HERE/lazypages.patch"
+patch -s -p1 <"$HERE/eagerpages.patch"
 compile criu
 patch -s -p1 <"$HERE/rlimit.patch"
 compile criu-test
