@@ -1,4 +1,4 @@
-"""Reads of CRIU's images what cutting them needs: the page maps.
+"""Reads of CRIU's images what cutting them needs, the page maps, and says which pages come first.
 
 An image is two magic numbers, then messages, each after its length (32 bits, little-endian). What
 is read comes from a dump of somebody's processes: every number is checked before it is used, and
@@ -9,19 +9,23 @@ other then.
 from __future__ import annotations
 
 import logging
+import os
 import struct
 from typing import TYPE_CHECKING, TypeVar
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from kybernate.core.artifacts.pages import MAP_MAGICS, PAGE, PageMap
+from kybernate.core.drivermemory import split
 from kybernate.errors import CorruptError
 from kybernate.gen.criuimages_pb2 import MapEntry, MapHead
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
     from typing import BinaryIO
+
+    from kybernate.core.drivermemory import Span
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +36,8 @@ _LENGTH = struct.Struct("<I")
 _LONGEST_MESSAGE = 1024
 _MOST_ENTRIES = 16_000_000
 _HIGHEST = 1 << 64
-_IN_PARENT, _PRESENT = 1, 4
+_IN_PARENT, _LAZY, _PRESENT = 1, 2, 4
+_MOST_32 = (1 << 32) - 1
 
 
 def page_maps(folder: Path) -> dict[str, PageMap]:
@@ -100,3 +105,51 @@ def _check_size(pages: PageMap, path: Path, name: str) -> None:
     size = path.stat().st_size
     if pages.size != size:
         raise CorruptError(f"{name}: tells of {pages.size} bytes, {path.name} has {size}")
+
+
+def put_first(path: Path, spans: Sequence[Span]) -> int:
+    """Has a lazy restore bring in at once what a page map has of these addresses, which are sorted
+    and disjoint; how many bytes. The file is the old one or the new one, whatever happens. Raises
+    CorruptError, OSError."""
+    marked, out = 0, [_HEAD.pack(*MAP_MAGICS)]
+    with path.open("rb") as file:
+        messages = _messages(file, path.name)
+        out.append(_framed(next(messages, b"")))
+        for message in messages:
+            entry = _parse(MapEntry(), message, path.name)
+            if not _comes_later(entry):
+                out.append(_framed(message))
+                continue
+            for part, first in _parts(entry, spans):
+                marked += part.pages * PAGE if first else 0
+                out.append(_framed(part.SerializeToString()))
+    if marked:
+        _replace(path, b"".join(out))
+    return marked
+
+
+def _comes_later(entry: MapEntry) -> bool:
+    return entry.HasField("pages") and entry.flags & (_LAZY | _IN_PARENT) == _LAZY
+
+
+def _parts(entry: MapEntry, spans: Sequence[Span]) -> Iterator[tuple[MapEntry, bool]]:
+    for start, end, first in split(entry.address, entry.address + entry.pages * PAGE, spans):
+        part = MapEntry()
+        part.CopyFrom(entry)
+        part.address, part.pages = start, (end - start) // PAGE
+        # CRIU requires this field, and reads the other; here a zero would be left out.
+        part.pages_32 = min(part.pages, _MOST_32)
+        if first:
+            part.flags &= ~_LAZY
+        yield part, first
+
+
+def _framed(message: bytes) -> bytes:
+    return _LENGTH.pack(len(message)) + message
+
+
+def _replace(path: Path, data: bytes) -> None:
+    beside = path.with_name(f"{path.name}.new")
+    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(data)
+    beside.replace(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from kybernate.errors import RestoreError
@@ -27,7 +27,8 @@ class Record:
 
     `stdio`: what process 1's descriptors 0, 1 and 2 led to. `pinned`: the CPUs of threads that may
     not run where process 1 may, by their numbers in the container. `stopped`: processes that were
-    stopped by a signal. `addresses`: those that its sockets are bound to.
+    stopped by a signal. `addresses`: those that its sockets are bound to. `first`: bytes of what
+    was on its GPUs that also a lazy restore brings in at once.
     """
 
     tree: int
@@ -36,12 +37,15 @@ class Record:
     pinned: dict[int, tuple[int, ...]] = field(default_factory=dict)
     stopped: tuple[int, ...] = ()
     addresses: tuple[str, ...] = ()
+    first: int = 0
 
     def write(self, images: Path) -> None:
-        """Beside the images. Raises OSError."""
-        descriptor = os.open(images / FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        """Beside the images, in place of an older one. Raises OSError."""
+        beside = images / f"{FILE}.new"
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w") as file:
             json.dump({"format": _FORMAT, **asdict(self)}, file)
+        beside.replace(images / FILE)
 
     @classmethod
     def read(cls, images: Path) -> Record:
@@ -60,9 +64,15 @@ class Record:
                 pinned={int(at): tuple(map(int, cpus)) for at, cpus in found["pinned"].items()},
                 stopped=tuple(map(int, found["stopped"])),
                 addresses=tuple(map(str, found["addresses"])),
+                first=int(found.get("first", 0)),
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise RestoreError(f"{images / FILE} can't be understood: {error}") from error
+
+
+def note_first(images: Path, size: int) -> None:
+    """That so many bytes come first. Raises RestoreError if these are no images, OSError."""
+    replace(Record.read(images), first=size).write(images)
 
 
 def take(container: Container, tree: int) -> Record:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kybernate.adapters.criuimages import page_maps, read_page_map
+from kybernate.adapters.criuimages import _messages, page_maps, put_first, read_page_map
 from kybernate.core.artifacts.pages import MAP_MAGICS, PAGE
 from kybernate.errors import CorruptError
 from kybernate.gen.criuimages_pb2 import MapEntry, MapHead
@@ -88,3 +88,63 @@ def test_any_bytes_are_a_page_map_or_corrupt(tmp_path, tail):
         read_page_map(path)
     except CorruptError:
         return
+
+
+PRESENT, LAZY = 4, 2
+
+
+def written(number, count, flags):
+    """As CRIU writes it: a field that it requires and never fills in."""
+    made = MapEntry(address=number * PAGE, flags=flags, pages=count).SerializeToString()
+    return made + b"\x10\0"
+
+
+def entries(path):
+    """What CRIU would read: page, its place in the pages file, whether it comes later."""
+    with path.open("rb") as file:
+        messages = list(_messages(file, path.name))[1:]
+    found, place = [], 0
+    for message in messages:
+        assert b"\x10" in message, "CRIU requires this field"
+        one = MapEntry.FromString(message)
+        for page in range(one.address // PAGE, one.address // PAGE + one.pages):
+            found.append((page, place, one.flags))
+            place += bool(one.flags & PRESENT)
+    return found
+
+
+runs = st.lists(
+    st.tuples(
+        st.integers(1, 9), st.integers(1, 12), st.sampled_from([PRESENT, PRESENT | LAZY, LAZY])
+    ),
+    max_size=8,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(runs, st.sets(st.integers(0, 120), max_size=14))
+def test_putting_pages_first_changes_nothing_but_when_they_come(tmp_path, gaps, cuts):
+    path, at, messages = tmp_path / "pagemap-1.img", 0, [head()]
+    for gap, count, flags in gaps:
+        messages.append(written(at + gap, count, flags))
+        at += gap + count
+    write_page_map(path, messages)
+    before, ordered = entries(path), sorted(cuts)
+    spans = tuple(zip(ordered[::2], ordered[1::2], strict=False))
+    size = put_first(path, [(start * PAGE, end * PAGE) for start, end in spans])
+    asked = {page for start, end in spans for page in range(start, end)}
+    assert entries(path) == [
+        (page, place, flags & ~LAZY if page in asked else flags) for page, place, flags in before
+    ]
+    assert size == PAGE * sum(page in asked and bool(flags & LAZY) for page, _, flags in before)
+    assert put_first(path, [(start * PAGE, end * PAGE) for start, end in spans]) == 0
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_can_not_be_read_is_left_as_it_is(tmp_path):
+    path = tmp_path / "pagemap-1.img"
+    write_page_map(path, [head(), written(0, 4, PRESENT | LAZY), b"\xff"])
+    before = path.read_bytes()
+    with pytest.raises(CorruptError):
+        put_first(path, [(0, 2 * PAGE)])
+    assert path.read_bytes() == before
