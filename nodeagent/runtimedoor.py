@@ -12,12 +12,14 @@ import asyncio
 import logging
 import math
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from kybernate.adapters.seatsocket import FrameReader, ProtocolError, encode
 from kybernate.core.seats import OCCUPYING, WITHOUT_TREE
 from kybernate.errors import KybernateError, NotFoundError, RefusedError
 from kybernate.types import SeatState
+from nodeagent.restored import Restored
 from nodeagent.runtimemarks import Marks
 
 if TYPE_CHECKING:
@@ -38,8 +40,6 @@ _ASK_LIMIT = 5.0
 _FRAME_LIMIT = 2048
 _PARK_LIMIT = 300.0
 """Seconds that a seat may take to finish its requests and leave its GPUs."""
-_EXPECTED_FOR = 600.0
-"""Seconds within which what is restored must have said hello."""
 _LOOK = 0.02
 _PARK_LOOK = 0.25
 _COMPLAIN_AFTER = 60.0
@@ -77,7 +77,7 @@ class RuntimeDoor:
         self._socket = folder / "runtime.sock"
         self._marks = Marks(folder / "containers")
         self._known: dict[PodUid, tuple[Process, str]] = {}
-        self._expected: dict[str, float] = {}
+        self._restored = Restored(loop)
         self._held_now: set[PodUid] = set()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -109,6 +109,7 @@ class RuntimeDoor:
     def seat_changed(self, seat: Seat) -> None:
         """See `node.Observer`."""
         self._mark(seat)
+        self._restored.changed(seat)
 
     def seat_gone(self, seat: Seat) -> None:
         """See `node.Observer`."""
@@ -132,7 +133,7 @@ class RuntimeDoor:
             if container is not None:
                 self._known[seat.uid] = (seat.init, container)
                 self._write(container, seat.init)
-                self._greet(seat, container)
+                self._restored.arrived(seat, container)
 
     def _write(self, container: str, init: Process) -> None:
         try:
@@ -141,6 +142,7 @@ class RuntimeDoor:
             log.warning("the runtime is not told of container %s: %s", container, error)
 
     def _forget(self, uid: PodUid) -> None:
+        self._restored.forget(uid)
         known = self._known.pop(uid, None)
         if known is not None:
             self._marks.remove(known[1])
@@ -150,19 +152,15 @@ class RuntimeDoor:
             if not self._node.world.procs.alive(init.pid, init.start):
                 self._marks.remove(container)
 
-    def _greet(self, seat: Seat, container: str) -> None:
-        until = self._expected.pop(container, 0.0)
-        if self._node.world.now() < until:
-            self._loop.call_for(seat.uid, "the container runtime has restored it")
-
     # --- the door -------------------------------------------------------------------------------
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             words = await asyncio.wait_for(_first_frame(reader), _ASK_LIMIT)
             answer = await self.answer(words)
-            writer.write(encode(*answer))
-            await writer.drain()
+            with suppress(ConnectionError):  # who announces a restore doesn't wait for it
+                writer.write(encode(*answer))
+                await writer.drain()
         except (ProtocolError, TimeoutError, OSError) as error:
             log.warning("a caller at the runtime's door is dropped: %s", error)
         finally:
@@ -186,12 +184,10 @@ class RuntimeDoor:
                 return ("refuse", why)
 
     def _expect(self, container: str) -> None:
-        now = self._node.world.now()
-        self._expected = {one: until for one, until in self._expected.items() if now < until}
-        self._expected[container] = now + _EXPECTED_FOR
+        self._restored.expect(container)
         for uid, (_, one) in tuple(self._known.items()):
             if one == container:  # its hello was faster
-                self._greet(self._node.seats[uid], container)
+                self._restored.arrived(self._node.seats[uid], container)
 
     # --- a checkpoint ---------------------------------------------------------------------------
 

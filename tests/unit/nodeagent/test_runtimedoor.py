@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from kybernate import keys
 from kybernate.ports import ProcessState
 from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Machine
@@ -178,9 +179,9 @@ def test_a_new_agent_waits_for_the_image_that_is_being_taken(rig, tmp_path):
         run_virtual(second(uid), start=5000.0)
 
 
-@pytest.mark.parametrize("told_first", [True, False])
-def test_what_is_restored_is_found_parked_and_woken_without_a_request(rig, tmp_path, told_first):
-    machine = Machine(MEMORY)
+def checkpointed(rig, machine):
+    """A parked seat that no record knows: its record before, without what is known of its tree,
+    and its container."""
 
     async def before():
         r = rig(machine)
@@ -192,7 +193,18 @@ def test_what_is_restored_is_found_parked_and_woken_without_a_request(rig, tmp_p
         seat = r.node.seats[uid]
         return seat.record(), container(r, uid)
 
-    async def restored(record, name):
+    record, name = run_virtual(before())
+    nothing = {"state": "waiting", "init": None, "tree": None, "handle": "", "cuda": []}
+    machine.journal[f"seat/{record['uid']}"] = record | nothing
+    return record, name
+
+
+@pytest.mark.parametrize("told_first", [True, False])
+def test_what_is_restored_is_found_parked_and_woken_without_a_request(rig, tmp_path, told_first):
+    machine = Machine(MEMORY)
+    record, name = checkpointed(rig, machine)
+
+    async def restored():
         r = rig(machine)
         door = door_of(r, tmp_path)
         if told_first:
@@ -202,12 +214,34 @@ def test_what_is_restored_is_found_parked_and_woken_without_a_request(rig, tmp_p
             await r.until(record["uid"], PARKED, 5)
             assert await door.answer(("restore", "1", name)) == ("ready",)
         await r.until(record["uid"], ACTIVE, 5)
+        await asyncio.sleep(5)
+        assert r.state(record["uid"]) is ACTIVE
+        assert "SeatFailed" not in [reason for reason, _ in r.seen.events]
         r.check()
 
-    record, name = run_virtual(before())
-    nothing = {"state": "waiting", "init": None, "tree": None, "handle": "", "cuda": []}
-    machine.journal[f"seat/{record['uid']}"] = record | nothing
-    run_virtual(restored(record, name), start=5000.0)
+    run_virtual(restored(), start=5000.0)
+
+
+def test_what_wakes_on_gpus_of_another_group_is_ended(rig, tmp_path):
+    machine = Machine(MEMORY)
+    record, name = checkpointed(rig, machine)
+    for process in machine.procs.values():
+        process.memory = dict.fromkeys(["GPU-1"], sum(process.memory.values()))
+
+    async def restored():
+        r = rig(machine)
+        door = door_of(r, tmp_path)
+        assert await door.answer(("restore", "1", name)) == ("ready",)
+        await r.recover()
+        await asyncio.sleep(5)
+        assert r.state(record["uid"]) is SeatState.WAITING
+        (why,) = [said for reason, said in r.seen.events if reason == "SeatFailed"]
+        assert "restored onto GPU-1" in why
+        assert keys.REQUIRE_GROUP in why
+        assert not machine.held("GPU-1")
+        r.check()
+
+    run_virtual(restored(), start=5000.0)
 
 
 def test_what_can_not_be_checkpointed_is_refused_in_a_sentence(rig, tmp_path):
