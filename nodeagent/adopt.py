@@ -236,8 +236,12 @@ class Adoptions:
     def _see_waiting(self, seat: Seat) -> None:
         if not seat.awaits_state or seat.state is not SeatState.WAITING:
             raise RefusedError(f"pod {seat.identity.pod} has begun already ({seat.state})")
-        if seat.ending or seat.deleted or seat.doomed:
+        if seat.deleted or seat.doomed:
             raise RefusedError(f"pod {seat.identity.pod} is ending")
+        if seat.ending:
+            raise RetryableError(
+                f"the container of pod {seat.identity.pod} is ending; the next one is waited for"
+            )
         if seat.init is None or not seat.connected:
             raise RetryableError(f"the container of pod {seat.identity.pod} isn't there yet")
 
