@@ -12,6 +12,7 @@ from kybernate.adapters.cuda import CudaHelpers
 from kybernate.runtime.load import command
 from kybernate.runtime.serve import ProbeServer, configure_logging
 from kybernate.settings.agent import AgentSettings
+from nodeagent import helper
 
 if TYPE_CHECKING:
     from nodeagent.wiring import Agent
@@ -22,7 +23,7 @@ _SWITCH_INTERVAL = 0.0005
 def run(settings: AgentSettings) -> None:
     """Serve until SIGTERM or SIGINT."""
     enter_node_cgroups()  # before there are threads and helpers, which inherit it
-    helpers = CudaHelpers()  # its slow import runs beside ours
+    helpers = CudaHelpers(helper.command(settings))  # its slow import runs beside ours
     configure_logging(settings.log_level)
     # Threads write to the API server meanwhile; the loop must not wait 5 ms for each of them.
     sys.setswitchinterval(_SWITCH_INTERVAL)

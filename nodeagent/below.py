@@ -34,6 +34,11 @@ async def own_state(seat: Seat) -> Into:
     return Into(seat.identity.pod.namespace, seat.uid)
 
 
+def none_first(images: Path) -> int:
+    """`Below.first` where nobody can tell."""
+    return 0
+
+
 def weighs_nothing(seat: Seat) -> int:
     """`Below.weigh` where nobody can tell."""
     return 0
@@ -44,8 +49,9 @@ class Below:
     """`facts` gathers what a saved state's manifest says of its seat; raises NotFoundError if the
     seat's container is gone. `limits`: bytes that each tier below RAM may hold; one that isn't
     named isn't there. `into`: the seat's container as a state is held against it; raises like
-    `facts`, and RetryableError. `weigh`: about how many bytes a tree's dump takes, quick. `inbox`
-    and `outbox`: states from other nodes and to them."""
+    `facts`, and RetryableError. `weigh`: about how many bytes a tree's dump takes, quick. `first`:
+    bytes of a dump, by its folder, that also a lazy restore brings in at once, quick. `inbox` and
+    `outbox`: states from other nodes and to them."""
 
     dumper: Dumper
     vault: Vault
@@ -55,6 +61,7 @@ class Below:
     limits: Mapping[Tier, int]
     into: Callable[[Seat], Awaitable[Into]] = own_state
     weigh: Callable[[Seat], int] = weighs_nothing
+    first: Callable[[Path], int] = none_first
     inbox: Inbox | None = None
     outbox: Outbox | None = None
 

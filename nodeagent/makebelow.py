@@ -21,9 +21,11 @@ from kybernate.checkpoint.vault import Vault
 from kybernate.core.artifacts.grants import no_grants
 from kybernate.errors import ConfigError
 from kybernate.types import Tier
-from nodeagent.below import Below, GuardedDumper
+from nodeagent.below import Below
 from nodeagent.carried import CarryingDumper
 from nodeagent.facts import Facts
+from nodeagent.first import MarkingDumper, first_of
+from nodeagent.helper import notes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -63,8 +65,9 @@ def make_below(
     carrying = CarryingDumper(dumper, settings.carry_bytes)
     criu = _version_of(settings.criu)
     facts = Facts(settings, freezer, inventory, images, criu, carrying.missing, grants=grants)
+    marking = MarkingDumper(carrying, freezer, procs, notes_of(settings))
     return Below(
-        dumper=GuardedDumper(carrying, freezer.forget),
+        dumper=marking,
         vault=Vault(places, Tier.NVME, artifact_keys, seen=seen, left=carrying.left),
         gatekeeper=NetworkGate(settings.run_dir / "gates", procs.descendants),
         culprits=procs,
@@ -72,6 +75,7 @@ def make_below(
         limits=_limits(settings, places),
         weigh=lambda seat: bytes_of(freezer.pids(seat.handle)),
         into=facts.into,
+        first=first_of,
         inbox=Inbox(local, artifact_keys, seen, settings.transfer_deadline_s),
         outbox=Outbox(local, artifact_keys, seen),
     )

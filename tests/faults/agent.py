@@ -17,6 +17,7 @@ from kybernate.adapters.cuda import CudaHelpers
 from kybernate.runtime.load import command
 from kybernate.runtime.serve import ProbeServer, configure_logging
 from kybernate.settings.agent import AgentSettings
+from nodeagent import helper
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
@@ -111,7 +112,7 @@ def helpers() -> list[int]:
 
 def run(settings: AgentSettings) -> None:
     """Serve until SIGTERM."""
-    made = CudaHelpers()
+    made = CudaHelpers(helper.command(settings))
     configure_logging(settings.log_level)
     asyncio.run(_run(settings, made))
 

@@ -9,13 +9,15 @@ import asyncio
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
-from kybernate.adapters.cuda import CudaHelpers
+from kybernate.adapters.cuda import HELPER_COMMAND, CudaHelpers
 from kybernate.adapters.nvml import Nvml
+from kybernate.core.drivermemory import read
 from kybernate.core.health import Checkup, EventKind, GpuEvent
 from kybernate.errors import DeadlineError, DriverError
 from kybernate.ports import ProcessState
@@ -74,9 +76,9 @@ class Target:
 
 
 @asynccontextmanager
-async def stage(*sizes: int):
+async def stage(*sizes: int, command: tuple[str, ...] = HELPER_COMMAND):
     """An agent's view: NVML, a helper, and a target per size on GPU 0."""
-    nvml, helpers = Nvml(pci_devices=Path("/nonexistent")), CudaHelpers()
+    nvml, helpers = Nvml(pci_devices=Path("/nonexistent")), CudaHelpers(command)
     targets = []
     try:
         helper = await helpers.start("seat-1")
@@ -290,6 +292,31 @@ async def park_and_wake() -> None:
         assert set(phases) == {"restore", "unlock", "canary"}
         assert nvml.used(gpu) == idle
         assert [target.ask() for target in targets] == ["intact", "intact"]
+
+
+def noted_in(folder: str) -> dict[int, int]:
+    """Bytes by process."""
+    notes = {
+        int(note.name.split("-")[0]): read(note.read_text()) for note in Path(folder).iterdir()
+    }
+    return {
+        pid: sum(end - start for start, end in note.private) for pid, note in notes.items() if note
+    }
+
+
+async def noted() -> None:
+    """What the checkpoint takes is noted, and no more; 1024 bytes of a GPU are one here."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = (sys.executable, "-m", "nodeagent.helper", folder)
+        async with stage(8 * GIB, 64 * MIB, command=command) as (_, _, helper, targets):
+            pids = [target.pid for target in targets]
+            await helper.park(pids, lock_timeout=2, deadline=20)
+            sizes = noted_in(folder)
+            assert set(sizes) == set(pids)
+            assert 7 * MIB <= sizes[pids[0]] < 12 * MIB, f"of its 8 MiB it is {sizes[pids[0]]}"
+            await helper.wake(pids, {}, deadline=20)
+            assert noted_in(folder) == {}
+            assert [target.ask() for target in targets] == ["intact", "intact"]
 
 
 async def another_gpu() -> None:

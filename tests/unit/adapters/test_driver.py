@@ -71,6 +71,7 @@ def environment(library):
         "driver_reload",
         "driver_reload_renewed",
         "park_and_wake",
+        "noted",
         "another_gpu",
         "bystander",
         "lock_timeout",
