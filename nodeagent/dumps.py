@@ -158,7 +158,7 @@ class Dumps(Transfers):
             self.going.get(key),
         )
         times |= await (going.follow(images, dumping) if going else dumping)
-        times["dump"] = now() - began
+        times["dump"], seat.first = now() - began, below.first(images)
         return images, times
 
     async def _note_unsealed(self, seat: Seat) -> None:

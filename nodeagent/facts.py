@@ -115,6 +115,7 @@ class Facts:
             "gpus": gpus,
             "files_missing": self._files_missing(ours[0]),
             "held": tuple(seat.held.get(gpu, 0) for gpu in one.gpus),
+            "first": seat.first,
         }
 
     def _container(self, seat: Seat, digest: str, init: int) -> Container:

@@ -41,7 +41,7 @@ class Lazies:
         """Whether the seat is restored so; not where a restore has failed: this kernel may not."""
         if not self._node.settings.lazy_restores or not seat.artifact or seat.failed_restores:
             return False
-        return pays(seat.saved, sum(seat.held.values()), self._rates)
+        return pays(seat.saved, sum(seat.held.values()), self._rates, seat.first)
 
     def learn(self, seat: Seat, phases: Mapping[str, float]) -> None:
         """It was restored; `phases` are the dumper's seconds."""
@@ -67,7 +67,8 @@ class Lazies:
             await coming[0].wait()
 
     async def _see_in(self, seat: Seat, done: asyncio.Event) -> None:
-        began, artifact, size = self._node.world.now(), seat.paging, seat.saved
+        began, artifact = self._node.world.now(), seat.paging
+        size = max(0, seat.saved - seat.first)
         try:
             if why := await self._come_in(seat):
                 metrics.failed("restore", "MemoryLost")

@@ -44,6 +44,7 @@ _PLAIN = (
     "images",
     "paging",
     "saved",
+    "first",
     "park_tier",
     "tier_asked",
     "used_at",
@@ -118,6 +119,7 @@ class Seat:
     `apart`: it was found running without a record, and is not yet known to be where its state says.
     Of a seat parked below RAM: `artifact` is its saved state, `images` a folder into which it was
     fetched, `paging` the saved state from which its memory still comes in, `saved` its bytes,
+    `first` those of them that were on its GPUs and that also a lazy restore brings in at once,
     `copies` the tiers that hold it verified, `inner` the PIDs in the container of its processes on
     the GPUs, in the order of `cuda`. `park_tier`: how deep its pod lets it go; `tier_asked`: where
     an operator wants it; `used_at`: when it was last in GPU memory; `moved_at`: when it last
@@ -160,6 +162,7 @@ class Seat:
     images: str = ""
     paging: str = ""
     saved: int = 0
+    first: int = 0
     copies: frozenset[Tier] = frozenset()
     inner: tuple[int, ...] = ()
     park_tier: str = Tier.OBJECT.value

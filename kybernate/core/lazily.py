@@ -2,8 +2,9 @@
 
 Eagerly nothing runs before the last byte is there. Lazily the tree runs at once and gets each page
 when it touches it, which takes longer by the byte. What it had on its GPUs lies in its memory, and
-the driver reads all of that before the first answer: it counts as needed at once, page after page,
-unless everything has come meanwhile. So it pays where little of the memory is the GPUs'.
+the driver reads all of that before the first answer. Where its place is known it comes first, as
+fast as the whole would; what isn't known of it counts as needed at once, page after page, unless
+everything has come meanwhile. So it pays where much of the memory is not the GPUs'.
 """
 
 from __future__ import annotations
@@ -41,9 +42,10 @@ class Rates:
         return replace(self, lazy=rate) if lazy else replace(self, eager=rate)
 
 
-def pays(size: int, device: int, rates: Rates) -> bool:
+def pays(size: int, device: int, rates: Rates, first: int = 0) -> bool:
     """Whether the first answer of a state of `size` bytes, of which the driver reads `device`
-    at once, comes so much sooner that it is worth it."""
+    at once, comes so much sooner that it is worth it. `first`: bytes that are in place before."""
     eagerly = size / rates.eager
-    lazily = _START + min(device / _ASKED_FOR, size) / rates.lazy
+    later, unknown = max(0, size - first), max(0, device - first)
+    lazily = _START + first / rates.eager + min(unknown / _ASKED_FOR, later) / rates.lazy
     return eagerly - lazily >= _GAIN

@@ -39,7 +39,8 @@ class Facts:
     `highest_pid`: the restore must keep all PIDs up to it free. `kyb_init`: SHA-256 of the build
     that process 1 ran. `parent`: the artifact whose chunks it shares, if any. `root_pid` and
     `gpu_pids`: the numbers in the container of the tree's root and of its processes on the GPUs.
-    `gpus`: UUIDs of these, in the order of the seat's group; `held`: bytes that it had on each.
+    `gpus`: UUIDs of these, in the order of the seat's group; `held`: bytes that it had on each;
+    `first`: bytes of that which also a lazy restore brings in at once.
     `files_missing`: why another container can't have the files that the tree needs, or empty.
     """
 
@@ -65,6 +66,7 @@ class Facts:
     gpu_pids: tuple[int, ...] = ()
     gpus: tuple[str, ...] = ()
     held: tuple[int, ...] = ()
+    first: int = 0
     files_missing: str = ""
 
 

@@ -144,7 +144,9 @@ class Proxy:
 
 
 class Rig:
-    """One agent on one machine."""
+    """One agent on one machine. `first`: see `Below.first`, of each dump."""
+
+    first = 0
 
     def __init__(
         self,
@@ -189,6 +191,7 @@ class Rig:
                 "gpu_pids": list(seat.inner),
                 "gpus": list(gpus),
                 "held": [seat.held.get(gpu, 0) for gpu in seat.identity.gpus],
+                "first": seat.first,
             }
 
         async def into(seat: Seat) -> Into:
@@ -202,6 +205,7 @@ class Rig:
             facts=facts,
             limits=tiers,
             into=into,
+            first=lambda _: self.first,
         )
 
     def begin(self) -> None:

@@ -85,9 +85,9 @@ def told(made: Facts, one: Seat):
 
 
 def test_the_manifest_says_what_another_container_must_be(tmp_path: Path) -> None:
-    found = told(facts(tmp_path, "sha256:1", missing="Too much."), seat())
+    found = told(facts(tmp_path, "sha256:1", missing="Too much."), seat(first=4))
     assert (found.image_digest, found.spec_hash, found.pod_uid) == ("sha256:1", "9f2c", "u1")
-    assert (found.gpus, found.held, found.gpu_pids) == ((GPU,), (5,), (7,))
+    assert (found.gpus, found.held, found.first, found.gpu_pids) == ((GPU,), (5,), 4, (7,))
     assert found.root_pid == Still.pid
     assert os.geteuid() in found.privileges.uids
     assert found.files_missing == "Too much."

@@ -29,16 +29,33 @@ def test_memory_comes_later_where_much_of_it_is_not_the_gpus(size, device, lazil
     assert pays(size, device, Rates()) is lazily
 
 
+@pytest.mark.parametrize(
+    ("size", "device", "first", "lazily"),
+    [
+        (10 * GIB, 9 * GIB, 9 * GIB, True),
+        (10 * GIB, 5 * GIB, 5 * GIB, True),
+        (10 * GIB, 9 * GIB, 8 * GIB, False),
+        (10 * GIB, 9 * GIB, 0, False),
+        (GIB, GIB // 2, GIB // 2, True),
+        (10 * GIB, 10 * GIB, 10 * GIB, False),
+        (10 * GIB, 0, 12 * GIB, False),
+    ],
+    ids=["most", "half", "less than it had", "unknown", "small", "all", "more than there is"],
+)
+def test_what_the_gpus_had_is_no_hindrance_where_it_comes_first(size, device, first, lazily):
+    assert pays(size, device, Rates(), first) is lazily
+
+
 @given(sizes, sizes, sizes, rates)
 def test_the_more_the_gpus_have_the_less_it_pays(size, device, more, known):
     if not pays(size, device, known):
         assert not pays(size, device + more, known)
 
 
-@given(sizes, rates)
-def test_it_is_never_chosen_where_the_whole_is_there_as_soon(size, known):
-    if size / known.eager <= 0.25:
-        assert not pays(size, 0, known)
+@given(sizes, sizes, rates)
+def test_it_is_never_chosen_where_the_whole_is_there_as_soon(size, first, known):
+    if max(0, size - first) / known.eager <= 0.25:
+        assert not pays(size, 0, known, first)
 
 
 @given(st.lists(st.floats(1e8, 1e10), min_size=30, max_size=40), st.booleans())
