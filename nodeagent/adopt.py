@@ -377,7 +377,7 @@ def _take(seat: Seat, manifest: Manifest, tier: Tier) -> None:
     seat.begins, seat.artifact, seat.borrowed = Begins.ADOPTING, ArtifactId(manifest.id), True
     seat.copies, seat.saved = frozenset({tier}), manifest.total
     seat.inner, seat.cuda = facts.gpu_pids, ()
-    seat.held = dict(zip(gpus, facts.held, strict=False))
+    seat.held, seat.first = dict(zip(gpus, facts.held, strict=False)), facts.first
     pairs = zip(facts.gpus, gpus, strict=False)
     seat.gpu_map = {GpuUuid(old): new for old, new in pairs}
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+from kybernate.core.lazily import Rates
 from kybernate.core.restores import RestoreAs, RestoreWish
 from kybernate.testing.clock import run_virtual
 from kybernate.types import Tier
 from nodeagent import lazies
+from nodeagent.seat import from_record
 from tests.unit.nodeagent.below import (
     ACTIVE,
     NVME,
@@ -190,4 +192,66 @@ def test_of_copies_of_one_state_each_keeps_its_images_until_its_own_memory_is_in
         r.check()
         telling.cancel()
 
+    run_virtual(main())
+
+
+GIB = 1 << 30
+
+
+def test_what_comes_first_of_a_state_is_known_as_long_as_the_state(rig):
+    async def main():
+        r = rig(tiers=TIERS)
+        r.first = 5
+        cold, _ = await two(r)
+        await down(r, cold, NVME)
+        assert r.node.seats[cold].first == 5
+        assert from_record(r.node.seats[cold].record()).first == 5
+
+    run_virtual(main())
+
+
+def test_a_copy_knows_what_comes_first_of_the_state_that_it_goes_on_from(rig):
+    async def main():
+        r = rig(tiers=TIERS)
+        r.first = 5
+        _, artifact, _, telling = await left(r, NVME)
+        wish = RestoreWish(artifact=artifact, kind=RestoreAs.TEMPLATE)
+        new = await r.seat("new", restore=wish)
+        await when(lambda: r.node.seats[new].first == 5)
+        telling.cancel()
+
+    run_virtual(main())
+
+
+def test_a_state_of_which_the_gpus_had_most_comes_lazily_only_if_that_is_first(rig):
+    async def main():
+        r = rig(tiers=TIERS)
+        cold, _ = await two(r)
+        await down(r, cold, NVME)
+        seat = r.node.seats[cold]
+        seat.saved, seat.held = 10 * GIB, dict.fromkeys(seat.identity.gpus, 9 * GIB)
+        assert not r.loop.dumps.lazies.pays(seat)
+        seat.first = 9 * GIB
+        assert r.loop.dumps.lazies.pays(seat)
+
+    run_virtual(main())
+
+
+def test_the_lazy_rate_is_that_of_what_comes_later(rig, proxy, monkeypatch):
+    learned = []
+
+    def spy(rates, size, seconds, *, lazy):
+        learned.append((size, lazy))
+        return rates
+
+    monkeypatch.setattr(Rates, "learned", spy)
+
+    async def main():
+        r, cold, _ = await woken_lazily(rig, proxy, "pages-late")
+        saved = r.node.seats[cold].saved
+        await r.until(cold, ACTIVE)
+        await when(lambda: not r.node.seats[cold].paging)
+        assert learned == [(saved - 3, True)]
+
+    monkeypatch.setattr(rig, "first", 3)
     run_virtual(main())
