@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import base64
+import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import yaml
@@ -11,17 +13,22 @@ from tests.cluster.layout import REPOSITORY, Layout
 from tests.cluster.manifests import DAEMON_SETS, fitted, node_labels
 from tests.cluster.spec import ClusterSpec, Ports
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 PORTS = Ports(20000)
 FOLDERS = ("config/nodeagent", "config/deviceplugin", "config/overlays/one-machine")
 
 
 @pytest.fixture
-def layout(tmp_path) -> Layout:
-    found = Layout(tmp_path)
-    found.tls.mkdir()
-    for name in ("ca.crt", "agent-n1.crt", "agent-n1.key", "proxy.key"):
-        (found.tls / name).write_text(name)
-    return found
+def layout() -> Iterator[Layout]:
+    # A cluster's path is short, and that of tmp_path isn't where workers share the tests.
+    with tempfile.TemporaryDirectory(prefix="kyb-") as path:
+        found = Layout(Path(path))
+        found.tls.mkdir()
+        for name in ("ca.crt", "agent-n1.crt", "agent-n1.key", "proxy.key"):
+            (found.tls / name).write_text(name)
+        yield found
 
 
 def rendered() -> str:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
+from pathlib import Path
 
 import pytest
 
 from deviceplugin.plugin import Plugin
 from kybernate.settings.plugin import PluginSettings
 from tests.unit.deviceplugin.fakes import Agent, Driver, Kubelet
+
+
+@pytest.fixture
+def tmp_path():
+    """Short, also where several workers share the tests: sockets lie below it."""
+    with tempfile.TemporaryDirectory(prefix="kyb-dp-") as path:
+        yield Path(path)
 
 
 @pytest.fixture
