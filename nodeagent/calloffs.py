@@ -12,8 +12,10 @@ import logging
 import weakref
 from typing import TYPE_CHECKING
 
+from kybernate.core.movenotes import MoveNote, note_of
 from kybernate.errors import KybernateError, NotFoundError, RefusedError
-from nodeagent.leaving import handover_of, record_of, see_there
+from nodeagent.leaving import see_there
+from nodeagent.movejournal import handover_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -49,14 +51,14 @@ class CallOffs:
         """What the last agent was yet to tell is told."""
         for key, record in records.items():
             if key.startswith(CALL_OFF):
-                self._owed[key] = to = handover_of(record)
+                self._owed[key] = to = handover_of(note_of(record))
                 self._aside(self.tell(to))
 
     def owe(self, to: Handover) -> None:
         """Noted: from now on no agent's death has it forgotten. `tell` comes next."""
         self._owed[_key(to)] = to
-        record = record_of(to, "", "", done=False)
-        self._journal.put(_key(to), record, synced=False)
+        note = MoveNote("", to.pod, to.successor, to.node)
+        self._journal.put(_key(to), note.record(), synced=False)
 
     async def tell(self, to: Handover) -> None:
         """Told once when this returns; if nobody heard it, it is told again and again."""

@@ -21,10 +21,10 @@ from nodeagent.adopt import Adoptions
 from nodeagent.demand import SLACK, ProxySide
 from nodeagent.doorside import DoorSide
 from nodeagent.dumps import Dumps
-from nodeagent.leaving import handed_over
 from nodeagent.left import Left
 from nodeagent.lifecycle import Lifecycle
 from nodeagent.lines import OwnLines
+from nodeagent.movejournal import handed_over
 from nodeagent.node import SEAT
 from nodeagent.places import Places
 from nodeagent.recover import adopt

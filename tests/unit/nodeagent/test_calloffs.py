@@ -12,7 +12,7 @@ from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Machine
 from kybernate.types import SeatState
 from nodeagent.calloffs import CALL_OFF
-from nodeagent.leaving import MOVE
+from nodeagent.movejournal import MOVE
 from tests.unit.nodeagent.below import when
 from tests.unit.nodeagent.test_moves import MEMORY, There, begun, ended, move, next_agent
 from tests.unit.nodeagent.test_moves_begun_anew import killed

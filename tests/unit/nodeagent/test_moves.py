@@ -14,7 +14,7 @@ from kybernate.errors import ConflictError, NotFoundError, RefusedError, Retryab
 from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Crash, Machine
 from kybernate.types import ArtifactId, NodeName, PodRef, PodUid, SeatState, Tier
-from nodeagent.leaving import MOVE, handed_over
+from nodeagent.movejournal import MOVE, handed_over
 from nodeagent.moves import Moves
 from nodeagent.operation import OPERATION, Ask
 from nodeagent.operations import Operations

@@ -13,7 +13,7 @@ from kybernate.errors import RetryableError
 from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Crash, FakeJournal, Machine
 from kybernate.types import SeatState
-from nodeagent.leaving import MOVE
+from nodeagent.movejournal import MOVE
 from tests.unit.nodeagent.below import when
 from tests.unit.nodeagent.test_moves import MEMORY, There, begun, ended, move, next_agent
 

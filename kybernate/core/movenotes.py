@@ -1,0 +1,97 @@
+"""What an agent notes of a move of one of its seats, and what the next agent makes of that. Pure.
+
+    met        the successor was there: something may have come there since
+    kept       its node has verified and kept the state `artifact`
+    done       the successor goes on, and nothing ever wakes the seat here again
+
+A note that is kept binds only while the seat is as it was then: once the workload may have gone on
+here it is `outdated`, and is as if the successor had just been met.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+from kybernate.types import NodeName, PodRef, PodUid, SeatState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class MoveNote:
+    """`pod` goes on as `successor` on `node`, since the operation of this name asks for that."""
+
+    operation: str
+    pod: PodRef
+    successor: PodRef
+    node: NodeName
+    artifact: str = ""
+    done: bool = False
+
+    def record(self) -> dict[str, object]:
+        """The journal's form; `note_of` reads it."""
+        return {
+            "operation": self.operation,
+            "artifact": self.artifact,
+            "done": self.done,
+            "namespace": self.pod.namespace,
+            "pod": self.pod.name,
+            "uid": self.pod.uid,
+            "successor": self.successor.name,
+            "successor_uid": self.successor.uid,
+            "node": self.node,
+        }
+
+
+def note_of(record: Mapping[str, object]) -> MoveNote:
+    """The note that `MoveNote.record` wrote."""
+    namespace = str(record["namespace"])
+    return MoveNote(
+        operation=str(record["operation"]),
+        pod=PodRef(namespace, str(record["pod"]), PodUid(str(record["uid"]))),
+        successor=PodRef(namespace, str(record["successor"]), PodUid(str(record["successor_uid"]))),
+        node=NodeName(str(record["node"])),
+        artifact=str(record["artifact"]),
+        done=bool(record["done"]),
+    )
+
+
+def kept(note: MoveNote, artifact: str) -> MoveNote:
+    """The other node keeps this state of the pod."""
+    return replace(note, artifact=artifact)
+
+
+def outdated(note: MoveNote) -> MoveNote:
+    """The workload may go on here: what the other node keeps is not its newest state then."""
+    return replace(note, artifact="")
+
+
+def done(note: MoveNote) -> MoveNote:
+    """The workload never goes on here any more."""
+    return replace(note, done=True)
+
+
+def goes_on_there(note: MoveNote, state: SeatState | None, artifact: str) -> bool:
+    """Whether the successor may go on: by its note, and by the seat's own record, None and "" if
+    there is no seat, its tree is ended, or must be."""
+    ended = state in (None, SeatState.WAITING)
+    return bool(note.artifact) and (ended or artifact == note.artifact)
+
+
+class Found(Enum):
+    """What the next agent does about a note."""
+
+    FORGET = auto()
+    KEEP_ASLEEP = auto()
+    CALL_OFF = auto()
+    GO_ON = auto()
+
+
+def found(note: MoveNote, *, seated: bool, live: bool) -> Found:
+    """`seated`: the pod still has its seat here; `live`: the operation has not ended."""
+    if note.done:
+        return Found.KEEP_ASLEEP if seated else Found.FORGET
+    return Found.GO_ON if live else Found.CALL_OFF
