@@ -73,7 +73,7 @@ class CallOffs:
 
     async def _again(self, to: Handover) -> None:
         pause, longest = _PAUSE
-        while self._owed.get(_key(to)) is to:
+        while self._owed.get(_key(to)) == to:
             await asyncio.sleep(pause)
             pause = min(2 * pause, longest)
             if await self._heard(to) or await self._is_gone(to):
@@ -82,7 +82,7 @@ class CallOffs:
     async def _heard(self, to: Handover) -> bool:
         """Whether nobody is to be told any more."""
         async with self._call(to):
-            if self._owed.get(_key(to)) is not to:
+            if self._owed.get(_key(to)) != to:
                 return True
             try:
                 await self._peers.call_off(to, _DEADLINE)

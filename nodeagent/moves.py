@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import weakref
 from typing import TYPE_CHECKING
 
 from kybernate.core.movenotes import Found, goes_on_there, outdated
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from kybernate.core.movenotes import MoveNote
     from kybernate.core.operations import SeatFacts
     from kybernate.ports import Peers
+    from kybernate.types import PodUid
     from nodeagent.loop import Loop
     from nodeagent.operation import Ask, Operation
 
@@ -55,6 +57,9 @@ class Moves:
         self._dumps = loop.dumps
         self._noted = noted
         self._all: dict[str, Move] = {}
+        self._turns: weakref.WeakValueDictionary[PodUid, asyncio.Lock] = (
+            weakref.WeakValueDictionary()
+        )
         self._journal = MoveJournal(loop.node.world.journal)
         self._offs = CallOffs(loop.node.world.journal, peers, loop.life.aside)
         self._meeting = Meeting(loop, peers, self._journal, self._offs)
@@ -146,6 +151,8 @@ class Moves:
 
     async def _guarded(self, one: Move) -> None:
         try:
+            async with self._turn(one):
+                pass  # one that was cancelled a moment ago has left the seat as it was
             if not one.gone:
                 note = await self._meeting.meet(one)
                 one.met = True
@@ -180,14 +187,20 @@ class Moves:
 
     async def _stay(self, one: Move) -> None:
         """The seat goes on here as if nothing had been."""
-        uid, to = one.operation.uid, None
+        async with self._turn(one):
+            await self._taken_back(one)
+        if one.note is not None:
+            await self._offs.tell(handover_of(one.note))
+
+    async def _taken_back(self, one: Move) -> None:
+        uid = one.operation.uid
         self._dumps.going.pop(uid, None)
         if one.note is not None:
             one.note = outdated(one.note)
             if one.met:
                 await self._journal.write_at_last(one.note)
             # One that says no may have had something from the agent before this one.
-            self._offs.owe(to := handover_of(one.note))
+            self._offs.owe(handover_of(one.note))
         self._journal.delete(uid)
         self._dumps.handed.discard(uid)
         if uid in self._node.seats:
@@ -195,5 +208,9 @@ class Moves:
             self._loop.let_stay(uid)
             if one.served:
                 self._loop.call_for(uid, "it goes on here: its move came to nothing")
-        if to is not None:
-            await self._offs.tell(to)
+
+    def _turn(self, one: Move) -> asyncio.Lock:
+        lock = self._turns.get(one.operation.uid)
+        if lock is None:
+            lock = self._turns[one.operation.uid] = asyncio.Lock()
+        return lock
