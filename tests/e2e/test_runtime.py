@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import tarfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,7 +32,6 @@ from tests.simgpu import Event, read_log, violations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     from tests.kit.pods import Json, Pods
     from tests.simgpu import Record
@@ -42,12 +43,20 @@ PROBE = {"httpGet": {"path": "/health", "port": PORT}, "periodSeconds": 1, "fail
 CHECKPOINT = "localhost/checkpoint:1"
 NAMED = "org.criu.checkpoint.container.name"
 """By which annotation containerd knows an image with a checkpoint in it."""
+PROBED = {"livenessProbe": PROBE, "readinessProbe": PROBE, "imagePullPolicy": "IfNotPresent"}
 TICK = 0.01
 """Seconds: /proc/uptime, by which the script around CRIU notes its times, has two digits."""
 
+CONFIG = "tcp-close\nnetwork-lock skip\n"
+"""/etc/criu/runc.conf, as docs/runtime-wrapper.md has it."""
+COVER = """
+mkdir -p {upper}/criu {work}
+printf '{config}' >{upper}/criu/runc.conf
+mount -t overlay -o lowerdir=/etc,upperdir={upper},workdir={work} kyb /etc
+"""
 SCRIPT = """#!/bin/sh
 read began rest </proc/uptime
-CRIU_CONFIG_FILE={config} {criu} "$@"
+{criu} "$@"
 code=$?
 read ended rest </proc/uptime
 echo "$began $ended $code" >>{log}
@@ -68,11 +77,8 @@ class Runtime:
         shutil.copy(WRAPPER, folder / "kyb-runtime")
         runc = debs.unpack(RUNC, print).folder / "usr/sbin/runc"
         (folder / "kyb-runtime.real").symlink_to(runc)
-        config, log = folder / "criu.conf", folder / "criu.log"
-        config.write_text("network-lock skip\ntcp-established\n")
-        program = folder / "criu"
-        real = criu.for_this_machine(print)
-        program.write_text(SCRIPT.format(config=config, criu=real, log=log))
+        program, log = folder / "criu", folder / "criu.log"
+        program.write_text(SCRIPT.format(criu=criu.for_this_machine(print), log=log))
         program.chmod(0o755)
         return cls(folder)
 
@@ -108,11 +114,16 @@ def wrapped(runtime: Runtime) -> Iterator[Cluster]:
             name="runtime",
             nodes=("n1",),
             subnet="10.94.0.0/16",
-            gpus=GpuSpec(count=1),
+            gpus=GpuSpec(count=2),
             images=("toy", "sidecar"),
+            service_env={"agent": {"KYB_AGENT_DRAIN_LIMIT_S": "2"}},
             runtime=runtime.program,
         )
         with running(spec, print) as up:
+            upper, work = up.layout.node("n1").cover(Path("/etc"))
+            script = COVER.format(config=CONFIG, upper=upper, work=work)
+            done = up.node("n1").run("sh", "-ec", script)
+            assert done.returncode == 0, done.stderr
             yield up
 
 
@@ -206,29 +217,49 @@ def import_checkpoint(cluster: Cluster, archive: Path, folder: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@dataclass(frozen=True, slots=True)
+class Former:
+    """A pod that is gone, of whose container the image CHECKPOINT is; it had answered once.
+    `reply` is what came over the connection that was open meanwhile."""
+
+    pod: Json
+    reply: bytes
+
+    def successor(self, name: str, group: str) -> SeatPod:
+        """A pod whose container is that image."""
+        more = {**PROBED, "image": CHECKPOINT}
+        return SeatPod(name, bytes_="1GiB", annotations={keys.REQUIRE_GROUP: group}, more=more)
+
+
+@pytest.fixture(scope="module")
+def former(
+    wrapped: Cluster, registry: ImageServer, tmp_path_factory: pytest.TempPathFactory
+) -> Former:
+    with emptied(wrapped) as seats:
+        more = {**PROBED, "image": f"{registry.host}/toy:1"}
+        seats.create(SeatPod("former", bytes_="1GiB", more=more))
+        pod = seats.wait(["former"], ready, 60, "Ready")["former"]
+        assert Direct.to(pod).ask(limit=20).counter == 1
+        with socket.create_connection((pod["status"]["podIP"], PORT), timeout=60) as link:
+            link.sendall(b"GET /health HTTP/1.1\r\n")
+            archive = checkpoint(wrapped, "former")
+            link.sendall(b"Host: former\r\n\r\n")
+            reply = link.recv(4096)
+        import_checkpoint(wrapped, archive, tmp_path_factory.mktemp("checkpoint"))
+    return Former(pod, reply)
+
+
 def test_a_checkpoint_goes_on_as_the_container_of_another_pod(
-    wrapped: Cluster, seats: Pods, registry: ImageServer, tmp_path: Path
+    wrapped: Cluster, seats: Pods, former: Former
 ) -> None:
     """By the kubelet and plain containerd: the pod's image is the checkpoint. Another model is in
     GPU memory by then; the restored one has its turn after that."""
-    probed = {"livenessProbe": PROBE, "readinessProbe": PROBE, "imagePullPolicy": "IfNotPresent"}
-    seats.create(SeatPod("d", bytes_="1GiB", more={**probed, "image": f"{registry.host}/toy:1"}))
-    former = seats.wait(["d"], ready, 60, "Ready")["d"]
-    assert Direct.to(former).ask(limit=20).counter == 1
-    import_checkpoint(wrapped, checkpoint(wrapped, "d"), tmp_path)
-    seats.delete(["d"], grace=0)
-    seats.gone(["d"], 60)
-    seats.create(SeatPod("other", bytes_="1GiB"))
+    assert former.reply.startswith(b"HTTP/1.1 200 ")
+    group = group_of(former.pod) or ""
+    seats.create(SeatPod("other", bytes_="1GiB", annotations={keys.REQUIRE_GROUP: group}))
     other = seats.wait(["other"], ready, 60, "Ready")["other"]
     before = len(read_log(wrapped.node("n1").simgpu_root))
-    seats.create(
-        SeatPod(
-            "e",
-            bytes_="1GiB",
-            annotations={keys.REQUIRE_GROUP: group_of(former) or ""},
-            more={**probed, "image": CHECKPOINT},
-        )
-    )
+    seats.create(former.successor("e", group))
     pod = seats.wait(["e"], ready, 60, "Ready")["e"]
     answer = Direct.to(pod).ask(limit=60)
     assert (answer.status, answer.counter, answer.intact) == (200, 2, True)
@@ -238,10 +269,28 @@ def test_a_checkpoint_goes_on_as_the_container_of_another_pod(
     moved = [one for one in log[before:] if one.event in (Event.ACQUIRE, Event.RELEASE)]
     assert [(one.pod, one.event, one.why) for one in moved] == [
         (other["metadata"]["uid"], Event.RELEASE, "checkpoint"),
-        (former["metadata"]["uid"], Event.ACQUIRE, "restore"),
+        (former.pod["metadata"]["uid"], Event.ACQUIRE, "restore"),
     ]
     assert not violations(log)
     assert seats.get("e")["status"]["containerStatuses"][0]["restartCount"] == 0
+    assert checkpoint(wrapped, "e").exists()
+    assert Direct.to(pod).ask(limit=60).counter == 3
+
+
+def test_a_checkpoint_is_not_left_on_gpus_of_another_group(
+    wrapped: Cluster, seats: Pods, former: Former
+) -> None:
+    """The simulated driver lets it have them; NVIDIA's finds no device that it may open."""
+    (group,) = {"G0", "G1"} - {group_of(former.pod)}
+    seats.create(former.successor("f", group))
+    where = {"fieldSelector": "involvedObject.name=f,reason=SeatFailed"}
+
+    def told() -> str:
+        found = wrapped.api().get("/api/v1/namespaces/default/events", where)["items"]
+        return found[0]["message"] if found else ""
+
+    wait_until(lambda: bool(told()), 60, lambda: seats.story("f"))
+    assert f"which group {group} hasn't got" in told()
 
 
 def plain(name: str) -> Json:
