@@ -23,7 +23,8 @@ from kybernate.checkpoint.stream import Seen
 from kybernate.gen import agent_pb2_grpc
 from kybernate.types import ArtifactId, PodRef, PodUid, SeatState, Tier
 from nodeagent.doorkeeper import Doorkeeper, Rates
-from nodeagent.receive import PeersApi, Receiver
+from nodeagent.peersapi import PeersApi
+from nodeagent.receive import Receiver
 from nodeagent.seat import Begins
 from nodeagent.servers import serve_network
 

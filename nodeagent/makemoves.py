@@ -9,7 +9,8 @@ from nodeagent.evacuations import Evacuations
 from nodeagent.moves import Moves
 from nodeagent.parts import Pacer
 from nodeagent.peers import GrpcPeers
-from nodeagent.receive import PeersApi, Receiver
+from nodeagent.peersapi import PeersApi
+from nodeagent.receive import Receiver
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -40,6 +41,6 @@ def make_moves(
     loop.dumps.came_in = receiver.bytes_in
     loop.adoptions.whole = receiver.is_whole
     moves.resume(records)
-    loop.life.aside(receiver.clear())
+    loop.life.aside(receiver.coming.clear())
     loop.node.observers.append(receiver)
     return PeersApi(receiver)

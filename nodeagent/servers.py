@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nodeagent.api import NodeApi
-    from nodeagent.receive import PeersApi
+    from nodeagent.peersapi import PeersApi
 
 # A proxy that vanished without a word is noticed within twice this.
 _KEEPALIVE_MS = 2000

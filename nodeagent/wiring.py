@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from kybernate.types import PodUid
     from nodeagent.below import Below
     from nodeagent.node import Inventory
-    from nodeagent.receive import PeersApi
+    from nodeagent.peersapi import PeersApi
 
 log = logging.getLogger(__name__)
 

@@ -169,7 +169,7 @@ class Life:
         agent.adoptions.whole = self.receiver.is_whole
         moves.resume(records)
         operations.resume(records)
-        agent.life.aside(self.receiver.clear())
+        agent.life.aside(self.receiver.coming.clear())
 
     def _die(self) -> None:
         self.note("the agent is killed")

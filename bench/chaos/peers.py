@@ -104,7 +104,7 @@ class StormPeers:
         """As its receiver says."""
 
         async def expected(receiver: Receiver) -> None:
-            await receiver.meet(handover.pod, handover.successor.uid, size)
+            await receiver.awaited.meet(handover.pod, handover.successor.uid, size)
 
         await self._call(expected, deadline)
 
@@ -126,7 +126,7 @@ class StormPeers:
         pod, successor = handover.pod, handover.successor.uid
 
         async def accepted(receiver: Receiver) -> None:
-            receiver.expect(pod, successor)
+            receiver.awaited.expect(pod, successor)
             sent = self._here.machine.vault.get(artifact)
             self._other.inbox.room.came[successor] = sent.snapshot.size if sent else 0
             if await receiver.deliver(pod, successor, artifact, b""):

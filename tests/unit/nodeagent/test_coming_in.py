@@ -16,7 +16,7 @@ from nodeagent import peers as peers_module
 from nodeagent.arrived import ARRIVED
 from nodeagent.doorkeeper import Rates
 from nodeagent.leaving import persistently
-from nodeagent.receive import TAKEN
+from nodeagent.takenover import TAKEN
 from tests.unit.nodeagent import test_receive
 from tests.unit.nodeagent.test_receive import LIMIT, POD, delivered, follow, tls, two_nodes
 
@@ -55,7 +55,7 @@ def test_nothing_is_laid_out_for_a_pod_that_goes_before_the_first_part(
 
             monkeypatch.setattr(two.vault, "ls", goes)
             with pytest.raises(RetryableError, match="no seat"):
-                await two.receiver.receive(POD, two.uid, "", parts())
+                await two.receiver.coming.receive(POD, two.uid, "", parts())
             assert two.inbox.waiting() == frozenset()
 
     asyncio.run(asyncio.wait_for(main(), LIMIT))
@@ -74,7 +74,7 @@ def test_nothing_is_kept_for_a_pod_that_goes_before_it_is(rig, tls, tmp_path):
                 await go_on.wait()
                 yield part()
 
-            coming = asyncio.create_task(two.receiver.receive(POD, two.uid, "x", parts()))
+            coming = asyncio.create_task(two.receiver.coming.receive(POD, two.uid, "x", parts()))
             await began.wait()
             signed = two.outbox.signed(artifact)
             work = two.receiver.deliver(POD, two.uid, artifact, signed)

@@ -34,15 +34,17 @@ from kybernate.errors import (
 from kybernate.gen import peers_pb2 as pb
 from kybernate.ports import Handover
 from kybernate.types import ArtifactId, NodeName, PodRef, PodUid, SeatState, Tier
-from nodeagent import receive
+from nodeagent import peersapi
 from nodeagent.arrived import ARRIVED
 from nodeagent.doorkeeper import Doorkeeper, Rates
 from nodeagent.kept import Keepsake
 from nodeagent.parts import Pacer
 from nodeagent.peers import GrpcPeers
-from nodeagent.receive import TAKEN, PeersApi, Receiver
+from nodeagent.peersapi import PeersApi
+from nodeagent.receive import Receiver
 from nodeagent.seat import Begins
 from nodeagent.servers import serve_network
+from nodeagent.takenover import TAKEN
 from tests.unit.checkpoint.kit import KEYS, draft, make_dump
 from tests.unit.nodeagent.test_api import node_api
 
@@ -762,7 +764,7 @@ def test_a_stream_on_which_nothing_comes_is_ended(rig, tls, tmp_path, monkeypatc
             settings = two.r.node.settings
             two.r.node.settings = settings.model_copy(update={"dump_deadline_s": 0.01})
             with pytest.raises(DeadlineError, match="no part"):
-                await two.receiver.receive(POD, two.uid, "", never())
+                await two.receiver.coming.receive(POD, two.uid, "", never())
 
             async def slowly():
                 for number in range(10_000):
@@ -772,8 +774,8 @@ def test_a_stream_on_which_nothing_comes_is_ended(rig, tls, tmp_path, monkeypatc
             late = {"dump_deadline_s": LIMIT, "transfer_deadline_s": 0.02}
             two.r.node.settings = settings.model_copy(update=late)
             with pytest.raises(DeadlineError, match="not all of it in"):
-                await two.receiver.receive(POD, two.uid, "", slowly())
-            monkeypatch.setattr(receive, "_DEADLINE", 0.01)
+                await two.receiver.coming.receive(POD, two.uid, "", slowly())
+            monkeypatch.setattr(peersapi, "_DEADLINE", 0.01)
             with pytest.raises(DeadlineError, match="opening"):
                 await PeersApi(two.receiver).Receive(never(), None)
 
@@ -802,7 +804,7 @@ def test_a_file_is_not_closed_under_the_thread_that_writes_it(rig, tls, tmp_path
                 for name in ("a", "b"):
                     yield pb.Parts(parts=[pb.Part(written=pb.Written(file=name, data=b"x"))])
 
-            work = two.receiver.receive(POD, two.uid, "", two_parts())
+            work = two.receiver.coming.receive(POD, two.uid, "", two_parts())
             receiving = asyncio.create_task(work)
             await asyncio.to_thread(began.wait, LIMIT)
             receiving.cancel()
