@@ -21,7 +21,7 @@ from kybernate.errors import (
 from kybernate.ports import DumpState
 
 from . import container as containers
-from . import ended, limits, loans, pages, record, refusals, running, tcp
+from . import ended, limits, loans, looks, pages, record, refusals, running, tcp
 from .container import Clock, Container
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ class Criu:
         self._work, self._mount, self._proc = work, mount, proc
         self._work.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._left: set[asyncio.Task[Any]] = set()
+        self._looks: dict[Path, looks.Look] = {}
         # Before anything else, lest a server that dies leaves its tree with zeros.
         self._served = {one.work: one for one in pages.left_by_another(self._work, proc)}
         self._put_back_all()
@@ -85,9 +86,12 @@ class Criu:
         with self._opened(init, handle) as container:
             try:
                 async with asyncio.timeout(deadline):
-                    return await asyncio.to_thread(refusals.find, container)
+                    problems, look = await asyncio.to_thread(looks.check, container)
             except TimeoutError as error:
                 raise DeadlineError("To look at the tree took too long.") from error
+            if look is not None:
+                self._looks[container.work] = look
+            return problems
 
     async def dump(
         self, init: int, handle: str, images: Path, deadline: float, *, goes_on: bool = False
@@ -97,7 +101,8 @@ class Criu:
         with self._opened(init, handle) as container:
             await container.free(running.ENTERED, self._tools.criu, clock)
             tree = self._dumpable(container)
-            options = await asyncio.to_thread(_look, container, tree, images)
+            look = self._looks.pop(container.work, None)
+            options = await asyncio.to_thread(looks.ready, container, tree, images, look)
             options += ["--skip-in-flight"] if goes_on else []
             await container.hold(clock)
             held = time.monotonic()
@@ -124,6 +129,7 @@ class Criu:
         clock = Clock(deadline)
         with self._opened(init, handle) as container:
             await container.free(running.ENTERED, self._tools.criu, clock)
+            self._looks.pop(container.work, None)
             if container.tree() is None:
                 raise DumpError(f"There is no tree below process {init} to keep.", suspect=True)
             if not container.is_frozen():
@@ -349,12 +355,6 @@ class Criu:
             with suppress(ProcessLookupError, NotFoundError):
                 if not stopped or container.number_inside(pid) not in stopped:
                     os.kill(pid, signal.SIGCONT)
-
-
-def _look(container: Container, tree: int, images: Path) -> list[str]:
-    """Writes down what CRIU doesn't; the options of this tree's dump."""
-    record.take(container, tree).write(images)
-    return ["-t", str(container.number_inside(tree)), *refusals.extra_options(container)]
 
 
 def _roots(mount: Path) -> list[Path]:

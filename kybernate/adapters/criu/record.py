@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from .container import Container
+    from .descriptors import Opened
 
 FILE = "kybernate.json"
 _FORMAT = 1
@@ -75,8 +76,8 @@ def note_first(images: Path, size: int) -> None:
     replace(Record.read(images), first=size).write(images)
 
 
-def take(container: Container, tree: int) -> Record:
-    """Of a frozen tree."""
+def take(container: Container, tree: int, opened: Opened | None = None) -> Record:
+    """Of a frozen tree. `opened`: what it has open, if that was read before."""
     usual = _cpus(container.init)
     pinned, highest, stopped = {}, container.number_inside(tree), []
     for pid in container.pids():
@@ -95,7 +96,7 @@ def take(container: Container, tree: int) -> Record:
         stdio=stdio,
         pinned=pinned,
         stopped=tuple(stopped),
-        addresses=addresses.used(container, sockets.of(container)),
+        addresses=addresses.used(container, sockets.of(container, opened)),
     )
 
 

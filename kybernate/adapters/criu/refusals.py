@@ -9,18 +9,21 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections import defaultdict
+from collections import Counter
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kybernate.adapters import smallfile
+from kybernate.errors import NotFoundError
 
 from . import rights, sockets, watches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from .container import Container
+    from .descriptors import Opened
 
 GHOST_LIMIT = 256 << 20
 """Bytes of a deleted file that is still open, up to which it becomes part of the image."""
@@ -32,7 +35,10 @@ _DEVICES = frozenset({"/dev/tty", "/dev/ptmx", "/dev/pts/ptmx", "/dev/console", 
 _TERMINAL = re.compile(r"/dev/(pts/\d+|console)")
 _MEMORY_FILES = ("/dev/shm/", "/dev/zero", "/dev/hugepages")  # noqa: S108 - names, not used
 _GPU = re.compile(r"/dev/(nvidia|simgpu)")
-_MAPPING = re.compile(r"\S+ (\S+) \S+ \S+ \d+ +(\S.*)")
+_MAPPING = re.compile(
+    r"^\S+ \S+ \S+ \S+ \d+ +((?:/SYSV|anon_inode:|/dev/).*)$", re.MULTILINE | re.ASCII
+)
+"""Of a line of maps what could stand against a dump."""
 _GONE = (FileNotFoundError, ProcessLookupError, PermissionError, NotADirectoryError)
 
 _LOG = (
@@ -48,22 +54,21 @@ _LOG = (
 )
 
 
-def find(container: Container) -> tuple[str, ...]:
+def find(container: Container, opened: Opened) -> tuple[str, ...]:
     """Sentences, each once; empty if nothing is known against a dump. Raises NotFoundError."""
     _ = container.state
-    held = sockets.of(container)
     found = [
         *_terminal(container),
-        *_of_processes(container),
-        *sockets.problems(container, held),
-        *_watched(container),
+        *_of_processes(container, opened),
+        *sockets.problems(container, sockets.of(container, opened)),
+        *_watched(container, opened),
     ]
     return tuple(dict.fromkeys(found))
 
 
-def extra_options(container: Container) -> list[str]:
+def extra_options(container: Container, opened: Opened) -> list[str]:
     """Options of a dump for what the tree has open: folders that it watches."""
-    folders, _ = watches.folders(container)
+    folders, _ = watches.folders(container, opened)
     options = [word for one in folders for word in ("--irmap-scan-path", one)]
     return ["--force-irmap", *options] if options else []
 
@@ -77,14 +82,36 @@ def from_log(said: list[str]) -> str:
     return ""
 
 
-def _of_processes(container: Container) -> Iterator[str]:
-    for pid in container.pids():
-        who = f"Process {pid} ({_printable(container.name(pid))})"
-        for look in (_traced, _namespaced, _entitled, _mapped, _opened):
-            try:
-                yield from (f"{who} {problem}" for problem in look(container, pid))
-            except _GONE:
-                continue
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """What each process of a tree is held against: its container's namespaces and message queues
+    (device numbers of their file systems), and the agent's rights."""
+
+    namespaces: Mapping[str, str]
+    queues: frozenset[int]
+    rights: Mapping[str, str]
+
+    @classmethod
+    def of(cls, container: Container) -> _Around:
+        """Raises NotFoundError."""
+        init = f"{container.proc}/{container.init}"
+        try:
+            spaces = {name: os.readlink(f"{init}/ns/{name}") for name in _NAMESPACES}
+            return cls(spaces, _queue_devices(init), rights.read("/proc/self/status"))
+        except (FileNotFoundError, ProcessLookupError) as error:
+            raise NotFoundError(f"There is no process {container.init} any more.") from error
+
+
+def _of_processes(container: Container, opened: Opened) -> Iterator[str]:
+    if not opened:
+        return
+    around = _Around.of(container)
+    for pid, links in opened.items():
+        process = f"{container.proc}/{pid}"
+        for look in (_stated, _namespaced, _mapped, _opened):
+            with suppress(*_GONE):
+                for problem in look(process, around, links):
+                    yield f"Process {pid} ({_printable(container.name(pid))}) {problem}"
 
 
 def _terminal(container: Container) -> Iterator[str]:
@@ -94,48 +121,40 @@ def _terminal(container: Container) -> Iterator[str]:
             yield "The container has a terminal, which can't be recreated: leave out `tty: true`."
 
 
-def _traced(container: Container, pid: int) -> Iterator[str]:
-    for line in smallfile.read(f"{container.proc}/{pid}/status").splitlines():
-        if line.startswith("TracerPid:") and line.split()[1] != "0":
-            yield f"is traced by process {line.split()[1]}: detach the debugger."
+def _stated(process: str, around: _Around, _: Mapping[int, str]) -> Iterator[str]:
+    state = rights.read(f"{process}/status")
+    tracer = state.get("TracerPid", "0")
+    if tracer != "0":
+        yield f"is traced by process {tracer}: detach the debugger."
+    yield from rights.lacking(state, around.rights)
 
 
-def _namespaced(container: Container, pid: int) -> Iterator[str]:
-    for name in _NAMESPACES:
-        theirs = os.readlink(f"{container.proc}/{container.init}/ns/{name}")
-        if os.readlink(f"{container.proc}/{pid}/ns/{name}") != theirs:
+def _namespaced(process: str, around: _Around, _: Mapping[int, str]) -> Iterator[str]:
+    for name, own in around.namespaces.items():
+        if os.readlink(f"{process}/ns/{name}") != own:
             yield f"has a {name} namespace of its own, which can't be dumped in place."
 
 
-def _entitled(container: Container, pid: int) -> Iterator[str]:
-    yield from rights.lacking(f"{container.proc}/{pid}/status")
-
-
-def _mapped(container: Container, pid: int) -> Iterator[str]:
-    for line in smallfile.read(f"{container.proc}/{pid}/maps").splitlines():
-        match = _MAPPING.match(line)
-        name = match[2] if match else ""
+def _mapped(process: str, around: _Around, _: Mapping[int, str]) -> Iterator[str]:
+    for match in _MAPPING.finditer(smallfile.read(f"{process}/maps")):
+        name = match[1]
         if name.startswith("/SYSV"):
             yield "has System V shared memory attached: let it use POSIX shared memory or mmap."
         elif name.startswith("anon_inode:"):
             yield _unknown_kind(name)
-        elif name.startswith("/dev/") and not (name.startswith(_MEMORY_FILES) or _GPU.match(name)):
+        elif not (name.startswith(_MEMORY_FILES) or _GPU.match(name)):
             yield f"has the device {_printable(name)} mapped."
 
 
-def _opened(container: Container, pid: int) -> Iterator[str]:
-    queues = _queue_devices(container, pid)
-    folder = f"{container.proc}/{pid}/fd"
-    for name in os.listdir(folder):
-        with suppress(FileNotFoundError):
-            path = f"{folder}/{name}"
-            target = os.readlink(path)
-            if target.startswith("anon_inode:"):
-                kind = target.removeprefix("anon_inode:").strip("[]")
-                if kind not in _KNOWN_KINDS:
-                    yield _unknown_kind(target)
-            elif target.startswith("/") and not target.startswith("/memfd:"):
-                yield from _file_problem(path, target, queues)
+def _opened(process: str, around: _Around, links: Mapping[int, str]) -> Iterator[str]:
+    for descriptor, target in links.items():
+        if target.startswith("anon_inode:"):
+            kind = target.removeprefix("anon_inode:").strip("[]")
+            if kind not in _KNOWN_KINDS:
+                yield _unknown_kind(target)
+        elif target.startswith("/") and not target.startswith("/memfd:"):
+            with suppress(FileNotFoundError):
+                yield from _file_problem(f"{process}/fd/{descriptor}", target, around.queues)
 
 
 def _unknown_kind(target: str) -> str:
@@ -171,22 +190,18 @@ def _is_known_device(found: os.stat_result, target: str) -> bool:
     )
 
 
-def _queue_devices(container: Container, pid: int) -> frozenset[int]:
-    """Device numbers of the message queues' file systems that the process sees."""
+def _queue_devices(process: str) -> frozenset[int]:
     found = set()
-    for line in smallfile.read(f"{container.proc}/{pid}/mountinfo").splitlines():
+    for line in smallfile.read(f"{process}/mountinfo").splitlines():
         if " - mqueue " in line:
             major, minor = line.split()[2].split(":")
             found.add(os.makedev(int(major), int(minor)))
     return frozenset(found)
 
 
-def _watched(container: Container) -> Iterator[str]:
-    _, lost = watches.folders(container)
-    by_pid: defaultdict[int, int] = defaultdict(int)
-    for pid in lost:
-        by_pid[pid] += 1
-    for pid, count in by_pid.items():
+def _watched(container: Container, opened: Opened) -> Iterator[str]:
+    _, lost = watches.folders(container, opened)
+    for pid, count in Counter(lost).items():
         yield (
             f"Process {pid} ({_printable(container.name(pid))}) watches {count} files or folders "
             "(inotify) that are not where folders are usually watched."

@@ -25,12 +25,8 @@ _NAMES = (
 _BOUNDS = "CapBnd"
 
 
-def lacking(process: str, agent: str = "/proc/self/status") -> Iterator[str]:
-    """What the process of this status file has and the agent can't give, as ends of sentences.
-
-    Raises OSError.
-    """
-    theirs, own = _read(process), _read(agent)
+def lacking(theirs: Mapping[str, str], own: Mapping[str, str]) -> Iterator[str]:
+    """What a process has and the agent can't give, as ends of sentences: both as `read`."""
     # The bounding set holds all that a process may come to have.
     more = int(theirs.get(_BOUNDS, "0"), 16) & ~int(own.get(_BOUNDS, "0"), 16)
     if more:
@@ -48,7 +44,8 @@ def lacking(process: str, agent: str = "/proc/self/status") -> Iterator[str]:
         yield "would come back under the agent's seccomp filter: run the agent without one."
 
 
-def _read(path: str) -> Mapping[str, str]:
+def read(path: str) -> Mapping[str, str]:
+    """A process's status file. Raises OSError."""
     lines = (line.partition(":") for line in smallfile.read(path).splitlines())
     return {name: value.strip() for name, _, value in lines}
 

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 from kybernate.adapters import smallfile
 
-from . import network
+from . import descriptors, network
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from .container import Container
+    from .descriptors import Opened
 
 _SYS_PIDFD_GETFD = 438
 _SOCK_DIAG_BY_FAMILY = 20
@@ -51,17 +52,14 @@ one or two milliseconds even if it is empty."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def of(container: Container) -> dict[int, tuple[int, int]]:
-    """Each socket of the tree's by its inode: a process and a descriptor that hold it."""
+def of(container: Container, opened: Opened | None = None) -> dict[int, tuple[int, int]]:
+    """Each socket of the tree's by its inode: a process and a descriptor that hold it. `opened`:
+    what the tree has open, if it was read before."""
     found: dict[int, tuple[int, int]] = {}
-    for pid in container.pids():
-        folder = f"{container.proc}/{pid}/fd"
-        with suppress(FileNotFoundError, ProcessLookupError):
-            for name in os.listdir(folder):
-                with suppress(FileNotFoundError):
-                    target = os.readlink(f"{folder}/{name}")
-                    if target.startswith("socket:["):
-                        found[int(target[8:-1])] = (pid, int(name))
+    for pid, links in (descriptors.of(container) if opened is None else opened).items():
+        for descriptor, link in links.items():
+            if link.startswith("socket:["):
+                found[int(link[8:-1])] = (pid, descriptor)
     return found
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from .container import Container
+    from .descriptors import Opened
 
 _PLACES = ("/etc", "/config", "/data", "/tmp", "/run", "/var", "/home", "/srv", "/opt", "/app", "/")  # noqa: S108 - looked at, not used
 _DEPTH = 4
@@ -27,9 +28,9 @@ _WATCH = re.compile(r"inotify wd:\S+ ino:([0-9a-f]+) sdev:([0-9a-f]+)")
 _GONE = (FileNotFoundError, ProcessLookupError, PermissionError, NotADirectoryError)
 
 
-def folders(container: Container) -> tuple[list[str], list[int]]:
+def folders(container: Container, opened: Opened) -> tuple[list[str], list[int]]:
     """Paths in the container that are watched, and for each watch without one its process."""
-    wanted = dict(_watches(container))
+    wanted = dict(_watches(container, opened))
     if not wanted:
         return [], []
     found: dict[int, str] = {}
@@ -42,17 +43,15 @@ def folders(container: Container) -> tuple[list[str], list[int]]:
     return sorted(found.values()), [pid for at, pid in wanted.items() if at not in found]
 
 
-def _watches(container: Container) -> Iterator[tuple[int, int]]:
+def _watches(container: Container, opened: Opened) -> Iterator[tuple[int, int]]:
     """(inode, process) of everything that is watched."""
-    for pid in container.pids():
-        folder = container.proc / str(pid) / "fd"
-        with suppress(*_GONE):
-            for name in os.listdir(folder):
-                with suppress(FileNotFoundError):
-                    if os.readlink(folder / name) == "anon_inode:inotify":
-                        text = smallfile.read(f"{container.proc}/{pid}/fdinfo/{name}")
-                        for match in _WATCH.finditer(text):
-                            yield int(match[1], 16), pid
+    for pid, links in opened.items():
+        for descriptor, link in links.items():
+            if link == "anon_inode:inotify":
+                with suppress(*_GONE):
+                    text = smallfile.read(f"{container.proc}/{pid}/fdinfo/{descriptor}")
+                    for match in _WATCH.finditer(text):
+                        yield int(match[1], 16), pid
 
 
 def _walk(container: Container) -> Iterator[tuple[int, str]]:

@@ -139,7 +139,7 @@ def test_a_terminal_is_told(tmp_path: Path, target: str, told: int) -> None:
     (proc / "fd").mkdir()
     (proc / "fd/1").symlink_to(target)
     one = Container(7, tmp_path / "handle", 0, tmp_path, proc.parent)
-    assert sum("terminal" in sentence for sentence in refusals.find(one)) == told
+    assert sum("terminal" in sentence for sentence in refusals.find(one, {})) == told
 
 
 def test_reasons_of_criu_are_told_in_words() -> None:

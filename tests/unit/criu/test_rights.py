@@ -11,15 +11,17 @@ import pytest
 from kybernate.adapters.criu import rights
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+
+    Write = Callable[..., Mapping[str, str]]
 
 PLAIN = 0x00000000A80425FB
 """What containerd gives every container."""
 
 
 @pytest.fixture
-def status(tmp_path: Path) -> Callable[..., str]:
-    def write(bounds: int, *, confined: bool = False, filtered: bool = False) -> str:
+def status(tmp_path: Path) -> Write:
+    def write(bounds: int, *, confined: bool = False, filtered: bool = False) -> Mapping[str, str]:
         path = tmp_path / f"{len(list(tmp_path.iterdir()))}"
         lines = [
             f"NoNewPrivs:\t{confined:d}",
@@ -27,29 +29,35 @@ def status(tmp_path: Path) -> Callable[..., str]:
             f"CapBnd:\t{bounds:016x}",
         ]
         path.write_text("\n".join(["Name:\tx", *lines, ""]))
-        return str(path)
+        return rights.read(str(path))
 
     return write
 
 
-def test_nothing_is_said_where_the_agent_has_as_much(status: Callable[..., str]) -> None:
+def test_nothing_is_said_where_the_agent_has_as_much(
+    status: Write,
+) -> None:
     assert not list(rights.lacking(status(PLAIN), status(PLAIN | 1 << 21)))
     assert not list(rights.lacking(status(0, confined=True, filtered=True), status(PLAIN)))
 
 
-def test_a_capability_is_named(status: Callable[..., str]) -> None:
+def test_a_capability_is_named(status: Write) -> None:
     (said,) = rights.lacking(status(PLAIN | 1 << 16 | 1 << 50), status(PLAIN))
     assert said.startswith("may have SYS_MODULE, number 50, which the agent could not give back")
 
 
-def test_an_agent_that_may_gain_no_rights_gives_none(status: Callable[..., str]) -> None:
+def test_an_agent_that_may_gain_no_rights_gives_none(
+    status: Write,
+) -> None:
     own = status(PLAIN, confined=True)
     (said,) = rights.lacking(status(PLAIN), own)
     assert "allowPrivilegeEscalation" in said
     assert not list(rights.lacking(status(PLAIN, confined=True), own))
 
 
-def test_an_agent_with_a_filter_recreates_nothing_without_one(status: Callable[..., str]) -> None:
+def test_an_agent_with_a_filter_recreates_nothing_without_one(
+    status: Write,
+) -> None:
     own = status(PLAIN, filtered=True)
     (said,) = rights.lacking(status(PLAIN), own)
     assert "seccomp" in said
