@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kybernate.adapters.pki import Folder, Validity
 from kybernate.core.artifacts.into import Into
 from kybernate.core.swap import violations
 from kybernate.errors import ConfigError, NotFoundError, RetryableError
@@ -258,6 +260,16 @@ class Rig:
 @pytest.fixture
 def rig() -> type[Rig]:
     return Rig
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Certificates of two agents, and a proxy's that calls itself an agent."""
+    folder = tmp_path_factory.mktemp("tls")
+    Folder(folder).init(["n1", "n2"], Validity(), datetime.now(UTC))
+    for kind in ("key", "crt"):
+        (folder / f"agent-proxy.{kind}").write_bytes((folder / f"proxy.{kind}").read_bytes())
+    return folder
 
 
 @pytest.fixture

@@ -1,26 +1,30 @@
-"""A state that comes for a pod that goes meanwhile, or while this node's disk is full."""
+"""States on their way in: for pods that go meanwhile, to disks that are full, never all of it."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-from functools import partial
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from kybernate.checkpoint.seal import verify_raw
-from kybernate.errors import DeadlineError, RetryableError
+from kybernate.checkpoint.incoming import Incoming
+from kybernate.checkpoint.places import read_manifest
+from kybernate.checkpoint.room import Room
+from kybernate.errors import (
+    DeadlineError,
+    RefusedError,
+    RetryableError,
+)
 from kybernate.gen import peers_pb2 as pb
-from kybernate.testing.machine import FakeJournal
-from nodeagent import peers as peers_module
+from kybernate.types import PodRef, PodUid, Tier
+from nodeagent import peersapi
 from nodeagent.arrived import ARRIVED
-from nodeagent.doorkeeper import Rates
-from nodeagent.leaving import persistently
-from nodeagent.takenover import TAKEN
-from tests.unit.nodeagent import test_receive
-from tests.unit.nodeagent.test_receive import LIMIT, POD, delivered, follow, tls, two_nodes
-
-__all__ = ["tls"]
+from nodeagent.peersapi import PeersApi
+from tests.unit.checkpoint.kit import KEYS
+from tests.unit.nodeagent.twonodes import LIMIT, POD, follow, two_nodes
 
 
 def gone(two):
@@ -92,72 +96,153 @@ def test_nothing_is_kept_for_a_pod_that_goes_before_it_is(rig, tls, tmp_path):
     asyncio.run(asyncio.wait_for(main(), LIMIT))
 
 
-def test_that_a_state_was_taken_over_is_told_once_it_is_on_the_disk(
-    rig, tls, tmp_path, monkeypatch
-):
+def test_a_full_disk_and_a_pod_that_goes_leave_nothing(rig, tls, tmp_path, monkeypatch):
     async def main():
         async with two_nodes(rig, tls, tmp_path) as (two, peers):
-            artifact = await delivered(two, peers)
-            put = FakeJournal.put
+            artifact = two.sealed(two.dump(1))
 
-            def full(self, key, record, *, synced):
-                if key.startswith(TAKEN):
-                    raise OSError(28, "No space left on device")
-                return put(self, key, record, synced=synced)
+            def full(*_):
+                raise OSError(28, "No space left on device")
 
             with monkeypatch.context() as patched:
-                patched.setattr(FakeJournal, "put", full)
-                for _ in range(2):
-                    with pytest.raises(RetryableError):
-                        await peers.take_over(two.to, artifact, LIMIT)
-            await peers.take_over(two.to, artifact, LIMIT)
-            assert two.r.machine.journal[TAKEN + artifact] == {"successor": two.uid}
+                patched.setattr(Incoming, "take", full)
+                with pytest.raises(RetryableError, match="No space left"):
+                    await peers.stage(two.to, artifact, LIMIT)
+            await peers.stage(two.to, artifact, LIMIT)
+            assert two.inbox.waiting() == {two.uid}
+            two.receiver.seat_gone(two.r.node.seats[two.uid])
+            for _ in range(500):
+                if not two.inbox.waiting():
+                    break
+                await asyncio.sleep(0.01)
+            assert two.inbox.waiting() == frozenset()
 
-    asyncio.run(asyncio.wait_for(main(), LIMIT))
-
-
-@pytest.mark.parametrize("call", ["deliver", "take_over"])
-def test_a_state_that_takes_longer_to_be_read_than_a_call_may_take(
-    rig, tls, tmp_path, monkeypatch, call
-):
-    """As one of 40 GB does which came to an agent before this one."""
-
-    async def main():
-        monkeypatch.setattr(test_receive, "Rates", lambda: Rates(limit_s=0.2))
-        monkeypatch.setattr(peers_module, "_AGAIN", 0.01)
-        async with two_nodes(rig, tls, tmp_path) as (two, peers):
-            artifact = await delivered(two, peers)
-            two.seen_there.verified.clear()
-            read, go_on = [], threading.Event()
-
-            def slowly(*whole):
-                read.append(artifact)
-                assert go_on.wait(LIMIT)
-                verify_raw(*whole)
-
-            monkeypatch.setattr("kybernate.checkpoint.inbox.verify_raw", slowly)
-            asyncio.get_running_loop().call_later(1.0, go_on.set)
-            if call == "deliver":
-                await peers.deliver(two.to, artifact, LIMIT)
-            else:
-                take_over = partial(peers.take_over, two.to, artifact, LIMIT)
-                await persistently(take_over, lambda why: None)
-            assert read == [artifact], "what was read once was read again"
-
-    asyncio.run(asyncio.wait_for(main(), LIMIT))
+    asyncio.run(main())
 
 
-def test_a_state_is_not_waited_for_beyond_the_callers_own_deadline(rig, tls, tmp_path, monkeypatch):
+def test_a_stream_that_is_cut_short_is_kept_as_far_as_it_came(rig, tls, tmp_path):
     async def main():
         async with two_nodes(rig, tls, tmp_path) as (two, peers):
-            artifact = await delivered(two, peers)
-            two.seen_there.verified.clear()
-            go_on = threading.Event()
-            monkeypatch.setattr("kybernate.checkpoint.inbox.verify_raw", lambda *_: go_on.wait())
-            try:
-                with pytest.raises(DeadlineError):
-                    await peers.deliver(two.to, artifact, 0.3)
-            finally:
-                go_on.set()
+            artifact = two.sealed(two.dump(1, blocks=400))
+            slow = two.peers(rate=20e6)
+            cut = asyncio.create_task(slow.stage(two.to, artifact, LIMIT))
+            came = 0
+            while not came:
+                came = sum((await asyncio.to_thread(two.inbox.held, two.uid))[1].values())
+            cut.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await cut
+            slow.close()
+            total = sum(f.size for f in read_manifest(two.here, artifact, KEYS).files)
+            rest = await peers.stage(two.to, artifact, LIMIT)
+            assert 0 < rest < total
+
+    asyncio.run(main())
+
+
+def test_what_is_half_there_goes_by_the_word_of_its_own_pod_alone(rig, tls, tmp_path):
+    async def main():
+        async with two_nodes(rig, tls, tmp_path) as (two, peers):
+            staged = two.sealed(two.dump(1))
+            await peers.stage(two.to, staged, LIMIT)
+            other = PodRef(POD.namespace, "other", PodUid("other"))
+            await two.receiver.call_off(other, two.uid)
+            assert two.inbox.held(two.uid)[0] == staged
+            await peers.call_off(two.to, LIMIT)
+            assert two.inbox.held(two.uid) == ("", {})
 
     asyncio.run(asyncio.wait_for(main(), LIMIT))
+
+
+def test_no_more_comes_than_nvme_may_hold(rig, tls, tmp_path):
+    async def main():
+        async with two_nodes(rig, tls, tmp_path) as (two, peers):
+            first, second = two.sealed(two.dump(1)), two.sealed(two.dump(2), 2)
+            total = read_manifest(two.here, first, KEYS).total
+            below = two.r.node.world.below
+            limits = {Tier.NVME: 2 * total - 1}
+            two.r.node.world = replace(two.r.node.world, below=replace(below, limits=limits))
+            await peers.stage(two.to, first, LIMIT)
+            await peers.deliver(two.to, first, LIMIT)
+            with pytest.raises(RefusedError, match="nvme_bytes"):
+                await peers.deliver(two.to, second, LIMIT)
+            assert not two.has(second)
+
+    asyncio.run(main())
+
+
+def test_the_disk_counts_beside_the_limit(tmp_path, monkeypatch):
+    room, one = Room(tmp_path), PodUid("one")
+    disk = SimpleNamespace(f_blocks=100, f_frsize=1 << 30, f_bavail=5)
+    monkeypatch.setattr("kybernate.checkpoint.room.os.statvfs", lambda folder: disk)
+    assert room.left(one) == 4 << 30, "1 GiB stays free for others"
+    room.see(one, "pages-1.img", 1 << 30, staged=False)
+    assert (room.left(one), room.left(PodUid("two"))) == (5 << 30, 4 << 30)
+    room.limit = 3 << 30
+    assert (room.left(one), room.left(PodUid("two"))) == (3 << 30, 2 << 30)
+
+
+async def never():
+    await asyncio.Event().wait()
+    yield pb.Parts()
+
+
+def test_a_stream_on_which_nothing_comes_is_ended(rig, tls, tmp_path, monkeypatch):
+    async def main():
+        async with two_nodes(rig, tls, tmp_path) as (two, _):
+            settings = two.r.node.settings
+            two.r.node.settings = settings.model_copy(update={"dump_deadline_s": 0.01})
+            with pytest.raises(DeadlineError, match="no part"):
+                await two.receiver.coming.receive(POD, two.uid, "", never())
+
+            async def slowly():
+                for number in range(10_000):
+                    yield pb.Parts(parts=[pb.Part(whole=pb.Whole(file=f"core-{number}.img"))])
+                    await asyncio.sleep(0.01)
+
+            late = {"dump_deadline_s": LIMIT, "transfer_deadline_s": 0.02}
+            two.r.node.settings = settings.model_copy(update=late)
+            with pytest.raises(DeadlineError, match="not all of it in"):
+                await two.receiver.coming.receive(POD, two.uid, "", slowly())
+            monkeypatch.setattr(peersapi, "_DEADLINE", 0.01)
+            with pytest.raises(DeadlineError, match="opening"):
+                await PeersApi(two.receiver).Receive(never(), None)
+
+    asyncio.run(asyncio.wait_for(main(), LIMIT))
+
+
+def test_a_file_is_not_closed_under_the_thread_that_writes_it(rig, tls, tmp_path, monkeypatch):
+    async def main():
+        async with two_nodes(rig, tls, tmp_path) as (two, _):
+            order, began, go_on = [], threading.Event(), threading.Event()
+            real = Incoming.close
+
+            def take(self, part):
+                began.set()
+                go_on.wait(LIMIT)
+                order.append("written")
+
+            def close(self):
+                order.append("closed")
+                real(self)
+
+            monkeypatch.setattr(Incoming, "take", take)
+            monkeypatch.setattr(Incoming, "close", close)
+
+            async def two_parts():
+                for name in ("a", "b"):
+                    yield pb.Parts(parts=[pb.Part(written=pb.Written(file=name, data=b"x"))])
+
+            work = two.receiver.coming.receive(POD, two.uid, "", two_parts())
+            receiving = asyncio.create_task(work)
+            await asyncio.to_thread(began.wait, LIMIT)
+            receiving.cancel()
+            for _ in range(20):
+                assert "closed" not in order
+                await asyncio.sleep(0.01)
+            go_on.set()
+            with contextlib.suppress(asyncio.CancelledError):
+                await receiving
+            assert order[-1] == "closed"
+
+    asyncio.run(main())

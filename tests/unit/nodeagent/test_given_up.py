@@ -6,9 +6,7 @@ import asyncio
 import threading
 
 from kybernate.checkpoint import inbox
-from tests.unit.nodeagent.test_receive import LIMIT, follow, tls, two_nodes
-
-__all__ = ["tls"]
+from tests.unit.nodeagent.twonodes import LIMIT, follow, two_nodes
 
 A_WHILE = 0.5
 

@@ -1,0 +1,160 @@
+"""Two nodes of which one takes states from the other: by real gRPC and TLS, into a real folder."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import replace
+from types import SimpleNamespace
+
+from kybernate.checkpoint import seal
+from kybernate.checkpoint.deadline import Deadline
+from kybernate.checkpoint.inbox import Inbox
+from kybernate.checkpoint.outbox import Outbox
+from kybernate.checkpoint.places import open_place
+from kybernate.checkpoint.stream import Seen
+from kybernate.checkpoint.vault import Vault
+from kybernate.core.artifacts import layout
+from kybernate.core.restores import RestoreWish
+from kybernate.errors import NotFoundError
+from kybernate.ports import Handover
+from kybernate.types import NodeName, PodRef, PodUid, Tier
+from nodeagent.arrived import ARRIVED
+from nodeagent.doorkeeper import Doorkeeper, Rates
+from nodeagent.parts import Pacer
+from nodeagent.peers import GrpcPeers
+from nodeagent.peersapi import PeersApi
+from nodeagent.receive import Receiver
+from nodeagent.servers import serve_network
+from tests.unit.checkpoint.kit import KEYS, draft, make_dump
+from tests.unit.nodeagent.test_api import node_api
+
+LIMIT = 20.0
+
+
+POD = PodRef("team-a", "llama-0", PodUid("5e1f"))
+
+
+class Adopter:
+    """As `Adoptions`, and remembers. `refuses` is raised once, before anything is done."""
+
+    def __init__(self) -> None:
+        self.adopted: list[tuple[str, str, Tier]] = []
+        self.of: list[PodRef] = []
+        self.refuses: Exception | None = None
+
+    def awaits(self, seat, uid):
+        wish = seat.restore
+        return "" if wish and wish.uid == uid else f"pod {seat.identity.pod} does not wait"
+
+    async def adopt(self, seat, artifact, tier, *, of):
+        self.of.append(of)
+        if self.refuses:
+            error, self.refuses = self.refuses, None
+            raise error
+        self.adopted.append((seat.uid, artifact, tier))
+        seat.artifact = artifact
+
+
+class Two:
+    """Node n1 here, whose agent calls; node n2, with a seat that waits."""
+
+    def __init__(self, rig, tls, tmp_path) -> None:
+        self.r, self.tls = rig(tiers={Tier.NVME: 1 << 40}), tls
+        self.here, self.there = (open_place(str(tmp_path / name)) for name in ("here", "there"))
+        seen = Seen()
+        self.outbox, self.seen = Outbox(self.here, KEYS, seen), seen
+        self.adopter = Adopter()
+        self.restart()
+        self.port = 0
+        self.address = ""
+
+    def restart(self) -> None:
+        """Node n2's agent; its calls are answered from now on if it serves anew."""
+        node = self.r.node
+        seen = self.seen_there = Seen()
+        self.vault = Vault({Tier.NVME: self.there}, Tier.NVME, KEYS, seen=seen)
+        node.world = replace(node.world, below=replace(node.world.below, vault=self.vault))
+        self.inbox = Inbox(self.there, KEYS, seen)
+        self.receiver = Receiver(self.r.loop, self.inbox, self.adopter)
+        self.receiver.resume(dict(self.r.machine.journal))
+
+    def has(self, artifact) -> bool:
+        return (self.there.local / layout.manifest_key(artifact)).exists()
+
+    async def until_gone(self, artifact) -> None:
+        while self.has(artifact) or ARRIVED + artifact in self.r.machine.journal:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    async def begin(self):
+        self.r.loop.adoptions.at_gate = lambda seat: None  # nothing is adopted but by a move
+        self.r.begin()
+        self.uid = await self.r.seat("b", delay=0.0, restore=RestoreWish(uid=POD.uid))
+        seat = self.r.node.seats[self.uid]
+        seat.identity = SimpleNamespace(
+            **{
+                **{name: getattr(seat.identity, name) for name in seat.identity.__slots__},
+                "pod": PodRef(POD.namespace, "b", self.uid),
+            }
+        )
+        self.to = Handover(POD, seat.identity.pod, NodeName("n2"))
+        keeper = Doorkeeper(Rates(), self.r.clock.time, unix=False)
+        self.server, self.port = await serve_network(
+            node_api(self.r), keeper, "127.0.0.1:0", self.tls, "n2", PeersApi(self.receiver)
+        )
+        self.address = f"127.0.0.1:{self.port}"
+        while not seat.connected:  # noqa: ASYNC110 - the machine's time is real here
+            await asyncio.sleep(0.01)
+        return seat
+
+    async def api(self):
+        def get(path, timeout):
+            if "/pods/" in path:
+                if path.endswith("/none"):
+                    raise NotFoundError("no such pod")
+                node = {"b": "n2", "c": "n1", "d": ""}[path.rpartition("/")[2]]
+                return {"metadata": {"uid": "u"}, "spec": {"nodeName": node}}
+            return {"status": {"agent": {"address": self.address}}}
+
+        return SimpleNamespace(get=get)
+
+    def peers(self, name="n1", rate=0.0):
+        return GrpcPeers(name, self.tls, self.outbox, self.api, Pacer(rate))
+
+    def dump(self, seed=1, blocks=40):
+        folder = self.here.local / ".begun" / "x"
+        folder.mkdir(parents=True, exist_ok=True)
+        return make_dump(folder / f"d{seed}", seed, blocks)
+
+    def sealed(self, images, number=1):
+        hashed = self.seen.hashed.pop(images, None)
+        return seal.seal(self.here, images, draft(number), KEYS, Deadline(LIMIT), hashed).id
+
+    async def end(self):
+        await self.server.stop(0)
+
+
+@contextlib.asynccontextmanager
+async def two_nodes(rig, tls, tmp_path):
+    two = Two(rig, tls, tmp_path)
+    await two.begin()
+    peers = two.peers()
+    try:
+        yield two, peers
+    finally:
+        peers.close()
+        await two.end()
+
+
+async def follow(two, peers, images):
+    dumped = asyncio.Event()
+    dumped.set()
+    return await peers.follow(two.to, images, dumped, LIMIT)
+
+
+async def delivered(two, peers):
+    artifact = two.sealed(two.dump(1))
+    await peers.deliver(two.to, artifact, LIMIT)
+    assert two.has(artifact)
+    assert two.r.machine.journal[ARRIVED + artifact]["successor"] == two.uid
+    return artifact
