@@ -6,12 +6,14 @@ import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from images import criu
 from kybernate import keys
+from kybernate.adapters.criu.record import Record
 from kybernate.errors import KybernateError
 from tests.cluster import Cluster, ClusterSpec
 from tests.cluster.cluster import running
@@ -24,7 +26,6 @@ from tests.kit.pods import SeatPod, ready
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.kit.models import Answer
     from tests.kit.pods import Pods
@@ -126,6 +127,18 @@ def test_a_request_wakes_a_seat_below_ram_as_if_nothing_had_been(
     for what in ("boot", "pid"):
         assert answer.body["kyb"][what] == again.body["kyb"][what] == first.body["kyb"][what]
     assert seats.log("a") == said
+
+
+def test_the_images_of_a_seat_have_what_was_on_its_gpu_first_in_line(
+    tiered: Cluster, seats: Pods
+) -> None:
+    before, first = parked(tiered, seats, "first", "nvme")
+    folder = Path(tiered.spec.service_env["agent"]["KYB_AGENT_NVME_DIR"])
+    (told,) = (folder / "artifacts" / "default" / "first").glob("*/images/kybernate.json")
+    assert Record.read(told.parent).first >= 1 << 20, "the simulated GPU had 1 MiB of it"
+    answer = Direct.to(before).ask(limit=60)
+    assert (answer.status, answer.counter, answer.intact) == (200, 2, True)
+    assert answer.body["kyb"]["boot"] == first.body["kyb"]["boot"]
 
 
 def test_a_deleted_pod_that_is_parked_on_nvme_goes_at_once(tiered: Cluster, seats: Pods) -> None:
