@@ -75,7 +75,7 @@ class Restored:
             found = set()
             for gpu in known - set(seat.identity.gpus):
                 with contextlib.suppress(DriverError):
-                    if any(pid in tree for pid, _ in read(gpu)):
+                    if any(pid in tree and size != 0 for pid, size in read(gpu)):
                         found.add(gpu)
             return found
 
