@@ -14,8 +14,7 @@ from kybernate.types import SeatState
 from nodeagent.calloffs import CALL_OFF
 from nodeagent.movejournal import MOVE
 from tests.unit.nodeagent.below import when
-from tests.unit.nodeagent.test_moves import MEMORY, There, begun, ended, move, next_agent
-from tests.unit.nodeagent.test_moves_begun_anew import killed
+from tests.unit.nodeagent.moving import MEMORY, There, begun, ended, killed, move, next_agent
 
 AWAY = RetryableError("its agent is away")
 

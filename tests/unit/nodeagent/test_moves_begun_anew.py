@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import gc
 
 import pytest
 
@@ -15,28 +13,9 @@ from kybernate.testing.machine import Crash, FakeJournal, Machine
 from kybernate.types import SeatState
 from nodeagent.movejournal import MOVE
 from tests.unit.nodeagent.below import when
-from tests.unit.nodeagent.test_moves import MEMORY, There, begun, ended, move, next_agent
+from tests.unit.nodeagent.moving import MEMORY, There, begun, ended, killed, move, next_agent
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
-
-def killed(main, start=0.0):
-    """When it was: `main` returns then, and nothing of its agent does anything more."""
-    ends: list[float] = []
-
-    async def until_killed():
-        loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda *_: None)
-        try:
-            await main()
-        finally:
-            ends.append(loop.time())
-            loop.stop()
-
-    with contextlib.suppress(Crash, RuntimeError):  # the loop was stopped
-        run_virtual(until_killed(), start=start)
-    gc.collect()
-    return ends[0]
 
 
 def test_what_was_kept_there_is_nobodys_once_the_workload_has_gone_on_here(rig, proxy, monkeypatch):

@@ -30,8 +30,6 @@ from tests.unit.checkpoint.kit import KEYS, draft, make_dump
 from tests.unit.nodeagent.test_api import node_api
 
 LIMIT = 20.0
-
-
 POD = PodRef("team-a", "llama-0", PodUid("5e1f"))
 
 
