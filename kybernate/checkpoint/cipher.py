@@ -10,7 +10,7 @@ bound in. So no nonce is ever used twice, and no chunk can stand in for another.
 from __future__ import annotations
 
 import threading
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 import zstandard
@@ -22,11 +22,16 @@ from kybernate.core.artifacts.leaf import OVERHEAD
 from kybernate.errors import CorruptError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from kybernate.core.artifacts.leaf import Chunk
 
 _SAMPLE = 4096
 _WORTH = 0.9
 """What zstd may leave of a chunk, or of a sample of it, for it to be worth the time."""
+
+_DULL, _TRIED = 16, 8
+"""After so many chunks in a row that aren't worth it every eighth is tried."""
 
 
 class Cipher:
@@ -37,21 +42,27 @@ class Cipher:
         self._names = _derived(data_key, "kybernate 2026 names of chunks")
         self._packs = _derived(data_key, "kybernate 2026 keys of packs")
         self._index = _derived(data_key, "kybernate 2026 seals of indexes")
+        self._named = partial(blake3, key=self._names)
         self._zstd = _Zstd(level)
         self._pack_cipher = lru_cache(64)(self._make_pack_cipher)
 
     def name(self, data: memoryview | bytes) -> bytes:
         """The chunk's name, 32 bytes."""
-        return blake3(data, key=self._names).digest()
+        return self._named(data).digest()
+
+    def names(self, blocks: Iterable[memoryview]) -> list[bytes]:
+        """Each chunk's name. While one is made other threads run: so next to nothing is done in
+        between, which all would wait for."""
+        return [made.digest() for made in list(map(self._named, blocks))]
 
     def squeezed(self, data: memoryview) -> memoryview | bytes:
-        """The chunk compressed, or as it is where that isn't worth it."""
+        """The chunk compressed, or as it is where that isn't worth it.
+
+        After many that weren't only some are tried, until one is.
+        """
         size = len(data)
-        if size > 2 * _SAMPLE:
-            middle = (size - _SAMPLE) // 2
-            sample = self._zstd.compress(data[middle : middle + _SAMPLE])
-            if len(sample) > _SAMPLE * _WORTH:
-                return data
+        if size > 2 * _SAMPLE and not self._zstd.is_worth_it(data):
+            return data
         packed = self._zstd.compress(data)
         return packed if len(packed) <= size * _WORTH else data
 
@@ -98,6 +109,18 @@ class _Zstd(threading.local):
             level=level, write_checksum=False, write_content_size=False
         )
         self._decompressor = zstandard.ZstdDecompressor()
+        self._dull = 0
+
+    def is_worth_it(self, data: memoryview) -> bool:
+        """Whether a sample says so; without one for most of those that follow many dull ones."""
+        if self._dull >= _DULL and self._dull % _TRIED:
+            self._dull += 1
+            return False
+        middle = (len(data) - _SAMPLE) // 2
+        sample = self.compress(data[middle : middle + _SAMPLE])
+        worth = len(sample) <= _SAMPLE * _WORTH
+        self._dull = 0 if worth else self._dull + 1
+        return worth
 
     def compress(self, data: memoryview) -> bytes:
         return self._compressor.compress(data)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from itertools import chain, islice
+from typing import TYPE_CHECKING, NamedTuple
 
 from kybernate.checkpoint import known as knowing
 from kybernate.checkpoint.cipher import Cipher
@@ -32,7 +33,7 @@ from kybernate.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from concurrent.futures import Executor
 
     from kybernate.adapters.artifactkeys import ArtifactKeys
@@ -45,12 +46,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _ZEROS = bytes(BLOCK)
-_AHEAD = 3 * WORKERS + 6
+_GROUP = 3
+"""Batches that a thread takes at once: to give it one takes as long as to name three blocks."""
+_FEW = 6
+"""New blocks of a batch that are rather copied than keep the memory it was read into."""
+_AHEAD = WORKERS + 2
 _AT_ONCE = _AHEAD // 2
 
 
-@dataclass(frozen=True, slots=True)
-class _New:
+class _New(NamedTuple):
     """A block that the place didn't have when it was loaded, and what is to be stored of it."""
 
     name: bytes
@@ -153,8 +157,10 @@ class _Packing:
         """Store what is new of a file; `packs` has all that it needs in the end."""
         leaves: list[Leaf] = []
         chunks: list[Chunk] = []
-        prepared = ordered(workers, self._prepare, source.batches, _AHEAD, _AT_ONCE)
-        for batch, blocks in prepared:
+        groups = _groups(source.batches)
+        for batch, blocks in chain.from_iterable(
+            ordered(workers, self._prepare_all, groups, _AHEAD, _AT_ONCE)
+        ):
             self._deadline.check()
             chunks += [self._put(block) if isinstance(block, _New) else block for block in blocks]
             batch.done()
@@ -171,23 +177,32 @@ class _Packing:
         old = {pack.id: pack for pack in self._known.packs}
         return tuple(self._writer.written.get(name) or old[name] for name in self._used)
 
+    def _prepare_all(self, group: list[Batch]) -> list[tuple[Batch, list[Chunk | _New]]]:
+        return [self._prepare(batch) for batch in group]
+
     def _prepare(self, batch: Batch) -> tuple[Batch, list[Chunk | _New]]:
         """Any thread: find the blocks by their names, and squeeze those that are new."""
         blocks = self._found(batch.load())
-        if not any(isinstance(block, _New) for block in blocks):
+        new = {at: block for at, block in enumerate(blocks) if isinstance(block, _New)}
+        if len(new) <= _FEW:
+            for at, block in new.items():
+                blocks[at] = block._replace(payload=bytes(block.payload))
             batch.done()  # what it was read into is in this core's cache still
         return batch, blocks
 
     def _found(self, blocks: list[memoryview]) -> list[Chunk | _New]:
         """Where each is already, or what is to be stored of it."""
-        names = [b"" if _is_zeros(data) else self._cipher.name(data) for data in blocks]
-        known = iter(self._known.find([name for name in names if name]))
+        empty = [_is_zeros(data) for data in blocks]
+        filled = [data for data, zeros in zip(blocks, empty, strict=True) if not zeros]
+        names = self._cipher.names(filled)
+        known = zip(names, filled, self._known.find(names), strict=True)
         return [
-            next(known) or _New(name, self._cipher.squeezed(data), len(data))
-            if name
-            else leaf.zeros(len(data))
-            for name, data in zip(names, blocks, strict=True)
+            leaf.zeros(len(data)) if zeros else self._known_or_new(*next(known))
+            for data, zeros in zip(blocks, empty, strict=True)
         ]
+
+    def _known_or_new(self, name: bytes, data: memoryview, chunk: Chunk | None) -> Chunk | _New:
+        return chunk or _New(name, self._cipher.squeezed(data), len(data))
 
     def _put(self, block: _New) -> Chunk:
         """The one thread that orders: where the block is, stored now if it is nowhere yet."""
@@ -218,6 +233,12 @@ class _Packing:
         self._done += size
         if self._progress:
             self._progress(self._done)
+
+
+def _groups(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
+    rest = iter(batches)
+    while group := list(islice(rest, _GROUP)):
+        yield group
 
 
 def _is_zeros(data: memoryview) -> bool:

@@ -111,3 +111,52 @@ def test_an_index_that_points_beyond_its_pack_is_corrupt():
     index = chunkindex.encode([(bytes(32), 4000, 100, 84)], 4096)
     with pytest.raises(CorruptError, match="beyond the end"):
         ChunkTable().add_index(0, index)
+
+
+def index_of(names, first=0):
+    rows = [(name, 100 * (first + n), 100, 84) for n, name in enumerate(names)]
+    return chunkindex.encode(rows, 100 * (first + len(names)))
+
+
+@given(st.lists(st.lists(st.integers(0, 30), max_size=12), max_size=8), st.data())
+def test_of_many_indexes_and_chunks_each_name_is_found_in_a_pack_that_has_it(listed, data):
+    """Several packs may hold one chunk; any of them will do."""
+    table, where = ChunkTable(), {}
+    for pack, numbers in enumerate(listed):
+        names = [bytes([number]) * 32 for number in numbers]
+        if data.draw(st.booleans()):
+            table.add_index(pack, index_of(names))
+        else:
+            for at, name in enumerate(names):
+                table.add(name, Stored(pack, 100 * at, 100, 84))
+        for at, name in enumerate(names):
+            where.setdefault(name, set()).add(Stored(pack, 100 * at, 100, 84))
+    asked = [bytes([n]) * 32 for n in data.draw(st.lists(st.integers(0, 40), max_size=60))]
+    for name, found in zip(asked, table.find_all(asked), strict=True):
+        assert found in where[name] if name in where else found is None
+        assert table.find(name) in where[name] if name in where else table.find(name) is None
+
+
+def test_indexes_beyond_what_a_table_takes_are_cut_there():
+    names = [number.to_bytes(32, "little") for number in range(120_000)]
+    table = ChunkTable(most=100_000)
+    table.add_index(1, index_of(names[:70_000]))
+    table.add_index(2, index_of(names[70_000:]))
+    assert (table.full, len(table)) == (True, 100_000)
+    found = table.find_all(names)
+    assert [one[0] for one in found[:100_000]] == [1] * 70_000 + [2] * 30_000
+    assert found[100_000:] == [None] * 20_000
+
+
+def test_after_a_block_that_has_changed_the_next_are_found_without_looking_for_them(monkeypatch):
+    names = [number.to_bytes(32, "little") for number in range(1, 101)]
+    table = ChunkTable()
+    table.add_index(0, index_of(names))
+    looked = []
+    slot = ChunkTable._slot
+    monkeypatch.setattr(
+        ChunkTable, "_slot", lambda self, name: looked.append(name) or slot(self, name)
+    )
+    changed = [b"\xff" * 32 if number % 10 == 5 else name for number, name in enumerate(names)]
+    assert [found is None for found in table.find_all(changed)].count(True) == 10
+    assert set(looked) <= {b"\xff" * 32}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 from dataclasses import replace
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from kybernate.adapters.criuimages import page_maps
 from kybernate.checkpoint import fetch, pack
 from kybernate.checkpoint.blocks import raw_sources
+from kybernate.checkpoint.cipher import Cipher
 from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.places import PACK, read_manifest
 from kybernate.core.artifacts import layout
@@ -224,3 +226,17 @@ def test_a_leaf_of_another_artifact_is_not_taken(tmp_path):
     wrong = replace(file, leaves=tuple(replace(x, covers=x.covers + 1) for x in file.leaves))
     with pytest.raises(CorruptError, match="covers too little"):
         list(swapped.chunks(wrong))
+
+
+def test_after_many_chunks_that_do_not_compress_those_that_do_are_found_again():
+    cipher = Cipher(bytes(32))
+    dull = [memoryview(os.urandom(BLOCK)) for _ in range(40)]
+    text = memoryview((b"compress me " * BLOCK)[:BLOCK])
+    assert all(cipher.squeezed(data) is data for data in dull)
+    squeezed = [len(cipher.squeezed(text)) < BLOCK for _ in range(20)]
+    # A few are stored as they are, until one is tried; then every one is.
+    assert squeezed.index(True) < 8
+    assert all(squeezed[squeezed.index(True) :])
+    cipher = Cipher(bytes(32))
+    for data in (*dull[:15], text):
+        assert (len(cipher.squeezed(data)) < BLOCK) == (data is text)
