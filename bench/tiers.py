@@ -8,6 +8,8 @@ or packed (object). Back: what a wake does before CRIU reads, the bytes verified
 - nvme: against a plain file written and synced, and read with a cold cache.
 - object: against the same bytes put to and got from a real S3 server, in objects of the same
   size, as many at once, by the same client; each object that is put is read back, as packs are.
+  The client signs the bytes, as S3 clients do; those of packs it doesn't, since they are sealed.
+  So the same is measured besides against a put that doesn't either (`object_ratio_unsigned`).
 
 Each of both is done in turn, `--rounds` times; figures are of the medians.
 """
@@ -86,7 +88,9 @@ def main(mib: int, rounds: int, disk: Path, *, as_json: bool) -> None:
             # The server's own disk is no part of the question.
             with s3.server(Path(shm) / "s3", say) as server:
                 os.environ.update(server.environment)
-                metrics |= bench.figures("object", *bench.store(open_place(server.url)))
+                limit, unsigned, ours = bench.store(open_place(server.url))
+                metrics |= bench.figures("object", limit, ours)
+                metrics["object_ratio_unsigned"] = (unsigned.both / ours.both, "ratio")
     limits = {"ram_ratio_limit": 0.8, "nvme_ratio_limit": 0.7, "object_ratio_limit": 0.7}
     emit("tiers", metrics, {"name": "limits", **limits}, as_json=as_json)
 
@@ -144,17 +148,18 @@ class Bench:
         self.check(back)
         await vault.drop(artifact, tier, forget="the bench is done with it")
 
-    def store(self, place: Place) -> tuple[Times, Times]:
-        """Packed into a store, and fetched from there."""
-        limit, ours = Times(), Times()
+    def store(self, place: Place) -> tuple[Times, Times, Times]:
+        """Put and got signed and unsigned, and packed into a store and fetched from there."""
+        limit, unsigned, ours = Times(), Times(), Times()
         for _ in range(self.rounds):
-            limit.there.append(seconds(lambda: self.put_all(place)))
-            limit.back.append(seconds(lambda: self.get_all(place)))
-            self.clear(place)
+            for kind, times in (("limit/", limit), ("packs/limit/", unsigned)):
+                times.there.append(seconds(lambda: self.put_all(place, kind)))  # noqa: B023
+                times.back.append(seconds(lambda: self.get_all(place, kind)))  # noqa: B023
+                self.clear(place)
             asyncio.run(self.packed_round(place, ours))
             self.clear(place)
-            say(f"object: {times_of(ours)}, limit {times_of(limit)}")
-        return limit, ours
+            say(f"object: {times_of(ours)}, limit {times_of(limit)}, unsigned {times_of(unsigned)}")
+        return limit, unsigned, ours
 
     async def packed_round(self, place: Place, ours: Times) -> None:
         """One artifact that lies raw on tmpfs, packed and brought back."""
@@ -172,28 +177,28 @@ class Bench:
         ours.back.append(time.perf_counter() - began)
         self.check(self.shm / "back")
 
-    def put_all(self, place: Place) -> None:
-        """All bytes, in objects of a pack's size, each read back."""
+    def put_all(self, place: Place, kind: str) -> None:
+        """All bytes, in objects of a pack's size below the key `kind`, each read back."""
         file = self.pages.open("rb")
         with file, ThreadPoolExecutor(place.transfers) as pool:
             offsets = range(0, self.size, PACK)
 
             def put(offset: int) -> None:
                 data = os.pread(file.fileno(), PACK, offset)
-                place.objects.put(f"packs/limit/{offset}", data)
-                if len(place.objects.get(f"packs/limit/{offset}")) != len(data):
+                place.objects.put(f"{kind}{offset}", data)
+                if len(place.objects.get(f"{kind}{offset}")) != len(data):
                     raise SystemExit("the store lost bytes")
 
             list(pool.map(put, offsets))
 
-    def get_all(self, place: Place) -> None:
+    def get_all(self, place: Place, kind: str) -> None:
         """All bytes back into one file on tmpfs."""
         target = os.open(self.shm / "limit", os.O_RDWR | os.O_CREAT)
         with ThreadPoolExecutor(place.transfers) as pool:
             offsets = range(0, self.size, PACK)
 
             def get(offset: int) -> None:
-                os.pwrite(target, place.objects.get(f"packs/limit/{offset}"), offset)
+                os.pwrite(target, place.objects.get(f"{kind}{offset}"), offset)
 
             list(pool.map(get, offsets))
         os.close(target)
@@ -201,7 +206,7 @@ class Bench:
 
     def clear(self, place: Place) -> None:
         """Nothing is left there."""
-        for kind in ("artifacts/", "packs/", "index/", "keys/", "leases/"):
+        for kind in ("limit/", "artifacts/", "packs/", "index/", "keys/", "leases/"):
             place.objects.delete([info.key for info in place.objects.scan(kind)])
 
     def plain_copy(self, target: Path, *, synced: bool) -> None:

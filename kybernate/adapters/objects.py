@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import obstore
 from obstore import exceptions, store
 
-from kybernate.core.artifacts.layout import ARTIFACTS, IMAGES, ObjectInfo
+from kybernate.core.artifacts.layout import ARTIFACTS, IMAGES, PACKS, ObjectInfo
 from kybernate.core.artifacts.pace import Pace
 from kybernate.errors import ConfigError, ConflictError, NotFoundError, RefusedError, RetryableError
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 SCHEMES = ("s3", "gs", "az", "memory")
 _BESIDE = ".new-"
+_UNSIGNED = "AWS_UNSIGNED_PAYLOAD"
+"""By this a person decides for all objects."""
 _OF_ARTIFACT = 4
 """Steps of a path to an artifact's own folder."""
 _KEEP_CACHED = 1 << 20
@@ -53,38 +55,49 @@ def open_objects(url: str, request_seconds: float = 60.0) -> Objects:
     if scheme not in SCHEMES:
         raise ConfigError("place", f"{url!r} must begin with s3://, gs://, az://, file:// or /")
     try:
-        return StoreObjects(
-            store.from_url(
-                url,
-                client_options={
-                    "timeout": timedelta(seconds=request_seconds),
-                    "connect_timeout": timedelta(seconds=min(5.0, request_seconds)),
-                    # What is given here hides what the store would read by itself.
-                    "allow_http": os.environ.get("AWS_ALLOW_HTTP", "").lower() == "true",
-                },
-                retry_config={
-                    "max_retries": 5,
-                    "retry_timeout": timedelta(seconds=3 * request_seconds),
-                },
-            )
-            if scheme != "memory"
-            else store.MemoryStore()
-        )
+        if scheme == "memory":
+            return StoreObjects(store.MemoryStore())
+        plain = _opened(url, request_seconds)
+        if scheme != "s3" or _UNSIGNED in os.environ:
+            return StoreObjects(plain)
+        return StoreObjects(plain, _opened(url, request_seconds, unsigned=True))
     except (exceptions.BaseError, ValueError) as error:
         raise ConfigError("place", f"{url!r} can't be used: {error}") from error
 
 
-class StoreObjects:
-    """Implements `ports.Objects` on a store of obstore's."""
+def _opened(url: str, request_seconds: float, *, unsigned: bool = False) -> store.ObjectStore:
+    return store.from_url(
+        url,
+        config={"unsigned_payload": True} if unsigned else None,
+        client_options={
+            "timeout": timedelta(seconds=request_seconds),
+            "connect_timeout": timedelta(seconds=min(5.0, request_seconds)),
+            # What is given here hides what the store would read by itself.
+            "allow_http": os.environ.get("AWS_ALLOW_HTTP", "").lower() == "true",
+        },
+        retry_config={
+            "max_retries": 5,
+            "retry_timeout": timedelta(seconds=3 * request_seconds),
+        },
+    )
 
-    def __init__(self, store: store.ObjectStore) -> None:
+
+class StoreObjects:
+    """Implements `ports.Objects` on a store of obstore's.
+
+    Packs are put by `unsigned`, if there is one: a signature over their bytes costs both ends as
+    much as naming them, and proves nothing, since each pack is sealed, and read back.
+    """
+
+    def __init__(self, store: store.ObjectStore, unsigned: store.ObjectStore | None = None) -> None:
         self._store = store
+        self._unsigned = unsigned or store
 
     def put(self, key: str, data: bytes | bytearray | memoryview, *, create: bool = False) -> None:
         """See `ports.Objects.put`."""
         with _translated(key):
             obstore.put(
-                self._store,
+                self._unsigned if key.startswith(PACKS) else self._store,
                 _checked(key),
                 data,
                 mode="create" if create else "overwrite",

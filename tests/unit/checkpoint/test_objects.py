@@ -144,3 +144,25 @@ def test_a_rate_is_kept_by_reads_and_writes_together():
     paced.get("a/1")
     paced.put("a/2", b"x")
     assert sum(waited) == pytest.approx(3.0 - 0.1, abs=0.02)
+
+
+class TestUnsigned:
+    """Of what is sealed and read back anyway the bytes aren't signed once more."""
+
+    def test_packs_alone_go_that_way(self):
+        signed, unsigned = MemoryStore(), MemoryStore()
+        objects = StoreObjects(signed, unsigned)
+        objects.put("index/a/1", b"x")
+        objects.put("packs/a/1", b"y")
+        keys = [[info.key for info in StoreObjects(one).scan("")] for one in (signed, unsigned)]
+        assert keys == [["index/a/1"], ["packs/a/1"]]
+
+    def test_a_store_is_opened_so_unless_a_person_has_decided(self, monkeypatch):
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"):
+            monkeypatch.setenv(name, "x")
+        opened = open_objects("s3://bucket/x")
+        assert "unsigned_payload" not in opened._store.config
+        assert opened._unsigned.config["unsigned_payload"] == "true"
+        monkeypatch.setenv("AWS_UNSIGNED_PAYLOAD", "false")
+        decided = open_objects("s3://bucket/x")
+        assert decided._unsigned is decided._store
