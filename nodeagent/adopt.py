@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import weakref
 from typing import TYPE_CHECKING
 
 from kybernate import keys
 from kybernate.core.moving import see_own
-from kybernate.core.restores import RestoreAs, RestoreWish
-from kybernate.core.seats import WITHOUT_TREE, SeatEvent
+from kybernate.core.restores import RestoreAs
+from kybernate.core.seats import SeatEvent
 from kybernate.errors import (
     ConflictError,
     CorruptError,
@@ -31,21 +32,19 @@ from kybernate.errors import (
 )
 from kybernate.ports import DumpState
 from kybernate.types import ArtifactId, GpuUuid, PodUid, SeatState, Tier
+from nodeagent.adopted import droppable, is_copy
 from nodeagent.clones import cut_off
-from nodeagent.newest import Newest
-from nodeagent.reports import Kind, Report
 from nodeagent.seat import Begins
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from kybernate.core.artifacts.manifest import Manifest
-    from kybernate.ports import Registry
     from kybernate.types import PodRef
     from nodeagent.below import Below
-    from nodeagent.left import Left
+    from nodeagent.claims import Claims
     from nodeagent.loop import Loop
-    from nodeagent.reports import Reports
+    from nodeagent.newest import Newest
     from nodeagent.seat import Seat
 
 log = logging.getLogger(__name__)
@@ -54,9 +53,6 @@ _DEADLINE = 10.0
 _AGAIN = 1.0
 _REFUSED_AGAIN = 60.0
 _POLL = 0.01
-_SUCCESSION = RestoreWish()
-_LONGEST_WHY = 500
-_NEVER_RAN = WITHOUT_TREE | {SeatState.WAITING, SeatState.RESTORING}
 _LATER = (RetryableError, DeadlineError, NotFoundError, ConflictError, CorruptError, OSError)
 
 
@@ -68,28 +64,15 @@ class Adoptions:
     """All seats of the node that go on from saved states of other pods. `whole`: whether what lies
     on NVMe is all there, where other nodes send states of which a power cut may leave a part."""
 
-    def __init__(self, loop: Loop, registry: Registry, reports: Reports, left: Left) -> None:
+    def __init__(self, loop: Loop, claims: Claims, newest: Newest) -> None:
         self._loop = loop
         self._node = loop.node
-        self._registry = registry
-        self._reports = reports
-        self._left = left
-        self._newest = Newest(loop, registry)
-        self._locks: dict[PodUid, asyncio.Lock] = {}
+        self._claims = claims
+        self._newest = newest
+        self._locks: weakref.WeakValueDictionary[PodUid, asyncio.Lock] = (
+            weakref.WeakValueDictionary()
+        )
         self.whole: Callable[[ArtifactId], Awaitable[bool]] = _all_whole
-        loop.dumps.spares, loop.dumps.left_in = self.spares, left.bytes_in
-        loop.dumps.outgrown = self.outgrown
-
-    def tell_again(self) -> None:
-        """After a restart: which pods succeed which, to a registry that may have forgotten it."""
-        for seat in self._node.seats.values():
-            if seat.predecessor and self._node.world.registry is not None:
-                pod, uid = seat.identity.pod, PodUid(seat.predecessor)
-                self._reports.put(
-                    Report(
-                        Kind.CLAIMED, pod.namespace, uid, seat.claimed, successor=PodUid(pod.uid)
-                    )
-                )
 
     # --- the seat's container is there ----------------------------------------------------------
 
@@ -176,7 +159,7 @@ class Adoptions:
         if artifact not in raw:
             return artifact, Tier.OBJECT
         # For a copy each piece is looked at before anything of it is used.
-        if _is_copy(seat) or await self.whole(artifact):
+        if is_copy(seat) or await self.whole(artifact):
             return artifact, Tier.NVME
         packed = await below.vault.ls(Tier.OBJECT) if Tier.OBJECT in below.limits else ()
         if artifact not in {one.id for one in packed}:
@@ -220,12 +203,16 @@ class Adoptions:
             manifest = await self._below().vault.admit(artifact, into, _DEADLINE)
             if of is not None:
                 see_own(manifest, of)
-            copied = _is_copy(seat)
-            home = await self._claim(seat, manifest, found=of is None) if not copied else False
+            copied = is_copy(seat)
+            home = (
+                await self._claims.claim(seat, manifest, self._below(), found=of is None)
+                if not copied
+                else False
+            )
             seat.predecessor = "" if copied else manifest.facts.pod_uid
             seat.claimed = "" if copied else manifest.id
             _take(seat, manifest, tier)
-            seat.may_drop = tuple(t.value for t in _droppable(tier, copied=copied, home=home))
+            seat.may_drop = tuple(t.value for t in droppable(tier, copied=copied, home=home))
             await self._node.save(seat, synced=True)
             await self._expect(seat, manifest.facts.root_pid)
             if copied and tier is Tier.NVME:
@@ -244,35 +231,6 @@ class Adoptions:
             )
         if seat.init is None or not seat.connected:
             raise RetryableError(f"the container of pod {seat.identity.pod} isn't there yet")
-
-    async def _claim(self, seat: Seat, manifest: Manifest, *, found: bool) -> bool:
-        """Have the seat's pod succeed the one whose state it is; whether that one ran here.
-        `found`: the state was looked for, rather than handed over.
-
-        Raises RefusedError, RetryableError, ConflictError, DeadlineError, OSError."""
-        facts, registry, uid = manifest.facts, self._registry, PodUid(manifest.facts.pod_uid)
-        if facts.namespace != seat.identity.pod.namespace:
-            raise RefusedError(
-                f"{manifest.id} is of namespace {facts.namespace}, and a pod succeeds only one of "
-                f"its own; set {keys.RESTORE_AS}: {RestoreAs.TEMPLATE} to start as a copy."
-            )
-        line = await registry.line(facts.namespace, uid, _DEADLINE)
-        if line.successor not in ("", seat.uid) or line.ended:
-            raise RefusedError(
-                f"Pod {line.successor or 'another'} goes on with the state of pod {uid} already, "
-                f"and a pod has one successor; set {keys.RESTORE_AS}: {RestoreAs.TEMPLATE} to "
-                "start as a copy."
-            )
-        if line.successor != seat.uid and not line.stopped:
-            raise RetryableError(
-                f"nothing proves that pod {uid} has stopped: delete it, or have its node's agent "
-                "move it"
-            )
-        if found and line.successor != seat.uid and seat.restore and seat.restore.uid == uid:
-            await self._newest.see_last(self._below(), facts.namespace, uid, manifest.id)
-        self._newest.see_kept(ArtifactId(manifest.id))
-        await registry.claim(facts.namespace, uid, ArtifactId(manifest.id), seat.uid, _DEADLINE)
-        return line.node == self._node.settings.node
 
     async def _expect(self, seat: Seat, root: int) -> None:
         """kyb-init starts nothing any more. Raises DeadlineError, RefusedError, NotFoundError."""
@@ -309,63 +267,6 @@ class Adoptions:
             raise RefusedError("this node's agent has no CRIU (criu), so it can restore nothing")
         return below
 
-    # --- what becomes of the state --------------------------------------------------------------
-
-    def spares(self, seat: Seat, artifact: str) -> bool:
-        """A seat has gone on, or its container has ended: whether its state, if it had one, is
-        somebody else's, or may be yet."""
-        if seat.borrowed:
-            self._outlived(seat, artifact)
-            return True
-        if seat.state is SeatState.ACTIVE:
-            self._left.outdated(seat.uid)
-            return False
-        # What the successor was handed by way of the object store it may be fetching still.
-        handed_over = seat.uid in self._loop.dumps.moved and Tier.OBJECT not in seat.copies
-        return bool(artifact) and not handed_over and self._left.leave(seat, artifact)
-
-    def _outlived(self, seat: Seat, artifact: str) -> None:
-        """It was another pod's: it has gone on since, or its container ended before it could."""
-        if seat.state is SeatState.ACTIVE:
-            self.outgrown(seat, artifact)
-            return
-        seat.borrowed = False
-        self._left.unused(seat, artifact, self._ours(seat))
-        if not _spent(seat) or (seat.restore is not None and seat.restore.waits):
-            seat.begins = Begins.OPEN
-        else:
-            seat.begins = Begins.ANEW
-        seat.may_drop = ()
-
-    def outgrown(self, seat: Seat, artifact: str) -> None:
-        """The seat was restored from another pod's state: what is saved of it now is its own."""
-        if not _is_copy(seat):
-            self._left.drop_from(artifact, self._ours(seat))
-        seat.borrowed, seat.may_drop = False, ()
-
-    @staticmethod
-    def _ours(seat: Seat) -> list[str]:
-        """The tiers from which this node may drop what the seat goes on from."""
-        return sorted({*seat.may_drop} | ({Tier.OBJECT.value} if _packed_here(seat) else set()))
-
-    def gone(self, seat: Seat) -> None:
-        """Its pod no longer exists, and nothing of it is left here."""
-        self._locks.pop(seat.uid, None)
-        if self._node.world.below is not None:
-            self.stopped(seat, seat.reason or "its pod is gone")
-
-    def stopped(self, seat: Seat, why: str) -> None:
-        """It never goes on here: whoever succeeds it may do so, once the registry is told."""
-        pod = seat.identity.pod
-        self._reports.put(Report(Kind.STOPPED, pod.namespace, pod.uid, why=_plain(why)))
-
-
-def _spent(seat: Seat) -> bool:
-    """Whether its container ends because a step failed, of which people were told that it starts
-    anew; or after its tree may have run, so that the state is not its newest any more."""
-    failed = seat.apart or seat.state is SeatState.FAILED
-    return failed or (seat.state not in _NEVER_RAN and not _is_copy(seat))
-
 
 def _used(seat: Seat) -> bool:
     return seat.state is SeatState.WAITING and seat.begins is Begins.ADOPTED
@@ -380,26 +281,3 @@ def _take(seat: Seat, manifest: Manifest, tier: Tier) -> None:
     seat.held, seat.first = dict(zip(gpus, facts.held, strict=False)), facts.first
     pairs = zip(facts.gpus, gpus, strict=False)
     seat.gpu_map = {GpuUuid(old): new for old, new in pairs}
-
-
-def _droppable(tier: Tier, *, copied: bool, home: bool) -> tuple[Tier, ...]:
-    """Where a state may be dropped once its successor has gone on: on this node, and where this
-    node put it. Others know better what they keep for people."""
-    if copied:
-        return ()
-    if home:
-        return (Tier.NVME, Tier.OBJECT)
-    return (Tier.NVME,) if tier is Tier.NVME else ()
-
-
-def _is_copy(seat: Seat) -> bool:
-    return (seat.restore or _SUCCESSION).kind is not RestoreAs.SUCCESSOR
-
-
-def _packed_here(seat: Seat) -> bool:
-    """Whether this node put into the object store what was brought to its NVMe."""
-    return Tier.OBJECT in seat.copies and Tier.NVME.value in seat.may_drop
-
-
-def _plain(text: str) -> str:
-    return "".join(c if c.isprintable() else "?" for c in text)[:_LONGEST_WHY]

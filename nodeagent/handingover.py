@@ -49,7 +49,7 @@ class HandingOver:
         self._dumps.handed.add(one.operation.uid)
         one.say(f"the successor on node {note.node} is told to go on")
         if seat is not None:
-            self._loop.adoptions.stopped(seat, f"moved to node {note.node}")
+            self._loop.adopted.stopped(seat, f"moved to node {note.node}")
         try:
             await one.until_done(lambda: self._told(note))
         except (RefusedError, ConflictError, CorruptError) as error:

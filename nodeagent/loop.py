@@ -18,6 +18,8 @@ from kybernate.errors import RefusedError
 from kybernate.types import SeatState
 from nodeagent import metrics
 from nodeagent.adopt import Adoptions
+from nodeagent.adopted import Adopted
+from nodeagent.claims import Claims
 from nodeagent.demand import SLACK, ProxySide
 from nodeagent.doorside import DoorSide
 from nodeagent.dumps import Dumps
@@ -25,6 +27,7 @@ from nodeagent.left import Left
 from nodeagent.lifecycle import Lifecycle
 from nodeagent.lines import OwnLines
 from nodeagent.movejournal import handed_over
+from nodeagent.newest import Newest
 from nodeagent.node import SEAT
 from nodeagent.places import Places
 from nodeagent.recover import adopt
@@ -73,7 +76,10 @@ class Loop(DoorSide, ProxySide):
         self.reports = node.world.reports or Reports(node.world.journal, self.registry, no_manifest)
         self.left = Left(self, self.registry)
         node.saved = Places(node, self.dumps.kept, self.left).rows
-        self.adoptions = Adoptions(self, self.registry, self.reports, self.left)
+        newest = Newest(self, self.registry)
+        self.claims = Claims(self, self.registry, self.reports, newest)
+        self.adoptions = Adoptions(self, self.claims, newest)
+        self.adopted = Adopted(self, self.reports, self.left)
         self._kicked = False
         self._settled: SwapView | None = None
         self._settled_until = 0.0
@@ -257,7 +263,7 @@ class Loop(DoorSide, ProxySide):
         self.node.leases.forget(seat.uid)
         self.steps.forget(seat)
         self.dumps.gone(seat)
-        self.adoptions.gone(seat)
+        self.adopted.gone(seat)
         self.node.world.journal.delete(SEAT + seat.uid)
         self.life.aside(self.node.world.doors.close(seat.uid))
         for observer in self.node.observers:

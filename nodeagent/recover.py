@@ -77,7 +77,7 @@ async def recover(loop: Loop) -> Mapping[str, Mapping[str, object]]:
             loop.dumps.drop_later(key.removeprefix(DROP), str(record.get("why", "")))
     if world.below is not None:
         loop.life.aside(_open_gates(loop))
-    loop.adoptions.tell_again()
+    loop.claims.tell_again()
     loop.fail_lost()
     loop.watch_leases()
     loop.kick()

@@ -567,7 +567,7 @@ def test_what_is_claimed_is_the_newest_once_the_other_has_stopped(rig):
         r.machine.vault[before] = r.machine.vault[artifact]
         index = Index([before, artifact, artifact, artifact])
         r.node.world = replace(r.node.world, registry=index)
-        r.loop.adoptions._registry = r.loop.adoptions._newest._registry = index
+        r.loop.claims._registry = r.loop.adoptions._newest._registry = index
         new = await r.seat("new", restore=of(cold))
         await r.until(new, OBJECT)
         assert (index.claims, r.node.seats[new].artifact) == ([artifact], artifact)
