@@ -95,8 +95,9 @@ class DoorSide(ABC):
                 self.life.work(seat, self.life.start(seat))
         elif hello.phase is GatePhase.RUNNING and seat.state is SeatState.WAITING:
             # The journal knows nothing of its start: it was lost.
-            seat.generation, seat.apart = hello.generation, True
+            seat.generation, seat.apart, seat.started_once = hello.generation, True, True
             seat.begins = Begins.ADOPTED if seat.restore else Begins.OPEN
+            self.node.changed(seat)
             self.take_over(seat)
         self.node.save(seat)
 

@@ -24,7 +24,7 @@ _NVML_DEADLINE = 5.0
 
 
 class Restored:
-    """Which containers the runtime has announced, and the seats in them until they woke once."""
+    """Which containers the runtime has announced, and seats whose start nobody saw."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -40,6 +40,8 @@ class Restored:
 
     def arrived(self, seat: Seat, container: str) -> None:
         """The seat's process 1 is in this container: called for if it is one that was announced."""
+        if seat.apart:
+            self._unseen.add(seat.uid)  # it may be one that no agent was there to be told of
         until = self._expected.pop(container, 0.0)
         if self._node.world.now() < until:
             self._unseen.add(seat.uid)

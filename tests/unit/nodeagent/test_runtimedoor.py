@@ -16,6 +16,7 @@ from kybernate.testing.machine import Machine
 from kybernate.types import SeatState, Tier
 from nodeagent.operation import Ask
 from nodeagent.operations import Kind, Operations
+from nodeagent.pods import PodFacts
 from nodeagent.runtimedoor import RuntimeDoor
 
 ACTIVE, PARKED, STARTING = SeatState.ACTIVE, SeatState.PARKED, SeatState.STARTING
@@ -42,6 +43,27 @@ def door_of(r, folder, outside=None):
 
 def container(r, uid):
     return Outside().container_id_of(r.node.seats[uid].init.pid)
+
+
+def facts_of(seat, ip):
+    """What the API server says of the seat's pod once it has this address."""
+    one = seat.identity
+    return PodFacts(
+        ref=one.pod,
+        resource=one.resource,
+        container=one.container,
+        group=one.group,
+        assigned_at=0.0,
+        seat=one.name,
+        model=one.model,
+        vram=one.vram,
+        image=one.image,
+        port=one.port,
+        has_args=one.has_args,
+        ip=ip,
+        deleting=False,
+        over=False,
+    )
 
 
 @contextmanager
@@ -195,6 +217,7 @@ def checkpointed(rig, machine):
 
     record, name = run_virtual(before())
     nothing = {"state": "waiting", "init": None, "tree": None, "handle": "", "cuda": []}
+    nothing |= {"started_once": False, "pod_ip": "", "address": ""}
     machine.journal[f"seat/{record['uid']}"] = record | nothing
     return record, name
 
@@ -216,13 +239,17 @@ def test_what_is_restored_is_found_parked_and_woken_without_a_request(rig, tmp_p
         await r.until(record["uid"], ACTIVE, 5)
         await asyncio.sleep(5)
         assert r.state(record["uid"]) is ACTIVE
+        seat = r.node.seats[record["uid"]]
+        r.loop.pod_changed(facts_of(seat, "10.0.0.9"))  # the kubelet may tell it late
+        assert seat.address == f"10.0.0.9:{seat.identity.port}"
         assert "SeatFailed" not in [reason for reason, _ in r.seen.events]
         r.check()
 
     run_virtual(restored(), start=5000.0)
 
 
-def test_what_wakes_on_gpus_of_another_group_is_ended(rig, tmp_path):
+@pytest.mark.parametrize("told", [True, False])
+def test_what_wakes_on_gpus_of_another_group_is_ended(rig, proxy, tmp_path, told):
     machine = Machine(MEMORY)
     record, name = checkpointed(rig, machine)
     for process in machine.procs.values():
@@ -231,8 +258,12 @@ def test_what_wakes_on_gpus_of_another_group_is_ended(rig, tmp_path):
     async def restored():
         r = rig(machine)
         door = door_of(r, tmp_path)
-        assert await door.answer(("restore", "1", name)) == ("ready",)
+        if told:
+            assert await door.answer(("restore", "1", name)) == ("ready",)
         await r.recover()
+        if not told:
+            await r.until(record["uid"], PARKED, 5)
+            proxy(r.loop).request(record["uid"])
         await asyncio.sleep(5)
         assert r.state(record["uid"]) is SeatState.WAITING
         (why,) = [said for reason, said in r.seen.events if reason == "SeatFailed"]
