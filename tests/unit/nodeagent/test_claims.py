@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
+from kybernate.core.restores import RestoreWish
+from kybernate.ports import Line
 from kybernate.testing.clock import run_virtual
-from tests.unit.nodeagent.below import ACTIVE, TIERS, app_of, reasons, when
-from tests.unit.nodeagent.test_adopt import left, of, went
+from kybernate.types import ArtifactId
+from tests.unit.nodeagent.below import (
+    ACTIVE,
+    OBJECT,
+    TIERS,
+    WAITING,
+    app_of,
+    down,
+    reasons,
+    two,
+    when,
+)
+from tests.unit.nodeagent.succession import left, of, went
 
 
 async def deaf(*_):
@@ -54,6 +68,73 @@ def test_one_that_starts_anew_keeps_its_claim_and_the_state_stays(rig):
         assert (line.successor, artifact in r.machine.vault) == (new, True)
         assert r.node.seats[other].claimed == ""
         r.check()
+        telling.cancel()
+
+    run_virtual(main())
+
+
+def test_a_second_successor_is_refused_and_starts_anew(rig):
+    async def main():
+        r = rig(tiers=TIERS)
+        cold, artifact, _, telling = await left(r)
+        await r.until(await r.seat("new", restore=of(cold)), OBJECT)
+        late = await r.seat("late", restore=RestoreWish(artifact=artifact))
+        await r.until(late, ACTIVE)
+        assert len(went(r, late)) == 1
+        (said,) = [text for reason, text in r.seen.events if reason == "RestoreRefused"]
+        assert "goes on with the state of pod uid-cold already" in said
+        assert "started anew" in said
+        r.check()
+        telling.cancel()
+
+    run_virtual(main())
+
+
+def test_nothing_is_claimed_while_the_other_may_run_on(rig):
+    async def main():
+        r = rig(tiers=TIERS, restore_wait_s=30)
+        cold, _ = await two(r)
+        await down(r, cold, OBJECT)
+        new = await r.seat("new", restore=of(cold))
+        await when(lambda: "RestoreWaits" in reasons(r))
+        assert (r.state(new), went(r, new)) == (WAITING, [])
+        await r.until(new, ACTIVE)
+        assert len(went(r, new)) == 1
+        assert "has stopped" in dict(r.seen.events)["RestoreRefused"]
+        assert r.node.seats[cold].artifact in r.machine.vault
+        r.check()
+
+    run_virtual(main())
+
+
+class Index:
+    """A registry in which the pod's newest state changes before its stop is known."""
+
+    def __init__(self, newest):
+        self.names, self.claims = iter(newest), []
+
+    async def newest(self, namespace, uid, deadline):
+        return next(self.names)
+
+    async def line(self, namespace, uid, deadline):
+        return Line(stopped="agent")
+
+    async def claim(self, namespace, uid, artifact, successor, deadline, *, again=False):
+        self.claims.append(artifact)
+
+
+def test_what_is_claimed_is_the_newest_once_the_other_has_stopped(rig):
+    async def main():
+        r = rig(tiers=TIERS)
+        cold, artifact, _, telling = await left(r)
+        before = ArtifactId(f"{artifact.partition('@')[0]}@20260131T110000Z-00000009")
+        r.machine.vault[before] = r.machine.vault[artifact]
+        index = Index([before, artifact, artifact, artifact])
+        r.node.world = replace(r.node.world, registry=index)
+        r.loop.claims._registry = r.loop.adoptions._newest._registry = index
+        new = await r.seat("new", restore=of(cold))
+        await r.until(new, OBJECT)
+        assert (index.claims, r.node.seats[new].artifact) == ([artifact], artifact)
         telling.cancel()
 
     run_virtual(main())

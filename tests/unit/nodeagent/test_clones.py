@@ -9,7 +9,7 @@ from kybernate.ports import ProcessState
 from kybernate.testing.clock import run_virtual
 from nodeagent.streams import as_told
 from tests.unit.nodeagent.below import ACTIVE, NVME, TIERS, WAITING, app_of, down, two, when
-from tests.unit.nodeagent.test_adopt import left, of, went
+from tests.unit.nodeagent.succession import left, of, went
 
 CLONE = {"kind": RestoreAs.CLONE, "waits": True}
 

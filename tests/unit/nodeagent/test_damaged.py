@@ -11,7 +11,7 @@ from kybernate.errors import CorruptError
 from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import FakeVault
 from tests.unit.nodeagent.below import ACTIVE, NVME, TIERS, WAITING, app_of, reasons
-from tests.unit.nodeagent.test_adopt import left, went
+from tests.unit.nodeagent.succession import left, went
 
 KINDS = pytest.mark.parametrize("kind", [RestoreAs.SUCCESSOR, RestoreAs.TEMPLATE])
 

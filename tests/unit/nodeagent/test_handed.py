@@ -8,7 +8,7 @@ from kybernate.errors import RefusedError
 from kybernate.testing.clock import run_virtual
 from kybernate.types import PodRef, PodUid, Tier
 from tests.unit.nodeagent.below import ACTIVE, NVME, OBJECT, TIERS, app_of, reasons, when
-from tests.unit.nodeagent.test_adopt import left, of, went
+from tests.unit.nodeagent.succession import left, of, went
 
 
 @pytest.mark.parametrize("wrong", [("default", "between"), ("other", "")])

@@ -22,7 +22,7 @@ from tests.unit.nodeagent.below import (
     two,
     when,
 )
-from tests.unit.nodeagent.test_adopt import left
+from tests.unit.nodeagent.succession import left
 
 
 async def woken_lazily(rig, proxy, fault="", state=NVME):
