@@ -41,7 +41,8 @@ class Lazies:
         """Whether the seat is restored so; not where a restore has failed: this kernel may not."""
         if not self._node.settings.lazy_restores or not seat.artifact or seat.failed_restores:
             return False
-        return pays(seat.saved, sum(seat.held.values()), self._rates, seat.first)
+        held = seat.held.values()
+        return pays(seat.saved, sum(held), self._rates, seat.first, len(held))
 
     def learn(self, seat: Seat, phases: Mapping[str, float]) -> None:
         """It was restored; `phases` are the dumper's seconds."""

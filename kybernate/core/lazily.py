@@ -23,6 +23,8 @@ _ASKED_FOR = 0.2
 """Of the lazy rate: how fast memory is read that is asked for page by page while the rest comes. Of
 the last in line 16 MiB came at 0.14, 256 MiB at 0.35 (docs/criu.md); the first in line at the rate.
 """
+_CONTEXT = 512 << 20
+"""Bytes of each GPU that NVML counts and no checkpoint keeps: about what a context takes there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +44,11 @@ class Rates:
         return replace(self, lazy=rate) if lazy else replace(self, eager=rate)
 
 
-def pays(size: int, device: int, rates: Rates, first: int = 0) -> bool:
-    """Whether the first answer of a state of `size` bytes, of which the driver reads `device`
-    at once, comes so much sooner that it is worth it. `first`: bytes that are in place before."""
+def pays(size: int, device: int, rates: Rates, first: int = 0, gpus: int = 1) -> bool:
+    """Whether the first answer of a state of `size` bytes, which had `device` on its `gpus`, comes
+    so much sooner that it is worth it. `first`: bytes of those that are in place before."""
     eagerly = size / rates.eager
-    later, unknown = max(0, size - first), max(0, device - first)
+    later, contexts = max(0, size - first), min(first, gpus * _CONTEXT)
+    unknown = max(0, device - contexts - first)
     lazily = _START + first / rates.eager + min(unknown / _ASKED_FOR, later) / rates.lazy
     return eagerly - lazily >= _GAIN

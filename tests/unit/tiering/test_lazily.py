@@ -46,6 +46,13 @@ def test_what_the_gpus_had_is_no_hindrance_where_it_comes_first(size, device, fi
     assert pays(size, device, Rates(), first) is lazily
 
 
+def test_what_contexts_take_is_not_missed_where_the_rest_is_first():
+    held, first = 11 * GIB // 2, 4 * GIB
+    assert not pays(10 * GIB, held, Rates(), first)
+    assert pays(10 * GIB, held, Rates(), first, gpus=2)
+    assert not pays(10 * GIB, GIB, Rates(), 0, gpus=2)
+
+
 @given(sizes, sizes, sizes, rates)
 def test_the_more_the_gpus_have_the_less_it_pays(size, device, more, known):
     if not pays(size, device, known):
