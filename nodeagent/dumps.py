@@ -142,16 +142,10 @@ class Dumps(Transfers):
         below, init = self.below, _init(seat)
         times, now = {}, self._world.now
         began = now()
-        problems = await below.dumper.check(init, seat.handle, _CHECK_DEADLINE)
-        if problems:
-            seat.undumpable = "; ".join(problems)
-            raise Reverted(f"it can't be dumped: {seat.undumpable}")
-        times["check"], began = now() - began, now()
-        await self.shut(seat)
+        images, times["check"] = await self._made_ready(seat, key)
         if settled is not None:
             await settled()
-        times["gate"], began = now() - began, now()
-        images = await below.vault.begin(key)
+        times["gate"], began = now() - began - times["check"], now()
         deadline = self._node.settings.dump_deadline_s
         dumping, going = (
             below.dumper.dump(init, seat.handle, images, deadline, goes_on=goes_on),
@@ -160,6 +154,30 @@ class Dumps(Transfers):
         times |= await (going.follow(images, dumping) if going else dumping)
         times["dump"], seat.first = now() - began, below.first(images)
         return images, times
+
+    async def _made_ready(self, seat: Seat, key: PodUid) -> tuple[Path, float]:
+        """An empty folder for its images, while TCP is held back and it is looked at: each of them
+        mostly waits. And the seconds that the look took. Raises what any of them does, after the
+        last has ended; Reverted if it can't be dumped."""
+        began, below = self._world.now(), self.below
+
+        async def looked() -> float:
+            problems = await below.dumper.check(_init(seat), seat.handle, _CHECK_DEADLINE)
+            if problems:
+                seat.undumpable = "; ".join(problems)
+                raise Reverted(f"it can't be dumped: {seat.undumpable}")
+            return self._world.now() - began
+
+        seconds, shut, images = await asyncio.gather(
+            looked(), self.shut(seat), below.vault.begin(key), return_exceptions=True
+        )
+        if isinstance(seconds, BaseException):
+            raise seconds
+        if isinstance(shut, BaseException):
+            raise shut
+        if isinstance(images, BaseException):
+            raise images
+        return images, seconds
 
     async def _note_unsealed(self, seat: Seat) -> None:
         """A record that could not be written may be there all the same, and would have the tree

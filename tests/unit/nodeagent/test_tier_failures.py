@@ -23,6 +23,24 @@ from tests.unit.nodeagent.below import (
 )
 
 
+def test_it_is_looked_at_while_tcp_is_being_held_back(rig):
+    async def main():
+        r = rig(tiers=TIERS)
+        cold, _ = await two(r)
+        dumper = r.node.world.below.dumper
+        check = dumper.check
+
+        async def behind_the_gate(*how):
+            await when(lambda: r.machine.gates)
+            return await check(*how)
+
+        dumper.check = behind_the_gate
+        r.loop.ask_for_tier(cold, Tier.NVME)
+        await down(r, cold)
+
+    run_virtual(main())
+
+
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
