@@ -117,12 +117,11 @@ def put_first(path: Path, spans: Sequence[Span]) -> int:
         out.append(_framed(next(messages, b"")))
         for message in messages:
             entry = _parse(MapEntry(), message, path.name)
-            if not _comes_later(entry):
-                out.append(_framed(message))
-                continue
-            for part, first in _parts(entry, spans):
-                marked += part.pages * PAGE if first else 0
-                out.append(_framed(part.SerializeToString()))
+            parts = list(_parts(entry, spans)) if _comes_later(entry) else []
+            size = sum(part.pages * PAGE for part, first in parts if first)
+            marked += size
+            changed = [part.SerializeToString() for part, _ in parts] if size else [message]
+            out += map(_framed, changed)
     if marked:
         _replace(path, b"".join(out))
     return marked
