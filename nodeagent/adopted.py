@@ -42,7 +42,8 @@ class Adopted:
             self._left.outdated(seat.uid)
             return False
         # What the successor was handed by way of the object store it may be fetching still.
-        handed_over = seat.uid in self._loop.dumps.moved and Tier.OBJECT not in seat.copies
+        moved = self._loop.dumps.leavers.where(seat.uid)
+        handed_over = bool(moved) and Tier.OBJECT not in seat.copies
         return bool(artifact) and not handed_over and self._left.leave(seat, artifact)
 
     def _outlived(self, seat: Seat, artifact: str) -> None:

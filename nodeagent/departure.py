@@ -39,7 +39,7 @@ class Departure:
     def __init__(self, loop: Loop, peers: Peers, journal: MoveJournal) -> None:
         self._loop = loop
         self._node = loop.node
-        self._dumps = loop.dumps
+        self._leavers = loop.dumps.leavers
         self._peers = peers
         self._journal = journal
         self._patience = loop.node.settings.transfer_deadline_s
@@ -56,7 +56,7 @@ class Departure:
         async def keep(artifact: ArtifactId) -> None:
             await self._delivered(one, note, artifact)
 
-        going = self._dumps.going[seat.uid] = Going(send, keep)
+        going = self._leavers.going[seat.uid] = Going(send, keep)
         why = words(one.operation)
         one.say(f"it is parked, written down and sent to node {note.node}")
         self._loop.send_away(seat.uid, why, stays_away=True)
@@ -67,7 +67,7 @@ class Departure:
                 await self._parked(one, going)
             await self._passed_on(one, note, going)
         finally:
-            self._dumps.going.pop(seat.uid, None)
+            self._leavers.going.pop(seat.uid, None)
         one.reached("ended", self._node.world.now())
 
     async def _parked(self, one: Move, going: Going) -> None:

@@ -81,7 +81,7 @@ class Dumps(Transfers):
     async def _dump(self, seat: Seat, written: Awaitable[None]) -> None:
         began = self._world.now()
         # One that is called for goes all the same where nobody would get on else: it comes back.
-        called = seat.called or seat.uid in self.going
+        called = seat.called or seat.uid in self.leavers.going
         try:
             await written
             noted = self._world.now()
@@ -114,7 +114,7 @@ class Dumps(Transfers):
         times["seal"] = self._world.now() - began
         try:
             await self._see_uncalled(seat, called=called)
-            if going := self.going.get(seat.uid):
+            if going := self.leavers.going.get(seat.uid):
                 await going.deliver(artifact)
             began = self._world.now()
             manifest = await self.below.vault.manifest(artifact, _LOOK_DEADLINE)
@@ -149,7 +149,7 @@ class Dumps(Transfers):
         deadline = self._node.settings.dump_deadline_s
         dumping, going = (
             below.dumper.dump(init, seat.handle, images, deadline, goes_on=goes_on),
-            self.going.get(key),
+            self.leavers.going.get(key),
         )
         times |= await (going.follow(images, dumping) if going else dumping)
         times["dump"], seat.first = now() - began, below.first(images)

@@ -98,8 +98,8 @@ class Evacuations:
 
     def _planned(self, seconds: float) -> Evacuation:
         rates = Rates(metrics.rate_of("dump") or _WRITE, metrics.rate_of("pack") or _SEND)
-        moved = self._loop.dumps.moved
-        seats = (one for one in self._node.seats.values() if one.uid not in moved)
+        moved = self._loop.dumps.leavers.where
+        seats = (one for one in self._node.seats.values() if not moved(one.uid))
         loads = [self._load(one) for one in seats if one.state is not SeatState.WAITING]
         return evacuation.plan(loads, rates, seconds)
 

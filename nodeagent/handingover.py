@@ -36,7 +36,7 @@ class HandingOver:
     def __init__(self, loop: Loop, peers: Peers, journal: MoveJournal) -> None:
         self._loop = loop
         self._node = loop.node
-        self._dumps = loop.dumps
+        self._leavers = loop.dumps.leavers
         self._peers = peers
         self._journal = journal
         self._patience = loop.node.settings.transfer_deadline_s
@@ -46,7 +46,7 @@ class HandingOver:
         end. Raises KybernateError, OSError for what must be tried again."""
         seat = await self._ended(one)
         # From here on the successor may run: whoever calls for the seat, it does not wake.
-        self._dumps.handed.add(one.operation.uid)
+        self._leavers.hand(one.operation.uid)
         one.say(f"the successor on node {note.node} is told to go on")
         if seat is not None:
             self._loop.adopted.stopped(seat, f"moved to node {note.node}")
@@ -86,13 +86,13 @@ class HandingOver:
     async def _seen_off(self, one: Move, note: MoveNote, seat: Seat | None) -> None:
         """The successor goes on."""
         there = where(handover_of(note))
-        self._dumps.moved[one.operation.uid] = there
+        self._leavers.leave(one.operation.uid, there)
         await self._journal.write_at_last(done(note))
         one.reached("all", self._node.world.now())
         if seat is not None:
             seat.reason = there
             self._node.changed(seat)
-            self._loop.life.aside(self._dumps.open(seat))
+            self._loop.life.aside(self._loop.dumps.open(seat))
         one.end(Progress.SUCCEEDED, f"{there} ({note.artifact}); delete this pod")
 
     async def _go_back(self, one: Move, note: MoveNote, why: str) -> str:
@@ -106,7 +106,7 @@ class HandingOver:
         try:
             await one.until_done(claimed)
         except (ConflictError, RefusedError) as error:
-            self._dumps.moved[uid] = f"{why}; {error}"
+            self._leavers.leave(uid, f"{why}; {error}")
             await self._journal.write_at_last(done(note))
             one.end(Progress.FAILED, f"{why}, and it can't go on here: {error}")
             return ""

@@ -90,7 +90,7 @@ class Loop(DoorSide, ProxySide):
     def resume(self, records: Mapping[str, Mapping[str, Any]]) -> None:
         """What the last agent noted of saved states, before anything is dropped or told."""
         self.dumps.kept.load(records)
-        self.dumps.handed = handed_over(records)
+        self.dumps.leavers.resume(handed_over(records))
         if isinstance(self.registry, OwnLines):
             self.registry.load(records)
         self.reports.load(records)

@@ -54,7 +54,7 @@ class Moves:
     def __init__(self, loop: Loop, peers: Peers, noted: Callable[[Operation], None]) -> None:
         self._loop = loop
         self._node = loop.node
-        self._dumps = loop.dumps
+        self._leavers = loop.dumps.leavers
         self._noted = noted
         self._all: dict[str, Move] = {}
         self._turns: weakref.WeakValueDictionary[PodUid, asyncio.Lock] = (
@@ -81,7 +81,7 @@ class Moves:
         one = self._all[operation.name] = self._move(operation, again=again)
         if not one.gone:
             self._journal.outdate(operation.uid)
-            self._dumps.handed.discard(operation.uid)
+            self._leavers.stay(operation.uid)
         one.task = asyncio.create_task(self._guarded(one))
 
     def verdict(self, operation: Operation, seat: SeatFacts | None) -> Verdict:
@@ -124,8 +124,8 @@ class Moves:
                 case Found.FORGET:
                     self._journal.delete(note.pod.uid)
                 case Found.KEEP_ASLEEP:
-                    self._dumps.moved[note.pod.uid] = where(handover_of(note))
-                    self._loop.life.aside(self._dumps.open(self._node.seats[note.pod.uid]))
+                    self._leavers.leave(note.pod.uid, where(handover_of(note)))
+                    self._loop.life.aside(self._loop.dumps.open(self._node.seats[note.pod.uid]))
                 case Found.CALL_OFF:
                     self._call_off(note)
                 case Found.GO_ON:
@@ -194,7 +194,7 @@ class Moves:
 
     async def _taken_back(self, one: Move) -> None:
         uid = one.operation.uid
-        self._dumps.going.pop(uid, None)
+        self._leavers.going.pop(uid, None)
         if one.note is not None:
             one.note = outdated(one.note)
             if one.met:
@@ -202,7 +202,7 @@ class Moves:
             # One that says no may have had something from the agent before this one.
             self._offs.owe(handover_of(one.note))
         self._journal.delete(uid)
-        self._dumps.handed.discard(uid)
+        self._leavers.stay(uid)
         if uid in self._node.seats:
             self._loop.ask_for_tier(uid, None)
             self._loop.let_stay(uid)

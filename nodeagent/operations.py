@@ -189,7 +189,7 @@ class Operations:
         )
 
     def _why_refused(self, seat: Seat | None, ask: Ask) -> str:
-        moved, facts = self._loop.dumps.moved.get(ask.uid), self._facts(seat) if seat else None
+        moved, facts = self._loop.dumps.leavers.where(ask.uid), self._facts(seat) if seat else None
         if carrier := self._carriers.get(ask.kind):
             return moved or carrier.why_refused(facts, ask)
         if ask.kind in (Kind.MOVE, Kind.EVACUATE):

@@ -105,7 +105,7 @@ class Streams:
 
     def seat_changed(self, seat: Seat) -> None:
         """See `node.Observer`."""
-        moved = seat.uid in self._loop.dumps.moved
+        moved = self._loop.dumps.leavers.where(seat.uid)
         for session in self._sessions.values():
             if moved:
                 # It never wakes here: nobody must wait for that.
@@ -156,7 +156,7 @@ class Streams:
         session = Session(name)
         self._sessions[name] = session
         for seat in self._loop.node.seats.values():
-            if seat.uid not in self._loop.dumps.moved:
+            if not self._loop.dumps.leavers.where(seat.uid):
                 session.seat(seat)
         self._loop.proxy_joined(name, session)
         log.info("proxy %s joined", name)

@@ -118,7 +118,7 @@ class Tiers:
         turn = turns.get(seat.uid, len(turns)) if wanted else None
         busy = seat.ending or seat.apart or (seat.work is not None and not seat.work.done())
         # Who goes on with its state elsewhere would run beside it.
-        busy = busy or seat.uid in self._dumps.moved or seat.uid in self._dumps.handed
+        busy = busy or self._dumps.leavers.sleeps(seat.uid)
         busy = busy or seat.to_save or bool(seat.paging)
         return Parked(
             seat.uid,

@@ -13,6 +13,7 @@ from kybernate.types import ArtifactId, SeatState, Tier
 from nodeagent import metrics
 from nodeagent.kept import Kept
 from nodeagent.lazies import Lazies
+from nodeagent.leavers import Leavers
 from nodeagent.reports import Kind, Report
 from nodeagent.steps import Broken
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from kybernate.types import PodUid
     from nodeagent.below import Below
-    from nodeagent.leaving import Going
     from nodeagent.lifecycle import Lifecycle
     from nodeagent.node import Node
     from nodeagent.seat import Seat
@@ -61,11 +61,9 @@ class Transfers:
     itself; `left_in` says how many bytes of a tier such states take, `came_in` what comes from
     other nodes and is no seat's yet.
 
-    `going`: seats whose next dump goes to another node; `moved`: seats whose workloads go on
-    elsewhere, and where, as a sentence: nothing ever wakes them here; `handed`: seats whose
-    workloads may go on elsewhere, until their moves are at an end; `dropping`: states that nobody
-    may go on from any more, though they may be there yet; `unnoted`: states that are sealed and
-    that no record of their seats names yet.
+    `leavers`: seats whose workloads go to other nodes; `dropping`: states that nobody may go on
+    from any more, though they may be there yet; `unnoted`: states that are sealed and that no
+    record of their seats names yet.
     """
 
     def __init__(
@@ -85,9 +83,7 @@ class Transfers:
         self._gates: dict[PodUid, asyncio.Lock] = {}
         self.kept = Kept(node.world.journal)
         self.lazies = Lazies(node, life, kick)
-        self.going: dict[PodUid, Going] = {}
-        self.moved: dict[PodUid, str] = {}
-        self.handed: set[PodUid] = set()
+        self.leavers = Leavers()
         self.dropping: set[str] = set()
         self.unnoted: dict[PodUid, ArtifactId] = {}
         self.spares: Callable[[Seat, str], bool] = _spares_none
@@ -229,8 +225,7 @@ class Transfers:
     def gone(self, seat: Seat) -> None:
         """Its pod no longer exists."""
         self._gates.pop(seat.uid, None)
-        self.moved.pop(seat.uid, None)
-        self.handed.discard(seat.uid)
+        self.leavers.forget(seat.uid)
 
     def forget(self, seat: Seat, why: str) -> None:
         """The seat runs on, or has ended: its saved state is worth nothing any more."""
