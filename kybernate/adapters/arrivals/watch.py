@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 SETTLE = 0.03
 """Seconds after the freeze before the sockets are looked at, unless somebody waits for that: the
-switch that the park was for goes first. What arrives meanwhile waits in the kernel."""
+switch that the park was for goes first. What arrives meanwhile waits in the kernel, and what the
+tree has sent to itself just before has arrived then, and isn't taken for somebody else's."""
 
 _RESERVE = 512
 """Descriptors that are kept for all else."""

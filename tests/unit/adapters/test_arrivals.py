@@ -23,7 +23,7 @@ import pytest
 
 from kybernate.adapters.arrivals import SocketArrivals
 from kybernate.adapters.arrivals.duplicates import Duplicator, let_go
-from kybernate.adapters.arrivals.watch import _Watch, descriptor_limit
+from kybernate.adapters.arrivals.watch import SETTLE, _Watch, descriptor_limit
 from kybernate.adapters.freezer import CgroupFreezer
 from kybernate.ports import WatchTerms
 
@@ -59,10 +59,10 @@ def base():
 class Tree:
     """A running workload, its freezer, and a watch on it."""
 
-    def __init__(self, base, tmp_path):
+    def __init__(self, base, tmp_path, settle=0.0):
         self.base = base
         self.freezer = CgroupFreezer(base.parent.parent if base.parent == V1 else base.parent)
-        self.arrivals = SocketArrivals(self.freezer.pids, settle=0.0)
+        self.arrivals = SocketArrivals(self.freezer.pids, settle)
         self.unix = str(tmp_path / "u.sock")
         self.arrived: list[str] = []
         self.reports = []
@@ -143,7 +143,8 @@ def tree(base, tmp_path):
 
 @pytest.fixture
 def chatty(base, tmp_path):
-    one = Tree(base, tmp_path)
+    # What it has sent to itself just before it is frozen is on its way for another moment.
+    one = Tree(base, tmp_path, SETTLE)
     one.start("chatter")
     yield one
     one.stop()
