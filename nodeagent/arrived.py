@@ -136,12 +136,13 @@ class Arrived:
         return named or self._is_used(one)
 
     async def _drop(self, one: Arrival, why: str) -> None:
-        """Unless it was delivered again meanwhile, or is kept for people."""
+        """Unless it was delivered again meanwhile, a seat has gone on from it since, or it is kept
+        for people."""
         while (below := self._node.world.below) is not None:
             try:
                 async with self.one(one.artifact):
                     if self._all.get(one.artifact) is one:
-                        if one.artifact not in self._loop.dumps.kept:
+                        if not self._is_used(one) and one.artifact not in self._loop.dumps.kept:
                             await below.vault.drop(ArtifactId(one.artifact), Tier.NVME, forget=why)
                         self.forget(one.artifact)
                 break

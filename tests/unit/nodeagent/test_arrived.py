@@ -68,6 +68,29 @@ def test_a_drop_that_fails_is_tried_again(rig, tls, tmp_path, monkeypatch):
     asyncio.run(asyncio.wait_for(main(), LIMIT))
 
 
+def test_what_a_seat_has_gone_on_from_before_it_could_be_dropped_stays(
+    rig, tls, tmp_path, monkeypatch
+):
+    async def main():
+        async with two_nodes(rig, tls, tmp_path) as (two, peers):
+            artifact = await delivered(two, peers)
+            monkeypatch.setattr("nodeagent.arrived._AGAIN", 0.01)
+            real = two.vault.drop
+
+            async def fails(*args, **more):
+                two.vault.drop = real
+                two.r.node.seats[two.uid].artifact = artifact
+                raise OSError("the disk refuses")
+
+            two.vault.drop = fails
+            await peers.call_off(two.to, LIMIT)
+            while ARRIVED + artifact in two.r.machine.journal:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            assert two.has(artifact)
+
+    asyncio.run(asyncio.wait_for(main(), LIMIT))
+
+
 @pytest.mark.parametrize("then", ["deliver", "take over"])
 def test_what_came_before_a_move_was_begun_anew_goes(rig, tls, tmp_path, then):
     async def main():
