@@ -31,12 +31,13 @@ from kybernate.errors import (
 from kybernate.types import ArtifactId, Tier
 from nodeagent import metrics
 from nodeagent.clones import cut_off, leave_gpus_alone, stays_stopped
+from nodeagent.gates import AGAIN
 from nodeagent.seat import Process
 from nodeagent.steps import Broken, Reverted
-from nodeagent.transfers import AGAIN, BELOW, GATE_DEADLINE, Transfers
+from nodeagent.transfers import Transfers
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable
 
     from kybernate.types import PodUid
     from nodeagent.seat import Seat
@@ -45,7 +46,6 @@ log = logging.getLogger(__name__)
 
 _CHECK_DEADLINE = 5.0
 _LOOK_DEADLINE = 10.0
-_LOOK_AGAIN = 0.001
 _RESTORES = 3
 
 
@@ -102,14 +102,14 @@ class Dumps(Transfers):
         """Up to the sealed state. Raises what keeps it in RAM: also a call, if it had none."""
 
         async def settled() -> None:
-            await self._see_looked(seat)
+            await self.see_looked(seat)
             await self._see_uncalled(seat, called=called)
 
         images, times = await self.write_down(seat, seat.uid, settled)
         began = self._world.now()
         await self._see_uncalled(seat, called=called)
         facts = await self.below.facts(seat)
-        artifact = await self._seal(images, facts, self._node.settings.dump_deadline_s)
+        artifact = await self.seal(images, facts, self._node.settings.dump_deadline_s)
         self.unnoted[seat.uid] = artifact
         times["seal"] = self._world.now() - began
         try:
@@ -191,30 +191,9 @@ class Dumps(Transfers):
                 self._life.complain(seat, "JournalStuck", f"{error}; trying again")
                 await asyncio.sleep(AGAIN)
 
-    async def _seal(self, images: Path, facts: Mapping[str, object], deadline: float) -> ArtifactId:
-        """Once begun it may come to its end also if nobody wants it any more."""
-        sealing = asyncio.ensure_future(self.below.vault.seal(images, facts, deadline))
-        try:
-            return await asyncio.shield(sealing)
-        except asyncio.CancelledError:
-            sealing.add_done_callback(self._drop_sealed)
-            raise
-
-    def _drop_sealed(self, sealing: asyncio.Future[ArtifactId]) -> None:
-        if not sealing.cancelled() and sealing.exception() is None:
-            self.drop_later(sealing.result(), "its container ended while it was sealed")
-
     async def _note_sealed(self, seat: Seat, artifact: ArtifactId, size: int) -> None:
         seat.artifact, seat.copies, seat.saved = artifact, frozenset({Tier.NVME}), size
         await self._node.save(seat, synced=True)
-
-    async def _see_looked(self, seat: Seat) -> None:
-        """A request that has just come waits in a socket; dumped with it, it would wake nobody."""
-        until = self._world.now() + _LOOK_DEADLINE
-        while seat.unlooked:
-            if self._world.now() >= until:
-                raise Reverted("it is not known whether something waits at its sockets")
-            await asyncio.sleep(_LOOK_AGAIN)
 
     async def _see_uncalled(self, seat: Seat, *, called: bool) -> None:
         # What arrived before the gate was shut is told by the loop's next round.
@@ -408,44 +387,6 @@ class Dumps(Transfers):
         self._node.move(seat, SeatEvent.RESTORED, "parked in RAM, restored from its saved state")
         metrics.TIER_MOVES.labels("restore", "done").inc()
         self._kick()
-
-    # --- the gate -------------------------------------------------------------------------------
-
-    async def shut(self, seat: Seat, port: int = 0) -> None:
-        """Hold TCP back and hear of it, also at this port, where nobody listens yet.
-
-        Raises NotFoundError, OSError, DeadlineError.
-        """
-        uid = seat.uid
-
-        def arrived(what: str) -> None:
-            mine = self._node.seats.get(uid)
-            if mine is not None:
-                metrics.ARRIVALS.inc()
-                self._call_for(mine, what)
-
-        async with self._gates.setdefault(uid, asyncio.Lock()):
-            await self.below.gatekeeper.shut(_init(seat), arrived, GATE_DEADLINE, port)
-
-    async def open(self, seat: Seat) -> None:
-        """Let TCP pass, however often it takes: nobody reaches the seat before."""
-        await self._open(seat, lambda: True)
-
-    async def open_anew(self, seat: Seat) -> None:
-        """TCP may be held back from its pod though nothing is below RAM: since another
-        container's end, or for want of an agent."""
-        await self._open(seat, lambda: seat.state not in BELOW)
-
-    async def _open(self, seat: Seat, still: Callable[[], bool]) -> None:
-        while seat.init is not None:
-            try:
-                async with self._gates.setdefault(seat.uid, asyncio.Lock()):
-                    if still():
-                        await self.below.gatekeeper.open(seat.init.pid, GATE_DEADLINE)
-                break
-            except (KybernateError, OSError) as error:
-                self._life.complain(seat, "GateStuck", f"TCP is still held back: {error}")
-                await asyncio.sleep(AGAIN)
 
 
 def _init(seat: Seat) -> int:

@@ -28,9 +28,9 @@ _AGAIN = 1.0
 
 
 class Going:
-    """What becomes of the seat's next dump; see `Leavers.going`. `send` sends what is written into a
-    folder until the event is set; `keep` returns once the other node keeps what was sealed.
-    `problem`: why the seat stayed."""
+    """What becomes of the seat's next dump. `send` sends what is written into a folder until the
+    event is set; `keep` returns once the other node keeps what was sealed. `problem`: why the seat
+    stayed."""
 
     def __init__(
         self,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from kybernate.core.movenotes import Found, MoveNote, found, note_of, outdated
 from kybernate.core.operations import ENDED
 from kybernate.ports import Handover
+from nodeagent.gates import AGAIN
 from nodeagent.operation import OPERATION
-from nodeagent.transfers import AGAIN
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping

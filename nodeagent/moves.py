@@ -27,12 +27,12 @@ from kybernate.core.operations import Progress, Verdict
 from kybernate.errors import KybernateError, RefusedError
 from nodeagent.calloffs import CallOffs
 from nodeagent.departure import Departure
+from nodeagent.gates import AGAIN
 from nodeagent.handingover import HandingOver
 from nodeagent.leaving import where
 from nodeagent.meeting import Meeting
 from nodeagent.move import Move
 from nodeagent.movejournal import MoveJournal, handover_of
-from nodeagent.transfers import AGAIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

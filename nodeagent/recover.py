@@ -15,11 +15,12 @@ from kybernate.core.swap import fits
 from kybernate.errors import DeadlineError, DriverError, NotFoundError
 from kybernate.ports import ProcessState
 from kybernate.types import SeatState
+from nodeagent.gates import BELOW
 from nodeagent.node import DRAIN, INVENTORY, PROXIES, SEAT, Inventory
 from nodeagent.recoverbelow import clear_away, drop_unnoticed, heal_unknown, resume_below
 from nodeagent.seat import from_record
 from nodeagent.steps import Broken, Reverted
-from nodeagent.transfers import BELOW, DROP
+from nodeagent.transfers import DROP
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

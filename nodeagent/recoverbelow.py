@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from kybernate.errors import KybernateError, NotFoundError
 from kybernate.ports import DumpState
 from kybernate.types import SeatState, Tier
+from nodeagent.gates import BELOW
 from nodeagent.steps import Broken, Reverted
-from nodeagent.transfers import BELOW
 
 if TYPE_CHECKING:
     from nodeagent.below import Below

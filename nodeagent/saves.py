@@ -32,10 +32,10 @@ from kybernate.errors import CorruptError, KybernateError, NotFoundError, Refuse
 from kybernate.types import ArtifactId, PodUid, SeatState, Tier
 from nodeagent import metrics
 from nodeagent.below import weight
+from nodeagent.gates import AGAIN
 from nodeagent.kept import Keepsake
 from nodeagent.operation import words
 from nodeagent.steps import Reverted
-from nodeagent.transfers import AGAIN
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from kybernate.core.seats import TIER_OF, SeatEvent
 from kybernate.errors import CorruptError, KybernateError, NotFoundError, RefusedError
-from kybernate.types import ArtifactId, SeatState, Tier
+from kybernate.types import ArtifactId, Tier
 from nodeagent import metrics
+from nodeagent.gates import AGAIN, BELOW, GATE_DEADLINE, Gates
 from nodeagent.kept import Kept
 from nodeagent.lazies import Lazies
 from nodeagent.leavers import Leavers
@@ -18,10 +19,10 @@ from nodeagent.reports import Kind, Report
 from nodeagent.steps import Broken
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping
+    from pathlib import Path
 
     from kybernate.types import PodUid
-    from nodeagent.below import Below
     from nodeagent.lifecycle import Lifecycle
     from nodeagent.node import Node
     from nodeagent.seat import Seat
@@ -31,13 +32,6 @@ log = logging.getLogger(__name__)
 
 DROP = "drop/"
 """Journal keys of saved states that nobody needs any more and that are not yet dropped."""
-
-BELOW = TIER_OF.keys() - {SeatState.PARKED}
-"""States of parked seats whose trees don't simply stand frozen in RAM: TCP is held back."""
-
-GATE_DEADLINE = 5.0
-AGAIN = 1.0
-"""Seconds after which what failed is tried again."""
 
 
 def _spares_none(seat: Seat, artifact: str) -> bool:
@@ -54,12 +48,11 @@ def _nothing_in(tier: Tier) -> int:
     return 0
 
 
-class Transfers:
-    """Moves saved states, and forgets them. `call_for` is told of what arrives at a shut gate;
-    `spares` is told that a seat needs its state no more, or that it has none, and says whether
-    it is left where it is; `outgrown` is told that a seat which has another's state is written down
-    itself; `left_in` says how many bytes of a tier such states take, `came_in` what comes from
-    other nodes and is no seat's yet.
+class Transfers(Gates):
+    """Moves saved states, and forgets them. `spares` is told that a seat needs its state no more,
+    or that it has none, and says whether it is left where it is; `outgrown` is told that a seat
+    which has another's state is written down itself; `left_in` says how many bytes of a tier such
+    states take, `came_in` what comes from other nodes and is no seat's yet.
 
     `leavers`: seats whose workloads go to other nodes; `dropping`: states that nobody may go on
     from any more, though they may be there yet; `unnoted`: states that are sealed and that no
@@ -74,13 +67,9 @@ class Transfers:
         kick: Callable[[], None],
         call_for: Callable[[Seat, str], None],
     ) -> None:
-        self._node = node
-        self._world = node.world
+        super().__init__(node, life, call_for)
         self._steps = steps
-        self._life = life
         self._kick = kick
-        self._call_for = call_for
-        self._gates: dict[PodUid, asyncio.Lock] = {}
         self.kept = Kept(node.world.journal)
         self.lazies = Lazies(node, life, kick)
         self.leavers = Leavers()
@@ -91,14 +80,6 @@ class Transfers:
         self.left_in: Callable[[Tier], int] = _nothing_in
         self.came_in: Callable[[Tier], int] = _nothing_in
 
-    @property
-    def below(self) -> Below:
-        """What it takes to leave RAM. Raises Broken."""
-        below = self._world.below
-        if below is None:
-            raise Broken("this agent can't park or wake below RAM: it has no CRIU")
-        return below
-
     def work(self, seat: Seat, what: Coroutine[object, object, None]) -> None:
         """Begin it. While something is under way nothing else is decided for the seat: look when
         it ends."""
@@ -108,6 +89,22 @@ class Transfers:
             self._kick()
 
         self._life.work(seat, to_the_end())
+
+    # --- NVMe ---------------------------------------------------------------------------------
+
+    async def seal(self, images: Path, facts: Mapping[str, object], deadline: float) -> ArtifactId:
+        """What was written down becomes a state. Once begun it may come to its end also if nobody
+        wants it any more."""
+        sealing = asyncio.ensure_future(self.below.vault.seal(images, facts, deadline))
+        try:
+            return await asyncio.shield(sealing)
+        except asyncio.CancelledError:
+            sealing.add_done_callback(self._drop_sealed)
+            raise
+
+    def _drop_sealed(self, sealing: asyncio.Future[ArtifactId]) -> None:
+        if not sealing.cancelled() and sealing.exception() is None:
+            self.drop_later(sealing.result(), "its container ended while it was sealed")
 
     # --- the object store -----------------------------------------------------------------------
 
