@@ -35,6 +35,9 @@ _STATES = {
     "kyb-parked": DumpState.PARKED,
 }
 _POLL = 0.0005
+_SPIN = 0.002
+"""Seconds of looking again and again: a loop's sleep is rounded up to a whole millisecond, and what
+is waited for mostly comes sooner."""
 _LOOKS = 20
 """At a name that is none of kyb-init's: it may be half-way from one to the next."""
 _GONE = (FileNotFoundError, ProcessLookupError)
@@ -123,13 +126,14 @@ class Container:
         await self._reaches((DumpState.PARKED,), clock)
 
     async def _reaches(self, wanted: tuple[DumpState, ...], clock: Clock) -> None:
+        began = time.monotonic()
         while self.state not in wanted:
             if clock.passed():
                 raise DeadlineError(
                     f"kyb-init (process {self.init}) didn't become {wanted[0]} in time; "
                     "look whether something holds it in /proc/PID/stack."
                 )
-            await asyncio.sleep(_POLL)
+            await _pause(began)
 
     def tree(self) -> int | None:
         """The host's PID of kyb-tree, or None if there is none."""
@@ -164,10 +168,11 @@ class Container:
         process 1 has seen each end, so that its PIDs are."""
         doomed = self.pids()
         await freezer.kill(str(self.handle), clock.left())
+        began = time.monotonic()
         while self.pids() or any(self._is_zombie(pid) for pid in doomed):
             if clock.passed():
                 raise DeadlineError(f"Killed processes in {self.handle} don't end.")
-            await asyncio.sleep(_POLL)
+            await _pause(began)
 
     def _is_zombie(self, pid: int) -> bool:
         with suppress(*_GONE):
@@ -217,6 +222,11 @@ class Container:
             with suppress(*_GONE), _held(child) as pidfd:
                 if os.path.samefile(self.proc / str(child) / "exe", program):
                     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+
+
+async def _pause(began: float) -> None:
+    """Till it is looked again for what has been waited for since `began`."""
+    await asyncio.sleep(_POLL if time.monotonic() >= began + _SPIN else 0)
 
 
 @contextmanager

@@ -65,17 +65,19 @@ def of(container: Container, opened: Opened | None = None) -> dict[int, tuple[in
 
 def problems(container: Container, held: Mapping[int, tuple[int, int]]) -> Iterator[str]:
     """Sentences; `held` is each socket's inode with a process and a descriptor that hold it."""
-    unknown, tables = dict(held), tuple(_INODE_COLUMN)
+    unknown, tables, connects = dict(held), tuple(_INODE_COLUMN), True
     if len(held) <= FEW:
         families = {_family_of(*place) for place in held.values()}
         tables = ("netlink",) if socket.AF_NETLINK in families else ()
+        connects = not families.isdisjoint((socket.AF_UNIX, None))
     for table in tables:
         for inode, words in _rows(container, table):
             if unknown.pop(inode, None) is not None:
                 yield from _row_problem(container, table, words, held[inode][0])
     for place in unknown.values():
         yield from _kind_problem(container, *place)
-    yield from _outward(container, held)
+    if connects:
+        yield from _outward(container, held)
 
 
 def _family_of(pid: int, descriptor: int) -> int | None:
