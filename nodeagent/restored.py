@@ -6,11 +6,11 @@ container may open no others than its own; what got round that is ended as soon 
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 from typing import TYPE_CHECKING
 
 from kybernate import keys
-from kybernate.errors import DriverError
+from kybernate.errors import DeadlineError, DriverError
 from kybernate.types import SeatState
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _EXPECTED_FOR = 600.0
 """Seconds within which what is restored must have said hello."""
 _NVML_DEADLINE = 5.0
+_AGAIN = 1.0
 
 
 class Restored:
@@ -58,27 +59,49 @@ class Restored:
         self._unseen.discard(uid)
 
     async def _see_its_gpus(self, seat: Seat) -> None:
-        others = ", ".join(sorted(await self._others(seat)))
-        if others and seat.state is SeatState.ACTIVE:
-            why = (
-                f"its container was restored onto {others}, which group {seat.identity.group} "
-                f"hasn't got: name the group where its checkpoint was taken in "
-                f"{keys.REQUIRE_GROUP} of its pod"
-            )
-            self._loop.life.fail(seat, why)
+        """If it leaves them before that is known, it is looked at when it is awake again."""
+        init = seat.init
+        while seat.state is SeatState.ACTIVE and seat.init == init:
+            try:
+                others = await self._others(seat)
+            except (DriverError, DeadlineError) as error:
+                why = f"whether it woke on another group's GPUs can't be told: {error}"
+                self._loop.life.complain(seat, "GpusUnknown", f"{why}; trying again")
+                await asyncio.sleep(_AGAIN)
+                continue
+            if not others:
+                return
+            if seat.state is SeatState.ACTIVE:
+                self._end(seat, others)
+                return
+        if seat.init is not None and seat.init == init:
+            self._unseen.add(seat.uid)
+
+    def _end(self, seat: Seat, others: set[GpuUuid]) -> None:
+        why = (
+            f"its container was restored onto {', '.join(sorted(others))}, which group "
+            f"{seat.identity.group} hasn't got: name the group where its checkpoint was taken in "
+            f"{keys.REQUIRE_GROUP} of its pod"
+        )
+        self._loop.life.fail(seat, why)
 
     async def _others(self, seat: Seat) -> set[GpuUuid]:
-        """GPUs that its tree uses and its group hasn't got. Raises DeadlineError."""
+        """GPUs that its tree uses and its group hasn't got. Raises DriverError if none is known
+        and not all can be asked, DeadlineError."""
         inventory, read = self._node.inventory, self._node.world.gpus.processes
         known = frozenset(inventory.memory() if inventory else ())
         tree = set(self._node.world.freezer.pids(seat.handle))
 
         def look() -> set[GpuUuid]:
-            found = set()
+            found, silent = set(), []
             for gpu in known - set(seat.identity.gpus):
-                with contextlib.suppress(DriverError):
+                try:
                     if any(pid in tree and size != 0 for pid, size in read(gpu)):
                         found.add(gpu)
+                except DriverError as error:
+                    silent.append(error)
+            if silent and not found:
+                raise silent[0]
             return found
 
         return await self._node.world.asking(look, _NVML_DEADLINE)

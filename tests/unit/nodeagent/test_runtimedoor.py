@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from kybernate import keys
+from kybernate.errors import DriverError
 from kybernate.ports import ProcessState
 from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Machine
@@ -270,6 +271,37 @@ def test_what_wakes_on_gpus_of_another_group_is_ended(rig, proxy, tmp_path, told
         assert "restored onto GPU-1" in why
         assert keys.REQUIRE_GROUP in why
         assert not machine.held("GPU-1")
+        r.check()
+
+    run_virtual(restored(), start=5000.0)
+
+
+def test_a_gpu_of_another_group_that_does_not_answer_is_looked_at_again(rig, tmp_path, monkeypatch):
+    machine = Machine(MEMORY)
+    record, name = checkpointed(rig, machine)
+    for process in machine.procs.values():
+        process.memory = dict.fromkeys(["GPU-1"], sum(process.memory.values()))
+
+    async def restored():
+        r = rig(machine)
+        door = door_of(r, tmp_path)
+        real, silent = r.node.world.gpus.processes, ["GPU-1"]
+
+        def processes(gpu):
+            if gpu in silent:
+                raise DriverError("nvmlDeviceGetComputeRunningProcesses", 999, "UNKNOWN")
+            return real(gpu)
+
+        monkeypatch.setattr(r.node.world.gpus, "processes", processes)
+        assert await door.answer(("restore", "1", name)) == ("ready",)
+        await r.recover()
+        await r.until(record["uid"], ACTIVE, 5)
+        await asyncio.sleep(20)
+        assert r.state(record["uid"]) is ACTIVE
+        assert "GpusUnknown" in [reason for reason, _ in r.seen.events]
+        silent.clear()
+        await r.until(record["uid"], SeatState.WAITING, 10)
+        assert "SeatFailed" in [reason for reason, _ in r.seen.events]
         r.check()
 
     run_virtual(restored(), start=5000.0)
