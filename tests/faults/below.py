@@ -18,6 +18,12 @@ _LAZIES = "tests/integration/criu/test_lazies.py"
 _LOANS = "tests/unit/criu/test_addresses.py"
 _REAL = "tests/faults/test_below.py::test_killed_after_every_journalled_step_below_ram"
 _ADOPT = "tests/unit/nodeagent/test_adopt.py"
+_CLAIMS = "tests/unit/nodeagent/test_claims.py"
+_CALL_OFFS = "tests/unit/nodeagent/test_calloffs.py"
+_BEGUN_ANEW = "tests/unit/nodeagent/test_moves_begun_anew.py"
+_COMING = "tests/unit/nodeagent/test_coming_in.py"
+_PEERS = "tests/unit/nodeagent/test_peers.py"
+_HALVES = "tests/integration/criu/test_halves.py"
 _COPIES = "tests/unit/nodeagent/test_second_copy.py"
 _DAMAGED = "tests/unit/nodeagent/test_damaged.py"
 _REPORTS = "tests/unit/nodeagent/test_reports.py"
@@ -283,7 +289,7 @@ BREAKAGES = (
     Breakage(
         "`kill -9` of the agent while a restored tree's old address stands on `lo`",
         "the next agent ends its connections to others, and takes the address back",
-        f"{_LOANS}::test_what_a_dead_agent_has_lent_is_taken_back_by_the_next",
+        f"{_LOANS}::test_what_a_dead_agent_has_lent_is_taken_back_by_the_next[this release]",
     ),
     Breakage(
         "`kill -9` of what serves the memory of a tree that was restored lazily",
@@ -482,17 +488,52 @@ BREAKAGES = (
     Breakage(
         "a second pod wants to go on from the same state",
         "refused, told, and started anew: one of a line runs",
-        f"{_ADOPT}::test_a_second_successor_is_refused_and_starts_anew",
+        f"{_CLAIMS}::test_a_second_successor_is_refused_and_starts_anew",
     ),
     Breakage(
         "nothing proves that the pod has stopped whose state another wants",
         "it waits; nothing is claimed",
-        f"{_ADOPT}::test_nothing_is_claimed_while_the_other_may_run_on",
+        f"{_CLAIMS}::test_nothing_is_claimed_while_the_other_may_run_on",
     ),
     Breakage(
         "the agent is restarted while a seat takes over another's state",
         "goes on with it",
         f"{_ADOPT}::test_an_agent_that_is_restarted_in_between_goes_on",
+    ),
+    Breakage(
+        "a successor's container ends before it goes on",
+        "the next one does",
+        f"{_CLAIMS}::test_one_whose_container_ends_before_it_goes_on_does_so_in_the_next",
+    ),
+    Breakage(
+        "CRIU is done with a restore, and the agent dies before the tree stands",
+        "that half is ended, and nobody hears of it; restored again, its connections go on",
+        f"{_HALVES}::test_its_connections_go_on_in_its_own_container",
+    ),
+    Breakage(
+        "a container ends while its pod has another's address for a restore",
+        "the pod gives it back, if need be to the next agent",
+        f"{_LOANS}::test_what_was_lent_goes_though_the_container_has_ended[True]",
+    ),
+    Breakage(
+        "the other agent is away when a move comes to nothing",
+        "told until it answers, also by the next agent; what came there goes then",
+        f"{_CALL_OFFS}::test_the_next_agent_tells_it",
+    ),
+    Breakage(
+        "the agent dies once the other node keeps a state, and the workload goes on here since",
+        "nobody goes on from that state",
+        f"{_BEGUN_ANEW}::test_what_was_kept_there_is_nobodys_once_the_workload_has_gone_on_here",
+    ),
+    Breakage(
+        "a successor's pod goes while its state comes",
+        "nothing of it is kept",
+        f"{_COMING}::test_nothing_is_kept_for_a_pod_that_goes_before_it_is",
+    ),
+    Breakage(
+        "the other agent reads a large state for longer than a call may take",
+        "asked again; it is read once",
+        f"{_PEERS}::test_a_state_that_takes_longer_to_be_read_than_a_call_may_take[deliver]",
     ),
     Breakage(
         "the driver is another than that of the saved state",
