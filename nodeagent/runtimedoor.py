@@ -229,14 +229,15 @@ class RuntimeDoor:
 
     async def _parked(self, seat: Seat) -> None:
         until = self._node.world.now() + _PARK_LIMIT
-        while seat.state is not SeatState.PARKED or (seat.work and not seat.work.done()):
+        while not _stands_whole(seat):
             lost = seat.ending or self._node.seats.get(seat.uid) is not seat
             if lost or seat.state in (*WITHOUT_TREE, SeatState.FAILED, SeatState.WAITING):
                 raise RefusedError(f"its seat is {seat.state.value} now: {seat.reason}")
             if self._node.world.now() >= until:
+                why = "its memory still comes in from its saved state" if seat.paging else ""
                 raise RefusedError(
                     f"it has not left GPU memory within {_PARK_LIMIT:g} s: "
-                    f"{seat.unparkable or seat.reason}"
+                    f"{why or seat.unparkable or seat.reason}"
                 )
             await asyncio.sleep(_PARK_LOOK if seat.state in OCCUPYING else _LOOK)
 
@@ -300,6 +301,13 @@ class RuntimeDoor:
         task = asyncio.create_task(what)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _stands_whole(seat: Seat) -> bool:
+    """Whether it is parked, with all of its memory: an image would have zeros for what a lazy
+    restore has not brought in."""
+    at_work = seat.work is not None and not seat.work.done()
+    return seat.state is SeatState.PARKED and not at_work and not seat.paging
 
 
 async def _first_frame(reader: asyncio.StreamReader) -> tuple[str, ...]:

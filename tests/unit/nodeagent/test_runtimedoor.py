@@ -19,6 +19,7 @@ from nodeagent.operation import Ask
 from nodeagent.operations import Kind, Operations
 from nodeagent.pods import PodFacts
 from nodeagent.runtimedoor import RuntimeDoor
+from tests.unit.nodeagent.test_lazies import woken_lazily
 
 ACTIVE, PARKED, STARTING = SeatState.ACTIVE, SeatState.PARKED, SeatState.STARTING
 MEMORY = {"GPU-0": 80 << 30, "GPU-1": 80 << 30}
@@ -125,6 +126,38 @@ def test_a_seat_that_was_parked_is_parked_again(rig, tmp_path):
         await asyncio.sleep(5)
         assert r.state(uid) is PARKED
         assert r.machine.frozen == {r.node.seats[uid].handle}
+        r.check()
+
+    run_virtual(scene())
+
+
+def test_no_image_is_taken_before_all_memory_of_a_lazy_restore_is_in(rig, proxy, tmp_path):
+    async def scene():
+        r, cold, _ = await woken_lazily(rig, proxy, "pages-late")
+        door = door_of(r, tmp_path)
+        await r.until(cold, ACTIVE)
+        door.seat_changed(r.node.seats[cold])
+        assert r.node.seats[cold].paging
+        assert await door.answer(("checkpoint", "1", container(r, cold))) == ("ready",)
+        assert r.machine.paging == {}
+        assert not r.node.seats[cold].paging
+        r.check()
+
+    run_virtual(scene())
+
+
+def test_one_whose_memory_does_not_come_in_is_refused_in_time(rig, proxy, tmp_path, monkeypatch):
+    monkeypatch.setattr("nodeagent.runtimedoor._PARK_LIMIT", 5.0)
+
+    async def scene():
+        r, cold, _ = await woken_lazily(rig, proxy, "pages-late")
+        door = door_of(r, tmp_path)
+        await r.until(cold, ACTIVE)
+        door.seat_changed(r.node.seats[cold])
+        refused, why = await door.answer(("checkpoint", "1", container(r, cold)))
+        assert refused == "refuse"
+        assert "memory still comes in" in why
+        await r.until(cold, ACTIVE)
         r.check()
 
     run_virtual(scene())
