@@ -292,6 +292,8 @@ class Dumps(Transfers):
             await written
             await cut_off(self.below, seat)
             images = await self._images(seat)
+            if seat.paging:
+                self.lazies.fillings.begin(seat)
             read = self._world.now()
             deadline, stopped = self._node.settings.dump_deadline_s, stays_stopped(seat)
             phases = await self.below.dumper.restore(
@@ -315,11 +317,13 @@ class Dumps(Transfers):
     async def _images(self, seat: Seat) -> Path:
         if seat.images:
             return Path(seat.images)
-        deadline = self._node.settings.dump_deadline_s
+        vault, deadline = self.below.vault, self._node.settings.dump_deadline_s
+        artifact = ArtifactId(seat.artifact)
         try:
-            return await self.below.vault.images(
-                ArtifactId(seat.artifact), deadline, await self.below.into(seat)
-            )
+            into = await self.below.into(seat)
+            if seat.paging:
+                return await vault.lend(artifact, seat.uid, deadline, into)
+            return await vault.images(artifact, deadline, into)
         except (NotFoundError, CorruptError, RefusedError) as error:
             if Tier.OBJECT not in seat.copies:
                 raise CorruptError(str(error)) from error
@@ -355,6 +359,7 @@ class Dumps(Transfers):
 
     async def revert_restore(self, seat: Seat, why: str) -> None:
         """Half of its tree may be there, and must never run."""
+        self.lazies.fillings.stop(seat)
         if await self.end(seat):
             seat.paging = ""
             self._node.move(seat, SeatEvent.RESTORE_REVERTED, why)

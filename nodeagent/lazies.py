@@ -14,6 +14,7 @@ from kybernate.core.lazily import Rates, pays
 from kybernate.errors import DeadlineError, KybernateError, NotFoundError, RestoreError
 from kybernate.types import SeatState
 from nodeagent import metrics
+from nodeagent.fillings import Fillings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,6 +37,7 @@ class Lazies:
         self._rates = Rates()
         # Of one state several copies may be on their way.
         self._coming: dict[str, list[asyncio.Event]] = {}
+        self.fillings = Fillings(node, life)
 
     def pays(self, seat: Seat) -> bool:
         """Whether the seat is restored so; not where a restore has failed: this kernel may not."""
@@ -54,6 +56,7 @@ class Lazies:
         seat.paging = seat.paging or seat.artifact
         done = asyncio.Event()
         self._coming.setdefault(seat.paging, []).append(done)
+        self.fillings.ensure(seat)
         self._life.aside(self._see_in(seat, done))
 
     def resume(self) -> None:
@@ -79,7 +82,9 @@ class Lazies:
             else:
                 took = self._node.world.now() - began
                 self._rates = self._rates.learned(size, took, lazy=True)
+                await self.fillings.give_back(seat)
         finally:
+            self.fillings.stop(seat)
             seat.paging = ""
             self._is_in(artifact, done)
         self._node.save(seat)

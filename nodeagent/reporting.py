@@ -52,6 +52,14 @@ class ReportingVault:
         """As the vault's."""
         return await self._vault.images(artifact, deadline, into)
 
+    async def lend(self, artifact: ArtifactId, uid: PodUid, deadline: float, into: Into) -> Path:
+        """As the vault's."""
+        return await self._vault.lend(artifact, uid, deadline, into)
+
+    async def fill(self, artifact: ArtifactId, uid: PodUid, deadline: float) -> None:
+        """As the vault's."""
+        await self._vault.fill(artifact, uid, deadline)
+
     async def pack(
         self,
         artifact: ArtifactId,

@@ -138,7 +138,7 @@ def copy_raw(
                         target.write((data,), number * PIECE)
                     return len(data)
 
-                _check_size(folder, file)
+                check_size(folder, file)
                 for size in ordered(pool, bring, range(_count(file)), 4 * WORKERS):
                     done += size
                     if progress:
@@ -226,13 +226,14 @@ def _move(source: Path, target: Path) -> None:
 
 def _all_pieces(folder: Path, manifest: Manifest) -> Iterator[tuple[File, int]]:
     for file in manifest.files:
-        _check_size(folder, file)
+        check_size(folder, file)
     yield from chain.from_iterable(
         ((file, number) for number in range(_count(file))) for file in manifest.files
     )
 
 
-def _check_size(folder: Path, file: File) -> None:
+def check_size(folder: Path, file: File) -> None:
+    """A raw artifact's file has the size that it was saved with. Raises CorruptError, OSError."""
     try:
         size = (folder / file.name).lstat().st_size
     except FileNotFoundError as error:

@@ -11,12 +11,12 @@ import re
 import secrets
 import shutil
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from kybernate.adapters.objects import make_folder
-from kybernate.checkpoint import catalogue, crashed, fetch, transfer, verify
+from kybernate.checkpoint import catalogue, crashed, fetch, lending, transfer, verify
 from kybernate.checkpoint import seal as sealing
 from kybernate.checkpoint.alone import Alone
 from kybernate.checkpoint.copies import Copies, is_unreadable
@@ -39,7 +39,7 @@ from kybernate.ports import Sealed
 from kybernate.types import PodUid
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
     from concurrent.futures import Executor
     from pathlib import Path
 
@@ -133,23 +133,46 @@ class Vault:
         """See `ports.Vault.images`."""
 
         def checked(until: Deadline) -> Path:
-            manifest = read_manifest(self._local, artifact, self._keys)
-            self._see_admitted(manifest, into)
-            folder = sealing.images_of(self._local, manifest)
-            if artifact in self._seen.verified:
-                self._seen.verified.discard(artifact)
-            else:
-                self._verify(self._local, manifest, until)
-            return folder
+            with self._unless_another(artifact):
+                manifest = self._admitted(artifact, into)
+                folder = sealing.images_of(self._local, manifest)
+                if artifact in self._seen.verified:
+                    self._seen.verified.discard(artifact)
+                else:
+                    self._verify(self._local, manifest, until)
+                return folder
 
-        def readable(until: Deadline) -> Path:
+        return await _run(self._urgent, deadline, checked)
+
+    async def lend(self, artifact: ArtifactId, uid: PodUid, deadline: float, into: Into) -> Path:
+        """See `ports.Vault.lend`."""
+        folder = await self.begin(uid)
+        if artifact in self._seen.verified:
+            return await self.images(artifact, deadline, into)
+
+        def lent(until: Deadline) -> bool:
+            with self._unless_another(artifact):
+                manifest = self._admitted(artifact, into)
+                return lending.lay_out(self._local, manifest, folder, until)
+
+        if await _run(self._urgent, deadline, lent):
+            return folder
+        await self.begin(uid)
+        return await self.images(artifact, deadline, into)
+
+    async def fill(self, artifact: ArtifactId, uid: PodUid, deadline: float) -> None:
+        """See `ports.Vault.fill`."""
+        folder = self._begun(uid)
+        others = [place for place in self._places.values() if place is not self._local]
+
+        def filled(until: Deadline) -> None:
             try:
-                return checked(until)
-            except OSError as error:
-                self._see_no_other(artifact, error)
+                lending.fill(artifact, folder, self._local, others, self._keys, until)
+            except (CorruptError, OSError) as error:
+                self._doubt(self._local, artifact, error)
                 raise
 
-        return await _run(self._urgent, deadline, readable)
+        await _run(self._urgent, deadline, filled)
 
     async def pack(
         self,
@@ -257,18 +280,33 @@ class Vault:
             raise copies.why_none()
         return found
 
-    def _see_no_other(self, artifact: ArtifactId, error: OSError) -> None:
-        """Raise CorruptError for a raw copy that can't be read where another copy can be had."""
-        if is_unreadable(error) and next(iter(self._copies(artifact, but=self._local)), None):
-            raise CorruptError(
-                f"{artifact} can't be read in {self._local.name}: {error}"
-            ) from error
+    @contextmanager
+    def _unless_another(self, artifact: ArtifactId) -> Iterator[None]:
+        """Raises CorruptError for a raw copy that can't be read where another copy can be had."""
+        try:
+            yield
+        except CorruptError as error:
+            self._doubt(self._local, artifact, error)
+            raise
+        except OSError as error:
+            others = self._copies(artifact, but=self._local)
+            if is_unreadable(error) and next(iter(others), None):
+                raise CorruptError(
+                    f"{artifact} can't be read in {self._local.name}: {error}"
+                ) from error
+            raise
 
     def _bring(self, place: Place, manifest: Manifest, images: Path, until: Deadline) -> None:
         if manifest.form == manifests.RAW:
             sealing.copy_raw(place, manifest, images, until)
         else:
             fetch.fetch(place, manifest, images, self._keys, until)
+
+    def _admitted(self, artifact: ArtifactId, into: Into) -> Manifest:
+        """The local copy's manifest."""
+        manifest = read_manifest(self._local, artifact, self._keys)
+        self._see_admitted(manifest, into)
+        return manifest
 
     def _see_admitted(self, manifest: Manifest, into: Into) -> None:
         """Raise RefusedError with all that stands against restoring it there."""

@@ -179,6 +179,21 @@ class Vault(Protocol):
         like `admit`."""
         ...
 
+    async def lend(self, artifact: ArtifactId, uid: PodUid, deadline: float, into: Into) -> Path:
+        """As `images`, in a directory of this seat's: its memory is not verified yet where it must
+        be read, and a restore that begins waits for what `fill` has not seen. Takes the place of
+        what `begin` gave, and goes with `abandon`."""
+        ...
+
+    async def fill(self, artifact: ArtifactId, uid: PodUid, deadline: float) -> None:
+        """Verify the rest of what `lend` gave this seat, what is waited for first. A piece that is
+        wrong is taken from another place. Goes on from where an earlier call was cut short; nothing
+        is to be done where nothing was lent.
+
+        Raises CorruptError if some of it is in no place: what waits for it fails.
+        """
+        ...
+
     async def pack(
         self,
         artifact: ArtifactId,

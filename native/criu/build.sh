@@ -29,6 +29,7 @@ sed -i 's/ -rdynamic -o/ -static -o/' criu/Makefile
 patch -s -p1 <"$HERE/subreaper.patch"
 patch -s -p1 <"$HERE/lazypages.patch"
 patch -s -p1 <"$HERE/eagerpages.patch"
+patch -s -p1 <"$HERE/filling.patch"
 compile criu
 patch -s -p1 <"$HERE/rlimit.patch"
 compile criu-test

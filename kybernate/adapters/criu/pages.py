@@ -185,12 +185,17 @@ async def _listens(served: Served, container: Container, clock: Clock) -> None:
 
 
 def left_by_another(root: Path, proc: Path) -> Iterator[Served]:
-    """Servers of containers that live, by the folders of an agent that is no more; held."""
+    """Servers of containers that live, by the folders of an agent that is no more; held. Others are
+    ended: they may wait for what nobody brings."""
     for work in root.iterdir():
         served = Served(work)
-        if served.well is None and _lives(work.name, proc):
+        if served.well is not None:
+            continue
+        if _lives(work.name, proc):
             served.hold_again()
             yield served
+        else:
+            served.end()
 
 
 async def clear(work: Path, clock: Clock) -> None:

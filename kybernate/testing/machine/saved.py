@@ -221,10 +221,19 @@ class FakeDumper:
         machine, uid = self._machine, self._init(init).uid
         if init in machine.paging:
             await asyncio.sleep(10.0 if machine.fault("pages-late") else 1.0)
+            await self._filled(machine.paging[init], deadline)
         if machine.fault("pages-lost"):
             machine.end_container(uid)
         if machine.paging.pop(init, None) and not machine.procs[init].alive:
             raise RestoreError("lazy-pages was killed")
+
+    async def _filled(self, folder: str, deadline: float) -> None:
+        """Nothing is read before it is verified."""
+        for _ in range(int(deadline)):
+            if folder not in self._machine.unfilled:
+                return
+            await asyncio.sleep(1.0)
+        raise DeadlineError("memory is missing yet")
 
     def state(self, init: int) -> DumpState:
         """As it is."""
@@ -276,8 +285,8 @@ class FakeGatekeeper:
 class FakeVault:
     """Implements `ports.Vault`, of this node's NVMe and an object store.
 
-    Faults: begin-fails, seal-fails (no space), seal-hangs, corrupt, store-down (of packing and
-    fetching), drop-fails. Sees that nobody's last state is dropped.
+    Faults: begin-fails, seal-fails (no space), seal-hangs, corrupt, fill-fails, store-down (of
+    packing and fetching), drop-fails. Sees that nobody's last state is dropped.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -294,6 +303,7 @@ class FakeVault:
         """Dropped."""
         self._see_unread(f"/dumps/{uid}")
         self._machine.folders.pop(f"/dumps/{uid}", None)
+        self._machine.unfilled.discard(f"/dumps/{uid}")
 
     def _see_unread(self, folder: str) -> None:
         machine = self._machine
@@ -341,6 +351,25 @@ class FakeVault:
         if self._machine.fault("corrupt"):
             raise CorruptError(f"{artifact}: piece 3 of pages-1.img is not what was written")
         return Path(keeping.folder)
+
+    async def lend(self, artifact: ArtifactId, uid: PodUid, deadline: float, into: Into) -> Path:
+        """Its folder, in the seat's."""
+        folder = await self.images(artifact, deadline, into)
+        lent = await self.begin(uid)
+        self._machine.folders[str(lent)] = self._machine.folders[str(folder)]
+        self._machine.unfilled.add(str(lent))
+        return lent
+
+    async def fill(self, artifact: ArtifactId, uid: PodUid, deadline: float) -> None:
+        """As long as it is there to be read."""
+        folder = f"/dumps/{uid}"
+        if folder not in self._machine.unfilled:
+            return
+        await asyncio.sleep(self._machine.step())
+        if self._machine.fault("fill-fails"):
+            raise OSError(24, "Too many open files")
+        self._keeping(artifact, _LOCAL)
+        self._machine.unfilled.discard(folder)
 
     async def pack(
         self,

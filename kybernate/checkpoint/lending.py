@@ -1,0 +1,99 @@
+"""A raw artifact's files, lent to a restore that begins before its memory has been verified.
+
+They are linked into a folder of their own, beside marks of which memory is there: native/criu/
+filling.patch. What is not memory is little, and is verified first.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+from kybernate.checkpoint import filling, marks
+from kybernate.checkpoint.ordered import ordered, threads
+from kybernate.checkpoint.pieces import PieceReader
+from kybernate.checkpoint.places import WORKERS, read_manifest
+from kybernate.checkpoint.seal import check_size, images_of, pieces_of
+from kybernate.checkpoint.stream import is_pages
+from kybernate.core.artifacts.manifest import PIECE
+from kybernate.errors import CorruptError, NotFoundError, RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from kybernate.adapters.artifactkeys import ArtifactKeys
+    from kybernate.checkpoint.blocks import Pieces
+    from kybernate.checkpoint.deadline import Deadline
+    from kybernate.checkpoint.places import Place
+    from kybernate.core.artifacts.manifest import Manifest
+
+_NO_LINKS = frozenset((errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS))
+"""What a file system says that can't link files, or has too many links to one."""
+
+
+def lay_out(place: Place, manifest: Manifest, folder: Path, deadline: Deadline) -> bool:
+    """All files in an empty folder; of memory nothing is said to be there yet. Whether the file
+    system can do so. Raises NotFoundError if it isn't raw there, CorruptError, DeadlineError,
+    OSError."""
+    images, pieces = images_of(place, manifest), pieces_of(place, manifest)
+    _see_right(images, manifest, pieces, deadline)
+    try:
+        for file in manifest.files:
+            if is_pages(file.name):
+                marks.make(folder / file.name, file.size)
+            os.link(images / file.name, folder / file.name, follow_symlinks=False)
+    except OSError as error:
+        if error.errno in _NO_LINKS:
+            return False
+        raise
+    return True
+
+
+def fill(
+    artifact: str,
+    folder: Path,
+    local: Place,
+    others: Sequence[Place],
+    keys: ArtifactKeys,
+    deadline: Deadline,
+) -> None:
+    """Verify the memory that was lent in a folder; `others`: where else it may be had, the fastest
+    first. Raises CorruptError once it is said of what is in no place; like `filling.fill`."""
+    if not marks.pages_of(folder):
+        return
+    try:
+        pieces = pieces_of(local, read_manifest(local, artifact, keys))
+        filling.fill(folder, pieces, filling.Mender(artifact, others, keys), deadline)
+    except (NotFoundError, CorruptError, RefusedError) as error:
+        _lose(folder)
+        raise CorruptError(str(error)) from error
+
+
+def _see_right(images: Path, manifest: Manifest, pieces: Pieces, deadline: Deadline) -> None:
+    """All files have their size, and all but those of memory their bytes."""
+    reader = PieceReader()
+
+    def check(piece: tuple[str, int]) -> None:
+        deadline.check()
+        pieces.check(*piece, reader.read(images / piece[0], piece[1]))
+
+    todo: list[tuple[str, int]] = []
+    for file in manifest.files:
+        check_size(images, file)
+        if not is_pages(file.name):
+            todo += [(file.name, number) for number in range(-(-file.size // PIECE))]
+    with threads(WORKERS, "lay-out") as pool:
+        for _ in ordered(pool, check, todo, 4 * WORKERS):
+            pass
+
+
+def _lose(folder: Path) -> None:
+    """Say of all that is not there yet that it never will be."""
+    for path in marks.pages_of(folder):
+        one = marks.Marks(path)
+        for piece, state in enumerate(one.states()):
+            if state == marks.COMES:
+                one.say(piece, marks.LOST)
+        one.close()

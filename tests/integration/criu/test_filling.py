@@ -1,0 +1,258 @@
+"""Trees that run before what they are restored from has been verified."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kybernate.adapters.artifactkeys import read_folder
+from kybernate.adapters.criu import holders, running
+from kybernate.checkpoint import marks
+from kybernate.checkpoint.pieces import PieceReader
+from kybernate.checkpoint.places import open_place
+from kybernate.checkpoint.vault import Vault
+from kybernate.core.artifacts.into import Into
+from kybernate.core.artifacts.manifest import PIECE
+from kybernate.errors import CorruptError, KybernateError, RestoreError
+from kybernate.types import PodUid, Tier
+from tests.cluster.layout import REPOSITORY
+from tests.kit import filler
+from tests.kit.containers import wait_for
+from tests.kit.parking import LIMIT
+from tests.kit.programs import progress, python
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from kybernate.types import ArtifactId
+    from tests.kit.parking import Seat
+
+pytestmark = pytest.mark.integration
+
+UID = PodUid("5e1f")
+INTO = Into("default", UID)
+FACTS = {
+    "namespace": "default",
+    "pod": "a",
+    "pod_uid": UID,
+    "container": "main",
+    "image_digest": "sha256:abc",
+    "spec_hash": "9f2c",
+    "kernel": "6.18.5",
+    "criu": "4.2.1",
+    "architecture": "x86_64",
+    "highest_pid": 312,
+    "privileges": {"uids": [0], "gids": [0]},
+}
+HOLDER = """
+import hashlib, mmap, os, time
+data = os.urandom(200 << 20)
+told = hashlib.sha256(data).hexdigest()
+with open("/app/count", "r+b") as file:
+    memory = mmap.mmap(file.fileno(), 8)
+print("ready", flush=True)
+number = 0
+while True:
+    number += 1
+    memory[:8] = number.to_bytes(8, "little")
+    time.sleep(0.01)
+    if os.path.exists("/app/look"):
+        right = hashlib.sha256(data).hexdigest() == told
+        with open("/app/seen", "w") as seen:
+            seen.write(f"{right}\\n")
+        os.remove("/app/look")
+"""
+
+
+class Pace:
+    """Takes long over each piece of memory, until `go`."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self._reader, self._read = PieceReader(), PieceReader.read
+
+    def read(self, path: Path, number: int) -> memoryview:
+        """In place of `PieceReader.read`."""
+        if marks.path_of(path).exists():
+            self.go.wait(0.1)
+        return self._read(self._reader, path, number)
+
+
+class Saved:
+    """A tree that counts, parked, whose state is in a vault; its images are those that are lent."""
+
+    def __init__(self, one: Seat, folder: Path) -> None:
+        self.one, self.folder = one, folder
+        self.keys, self.nvme = folder / "keys", one.node.work / "nvme"
+        words = [sys.executable, "-m", "kybernate.cli", "artifacts", "keys", "--dir"]
+        subprocess.run([*words, str(self.keys)], check=True, cwd=REPOSITORY, timeout=60)
+        for path in (self.nvme, folder / "objects"):
+            path.mkdir(exist_ok=True)
+        self.vault = self.another_vault()
+        self.artifact = self._park()
+        self._filling: threading.Thread | None = None
+        self.failed: KybernateError | None = None
+
+    def another_vault(self) -> Vault:
+        """As an agent has it that has just been started."""
+        places = {
+            Tier.NVME: open_place(str(self.nvme), "nvme"),
+            Tier.OBJECT: open_place(str(self.folder / "objects"), "object store"),
+        }
+        return Vault(places, Tier.NVME, read_folder(self.keys))
+
+    def _park(self) -> ArtifactId:
+        one = self.one
+        one.images = one.run(self.vault.begin(UID))
+        one.park()
+        return one.run(self.vault.seal(one.images, FACTS, LIMIT))
+
+    def lend(self) -> None:
+        """What can be restored from while it is filled."""
+        self.one.images = self.one.run(self.vault.lend(self.artifact, UID, LIMIT, INTO))
+
+    def fill(self) -> None:
+        """From now on, until all is filled or it fails."""
+        self._filling = threading.Thread(target=self._fill)
+        self._filling.start()
+
+    def _fill(self) -> None:
+        try:
+            asyncio.run(self.another_vault().fill(self.artifact, UID, 10 * LIMIT))
+        except KybernateError as error:
+            self.failed = error
+
+    def filled(self) -> None:
+        """Once it is over."""
+        if self._filling is not None:
+            self._filling.join(LIMIT)
+
+    def states(self) -> bytes:
+        """What is said of all pieces."""
+        return b"".join(marks.Marks(path).states() for path in marks.pages_of(self.one.images))
+
+    def largest(self) -> Path:
+        """The pages file that has the most."""
+        return max(marks.pages_of(self.one.images), key=lambda path: path.stat().st_size)
+
+    def see_running(self) -> None:
+        """It counts on."""
+        before = progress(self.folder)
+        wait_for(lambda: progress(self.folder) > before, "it doesn't run", LIMIT)
+
+    def see_right(self) -> None:
+        """Its memory is as it was."""
+        (self.folder / "look").touch()
+        wait_for((self.folder / "seen").exists, "it doesn't answer", LIMIT)
+        wait_for(lambda: (self.folder / "seen").read_text() == "True\n", "its memory is wrong")
+        (self.folder / "seen").unlink()
+
+    def serving(self) -> list[int]:
+        """What serves the tree's memory."""
+        found = (self.one.node.work / "criu").glob(f"{self.one.container.init}-*")
+        return [pid for work in found for pid in holders.find(work / running.PAGES)]
+
+
+@pytest.fixture
+def saved(seat: Callable[..., Seat], tmp_path: Path) -> Iterator[Saved]:
+    (tmp_path / "count").write_bytes(bytes(8))
+    one = Saved(python(seat, tmp_path, HOLDER), tmp_path)
+    yield one
+    one.filled()
+    one.one.run(one.vault.abandon(UID))
+
+
+@pytest.fixture
+def pace(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pace]:
+    made = Pace()
+    monkeypatch.setattr(PieceReader, "read", made.read)
+    yield made
+    made.go.set()
+
+
+def test_it_runs_before_most_of_it_is_verified_and_then_all_is_right(
+    saved: Saved, pace: Pace
+) -> None:
+    saved.lend()
+    saved.fill()
+    saved.one.resume(lazy=True)
+    saved.see_running()
+    states = saved.states()
+    assert states.count(marks.THERE) < len(states) / 2
+    pace.go.set()
+    saved.one.pages_done()
+    saved.filled()
+    assert saved.failed is None
+    assert set(saved.states()) == {marks.THERE}
+    saved.see_right()
+
+
+def test_what_an_agent_did_not_get_to_the_next_one_fills(saved: Saved) -> None:
+    saved.lend()
+    with filler.agent(saved.keys, saved.nvme, saved.artifact, UID, pieces=120):
+        # Less is needed before the first instruction.
+        saved.one.restore(lazy=True)
+        saved.one.thaw()
+    assert marks.COMES in saved.states()
+    (saved.folder / "look").touch()
+    before = saved.states()
+    time.sleep(0.3)
+    assert saved.states() == before
+    assert not (saved.folder / "seen").exists(), "it has read what nobody verified"
+    saved.one.criu = saved.one.another_agent()
+    saved.fill()
+    saved.one.pages_done()
+    saved.see_right()
+
+
+def _spoil(path: Path, piece: int) -> None:
+    with path.open("r+b") as file:
+        was = os.pread(file.fileno(), 1, piece * PIECE + 77)[0]
+        os.pwrite(file.fileno(), bytes([was ^ 1]), piece * PIECE + 77)
+
+
+def test_a_wrong_piece_comes_from_another_place(saved: Saved) -> None:
+    saved.one.run(saved.vault.pack(saved.artifact, Tier.OBJECT, LIMIT))
+    saved.lend()
+    _spoil(saved.largest(), 100)
+    saved.fill()
+    saved.one.resume(lazy=True)
+    saved.one.pages_done()
+    saved.filled()
+    assert saved.failed is None
+    saved.see_right()
+
+
+def test_a_tree_of_which_a_piece_is_lost_ends_rather_than_see_it(saved: Saved) -> None:
+    saved.lend()
+    _spoil(saved.largest(), 100)
+    saved.fill()
+    saved.one.resume(lazy=True)
+    with pytest.raises(RestoreError, match="piece 100 is lost in every place"):
+        saved.one.pages_done()
+    saved.filled()
+    assert isinstance(saved.failed, CorruptError)
+    init = Path(f"/proc/{saved.one.container.init}/fd/0")
+    wait_for(lambda: not init.exists(), "it lives on")
+    wait_for(lambda: not saved.serving(), "what served it stays")
+
+
+def test_what_waits_for_a_dead_agent_is_ended_with_its_container(saved: Saved) -> None:
+    saved.lend()
+    with filler.agent(saved.keys, saved.nvme, saved.artifact, UID, pieces=120):
+        saved.one.restore(lazy=True)
+        saved.one.thaw()
+    assert saved.serving()
+    os.kill(saved.one.container.init, 9)
+    init = Path(f"/proc/{saved.one.container.init}/fd/0")
+    wait_for(lambda: not init.exists(), "it lives on")
+    saved.one.criu = saved.one.another_agent()
+    wait_for(lambda: not saved.serving(), "it waits for ever")

@@ -1,0 +1,335 @@
+"""Memory that is verified while a restore waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import struct
+import threading
+
+import pytest
+
+from kybernate.checkpoint import filling, lending, marks, pieces
+from kybernate.checkpoint.deadline import Deadline
+from kybernate.checkpoint.filling import Mender
+from kybernate.checkpoint.seal import pieces_of
+from kybernate.checkpoint.vault import Vault
+from kybernate.core.artifacts import layout
+from kybernate.core.artifacts.into import Into
+from kybernate.core.artifacts.manifest import PIECE
+from kybernate.errors import CorruptError, DeadlineError, RefusedError, RetryableError
+from kybernate.types import PodUid, Tier
+
+from .kit import FACTS, KEYS, NOW, KilledError, contents, make_dump, place
+
+UID, OTHER = PodUid("5e1f"), PodUid("77aa")
+INTO = Into("team-a", UID)
+BLOCKS = 100
+"""Of 64 KiB: seven pieces."""
+
+
+@pytest.fixture
+def vault(tmp_path):
+    places = {tier: place(tmp_path / tier) for tier in (Tier.NVME, Tier.OBJECT)}
+    return Vault(places, Tier.NVME, KEYS, now=lambda: NOW)
+
+
+async def sealed(vault):
+    images = make_dump(await vault.begin(UID), blocks=BLOCKS)
+    before = contents(images)
+    return await vault.seal(images, FACTS, 60), before
+
+
+def spoil(folder, piece, name="pages-1.img"):
+    data = bytearray((folder / name).read_bytes())
+    data[piece * PIECE + 5] ^= 1
+    with (folder / name).open("r+b") as file:
+        file.write(data)
+
+
+def states(folder, number=1):
+    return (folder / f"filled-{number}").read_bytes()[8:]
+
+
+def of_dump(folder):
+    return {name: data for name, data in contents(folder).items() if "filled" not in name}
+
+
+def run(work):
+    return asyncio.run(work)
+
+
+class TestLend:
+    def test_all_is_there_and_of_memory_nothing_is_said_to_be(self, vault):
+        async def story():
+            artifact, before = await sealed(vault)
+            lent = await vault.lend(artifact, UID, 60, INTO)
+            assert of_dump(lent) == before
+            assert states(lent) == bytes(7)
+            assert states(lent, 2) == bytes(1)
+            await vault.fill(artifact, UID, 60)
+            assert states(lent) == b"\1" * 7
+            assert states(lent, 2) == b"\1"
+            assert of_dump(lent) == before
+
+        run(story())
+
+    def test_what_goes_with_it_is_not_the_state(self, vault):
+        async def story():
+            artifact, before = await sealed(vault)
+            for uid in (UID, OTHER):
+                await vault.lend(artifact, uid, 60, INTO)
+                await vault.abandon(uid)
+            await vault.fill(artifact, UID, 60)
+            assert contents(await vault.images(artifact, 60, INTO)) == before
+
+        run(story())
+
+    def test_what_was_lent_before_is_gone(self, vault):
+        async def story():
+            artifact, _ = await sealed(vault)
+            lent = await vault.lend(artifact, UID, 60, INTO)
+            await vault.fill(artifact, UID, 60)
+            assert await vault.lend(artifact, UID, 60, INTO) == lent
+            assert states(lent) == bytes(7)
+
+        run(story())
+
+    @pytest.mark.parametrize("change", [b"y" * 700, b"short"])
+    def test_what_is_no_memory_is_verified_first(self, vault, change):
+        async def story():
+            artifact, _ = await sealed(vault)
+            images = await vault.images(artifact, 60, INTO)
+            (images / "core-1.img").write_bytes(change)
+            with pytest.raises(CorruptError, match=r"core-1\.img"):
+                await vault.lend(artifact, UID, 60, INTO)
+            assert not (await vault.ls(Tier.NVME))[0].verified
+
+        run(story())
+
+    def test_memory_that_was_cut_short_is_noticed_at_once(self, vault):
+        async def story():
+            artifact, _ = await sealed(vault)
+            images = await vault.images(artifact, 60, INTO)
+            with (images / "pages-1.img").open("r+b") as file:
+                file.truncate(3 * PIECE)
+            with pytest.raises(CorruptError, match=r"pages-1\.img has"):
+                await vault.lend(artifact, UID, 60, INTO)
+
+        run(story())
+
+    @pytest.mark.parametrize("why", [errno.EPERM, errno.EMLINK])
+    def test_where_files_cannot_be_linked_all_is_verified_first(self, vault, monkeypatch, why):
+        def refused(*_, **__):
+            raise OSError(why, "no links here")
+
+        async def story():
+            artifact, before = await sealed(vault)
+            monkeypatch.setattr(lending.os, "link", refused)
+            lent = await vault.lend(artifact, UID, 60, INTO)
+            assert contents(lent) == before
+            await vault.fill(artifact, UID, 60)
+            spoil(lent, 3)
+            with pytest.raises(CorruptError, match="piece 3"):
+                await vault.lend(artifact, UID, 60, INTO)
+
+        run(story())
+
+    def test_a_disk_that_is_full_is_told(self, vault, monkeypatch):
+        def full(*_, **__):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        async def story():
+            artifact, _ = await sealed(vault)
+            monkeypatch.setattr(lending.os, "link", full)
+            with pytest.raises(OSError, match="No space"):
+                await vault.lend(artifact, UID, 60, INTO)
+
+        run(story())
+
+    def test_it_is_refused_to_whom_it_is_not_for(self, vault):
+        async def story():
+            artifact, _ = await sealed(vault)
+            with pytest.raises(RefusedError):
+                await vault.lend(artifact, UID, 60, Into("team-b", UID))
+
+        run(story())
+
+
+class TestFill:
+    def test_a_wrong_piece_comes_from_another_place_and_is_put_right(self, vault):
+        async def story():
+            artifact, before = await sealed(vault)
+            await vault.pack(artifact, Tier.OBJECT, 60)
+            lent = await vault.lend(artifact, UID, 60, INTO)
+            spoil(lent, 3)
+            spoil(lent, 6)
+            await vault.fill(artifact, UID, 60)
+            assert of_dump(lent) == before
+            assert states(lent) == b"\1" * 7
+            assert contents(await vault.images(artifact, 60, INTO)) == before
+
+        run(story())
+
+    def test_a_piece_that_no_place_has_is_told_and_the_rest_is_there(self, vault):
+        async def story():
+            artifact, _ = await sealed(vault)
+            lent = await vault.lend(artifact, UID, 60, INTO)
+            spoil(lent, 2)
+            with pytest.raises(CorruptError, match="no other place has it"):
+                await vault.fill(artifact, UID, 60)
+            assert states(lent) == b"\1\1\2\1\1\1\1"
+            assert not (await vault.ls(Tier.NVME))[0].verified
+
+        run(story())
+
+    def test_the_other_place_is_not_believed_either(self, vault, tmp_path):
+        async def story():
+            artifact, _ = await sealed(vault)
+            await vault.pack(artifact, Tier.OBJECT, 60)
+            for pack in (tmp_path / "object" / layout.PACKS).glob("*/*"):
+                pack.write_bytes(bytes(byte ^ 1 for byte in pack.read_bytes()))
+            lent = await vault.lend(artifact, UID, 60, INTO)
+            spoil(lent, 0)
+            with pytest.raises(CorruptError, match="no other place has it"):
+                await vault.fill(artifact, UID, 60)
+            assert states(lent)[0] == marks.LOST
+
+        run(story())
+
+    def test_a_piece_that_the_disk_cannot_read_is_as_wrong_as_another(self, vault, monkeypatch):
+        async def story():
+            artifact, _ = await sealed(vault)
+            lent = await vault.lend(artifact, UID, 60, INTO)
+            read = pieces.PieceReader.read
+
+            def broken(self, path, number):
+                if number == 4:
+                    raise OSError(errno.EIO, "Input/output error")
+                return read(self, path, number)
+
+            monkeypatch.setattr(pieces.PieceReader, "read", broken)
+            with pytest.raises(CorruptError):
+                await vault.fill(artifact, UID, 60)
+            assert states(lent) == b"\1\1\1\1\2\1\1"
+
+        run(story())
+
+    def test_a_place_that_is_away_is_asked_again(self, tmp_path):
+        broken = place(tmp_path / "object", at=1, how="down", match="artifacts/")
+        steady = place(tmp_path / "object")
+        nvme = place(tmp_path / "nvme")
+
+        async def story():
+            vault = Vault({Tier.NVME: nvme, Tier.OBJECT: steady}, Tier.NVME, KEYS, now=lambda: NOW)
+            artifact, before = await sealed(vault)
+            await vault.pack(artifact, Tier.OBJECT, 60)
+            lent = await vault.lend(artifact, UID, 60, INTO)
+            spoil(lent, 1)
+            vault = Vault({Tier.NVME: nvme, Tier.OBJECT: broken}, Tier.NVME, KEYS, now=lambda: NOW)
+            with pytest.raises(RetryableError):
+                await vault.fill(artifact, UID, 60)
+            assert states(lent)[1] == marks.COMES
+            await vault.fill(artifact, UID, 60)
+            assert states(lent) == b"\1" * 7
+            assert of_dump(lent) == before
+
+        run(story())
+
+    def test_one_that_was_cut_short_goes_on(self, vault):
+        async def story():
+            artifact, _ = await sealed(vault)
+            lent = await vault.lend(artifact, UID, 60, INTO)
+            with pytest.raises(DeadlineError):
+                await vault.fill(artifact, UID, 0.0)
+            assert states(lent) == bytes(7)
+            with (lent / "filled-1").open("r+b") as file:
+                file.seek(8 + 5)
+                file.write(b"\1")
+            await vault.fill(artifact, UID, 60)
+            assert states(lent) == b"\1" * 7
+
+        run(story())
+
+    def test_where_nothing_was_lent_nothing_is_to_be_done(self, vault):
+        async def story():
+            artifact, _ = await sealed(vault)
+            await vault.fill(artifact, UID, 60)
+            await vault.begin(UID)
+            await vault.fill(artifact, UID, 60)
+
+        run(story())
+
+    def test_of_a_state_that_nobody_knows_any_more_nothing_is_waited_for(self, vault):
+        async def story():
+            artifact, _ = await sealed(vault)
+            lent = await vault.lend(artifact, UID, 60, INTO)
+            await vault.drop(artifact, Tier.NVME, forget="a test")
+            with pytest.raises(CorruptError):
+                await vault.fill(artifact, UID, 60)
+            assert states(lent) == b"\2" * 7
+
+        run(story())
+
+
+def test_what_is_waited_for_comes_first_and_then_what_follows(vault, monkeypatch):
+    """One thread, which is stopped before each piece."""
+    monkeypatch.setattr(filling, "WORKERS", 1)
+    seen, go, comes = [], threading.Semaphore(0), threading.Semaphore(0)
+    read = pieces.PieceReader.read
+
+    def slow(self, path, number):
+        if path.name == "pages-1.img":
+            seen.append(number)
+            comes.release()
+            go.acquire()
+        return read(self, path, number)
+
+    async def story():
+        artifact, _ = await sealed(vault)
+        lent = await vault.lend(artifact, UID, 60, INTO)
+        monkeypatch.setattr(pieces.PieceReader, "read", slow)
+        done = asyncio.ensure_future(vault.fill(artifact, UID, 60))
+        await asyncio.to_thread(comes.acquire)
+        assert states(lent) == bytes(7), "it is said to be there before it was looked at"
+        with (lent / "filled-1").open("r+b") as file:
+            file.write(struct.pack("<I", 4 + 1))
+        go.release(7)
+        await done
+        assert seen == [0, 4, 5, 6, 1, 2, 3]
+        assert states(lent) == b"\1" * 7
+
+    run(story())
+
+
+def test_each_kill_leaves_marks_of_nothing_that_was_not_looked_at(vault, monkeypatch, tmp_path):
+    """An agent that dies at any piece says no more; the next one fills the rest."""
+    monkeypatch.setattr(filling, "WORKERS", 1)
+    read = pieces.PieceReader.read
+
+    async def story():
+        artifact, before = await sealed(vault)
+        for at in range(8):
+            lent = await vault.lend(artifact, UID, 60, INTO)
+            seen = []
+
+            def dying(self, path, number, at=at, seen=seen):
+                if len(seen) == at:
+                    raise KilledError
+                seen.append((path.name, number))
+                return read(self, path, number)
+
+            monkeypatch.setattr(pieces.PieceReader, "read", dying)
+            manifest = await vault.manifest(artifact, 60)
+            hashes = pieces_of(place(tmp_path / "nvme"), manifest)
+            with pytest.raises(KilledError):
+                filling.fill(lent, hashes, Mender(artifact, (), KEYS), Deadline(60))
+            monkeypatch.setattr(pieces.PieceReader, "read", read)
+            said = [("pages-1.img", n) for n, one in enumerate(states(lent)) if one == marks.THERE]
+            said += [("pages-2.img", n) for n, one in enumerate(states(lent, 2)) if one]
+            assert set(said) <= set(seen)
+            await vault.fill(artifact, UID, 60)
+            assert states(lent) == b"\1" * 7
+            assert of_dump(lent) == before
+
+    run(story())
