@@ -15,7 +15,7 @@ from kybernate.gen import agent_pb2 as pb
 from tests.cluster.spec import AGENT_PROBE_PORT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from tests.cluster.cluster import Node
 
@@ -45,6 +45,13 @@ class Operator:
     def wake(self) -> tuple[float, dict[str, float]]:
         """Seconds until it runs, and those of each phase below RAM."""
         return self._timed("restore", self._agent.Wake, pb.WakeRequest(uid=self._uid))
+
+    def wake_and(self, then: Callable[[], None]) -> tuple[float, dict[str, float]]:
+        """The same; `then` is called as soon as it runs."""
+        before = self._phases("restore")
+        seconds = self._ended(self._agent.Wake, pb.WakeRequest(uid=self._uid))
+        then()
+        return seconds, self._grown("restore", before)
 
     def save(self, tier: str) -> tuple[float, dict[str, float]]:
         """Seconds until it is kept there, and those of each phase."""

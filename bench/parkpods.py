@@ -82,8 +82,8 @@ class Samples:
 
 
 @contextlib.contextmanager
-def rig(workload: Workload) -> Iterator[Rig]:
-    """Both pods of the workload, serving."""
+def rig(workload: Workload, *, lazy: bool = False) -> Iterator[Rig]:
+    """Both pods of the workload, serving. `lazy`: the agent may bring memory in later."""
     work_root().mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         stack.enter_context(hostmemory.kept())
@@ -91,7 +91,7 @@ def rig(workload: Workload) -> Iterator[Rig]:
         store = stack.enter_context(s3.server(folder / "s3", say))
         where = {"KYB_AGENT_OBJECT_STORE": store.url, **store.environment}
         below = belowram.made(folder / "below", where, say)
-        cluster = stack.enter_context(running(_spec(below.overlay, workload), say))
+        cluster = stack.enter_context(running(_spec(below.overlay, workload, lazy=lazy), say))
         pods = Pods(cluster.api())
         pods.create(_seat(workload))
         cluster.api().post(PODS, _plain(workload))
@@ -124,6 +124,20 @@ def cycle(rig: Rig, workload: Workload, samples: Samples) -> None:
     samples.bare_sync.append(rig.bare.sync())
     samples.bare_restore.append(rig.bare.restore())
     _until_answer(rig.plain, workload)
+
+
+def cycle_lazily(rig: Rig, workload: Workload, samples: Samples) -> None:
+    """One park to NVMe and one wake by the agent, of which only the first answer is waited for."""
+    rig.operator.park("nvme")
+    began = time.monotonic()
+
+    def answered() -> None:
+        _until_answer(rig.served, workload)
+        samples.first.append(time.monotonic() - began)
+
+    seconds, phases = rig.operator.wake_and(answered)
+    samples.wake.append(seconds)
+    samples.note("restore", phases)
 
 
 def figures(samples: Samples) -> Metrics:
@@ -215,7 +229,7 @@ def _until_answer(served: Served, workload: Workload) -> None:
         time.sleep(0.001)
 
 
-def _spec(overlay: Path, workload: Workload) -> ClusterSpec:
+def _spec(overlay: Path, workload: Workload, *, lazy: bool) -> ClusterSpec:
     return ClusterSpec(
         name="parkp",
         nodes=("n1", "n2") if workload.moves else ("n1",),
@@ -227,7 +241,10 @@ def _spec(overlay: Path, workload: Workload) -> ClusterSpec:
         overlay=overlay,
         # `criu restore` beside it brings in all memory first.
         service_env={
-            "agent": {"KYB_AGENT_TIER_RESIDENCY_S": "0", "KYB_AGENT_LAZY_RESTORES": "false"}
+            "agent": {
+                "KYB_AGENT_TIER_RESIDENCY_S": "0",
+                "KYB_AGENT_LAZY_RESTORES": str(lazy).lower(),
+            }
         },
     )
 

@@ -158,9 +158,10 @@ class _Filling:
         self._reader = PieceReader()
 
     def run(self) -> None:
-        """Until there is nothing left. What is lost is told last: the rest may be what is needed.
-        Raises as `fill` does."""
+        """Until there is nothing left. What is wrong with some of it is raised last: the rest may
+        be what is needed. Raises as `fill` does."""
         lost: CorruptError | None = None
+        away: RetryableError | OSError | None = None
         while (found := self._order.next()) is not None:
             self._deadline.check()
             file, piece = found
@@ -170,27 +171,32 @@ class _Filling:
                 log.warning("%s", error)
                 file.marks.say(piece, marks.LOST)
                 lost = error
+            except (RetryableError, OSError) as error:
+                away = error
             else:
                 file.marks.say(piece, marks.THERE)
-        if lost is not None:
-            raise lost
+        if problem := away or lost:
+            raise problem
 
     def _see_right(self, path: Path, piece: int) -> None:
         try:
             self._check(path, piece)
-        except CorruptError as error:
-            log.warning("%s; taking it from another place", error)
-            _write(path, piece, self._mender.piece(path.name, piece, self._pieces))
+        except (CorruptError, OSError) as error:
+            if isinstance(error, OSError) and not is_unreadable(error):
+                raise
+            log.warning("%s: piece %d: %s; it is taken from another place", path, piece, error)
+            _write(path, piece, self._other(path.name, piece, error))
             self._check(path, piece)
 
     def _check(self, path: Path, piece: int) -> None:
+        self._pieces.check(path.name, piece, self._reader.read(path, piece))
+
+    def _other(self, name: str, piece: int, error: CorruptError | OSError) -> bytes:
+        """Raises `error`, by which it is known whether it may still be had, if no place has it."""
         try:
-            data = self._reader.read(path, piece)
-        except OSError as error:
-            if not is_unreadable(error):
-                raise
-            raise CorruptError(f"{path}: piece {piece} (1 MiB each) can't be read") from error
-        self._pieces.check(path.name, piece, data)
+            return self._mender.piece(name, piece, self._pieces)
+        except CorruptError as lost:
+            raise (lost if isinstance(error, CorruptError) else error) from error
 
 
 def _write(path: Path, piece: int, data: bytes) -> None:

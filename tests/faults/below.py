@@ -15,6 +15,7 @@ _VAULT = "tests/unit/checkpoint/test_vault.py"
 _POWER = "tests/unit/checkpoint/test_power.py"
 _CRIU = "tests/integration/criu/test_failures.py"
 _LAZIES = "tests/integration/criu/test_lazies.py"
+_FILLING = "tests/integration/criu/test_filling.py"
 _LOANS = "tests/unit/criu/test_addresses.py"
 _REAL = "tests/faults/test_below.py::test_killed_after_every_journalled_step_below_ram"
 _ADOPT = "tests/unit/nodeagent/test_adopt.py"
@@ -305,6 +306,26 @@ BREAKAGES = (
         "the agent is killed while memory is on its way",
         "it comes all the same; the next agent guards it",
         f"{_LAZIES}::test_the_next_agent_sees_all_memory_come_in[killed]",
+    ),
+    Breakage(
+        "the agent is killed while it verifies memory that a tree waits for",
+        "the tree waits for what is not verified; the next agent goes on",
+        f"{_FILLING}::test_what_an_agent_did_not_get_to_the_next_one_fills",
+    ),
+    Breakage(
+        "memory that a tree waits for is damaged on NVMe",
+        "it comes from the object store, and NVMe is put right",
+        f"{_FILLING}::test_a_wrong_piece_comes_from_another_place",
+    ),
+    Breakage(
+        "the same, and there is no other copy",
+        "the tree never sees it, and is **started anew**",
+        f"{_FILLING}::test_a_tree_of_which_a_piece_is_lost_ends_rather_than_see_it",
+    ),
+    Breakage(
+        "the container ends while it waits for a dead agent",
+        "the next agent ends what serves its memory",
+        f"{_FILLING}::test_what_waits_for_a_dead_agent_is_ended_with_its_container",
     ),
     Breakage(
         "`kill -9` of the helper while its seat is below RAM",

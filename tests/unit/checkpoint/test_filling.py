@@ -197,21 +197,35 @@ class TestFill:
 
         run(story())
 
-    def test_a_piece_that_the_disk_cannot_read_is_as_wrong_as_another(self, vault, monkeypatch):
+    @pytest.mark.parametrize("copied", [False, True])
+    def test_a_piece_that_the_disk_cannot_read_is_not_given_up(self, vault, monkeypatch, copied):
         async def story():
-            artifact, _ = await sealed(vault)
+            artifact, before = await sealed(vault)
+            if copied:
+                await vault.pack(artifact, Tier.OBJECT, 60)
             lent = await vault.lend(artifact, UID, 60, INTO)
-            read = pieces.PieceReader.read
+            read, written = pieces.PieceReader.read, []
 
             def broken(self, path, number):
-                if number == 4:
+                if number == 4 and path.name not in written:
                     raise OSError(errno.EIO, "Input/output error")
                 return read(self, path, number)
 
+            write = filling._write
             monkeypatch.setattr(pieces.PieceReader, "read", broken)
-            with pytest.raises(CorruptError):
+            monkeypatch.setattr(
+                filling,
+                "_write",
+                lambda path, *more: (written.append(path.name), write(path, *more)),
+            )
+            if copied:
                 await vault.fill(artifact, UID, 60)
-            assert states(lent) == b"\1\1\1\1\2\1\1"
+                assert states(lent) == b"\1" * 7
+            else:
+                with pytest.raises(OSError, match="Input/output"):
+                    await vault.fill(artifact, UID, 60)
+                assert states(lent) == b"\1\1\1\1\0\1\1"
+            assert of_dump(lent) == before
 
         run(story())
 
