@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
+from concurrent.futures import as_completed
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -34,6 +36,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+AHEAD = max(1, WORKERS // 2)
+"""Threads that verify what nobody waits for yet. The restored tree needs the other cores."""
+_POLL = 0.001
+
 
 def fill(folder: Path, pieces: Pieces, mender: Mender, deadline: Deadline) -> None:
     """Say of all memory in the folder that it is there, once it is.
@@ -45,10 +51,16 @@ def fill(folder: Path, pieces: Pieces, mender: Mender, deadline: Deadline) -> No
         files = [_Filled(path) for path in marks.pages_of(folder)]
         for file in files:
             stack.callback(file.marks.close)
-        work = _Filling(_Order(files), pieces, mender, deadline)
-        pool = stack.enter_context(threads(WORKERS, "fill"))
-        for done in [pool.submit(work.run) for _ in range(WORKERS)]:
-            done.result()
+        order, work = _Order(files), _Filling(pieces, mender, deadline)
+        pool = stack.enter_context(threads(1 + AHEAD, "fill"))
+        todo = [order.wanted(deadline), *(order.following() for _ in range(AHEAD))]
+        under_way = [pool.submit(work.run, each) for each in todo]
+        try:
+            lost = [done.result() for done in as_completed(under_way)]
+        finally:
+            order.stop()
+    for error in filter(None, lost):
+        raise error
 
 
 class _Filled:
@@ -60,32 +72,60 @@ class _Filled:
         self.left = self.marks.states()
 
 
+Piece = tuple[_Filled, int]
+
+
 class _Order:
-    """Gives each piece to one thread: what CRIU waits for, then what follows it."""
+    """Gives each piece to one thread."""
 
     def __init__(self, files: list[_Filled]) -> None:
         self._files = files
         self._at = (0, 0)
         self._lock = threading.Lock()
+        self._stopped = False
 
-    def next(self) -> tuple[_Filled, int] | None:
-        """The next piece to work on; None if there is none left."""
-        with self._lock:
-            found = next(self._wanted(), None) or next(self._following(), None)
+    def stop(self) -> None:
+        """Nothing more is given."""
+        self._stopped = True
+
+    def wanted(self, deadline: Deadline) -> Iterator[Piece]:
+        """What CRIU waits for, as soon as it does; until nothing is left. Raises DeadlineError."""
+        while self._any_left():
+            deadline.check()
+            with self._lock:
+                found = self._given(next(self._asked_for(), None))
             if found is None:
-                return None
-            number, piece = found
-            self._files[number].left[piece] = marks.THERE
-            self._at = number, piece + 1
-            return self._files[number], piece
+                time.sleep(_POLL)
+            else:
+                yield found
 
-    def _wanted(self) -> Iterator[tuple[int, int]]:
+    def following(self) -> Iterator[Piece]:
+        """What comes behind the last one that was given; until nothing is left."""
+        while not self._stopped:
+            with self._lock:
+                found = self._given(next(self._next(), None))
+            if found is None:
+                return
+            yield found
+
+    def _given(self, found: tuple[int, int] | None) -> Piece | None:
+        if found is None:
+            return None
+        number, piece = found
+        self._files[number].left[piece] = marks.THERE
+        self._at = number, piece + 1
+        return self._files[number], piece
+
+    def _any_left(self) -> bool:
+        return not self._stopped and any(file.left.find(0) >= 0 for file in self._files)
+
+    def _asked_for(self) -> Iterator[tuple[int, int]]:
         for number, file in enumerate(self._files):
             piece = file.marks.wanted()
             if 0 <= piece < len(file.left) and not file.left[piece]:
                 yield number, piece
 
-    def _following(self) -> Iterator[tuple[int, int]]:
+    def _next(self) -> Iterator[tuple[int, int]]:
         number, piece = self._at
         for step in range(len(self._files)):
             other = (number + step) % len(self._files)
@@ -150,21 +190,19 @@ class Mender:
 class _Filling:
     """What each of the threads does."""
 
-    def __init__(self, order: _Order, pieces: Pieces, mender: Mender, deadline: Deadline) -> None:
-        self._order = order
+    def __init__(self, pieces: Pieces, mender: Mender, deadline: Deadline) -> None:
         self._pieces = pieces
         self._mender = mender
         self._deadline = deadline
         self._reader = PieceReader()
 
-    def run(self) -> None:
-        """Until there is nothing left. What is wrong with some of it is raised last: the rest may
-        be what is needed. Raises as `fill` does."""
+    def run(self, todo: Iterator[Piece]) -> CorruptError | None:
+        """To the end: the rest may be what is needed. What may yet be had is raised then, what is
+        lost is returned: it is told last. Raises as `fill` does."""
         lost: CorruptError | None = None
         away: RetryableError | OSError | None = None
-        while (found := self._order.next()) is not None:
+        for file, piece in todo:
             self._deadline.check()
-            file, piece = found
             try:
                 self._see_right(file.path, piece)
             except CorruptError as error:
@@ -175,8 +213,9 @@ class _Filling:
                 away = error
             else:
                 file.marks.say(piece, marks.THERE)
-        if problem := away or lost:
-            raise problem
+        if away is not None:
+            raise away
+        return lost
 
     def _see_right(self, path: Path, piece: int) -> None:
         try:

@@ -65,10 +65,10 @@ def fill(
         return
     try:
         pieces = pieces_of(local, read_manifest(local, artifact, keys))
-        filling.fill(folder, pieces, filling.Mender(artifact, others, keys), deadline)
     except (NotFoundError, CorruptError, RefusedError) as error:
         _lose(folder)
         raise CorruptError(str(error)) from error
+    filling.fill(folder, pieces, filling.Mender(artifact, others, keys), deadline)
 
 
 def _see_right(images: Path, manifest: Manifest, pieces: Pieces, deadline: Deadline) -> None:

@@ -250,6 +250,28 @@ class TestFill:
 
         run(story())
 
+    def test_what_may_yet_be_had_is_asked_for_though_other_is_lost(self, vault, monkeypatch):
+        async def story():
+            artifact, _ = await sealed(vault)
+            lent = await vault.lend(artifact, UID, 60, INTO)
+            spoil(lent, 1)
+            read = pieces.PieceReader.read
+
+            def away(self, path, number):
+                if number == 4:
+                    raise OSError(errno.EREMOTEIO, "Remote I/O error")
+                return read(self, path, number)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(pieces.PieceReader, "read", away)
+                with pytest.raises(OSError, match="Remote I/O"):
+                    await vault.fill(artifact, UID, 60)
+                assert states(lent) == b"\1\2\1\1\0\1\1"
+            await vault.fill(artifact, UID, 60)
+            assert states(lent) == b"\1\2\1\1\1\1\1"
+
+        run(story())
+
     def test_one_that_was_cut_short_goes_on(self, vault):
         async def story():
             artifact, _ = await sealed(vault)
@@ -287,8 +309,8 @@ class TestFill:
 
 
 def test_what_is_waited_for_comes_first_and_then_what_follows(vault, monkeypatch):
-    """One thread, which is stopped before each piece."""
-    monkeypatch.setattr(filling, "WORKERS", 1)
+    """Threads that are stopped before each piece."""
+    monkeypatch.setattr(filling, "AHEAD", 1)
     seen, go, comes = [], threading.Semaphore(0), threading.Semaphore(0)
     read = pieces.PieceReader.read
 
@@ -308,6 +330,7 @@ def test_what_is_waited_for_comes_first_and_then_what_follows(vault, monkeypatch
         assert states(lent) == bytes(7), "it is said to be there before it was looked at"
         with (lent / "filled-1").open("r+b") as file:
             file.write(struct.pack("<I", 4 + 1))
+        await asyncio.to_thread(comes.acquire)
         go.release(7)
         await done
         assert seen == [0, 4, 5, 6, 1, 2, 3]
@@ -318,7 +341,7 @@ def test_what_is_waited_for_comes_first_and_then_what_follows(vault, monkeypatch
 
 def test_each_kill_leaves_marks_of_nothing_that_was_not_looked_at(vault, monkeypatch, tmp_path):
     """An agent that dies at any piece says no more; the next one fills the rest."""
-    monkeypatch.setattr(filling, "WORKERS", 1)
+    monkeypatch.setattr(filling, "AHEAD", 1)
     read = pieces.PieceReader.read
 
     async def story():
