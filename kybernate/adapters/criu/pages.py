@@ -35,6 +35,9 @@ STATUS = "pages.status"
 
 _SERVES, _WELL = "-", "0"
 _SOCKET = "lazy-pages.socket"
+_LISTENS = 1 << 16
+"""A flag of the kernel's in /proc/net/unix."""
+
 _AT_ONCE = 200
 """Descriptors in a message; the kernel takes 253."""
 _POLL = 0.005
@@ -177,11 +180,19 @@ async def reaped(process: running.Apart) -> None:
 
 
 async def _listens(served: Served, container: Container, clock: Clock) -> None:
-    while not (served.work / _SOCKET).exists():
+    while not _is_open(container):
         if served.well is not None or clock.passed():
             said = running.complaints(container, "pages.log")
             raise RestoreError(f"CRIU's lazy-pages didn't start: {' / '.join(said[:3])}")
         await asyncio.sleep(_POLL)
+
+
+def _is_open(container: Container) -> bool:
+    """Whether connections are taken: a moment after the socket's file is there, or long, where the
+    disk has much to sync."""
+    sockets = (container.proc / str(container.init) / "net" / "unix").read_text().splitlines()
+    mine = (line.split() for line in sockets if line.endswith(f" {_SOCKET}"))
+    return any(int(fields[3], 16) & _LISTENS for fields in mine)
 
 
 def left_by_another(root: Path, proc: Path) -> Iterator[Served]:
