@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import re
 import select
 import socket
 from contextlib import suppress
@@ -35,8 +36,11 @@ STATUS = "pages.status"
 
 _SERVES, _WELL = "-", "0"
 _SOCKET = "lazy-pages.socket"
+_OURS = re.compile(
+    rf"^\w+: \w+ \w+ ([0-9A-F]{{8}}) \w+ \w+ +\d+ {re.escape(_SOCKET)}$", re.MULTILINE | re.ASCII
+)
 _LISTENS = 1 << 16
-"""A flag of the kernel's in /proc/net/unix."""
+"""Of its line in /proc/net/unix the flags, and one of these."""
 
 _AT_ONCE = 200
 """Descriptors in a message; the kernel takes 253."""
@@ -190,9 +194,9 @@ async def _listens(served: Served, container: Container, clock: Clock) -> None:
 def _is_open(container: Container) -> bool:
     """Whether connections are taken: a moment after the socket's file is there, or long, where the
     disk has much to sync."""
-    sockets = (container.proc / str(container.init) / "net" / "unix").read_text().splitlines()
-    mine = (line.split() for line in sockets if line.endswith(f" {_SOCKET}"))
-    return any(int(fields[3], 16) & _LISTENS for fields in mine)
+    # Others in the pod's network name their sockets as they like, by any bytes.
+    sockets = smallfile.read(f"{container.proc}/{container.init}/net/unix")
+    return any(int(flags, 16) & _LISTENS for flags in _OURS.findall(sockets))
 
 
 def left_by_another(root: Path, proc: Path) -> Iterator[Served]:

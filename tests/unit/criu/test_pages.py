@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kybernate.adapters.criu import Criu, Tools, holders, pages, running
-from kybernate.adapters.criu.container import Clock, is_free
+from kybernate.adapters.criu.container import Clock, Container, is_free
 from kybernate.adapters.freezer import CgroupFreezer
 from kybernate.errors import DeadlineError, NotFoundError
 
@@ -251,3 +251,21 @@ def test_the_memory_of_a_container_that_is_gone_is_let_go_of(tmp_path: Path) -> 
             await asyncio.wait_for(one.process.wait(), LIMIT)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "before", [b"", b"@\xff\xfe", b"x\n lazy-pages.socket", b"/run/my lazy-pages.socket"]
+)
+@pytest.mark.parametrize(("flags", "listens"), [(b"00000000", False), (b"00010000", True)])
+def test_it_is_seen_to_listen_whatever_others_call_their_sockets(
+    tmp_path: Path, before: bytes, flags: bytes, listens: bool
+) -> None:
+    line = b"0000000000000000: 00000002 00000000 %s 0001 01 %5d %s\n"
+    sockets = tmp_path / "7" / "net" / "unix"
+    sockets.parent.mkdir(parents=True)
+    others = line % (b"00010000", 41, before) if before else b""
+    ours = line % (flags, 4242, b"lazy-pages.socket")
+    sockets.write_bytes(
+        b"Num       RefCount Protocol Flags    Type St Inode Path\n" + others + ours
+    )
+    assert pages._is_open(Container(7, Path(), -1, tmp_path, tmp_path)) is listens
