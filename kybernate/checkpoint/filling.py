@@ -48,10 +48,12 @@ def fill(folder: Path, pieces: Pieces, mender: Mender, deadline: Deadline) -> No
     it; RetryableError, DeadlineError, OSError: call again.
     """
     with ExitStack() as stack:
+        held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        stack.callback(os.close, held)
         files = [_Filled(path) for path in marks.pages_of(folder)]
         for file in files:
             stack.callback(file.marks.close)
-        order, work = _Order(files), _Filling(pieces, mender, deadline)
+        order, work = _Order(files), _Filling(held, pieces, mender, deadline)
         pool = stack.enter_context(threads(1 + AHEAD, "fill"))
         todo = [order.wanted(deadline), *(order.following() for _ in range(AHEAD))]
         under_way = [pool.submit(work.run, each) for each in todo]
@@ -188,9 +190,11 @@ class Mender:
 
 
 class _Filling:
-    """What each of the threads does."""
+    """What each of the threads does. `held`: the folder itself, in whose place another one may be
+    once this was given up."""
 
-    def __init__(self, pieces: Pieces, mender: Mender, deadline: Deadline) -> None:
+    def __init__(self, held: int, pieces: Pieces, mender: Mender, deadline: Deadline) -> None:
+        self._held = held
         self._pieces = pieces
         self._mender = mender
         self._deadline = deadline
@@ -224,7 +228,7 @@ class _Filling:
             if isinstance(error, OSError) and not is_unreadable(error):
                 raise
             log.warning("%s: piece %d: %s; it is taken from another place", path, piece, error)
-            _write(path, piece, self._other(path.name, piece, error))
+            _write(self._held, path.name, piece, self._other(path.name, piece, error))
             self._check(path, piece)
 
     def _check(self, path: Path, piece: int) -> None:
@@ -238,8 +242,8 @@ class _Filling:
             raise (lost if isinstance(error, CorruptError) else error) from error
 
 
-def _write(path: Path, piece: int, data: bytes) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+def _write(folder: int, name: str, piece: int, data: bytes) -> None:
+    file = os.open(name, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=folder)
     try:
         rest, at = memoryview(data), piece * PIECE
         while rest:

@@ -43,7 +43,8 @@ def make(pages: Path, size: int) -> None:
     """Marks of a pages file of which nothing is there yet. Raises OSError."""
     with path_of(pages).open("xb") as file:
         os.fchmod(file.fileno(), 0o600)
-        file.truncate(_HEAD + -(-size // PIECE))
+        # Not a hole: on a disk that is full later, who writes into one by a map of it is killed.
+        file.write(bytes(_HEAD + -(-size // PIECE)))
 
 
 class Marks:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
+import shutil
 import struct
 import threading
 
@@ -71,6 +73,17 @@ class TestLend:
             assert states(lent) == b"\1" * 7
             assert states(lent, 2) == b"\1"
             assert of_dump(lent) == before
+
+        run(story())
+
+    def test_its_marks_have_room_on_a_disk_that_is_full_later(self, vault):
+        """In a hole the kernel would look for room, and kill who writes if there is none."""
+
+        async def story():
+            artifact, _ = await sealed(vault)
+            lent = await vault.lend(artifact, UID, 60, INTO)
+            with (lent / "filled-1").open("rb") as file:
+                assert os.lseek(file.fileno(), 0, os.SEEK_HOLE) == 8 + 7
 
         run(story())
 
@@ -216,7 +229,7 @@ class TestFill:
             monkeypatch.setattr(
                 filling,
                 "_write",
-                lambda path, *more: (written.append(path.name), write(path, *more)),
+                lambda at, name, *more: (written.append(name), write(at, name, *more)),
             )
             if copied:
                 await vault.fill(artifact, UID, 60)
@@ -284,6 +297,33 @@ class TestFill:
                 file.write(b"\1")
             await vault.fill(artifact, UID, 60)
             assert states(lent) == b"\1" * 7
+
+        run(story())
+
+    def test_one_that_was_given_up_writes_into_nothing_that_came_in_its_place(self, vault):
+        """A place that answers late, when the seat's next dump is being written already."""
+
+        async def story():
+            artifact, _ = await sealed(vault)
+            await vault.pack(artifact, Tier.OBJECT, 60)
+            lent = await vault.lend(artifact, UID, 60, INTO)
+            spoil(lent, 3)
+            new = bytes(BLOCKS << 16)
+
+            class Late(Mender):
+                def piece(self, name, number, pieces):
+                    found = super().piece(name, number, pieces)
+                    shutil.rmtree(lent)
+                    lent.mkdir()
+                    (lent / name).write_bytes(new)
+                    return found
+
+            manifest = await vault.manifest(artifact, 60)
+            hashes = pieces_of(vault._local, manifest)
+            mender = Late(artifact, [vault._places[Tier.OBJECT]], KEYS)
+            with pytest.raises(FileNotFoundError):
+                filling.fill(lent, hashes, mender, Deadline(60))
+            assert (lent / "pages-1.img").read_bytes() == new
 
         run(story())
 
