@@ -189,7 +189,7 @@ class Criu:
         served = self._served.get(container.work) or pages.Served(container.work)
         if not served.begun:
             return
-        well = await served.ended(clock)
+        well = await served.ended(clock, container.pidfd)
         self._served.pop(container.work, None)
         if well:
             served.let_go()

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kybernate.adapters import smallfile
-from kybernate.errors import RestoreError
+from kybernate.errors import NotFoundError, RestoreError
 
 from . import holders, running
 from .container import Clock, is_free
@@ -111,9 +111,16 @@ class Served:
                 for at in range(0, len(self.held), _AT_ONCE):
                     socket.send_fds(keeper, [b"."], self.held[at : at + _AT_ONCE])
 
-    async def ended(self, clock: Clock) -> bool:
-        """Whether it did well. Raises DeadlineError; it serves on then."""
+    async def ended(self, clock: Clock, pidfd: int | None = None) -> bool:
+        """Whether it did well. Raises DeadlineError; it serves on then. `pidfd`: of the container's
+        process 1; raises NotFoundError if that has ended before."""
+        end = select.poll()
+        if pidfd is not None:
+            end.register(pidfd, select.POLLIN)
         while (well := self.well) is None:
+            # The server may hear of it no more: it waits for memory that is verified by nobody.
+            if end.poll(0):
+                raise NotFoundError("The container ended before its memory was in.")
             clock.check("CRIU's lazy-pages took too long; it is left to end.")
             await asyncio.sleep(_POLL)
         return well

@@ -253,6 +253,32 @@ def test_the_memory_of_a_container_that_is_gone_is_let_go_of(tmp_path: Path) -> 
     asyncio.run(main())
 
 
+def test_a_container_that_ends_meanwhile_is_not_waited_for(tmp_path: Path) -> None:
+    """Its server may wait for memory, and notice nothing."""
+    (tmp_path / "kyb-run").symlink_to("/bin/sleep")
+
+    async def main() -> None:
+        tools = Tools(tmp_path / "enter", tmp_path / "criu", tmp_path / "cache")
+        engine = Criu(tools, CgroupFreezer(), tmp_path / "work")
+        container = await asyncio.create_subprocess_exec(tmp_path / "kyb-run", "1000")
+        with Container.opened(container.pid, "", tmp_path / "work") as opened:
+            work = opened.work
+        async with server(work) as one:
+            engine._served[work] = one.served
+            await one.served.hold(Clock(LIMIT))
+            done = asyncio.ensure_future(engine.pages_done(container.pid, 1e9))
+            await asyncio.sleep(0.05)
+            assert not done.done()
+            container.kill()
+            with pytest.raises(NotFoundError):
+                await asyncio.wait_for(done, LIMIT)
+            assert one.served.held == []
+            await asyncio.wait_for(one.process.wait(), LIMIT)
+        await container.wait()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(
     "before", [b"", b"@\xff\xfe", b"x\n lazy-pages.socket", b"/run/my lazy-pages.socket"]
 )
