@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -24,7 +25,7 @@ from kybernate.core.artifacts.manifest import PIECE
 from kybernate.errors import CorruptError, KybernateError, RestoreError
 from kybernate.types import PodUid, Tier
 from tests.cluster.layout import REPOSITORY
-from tests.kit import filler
+from tests.kit import filler, mortal
 from tests.kit.containers import wait_for
 from tests.kit.parking import LIMIT
 from tests.kit.programs import progress, python
@@ -207,7 +208,6 @@ def test_what_an_agent_did_not_get_to_the_next_one_fills(saved: Saved) -> None:
     time.sleep(0.3)
     assert saved.states() == before
     assert not (saved.folder / "seen").exists(), "it has read what nobody verified"
-    saved.one.criu = saved.one.another_agent()
     saved.fill()
     saved.one.pages_done()
     saved.see_right()
@@ -247,9 +247,11 @@ def test_a_tree_of_which_a_piece_is_lost_ends_rather_than_see_it(saved: Saved) -
 
 def test_what_waits_for_a_dead_agent_is_ended_with_its_container(saved: Saved) -> None:
     saved.lend()
-    with filler.agent(saved.keys, saved.nvme, saved.artifact, UID, pieces=120):
-        saved.one.restore(lazy=True)
-        saved.one.thaw()
+    filling = filler.agent(saved.keys, saved.nvme, saved.artifact, UID, pieces=120)
+    with filling, mortal.agent(saved.one) as server:
+        pass
+    os.kill(server, signal.SIGCONT)
+    saved.one.thaw()
     assert saved.serving()
     os.kill(saved.one.container.init, 9)
     init = Path(f"/proc/{saved.one.container.init}/fd/0")
