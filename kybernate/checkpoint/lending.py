@@ -1,7 +1,8 @@
 """A raw artifact's files, lent to a restore that begins before its memory has been verified.
 
 They are linked into a folder of their own, beside marks of which memory is there: native/criu/
-filling.patch. What is not memory is little, and is verified first.
+filling.patch. What is not memory is little, and is verified first. What tells how the rest must be
+is linked there too: a tree goes on even if its state is dropped meanwhile.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
+from kybernate.adapters.objects import LocalObjects
 from kybernate.checkpoint import filling, marks
 from kybernate.checkpoint.ordered import ordered, threads
 from kybernate.checkpoint.pieces import PieceReader
-from kybernate.checkpoint.places import WORKERS, read_manifest
+from kybernate.checkpoint.places import WORKERS, Place, read_manifest
 from kybernate.checkpoint.seal import check_size, images_of, pieces_of
 from kybernate.checkpoint.stream import is_pages
+from kybernate.core.artifacts import layout
 from kybernate.core.artifacts.manifest import PIECE
 from kybernate.errors import CorruptError, NotFoundError, RefusedError
 
@@ -26,11 +29,12 @@ if TYPE_CHECKING:
     from kybernate.adapters.artifactkeys import ArtifactKeys
     from kybernate.checkpoint.blocks import Pieces
     from kybernate.checkpoint.deadline import Deadline
-    from kybernate.checkpoint.places import Place
     from kybernate.core.artifacts.manifest import Manifest
 
 _NO_LINKS = frozenset((errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS))
 """What a file system says that can't link files, or has too many links to one."""
+_TOLD = "told"
+"""The folder in a lent one with the manifest and the hashes, where a place has them."""
 
 
 def lay_out(place: Place, manifest: Manifest, folder: Path, deadline: Deadline) -> bool:
@@ -40,6 +44,7 @@ def lay_out(place: Place, manifest: Manifest, folder: Path, deadline: Deadline) 
     images, pieces = images_of(place, manifest), pieces_of(place, manifest)
     _see_right(images, manifest, pieces, deadline)
     try:
+        _link_told(place, manifest, folder)
         for file in manifest.files:
             if is_pages(file.name):
                 marks.make(folder / file.name, file.size)
@@ -54,7 +59,6 @@ def lay_out(place: Place, manifest: Manifest, folder: Path, deadline: Deadline) 
 def fill(
     artifact: str,
     folder: Path,
-    local: Place,
     others: Sequence[Place],
     keys: ArtifactKeys,
     deadline: Deadline,
@@ -63,12 +67,20 @@ def fill(
     first. Raises CorruptError once it is said of what is in no place; like `filling.fill`."""
     if not marks.pages_of(folder):
         return
+    told = Place("what it was lent", LocalObjects(folder / _TOLD))
     try:
-        pieces = pieces_of(local, read_manifest(local, artifact, keys))
+        pieces = pieces_of(told, read_manifest(told, artifact, keys))
     except (NotFoundError, CorruptError, RefusedError) as error:
         _lose(folder)
         raise CorruptError(str(error)) from error
     filling.fill(folder, pieces, filling.Mender(artifact, others, keys), deadline)
+
+
+def _link_told(place: Place, manifest: Manifest, folder: Path) -> None:
+    (folder / _TOLD / layout.folder(manifest.id)).mkdir(parents=True)
+    for name in (layout.MANIFEST, layout.PIECES):
+        key = layout.folder(manifest.id) + name
+        os.link(place.local / key, folder / _TOLD / key, follow_symlinks=False)
 
 
 def _see_right(images: Path, manifest: Manifest, pieces: Pieces, deadline: Deadline) -> None:

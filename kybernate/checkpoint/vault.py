@@ -167,7 +167,7 @@ class Vault:
 
         def filled(until: Deadline) -> None:
             try:
-                lending.fill(artifact, folder, self._local, others, self._keys, until)
+                lending.fill(artifact, folder, others, self._keys, until)
             except (CorruptError, OSError) as error:
                 self._doubt(self._local, artifact, error)
                 raise

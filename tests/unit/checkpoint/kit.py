@@ -162,7 +162,7 @@ def fetched(where: Place, artifact: str, folder: Path, keys=KEYS) -> dict[str, b
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
 
 
 def stored_bytes(where: Place) -> int:

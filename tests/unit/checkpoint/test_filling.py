@@ -336,11 +336,25 @@ class TestFill:
 
         run(story())
 
-    def test_of_a_state_that_nobody_knows_any_more_nothing_is_waited_for(self, vault):
+    def test_it_goes_on_though_the_state_was_dropped(self, vault):
+        async def story():
+            artifact, before = await sealed(vault)
+            lent = await vault.lend(artifact, UID, 60, INTO)
+            await vault.drop(artifact, Tier.NVME, forget="a test")
+            await vault.fill(artifact, UID, 60)
+            assert states(lent) == b"\1" * 7
+            assert of_dump(lent) == before
+
+        run(story())
+
+    @pytest.mark.parametrize("what", [layout.MANIFEST, layout.PIECES])
+    def test_of_what_cannot_be_verified_any_more_nothing_is_waited_for(self, vault, what):
         async def story():
             artifact, _ = await sealed(vault)
             lent = await vault.lend(artifact, UID, 60, INTO)
-            await vault.drop(artifact, Tier.NVME, forget="a test")
+            (told,) = lent.rglob(what)
+            told.unlink()
+            told.write_bytes(b"damaged")
             with pytest.raises(CorruptError):
                 await vault.fill(artifact, UID, 60)
             assert states(lent) == b"\2" * 7
