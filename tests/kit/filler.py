@@ -53,7 +53,7 @@ def main(keys: str, place: str, artifact: str, uid: str, pieces: str) -> None:
             threading.Event().wait()
         return read(reader, path, number)
 
-    PieceReader.read = limited  # type: ignore[method-assign]
+    PieceReader.read = limited  # type: ignore[method-assign,assignment]
     vault = Vault({Tier.NVME: open_place(place, "nvme")}, Tier.NVME, read_folder(Path(keys)))
     asyncio.run(vault.fill(ArtifactId(artifact), PodUid(uid), _LIMIT))
 
