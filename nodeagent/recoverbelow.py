@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from kybernate.errors import KybernateError, NotFoundError
 from kybernate.ports import DumpState
-from kybernate.types import SeatState, Tier
+from kybernate.types import PodUid, SeatState, Tier
 from nodeagent.gates import BELOW
+from nodeagent.saves import OF_SAVE
 from nodeagent.steps import Broken, Reverted
 
 if TYPE_CHECKING:
@@ -50,24 +51,37 @@ async def clear_away(loop: Loop) -> None:
     below, seats = loop.node.world.below, tuple(loop.node.seats.values())
     if below is None:
         return
+    await _clear_of_the_gone(loop, below)
     for seat in (one for one in seats if one.state not in BELOW and not one.images):
         if seat.paging:
             loop.life.aside(_abandon_later(loop, below, seat))
         else:
-            await _abandon(below, seat)
+            await _abandon(below, seat.uid)
+
+
+async def _clear_of_the_gone(loop: Loop, below: Below) -> None:
+    """What was begun for pods that have gone since: their records went first."""
+    try:
+        begun = await below.vault.begun()
+    except (KybernateError, OSError) as error:
+        log.warning("what was dumped of pods that are gone can't be listed: %s", error)
+        return
+    for uid in begun:
+        if PodUid(uid.removesuffix(OF_SAVE)) not in loop.node.seats:
+            await _abandon(below, uid)
 
 
 async def _abandon_later(loop: Loop, below: Below, seat: Seat) -> None:
     """Its memory may come from there; until it is in nothing else is dumped."""
     await loop.dumps.lazies.all_in(seat.paging)
-    await _abandon(below, seat)
+    await _abandon(below, seat.uid)
 
 
-async def _abandon(below: Below, seat: Seat) -> None:
+async def _abandon(below: Below, uid: PodUid) -> None:
     try:
-        await below.vault.abandon(seat.uid)
+        await below.vault.abandon(uid)
     except (KybernateError, OSError) as error:
-        log.warning("%s: what was dumped can't be removed yet: %s", seat, error)
+        log.warning("what was dumped of %s can't be removed yet: %s", uid, error)
 
 
 async def _finish_dump(loop: Loop, seat: Seat) -> None:

@@ -34,6 +34,10 @@ class ReportingVault:
         """As the vault's."""
         await self._vault.abandon(uid)
 
+    async def begun(self) -> tuple[PodUid, ...]:
+        """As the vault's."""
+        return await self._vault.begun()
+
     async def seal(self, images: Path, facts: Mapping[str, object], deadline: float) -> ArtifactId:
         """As the vault's, and told."""
         artifact = await self._vault.seal(images, facts, deadline)

@@ -49,6 +49,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+OF_SAVE = "-save"
+"""Behind a pod's UID: the folder of its save, beside that of its dumps."""
+
 
 @dataclass(slots=True, eq=False)
 class _Save:
@@ -360,4 +363,4 @@ class Saves:
 
 def _folder(uid: PodUid) -> PodUid:
     """What names the folder of a seat's save: its tree may be dumped again while it is sealed."""
-    return PodUid(f"{uid}-save")
+    return PodUid(uid + OF_SAVE)

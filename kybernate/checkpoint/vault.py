@@ -7,16 +7,13 @@ cancelled ends at its next step, and what it has done so far is kept.
 from __future__ import annotations
 
 import asyncio
-import re
 import secrets
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
-from kybernate.adapters.objects import make_folder
-from kybernate.checkpoint import catalogue, crashed, fetch, lending, transfer, verify
+from kybernate.checkpoint import begun, catalogue, crashed, fetch, lending, transfer, verify
 from kybernate.checkpoint import seal as sealing
 from kybernate.checkpoint.alone import Alone
 from kybernate.checkpoint.copies import Copies, is_unreadable
@@ -51,13 +48,11 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-BEGUN = ".begun"
 URGENT = 8
 BACKGROUND = 2
 _LATE = 5.0
 """Seconds that the threads of a call have to notice its deadline before they are left alone."""
 _PATIENCE = 300.0
-_UID = re.compile(r"[0-9A-Za-z][-0-9A-Za-z]{0,127}")
 
 
 class Vault:
@@ -95,17 +90,21 @@ class Vault:
 
     async def begin(self, uid: PodUid) -> Path:
         """See `ports.Vault.begin`."""
-        folder = self._begun(uid)
+        folder = begun.folder_of(self._local, uid)
         await self._see_left(folder)
         self._seen.hashed.pop(folder, None)
-        await self._soon(folder.name, lambda _: _empty(folder))
+        await self._soon(folder.name, lambda _: begun.empty(folder))
         return folder
 
     async def abandon(self, uid: PodUid) -> None:
         """See `ports.Vault.abandon`."""
-        folder = self._begun(uid)
+        folder = begun.folder_of(self._local, uid)
         await self._see_left(folder)
-        await self._soon(folder.name, lambda _: _remove(folder))
+        await self._soon(folder.name, lambda _: begun.remove(folder))
+
+    async def begun(self) -> tuple[PodUid, ...]:
+        """See `ports.Vault.begun`."""
+        return await _run(self._urgent, self.patience, lambda _: begun.uids(self._local))
 
     async def seal(self, images: Path, facts: Mapping[str, object], deadline: float) -> ArtifactId:
         """See `ports.Vault.seal`."""
@@ -162,7 +161,7 @@ class Vault:
 
     async def fill(self, artifact: ArtifactId, uid: PodUid, deadline: float) -> None:
         """See `ports.Vault.fill`."""
-        folder = self._begun(uid)
+        folder = begun.folder_of(self._local, uid)
         others = [place for place in self._places.values() if place is not self._local]
 
         def filled(until: Deadline) -> None:
@@ -253,11 +252,6 @@ class Vault:
     async def _see_left(self, folder: Path) -> None:
         if self._left is not None:
             await self._left(folder)
-
-    def _begun(self, uid: PodUid) -> Path:
-        if not _UID.fullmatch(uid):
-            raise RefusedError(f"{uid[:200]!r} is no UID of a pod")
-        return self._local.local / BEGUN / uid
 
     def _place(self, tier: Tier) -> Place:
         try:
@@ -394,13 +388,3 @@ async def _run(pool: Executor, seconds: float, work: Callable[[Deadline], R]) ->
         raise DeadlineError("the disk or store of the saved states doesn't answer") from error
     finally:
         deadline.cancel()
-
-
-def _empty(folder: Path) -> None:
-    _remove(folder)
-    make_folder(folder)
-
-
-def _remove(folder: Path) -> None:
-    if folder.exists():
-        shutil.rmtree(folder)

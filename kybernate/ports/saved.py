@@ -158,6 +158,11 @@ class Vault(Protocol):
         """Remove what `begin` gave and nobody sealed. Idempotent."""
         ...
 
+    async def begun(self) -> tuple[PodUid, ...]:
+        """For whom there is what `begin` gave and nobody has sealed or abandoned, of agents that
+        are no more, too. Raises OSError, DeadlineError."""
+        ...
+
     async def seal(self, images: Path, facts: Mapping[str, object], deadline: float) -> ArtifactId:
         """Sync and hash the images, then write the signed manifest: the artifact exists, raw."""
         ...

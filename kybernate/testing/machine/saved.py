@@ -305,6 +305,11 @@ class FakeVault:
         self._machine.folders.pop(f"/dumps/{uid}", None)
         self._machine.unfilled.discard(f"/dumps/{uid}")
 
+    async def begun(self) -> tuple[PodUid, ...]:
+        """Those of which something was dumped or fetched."""
+        folders = [Path(name) for name in self._machine.folders]
+        return tuple(PodUid(one.name) for one in folders if one.parent == Path("/dumps"))
+
     def _see_unread(self, folder: str) -> None:
         machine = self._machine
         if any(at == folder and machine.procs[init].alive for init, at in machine.paging.items()):

@@ -229,7 +229,7 @@ class TestHanging:
             await vault.begin(UID)
             vault.patience = 0.2
             hanging = Hanging(lambda *_: None)
-            for name in ("shutil.rmtree", "catalogue.manifests", "drop"):
+            for name in ("begun.shutil.rmtree", "catalogue.manifests", "drop"):
                 monkeypatch.setattr(f"kybernate.checkpoint.vault.{name}", hanging)
             args = {"drop": (artifact, Tier.NVME), "ls": (Tier.NVME,)}.get(call, (UID,))
             try:
@@ -249,7 +249,7 @@ class TestHanging:
             vault = rig.vault
             (await vault.begin(UID) / "old").write_bytes(b"x")
             hanging = Hanging(shutil.rmtree)
-            monkeypatch.setattr("kybernate.checkpoint.vault.shutil.rmtree", hanging)
+            monkeypatch.setattr("kybernate.checkpoint.begun.shutil.rmtree", hanging)
             vault.patience = 0.2
             with pytest.raises(DeadlineError):
                 await vault.abandon(UID)
