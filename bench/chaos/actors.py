@@ -24,6 +24,7 @@ class StormyMachine(Machine):
     def __init__(self, plan: Plan, elsewhere: Elsewhere | None = None) -> None:
         super().__init__(plan.inventory.memory(), plan.node, elsewhere)
         self.rng = plan.rng
+        self.besides = plan.besides
         self.rates = dict(plan.faults)
         self.slots: Callable[[PodUid], int] = lambda _: 1
         self.excused = False

@@ -244,6 +244,7 @@ class Life:
             facts=_facts,
             limits={Tier.NVME: _ENOUGH, **store},
             into=_into,
+            first=lambda images: self.machine.folders[str(images)].first,
         )
 
     def _refusals(self, seats: Iterable[Seat]) -> Mapping[PodUid, str]:

@@ -50,6 +50,9 @@ FAULTS = {
     "seal-fails": 0.05,
     "seal-hangs": 0.03,
     "corrupt": 0.02,
+    "fill-fails": 0.1,
+    "pages-late": 0.1,
+    "pages-lost": 0.03,
     "store-down": 0.2,
     "drop-fails": 0.1,
     "shut-fails": 0.05,
@@ -126,8 +129,9 @@ class Event:
 @dataclass(slots=True)
 class Plan:
     """A whole schedule. `kind` is storm, or kills: nothing but kills of the agent. `tiers`: seats
-    may be parked below RAM, of which `ram` bytes are for parked seats, 0 for enough. `between` is
-    what happens between this node and the next one."""
+    may be parked below RAM, of which `ram` bytes are for parked seats, 0 for enough. `besides`:
+    bytes of each seat that are on no GPU; many are restored lazily. `between` is what happens
+    between this node and the next one."""
 
     seed: int
     kind: str
@@ -140,6 +144,7 @@ class Plan:
     lose_journal: bool = False
     tiers: bool = False
     ram: int = 0
+    besides: int = 0
     object_store: bool = False
     node: str = "n1"
     between: list[Event] = field(default_factory=list)
@@ -170,6 +175,7 @@ def draw_plan(seed: int, kind: str = "storm") -> Plan:
     plan.tiers = rng.random() < _WITH_TIERS
     if plan.tiers:
         plan.ram = rng.choice([0, 2 * MEMORY, 3 * MEMORY, 5 * MEMORY])
+        plan.besides = rng.choice([0, MEMORY])
         plan.object_store = rng.random() < 0.5
         chosen = {**chosen, **TIER_EVENTS}
     plan.events = _draw_events(rng, chosen, rng.randint(4, 14))
@@ -192,6 +198,7 @@ def draw_pair(seed: int, kind: str = "pair") -> tuple[Plan, Plan]:
         names = [f"{node}-p{number}" for number in range(rng.randint(1, 2))]
         plan.pods = [_pod(rng, plan.inventory, name) for name in names]
         plan.ram = rng.choice([0, 3 * MEMORY])
+        plan.besides = rng.choice([0, MEMORY])
         plan.events = _draw_events(rng, _PAIR_EVENTS, rng.randint(1, 5))
         plan.lose_tail = lose_tail
         _draw_weather(plan, intensity)

@@ -51,7 +51,7 @@ CONTAINER = Container(
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """A tree as it was when it had been thawed `ran` times. `line`: whose state it is, through all
-    its successors; `whole`: all of it was written."""
+    its successors; `whole`: all of it was written; `besides`: bytes that were on no GPU."""
 
     uid: PodUid
     handle: str
@@ -59,11 +59,17 @@ class Snapshot:
     processes: tuple[FakeProcess, ...] = ()
     whole: bool = False
     line: str = ""
+    besides: int = 0
+
+    @property
+    def first(self) -> int:
+        """Bytes that were on GPUs."""
+        return sum(sum(process.memory.values()) for process in self.processes)
 
     @property
     def size(self) -> int:
         """Bytes."""
-        return sum(sum(process.memory.values()) for process in self.processes)
+        return self.first + self.besides
 
 
 @dataclass(slots=True)
@@ -119,7 +125,8 @@ class FakeDumper:
         if machine.fault("dump-fails"):
             raise DumpError("No space left on device")
         processes = tuple(replace(one, memory=dict(one.memory)) for one in self._tree(handle))
-        machine.folders[str(images)] = replace(begun, processes=processes, whole=True)
+        done = replace(begun, processes=processes, whole=True, besides=machine.besides)
+        machine.folders[str(images)] = done
         return {"criu": machine.step()}
 
     def _see_still(self, handle: str, tree: list[FakeProcess]) -> None:

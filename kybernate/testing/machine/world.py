@@ -85,6 +85,9 @@ class Machine:
     by its `name`; while it is `cut_off` it reaches nothing of that but the object store.
     """
 
+    besides = 0
+    """Bytes of each tree's memory that aren't its GPUs'."""
+
     def __init__(
         self,
         memory: Mapping[GpuUuid, int],
