@@ -8,7 +8,7 @@ import pytest
 
 from kybernate.errors import CorruptError, DeadlineError, RetryableError
 from kybernate.testing.clock import run_virtual
-from kybernate.testing.machine.saved import FakeVault
+from kybernate.testing.machine import FakeVault
 from kybernate.types import Tier
 from tests.unit.nodeagent.below import ACTIVE, TIERS, WAITING, down, reasons, two, when
 
