@@ -60,7 +60,10 @@ async def clear_away(loop: Loop) -> None:
 
 
 async def _clear_of_the_gone(loop: Loop, below: Below) -> None:
-    """What was begun for pods that have gone since: their records went first."""
+    """What was begun for pods that have gone since: their records went first. Where there is none
+    at all they may be lost, and trees read from there."""
+    if not loop.node.seats:
+        return
     try:
         begun = await below.vault.begun()
     except (KybernateError, OSError) as error:
@@ -131,7 +134,18 @@ async def heal_unknown(loop: Loop, seat: Seat) -> None:
             await below.dumper.keep(init.pid, seat.handle, _DEADLINE)
     except KybernateError as error:
         raise Broken(f"found in the middle of a dump, without a record: {error}") from error
+    await _see_memory_in(loop, below, seat)
     await loop.dumps.open(seat)
+
+
+async def _see_memory_in(loop: Loop, below: Below, seat: Seat) -> None:
+    """What it waits for comes in, if it was being restored lazily."""
+    try:
+        seat.paging = await below.vault.lent(seat.uid)
+    except (KybernateError, OSError) as error:
+        raise Broken(f"what its memory comes from can't be read: {error}") from error
+    if seat.paging:
+        loop.dumps.lazies.begin(seat)
 
 
 def _state(loop: Loop, seat: Seat) -> DumpState:

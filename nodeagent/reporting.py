@@ -34,6 +34,10 @@ class ReportingVault:
         """As the vault's."""
         await self._vault.abandon(uid)
 
+    async def lent(self, uid: PodUid) -> str:
+        """As the vault's."""
+        return await self._vault.lent(uid)
+
     async def begun(self) -> tuple[PodUid, ...]:
         """As the vault's."""
         return await self._vault.begun()

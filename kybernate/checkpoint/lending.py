@@ -76,6 +76,15 @@ def fill(
     filling.fill(folder, pieces, filling.Mender(artifact, others, keys), deadline)
 
 
+def lent_of(folder: Path) -> str:
+    """Which artifact was lent there; empty if none was. Raises OSError."""
+    told = LocalObjects(folder / _TOLD)
+    for info in told.scan(layout.ARTIFACTS):
+        if found := layout.id_of(info.key):
+            return found
+    return ""
+
+
 def _link_told(place: Place, manifest: Manifest, folder: Path) -> None:
     (folder / _TOLD / layout.folder(manifest.id)).mkdir(parents=True)
     for name in (layout.MANIFEST, layout.PIECES):

@@ -102,6 +102,11 @@ class Vault:
         await self._see_left(folder)
         await self._soon(folder.name, lambda _: begun.remove(folder))
 
+    async def lent(self, uid: PodUid) -> str:
+        """See `ports.Vault.lent`."""
+        folder = begun.folder_of(self._local, uid)
+        return await _run(self._urgent, self.patience, lambda _: lending.lent_of(folder))
+
     async def begun(self) -> tuple[PodUid, ...]:
         """See `ports.Vault.begun`."""
         return await _run(self._urgent, self.patience, lambda _: begun.uids(self._local))

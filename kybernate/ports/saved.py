@@ -158,6 +158,11 @@ class Vault(Protocol):
         """Remove what `begin` gave and nobody sealed. Idempotent."""
         ...
 
+    async def lent(self, uid: PodUid) -> str:
+        """Of which artifact this seat was lent images that `fill` is to verify; empty if of none.
+        Raises OSError, DeadlineError."""
+        ...
+
     async def begun(self) -> tuple[PodUid, ...]:
         """For whom there is what `begin` gave and nobody has sealed or abandoned, of agents that
         are no more, too. Raises OSError, DeadlineError."""

@@ -51,7 +51,7 @@ class FakeVault:
         """Dropped."""
         self._see_unread(f"/dumps/{uid}")
         self._machine.folders.pop(f"/dumps/{uid}", None)
-        self._machine.unfilled.discard(f"/dumps/{uid}")
+        self._machine.unfilled.pop(f"/dumps/{uid}", None)
 
     async def begun(self) -> tuple[PodUid, ...]:
         """Those of which something was dumped or fetched."""
@@ -110,19 +110,22 @@ class FakeVault:
         folder = await self.images(artifact, deadline, into)
         lent = await self.begin(uid)
         self._machine.folders[str(lent)] = self._machine.folders[str(folder)]
-        self._machine.unfilled.add(str(lent))
+        self._machine.unfilled[str(lent)] = artifact
         return lent
 
     async def fill(self, artifact: ArtifactId, uid: PodUid, deadline: float) -> None:
-        """As long as it is there to be read."""
+        """Also of a state that was dropped."""
         folder = f"/dumps/{uid}"
         if folder not in self._machine.unfilled:
             return
         await asyncio.sleep(self._machine.step())
         if self._machine.fault("fill-fails"):
             raise OSError(24, "Too many open files")
-        self._keeping(artifact, _LOCAL)
-        self._machine.unfilled.discard(folder)
+        self._machine.unfilled.pop(folder, None)
+
+    async def lent(self, uid: PodUid) -> str:
+        """As long as it isn't filled."""
+        return self._machine.unfilled.get(f"/dumps/{uid}", "")
 
     async def pack(
         self,

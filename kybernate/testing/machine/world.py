@@ -121,7 +121,7 @@ class Machine:
         self.ran: dict[str, int] = {}
         self.dumps: dict[int, DumpState] = {}
         self.folders: dict[str, Snapshot] = {}
-        self.unfilled: set[str] = set()
+        self.unfilled: dict[str, ArtifactId] = {}
         self.vault: dict[ArtifactId, Keeping] = {}
         self.sealed = 0
         self.newcomers: set[str] = set()

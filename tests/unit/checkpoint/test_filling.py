@@ -339,8 +339,11 @@ class TestFill:
     def test_it_goes_on_though_the_state_was_dropped(self, vault):
         async def story():
             artifact, before = await sealed(vault)
+            assert await vault.lent(UID) == ""
             lent = await vault.lend(artifact, UID, 60, INTO)
+            assert await vault.begun() == (UID,)
             await vault.drop(artifact, Tier.NVME, forget="a test")
+            assert await vault.lent(UID) == artifact
             await vault.fill(artifact, UID, 60)
             assert states(lent) == b"\1" * 7
             assert of_dump(lent) == before

@@ -10,6 +10,7 @@ from kybernate.errors import CorruptError, DeadlineError, RetryableError
 from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import FakeVault
 from kybernate.types import Tier
+from nodeagent.seat import Seat
 from tests.unit.nodeagent.below import ACTIVE, TIERS, WAITING, down, reasons, two, when
 
 
@@ -38,7 +39,7 @@ def test_it_serves_while_it_is_verified_and_what_it_was_lent_goes_then(rig, prox
         await asyncio.sleep(100)
         (artifact,) = r.machine.vault
         assert r.node.seats[cold].paging == artifact
-        assert r.machine.unfilled == {f"/dumps/{cold}"}
+        assert r.machine.unfilled.keys() == {f"/dumps/{cold}"}
         go.set()
         await when(lambda: not r.node.seats[cold].paging)
         assert f"/dumps/{cold}" not in r.machine.folders
@@ -103,7 +104,9 @@ def test_what_is_wrong_everywhere_is_not_tried_again(rig, proxy, monkeypatch):
     run_virtual(main())
 
 
-def test_the_next_agent_verifies_what_the_last_one_did_not_get_to(rig, proxy, monkeypatch):
+@pytest.mark.parametrize("lost", [False, True])
+def test_the_next_agent_verifies_what_the_last_one_did_not_get_to(rig, proxy, monkeypatch, lost):
+    """Also if no record of it is left."""
     fill = FakeVault.fill
 
     async def never(*_):
@@ -115,18 +118,25 @@ def test_the_next_agent_verifies_what_the_last_one_did_not_get_to(rig, proxy, mo
         r, cold = await parked(rig)
         proxy(r.loop).request(cold)
         await r.until(cold, ACTIVE)
-        return r.machine, cold
+        return r.machine, r.node.seats[cold].identity
 
-    machine, cold = run_virtual(first())
-    assert machine.unfilled == {f"/dumps/{cold}"}
+    machine, identity = run_virtual(first())
+    cold = identity.pod.uid
+    assert machine.unfilled.keys() == {f"/dumps/{cold}"}
     monkeypatch.setattr(FakeVault, "fill", fill)
 
     async def second():
         r = rig(machine, tiers=TIERS)
+        if lost:
+            machine.journal.clear()
         await r.recover()
         r.begin()
+        if lost:
+            r.loop.add(Seat(identity, 0.0, 0.0))
+            await r.node.world.doors.open(cold)
+            await when(lambda: r.node.seats[cold].paging)
         await when(lambda: not r.node.seats[cold].paging)
-        assert machine.unfilled == set()
+        assert machine.unfilled == {}
         assert f"/dumps/{cold}" not in machine.folders
         r.check()
 
@@ -170,7 +180,7 @@ def test_of_a_state_whose_small_files_are_wrong_the_other_copy_is_taken(rig, pro
         r.machine.faults.add("corrupt")
         proxy(r.loop).request(cold)
         await r.until(cold, ACTIVE)
-        assert r.machine.unfilled == set()
+        assert r.machine.unfilled == {}
         await when(lambda: not seat.paging)
         r.check()
 
