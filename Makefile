@@ -49,9 +49,11 @@ check: setup ## lint, types, layers, YAML, proto and shell
 	$(VENV)/bin/shellcheck $$(git ls-files '*.sh' .ci/run)
 	@sh scripts/check-generated.sh $(PY)
 
+# What isn't built yet is built first: that takes longer than any test may.
 # Those that share the machine's kernel and servers come one after another, behind the others. Both
 # are run in any case; 5 says that K= selects none there.
 test: setup native ## unit, property and API tests (real etcd and kube-apiserver); K=expression selects
+	@$(PY) -m tests.kit
 	@failed=0; \
 	for some in "tests/unit -n logical --maxprocesses 8 --dist loadfile" tests/integration; do \
 	  $(PY) -m pytest $$some -m "not e2e and not gpu and not faults" $(if $(K),-k "$(K)"); \
@@ -62,9 +64,11 @@ fuzz: setup ## 100,000 spoilt bodies at extender and webhook, in process (2,000 
 	KYB_FUZZ=$(or $(KYB_FUZZ),50000) $(PY) -m pytest tests/unit/webhook/test_fuzz.py tests/unit/extender/test_fuzz.py -o timeout=900
 
 e2e: ready ## the whole cluster on this machine; K=expression selects
+	@$(PY) -m tests.kit --cluster
 	$(PY) -m pytest tests/e2e -m e2e $(if $(K),-k "$(K)")
 
 test-faults: ready ## break every part in every state of a seat; prints the matrix; K= selects
+	@$(PY) -m tests.kit --cluster
 	$(PY) -m pytest tests/faults -m faults $(if $(K),-k "$(K)")
 
 demo: ready ## six models share four GPUs, live; KEEP=1 leaves it up

@@ -1,0 +1,57 @@
+"""`python -m tests.kit [--cluster]`: what the tests need is there before any of them runs.
+
+On a machine that has nothing yet this takes many minutes, more than a test may take. What can't be
+had is told; the tests that need it are skipped then, or say why they fail.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from images import criu, debs
+from kybernate.errors import KybernateError
+from tests.cluster import binaries, images, prefix
+from tests.kit import postgresql, s3
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from images.cache import Progress
+
+_STARTED = time.monotonic()
+_KUBERNETES = (*binaries.CONTROL_PLANE, "kube-scheduler")
+
+NEEDS: dict[str, Callable[[Progress], object]] = {
+    "containerd": lambda say: debs.unpack(prefix.RUNTIME, say),
+    "runc": lambda say: debs.unpack(prefix.RUNC, say),
+    "PostgreSQL": lambda say: debs.unpack(postgresql.PACKAGES, say),
+    "CRIU": criu.ensure,
+    "the S3 server": s3.ensure,
+    "the control plane of Kubernetes": lambda say: binaries.ensure(_KUBERNETES, say),
+}
+OF_CLUSTERS: dict[str, Callable[[Progress], object]] = {
+    "what a node needs": prefix.ensure,
+    "the images": lambda say: images.build(tuple(images.BUILDERS), say),
+}
+
+
+def _say(line: str) -> None:
+    click.echo(f"[{time.monotonic() - _STARTED:6.1f} s] {line}")
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--cluster", is_flag=True, help="What whole clusters need, too.")
+def main(cluster: bool) -> None:
+    """Build and fetch what the tests need, one after the other; what is there stays."""
+    for name, ensure in (NEEDS | (OF_CLUSTERS if cluster else {})).items():
+        try:
+            ensure(_say)
+        except KybernateError as error:
+            click.echo(f"{name} can't be had here: {error}", err=True)
+
+
+if __name__ == "__main__":
+    main()
