@@ -220,6 +220,8 @@ class Criu:
             raise DumpError(f"There is no tree below process {container.init} to dump.")
         if not container.is_frozen():
             raise DumpError(f"The tree in {container.handle} isn't frozen; freeze it first.")
+        if pages.Served(container.work).well is None:
+            raise DumpError(f"Memory of {container.init}'s tree is on its way in; wait for it.")
         return tree
 
     async def _dump(

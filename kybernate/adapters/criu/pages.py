@@ -231,8 +231,9 @@ async def clear(work: Path, clock: Clock) -> None:
 
 
 def _lives(name: str, proc: Path) -> bool:
-    """Whether the process is there that a folder is named after."""
+    """Whether the process is there, and more than a zombie, that a folder is named after."""
     pid, _, start = name.partition("-")
     with suppress(FileNotFoundError, ProcessLookupError):
-        return smallfile.read(f"{proc}/{pid}/stat").rpartition(")")[2].split()[19] == start
+        fields = smallfile.read(f"{proc}/{pid}/stat").rpartition(")")[2].split()
+        return fields[0] not in "ZX" and fields[19] == start
     return False

@@ -22,12 +22,12 @@ from kybernate.checkpoint.places import open_place
 from kybernate.checkpoint.vault import Vault
 from kybernate.core.artifacts.into import Into
 from kybernate.core.artifacts.manifest import PIECE
-from kybernate.errors import CorruptError, KybernateError, RestoreError
+from kybernate.errors import CorruptError, KybernateError, NotFoundError, RestoreError
 from kybernate.types import PodUid, Tier
 from tests.cluster.layout import REPOSITORY
 from tests.kit import filler, mortal
 from tests.kit.containers import wait_for
-from tests.kit.parking import LIMIT
+from tests.kit.parking import LIMIT, held
 from tests.kit.programs import progress, python
 
 if TYPE_CHECKING:
@@ -257,4 +257,9 @@ def test_what_waits_for_a_dead_agent_is_ended_with_its_container(saved: Saved) -
     init = Path(f"/proc/{saved.one.container.init}/fd/0")
     wait_for(lambda: not init.exists(), "it lives on")
     saved.one.criu = saved.one.another_agent()
-    wait_for(lambda: not saved.serving(), "it waits for ever")
+    with pytest.raises((NotFoundError, RestoreError)):
+        saved.one.pages_done()
+    ended = asyncio.to_thread(
+        wait_for, lambda: not saved.serving() and not held(), "it waits", LIMIT
+    )
+    saved.one.run(ended)

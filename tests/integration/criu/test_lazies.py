@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +12,10 @@ import pytest
 
 from kybernate.adapters.criu import holders, pages, running
 from kybernate.adapters.criu.container import Clock, Container
-from kybernate.errors import DeadlineError, RestoreError
+from kybernate.errors import DeadlineError, DumpError, RestoreError
 from tests.kit import mortal
 from tests.kit.containers import wait_for
-from tests.kit.parking import LIMIT
+from tests.kit.parking import LIMIT, held
 from tests.kit.programs import ask, digest, python, redis
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def test_all_memory_comes_in_by_and_by_and_then_nothing_is_held(seat: Callable[.
     assert b"PONG" in ask(one, "PING")
     one.pages_done()
     assert digest(one) == before
-    assert _held() == 0
+    assert held() == 0
     one.park()
     one.resume()
     assert digest(one) == before
@@ -47,7 +46,7 @@ def test_who_asks_for_no_last_page_is_served_all_the_same(seat: Callable[..., Se
     one.park()
     one.resume(lazy=True)
     # Nobody has asked for it, but that the loop goes on.
-    one.run(asyncio.to_thread(wait_for, lambda: not _held(), "its memory is held for ever", LIMIT))
+    one.run(asyncio.to_thread(wait_for, lambda: not held(), "its memory is held for ever", LIMIT))
     assert digest(one) == before
     one.pages_done()
     one.park()
@@ -59,11 +58,26 @@ def test_a_tree_whose_server_died_ends_rather_than_see_zeros(seat: Callable[...,
     one = redis(seat, keys=1_000_000)
     one.park()
     one.restore(lazy=True)
-    assert _held() > 0
+    assert held() > 0
     os.kill(_server(one), signal.SIGKILL)
     one.thaw()
     _see_waiting(one)
     _see_ended(one)
+
+
+def test_nothing_is_dumped_before_all_memory_is_in(seat: Callable[..., Seat]) -> None:
+    one = redis(seat, keys=1_000_000)
+    before = digest(one)
+    one.park()
+    one.restore(lazy=True)
+    server = _server(one)
+    os.kill(server, signal.SIGSTOP)
+    with pytest.raises(DumpError, match="on its way in"):
+        one.run(one.criu.dump(one.container.init, one.handle, one.images, LIMIT))
+    os.kill(server, signal.SIGCONT)
+    one.thaw()
+    one.pages_done()
+    assert digest(one) == before
 
 
 def test_the_next_agent_holds_on_to_what_a_server_does_not_bring(seat: Callable[..., Seat]) -> None:
@@ -72,7 +86,7 @@ def test_the_next_agent_holds_on_to_what_a_server_does_not_bring(seat: Callable[
     with mortal.agent(one):
         pass
     one.criu = one.another_agent()
-    assert _held() > 0
+    assert held() > 0
     # kyb-enter, too: what the agent holds must do.
     for pid in _serving(one):
         os.kill(pid, signal.SIGKILL)
@@ -123,7 +137,7 @@ def test_a_server_that_has_ended_well_meanwhile_is_known_to_have(seat: Callable[
     wait_for(lambda: not _serving(one), "its memory never comes")
     one.criu = one.another_agent()
     one.pages_done()
-    assert _held() == 0
+    assert held() == 0
     assert digest(one) == before
     one.park()
     one.resume()
@@ -138,13 +152,13 @@ def test_the_next_agent_sees_all_memory_come_in(seat: Callable[..., Seat], stops
     with mortal.agent(one, stops=stops) as server:
         pass
     one.criu = one.another_agent()
-    assert _held() > 0
+    assert held() > 0
     with pytest.raises(DeadlineError):
         one.run(one.criu.pages_done(one.container.init, 0.0))
     os.kill(server, signal.SIGCONT)
     one.thaw()
     one.pages_done()
-    assert _held() == 0
+    assert held() == 0
     assert digest(one) == before
 
 
@@ -209,7 +223,7 @@ def test_what_a_dead_agent_began_to_restore_is_restored_anew(
     one.criu = one.another_agent()
     one.resume(lazy=True)
     one.pages_done()
-    assert _held() == 0
+    assert held() == 0
     _see_right(tmp_path)
 
 
@@ -231,15 +245,6 @@ def _see_right(folder: Path) -> None:
     wait_for(lambda: (folder / "seen").read_text() == "True\n", "its memory is wrong")
 
 
-def _held() -> int:
-    """Userfaultfds that are open here."""
-    found = 0
-    for entry in os.scandir("/proc/self/fd"):
-        with suppress(OSError):
-            found += os.readlink(entry.path) == "anon_inode:[userfaultfd]"
-    return found
-
-
 def _see_waiting(one: Seat) -> None:
     """It runs on no memory that isn't there."""
     assert b"PONG" not in ask(one, "PING", limit=1.0), "it runs on memory that isn't there"
@@ -249,7 +254,7 @@ def _see_ended(one: Seat) -> None:
     """It is ended, and nothing is held any more."""
     with pytest.raises(RestoreError, match="ended too soon"):
         one.pages_done()
-    one.run(asyncio.to_thread(wait_for, lambda: not _held(), "its memory is held for ever", LIMIT))
+    one.run(asyncio.to_thread(wait_for, lambda: not held(), "its memory is held for ever", LIMIT))
     wait_for(lambda: not Path(f"/proc/{one.container.init}/fd/0").exists(), "it lives on")
     wait_for(lambda: not _serving(one), "what served it stays")
 
