@@ -181,7 +181,7 @@ class FakeDumper:
     async def _filled(self, folder: str, deadline: float) -> None:
         """Nothing is read before it is verified."""
         for _ in range(int(deadline)):
-            if folder not in self._machine.unfilled:
+            if folder not in self._machine.unfilled():
                 return
             await asyncio.sleep(1.0)
         raise DeadlineError("memory is missing yet")

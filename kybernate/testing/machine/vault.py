@@ -51,7 +51,7 @@ class FakeVault:
         """Dropped."""
         self._see_unread(f"/dumps/{uid}")
         self._machine.folders.pop(f"/dumps/{uid}", None)
-        self._machine.unfilled.pop(f"/dumps/{uid}", None)
+        self._machine.lent.pop(f"/dumps/{uid}", None)
 
     async def begun(self) -> tuple[PodUid, ...]:
         """Those of which something was dumped or fetched."""
@@ -110,22 +110,22 @@ class FakeVault:
         folder = await self.images(artifact, deadline, into)
         lent = await self.begin(uid)
         self._machine.folders[str(lent)] = self._machine.folders[str(folder)]
-        self._machine.unfilled[str(lent)] = artifact
+        self._machine.lent[str(lent)] = artifact, False
         return lent
 
     async def fill(self, artifact: ArtifactId, uid: PodUid, deadline: float) -> None:
         """Also of a state that was dropped."""
         folder = f"/dumps/{uid}"
-        if folder not in self._machine.unfilled:
+        if folder not in self._machine.unfilled():
             return
         await asyncio.sleep(self._machine.step())
         if self._machine.fault("fill-fails"):
             raise OSError(24, "Too many open files")
-        self._machine.unfilled.pop(folder, None)
+        self._machine.lent[folder] = artifact, True
 
     async def lent(self, uid: PodUid) -> str:
-        """As long as it isn't filled."""
-        return self._machine.unfilled.get(f"/dumps/{uid}", "")
+        """Until it is abandoned."""
+        return self._machine.lent.get(f"/dumps/{uid}", ("", True))[0]
 
     async def pack(
         self,

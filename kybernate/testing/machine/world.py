@@ -81,7 +81,8 @@ class Machine:
     `gates` are the pods from which TCP is held back, and who hears of it; `cut` those whose network
     is down, and `stopped` the trees that a signal has stopped, too; `paging` says from which
     folder a tree's memory still comes, by its container's PID 1. `newcomers` are handles
-    of containers that wait for another's tree. `elsewhere` is what it has in common with others,
+    of containers that wait for another's tree. `lent` is what is in seats' folders, and whether all
+    of it was verified. `elsewhere` is what it has in common with others,
     by its `name`; while it is `cut_off` it reaches nothing of that but the object store.
     """
 
@@ -121,7 +122,7 @@ class Machine:
         self.ran: dict[str, int] = {}
         self.dumps: dict[int, DumpState] = {}
         self.folders: dict[str, Snapshot] = {}
-        self.unfilled: dict[str, ArtifactId] = {}
+        self.lent: dict[str, tuple[ArtifactId, bool]] = {}
         self.vault: dict[ArtifactId, Keeping] = {}
         self.sealed = 0
         self.newcomers: set[str] = set()
@@ -144,6 +145,10 @@ class Machine:
         tree.handle = ""
         self.inits[uid] = init.pid
         self.hello(uid)
+
+    def unfilled(self) -> set[str]:
+        """Folders of which not all was verified that was lent there."""
+        return {folder for folder, (_, filled) in self.lent.items() if not filled}
 
     def hello(self, uid: PodUid) -> None:
         """kyb-init (re)connects and says where it is."""

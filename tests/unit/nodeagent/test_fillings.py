@@ -39,7 +39,7 @@ def test_it_serves_while_it_is_verified_and_what_it_was_lent_goes_then(rig, prox
         await asyncio.sleep(100)
         (artifact,) = r.machine.vault
         assert r.node.seats[cold].paging == artifact
-        assert r.machine.unfilled.keys() == {f"/dumps/{cold}"}
+        assert r.machine.unfilled() == {f"/dumps/{cold}"}
         go.set()
         await when(lambda: not r.node.seats[cold].paging)
         assert f"/dumps/{cold}" not in r.machine.folders
@@ -87,7 +87,7 @@ def test_what_is_wrong_everywhere_is_not_tried_again(rig, proxy, monkeypatch):
     async def lost(vault, *_):
         failed.append(1)
         vault._machine.faults.add("pages-lost")
-        vault._machine.unfilled.clear()
+        vault._machine.lent.clear()
         raise CorruptError("pages-1.img: piece 3 is in no place")
 
     monkeypatch.setattr(FakeVault, "fill", lost)
@@ -122,7 +122,7 @@ def test_the_next_agent_verifies_what_the_last_one_did_not_get_to(rig, proxy, mo
 
     machine, identity = run_virtual(first())
     cold = identity.pod.uid
-    assert machine.unfilled.keys() == {f"/dumps/{cold}"}
+    assert machine.unfilled() == {f"/dumps/{cold}"}
     monkeypatch.setattr(FakeVault, "fill", fill)
 
     async def second():
@@ -136,7 +136,7 @@ def test_the_next_agent_verifies_what_the_last_one_did_not_get_to(rig, proxy, mo
             await r.node.world.doors.open(cold)
             await when(lambda: r.node.seats[cold].paging)
         await when(lambda: not r.node.seats[cold].paging)
-        assert machine.unfilled == {}
+        assert machine.unfilled() == set()
         assert f"/dumps/{cold}" not in machine.folders
         r.check()
 
@@ -180,7 +180,7 @@ def test_of_a_state_whose_small_files_are_wrong_the_other_copy_is_taken(rig, pro
         r.machine.faults.add("corrupt")
         proxy(r.loop).request(cold)
         await r.until(cold, ACTIVE)
-        assert r.machine.unfilled == {}
+        assert r.machine.unfilled() == set()
         await when(lambda: not seat.paging)
         r.check()
 
