@@ -76,6 +76,8 @@ class Lifecycle:
         if seat.work is not None and seat.work is not asyncio.current_task():
             seat.work.cancel()
         seat.work = asyncio.create_task(self._guarded(seat, what))
+        # One that is cancelled before its first step would leave it unawaited.
+        seat.work.add_done_callback(lambda _: what.close())
 
     async def _guarded(self, seat: Seat, what: Coroutine[object, object, None]) -> None:
         try:

@@ -8,6 +8,7 @@ import signal
 import socket
 import struct
 import subprocess
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -114,6 +115,14 @@ class Container:
         return code, self.process.stdout.read(), self.process.stderr.read()
 
 
+def _let_others_in(path: Path) -> None:
+    """pytest keeps its folders from other users; some of these containers run as another one."""
+    for folder in (path, *path.parents):
+        if folder == Path(tempfile.gettempdir()):
+            break
+        folder.chmod(0o755)
+
+
 @pytest.fixture(scope="session")
 def binaries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     if os.geteuid() != 0 or shutil.which("unshare") is None:
@@ -123,9 +132,7 @@ def binaries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for target in ("all", "sanitized"):
         make = ["make", "-s", "-C", str(SOURCE), f"OUT={out}", "TEST_PATHS=1", target]
         subprocess.run(make, check=True)
-    # pytest keeps its folders from other users, and some of these containers run as another one.
-    for folder in out.parents[:2]:
-        folder.chmod(0o755)
+    _let_others_in(out)
     return {"plain": out / "kyb-init", "sanitized": out / "kyb-init-sanitized"}
 
 
@@ -136,8 +143,7 @@ def binary(binaries: dict[str, Path], request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[Agent]:
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    _let_others_in(tmp_path)
     agent = Agent(tmp_path / "seat.sock")
     yield agent
     agent.die()
