@@ -140,10 +140,14 @@ async def heal_unknown(loop: Loop, seat: Seat) -> None:
 
 async def _see_memory_in(loop: Loop, below: Below, seat: Seat) -> None:
     """What it waits for comes in, if it was being restored lazily."""
-    try:
-        seat.paging = await below.vault.lent(seat.uid)
-    except (KybernateError, OSError) as error:
-        raise Broken(f"what its memory comes from can't be read: {error}") from error
+    while True:
+        try:
+            seat.paging = await below.vault.lent(seat.uid)
+            break
+        except (KybernateError, OSError) as error:
+            why = f"what its memory may come from can't be listed: {error}; trying again"
+            loop.life.complain(seat, "MemoryUnknown", why)
+            await asyncio.sleep(_AGAIN)
     if seat.paging:
         loop.dumps.lazies.begin(seat)
 

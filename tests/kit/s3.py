@@ -51,6 +51,8 @@ def why_not() -> str:
 def ensure(progress: Progress = silent) -> Path:
     """The server's command, built if it isn't yet. Raises KybernateError."""
     binary = _binary()
+    if reason := why_not():
+        raise KybernateError(reason)
     with file_lock(binary.parent / ".lock"):
         if not binary.exists():
             progress("building versitygw, an S3 server, from source: about half a minute")

@@ -14,6 +14,17 @@ from nodeagent.seat import Seat
 from tests.unit.nodeagent.below import ACTIVE, TIERS, WAITING, down, reasons, two, when
 
 
+def _after(failures, call):
+    """`call`, once it has failed so."""
+
+    async def asked(vault, *words):
+        if failures:
+            raise failures.pop()
+        return await call(vault, *words)
+
+    return asked
+
+
 async def parked(rig):
     r = rig(tiers=TIERS)
     r.loop.dumps.lazies.pays = lambda _: True
@@ -104,7 +115,7 @@ def test_what_is_wrong_everywhere_is_not_tried_again(rig, proxy, monkeypatch):
     run_virtual(main())
 
 
-@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("lost", ["", "record", "record, and the disk is slow to answer"])
 def test_the_next_agent_verifies_what_the_last_one_did_not_get_to(rig, proxy, monkeypatch, lost):
     """Also if no record of it is left."""
     fill = FakeVault.fill
@@ -129,6 +140,8 @@ def test_the_next_agent_verifies_what_the_last_one_did_not_get_to(rig, proxy, mo
         r = rig(machine, tiers=TIERS)
         if lost:
             machine.journal.clear()
+            away = [OSError(5, "Input/output error")] if "disk" in lost else []
+            monkeypatch.setattr(FakeVault, "lent", _after(away, FakeVault.lent))
         await r.recover()
         r.begin()
         if lost:

@@ -1,0 +1,31 @@
+"""What the tests need is built before them; what can't be had is told."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+
+from images.cache import silent
+from kybernate.errors import KybernateError
+from tests.kit import __main__ as kit
+from tests.kit import s3
+
+
+def test_what_cannot_be_had_is_told_and_the_rest_is_made(monkeypatch):
+    made = []
+
+    def missing(_):
+        raise KybernateError("Go is missing")
+
+    monkeypatch.setattr(kit, "NEEDS", {"one": made.append, "two": missing, "three": made.append})
+    result = CliRunner().invoke(kit.main)
+    assert result.exit_code == 0
+    assert "two can't be had here: Go is missing" in result.output
+    assert len(made) == 2
+
+
+def test_without_go_there_is_no_s3_server_and_a_sentence_says_so(monkeypatch, tmp_path):
+    monkeypatch.setattr(s3, "_binary", lambda: tmp_path / "versitygw")
+    monkeypatch.setattr(s3.shutil, "which", lambda _: None)
+    with pytest.raises(KybernateError, match="Go is missing"):
+        s3.ensure(silent)
