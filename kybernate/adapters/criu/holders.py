@@ -59,6 +59,16 @@ def below(pid: int) -> Iterator[int]:
             yield from below(child)
 
 
+def links(pid: int, proc: Path) -> set[str]:
+    """What each of its descriptors leads to; none if it is gone."""
+    found: set[str] = set()
+    with suppress(*_GONE):
+        for name in os.listdir(proc / str(pid) / "fd"):
+            with suppress(*_GONE):
+                found.add(os.readlink(proc / str(pid) / "fd" / name))
+    return found
+
+
 def has_ended(pid: int) -> bool:
     """Whether nothing of it runs any more."""
     with suppress(*_GONE):

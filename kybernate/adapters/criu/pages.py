@@ -37,7 +37,8 @@ STATUS = "pages.status"
 _SERVES, _WELL = "-", "0"
 _SOCKET = "lazy-pages.socket"
 _OURS = re.compile(
-    rf"^\w+: \w+ \w+ ([0-9A-F]{{8}}) \w+ \w+ +\d+ {re.escape(_SOCKET)}$", re.MULTILINE | re.ASCII
+    rf"^\w+: \w+ \w+ ([0-9A-F]{{8}}) \w+ \w+ +(\d+) {re.escape(_SOCKET)}$",
+    re.MULTILINE | re.ASCII,
 )
 _LISTENS = 1 << 16
 """Of its line in /proc/net/unix the flags, and one of these."""
@@ -191,19 +192,25 @@ async def reaped(process: running.Apart) -> None:
 
 
 async def _listens(served: Served, container: Container, clock: Clock) -> None:
-    while not _is_open(container):
+    while not _is_open(container, served.enter):
         if served.well is not None or clock.passed():
             said = running.complaints(container, "pages.log")
             raise RestoreError(f"CRIU's lazy-pages didn't start: {' / '.join(said[:3])}")
         await asyncio.sleep(_POLL)
 
 
-def _is_open(container: Container) -> bool:
+def _is_open(container: Container, enter: int) -> bool:
     """Whether connections are taken: a moment after the socket's file is there, or long, where the
-    disk has much to sync."""
-    # Others in the pod's network name their sockets as they like, by any bytes.
+    disk has much to sync. `enter`: the kyb-enter that started the server."""
+    # Others in the pod's network name their sockets as they like, by any bytes; on the node's own
+    # network other servers' have the same name.
     sockets = smallfile.read(f"{container.proc}/{container.init}/net/unix")
-    return any(int(flags, 16) & _LISTENS for flags in _OURS.findall(sockets))
+    listening = {
+        f"socket:[{inode}]" for flags, inode in _OURS.findall(sockets) if int(flags, 16) & _LISTENS
+    }
+    return bool(listening) and any(
+        listening & holders.links(pid, container.proc) for pid in holders.below(enter)
+    )
 
 
 def left_by_another(root: Path, proc: Path) -> Iterator[Served]:

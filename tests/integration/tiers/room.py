@@ -39,9 +39,17 @@ if TYPE_CHECKING:
     from kybernate.settings.agent import AgentSettings
     from kybernate.types import SeatState, Tier
 
-_NET = f"10.231.{os.getpid() % 250}"
+
+def _free_net() -> str:
+    """The first three numbers of addresses that nobody has here, from this process's own on."""
+    taken = Path("/proc/net/fib_trie").read_text()
+    nets = (f"10.231.{(os.getpid() + n) % 250}" for n in range(250))
+    return next(net for net in nets if f" {net}." not in taken)
+
+
+_NET = _free_net()
 HERE, THERE = f"{_NET}.1", f"{_NET}.2"
-"""Of this test's process: others may run beside it."""
+"""Of this test's process: others may run beside it, and aborted ones may have left theirs."""
 
 PORT = 8000
 CGROUPS = Path("/sys/fs/cgroup")

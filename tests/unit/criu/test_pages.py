@@ -286,12 +286,33 @@ def test_a_container_that_ends_meanwhile_is_not_waited_for(tmp_path: Path) -> No
 def test_it_is_seen_to_listen_whatever_others_call_their_sockets(
     tmp_path: Path, before: bytes, flags: bytes, listens: bool
 ) -> None:
+    others = (b"00010000", 41, before) if before else None
+    container = _in_a_network(tmp_path, others, (flags, 4242, b"lazy-pages.socket"))
+    assert pages._is_open(container, _with_socket(tmp_path, 4242)) is listens
+
+
+def test_another_trees_server_on_the_same_network_is_not_taken_for_it(tmp_path: Path) -> None:
+    """As with pods on the node's own network."""
+    name, listens = b"lazy-pages.socket", b"00010000"
+    container = _in_a_network(tmp_path, (listens, 41, name), (b"00000000", 4242, name))
+    assert not pages._is_open(container, _with_socket(tmp_path, 4242))
+    assert not pages._is_open(container, _with_socket(tmp_path, 4243))
+    assert pages._is_open(container, _with_socket(tmp_path, 41))
+
+
+def _in_a_network(root: Path, *sockets: tuple[bytes, int, bytes] | None) -> Container:
+    """Process 7's, with these flags, inodes and names."""
     line = b"0000000000000000: 00000002 00000000 %s 0001 01 %5d %s\n"
-    sockets = tmp_path / "7" / "net" / "unix"
-    sockets.parent.mkdir(parents=True)
-    others = line % (b"00010000", 41, before) if before else b""
-    ours = line % (flags, 4242, b"lazy-pages.socket")
-    sockets.write_bytes(
-        b"Num       RefCount Protocol Flags    Type St Inode Path\n" + others + ours
-    )
-    assert pages._is_open(Container(7, Path(), -1, tmp_path, tmp_path)) is listens
+    table = root / "7" / "net" / "unix"
+    table.parent.mkdir(parents=True)
+    head = b"Num       RefCount Protocol Flags    Type St Inode Path\n"
+    table.write_bytes(head + b"".join(line % one for one in sockets if one))
+    return Container(7, Path(), -1, root, root)
+
+
+def _with_socket(root: Path, inode: int) -> int:
+    """A process that has it open."""
+    folder = root / str(inode) / "fd"
+    folder.mkdir(parents=True)
+    (folder / "5").symlink_to(f"socket:[{inode}]")
+    return inode
