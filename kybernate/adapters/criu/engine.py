@@ -21,7 +21,7 @@ from kybernate.errors import (
 from kybernate.ports import DumpState
 
 from . import container as containers
-from . import ended, limits, loans, looks, pages, record, refusals, running, tcp
+from . import ended, features, limits, loans, looks, pages, record, refusals, running, tcp
 from .container import Clock, Container
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ class Criu:
         proc: Path = Path("/proc"),
     ) -> None:
         tools.check()
+        features.learn(tools)
         self._tools, self._freezer = tools, freezer
         self._work, self._mount, self._proc = work, mount, proc
         self._work.mkdir(mode=0o700, parents=True, exist_ok=True)
