@@ -319,6 +319,8 @@ def scheduler(
 ) -> Iterator[Scheduler]:
     """A real scheduler in front of that extender. Nodes that tests make are all there are."""
     running = Scheduler(control_plane, extender, tmp_path_factory.mktemp("scheduler"))
+    # The lease is for those that stand for it.
+    running.config["leaderElection"] = {"leaderElect": False}
     running.start()
     yield running
     running.stop()

@@ -217,14 +217,15 @@ def test_a_scheduler_behind_the_service_follows_the_leader(
     one["urlPrefix"] = f"{service.url}/v1"
     one["tlsConfig"]["serverName"] = "kyb-extender.kyb-system.svc"
     scheduler.config["leaderElection"] = {"leaderElect": False}
+    ours = scheduler.alone("behind-the-service")
     scheduler.start()
     try:
         node = offer(world, world.node(seats=4), x1="8", x2="1")
-        first = [world.pod() for _ in range(4)]
+        first = [world.pod(scheduler=ours) for _ in range(4)]
         until(lambda: all(node_of(world, pod) for pod in first), "the first pods are bound")
         leader.stop(kill=True)
         service.cut()
-        second = [world.pod() for _ in range(4)]
+        second = [world.pod(scheduler=ours) for _ in range(4)]
         until(lambda: port() == standby.port, "the other one leads")
         service.lead_to(standby.port)
         until(lambda: all(node_of(world, pod) for pod in second), "the other one goes on")
@@ -253,19 +254,20 @@ def test_two_pods_with_scheduler_and_extender_place_each_pod_once(
         scheduler = Scheduler(control_plane, extender, folder)
         election = {"leaseDuration": "4s", "renewDeadline": "3s", "retryPeriod": "500ms"}
         scheduler.config["leaderElection"] |= election
+        ours = scheduler.alone("one-of-two")
         teams.append((scheduler, extender))
     try:
         node = offer(world, world.node(seats=2), x1="4", x2="1")
         for scheduler, _ in teams:
             scheduler.start()
-        first = [world.pod() for _ in range(2)]
+        first = [world.pod(scheduler=ours) for _ in range(2)]
         until(lambda: all(node_of(world, pod) for pod in first), "the first pods are bound")
         holder = admin.get(f"{LEASES}/kybernate-scheduler")["spec"]["holderIdentity"]
         for scheduler, extender in teams:
             if holder in scheduler.log:
                 scheduler.stop(kill=True)
                 extender.stop(kill=True)
-        second = [world.pod() for _ in range(2)]
+        second = [world.pod(scheduler=ours) for _ in range(2)]
         until(lambda: all(node_of(world, pod) for pod in second), "the other one goes on")
         groups = sorted(str(world.group(pod)) for pod in (*first, *second))
         assert groups == ["G0", "G0", "G1", "G1"]

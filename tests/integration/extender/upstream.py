@@ -60,6 +60,11 @@ class Scheduler:
             f"--cert-dir={folder}",
         ]
 
+    def alone(self, name: str) -> str:
+        """It schedules only the pods that name it so, and nobody else's scheduler does."""
+        self.config["profiles"] = [{**self.config["profiles"][0], "schedulerName": name}]
+        return name
+
     def start(self) -> None:
         """Start it; with the shipped configuration it stands for its lease first."""
         binary = ensure(("kube-scheduler",), print).path("kube-scheduler")
