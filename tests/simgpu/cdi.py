@@ -6,6 +6,7 @@ import os
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import yaml
 
@@ -36,7 +37,8 @@ def make_device_nodes(spec: NodeSpec, dev_dir: Path) -> None:
 
 
 def write_vendor_cdi(spec: NodeSpec, cdi_dir: Path, run_dir: str = "/run/simgpu") -> Path:
-    """Write `nvidia.yaml`, of kind nvidia.com/gpu, the way nvidia-ctk does but without hooks.
+    """Write `nvidia.yaml`, of kind nvidia.com/gpu, the way nvidia-ctk does but without hooks. What
+    one of these mounts under a random name in each container, is mounted under one in each node's.
 
     `run_dir` is the node folder as the node sees it; it is mounted into containers at
     /run/simgpu, its libraries where the vendor's would be. Returns the file's path.
@@ -68,7 +70,7 @@ def _document(spec: NodeSpec, run_dir: str) -> dict[str, object]:
         "containerEdits": {
             "env": ["NVIDIA_VISIBLE_DEVICES=void"],
             "deviceNodes": [_node(name) for name in CONTROL_NODES],
-            "mounts": [*mounts, _mount(run_dir, "/run/simgpu", _WRITABLE)],
+            "mounts": [*mounts, _mount(run_dir, "/run/simgpu", _WRITABLE), _hook_mount()],
         },
     }
 
@@ -79,3 +81,9 @@ def _node(name: str) -> dict[str, str]:
 
 def _mount(host: str, container: str, options: list[str]) -> dict[str, object]:
     return {"hostPath": host, "containerPath": container, "options": list(options)}
+
+
+def _hook_mount() -> dict[str, object]:
+    """Where the hook disable-device-node-modification keeps a file of the driver's."""
+    path = f"/run/nvidia-ctk-hook{uuid4()}"
+    return _mount("tmpfs", path, ["rw", "size=4k"]) | {"type": "tmpfs"}

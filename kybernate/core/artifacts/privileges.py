@@ -6,6 +6,7 @@ with the host's rights. So it is refused unless the container could have come to
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,15 @@ if TYPE_CHECKING:
 
 _CAP_SETGID, _CAP_SETUID = 6, 7
 _SETS = ("permitted", "effective", "inheritable", "ambient", "bounding")
+
+_GPU_RUNTIMES = re.compile(
+    r"(/var)?/run/nvidia-ctk-hook[^/]*"  # the toolkit's hook: a random name in each container
+    r"|/proc/driver/nvidia(/.*)?"  # what the driver tells; below gpus/ by the GPU's PCI address
+    r"|/dev/nvidia[^/]*(/.*)?"  # GPUs by their numbers, control nodes, nvidia-caps*/
+    r"|/dev/dri(/.*)?"  # the same GPUs for graphics, by other numbers
+)
+"""Mount points that NVIDIA's container toolkit makes by itself, other ones for other GPUs: by its
+CDI hooks, by its legacy hook, and for device nodes where a runtime can't make these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +108,15 @@ def _confinement(tree: Privileges, container: Privileges) -> Iterator[str]:
         )
 
 
+def is_gpu_runtimes(path: str) -> bool:
+    """Whether it's the GPU runtime that mounts something there in each container, unasked. No
+    restore needs it to be the same: CRIU makes no mounts, and the new container has its own."""
+    return _GPU_RUNTIMES.fullmatch(path) is not None
+
+
 def _mounts(tree: Privileges, container: Privileges) -> Iterator[str]:
     own = {mount.path: mount for mount in container.mounts}
-    for mount in tree.mounts:
+    for mount in (one for one in tree.mounts if not is_gpu_runtimes(one.path)):
         there = own.get(mount.path)
         if there is None:
             yield (

@@ -114,6 +114,43 @@ class TestPrivileges:
         (sentence,) = beyond(replace(OWN, **more), OWN)
         assert re.search(said, sentence)
 
+    @pytest.mark.parametrize(
+        "path",
+        [
+            "/run/nvidia-ctk-hook4a1f8f1e-8f0e-4d57-9a58-6a2e6a3b8c11",
+            "/var/run/nvidia-ctk-hook4a1f8f1e-8f0e-4d57-9a58-6a2e6a3b8c11",
+            "/proc/driver/nvidia",
+            "/proc/driver/nvidia/params",
+            "/proc/driver/nvidia/gpus/0000:3b:00.0",
+            "/dev/nvidia7",
+            "/dev/nvidiactl",
+            "/dev/nvidia-uvm-tools",
+            "/dev/nvidia-caps/nvidia-cap12",
+            "/dev/dri/renderD129",
+        ],
+    )
+    def test_what_the_gpu_runtime_mounts_by_itself_may_differ(self, path):
+        assert beyond(replace(OWN, mounts=(*OWN.mounts, Mount(path))), OWN) == ()
+        container = replace(OWN, mounts=(*OWN.mounts, Mount(path, True)))
+        assert beyond(replace(OWN, mounts=(*OWN.mounts, Mount(path))), container) == ()
+
+    @pytest.mark.parametrize(
+        "path",
+        [
+            "/run",
+            "/run/nvidia-ctk-hook4a1f/more",
+            "/data/run/nvidia-ctk-hook4a1f",
+            "/proc/driver",
+            "/proc/driver/nvidia-fs",
+            "/dev",
+            "/dev/sda",
+            "/usr/lib/x86_64-linux-gnu/libcuda.so.580.95.05",
+        ],
+    )
+    def test_other_mounts_may_not(self, path):
+        (sentence,) = beyond(replace(OWN, mounts=(*OWN.mounts, Mount(path))), OWN)
+        assert f"a mount at {path!r} that the container lacks" in sentence
+
     def test_who_may_change_users_may_have_any(self):
         container = replace(OWN, bounding=1 << 7 | 1 << 6, no_new_privs=False)
         assert beyond(replace(OWN, uids=(33,), gids=(33,), bounding=0), container) == ()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from kybernate.core.artifacts.privileges import is_gpu_runtimes
 from kybernate.errors import ConfigError, RetryableError
 from tests.simgpu import install, layout, load, make_device_nodes, parse, write_vendor_cdi
 from tests.simgpu.folder import compile_node
@@ -149,6 +150,9 @@ def test_cdi_lists_gpus_by_index_uuid_and_all(tmp_path: Path) -> None:
     assert "ro" in library_mount["options"]
     assert "rw" in mounts["/run/simgpu"]["options"]
     assert "hooks" not in common
+    (hook_mount,) = (path for path in mounts if is_gpu_runtimes(path))
+    again = yaml.safe_load(write_vendor_cdi(spec, tmp_path).read_text())["containerEdits"]
+    assert hook_mount not in {mount["containerPath"] for mount in again["mounts"]}
     assert {"path": "/dev/nvidiactl"} in common["deviceNodes"]
 
 
