@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from kybernate.core.seats import shown
+from kybernate.core.whereabouts import told
 from kybernate.errors import NotFoundError
 from kybernate.ports import GatePhase
 from kybernate.types import SeatState
@@ -137,11 +138,11 @@ class DoorSide(ABC):
         self.kick()
 
     def on_status(self, uid: PodUid) -> tuple[str, str]:
-        """For `kyb-init status`."""
+        """For `kyb-init status`: its state, and why; of a parked one also where it is."""
         seat = self.node.seats.get(uid)
-        return (
-            (shown(seat.state), seat.reason) if seat else ("unknown", "the agent has no such seat")
-        )
+        if seat is None:
+            return "unknown", "the agent has no such seat"
+        return shown(seat.state), told(seat.state, seat.reason, seat.sinks_to)
 
     def on_probe(self, uid: PodUid) -> str:
         """For `kyb-init probe`: ask the workload only while it can answer."""
