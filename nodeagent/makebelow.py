@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kybernate.adapters.arrivals import NetworkGate
 from kybernate.adapters.artifactkeys import read_folder
-from kybernate.adapters.criu import Criu, Tools
+from kybernate.adapters.criu import Criu, Tools, is_static
 from kybernate.adapters.procfs import Procfs
 from kybernate.adapters.treefacts import bytes_of
 from kybernate.checkpoint.inbox import Inbox
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from nodeagent.node import Inventory
 
 _NVME_SHARE = 0.8
+_OLDEST_CRIU = (4, 2)
 _VERSION_DEADLINE = 10.0
 _VERSION = re.compile(r"Version:\s*([0-9.]+)")
 
@@ -58,12 +59,12 @@ def make_below(
     for field, path in (("criu", settings.criu), ("kyb_enter", settings.kyb_enter)):
         if not os.access(path, os.X_OK):
             raise ConfigError(field, f"{path} is no program; build it, or leave out criu")
+    criu = _fit_version(settings.criu)
     dumper = Criu(Tools(settings.kyb_enter, settings.criu), freezer, settings.state_dir / "criu")
     procs = Procfs()
     places, artifact_keys, seen = _places(settings), read_folder(settings.artifact_keys), Seen()
     local = places[Tier.NVME]
     carrying = CarryingDumper(dumper, settings.carry_bytes)
-    criu = _version_of(settings.criu)
     facts = Facts(settings, freezer, inventory, images, criu, carrying.missing, grants=grants)
     marking = MarkingDumper(carrying, freezer, procs, notes_of(settings))
     return Below(
@@ -96,6 +97,21 @@ def _limits(settings: AgentSettings, places: Mapping[Tier, Place]) -> Mapping[Ti
     if Tier.OBJECT in places:
         limits[Tier.OBJECT] = settings.object_bytes or sys.maxsize
     return limits
+
+
+def _fit_version(criu: Path) -> str:
+    version = _version_of(criu)
+    if tuple(int(part) for part in version.split(".") if part) < _OLDEST_CRIU:
+        raise ConfigError(
+            "criu", f"{criu} is version {version}; name a static CRIU of 4.2 or newer (make criu)"
+        )
+    if not is_static(criu):
+        raise ConfigError(
+            "criu",
+            f"{criu} is not static: inside a container it would run the container's libraries as "
+            "root; name the one of `make criu`, and no distribution's",
+        )
+    return version
 
 
 def _version_of(criu: Path) -> str:

@@ -318,11 +318,14 @@ def _criu(facts: Facts) -> Iterable[Finding]:
 
 def _criu_problem(criu: CriuFacts) -> tuple[str, str] | None:
     if _version(criu.version) < _CRIU:
-        return "older than 4.2", "install 4.2 or later; this one is not used"
+        return (
+            "older than 4.2",
+            "install 4.2 or later (make criu): an agent that is given this one does not start",
+        )
     if not criu.static:
         return (
             "not static: inside a container it would run the container's libraries as root",
-            "install a static build; this one is not used",
+            "install a static build (make criu): an agent that is given this one does not start",
         )
     if isinstance(criu.trial, Unseen):
         return f"not tried: {criu.trial.why}", "run the doctor as root"

@@ -52,6 +52,21 @@ def test_a_program_that_is_no_criu_is_named(tmp_path):
         _version_of(program(tmp_path / "other", "hello"))
 
 
+@pytest.mark.parametrize(
+    ("says", "words"),
+    [
+        ("Version: 3.17.1", r"^criu: .*is version 3\.17\.1; name a static CRIU of 4\.2"),
+        ("Version: 4.1", r"^criu: .*is version 4\.1;"),
+        ("Version: 4.2.1", r"^criu: .*is not static: .*no distribution's"),
+        ("Version: 10.0", r"^criu: .*is not static"),
+    ],
+)
+def test_an_old_or_dynamic_criu_is_refused(tmp_path, says, words):
+    given = {"criu": program(tmp_path / "criu", says), "kyb_enter": program(tmp_path / "enter")}
+    with pytest.raises(ConfigError, match=words):
+        make_below(settings(tmp_path, **given), None, lambda: None, None)
+
+
 def test_limits_are_as_set_or_as_the_disk_is(tmp_path):
     some = settings(tmp_path)
     disk = os.statvfs(tmp_path)
