@@ -87,7 +87,8 @@ def _places(settings: AgentSettings) -> Mapping[Tier, Place]:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     places = {Tier.NVME: open_place(str(folder), "nvme")}
     if settings.object_store:
-        places[Tier.OBJECT] = open_place(settings.object_store, "object store")
+        rate = float(settings.object_bytes_per_s)
+        places[Tier.OBJECT] = open_place(settings.object_store, "object store", rate)
     return places
 
 

@@ -268,6 +268,7 @@ def export(
 )
 @_transport
 @click.option("-n", "--namespace", default="", help="Namespace to put it into; its own if unset.")
+@_rate
 @_limit
 def import_command(
     export_path: Path, place: str, folder: Path, trust: tuple[Path, ...], **options: Any
@@ -289,9 +290,10 @@ def import_command(
     archive = Place(export_path.name, TarReader(export_path)) if export_path.is_file() else None
     source = archive or open_place(str(export_path.resolve()))
     arrival = transfer.Arrival(datetime.now(UTC), secrets.randbits(32), options["namespace"])
+    target = open_place(place, rate=_bytes(options["rate"])), own
     with _progress("import", None) as tell:
         made = transfer.imported(
-            (source, theirs), (open_place(place), own), arrival, Deadline(options["timeout"]), tell
+            (source, theirs), target, arrival, Deadline(options["timeout"]), tell
         )
     click.echo(made.id)
 

@@ -113,6 +113,12 @@ class AgentSettings(BaseModel):
     object_bytes: int = Field(
         0, ge=0, description="What this node may have in the object store (bytes); 0: no limit."
     )
+    object_bytes_per_s: int = Field(
+        0,
+        ge=0,
+        description="States go to and come from the object store no faster, both together (bytes "
+        "per second); 0: no limit.",
+    )
     artifact_keys: Path = Field(
         Path("/etc/kybernate/artifact-keys"),
         description="Folder of the keys of saved states (kybernate artifacts keys).",

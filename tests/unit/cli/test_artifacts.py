@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from kybernate.adapters import artifactkeys
 from kybernate.checkpoint import vault
-from kybernate.cli import main
+from kybernate.cli import artifacts, main
 from kybernate.core.artifacts import layout
 from tests.unit.checkpoint.kit import contents, fetched, make_dump, pack_dump, place
 
@@ -110,15 +110,23 @@ def test_gc_says_first_and_deletes_when_told(states):
 def test_an_export_is_imported_elsewhere(states, tmp_path, monkeypatch):
     root, made = states
     archive, transport = tmp_path / "x.tar", tmp_path / "transport.key"
-    run("export", root, made.id, archive, "--transport-key", transport)
+    rates = []
+    opened = artifacts.open_place
+    monkeypatch.setattr(
+        artifacts,
+        "open_place",
+        lambda url, rate=0.0: rates.append((url, rate)) or opened(url, rate=rate),
+    )
+    run("export", root, made.id, archive, "--transport-key", transport, "--rate", "1G")
     assert transport.stat().st_mode & 0o777 == 0o600
     artifactkeys.make_folder(tmp_path / "theirs", "there")
     monkeypatch.setenv("KYB_ARTIFACT_KEYS", str(tmp_path / "theirs"))
     trust, there = tmp_path / "keys" / "trust-here.pub", tmp_path / "there"
     got = run(
         *("import", archive, there, "--trust", trust, "--transport-key", transport),
-        *("-n", "team-z"),
+        *("-n", "team-z", "--rate", "2G"),
     ).strip()
+    assert rates == [(str(root), 1e9), (str(there), 2e9)]
     keys = artifactkeys.read_folder(tmp_path / "theirs")
     assert got.startswith("team-z/llama-0@")
     assert fetched(place(there), got, tmp_path / "back", keys) == contents(tmp_path / "dump")
