@@ -117,7 +117,14 @@ class Evacuations:
             priority=seat.identity.priority,
             calls=calls,
             why_not=self._why_not(seat),
+            earlier=self._earlier(seat.uid),
         )
+
+    def _earlier(self, uid: PodUid) -> str:
+        """Its newest save game in the object store."""
+        kept = (one for one in self._loop.dumps.kept.all() if one.uid == uid)
+        there = [one.artifact for one in kept if Tier.OBJECT in one.places]
+        return max(there, key=lambda artifact: artifact.rpartition("@")[2], default="")
 
     def _to_send(self, seat: Seat) -> int:
         return 0 if Tier.OBJECT in seat.copies else seat.saved or self._node.park_size(seat)
@@ -169,9 +176,7 @@ class Evacuations:
 
     def _conclude(self, operation: Operation) -> None:
         saved = [one.load.name for one in self._plan.saved if self._is_saved(one.load.uid)]
-        late = [one.load.name for one in self._plan.saved if not self._is_saved(one.load.uid)]
-        lost = [f"{one.load.name} ({one.why})" for one in self._plan.lost]
-        left = [*(f"{name} (not in time)" for name in late), *lost]
+        left = self._left_behind()
         operation.report = (
             *(f"{name} is saved: its state is in the object store." for name in saved),
             *(f"{each} is not saved." for each in left),
@@ -184,3 +189,10 @@ class Evacuations:
             sentence = f"all {len(saved)} are saved in the object store; the node stays drained"
             self._verdict = Verdict(Progress.SUCCEEDED, sentence)
         self._noted(operation)
+
+    def _left_behind(self) -> list[str]:
+        """Who isn't saved, and why."""
+        plan = self._plan
+        late = [(one.load, "not in time") for one in plan.saved if not self._is_saved(one.load.uid)]
+        lost = [(one.load, one.why) for one in plan.lost]
+        return [f"{load.name} ({why}{evacuation.instead(load)})" for load, why in (*late, *lost)]

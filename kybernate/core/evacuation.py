@@ -26,7 +26,9 @@ class Load:
     """One seat. `gpu` and `host`: bytes of its GPUs' memory, and of the host's besides, that must
     be written down, 0 if that is done; `send`: bytes that must reach the object store, 0 if they
     are there. `priority` is the pod's, `calls` how often per hour it is expected to be called for.
-    `why_not`: why it can't be saved at all."""
+    `why_not`: why it can't be saved at all. `earlier`: a state of before that is in the object
+    store and stays there; how much of it is the state of now as well nobody knows before that is
+    written."""
 
     uid: PodUid
     name: str
@@ -36,6 +38,7 @@ class Load:
     priority: int = 0
     calls: float = 0.0
     why_not: str = ""
+    earlier: str = ""
 
     @property
     def write(self) -> int:
@@ -108,8 +111,13 @@ def sentences(plan: Evacuation) -> tuple[str, ...]:
         else f"{one.load.name} is saved after about {one.ready:.0f} s ({_bytes(one.load)})."
         for one in plan.saved
     ]
-    steps += [f"{one.load.name} can't be saved: {one.why}." for one in plan.lost]
+    steps += [f"{one.load.name} can't be saved: {one.why}{instead(one.load)}." for one in plan.lost]
     return tuple(steps)
+
+
+def instead(load: Load) -> str:
+    """What is left of one that isn't saved, behind the reason."""
+    return f"; its earlier state {load.earlier} is in the object store" if load.earlier else ""
 
 
 def _bytes(load: Load) -> str:

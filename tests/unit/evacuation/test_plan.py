@@ -46,10 +46,15 @@ def test_one_is_written_while_the_one_before_is_sent() -> None:
     assert [one.ready for one in found.saved] == [3.0, 5.0]
 
 
-def test_what_was_sent_in_advance_travels_no_more() -> None:
-    part = Load(PodUid("a"), "a", 4 * GIB, 0, GIB // 2)
-    found = plan([part], RATES, 5.0)
-    assert found.saved[0].ready == 5.0
+def test_what_is_written_down_already_is_only_sent() -> None:
+    parked = Load(PodUid("a"), "a", 0, 0, 2 * GIB)
+    found = plan([parked], RATES, 5.0)
+    assert found.saved[0].ready == 4.0
+
+
+def test_an_earlier_state_of_what_is_lost_is_named() -> None:
+    (told,) = sentences(plan([load("a", 9, earlier="b/a@1", why_not="no")], RATES, 9))
+    assert told == "a can't be saved: no; its earlier state b/a@1 is in the object store."
 
 
 def test_memory_of_the_host_counts_as_that_of_gpus() -> None:

@@ -156,6 +156,57 @@ def test_of_one_that_is_parked_the_gpus_memory_counts_once(rig):
     run_virtual(main())
 
 
+async def saved(operations, uid, name="s1"):
+    """A save game of it in the object store."""
+    ask = Ask(Kind.SAVE, name, uid, by="ops", tier=Tier.OBJECT)
+    return (await ended(await operations.ask(ask))).artifact
+
+
+def test_one_whose_state_is_in_the_object_store_costs_nothing(rig):
+    async def main():
+        r, operations, (uid,) = await begun(rig, BOTH, names="a", size=10 * GIB)
+        r.loop.ask_for_tier(uid, Tier.OBJECT)
+        r.loop.send_away(uid, "a test", stays_away=True)
+        await r.until(uid, SeatState.PARKED_OBJECT)
+        told = operations.plan(evacuate(1.0))
+        assert told[1:] == ("default/a is saved already: its state is in the object store.",)
+        done = await ended(await operations.ask(evacuate(1.0)))
+        assert done.state is Progress.SUCCEEDED, done.sentence
+
+    run_virtual(main())
+
+
+def test_one_whose_state_is_on_nvme_is_only_sent(rig):
+    async def main():
+        r, operations, (uid,) = await begun(rig, BOTH, names="a")
+        r.loop.ask_for_tier(uid, Tier.NVME)
+        r.loop.send_away(uid, "a test", stays_away=True)
+        await r.until(uid, SeatState.PARKED_NVME)
+        assert operations.plan(evacuate(100.0))[1] == (
+            "default/a is saved after about 21 s (1.0 GiB)."
+        )
+
+    run_virtual(main())
+
+
+def test_a_save_game_is_not_the_state_of_now_and_is_named_where_that_is_lost(rig):
+    async def main():
+        r, operations, (uid,) = await begun(rig, BOTH, names="a", size=10 * GIB)
+        await saved(operations, uid)
+        newest = await saved(operations, uid, "s2")
+        await r.until(uid, SeatState.ACTIVE)
+        left = f"its earlier state {newest} is in the object store"
+        assert operations.plan(evacuate(100.0))[1:] == (
+            f"default/a can't be saved: it would be saved after 268 s, not 100; {left}.",
+        )
+        done = await ended(await operations.ask(evacuate(100.0)))
+        assert done.state is Progress.FAILED
+        assert left in done.sentence
+        assert newest in r.machine.vault
+
+    run_virtual(main())
+
+
 def test_without_an_object_store_it_is_refused(rig):
     async def main():
         _, operations, _ = await begun(rig, {Tier.NVME: GIB}, names="a")
