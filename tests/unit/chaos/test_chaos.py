@@ -61,9 +61,7 @@ def test_storms_over_two_nodes_find_nothing(first):
 def test_storms_with_moves_run_nothing_twice_and_lose_nothing():
     said: list[str] = []
     outcomes = [run(seed, "moves", said.append) for seed in range(40)]
-    found = " ".join(sentence for one in outcomes for sentence in one.violations)
-    for breach in ("runs beside", "back in time", "lost its last state", "too many at once"):
-        assert breach not in found
+    assert {o.seed: o.violations for o in outcomes if o.violations} == {}
     assert sum(": succeeded:" in line for line in said) > 3
 
 
@@ -94,6 +92,8 @@ def test_storms_with_moves_run_nothing_twice_and_lose_nothing():
         ("moves", 20352),
         # A move was asked for while its seat woke.
         ("moves", 20365),
+        # A container ended when its state was with its successor, which then never went on.
+        ("moves", 2318),
         # A successor was written down again before it had run.
         ("pair", 12915),
         # The agent was killed between forgetting what a pod had left and noting that it is to go.
