@@ -67,9 +67,14 @@ e2e: ready ## the whole cluster on this machine; K=expression selects
 	@$(PY) -m tests.kit --cluster
 	$(PY) -m pytest tests/e2e -m e2e $(if $(K),-k "$(K)")
 
-test-faults: ready ## break every part in every state of a seat; prints the matrix; K= selects
+# All three are run in any case: each shows what the others can't.
+test-faults: ready ## break every part in every state of a seat, every row below RAM, SCHEDULES=100000 simulated; K= selects, without those
 	@$(PY) -m tests.kit --cluster
-	$(PY) -m pytest tests/faults -m faults $(if $(K),-k "$(K)")
+	@failed=0; mkdir -p build; \
+	$(PY) -m pytest tests/faults -m faults $(if $(K),-k "$(K)") || failed=1; \
+	[ -z "$(K)" ] || exit $$failed; \
+	{ $(PY) -m tests.faults --rows >build/rows && $(PY) -m pytest @build/rows; } || failed=1; \
+	$(PY) -m bench.chaos --schedules $(or $(SCHEDULES),100000) --json || failed=1; exit $$failed
 
 demo: ready ## six models share four GPUs, live; KEEP=1 leaves it up
 	$(PY) -m tests.demo $(if $(KEEP),--keep)

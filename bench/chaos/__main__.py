@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     options = parser.parse_args()
     quiet()
-    kinds = {None: ("storm", PAIR), 1: ("storm",), 2: (PAIR,)}[options.nodes]
+    kinds = {None: ("storm", PAIR, MOVES), 1: ("storm",), 2: (PAIR,)}[options.nodes]
     kinds = (MOVES,) if options.moves else kinds
     kinds = ("kills",) if options.kills else kinds
     if options.trace:

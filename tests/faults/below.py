@@ -592,3 +592,9 @@ BREAKAGES = (
         f"{_KILLS}::test_a_save_game_outlives_an_agent_that_is_killed_in_a_later_dump",
     ),
 )
+
+
+def elsewhere() -> list[str]:
+    """The tests of the rows that tests/faults doesn't hold, sorted: a file's come together."""
+    named = {row.test for row in (*DEATHS, *BREAKAGES)}
+    return sorted(test for test in named if not test.startswith("tests/faults/"))

@@ -264,4 +264,4 @@ def test_the_bench_ends_with_one_line_of_json():
         check=True,
     )
     line = json.loads(done.stdout.splitlines()[-1])
-    assert (line["schedules"], line["violations"], line["mode"]) == (20, 0, "storm+pair")
+    assert (line["schedules"], line["violations"], line["mode"]) == (20, 0, "storm+pair+moves")
