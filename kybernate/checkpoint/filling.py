@@ -9,36 +9,32 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
-import time
 from concurrent.futures import as_completed
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from kybernate.checkpoint import marks
 from kybernate.checkpoint.copies import is_unreadable
-from kybernate.checkpoint.fetch import ChunkReader
 from kybernate.checkpoint.ordered import threads
 from kybernate.checkpoint.pieces import PieceReader
-from kybernate.checkpoint.places import WORKERS, read_manifest
+from kybernate.checkpoint.places import WORKERS
+from kybernate.checkpoint.wanted import Filled, Order
 from kybernate.core.artifacts.manifest import PIECE
-from kybernate.core.artifacts.ranges import ranges
-from kybernate.errors import CorruptError, NotFoundError, RefusedError, RetryableError
+from kybernate.errors import CorruptError, RetryableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from kybernate.adapters.artifactkeys import ArtifactKeys
     from kybernate.checkpoint.blocks import Pieces
     from kybernate.checkpoint.deadline import Deadline
-    from kybernate.checkpoint.places import Place
+    from kybernate.checkpoint.mending import Mender
+    from kybernate.checkpoint.wanted import Piece
 
 log = logging.getLogger(__name__)
 
 AHEAD = max(1, WORKERS // 2)
 """Threads that verify what nobody waits for yet. The restored tree needs the other cores."""
-_POLL = 0.001
 
 
 def fill(folder: Path, pieces: Pieces, mender: Mender, deadline: Deadline) -> None:
@@ -50,10 +46,10 @@ def fill(folder: Path, pieces: Pieces, mender: Mender, deadline: Deadline) -> No
     with ExitStack() as stack:
         held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         stack.callback(os.close, held)
-        files = [_Filled(path) for path in marks.pages_of(folder)]
+        files = [Filled(path) for path in marks.pages_of(folder)]
         for file in files:
             stack.callback(file.marks.close)
-        order, work = _Order(files), _Filling(held, pieces, mender, deadline)
+        order, work = Order(files), _Filling(held, pieces, mender, deadline)
         pool = stack.enter_context(threads(1 + AHEAD, "fill"))
         todo = [order.wanted(deadline), *(order.following() for _ in range(AHEAD))]
         under_way = [pool.submit(work.run, each) for each in todo]
@@ -63,130 +59,6 @@ def fill(folder: Path, pieces: Pieces, mender: Mender, deadline: Deadline) -> No
             order.stop()
     for error in filter(None, lost):
         raise error
-
-
-class _Filled:
-    """One pages file: `left` has a zero for each piece that nobody works on."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.marks = marks.Marks(path)
-        self.left = self.marks.states()
-
-
-Piece = tuple[_Filled, int]
-
-
-class _Order:
-    """Gives each piece to one thread."""
-
-    def __init__(self, files: list[_Filled]) -> None:
-        self._files = files
-        self._at = (0, 0)
-        self._lock = threading.Lock()
-        self._stopped = False
-
-    def stop(self) -> None:
-        """Nothing more is given."""
-        self._stopped = True
-
-    def wanted(self, deadline: Deadline) -> Iterator[Piece]:
-        """What CRIU waits for, as soon as it does; until nothing is left. Raises DeadlineError."""
-        while self._any_left():
-            deadline.check()
-            with self._lock:
-                found = self._given(next(self._asked_for(), None))
-            if found is None:
-                time.sleep(_POLL)
-            else:
-                yield found
-
-    def following(self) -> Iterator[Piece]:
-        """What comes behind the last one that was given; until nothing is left."""
-        while not self._stopped:
-            with self._lock:
-                found = self._given(next(self._next(), None))
-            if found is None:
-                return
-            yield found
-
-    def _given(self, found: tuple[int, int] | None) -> Piece | None:
-        if found is None:
-            return None
-        number, piece = found
-        self._files[number].left[piece] = marks.THERE
-        self._at = number, piece + 1
-        return self._files[number], piece
-
-    def _any_left(self) -> bool:
-        return not self._stopped and any(file.left.find(0) >= 0 for file in self._files)
-
-    def _asked_for(self) -> Iterator[tuple[int, int]]:
-        for number, file in enumerate(self._files):
-            piece = file.marks.wanted()
-            if 0 <= piece < len(file.left) and not file.left[piece]:
-                yield number, piece
-
-    def _next(self) -> Iterator[tuple[int, int]]:
-        number, piece = self._at
-        for step in range(len(self._files)):
-            other = (number + step) % len(self._files)
-            file = self._files[other]
-            found = file.left.find(0, 0 if step else piece)
-            if found < 0:
-                found = file.left.find(0)
-            if found >= 0:
-                yield other, found
-
-
-class Mender:
-    """Pieces of an artifact from other places than the one where they are wrong, the fastest
-    first."""
-
-    def __init__(self, artifact: str, others: Sequence[Place], keys: ArtifactKeys) -> None:
-        self._artifact = artifact
-        self._others = others
-        self._keys = keys
-
-    def piece(self, name: str, number: int, pieces: Pieces) -> bytes:
-        """As it was saved. Raises CorruptError if no place has it, RetryableError if one that may
-        doesn't answer."""
-        away: RetryableError | None = None
-        for place in self._others:
-            try:
-                data = self._read(place, name, number)
-                pieces.check(name, number, memoryview(data))
-            except (CorruptError, NotFoundError, RefusedError) as error:
-                log.warning("a copy is of no use: %s", error)
-            except RetryableError as error:
-                away = error
-            else:
-                return data
-        raise away or CorruptError(
-            f"{name}: piece {number} (1 MiB each) is not what was saved, and no other place has it"
-        )
-
-    def _read(self, place: Place, name: str, number: int) -> bytes:
-        manifest = read_manifest(place, self._artifact, self._keys)
-        file = next((one for one in manifest.files if one.name == name), None)
-        if file is None:
-            raise CorruptError(f"{manifest.id} in {place.name} has no {name}")
-        reader, begin = ChunkReader(place, manifest, self._keys), number * PIECE
-        end = min(file.size, begin + PIECE)
-        data = bytearray(end - begin)
-        touched = [
-            one
-            for one in reader.chunks(file)
-            if one.position < end and one.position + one.chunk.size > begin
-        ]
-        for wanted in ranges(touched):
-            for placed, found in reader.read(wanted):
-                low = max(begin, placed.position)
-                high = min(end, placed.position + len(found))
-                data[low - begin : high - begin] = found[
-                    low - placed.position : high - placed.position
-                ]
-        return bytes(data)
 
 
 class _Filling:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from kybernate.adapters.objects import LocalObjects
 from kybernate.checkpoint import filling, marks
+from kybernate.checkpoint.mending import Mender
 from kybernate.checkpoint.ordered import ordered, threads
 from kybernate.checkpoint.pieces import PieceReader
 from kybernate.checkpoint.places import WORKERS, Place, read_manifest
@@ -73,7 +74,7 @@ def fill(
     except (NotFoundError, CorruptError, RefusedError) as error:
         _lose(folder)
         raise CorruptError(str(error)) from error
-    filling.fill(folder, pieces, filling.Mender(artifact, others, keys), deadline)
+    filling.fill(folder, pieces, Mender(artifact, others, keys), deadline)
 
 
 def lent_of(folder: Path) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 from kybernate.checkpoint import filling, lending, marks, pieces
 from kybernate.checkpoint.deadline import Deadline
-from kybernate.checkpoint.filling import Mender
+from kybernate.checkpoint.mending import Mender
 from kybernate.checkpoint.seal import pieces_of
 from kybernate.checkpoint.vault import Vault
 from kybernate.core.artifacts import layout
