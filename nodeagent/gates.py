@@ -89,7 +89,8 @@ class Gates:
             try:
                 async with self._gates.setdefault(seat.uid, asyncio.Lock()):
                     if still():
-                        await self.below.gatekeeper.open(seat.init.pid, GATE_DEADLINE)
+                        dropped = await self.below.gatekeeper.open(seat.init.pid, GATE_DEADLINE)
+                        metrics.HELD_PACKETS.inc(dropped)
                 break
             except (KybernateError, OSError) as error:
                 self._life.complain(seat, "GateStuck", f"TCP is still held back: {error}")

@@ -54,6 +54,10 @@ SEATS = Gauge("kyb_agent_seats", "Seats by state.", ["state"])
 ARRIVALS = Counter(
     "kyb_agent_arrivals_total", "Times that something at its sockets called for a parked seat."
 )
+HELD_PACKETS = Counter(
+    "kyb_agent_held_packets_total",
+    "TCP packets dropped while their pods were parked below RAM, as of when TCP passed again.",
+)
 ENDED_CONNECTIONS = Counter(
     "kyb_agent_ended_connections_total", "Idle connections that were reset when a seat was parked."
 )

@@ -123,9 +123,9 @@ class Gatekeeper(Protocol):
         """
         ...
 
-    async def open(self, init: int, deadline: float) -> None:
-        """Let TCP pass, and tell of nothing any more. Idempotent; a namespace that is gone is
-        open. Raises OSError, DeadlineError."""
+    async def open(self, init: int, deadline: float) -> int:
+        """Let TCP pass, and tell of nothing any more; how many packets were dropped, if that is
+        known. Idempotent; a namespace that is gone is open. Raises OSError, DeadlineError."""
         ...
 
 

@@ -72,13 +72,13 @@ class NetworkGate:
         self._spaces[init] = space
         self._listen(space, opened, on_arrival)
 
-    async def open(self, init: int, deadline: float) -> None:
+    async def open(self, init: int, deadline: float) -> int:
         """See `ports.Gatekeeper.open`."""
         shut = self._spaces.pop(init, None)
         try:
             space = _space_of(init, shut)
             self._hang_up(space)
-            await asyncio.wait_for(inside(init, nftables.open_again), deadline)
+            dropped = await asyncio.wait_for(inside(init, _open_again), deadline)
         except TimeoutError as error:
             raise DeadlineError(f"TCP is still held back after {deadline:g} s") from error
         except FileNotFoundError:
@@ -86,8 +86,9 @@ class NetworkGate:
             if shut is not None:
                 self._hang_up(shut)
                 self._file(shut).unlink(missing_ok=True)
-            return
+            return 0
         self._file(space).unlink(missing_ok=True)
+        return dropped
 
     async def cut(self, init: int, deadline: float) -> None:
         """See `ports.Gatekeeper.cut`."""
@@ -142,6 +143,14 @@ class NetworkGate:
         part = self._folder / f"{space}.part"
         part.write_text(json.dumps(sorted(ports)))
         part.replace(self._file(space))
+
+
+def _open_again() -> int:
+    dropped = 0
+    with suppress(OSError):  # a number for people holds nobody back
+        dropped = nftables.dropped()
+    nftables.open_again()
+    return dropped
 
 
 def _space_of(pid: int, expected: int | None = None) -> int:

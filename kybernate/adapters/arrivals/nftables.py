@@ -1,8 +1,8 @@
 """One table of packet rules in a network namespace, by netlink: no program is run for it.
 
-The table drops TCP from and to others at some local ports, on every interface but loopback. It
-belongs to the namespace and stays when we end. All calls block, for at most `_ANSWER` seconds, and
-are made by a thread that is in the namespace.
+The table drops TCP from and to others at some local ports, on every interface but loopback, and
+counts it. It belongs to the namespace and stays when we end. All calls block, for at most `_ANSWER`
+seconds, and are made by a thread that is in the namespace.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from kybernate.adapters.arrivals.closing import close_aside
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
 TABLE = "kyb-gate"
 _ANSWER = 2.0
@@ -27,8 +27,9 @@ _NETLINK_NETFILTER = 12
 _SUBSYSTEM = 10
 _BEGIN, _END = 0x10, 0x11
 _NEWTABLE, _GETTABLE, _DELTABLE, _NEWCHAIN, _NEWRULE, _NEWSET, _NEWSETELEM = 0, 1, 2, 3, 6, 9, 12
-_REQUEST, _ACK, _CREATE, _APPEND = 1, 4, 0x400, 0x800
-_ERROR = 2
+_GETRULE = 7
+_REQUEST, _ACK, _CREATE, _APPEND, _ALL = 1, 4, 0x400, 0x800, 0x300
+_ERROR, _DONE = 2, 3
 _INET = 1
 _NESTED = 0x8000
 _HEADER = struct.Struct("=IHHII")
@@ -59,6 +60,13 @@ def is_shut() -> bool:
         except FileNotFoundError:
             return False
         return True
+
+
+def dropped() -> int:
+    """Packets that the table has dropped; 0 if it isn't there. Raises OSError."""
+    with _open() as netlink:
+        netlink.send(_message(_GETRULE, _text(1, TABLE), _ALL))
+        return sum(_counted(dict(_inside(rule))) for rule in _all(netlink))
 
 
 def open_again() -> None:
@@ -200,7 +208,7 @@ def _ask(netlink: socket.socket, message: bytes) -> None:
     _take_answer(netlink)
 
 
-def _take_answer(netlink: socket.socket) -> None:
+def _take_answer(netlink: socket.socket) -> bytes:
     """Raises what the kernel says."""
     try:
         data = netlink.recv(_BUFFER)
@@ -211,3 +219,32 @@ def _take_answer(netlink: socket.socket) -> None:
         code = -int.from_bytes(data[16:20], "little", signed=True)
         if code:
             raise OSError(code, os.strerror(code))
+    return data
+
+
+def _all(netlink: socket.socket) -> Iterator[bytes]:
+    """The attributes of each thing that there is."""
+    while True:
+        data = _take_answer(netlink)
+        while data:
+            length, kind = _HEADER.unpack_from(data)[:2]
+            if kind in (_ERROR, _DONE):
+                return
+            yield data[_HEADER.size + _FAMILY.size : length]
+            data = data[length + -length % 4 :]
+
+
+def _inside(data: bytes) -> Iterator[tuple[int, bytes]]:
+    while data:
+        length, kind = _ATTRIBUTE.unpack_from(data)
+        yield kind & ~_NESTED, data[_ATTRIBUTE.size : length]
+        data = data[length + -length % 4 :]
+
+
+def _counted(rule: Mapping[int, bytes]) -> int:
+    """Packets, if it is one of ours: a kernel may list the rules of others as well."""
+    if rule[1] != f"{TABLE}\0".encode():
+        return 0
+    expressions = [dict(_inside(one)) for _, one in _inside(rule[4])]
+    counters = [dict(_inside(one[2])) for one in expressions if one[1] == b"counter\0"]
+    return sum(int.from_bytes(one[2], "big") for one in counters)

@@ -35,10 +35,11 @@ class FakeGatekeeper:
             raise RefusedError("its pod shares the node's network (hostNetwork)")
         self._machine.cut.add(self._machine.procs[init].uid)
 
-    async def open(self, init: int, deadline: float) -> None:
-        """TCP passes."""
+    async def open(self, init: int, deadline: float) -> int:
+        """TCP passes; what `arrive` brought was one packet each time."""
         if self._machine.fault("open-fails"):
             raise OSError(1, "Operation not permitted")
         process = self._machine.procs.get(init)
-        if process is not None and process.alive:
-            self._machine.gates.pop(process.uid, None)
+        if process is None or not process.alive or process.uid not in self._machine.gates:
+            return 0
+        return int(self._machine.gates.pop(process.uid) is None)

@@ -143,6 +143,38 @@ def test_what_comes_is_dropped_and_told_and_answered_when_the_gate_is_open_again
     asyncio.run(main())
 
 
+def test_what_is_dropped_is_counted_and_told_when_the_gate_is_open_again(pod, gate):
+    async def main():
+        assert await inside(pod.tree.pid, nftables.dropped) == 0, "nothing is shut"
+        assert await gate.open(pod.tree.pid, 5.0) == 0
+        old = pod.connection()
+        assert await asyncio.to_thread(talk, old)
+        await gate.shut(pod.tree.pid, print, 5.0)
+        assert await inside(pod.tree.pid, nftables.dropped) == 0
+        assert await asyncio.to_thread(connects, 9000)
+        assert await inside(pod.tree.pid, nftables.dropped) == 0, "a neighbour's packets count"
+        for _ in range(2):
+            assert not await asyncio.to_thread(connects, 8000, 0.3)
+        dropped = await inside(pod.tree.pid, nftables.dropped)
+        assert dropped >= 2
+        assert await gate.open(pod.tree.pid, 5.0) >= dropped
+        assert await gate.open(pod.tree.pid, 5.0) == 0, "they were counted before"
+
+    asyncio.run(main())
+
+
+def test_what_a_table_of_others_drops_is_not_counted(pod, gate, monkeypatch):
+    async def main():
+        with monkeypatch.context() as patched:
+            patched.setattr(nftables, "TABLE", "other")
+            await inside(pod.tree.pid, lambda: nftables.shut([9000]))
+        await gate.shut(pod.tree.pid, print, 5.0)
+        assert not await asyncio.to_thread(connects, 9000)
+        assert await gate.open(pod.tree.pid, 5.0) == 0
+
+    asyncio.run(main())
+
+
 def test_a_port_is_held_back_before_anybody_listens_there(pod, tmp_path):
     async def main():
         told: list[str] = []
