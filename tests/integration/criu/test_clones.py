@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 LIMIT = 10.0
-PY_SPY = shutil.which("py-spy")
+PY_SPY = Path(sys.executable).with_name("py-spy")
 TURN = """
 import time
 
@@ -145,9 +146,7 @@ def test_gdb_reads_a_stopped_clone_which_stays_stopped(stopped: Seat) -> None:
     assert "turn" not in stopped.container.log
 
 
-@pytest.mark.skipif(PY_SPY is None, reason="needs py-spy in the PATH")
 def test_py_spy_shows_where_a_stopped_clone_is(stopped: Seat) -> None:
-    assert PY_SPY is not None
     words = [PY_SPY, "dump", "--nonblocking", "--locals", "--pid", str(_main(stopped))]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     print(done.stdout, done.stderr)
