@@ -24,6 +24,23 @@ while True:
     number += 1
     memory[:8] = number.to_bytes(8, "little")
 """
+PAIR = """
+import socket, time
+one = socket.create_server(("127.0.0.1", 7000))
+out = socket.create_connection(("127.0.0.1", 7000))
+into, _ = one.accept()
+number = 0
+while True:
+    out.sendall(b"%d" % number)
+    assert into.recv(100) == b"%d" % number
+    if number == 1:
+        print("ready")
+    if number % 10 == 0:
+        print("said", number)
+    number += 1
+    time.sleep(0.01)
+"""
+"""A process that talks to itself over loopback, and ends if it can't."""
 
 
 def nginx(seat: Callable[..., Seat], **wish: object) -> Seat:

@@ -7,12 +7,13 @@ import subprocess
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kybernate.adapters.criu import running
+from kybernate.adapters.criu import limits, running
 from kybernate.adapters.criu.container import Clock, Container
+from kybernate.adapters.criu.engine import forget_pages
 from kybernate.errors import DeadlineError, DumpError, RestoreError
 from kybernate.ports import DumpState
 from tests.cluster.host import run
@@ -92,6 +93,7 @@ def test_a_killed_dump_is_healed(seat: Callable[..., Seat], after: float) -> Non
         if one.container.comm == "kyb-parked":
             pytest.skip("these few milliseconds, in which CRIU's end takes the tree with it")
         one.keep()
+        assert one.handle in one.freezer.frozen(), "it runs, and nobody has let it"
         assert one.container.comm == "kyb-run"
         one.thaw()
         link.sendall(b"PING\r\n")
@@ -195,14 +197,49 @@ def test_out_of_memory_on_restore_can_be_repeated(seat: Callable[..., Seat]) -> 
     assert digest(one) == before
 
 
-def test_limits_are_lifted_and_put_back(seat: Callable[..., Seat]) -> None:
+def test_limits_are_lifted_and_put_back(
+    seat: Callable[..., Seat], monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = redis(seat, keys=20_000, memory=200 << 20, cpus=0.2)
-    files = [*one.node.cgroup(one.container, "memory"), *one.node.cgroup(one.container, "cpu")]
+    memory, cpu = (tuple(one.node.cgroup(one.container, name)) for name in ("memory", "cpu"))
+    files, during = [*memory, *cpu], list[tuple[int, str]]()
     before = [file.read_text() for file in files]
+    ended = running.ended
+
+    async def looked(*what: Any) -> int:
+        during.append((int(memory[0].read_text()), cpu[0].read_text().split()[0]))
+        return await ended(*what)
+
     one.park()
-    one.resume()
+    with monkeypatch.context() as patched:
+        patched.setattr(running, "ended", looked)
+        one.resume()
+    ((room, quota),) = during
+    assert room == (200 << 20) + limits.ROOM
+    assert quota in ("-1", "max")
     assert [file.read_text() for file in files] == before
     assert not list((one.node.work / "criu").glob("*/limits.json"))
+
+
+def in_cache(seat: Seat) -> int:
+    """Bytes of files that count as the container's memory."""
+    group = next(seat.node.cgroup(seat.container, "memory")).parent
+    lines = (group / "memory.stat").read_text().splitlines()
+    sizes = dict(line.split() for line in lines)
+    return int(sizes["file"] if "file" in sizes else sizes["total_cache"])
+
+
+def test_the_images_do_not_stay_in_the_containers_memory(seat: Callable[..., Seat]) -> None:
+    one = redis(seat, keys=200_000, size=600)
+    one.park()
+    for path in one.images.iterdir():
+        with path.open() as file:
+            os.fsync(file.fileno())  # what is dirty can't be dropped
+    forget_pages(one.images)
+    before = in_cache(one)
+    one.resume()
+    assert one.size() > 100 << 20
+    assert in_cache(one) - before < 16 << 20
 
 
 def test_a_dump_that_takes_too_long_is_left_to_end(seat: Callable[..., Seat]) -> None:

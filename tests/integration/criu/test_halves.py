@@ -10,7 +10,7 @@ import pytest
 from kybernate.adapters.criu import loans
 from kybernate.ports import DumpState
 from tests.kit.containers import wait_for
-from tests.kit.programs import ask, digest, python, redis
+from tests.kit.programs import PAIR, ask, digest, python, redis
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,24 +71,6 @@ def test_half_a_tree_need_not_be_ended_before_it_is_restored_again(
         one.resume()
         link.sendall(b"PING\r\n")
         assert link.recv(100) == b"+PONG\r\n"
-
-
-PAIR = """
-import socket, time
-one = socket.create_server(("127.0.0.1", 7000))
-out = socket.create_connection(("127.0.0.1", 7000))
-into, _ = one.accept()
-number = 0
-while True:
-    out.sendall(b"%d" % number)
-    assert into.recv(100) == b"%d" % number
-    if number == 1:
-        print("ready")
-    if number % 10 == 0:
-        print("said", number)
-    number += 1
-    time.sleep(0.01)
-"""
 
 
 def test_its_own_two_ends_go_on(

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kybernate.ports import DumpState
-from tests.kit.programs import ask, digest, nginx, redis, serves
+from tests.kit.containers import wait_for
+from tests.kit.programs import PAIR, ask, digest, nginx, python, redis, serves
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.kit.parking import Seat
 
@@ -42,6 +44,21 @@ def test_redis_goes_on_in_another_container(seat: Callable[..., Seat]) -> None:
     assert digest(new) == before
     assert b"OK" in ask(new, "SET", "more", "than before")
     assert new.container.end() == 0, "its end is the container's"
+
+
+def test_its_own_two_ends_go_on_in_another_container(
+    seat: Callable[..., Seat], tmp_path: Path
+) -> None:
+    old = python(seat, tmp_path, PAIR)
+    number = old.container.number_inside(old.container.tree)
+    old.park()
+    new = seat(init=("--parked", str(number)), mounts={tmp_path: "/app"})
+    assert new.container.ip != old.container.ip
+    shutil.copytree(old.images, new.images)
+    old.node.discard(old.container)
+    new.resume()
+    wait_for(lambda: new.container.log.count("said") > 1, lambda: new.container.log)
+    assert new.container.end() == 143
 
 
 def test_the_container_lives_while_its_tree_is_away(seat: Callable[..., Seat]) -> None:
