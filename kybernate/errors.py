@@ -28,6 +28,10 @@ class RetryableError(KybernateError):
         self.delay = delay
 
 
+class UnfitError(RetryableError):
+    """The machine isn't now what a saved state needs; the state is kept until it is again."""
+
+
 class ConflictError(KybernateError):
     """The world changed under the call; read it again, then decide anew."""
 
@@ -71,7 +75,12 @@ class DumpError(KybernateError):
 
 
 class RestoreError(KybernateError):
-    """A dumped process tree could not be recreated; its images are as they were."""
+    """A dumped process tree could not be recreated; its images are as they were. `starved`: for
+    want of memory."""
+
+    def __init__(self, message: str, *, starved: bool = False) -> None:
+        super().__init__(message)
+        self.starved = starved
 
 
 class CorruptError(KybernateError):

@@ -27,11 +27,13 @@ from kybernate.errors import (
     NotFoundError,
     RefusedError,
     RestoreError,
+    UnfitError,
 )
 from kybernate.types import ArtifactId, Tier
 from nodeagent import metrics
 from nodeagent.clones import cut_off, leave_gpus_alone, stays_stopped
 from nodeagent.gates import AGAIN
+from nodeagent.retries import is_starved, pause, told
 from nodeagent.seat import Process
 from nodeagent.steps import Broken, Reverted
 from nodeagent.transfers import Transfers
@@ -316,11 +318,11 @@ class Dumps(Transfers):
 
     async def _images(self, seat: Seat) -> Path:
         if seat.images:
+            await self._see_fit(seat)
             return Path(seat.images)
         vault, deadline = self.below.vault, self._node.settings.dump_deadline_s
-        artifact = ArtifactId(seat.artifact)
+        artifact, into = ArtifactId(seat.artifact), await self.below.into(seat)
         try:
-            into = await self.below.into(seat)
             if seat.paging:
                 return await vault.lend(artifact, seat.uid, deadline, into)
             return await vault.images(artifact, deadline, into)
@@ -330,13 +332,23 @@ class Dumps(Transfers):
             log.warning("%s: %s; its copy in the object store is fetched", seat, error)
         return await self._other_images(seat)
 
+    async def _see_fit(self, seat: Seat) -> None:
+        """What was fetched may have lain here for long. A store that is away keeps nobody from it.
+        Raises UnfitError."""
+        into = await self.below.into(seat)
+        try:
+            await self.below.vault.admit(ArtifactId(seat.artifact), into, _LOOK_DEADLINE)
+        except UnfitError:
+            raise
+        except (KybernateError, OSError) as error:
+            log.info("%s: what its saved state needs isn't looked up again: %s", seat, error)
+
     async def _other_images(self, seat: Seat) -> Path:
         """Of its copy in the object store. Raises CorruptError, RefusedError if that can't be used
         either."""
         vault, deadline = self.below.vault, self._node.settings.transfer_deadline_s
-        images = await vault.begin(seat.uid)
+        images, into = await vault.begin(seat.uid), await self.below.into(seat)
         try:
-            into = await self.below.into(seat)
             await vault.fetch(ArtifactId(seat.artifact), images, deadline, into)
         except (NotFoundError, CorruptError) as error:
             # Of a copy in a store that is away nobody can tell; then this says so.
@@ -348,13 +360,14 @@ class Dumps(Transfers):
     async def _restore_failed(self, seat: Seat, error: Exception) -> None:
         metrics.failed("restore")
         metrics.TIER_MOVES.labels("restore", "failed").inc()
-        seat.failed_restores += isinstance(error, RestoreError)
+        starved = is_starved(error)
+        seat.starved_restores = seat.starved_restores + 1 if starved else 0
+        seat.failed_restores += isinstance(error, RestoreError) and not starved
         if seat.failed_restores >= _RESTORES:
             raise Broken(f"it could not be recreated from its saved state: {error}") from error
-        now = self._world.now()
-        seat.move_not_before = now + AGAIN
+        seat.move_not_before = self._world.now() + pause(error, seat.starved_restores)
         seat.not_before = max(seat.not_before, seat.move_not_before)
-        self._life.complain(seat, "RestoreFailed", f"{error}; trying again")
+        self._life.complain(seat, "RestoreFailed", told(error))
         await self.revert_restore(seat, f"not restored: {error}")
 
     async def revert_restore(self, seat: Seat, why: str) -> None:
@@ -387,7 +400,7 @@ class Dumps(Transfers):
         await self._node.save(seat)
         await self._steps.settle(seat)
         await self.open(seat)
-        seat.failed_restores = 0
+        seat.failed_restores = seat.starved_restores = 0
         self._moved(seat)
         self._node.move(seat, SeatEvent.RESTORED, "parked in RAM, restored from its saved state")
         metrics.TIER_MOVES.labels("restore", "done").inc()

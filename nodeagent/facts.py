@@ -61,15 +61,13 @@ class Facts:
         )
 
     async def into(self, seat: Seat) -> Into:
-        """Whose its state is is enough for its own; another's is held against its container."""
-        pod = seat.identity.pod
-        if not (seat.awaits_state or seat.borrowed):
-            return Into(pod.namespace, pod.uid)
+        """Of its own state the machine alone is looked at: no runtime that is away holds it up."""
+        pod, wants = seat.identity.pod, seat.awaits_state
         if seat.init is None:
             raise NotFoundError("its container has ended")
-        digest = await self._digest(seat)
+        digest = await self._digest(seat) if wants or seat.borrowed else UNKNOWN
         there = await asyncio.to_thread(self._container, seat, digest, seat.init.pid)
-        return Into(pod.namespace, pod.uid, there)
+        return Into(pod.namespace, pod.uid, there, parked=not wants)
 
     async def _told_digest(self, seat: Seat) -> str:
         """Without it, the state can go on in its own pod all the same."""

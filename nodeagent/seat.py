@@ -203,6 +203,7 @@ class Seat:
     sinks_to: Tier | None = None
     to_save: bool = False
     failed_restores: int = 0
+    starved_restores: int = 0
     forfeit: str = ""
     on_demand: bool = False
     complain_at: dict[str, float] = field(default_factory=dict)

@@ -16,6 +16,7 @@ from nodeagent.kept import Kept
 from nodeagent.lazies import Lazies
 from nodeagent.leavers import Leavers
 from nodeagent.reports import Kind, Report
+from nodeagent.retries import pause
 from nodeagent.steps import Broken
 
 if TYPE_CHECKING:
@@ -159,9 +160,13 @@ class Transfers(Gates):
     async def _fetch(self, seat: Seat, why: str) -> None:
         log.info("%s: its saved state is fetched: %s", seat, why)
         try:
+            into = await self.below.into(seat)
+        except NotFoundError as error:
+            self.is_gone(seat, error)
+            return
+        try:
             deadline = self._node.settings.transfer_deadline_s
             images = await self.below.vault.begin(seat.uid)
-            into = await self.below.into(seat)
             await self.below.vault.fetch(ArtifactId(seat.artifact), images, deadline, into)
             seat.images = str(images)
             self._moved(seat)
@@ -181,7 +186,7 @@ class Transfers(Gates):
     def _transfer_failed(self, seat: Seat, step: str, error: Exception) -> None:
         metrics.failed(step)
         metrics.TIER_MOVES.labels(step, "failed").inc()
-        seat.move_not_before = self._world.now() + AGAIN
+        seat.move_not_before = self._world.now() + pause(error, 0)
         if seat.called:
             seat.not_before = max(seat.not_before, seat.move_not_before)
         self._life.complain(seat, "TransferFailed", f"{error}; trying again")

@@ -79,7 +79,7 @@ class Dumper(Protocol):
         Also after a restore that was cut short, whose half-made processes are ended first. With
         `lazy` its memory comes later: `pages_done`. With `stopped` it is stopped by a signal, too,
         so that it doesn't run when it is thawed. Raises RestoreError (the state is PARKED, the
-        images are as before), DeadlineError.
+        images are as before; it says whether memory was short), DeadlineError.
         """
         ...
 
@@ -181,7 +181,8 @@ class Vault(Protocol):
         """What is said of it by the first place that has it, if it may be restored there: its
         signature is trusted, it may be had by the namespace, it needs nothing that the machine
         lacks, its processes may do nothing that the container may not. Raises RefusedError with
-        all that stands against it."""
+        all that stands against it; UnfitError if a seat is parked on it and the machine lacks it
+        since."""
         ...
 
     async def images(self, artifact: ArtifactId, deadline: float, into: Into) -> Path:

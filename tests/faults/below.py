@@ -27,8 +27,7 @@ _PEERS = "tests/unit/nodeagent/test_peers.py"
 _HALVES = "tests/integration/criu/test_halves.py"
 _COPIES = "tests/unit/nodeagent/test_second_copy.py"
 _DAMAGED = "tests/unit/nodeagent/test_damaged.py"
-_REPORTS = "tests/unit/nodeagent/test_reports.py"
-_MATCH = "tests/unit/artifacts/test_rules.py::TestMatch::test_each_difference_is_a_sentence"
+_WAITS = "tests/unit/nodeagent/test_tier_waits.py"
 _STORMS = "tests/unit/chaos/test_chaos.py"
 
 
@@ -258,6 +257,8 @@ _ANEW = "**started anew**"
 _NOTHING_OF_IT = "**started anew**: nothing of it is restored"
 _NONE_OR_WHOLE = "no artifact or a whole one; the next try gets there"
 _PACK = f"{_BYTES}::test_a_pack_that_breaks_anywhere_leaves_none_or_a_whole_one"
+_OWN = f"{_WAITS}::test_a_node_that_got_another_of_it_keeps_the_state_until_it_has_the_old_one"
+_FOREIGN = f"{_ADOPT}::test_another_machines_state_is_refused_and_stays"
 _FETCH = f"{_BYTES}::test_a_fetch_from_a_store_that_breaks_is_told_and_can_be_tried_again"
 
 BREAKAGES = (
@@ -333,6 +334,12 @@ BREAKAGES = (
         f"{_FAILURES}::test_a_helper_that_is_gone_when_a_seat_comes_back_is_replaced",
     ),
     Breakage(
+        "`kill -9` of all helpers after any record of a seat's way down to NVMe and back",
+        "the same process answers",
+        f"{_KILLS}::test_helpers_that_are_killed_at_any_write_of_a_way_down_and_up_change_nothing"
+        "[0.001]",
+    ),
+    Breakage(
         "`kill -9` of what seals, at any of its system calls",
         "no artifact or a whole one",
         f"{_BYTES}::test_a_seal_that_is_killed_leaves_no_artifact_or_a_whole_one",
@@ -382,7 +389,7 @@ BREAKAGES = (
     ),
     Breakage(
         "the restore fails",
-        "tried again from the same saved state, three times where CRIU says no",
+        "tried again from the same saved state",
         f"{_FAILURES}::test_a_restore_that_fails_is_tried_again_from_the_same_state"
         "[restore-fails-criu]",
     ),
@@ -392,8 +399,18 @@ BREAKAGES = (
         f"{_FAILURES}::test_a_restore_that_fails_is_tried_again_from_the_same_state[restore-hangs]",
     ),
     Breakage(
+        "CRIU says no three times, and memory was not short",
+        "**started anew**, and an event says why",
+        f"{_WAITS}::test_what_criu_refuses_three_times_is_given_up_and_started_anew",
+    ),
+    Breakage(
         "out of memory on restore",
-        "told; restored once there is room",
+        "told; tried again until there is room, at last once a minute: the same process answers",
+        f"{_WAITS}::test_a_restore_that_lacks_memory_is_tried_until_there_is_some",
+    ),
+    Breakage(
+        "the kernel kills CRIU in a restore for want of memory",
+        "known from what CRIU refuses; half-made processes are ended, the images are as before",
         f"{_CRIU}::test_out_of_memory_on_restore_can_be_repeated",
     ),
     # disks
@@ -435,7 +452,7 @@ BREAKAGES = (
     Breakage(
         "the object store is away",
         "copies wait, the local one stays; a fetch is tried again",
-        f"{_TIERS}::test_it_goes_to_the_object_store_and_comes_back",
+        f"{_WAITS}::test_while_the_object_store_is_away_the_copy_waits_and_the_local_one_stays",
     ),
     Breakage("it does not answer one call of a copy", _NONE_OR_WHOLE, f"{_PACK}[down]"),
     Breakage("it does not answer one call of a fetch", "told, and tried again", f"{_FETCH}[down]"),
@@ -498,7 +515,7 @@ BREAKAGES = (
     # pods
     Breakage(
         "the pod is deleted while it is on NVMe",
-        "gone within 1.5 s, TCP passes again",
+        "gone within 1.5 s; nobody listens at its gate any more",
         f"{_FAILURES}::test_a_seat_below_ram_ends_at_once[deleted-parked-nvme]",
     ),
     Breakage(
@@ -557,20 +574,34 @@ BREAKAGES = (
         f"{_PEERS}::test_a_state_that_takes_longer_to_be_read_than_a_call_may_take[deliver]",
     ),
     Breakage(
-        "the driver is another than that of the saved state",
-        "refused; told, and started anew",
-        f"{_MATCH}[driver-570.1-on driver 580.95.05]",
+        "the node has another driver than when the seat went to NVMe",
+        "told; its state is kept, and the same process answers once the old driver is back",
+        f"{_OWN}[parked-nvme-driver]",
+    ),
+    Breakage("the same of a seat in the object store", _SAME, f"{_OWN}[parked-object-driver]"),
+    Breakage("the node has another GPU than then", _SAME, f"{_OWN}[parked-nvme-gpu_product]"),
+    Breakage(
+        "the same of a successor that is parked on another's state",
+        _SAME,
+        f"{_ADOPT}"
+        "::test_a_successor_whose_node_gets_another_driver_keeps_the_state_until_it_has_the_old",
     ),
     Breakage(
-        "the GPU is another product",
-        "refused; told, and started anew",
-        f"{_MATCH}[gpu_product-NVIDIA A100-this node has NVIDIA A100]",
+        "the pod is deleted meanwhile",
+        "gone within 1.5 s",
+        f"{_WAITS}::test_a_pod_that_is_deleted_while_it_waits_for_that_goes_at_once[driver]",
     ),
     Breakage(
-        "the kernel is another",
-        "refused; told, and started anew",
-        f"{_REPORTS}::test_what_stands_against_it_is_told[there6-kernel 6.18.5]",
+        "a pod is to go on from a state that was saved under another driver",
+        "refused; told, and started anew; the state stays",
+        f"{_FOREIGN}[driver-570.1-on driver 580.95.05]",
     ),
+    Breakage(
+        "the same of another GPU product",
+        _SAME,
+        f"{_FOREIGN}[gpu_product-NVIDIA A100-this node has NVIDIA A100]",
+    ),
+    Breakage("the same of another kernel", _SAME, f"{_FOREIGN}[kernel-7.0.1-this node runs 7.0.1]"),
     Breakage(
         "two nodes: kills, a registry that is away or whose answers are lost, rivals, full RAM",
         "one of a line runs, the last copy stays, everybody is served",

@@ -21,7 +21,7 @@ from kybernate.errors import (
 from kybernate.ports import DumpState
 
 from . import container as containers
-from . import ended, features, limits, loans, looks, pages, record, refusals, running, tcp
+from . import ended, features, limits, loans, looks, pages, record, refusals, running, starving, tcp
 from .container import Clock, Container
 
 if TYPE_CHECKING:
@@ -320,6 +320,8 @@ class Criu:
                 last_pid=written.highest + 1,
                 die_with_agent=True,
             )
+            groups = limits.groups_of(container.init, self._mount, self._proc)
+            memory = starving.Watch(groups)
             process = await running.start(self._tools, container, run)
             try:
                 code = await running.ended(process, clock, "restore")
@@ -334,8 +336,10 @@ class Criu:
         if code:
             await self._undo(container, Clock(max(1.0, clock.left())))
             await self._forget_pages(container, Clock(max(1.0, clock.left())))
-            said = " / ".join(running.complaints(container, log)[:3])
-            raise RestoreError(f"CRIU's restore failed: {said or 'killed, as for want of memory'}")
+            said = running.complaints(container, log)
+            starved = memory.starved(code, said)
+            why = " / ".join(said[:3]) or "it was killed, or said nothing"
+            raise RestoreError(f"CRIU's restore failed: {why}", starved=starved)
 
     async def _serve(self, container: Container, images: Path, clock: Clock) -> pages.Served:
         served, process = await pages.serve(

@@ -2,7 +2,8 @@
 
 CRIU recreates what images say with the host's rights, so nothing is restored that isn't held
 against the container first: whose state it is, what it needs of the machine, what its processes
-may do. A pod's own state needs no more than its name: it was saved from that very container.
+may do. A pod's own state was saved from that very container: of it the machine alone may have
+changed since. A seat that is parked on a state outlasts that: it goes on once all is as it was.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kybernate.core.artifacts.grants import no_grants, why_not
-from kybernate.core.artifacts.match import mismatches
+from kybernate.core.artifacts.match import machine_mismatches, mismatches
 from kybernate.core.artifacts.privileges import beyond
+from kybernate.errors import UnfitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from kybernate.core.artifacts.match import Target
     from kybernate.core.artifacts.privileges import Privileges
     from kybernate.types import PodUid
+
+_LOOK_AGAIN = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,28 +40,44 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class Into:
-    """The pod into whose container a state goes; without `container` only its own may."""
+    """The pod into whose container a state goes; without `container` only its own may. `parked`:
+    the seat has nothing but that state any more."""
 
     namespace: str
     uid: PodUid
     container: Container | None = None
+    parked: bool = False
 
 
 def why_refused(manifest: Manifest, into: Into, now: float) -> tuple[str, ...]:
     """Why the state may not be restored there, as sentences; empty if it may. `now`: seconds since
     1970. The manifest's signature is somebody else's to check.
 
-    Raises RetryableError if it is another namespace's, and nobody knows yet what is granted.
+    Raises RetryableError if it is another namespace's, and nobody knows yet what is granted;
+    UnfitError if the seat is parked on it, and its machine isn't what it was.
     """
-    facts = manifest.facts
-    if (facts.namespace, facts.pod_uid) == (into.namespace, into.uid):
+    facts, there = manifest.facts, into.container
+    own = (facts.namespace, facts.pod_uid) == (into.namespace, into.uid)
+    if there is None:
+        other = f"{manifest.id} is the state of pod {facts.pod_uid}, and not of {into.uid}."
+        return () if own else (other,)
+    if into.parked:
+        _see_fit(manifest, there.target)
+    if own:
         return ()
-    if into.container is None:
-        return (f"{manifest.id} is the state of pod {facts.pod_uid}, and not of {into.uid}.",)
-    there = into.container
     foreign = why_not(manifest.id, into.namespace, there.grants, now)
     return (
         *((foreign,) if foreign else ()),
         *mismatches(facts, there.target),
         *beyond(facts.privileges, there.privileges),
     )
+
+
+def _see_fit(manifest: Manifest, target: Target) -> None:
+    against = machine_mismatches(manifest.facts, target)
+    if against:
+        raise UnfitError(
+            f"{' '.join(against)} {manifest.id} is kept: make this node as it was and it goes on, "
+            "or delete the pod to give it up",
+            _LOOK_AGAIN,
+        )

@@ -39,7 +39,12 @@ class Target:
 
 def mismatches(facts: Facts, target: Target) -> tuple[str, ...]:
     """Why the artifact can't be restored there, as sentences; empty if it can."""
-    return (*_workload(facts, target), *_machine(facts, target), *_gpus(facts, target))
+    return (*_workload(facts, target), *machine_mismatches(facts, target))
+
+
+def machine_mismatches(facts: Facts, target: Target) -> tuple[str, ...]:
+    """The same of what a node may get another of while a pod is parked on it."""
+    return (*_machine(facts, target), *_gpus(facts, target))
 
 
 def _workload(facts: Facts, target: Target) -> Iterator[str]:

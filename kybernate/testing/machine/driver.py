@@ -55,7 +55,8 @@ class FakeGpus:
 class FakeHelper:
     """Implements `ports.DriverHelper`: one call at a time, dead after one that did not end.
 
-    Faults of park: helper-dies, helper-dies-midway (all are locked then), lock-timeout,
+    Once it is killed its call, if it is at one, ends without an answer at its next step. Faults of
+    park: helper-dies, helper-dies-midway (all are locked then), lock-timeout,
     lock-sticks (an unlock after it fails), lock-kills (a process dies of it), park-hangs,
     checkpoint-refused (taken back), checkpoint-fails (FAILED).
     Of wake: helper-dies, wake-hangs, restore-fails (out of memory, for good). Of states:
@@ -90,7 +91,7 @@ class FakeHelper:
         for process in targets:
             if process.cuda is ProcessState.RUNNING:
                 process.cuda = ProcessState.LOCKED
-        await asyncio.sleep(self._machine.step())
+        await self._pass()
 
     async def _checkpoint(self, targets: list[FakeProcess], deadline: float) -> None:
         fault = self._machine.fault
@@ -109,7 +110,7 @@ class FakeHelper:
         for process in targets:
             if process.cuda is ProcessState.LOCKED:
                 process.cuda = ProcessState.CHECKPOINTED
-        await asyncio.sleep(self._machine.step())
+        await self._pass()
 
     async def wake(
         self, pids: Sequence[int], gpu_map: Mapping[GpuUuid, GpuUuid], deadline: float
@@ -119,7 +120,7 @@ class FakeHelper:
             targets = self._present(pids)
             if any(p.handle in self._machine.frozen for p in targets):
                 raise DeadlineError("the processes are frozen")
-            await asyncio.sleep(self._machine.step())
+            await self._pass()
             if self._machine.fault("wake-hangs"):
                 await asyncio.sleep(deadline)
                 raise DeadlineError("the helper did not answer")
@@ -152,7 +153,7 @@ class FakeHelper:
         for process in parked:
             process.cuda = ProcessState.LOCKED
         self._machine.check()
-        await asyncio.sleep(self._machine.step())
+        await self._pass()
 
     def _fit(self, parked: list[FakeProcess]) -> bool:
         need: dict[GpuUuid, int] = {}
@@ -176,6 +177,11 @@ class FakeHelper:
     def kill(self) -> None:
         """Later calls find it dead."""
         self.killed = True
+
+    async def _pass(self) -> None:
+        await asyncio.sleep(self._machine.step())
+        if self.killed:
+            raise DeadlineError("the helper died")
 
     @contextmanager
     def _call(self) -> Iterator[None]:
@@ -206,12 +212,22 @@ class FakeHelpers:
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
+        self._started: list[FakeHelper] = []
 
     async def start(self, uid: PodUid) -> FakeHelper:
         """A helper."""
         if self._machine.fault("no-helper"):
             raise DriverError("cuInit", 999, "UNKNOWN")
-        return FakeHelper(self._machine)
+        self._started = [one for one in self._started if not one.killed]
+        self._started.append(FakeHelper(self._machine))
+        return self._started[-1]
+
+    def kill_all(self) -> int:
+        """`kill -9` of each; how many there were."""
+        killed = [one for one in self._started if not one.killed]
+        for one in killed:
+            one.kill()
+        return len(killed)
 
     def close(self) -> None:
         """Nothing to end."""

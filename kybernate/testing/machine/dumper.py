@@ -29,7 +29,7 @@ _HELD_OPEN = (ProcessState.RUNNING, ProcessState.LOCKED, ProcessState.FAILED)
 class FakeDumper:
     """Implements `ports.Dumper`. Faults: undumpable (at `check`), dump-refused, dump-fails,
     dump-suspect (the tree runs), dump-hangs, end-hangs (half of it lives), keep-fails,
-    restore-fails-criu, restore-hangs (half of it is there).
+    restore-fails-criu, restore-starves and restore-hangs (half of it is there).
 
     Sees that nothing is lost: what is ended was sealed as it is, what is restored is what was
     ended last, and nothing runs twice.
@@ -130,8 +130,8 @@ class FakeDumper:
         if machine.fault("restore-fails-criu"):
             raise RestoreError("Can't open file dev/shm/x")
         pids: dict[int, int] = {}
-        hangs = machine.fault("restore-hangs")
-        for process in snapshot.processes[: 1 if hangs else None]:
+        starves, hangs = machine.fault("restore-starves"), machine.fault("restore-hangs")
+        for process in snapshot.processes[: 1 if hangs or starves else None]:
             again = machine.recreate(process)
             again.uid, again.handle = self._init(init).uid, handle
             pids[process.pid] = again.pid
@@ -143,6 +143,8 @@ class FakeDumper:
         await asyncio.sleep(deadline if hangs else machine.step())
         if hangs:
             raise DeadlineError("criu did not end")
+        if starves:
+            raise RestoreError("criu was killed", starved=True)
         machine.dumps.pop(init, None)
         if lazy:
             machine.paging[init] = str(images)

@@ -19,11 +19,15 @@ if TYPE_CHECKING:
 FACTS = Facts(
     *("", "", "", "main", "sha256:1", "9f2c", "6.18", "4.2.1", "x86_64", 100),
     Privileges((), ()),
+    *("H100", 1, "580.95.05", "13.0"),
     root_pid=2,
 )
 """What the manifests of all states say, but for what each says for itself."""
 CONTAINER = Container(
-    Target(FACTS.image_digest, FACTS.spec_hash, FACTS.kernel, FACTS.criu, FACTS.architecture),
+    Target(
+        *(FACTS.image_digest, FACTS.spec_hash, FACTS.kernel, FACTS.criu, FACTS.architecture),
+        *(FACTS.gpu_product, FACTS.gpu_count, FACTS.driver, FACTS.cuda),
+    ),
     Privileges((), ()),
 )
 """What every container of the machine is: all may have each other's states, but for namespaces."""

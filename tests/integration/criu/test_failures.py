@@ -188,8 +188,9 @@ def test_out_of_memory_on_restore_can_be_repeated(seat: Callable[..., Seat]) -> 
     one.park()
     limit = next(one.node.cgroup(one.container, "memory"))
     limit.write_text(str(20 << 20))
-    with pytest.raises(RestoreError):
+    with pytest.raises(RestoreError) as caught:
         one.restore()
+    assert caught.value.starved
     assert one.criu.state(one.container.init) is DumpState.PARKED
     assert limit.read_text().strip() == str(20 << 20), "the limit must be put back"
     limit.write_text(str(900 << 20))

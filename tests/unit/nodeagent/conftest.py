@@ -197,7 +197,8 @@ class Rig:
             }
 
         async def into(seat: Seat) -> Into:
-            return Into(seat.identity.pod.namespace, seat.uid, self.container)
+            pod = seat.identity.pod
+            return Into(pod.namespace, seat.uid, self.container, parked=not seat.awaits_state)
 
         return Below(
             dumper=GuardedDumper(fakes.FakeDumper(self.machine), freezer.forget),

@@ -16,7 +16,7 @@ from kybernate.ports import ProcessState
 from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Crash
 from kybernate.types import Tier
-from nodeagent.seat import Seat
+from nodeagent.seat import Begins, Seat
 from tests.unit.nodeagent.below import (
     ACTIVE,
     NVME,
@@ -55,6 +55,10 @@ def test_a_successor_goes_on_where_the_other_was_and_never_executes_its_command(
             telling.cancel()
 
     run_virtual(main())
+
+
+def another(container, field, value):
+    return replace(container, target=replace(container.target, **{field: value}))
 
 
 def test_the_gpus_may_be_others(rig, groups):
@@ -118,6 +122,52 @@ def test_another_namespaces_state_is_refused(rig):
         await r.until(new, ACTIVE)
         assert "an ArtifactGrant there must let default" in dict(r.seen.events)["RestoreRefused"]
         assert len(went(r, new)) == 1
+        telling.cancel()
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(
+    ("field", "other", "said"),
+    [
+        ("driver", "570.1", "on driver 580.95.05"),
+        ("gpu_product", "NVIDIA A100", "this node has NVIDIA A100"),
+        ("kernel", "7.0.1", "this node runs 7.0.1"),
+    ],
+)
+def test_another_machines_state_is_refused_and_stays(rig, field, other, said):
+    async def main():
+        r = rig(tiers=TIERS)
+        cold, artifact, _, telling = await left(r)
+        r.container = another(r.container, field, other)
+        new = await r.seat("new", restore=of(cold))
+        await r.until(new, ACTIVE)
+        refused = dict(r.seen.events)["RestoreRefused"]
+        assert said in refused
+        assert "started anew" in refused
+        assert len(went(r, new)) == 1
+        assert artifact in r.machine.vault
+        telling.cancel()
+
+    run_virtual(main())
+
+
+def test_a_successor_whose_node_gets_another_driver_keeps_the_state_until_it_has_the_old(rig):
+    async def main():
+        r = rig(tiers=TIERS)
+        cold, artifact, (inner, _), telling = await left(r, NVME)
+        before = r.container
+        new = await r.seat("new", restore=of(cold))
+        await when(lambda: r.node.seats[new].begins is Begins.ADOPTING)
+        r.container = another(before, "driver", "570.1")
+        await asyncio.sleep(100)
+        assert (r.state(new), artifact in r.machine.vault) == (NVME, True)
+        assert "make this node as it was" in dict(r.seen.events)["RestoreFailed"]
+        r.container = before
+        await r.until(new, ACTIVE)
+        assert app_of(r, new).inner == inner
+        assert went(r, new) == []
+        r.check()
         telling.cancel()
 
     run_virtual(main())

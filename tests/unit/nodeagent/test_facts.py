@@ -108,7 +108,8 @@ def test_the_runtime_is_asked_once_for_each_container(tmp_path: Path) -> None:
 def test_a_runtime_that_is_away_holds_up_no_park_and_no_wake_in_place(tmp_path: Path) -> None:
     made = facts(tmp_path, RetryableError("away"), RetryableError("away"))
     assert told(made, seat()).image_digest == UNKNOWN
-    assert asyncio.run(made.into(seat())).container is None
+    into = asyncio.run(made.into(seat()))
+    assert (into.parked, into.container.target.image_digest) == (True, UNKNOWN)
 
 
 @pytest.mark.parametrize("more", [{"restore": RestoreWish(uid=PodUid("u0"))}, {"borrowed": True}])

@@ -293,6 +293,18 @@ def test_a_state_that_can_not_be_restored_is_given_up_and_the_workload_starts_an
     run_virtual(main())
 
 
+def heard_by(gatekeeper):
+    """Of which processes 1 it hears, from now on, that nobody listens at their gates any more."""
+    heard, opened = [], gatekeeper.open
+
+    async def told(init, deadline):
+        heard.append(init)
+        return await opened(init, deadline)
+
+    gatekeeper.open = told
+    return heard
+
+
 @pytest.mark.parametrize("state", [NVME, OBJECT, SeatState.DUMPING, SeatState.RESTORING])
 @pytest.mark.parametrize("how", ["term", "deleted", "killed"])
 def test_a_seat_below_ram_ends_at_once(rig, state, how):
@@ -309,6 +321,7 @@ def test_a_seat_below_ram_ends_at_once(rig, state, how):
                 r.loop.ask_for_tier(cold, Tier.NVME)
             await when(lambda: r.state(cold) is state)
             await asyncio.sleep(0.003)
+        init, hung_up = r.machine.inits[cold], heard_by(r.node.world.below.gatekeeper)
         if how == "term":
             r.loop.on_term(cold, 15)
             if r.machine.dumps.get(r.machine.inits[cold]) is DumpState.PARKED:
@@ -329,6 +342,7 @@ def test_a_seat_below_ram_ends_at_once(rig, state, how):
             await r.until(cold, ACTIVE)
             assert r.machine.gates == {}
         await asyncio.sleep(1)
+        assert init in hung_up
         assert r.machine.vault == {}
         assert not [key for key in r.machine.journal if key.startswith("drop/")]
         r.check()

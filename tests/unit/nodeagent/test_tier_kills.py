@@ -22,6 +22,7 @@ from tests.unit.nodeagent.below import (
     PARKED,
     TIERS,
     WAITING,
+    app_of,
     down,
     quiet,
     reasons,
@@ -114,6 +115,60 @@ def test_killed_at_any_moment_of_a_move_it_goes_on(rig, proxy, state, moment):
         r.check()
 
     run_virtual(second(), 2000.0)
+
+
+class Striker:
+    """Kills (-9) all helpers in the middle of what follows the n-th record from now on. `met`: how
+    many there were, None if it never comes to that."""
+
+    def __init__(self, r, write, after):
+        self.left, self.after, self.met = write, after, None
+        self._helpers, journal = r.node.world.helpers, r.node.world.journal
+        self._put, journal.put = journal.put, self._strike
+
+    def _strike(self, *record, **how):
+        self.left -= 1
+        if not self.left:
+            asyncio.get_running_loop().call_later(self.after, self._kill)
+        return self._put(*record, **how)
+
+    def _kill(self):
+        self.met = self._helpers.kill_all()
+
+
+async def down_and_up(r, proxy, write, after):
+    """A seat parks, goes to NVMe, comes back and answers; how many helpers were killed then."""
+    r.node.park_budget = 1000 * GIB
+    r.begin()
+    p, cold = proxy(r.loop), await r.seat("cold")
+    await r.until(cold, ACTIVE)
+    inner, striker = app_of(r, cold).inner, Striker(r, write, after)
+    await r.until(await r.seat("hot"), ACTIVE)
+    await down(r, cold)
+    await asyncio.sleep(2)
+    p.request(cold)
+    await r.until(cold, ACTIVE)
+    await asyncio.sleep(2)
+    assert (p.answered, app_of(r, cold).inner) == ({cold: 1}, inner)
+    assert "SeatFailed" not in reasons(r)
+    assert r.node.seats[cold].generation == 1
+    assert (r.machine.vault, r.machine.gates, r.machine.dumps) == ({}, {}, {})
+    r.check()
+    return striker.met
+
+
+@pytest.mark.parametrize("after", [0.0, 0.001, 0.005])
+def test_helpers_that_are_killed_at_any_write_of_a_way_down_and_up_change_nothing(
+    rig, proxy, after
+):
+    async def main(write):
+        return await down_and_up(rig(tiers=TIERS), proxy, write, after)
+
+    met = []
+    while not met or met[-1] is not None:
+        met.append(run_virtual(main(len(met) + 1)))
+    assert len(met) > 25
+    assert sum(map(bool, met)) > 15
 
 
 def test_killed_in_the_middle_of_an_end_it_is_ended(rig, proxy):
@@ -210,6 +265,7 @@ def test_with_the_journal_lost_a_seat_below_ram_starts_anew(rig):
         r = rig(tiers=TIERS)
         cold, _ = await two(r)
         await down(r, cold)
+        artifact = r.node.seats[cold].artifact
         identity = r.node.seats.pop(cold).identity
         r.loop.add(Seat(identity, 0.0, 0.0))
         r.machine.hello(cold)
@@ -219,6 +275,8 @@ def test_with_the_journal_lost_a_seat_below_ram_starts_anew(rig):
         r.machine.restart_container(cold)
         r.loop.call_for(cold, "a test")
         await r.until(cold, ACTIVE)
+        await asyncio.sleep(100)
+        assert [*r.machine.vault] == [artifact]
 
     run_virtual(main())
 

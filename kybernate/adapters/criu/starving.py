@@ -1,0 +1,42 @@
+"""Whether a restore failed for want of memory: then the same images are good for another try."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from kybernate.adapters import smallfile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+_COUNTS = ("memory.events", "memory.oom_control")
+_KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
+"""How a CRIU that was killed ends: its kyb-enter with it, or by its word."""
+_SAYS = "Cannot allocate memory"
+
+
+class Watch:
+    """Begin it before CRIU starts. `groups`: the container's cgroups by controller."""
+
+    def __init__(self, groups: Mapping[str, Path]) -> None:
+        self._group = groups.get("memory") or groups.get("")
+        self._before = self._kills()
+
+    def starved(self, code: int, said: Iterable[str]) -> bool:
+        """By CRIU's exit status, its errors, and whom the kernel killed in the container."""
+        return (
+            code in _KILLED or self._kills() > self._before or any(_SAYS in line for line in said)
+        )
+
+    def _kills(self) -> int:
+        """How many processes of the container's the kernel has killed for memory."""
+        for name in _COUNTS:
+            with suppress(OSError):
+                for line in smallfile.read(f"{self._group}/{name}").splitlines():
+                    word, _, count = line.partition(" ")
+                    if word == "oom_kill":
+                        return int(count)
+        return 0

@@ -1,0 +1,216 @@
+"""Saved states from which nothing can go on for now: kept and told, however long it takes."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from kybernate.errors import RestoreError
+from kybernate.testing.clock import run_virtual
+from kybernate.testing.machine import FakeDumper
+from kybernate.types import Tier
+from tests.unit.nodeagent.below import (
+    ACTIVE,
+    NVME,
+    OBJECT,
+    TIERS,
+    WAITING,
+    app_of,
+    down,
+    reasons,
+    two,
+    when,
+)
+
+KINDS = {"driver": "570.1", "cuda": "12.8", "gpu_product": "NVIDIA A100", "kernel": "7.0"}
+
+
+def starving(r, times):
+    """Memory is short at so many restores; when each of them was tried."""
+    tried = []
+
+    def fault(name):
+        if name == "restore-starves":
+            tried.append(r.clock.time())
+        return name == "restore-starves" and len(tried) <= times
+
+    r.machine.fault = fault
+    return tried
+
+
+def told(r, reason):
+    return [sentence for name, sentence in r.seen.events if name == reason]
+
+
+async def another(r, **fields):
+    """The node is no longer what it was; how to make it so again."""
+    before, there = r.container, r.container.target
+    r.container = replace(before, target=replace(there, **fields))
+    return lambda: setattr(r, "container", before)
+
+
+# --- memory -------------------------------------------------------------------------------------
+
+
+def test_a_restore_that_lacks_memory_is_tried_until_there_is_some(rig, proxy):
+    async def main():
+        r = rig(tiers=TIERS)
+        cold, _ = await two(r)
+        inner = app_of(r, cold).inner
+        await down(r, cold)
+        tried, p = starving(r, 12), proxy(r.loop)
+        p.request(cold)
+        await r.until(cold, ACTIVE, 1000)
+        await asyncio.sleep(1)
+        assert app_of(r, cold).inner == inner, "it was started anew"
+        assert (len(tried), p.answered) == (13, {cold: 1})
+        assert "SeatFailed" not in reasons(r)
+        assert "raise its container's memory limit" in told(r, "RestoreFailed")[0]
+        pauses = [later - at for at, later in pairwise(tried)]
+        assert pauses[0] < 5
+        assert 55 < max(pauses) < 65
+        r.check()
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("lacks", ["memory", "driver"])
+def test_a_pod_that_is_deleted_while_it_waits_for_that_goes_at_once(rig, lacks):
+    async def main():
+        r = rig(tiers=TIERS, keep_left_s=0)
+        cold, _ = await two(r)
+        await down(r, cold)
+        if lacks == "memory":
+            starving(r, 1000)
+        else:
+            await another(r, driver="570.1")
+        r.loop.call_for(cold, "a test")
+        await asyncio.sleep(100)
+        assert (r.state(cold), len(r.machine.vault)) == (NVME, 1)
+        r.loop.on_term(cold, 15)
+        r.machine.end_container(cold)
+        r.loop.pod_gone(cold)
+        await asyncio.sleep(1.5)
+        assert cold not in r.node.seats
+        await when(lambda: r.machine.vault == {})
+        r.check()
+
+    run_virtual(main())
+
+
+def test_what_criu_refuses_three_times_is_given_up_and_started_anew(rig, monkeypatch):
+    async def main():
+        r = rig(tiers=TIERS)
+        cold, _ = await two(r)
+        await down(r, cold)
+        tried = []
+
+        async def refused(*what, **how):
+            tried.append(r.clock.time())
+            # Memory that is short now and then neither counts nor starts the count again.
+            raise RestoreError("Can't open file dev/shm/x", starved=len(tried) == 2)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(FakeDumper, "restore", refused)
+            r.loop.call_for(cold, "a test")
+            await r.until(cold, WAITING)
+        assert len(tried) == 4
+        assert "could not be recreated" in told(r, "SeatFailed")[0]
+        r.machine.restart_container(cold)
+        r.loop.call_for(cold, "a test")
+        await r.until(cold, ACTIVE)
+        await asyncio.sleep(1)
+        assert (r.machine.vault, r.machine.gates) == ({}, {})
+        r.check()
+
+    run_virtual(main())
+
+
+# --- the machine --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("field", KINDS)
+@pytest.mark.parametrize("tier", [NVME, OBJECT])
+def test_a_node_that_got_another_of_it_keeps_the_state_until_it_has_the_old_one(
+    rig, proxy, tier, field
+):
+    async def main():
+        r = rig(tiers=TIERS, tier_residency_s=0.0)
+        cold, _ = await two(r)
+        inner = app_of(r, cold).inner
+        await down(r, cold, tier)
+        await asyncio.sleep(1)
+        back, p = await another(r, **{field: KINDS[field]}), proxy(r.loop)
+        p.request(cold)
+        await asyncio.sleep(500)
+        assert r.state(cold) is tier
+        (*_, sentence) = told(r, "RestoreFailed" if tier is NVME else "TransferFailed")
+        assert KINDS[field] in sentence
+        assert "make this node as it was" in sentence
+        assert len(r.machine.vault) == 1
+        back()
+        await r.until(cold, ACTIVE)
+        await asyncio.sleep(1)
+        assert (app_of(r, cold).inner, p.answered) == (inner, {cold: 1})
+        assert "SeatFailed" not in reasons(r)
+        r.check()
+
+    run_virtual(main())
+
+
+def test_what_was_fetched_already_is_kept_just_so(rig, proxy):
+    async def main():
+        r = rig(tiers=TIERS, tier_residency_s=0.0)
+        cold, _ = await two(r)
+        await down(r, cold, OBJECT)
+        await when(lambda: r.node.seats[cold].copies == {Tier.OBJECT})
+        r.loop.ask_for_tier(cold, Tier.NVME)
+        await r.until(cold, NVME)
+        back, p = await another(r, driver="570.1"), proxy(r.loop)
+        p.request(cold)
+        await asyncio.sleep(100)
+        assert r.state(cold) is NVME
+        assert told(r, "RestoreFailed")
+        back()
+        await r.until(cold, ACTIVE)
+        await asyncio.sleep(1)
+        assert p.answered == {cold: 1}
+        r.check()
+
+    run_virtual(main())
+
+
+# --- the object store ---------------------------------------------------------------------------
+
+
+def test_while_the_object_store_is_away_the_copy_waits_and_the_local_one_stays(rig, proxy):
+    async def main():
+        r = rig(tiers=TIERS, tier_residency_s=0.0)
+        cold, _ = await two(r)
+        await down(r, cold)
+        artifact = r.node.seats[cold].artifact
+        r.machine.fault = lambda name: name == "store-down"
+        r.loop.ask_for_tier(cold, Tier.OBJECT)
+        await asyncio.sleep(100)
+        assert r.state(cold) is NVME
+        assert r.machine.vault[artifact].places == {Tier.NVME}
+        assert "TransferFailed" in reasons(r)
+        r.machine.fault = lambda name: False
+        await r.until(cold, OBJECT)
+        await when(lambda: r.node.seats[cold].copies == {Tier.OBJECT})
+        assert r.machine.vault[artifact].places == {Tier.OBJECT}
+        r.machine.fault = lambda name: name == "store-down"
+        p = proxy(r.loop)
+        p.request(cold)
+        await asyncio.sleep(100)
+        assert r.state(cold) is OBJECT
+        r.machine.fault = lambda name: False
+        await r.until(cold, ACTIVE)
+        await asyncio.sleep(1)
+        assert p.answered == {cold: 1}
+        r.check()
+
+    run_virtual(main())
