@@ -84,7 +84,7 @@ class CudaHelper:
         restore that ran out of memory (DriverError 2) the process can't be saved: end it, and start
         the workload anew.
         """
-        moved = {old: new for old, new in gpu_map.items() if old != new}
+        moved = dict(gpu_map) if any(old != new for old, new in gpu_map.items()) else {}
         phases: Phases = await self._order(
             deadline, op="wake", pids=list(pids), gpu_map=moved, patience=deadline * _PATIENCE
         )

@@ -188,12 +188,15 @@ class Engine:
 
         If one can't be restored, those that were are checkpointed again: their memory is needed.
         """
-        pairs = full_map(self._driver.gpus(), gpu_map) if gpu_map else ()
+        maps = self._maps(gpu_map)
         until, watch = time.monotonic() + self.patience, _Watch()
         while True:
             try:
-                self._wake(pids, pairs, watch)
+                self._wake(pids, maps[0], watch)
             except CallError as error:
+                if error.code == _INVALID_VALUE and len(maps) > 1:
+                    del maps[0]
+                    continue
                 # A checkpoint whose caller died goes on in the process and ends between a look
                 # at its state and the next call: then that call was for another state.
                 if error.code != _ILLEGAL_STATE or time.monotonic() >= until:
@@ -202,6 +205,13 @@ class Engine:
                 time.sleep(_PASSING_POLL)
             else:
                 return watch.laps
+
+    def _maps(self, gpu_map: Mapping[bytes, bytes]) -> list[Pairs]:
+        """The driver wants each GPU named that a process could open, and no other one: those of
+        its seat, or all of the node's where nothing keeps it from them. What is tried in turn."""
+        own = tuple(gpu_map.items())
+        whole = full_map(self._driver.gpus(), gpu_map) if gpu_map else own
+        return [own] if own == whole else [own, whole]
 
     def _wake(self, pids: Sequence[int], pairs: Pairs, watch: _Watch) -> None:
         states = self._usable(pids)
@@ -319,7 +329,7 @@ class _Watch:
 
 
 def full_map(gpus: Sequence[bytes], given: Mapping[bytes, bytes]) -> Pairs:
-    """A permutation of all GPUs that contains `given`: the driver wants every GPU named.
+    """A permutation of all GPUs that contains `given`, for a process that could open them all.
 
     GPUs that aren't named stay where they are, unless another one comes there. What comes from
     another node's GPUs names all that it had itself.

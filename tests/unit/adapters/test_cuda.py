@@ -229,6 +229,30 @@ def test_a_threads_number_stands_for_its_process_and_each_counts_once():
     thread.join()
 
 
+@pytest.mark.parametrize("visible", [(0,), (0, 1), (0, 1, 2, 3)])
+def test_each_gpu_that_a_process_could_open_is_named_and_no_other_one(visible):
+    class Isolated(FakeDriver):
+        def restore(self, pid, pairs):
+            if {old for old, _ in pairs} != {GPUS[index] for index in visible}:
+                raise CallError("cuCheckpointProcessRestore", 1, "CUDA_ERROR_INVALID_VALUE")
+            super().restore(pid, pairs)
+
+    driver = Isolated(dict.fromkeys(PIDS, CHECKPOINTED))
+    seat = {GPUS[0]: GPUS[3], GPUS[1]: GPUS[1]} if len(visible) == 2 else {GPUS[0]: GPUS[3]}
+    Engine(driver).wake(PIDS, seat)
+    assert set(driver.states.values()) == {RUNNING}
+    assert seat.items() <= dict(driver.pairs).items()
+
+
+def test_a_map_that_the_driver_takes_in_no_form_is_its_error():
+    driver = driver_with(CHECKPOINTED)
+    driver.fail("restore", 12, 1)
+    with pytest.raises(CallError) as caught:
+        Engine(driver).wake(PIDS, {GPUS[0]: GPUS[1]})
+    assert caught.value.code == 1
+    assert set(driver.states.values()) == {CHECKPOINTED}
+
+
 @given(st.permutations(GPUS), st.sets(st.sampled_from(range(4))))
 def test_a_map_of_some_gpus_becomes_one_of_all(permuted, chosen):
     given_map = {GPUS[index]: permuted[index] for index in chosen}
@@ -266,6 +290,21 @@ def with_helpers(monkeypatch):
         asyncio.run(main())
 
     return run
+
+
+def test_a_map_names_all_gpus_of_the_seat_if_any_of_them_is_another(with_helpers):
+    async def scene(helpers):
+        helper, told = await helpers.start("u1"), []
+
+        async def order(deadline, **words):
+            told.append(words["gpu_map"])
+
+        helper._order = order
+        await helper.wake([1], {"GPU-a": "GPU-a", "GPU-b": "GPU-c"}, 1.0)
+        await helper.wake([1], {"GPU-a": "GPU-a", "GPU-b": "GPU-b"}, 1.0)
+        assert told == [{"GPU-a": "GPU-a", "GPU-b": "GPU-c"}, {}]
+
+    with_helpers(scene)
 
 
 def alive(pid: int) -> bool:
