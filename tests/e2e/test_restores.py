@@ -23,6 +23,7 @@ from tests.e2e.conftest import emptied
 from tests.kit.direct import Direct
 from tests.kit.pods import PODS, SeatPod, ready
 from tests.kit.registryserver import Server
+from tests.simgpu import read_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +45,7 @@ GRANTS = keys.ARTIFACT_GRANTS_PATH.replace("artifactgrants", "namespaces/default
 
 
 class Site:
-    """Two nodes with a GPU each, one object store, and a registry."""
+    """Two nodes with two GPUs each, one object store, and a registry."""
 
     def __init__(self, cluster: Cluster, registry: Server, objects: Path) -> None:
         self.cluster = cluster
@@ -56,6 +57,13 @@ class Site:
         status = self.cluster.api().get(f"{keys.GPU_NODES_PATH}/{node}").get("status") or {}
         found: Json = next((s for s in status.get("seats", ()) if s["pod"] == pod), {})
         return found
+
+    def used(self, node: str, uid: str) -> set[int]:
+        """The numbers of the node's GPUs on which processes that began in a pod had memory."""
+        status = self.cluster.api().get(f"{keys.GPU_NODES_PATH}/{node}")["status"]
+        index = {gpu["uuid"]: gpu["index"] for gpu in status["gpus"]}
+        log = read_log(self.cluster.node(node).simgpu_root)
+        return {index[record.gpu] for record in log if record.pod == uid}
 
     def sentence(self, pod: str, reason: str) -> str:
         """What people are told of a pod; empty if nothing of this kind yet."""
@@ -132,7 +140,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         name=NAME,
         nodes=("n1", "n2"),
         subnet="10.104.0.0/16",
-        gpus=GpuSpec(count=1),
+        gpus=GpuSpec(count=2),
         images=("toy", "sidecar"),
     )
     tls = layout_of(bare).tls
@@ -179,7 +187,7 @@ def ask(seats: Pods, name: str) -> Answer:
 
 def gone(site: Site, seats: Pods, name: str) -> tuple[str, str, Answer]:
     """A pod that was parked in the object store and deleted: UID, artifact, its last answer."""
-    created = site.cluster.api().post(PODS, pod(name, "n1"))
+    created = site.cluster.api().post(PODS, pod(name, "n1", require_group="G0"))
     uid = created["metadata"]["uid"]
     assert ask(seats, name).counter == 1
     last = ask(seats, name)
@@ -196,7 +204,7 @@ def test_a_pod_goes_on_on_the_other_node_and_only_once(site: Site, seats: Pods) 
     uid, artifact, last = gone(site, seats, "a")
     assert (last.counter, last.intact) == (2, True)
     api = site.cluster.api()
-    successor = api.post(PODS, pod("b", "n2", restore_from=f"pod/{uid}"))
+    successor = api.post(PODS, pod("b", "n2", require_group="G1", restore_from=f"pod/{uid}"))
     answer = ask(seats, "b")
     refused = site.sentence("b", "RestoreRefused") + site.sentence("b", "SeatFailed")
     assert (answer.status, answer.counter, answer.intact) == (200, 3, True), refused
@@ -206,11 +214,13 @@ def test_a_pod_goes_on_on_the_other_node_and_only_once(site: Site, seats: Pods) 
     known = site.registry.pod("default", uid)
     assert (known.successor, known.successor_node) == (successor["metadata"]["uid"], "n2")
     assert ask(seats, "b").counter == 4
+    assert site.used("n1", uid) == {0}
+    assert site.used("n2", uid) == {1}
     assert site.execute("b", f"print(*[open(path).read() for path in {CHANGED}])").split() == [
         "since" for _ in CHANGED
     ]
 
-    api.post(PODS, pod("late", "n1", restore_from=artifact))
+    api.post(PODS, pod("late", "n1", require_group="G0", restore_from=artifact))
     anew = ask(seats, "late")
     assert (anew.counter, anew.intact) == (1, True)
     assert anew.body["kyb"]["boot"] != last.body["kyb"]["boot"]
@@ -218,8 +228,10 @@ def test_a_pod_goes_on_on_the_other_node_and_only_once(site: Site, seats: Pods) 
     assert "goes on with the state of pod" in said
     assert "started anew" in said
 
-    api.post(PODS, pod("copy", "n1", restore_from=artifact, restore_as="template"))
-    assert ask(seats, "copy").counter == 3
+    wanted = pod("copy", "n1", require_group="G1", restore_from=artifact, restore_as="template")
+    api.post(PODS, wanted)
+    assert ask(seats, "copy").counter == 3, site.sentence("copy", "SeatFailed")
+    assert site.used("n1", uid) == {0, 1}, "it is where it was, or nowhere"
 
 
 def test_what_may_not_be_restored_is_told_and_started_anew(site: Site, seats: Pods) -> None:
