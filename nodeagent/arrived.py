@@ -96,10 +96,18 @@ class Arrived:
         if self._all.pop(artifact, None) is not None:
             self._node.world.journal.delete(ARRIVED + artifact)
 
-    def look(self, seat: Seat) -> None:
-        """The seat has changed: it may have found its state by itself."""
-        if self._all and seat.begins is Begins.ADOPTED and seat.predecessor:
-            self.forget(seat.claimed)
+    def taken_by(self, seat: Seat) -> str:
+        """The seat has changed: what it has found by itself, which is no longer here for it."""
+        if seat.claimed not in self._all or seat.begins is not Begins.ADOPTED:
+            return ""
+        if not seat.predecessor:
+            return ""
+        if Tier.NVME.value not in seat.may_drop:
+            # It goes on from the copy in the object store, and the one that came goes with that.
+            seat.may_drop = (*seat.may_drop, Tier.NVME.value)
+            self._node.save(seat)
+        self.forget(seat.claimed)
+        return seat.claimed
 
     def call_off(self, uid: PodUid, successor: PodUid, *, but: str = "") -> None:
         """Nothing comes of what came of that pod for the successor, since the pod goes on over

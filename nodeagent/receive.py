@@ -56,7 +56,8 @@ class Receiver:
 
     def seat_changed(self, seat: Seat) -> None:
         """See `node.Observer`."""
-        self._arrived.look(seat)
+        if artifact := self._arrived.taken_by(seat):
+            self._tell(Kind.COPIED, artifact)
 
     def told(self, seat: Seat, kind: str, reason: str, sentence: str) -> None:
         """See `node.Observer`."""
@@ -81,7 +82,8 @@ class Receiver:
             # Its pod may have gone while somebody else was at work.
             self.awaited.expect(pod, successor)
             lacking = await self._accept(pod, successor, artifact, signed)
-        self._tell(Kind.DROPPED if lacking else Kind.COPIED, artifact)
+        # Not one to go on from before the sender says so: the pod may yet go on over there.
+        self._tell(Kind.DROPPED if lacking else Kind.COPYING, artifact)
         if not lacking:
             # The last agent over there may have died, and the next one begun the move anew.
             self._arrived.call_off(pod.uid, successor, but=artifact)
@@ -126,6 +128,7 @@ class Receiver:
         async with self.coming.one(successor):
             await self._taken.take_over(pod, successor, artifact, self.awaited)
             self._arrived.forget(artifact)
+            self._tell(Kind.COPIED, artifact)
             self._arrived.call_off(pod.uid, successor)
             # The sender keeps its copy until this is on the disk; nobody else waits for it.
             await asyncio.to_thread(self._inbox.sync, artifact)

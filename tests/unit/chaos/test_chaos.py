@@ -94,6 +94,12 @@ def test_storms_with_moves_run_nothing_twice_and_lose_nothing():
         ("moves", 20365),
         # A container ended when its state was with its successor, which then never went on.
         ("moves", 2318),
+        # The agent was killed when its successor's node had kept a state; the tree here ran on, its
+        # pod ended, and another successor there went on from that state.
+        ("moves", 18843),
+        ("moves", 21622),
+        # What had been sent for a successor was found by that in the object store.
+        ("moves", 8677),
         # A successor was written down again before it had run.
         ("pair", 12915),
         # The agent was killed between forgetting what a pod had left and noting that it is to go.

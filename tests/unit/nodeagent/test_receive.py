@@ -91,6 +91,9 @@ def test_bytes_that_rot_on_the_way_are_never_kept(rig, tls, tmp_path, monkeypatc
 
 
 def test_the_registry_hears_of_what_is_whole_and_of_what_is_not(rig, tls, tmp_path):
+    """Of what is whole, that it is one to go on from once the sender says so, and not before: till
+    then its pod may go on over there."""
+
     async def main():
         async with two_nodes(rig, tls, tmp_path) as (two, _):
             told = []
@@ -108,7 +111,9 @@ def test_the_registry_hears_of_what_is_whole_and_of_what_is_not(rig, tls, tmp_pa
             incoming.close()
             assert not await two.receiver.deliver(POD, two.uid, artifact, signed)
             assert await two.receiver.is_whole(artifact)
-            assert told == [("dropped", True), ("copied", False)]
+            assert told == [("dropped", True), ("copying", False)]
+            await two.receiver.take_over(POD, two.uid, artifact)
+            assert told[2] == ("copied", False)
 
     asyncio.run(main())
 
