@@ -179,12 +179,19 @@ def _remember_proxies(loop: Loop, record: Mapping[str, object]) -> None:
 def _resume(loop: Loop, seat: Seat, frozen: frozenset[str]) -> None:
     init = seat.init
     there = init is not None and loop.node.world.procs.alive(init.pid, init.start)
-    if seat.state is SeatState.DUMPING and not seat.artifact and (seat.ending or not there):
+    if not seat.artifact and _may_have_been_sealed(seat, there=there):
         loop.life.aside(drop_unnoticed(loop, seat))
     if there:
         _take_up(loop, seat, frozen)
     elif seat.state is not SeatState.WAITING:
         loop.life.watch_end(seat)
+
+
+def _may_have_been_sealed(seat: Seat, *, there: bool) -> bool:
+    """Whether a state of it may lie here that no record names, and that nobody will look for."""
+    if seat.state is SeatState.DUMPING:
+        return seat.ending or not there
+    return seat.state is SeatState.WAITING  # perhaps since its container ended meanwhile
 
 
 def _take_up(loop: Loop, seat: Seat, frozen: frozenset[str]) -> None:

@@ -15,6 +15,7 @@ from kybernate.ports import DumpState
 from kybernate.types import PodUid, SeatState, Tier
 from nodeagent.gates import BELOW
 from nodeagent.saves import OF_SAVE
+from nodeagent.seenthrough import seen_through
 from nodeagent.steps import Broken, Reverted
 
 if TYPE_CHECKING:
@@ -94,10 +95,16 @@ async def _finish_dump(loop: Loop, seat: Seat) -> None:
         await loop.dumps.finish_end(seat)
         return
     seat.artifact, seat.copies = "", frozenset()
-    if _state(loop, seat) is DumpState.PARKED:
+    try:
+        parked = _state(loop, seat) is DumpState.PARKED
+    except Broken:
+        loop.life.aside(drop_unnoticed(loop, seat))
+        raise
+    if parked:
         # Only what a power cut takes from the journal leads here, and it ends the tree, too.
         raise Broken("its tree was ended, and no record says what was saved of it")
-    await drop_unnoticed(loop, seat)
+    # Also if its container ends meanwhile, and with it all that is done for the seat.
+    await seen_through(drop_unnoticed(loop, seat))
     await loop.dumps.keep(seat, Reverted("the agent was restarted while dumping it"))
 
 
@@ -178,7 +185,8 @@ async def _shut(loop: Loop, seat: Seat) -> None:
 
 async def drop_unnoticed(loop: Loop, seat: Seat) -> None:
     """A state may have been sealed a moment before the agent died, and is of no use."""
-    for artifact in await _kept(loop, seat):
+    kept = await _kept(loop, seat)
+    for artifact in kept - {one.artifact for one in loop.left.all()}:
         loop.dumps.drop_later(artifact, "the agent was restarted before it was needed")
 
 

@@ -98,6 +98,8 @@ def test_storms_with_moves_run_nothing_twice_and_lose_nothing():
         # pod ended, and another successor there went on from that state.
         ("moves", 18843),
         ("moves", 21622),
+        # The agent was killed when a container had ended whose state was just sealed.
+        ("moves", 4520),
         # What had been sent for a successor was found by that in the object store.
         ("moves", 8677),
         # A successor was written down again before it had run.
