@@ -46,15 +46,17 @@ class Bare:
         for one in (self.images, self._work):
             one.mkdir(parents=True)
 
-    def dump(self) -> float:
-        """Seconds of a dump into an empty folder; the tree is gone then."""
+    def dump(self, *, goes_on: bool = False) -> float:
+        """Seconds of a dump into an empty folder; the tree is gone then, unless it `goes_on`."""
         for file in self.images.iterdir():
             file.unlink()
         tree = self._tree()
         self._pipes = [os.readlink(f"/proc/{self._init}/fd/{number}") for number in range(3)]
         number = number_inside(tree)
-        seconds = self._run(("dump", "-t", str(number), "--network-lock", "skip", *CRIU))
-        wait_for(lambda: not Path(f"/proc/{tree}").exists(), "the tree lives on")
+        after = ("--leave-running",) if goes_on else ()
+        seconds = self._run(("dump", "-t", str(number), "--network-lock", "skip", *after, *CRIU))
+        if not goes_on:
+            wait_for(lambda: not Path(f"/proc/{tree}").exists(), "the tree lives on")
         return seconds
 
     def sync(self) -> float:
