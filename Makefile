@@ -92,7 +92,7 @@ down: setup ## take the one-machine cluster down, whatever is left of it
 	$(PY) -m tests.cluster down
 
 bench: ready ## every bench, one JSON line each
-	@for b in wake 'wake --connect' recover storm sidecar chaos soak 'park --workload nginx' 'park --workload redis' 'park --workload llama' 'park --workload redis --lazy' 'park --workload redis --lazy --pod' lazily saves gpu colocate defrag leaders openb.table extender ledger throughput incremental tiers move 'move --workload redis' registry; do $(PY) -m bench.$$b --json || exit 1; done
+	@for b in wake 'wake --connect' recover storm sidecar chaos soak 'park --workload nginx' 'park --workload redis' 'park --workload llama' 'park --workload redis --lazy' 'park --workload redis --lazy --pod' lazily saves gpu colocate defrag leaders openb.table extender ledger throughput incremental tiers 'tiers --plain' move 'move --workload redis' registry; do $(PY) -m bench.$$b --json || exit 1; done
 
 test-gpu: $(if $(GPU_PYTHON),,setup) ## park and wake on a real NVIDIA GPU; GPU_PYTHON= names another Python
 	$(or $(GPU_PYTHON),$(PY)) -m tests.gpu

@@ -38,13 +38,13 @@ class Operator:
         with connected(f"/proc/{node.pid}/root{keys.AGENT_SOCKET}") as agent:
             yield cls(node, agent, pod["metadata"]["uid"])
 
-    def park(self, tier: str) -> tuple[float, dict[str, float]]:
-        """Seconds until it is there, and those of each phase below RAM."""
-        return self._timed("dump", self._agent.Park, pb.ParkRequest(uid=self._uid, tier=tier))
+    def park(self, tier: str, step: str = "dump") -> tuple[float, dict[str, float]]:
+        """Seconds until it is there, and those of each phase of one step."""
+        return self._timed(step, self._agent.Park, pb.ParkRequest(uid=self._uid, tier=tier))
 
-    def wake(self) -> tuple[float, dict[str, float]]:
-        """Seconds until it runs, and those of each phase below RAM."""
-        return self._timed("restore", self._agent.Wake, pb.WakeRequest(uid=self._uid))
+    def wake(self, step: str = "restore") -> tuple[float, dict[str, float]]:
+        """Seconds until it runs, and those of each phase of one step."""
+        return self._timed(step, self._agent.Wake, pb.WakeRequest(uid=self._uid))
 
     def wake_and(self, then: Callable[[], None]) -> tuple[float, dict[str, float]]:
         """The same; `then` is called as soon as it runs."""
@@ -92,13 +92,17 @@ class Operator:
         return {phase: seconds - before.get(phase, 0.0) for phase, seconds in now.items()}
 
     def _phases(self, step: str) -> dict[str, float]:
+        return {phase: value for (one, phase), value in self.steps().items() if one == step}
+
+    def steps(self) -> dict[tuple[str, str], float]:
+        """Seconds so far, by step and phase, of all seats of the node."""
         url = f"http://{self._node.ip}:{AGENT_PROBE_PORT}/metrics"
         with requests.Session() as session:
             session.trust_env = False
             text = session.get(url, timeout=CALL_LIMIT).text
         return {
-            sample.labels["phase"]: sample.value
+            (sample.labels["operation"], sample.labels["phase"]): sample.value
             for family in text_string_to_metric_families(text)
             for sample in family.samples
-            if sample.name == f"{STEPS}_sum" and sample.labels["operation"] == step
+            if sample.name == f"{STEPS}_sum"
         }

@@ -67,16 +67,19 @@ class Gpu:
     """A context on one visible GPU and, if `amount` isn't 0, one allocation of so many bytes.
 
     The first `fill` bytes of it hold a counter and a pattern made from `seed`; the rest is never
-    touched. Not thread-safe.
+    touched. Unless it is `unlike`, the pattern repeats itself. Not thread-safe.
     """
 
-    def __init__(self, ordinal: int, amount: int, fill: int, seed: int) -> None:
+    def __init__(
+        self, ordinal: int, amount: int, fill: int, seed: int, *, unlike: bool = False
+    ) -> None:
         device = call("cuDeviceGet", ordinal)
         self.uuid = f"GPU-{uuid.UUID(bytes=bytes(call('cuDeviceGetUuid', device).bytes)[:16])}"
         self._context = call("cuDevicePrimaryCtxRetain", device)
         self.enter()
         self._base = int(call("cuMemAlloc", amount)) if amount else 0
         self._fill = fill if amount else 0
+        self._unlike = unlike
         self.has_counter = self._fill >= HEADER
         self.expected = self._write_pattern(random.Random(f"{seed}/{ordinal}"))
         self.write_counter(0)
@@ -116,10 +119,12 @@ class Gpu:
 
     def _write_pattern(self, source: random.Random) -> int:
         """One random chunk again and again, each time with its own beginning, so that a chunk in
-        the wrong place shows as well."""
+        the wrong place shows as well; with `unlike` each chunk is drawn anew."""
         chunk = bytearray(source.randbytes(_CHUNK if self._fill else 0))
         result = 0
         for offset, length in self._pieces():
+            if self._unlike:
+                chunk[:] = source.randbytes(_CHUNK)
             chunk[:8] = offset.to_bytes(8, "little")
             piece = bytes(chunk[:length])
             call("cuMemcpyHtoD", self._base + offset, piece, length)
@@ -130,16 +135,18 @@ class Gpu:
 class Memory:
     """The memory of all visible GPUs, and a counter that is kept in each. Thread-safe.
 
-    `fill` of None fills the whole allocations. Raises CudaError if a GPU has not enough memory.
+    `fill` of None fills the whole allocations; `unlike`: with bytes of which none repeat. Raises
+    CudaError if a GPU has not enough memory.
     """
 
-    def __init__(self, amount: int, fill: int | None, seed: int) -> None:
+    def __init__(self, amount: int, fill: int | None, seed: int, *, unlike: bool = False) -> None:
         call("cuInit", 0)
         filled = amount if fill is None else min(fill, amount)
         self._lock = threading.Lock()
         self._count = 0
         self.gpus = [
-            Gpu(ordinal, amount, filled, seed) for ordinal in range(call("cuDeviceGetCount"))
+            Gpu(ordinal, amount, filled, seed, unlike=unlike)
+            for ordinal in range(call("cuDeviceGetCount"))
         ]
 
     @property

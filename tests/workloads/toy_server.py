@@ -236,7 +236,7 @@ def main() -> int:
     options = _options()
     time.sleep(options.start_delay)
     try:
-        memory = Memory(options.bytes, options.fill, options.seed)
+        memory = Memory(options.bytes, options.fill, options.seed, unlike=options.unlike)
     except CudaError as error:
         problem = f"cannot hold {options.bytes} bytes per GPU and fill {options.fill or 'all'}"
         print(f"{problem}: {error}", file=sys.stderr, flush=True)
@@ -267,6 +267,9 @@ def _options() -> argparse.Namespace:
         "--fill", type=size, default=None, help="so many of these are filled and checked; all"
     )
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--unlike", action="store_true", help="no MiB is filled as another: nothing repeats"
+    )
     parser.add_argument("--start-delay", type=float, default=0.0, help="seconds")
     parser.add_argument("--token-delay", type=float, default=0.0, help="seconds per token")
     return parser.parse_args()

@@ -17,7 +17,7 @@ PARK = "dump_ratio_criu restore_ratio_criu dump_p50_s restore_p50_s first_answer
 NAMES = {
     "parkplain.py": PARK,
     "parkpods.py park.py": PARK,
-    "tiers.py": "ram_ratio_limit nvme_ratio_limit object_ratio_limit",
+    "tierpods.py tierlimits.py": "ram_ratio_limit nvme_ratio_limit object_ratio_limit",
     "incremental.py": "bytes_ratio_region bytes_ratio_scattered time_ratio_dump extra_rss_mib "
     "extra_disk_mib",
     "move.py": "pause_ratio keys_equal",

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.simgpu import layout
+
 from .conftest import DEADLINE, MIB, REPOSITORY, Node
 
 if TYPE_CHECKING:
@@ -105,6 +107,16 @@ def test_answers_keep_counting_over_parking(node: Node) -> None:
             assert len(answer["choices"][0]["message"]["content"].split()) == 3
             assert answer["usage"]["completion_tokens"] == 3
             park_and_wake(caller, server.process.pid)
+
+
+def test_memory_that_is_unlike_repeats_nothing(node: Node) -> None:
+    pages = 3 * MIB // 4096
+    with serving(node, "--bytes=8GiB", "--fill=3MiB", "--unlike") as server:
+        park_and_wake(node.watcher(), server.process.pid)
+        assert server.complete()["kyb"]["counter"] == 1
+        held = (node.root / layout.memory_file(0)).read_bytes()
+    found = {held[at : at + 4096] for at in range(0, len(held), 4096)} - {bytes(4096)}
+    assert len(found) >= pages
 
 
 def test_a_request_waits_while_parked(node: Node) -> None:
