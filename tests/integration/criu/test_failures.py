@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import threading
 import time
@@ -17,7 +18,7 @@ from kybernate.adapters.criu.engine import forget_pages
 from kybernate.errors import DeadlineError, DumpError, RestoreError
 from kybernate.ports import DumpState
 from tests.cluster.host import run
-from tests.kit.containers import kill, wait_for
+from tests.kit.containers import wait_for
 from tests.kit.parking import LIMIT
 from tests.kit.programs import ask, counter, digest, progress, redis, stands_still
 
@@ -31,12 +32,12 @@ pytestmark = pytest.mark.integration
 
 
 class Striker(threading.Thread):
-    """Kills CRIU so many seconds after it has come into the container."""
+    """Sends CRIU a signal, so many seconds after it has come into the container."""
 
-    def __init__(self, seat: Seat, after: float) -> None:
+    def __init__(self, seat: Seat, after: float, signum: int = signal.SIGKILL) -> None:
         super().__init__()
-        self._seat, self._after = seat, after
-        self.struck = False
+        self._seat, self._after, self._signum = seat, after, signum
+        self.struck = 0
         self.start()
 
     def run(self) -> None:
@@ -45,12 +46,14 @@ class Striker(threading.Thread):
             if time.monotonic() > end:
                 return
         time.sleep(self._after)
-        kill(pid)
-        self.struck = True
+        with suppress(ProcessLookupError):
+            os.kill(pid, self._signum)
+        self.struck = pid
 
-    def done(self) -> None:
+    def done(self) -> int:
         self.join()
         assert self.struck
+        return self.struck
 
 
 def test_nothing_executes_around_a_dump(seat: Callable[..., Seat], tmp_path: Path) -> None:
@@ -247,9 +250,12 @@ def test_a_dump_that_takes_too_long_is_left_to_end(seat: Callable[..., Seat]) ->
     one = redis(seat, keys=600_000, size=600)
     before = digest(one)
     one.freeze()
+    striker = Striker(one, 0.0, signal.SIGSTOP)
     with pytest.raises(DeadlineError, match="dump took too long"):
-        one.dump(deadline=0.2)
+        one.dump(deadline=2.0)
+    stopped = striker.done()
     assert one.criu_pid() is not None, "it must not be killed"
+    os.kill(stopped, signal.SIGCONT)
     one.keep()
     assert one.criu_pid() is None
     one.thaw()
