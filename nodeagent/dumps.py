@@ -70,6 +70,7 @@ class Dumps(Transfers):
         elif seat.artifact:
             self.drop_later(seat.artifact, "its workload has gone on since")
         seat.artifact, seat.images, seat.copies = "", "", frozenset()
+        seat.unsealed = False
         return self._node.move(seat, SeatEvent.DUMP, why, synced=True)
 
     def _named_inside(self, seat: Seat) -> tuple[tuple[Process, ...], tuple[int, ...]]:

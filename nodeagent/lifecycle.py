@@ -364,6 +364,7 @@ class Lifecycle:
             seat.work.cancel()
         self._steps.drop_helper(seat)
         self._node.leases.revoke(seat.uid)
+        seat.unsealed |= seat.state is SeatState.DUMPING
         self._outdated(seat, "its container has ended")
         seat.init = seat.tree = None
         seat.handle, seat.cuda, seat.held, seat.address = "", (), {}, ""

@@ -189,9 +189,7 @@ def _resume(loop: Loop, seat: Seat, frozen: frozenset[str]) -> None:
 
 def _may_have_been_sealed(seat: Seat, *, there: bool) -> bool:
     """Whether a state of it may lie here that no record names, and that nobody will look for."""
-    if seat.state is SeatState.DUMPING:
-        return seat.ending or not there
-    return seat.state is SeatState.WAITING  # perhaps since its container ended meanwhile
+    return seat.unsealed or (seat.state is SeatState.DUMPING and (seat.ending or not there))
 
 
 def _take_up(loop: Loop, seat: Seat, frozen: frozenset[str]) -> None:

@@ -43,6 +43,7 @@ _PLAIN = (
     "artifact",
     "images",
     "paging",
+    "unsealed",
     "saved",
     "first",
     "park_tier",
@@ -130,7 +131,8 @@ class Seat:
     succeeds, if any, and `claimed` from which of its states. `borrowed`: `artifact` is another
     pod's state, which may be dropped from the tiers `may_drop` once the seat has gone on;
     `gpu_map`: GPUs of that state and, for each, the seat's own.
-    `ready_within` (s): what is a timely wake; `spec_hash`: what
+    `unsealed`: its container ended while it was written down, and a state of it may lie somewhere
+    that nobody needs. `ready_within` (s): what is a timely wake; `spec_hash`: what
     its container is. `ending`: its container was asked to end, or its tree
     is being killed; `doomed`: the pod is being deleted; `deleted`: the pod is gone.
     """
@@ -161,6 +163,7 @@ class Seat:
     artifact: str = ""
     images: str = ""
     paging: str = ""
+    unsealed: bool = False
     saved: int = 0
     first: int = 0
     copies: frozenset[Tier] = frozenset()
