@@ -17,10 +17,11 @@ _CAP_SETGID, _CAP_SETUID = 6, 7
 _SETS = ("permitted", "effective", "inheritable", "ambient", "bounding")
 
 _GPU_RUNTIMES = re.compile(
-    r"(/var)?/run/nvidia-ctk-hook[^/]*"  # the toolkit's hook: a random name in each container
+    # The toolkit's hook: a random name in each container, of newer ones a folder below.
+    r"(/var)?/run/nvidia-ctk-hook([^/]*|/[0-9a-f-]{36})"
     r"|/proc/driver/nvidia(/.*)?"  # what the driver tells; below gpus/ by the GPU's PCI address
-    r"|/dev/nvidia[^/]*(/.*)?"  # GPUs by their numbers, control nodes, nvidia-caps*/
-    r"|/dev/dri(/.*)?"  # the same GPUs for graphics, by other numbers
+    r"|/dev/nvidia([0-9]+|ctl|-uvm|-uvm-tools|-modeset|-caps(/.*)?)"  # GPUs by their numbers
+    r"|/dev/dri/(card|renderD)[0-9]+"  # the same GPUs for graphics, by other numbers
 )
 """Mount points that NVIDIA's container toolkit makes by itself, other ones for other GPUs: by its
 CDI hooks, by its legacy hook, and for device nodes where a runtime can't make these."""
@@ -110,19 +111,20 @@ def _confinement(tree: Privileges, container: Privileges) -> Iterator[str]:
 
 def is_gpu_runtimes(path: str) -> bool:
     """Whether it's the GPU runtime that mounts something there in each container, unasked. No
-    restore needs it to be the same: CRIU makes no mounts, and the new container has its own."""
+    restore needs it to be there: CRIU makes no mounts, and the new container has its own."""
     return _GPU_RUNTIMES.fullmatch(path) is not None
 
 
 def _mounts(tree: Privileges, container: Privileges) -> Iterator[str]:
     own = {mount.path: mount for mount in container.mounts}
-    for mount in (one for one in tree.mounts if not is_gpu_runtimes(one.path)):
+    for mount in tree.mounts:
         there = own.get(mount.path)
         if there is None:
-            yield (
-                f"The saved state has a mount at {mount.path!r} that the container lacks; "
-                "give it the same volumes."
-            )
+            if not is_gpu_runtimes(mount.path):
+                yield (
+                    f"The saved state has a mount at {mount.path!r} that the container lacks; "
+                    "give it the same volumes."
+                )
         elif there.read_only and not mount.read_only:
             yield (
                 f"The saved state may write to {mount.path!r}, which the container has read-only."

@@ -119,20 +119,28 @@ class TestPrivileges:
         [
             "/run/nvidia-ctk-hook4a1f8f1e-8f0e-4d57-9a58-6a2e6a3b8c11",
             "/var/run/nvidia-ctk-hook4a1f8f1e-8f0e-4d57-9a58-6a2e6a3b8c11",
+            "/run/nvidia-ctk-hook/4a1f8f1e-8f0e-4d57-9a58-6a2e6a3b8c11",
             "/proc/driver/nvidia",
             "/proc/driver/nvidia/params",
             "/proc/driver/nvidia/gpus/0000:3b:00.0",
             "/dev/nvidia7",
+            "/dev/nvidia12",
             "/dev/nvidiactl",
+            "/dev/nvidia-uvm",
             "/dev/nvidia-uvm-tools",
+            "/dev/nvidia-modeset",
+            "/dev/nvidia-caps",
             "/dev/nvidia-caps/nvidia-cap12",
+            "/dev/dri/card1",
             "/dev/dri/renderD129",
         ],
     )
-    def test_what_the_gpu_runtime_mounts_by_itself_may_differ(self, path):
-        assert beyond(replace(OWN, mounts=(*OWN.mounts, Mount(path))), OWN) == ()
+    def test_what_the_gpu_runtime_mounts_by_itself_may_be_missing(self, path):
+        tree = replace(OWN, mounts=(*OWN.mounts, Mount(path)))
+        assert beyond(tree, OWN) == beyond(tree, tree) == ()
         container = replace(OWN, mounts=(*OWN.mounts, Mount(path, True)))
-        assert beyond(replace(OWN, mounts=(*OWN.mounts, Mount(path))), container) == ()
+        (sentence,) = beyond(tree, container)
+        assert f"write to {path!r}, which the container has read-only" in sentence
 
     @pytest.mark.parametrize(
         "path",
@@ -144,6 +152,14 @@ class TestPrivileges:
             "/proc/driver/nvidia-fs",
             "/dev",
             "/dev/sda",
+            "/dev/nvidia",
+            "/dev/nvidia-x",
+            "/dev/nvidia0/x",
+            "/dev/nvidia-uvm/x",
+            "/dev/nvidia-caps-x",
+            "/dev/dri",
+            "/dev/dri/x",
+            "/dev/dri/card0/x",
             "/usr/lib/x86_64-linux-gnu/libcuda.so.580.95.05",
         ],
     )
