@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import obstore
 from obstore import exceptions, store
 
-from kybernate.core.artifacts.layout import ARTIFACTS, IMAGES, PACKS, ObjectInfo
+from kybernate.core.artifacts.layout import ARTIFACTS, IMAGES, PACKS, ObjectInfo, id_of
 from kybernate.core.artifacts.pace import Pace
 from kybernate.errors import ConfigError, ConflictError, NotFoundError, RefusedError, RetryableError
 
@@ -35,6 +35,8 @@ _OF_ARTIFACT = 4
 """Steps of a path to an artifact's own folder."""
 _KEEP_CACHED = 1 << 20
 """Files from this size on don't stay in the page cache once they are on the disk."""
+_SMALL = 256 << 10
+"""What has no more bytes doesn't wait behind packs."""
 
 
 def open_objects(url: str, request_seconds: float = 60.0) -> Objects:
@@ -215,7 +217,11 @@ class LocalObjects:
 
 
 class PacedObjects:
-    """Another place, with at most `rate` bytes per second in and out together."""
+    """Another place, with at most `rate` bytes per second in and out together.
+
+    Manifests and what is small are counted, but don't wait for what is large: whoever asks for
+    them has little time, and packs may have taken the next many seconds.
+    """
 
     def __init__(
         self,
@@ -232,13 +238,13 @@ class PacedObjects:
 
     def put(self, key: str, data: bytes | bytearray | memoryview, *, create: bool = False) -> None:
         """See `ports.Objects.put`."""
-        self._wait(len(data))
+        self._wait(key, len(data))
         self.inner.put(key, data, create=create)
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> memoryview:
         """See `ports.Objects.get`; counted is what came, not what was asked for."""
         data = self.inner.get(key, start, length)
-        self._wait(len(data))
+        self._wait(key, len(data))
         return data
 
     def head(self, key: str) -> ObjectInfo:
@@ -253,9 +259,11 @@ class PacedObjects:
         """See `ports.Objects.delete`."""
         self.inner.delete(keys)
 
-    def _wait(self, size: int) -> None:
+    def _wait(self, key: str, size: int) -> None:
+        # The manifest of a state of many GB has more bytes than what is small.
+        urgent = size <= _SMALL or id_of(key) is not None
         with self._lock:
-            seconds = self._pace.reserve(size, self._clock())
+            seconds = self._pace.reserve(size, self._clock(), urgent=urgent)
         if seconds > 0:
             self._sleep(seconds)
 

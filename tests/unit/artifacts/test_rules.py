@@ -318,5 +318,22 @@ class TestPace:
             passed += size
             assert passed - size <= 1000.0 * (now - 10.0 + pace.slack) + 1e-6
 
+    @given(st.lists(st.tuples(st.integers(1, 5000), st.floats(0, 2), st.booleans()), max_size=50))
+    def test_what_waits_keeps_the_rate_of_all_and_what_is_urgent_its_own(self, steps):
+        pace, now, passed, urgently = Pace(1000.0), 10.0, 0, 0
+        for size, idle, urgent in steps:
+            now += idle
+            now += pace.reserve(size, now, urgent=urgent)
+            before = urgently if urgent else passed
+            assert before <= 1000.0 * (now - 10.0 + pace.slack) + 1e-6
+            passed, urgently = passed + size, urgently + size * urgent
+
+    def test_what_is_urgent_waits_only_for_what_is_urgent(self):
+        pace = Pace(1000.0)
+        assert pace.reserve(5000, 10.0) == 0.0
+        assert pace.reserve(1000, 10.0, urgent=True) == 0.0
+        assert pace.reserve(1000, 10.0, urgent=True) == pytest.approx(0.9)
+        assert pace.reserve(1, 10.0) == pytest.approx(6.9)
+
     def test_without_a_rate_nothing_waits(self):
         assert Pace(0.0).reserve(10**12, 0.0) == 0.0

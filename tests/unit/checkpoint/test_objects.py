@@ -14,7 +14,11 @@ from kybernate.adapters.objects import (
     StoreObjects,
     open_objects,
 )
+from kybernate.checkpoint.places import PACK
+from kybernate.core.artifacts.layout import manifest_key
 from kybernate.errors import ConfigError, ConflictError, NotFoundError, RefusedError
+
+MANIFEST = manifest_key("team-a/llama-0@20260131T120000Z-00c0ffee")
 
 
 @pytest.fixture(params=["folder", "store"])
@@ -144,6 +148,36 @@ def test_a_rate_is_kept_by_reads_and_writes_together():
     paced.get("a/1")
     paced.put("a/2", b"x")
     assert sum(waited) == pytest.approx(3.0 - 0.1, abs=0.02)
+
+
+class TestBehindPacks:
+    """At 5 MB/s, while four packs of 8 MiB have taken the next seven seconds."""
+
+    @pytest.fixture
+    def waited(self):
+        return []
+
+    @pytest.fixture
+    def paced(self, waited):
+        inner = StoreObjects(MemoryStore())
+        inner.put(MANIFEST, bytes(1_000_000))
+        inner.put("keys/a/1", bytes(200))
+        paced = PacedObjects(inner, 5e6, clock=lambda: 100.0, sleep=waited.append)
+        for number in range(4):
+            paced.put(f"packs/a/{number}", bytes(PACK))
+        waited.clear()
+        return paced
+
+    @pytest.mark.parametrize("key", ["keys/a/1", MANIFEST])
+    def test_what_is_small_and_manifests_come_at_once(self, paced, waited, key):
+        assert len(paced.get(key)) in (200, 1_000_000)
+        paced.put("index/a/1", bytes(1 << 10))
+        assert sum(waited) <= 0.2
+
+    def test_what_is_large_waits_for_them_too(self, paced, waited):
+        paced.get(MANIFEST)
+        paced.get("packs/a/1")
+        assert waited == [pytest.approx((4 * PACK + 1_000_000) / 5e6 - 0.1)]
 
 
 class TestUnsigned:
