@@ -36,13 +36,14 @@ _OFF = "its move was called off"
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A state of the pod `uid`, for a successor that is here. `off`: nothing comes of it. `size`:
-    its bytes."""
+    """A state of the pod `uid`, for a successor that is here. `off`: nothing comes of it. `spare`:
+    the successor goes on from another copy. `size`: its bytes."""
 
     artifact: str
     uid: str
     successor: str
     off: bool = False
+    spare: bool = False
     size: int = 0
 
 
@@ -63,6 +64,8 @@ class Arrived:
                 self._all[one.artifact] = one
                 if one.off:
                     self._loop.life.aside(self._drop(one, _OFF))
+                elif one.spare:
+                    self._loop.life.aside(self._drop_spare(one))
                 elif PodUid(one.successor) not in self._node.seats:
                     self._loop.life.aside(self._see_off(one))
 
@@ -84,7 +87,7 @@ class Arrived:
     def bytes(self, but: Collection[str]) -> int:
         """Of all of them but these, and but what is a seat's."""
         found = (one for one in self._all.values() if one.artifact not in but)
-        return sum(one.size for one in found if not self._is_used(one))
+        return sum(one.size for one in found if one.spare or not self._is_used(one))
 
     def put(self, one: Arrival) -> None:
         """It is being kept: noted before it is there, so that no agent's death leaves it."""
@@ -97,17 +100,17 @@ class Arrived:
             self._node.world.journal.delete(ARRIVED + artifact)
 
     def taken_by(self, seat: Seat) -> str:
-        """The seat has changed: what it has found by itself, which is no longer here for it."""
-        if seat.claimed not in self._all or seat.begins is not Begins.ADOPTED:
+        """The seat has changed: which state it goes on from that is here for it; empty for none.
+        Of one that goes on from the copy in the object store, what came is not needed."""
+        one = self._all.get(seat.claimed)
+        if one is None or seat.begins is not Begins.ADOPTED or not seat.predecessor:
             return ""
-        if not seat.predecessor:
-            return ""
-        if Tier.NVME.value not in seat.may_drop:
-            # It goes on from the copy in the object store, and the one that came goes with that.
-            seat.may_drop = (*seat.may_drop, Tier.NVME.value)
-            self._node.save(seat)
-        self.forget(seat.claimed)
-        return seat.claimed
+        if Tier.NVME in seat.copies:
+            return one.artifact
+        if not one.spare:
+            self.put(spare := replace(one, spare=True))
+            self._loop.life.aside(self._drop_spare(spare))
+        return ""
 
     def call_off(self, uid: PodUid, successor: PodUid, *, but: str = "") -> None:
         """Nothing comes of what came of that pod for the successor, since the pod goes on over
@@ -134,6 +137,12 @@ class Arrived:
             await self._drop(one, "nobody took it over in time")
             return
         self._loop.life.aside(self._see_off(one))
+
+    async def _drop_spare(self, one: Arrival) -> None:
+        """Once the seat has gone on: till then it may be read from here, too."""
+        while self._all.get(one.artifact) is one and self._is_used(one):  # noqa: ASYNC110 - rare
+            await asyncio.sleep(_AGAIN)
+        await self._drop(one, "its successor went on from another copy")
 
     def _is_used(self, one: Arrival) -> bool:
         return any(seat.artifact == one.artifact for seat in self._node.seats.values())

@@ -53,8 +53,6 @@ class HandingOver:
         try:
             await one.until_done(lambda: self._told(note))
         except (RefusedError, ConflictError, CorruptError) as error:
-            if seat is not None and seat.artifact != note.artifact:
-                return f"{error}; its container has ended meanwhile, and another one begins here"
             return await self._go_back(one, note, str(error))
         await self._seen_off(one, note, seat)
         return ""

@@ -58,6 +58,7 @@ class Receiver:
         """See `node.Observer`."""
         if artifact := self._arrived.taken_by(seat):
             self._tell(Kind.COPIED, artifact)
+            self._arrived.forget(artifact)
 
     def told(self, seat: Seat, kind: str, reason: str, sentence: str) -> None:
         """See `node.Observer`."""
@@ -127,8 +128,6 @@ class Receiver:
     async def _take_over(self, pod: PodRef, successor: PodUid, artifact: ArtifactId) -> str:
         async with self.coming.one(successor):
             await self._taken.take_over(pod, successor, artifact, self.awaited)
-            self._arrived.forget(artifact)
-            self._tell(Kind.COPIED, artifact)
             self._arrived.call_off(pod.uid, successor)
             # The sender keeps its copy until this is on the disk; nobody else waits for it.
             await asyncio.to_thread(self._inbox.sync, artifact)

@@ -72,16 +72,18 @@ class Pods:
     def claim(self, pod: Key, asked: Asked) -> PodRecord:
         """Somebody goes on with the pod's state.
 
-        Raises ConflictError, NotFoundError for an artifact that isn't known, RefusedError for one
-        of another pod.
+        A pod that claims itself may begin anew, too: what it left may be gone by then. Raises
+        ConflictError, NotFoundError for an artifact that isn't known, RefusedError for one of
+        another pod.
         """
         with self._database.write() as connection:
             known, after = _locked_both(connection, pod, asked.successor)
             now = self._database.now(connection)
             taken, there = succession.claim(known, after, asked, now)
             if taken is not known:
-                _check_artifact(connection, known, asked.artifact)
-                if asked.successor != known.uid:
+                itself = asked.successor == known.uid
+                _check_artifact(connection, known, asked.artifact, may_be_gone=itself)
+                if not itself:
                     _check_other_claims(connection, known, asked.successor)
             if known is not after:
                 _save(connection, after, there)
@@ -177,10 +179,14 @@ def _all_settled(connection: Connection) -> bool:
     return found.scalar_one_or_none() is not None
 
 
-def _check_artifact(connection: Connection, pod: PodRecord, artifact: str) -> None:
+def _check_artifact(
+    connection: Connection, pod: PodRecord, artifact: str, *, may_be_gone: bool
+) -> None:
     query = select(ARTIFACTS.c.namespace, ARTIFACTS.c.pod_uid).where(ARTIFACTS.c.id == artifact)
     found = connection.execute(query).one_or_none()
     if found is None:
+        if may_be_gone:
+            return
         raise NotFoundError(f"artifact {artifact} is not known; record it first")
     if (found.namespace, found.pod_uid) != (pod.namespace, pod.uid):
         raise RefusedError(

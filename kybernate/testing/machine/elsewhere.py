@@ -198,7 +198,8 @@ class FakeRegistry:
         pod, after = self._get(namespace, uid), self._get(namespace, successor)
         asked = Asked(artifact, successor, self._node, again=again)
         claimed = succession.claim(pod, after, asked, self._now_ms())
-        if claimed != (pod, after) and not self._elsewhere.copies.get(artifact):
+        gone = successor != uid and not self._elsewhere.copies.get(artifact)
+        if claimed != (pod, after) and gone:
             raise NotFoundError(f"artifact {artifact} is not known; record it first")
         for one in claimed:
             self._put(one)

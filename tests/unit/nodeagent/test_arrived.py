@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,7 @@ from kybernate.errors import RetryableError
 from kybernate.types import ArtifactId, PodRef, PodUid, Tier
 from nodeagent.arrived import ARRIVED
 from nodeagent.kept import Keepsake
+from nodeagent.reports import Kind
 from nodeagent.seat import Begins
 from tests.unit.checkpoint.kit import KEYS
 from tests.unit.nodeagent.twonodes import LIMIT, POD, delivered, follow, two_nodes
@@ -122,6 +124,7 @@ def test_what_a_seat_goes_on_from_is_not_dropped_for_a_late_word(rig, tls, tmp_p
                 seat.artifact, seat.begins = artifact, Begins.ADOPTED
                 own = found == "by itself"
                 seat.predecessor, seat.claimed = (POD.uid, artifact) if own else ("", "")
+                seat.copies = frozenset({Tier.NVME})
                 two.receiver.seat_changed(seat)
             assert (ARRIVED + artifact in two.r.machine.journal) is (found == "as a copy")
             await peers.call_off(two.to, LIMIT)
@@ -132,6 +135,35 @@ def test_what_a_seat_goes_on_from_is_not_dropped_for_a_late_word(rig, tls, tmp_p
             assert two.has(artifact)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("over_a_restart", [False, True])
+def test_what_came_for_one_that_goes_on_from_the_object_store_goes_after_it(
+    rig, tls, tmp_path, monkeypatch, over_a_restart
+):
+    """And that alone: the copy in the store may be somebody else's."""
+
+    async def main():
+        async with two_nodes(rig, tls, tmp_path) as (two, peers):
+            monkeypatch.setattr("nodeagent.arrived._AGAIN", 0.01)
+            artifact, told = await delivered(two, peers), []
+            two.r.node.world = replace(two.r.node.world, registry=object())
+            two.r.loop.reports.put = lambda report: told.append(report.kind)
+            seat = two.r.node.seats[two.uid]
+            seat.artifact, seat.begins = artifact, Begins.ADOPTED
+            seat.predecessor, seat.claimed = POD.uid, artifact
+            seat.copies = frozenset({Tier.OBJECT})
+            two.receiver.seat_changed(seat)
+            if over_a_restart:
+                two.restart()
+            await asyncio.sleep(0.1)
+            assert two.has(artifact)
+            assert seat.may_drop == ()
+            seat.artifact = ""
+            await two.until_gone(artifact)
+            assert Kind.COPIED not in told
+
+    asyncio.run(asyncio.wait_for(main(), LIMIT))
 
 
 @pytest.mark.parametrize("over_a_restart", [False, True])

@@ -25,6 +25,7 @@ from nodeagent.parts import Pacer
 from nodeagent.peers import GrpcPeers
 from nodeagent.peersapi import PeersApi
 from nodeagent.receive import Receiver
+from nodeagent.seat import Begins
 from nodeagent.servers import serve_network
 from tests.unit.checkpoint.kit import KEYS, draft, make_dump
 from tests.unit.nodeagent.test_api import node_api
@@ -34,9 +35,11 @@ POD = PodRef("team-a", "llama-0", PodUid("5e1f"))
 
 
 class Adopter:
-    """As `Adoptions`, and remembers. `refuses` is raised once, before anything is done."""
+    """As `Adoptions`, and remembers. `refuses` is raised once, before anything is done; `changed`
+    hears of the seat."""
 
     def __init__(self) -> None:
+        self.changed = lambda seat: None
         self.adopted: list[tuple[str, str, Tier]] = []
         self.of: list[PodRef] = []
         self.refuses: Exception | None = None
@@ -51,7 +54,9 @@ class Adopter:
             error, self.refuses = self.refuses, None
             raise error
         self.adopted.append((seat.uid, artifact, tier))
-        seat.artifact = artifact
+        seat.artifact, seat.begins, seat.copies = artifact, Begins.ADOPTED, frozenset({tier})
+        seat.predecessor, seat.claimed = of.uid, artifact
+        self.changed(seat)
 
 
 class Two:
@@ -75,6 +80,7 @@ class Two:
         node.world = replace(node.world, below=replace(node.world.below, vault=self.vault))
         self.inbox = Inbox(self.there, KEYS, seen)
         self.receiver = Receiver(self.r.loop, self.inbox, self.adopter)
+        self.adopter.changed = self.receiver.seat_changed
         self.receiver.resume(dict(self.r.machine.journal))
 
     def has(self, artifact) -> bool:

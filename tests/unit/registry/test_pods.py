@@ -195,6 +195,22 @@ def test_what_the_controller_saw_counts_for_a_node_that_is_off(replica: Replica)
 
 
 @pytest.mark.usefixtures("stopped")
+def test_a_pod_that_begins_anew_after_it_was_reported_stopped_claims_itself(
+    replica: Replica,
+) -> None:
+    """Of what it left nothing need be known any more. Its states count again, and its stop ends
+    the claim."""
+    gone = name_of(7)
+    assert replica.claim("n2", "u1", gone, "u2").status == 404
+    assert replica.lease("n1", "u1").status == 409
+    assert replica.claim("n1", "u1", gone, "u1").status == 200
+    assert replica.record("n1", name_of(2), replica.token("n1", "u1")).status in (200, 201)
+    assert replica.claim("n2", "u1", name_of(2), "u2").status == 409
+    replica.stop("n1", "u1")
+    assert replica.claim("n2", "u1", name_of(2), "u2").status == 200
+
+
+@pytest.mark.usefixtures("stopped")
 def test_a_claim_is_on_a_state_of_this_pod(replica: Replica) -> None:
     replica.record("n1", name_of(2), replica.token("n1", "other"), pod_uid="other")
     assert replica.claim("n2", "u1", name_of(2), "u2").status == 400
