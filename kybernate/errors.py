@@ -76,11 +76,12 @@ class DumpError(KybernateError):
 
 class RestoreError(KybernateError):
     """A dumped process tree could not be recreated; its images are as they were. `starved`: for
-    want of memory."""
+    want of memory, as it seems; `killed`: something was killed for it."""
 
-    def __init__(self, message: str, *, starved: bool = False) -> None:
+    def __init__(self, message: str, *, starved: bool = False, killed: bool = False) -> None:
         super().__init__(message)
         self.starved = starved
+        self.killed = killed
 
 
 class CorruptError(KybernateError):

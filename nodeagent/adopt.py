@@ -216,7 +216,7 @@ class Adoptions:
             await self._node.save(seat, synced=True)
             await self._expect(seat, manifest.facts.root_pid)
             if copied and tier is Tier.NVME:
-                await self._copy(seat, artifact)
+                await self._copy(seat)
             await self._loop.dumps.shut(seat, seat.identity.port or 0)
             await self._begin(seat, tier)
 
@@ -242,13 +242,9 @@ class Adoptions:
             await asyncio.sleep(_POLL)
         seat.tree = None
 
-    async def _copy(self, seat: Seat, artifact: ArtifactId) -> None:
+    async def _copy(self, seat: Seat) -> None:
         """Images of its own: what others have on NVMe may go without its knowing."""
-        below = self._below()
-        images = await below.vault.begin(seat.uid)
-        deadline = self._node.settings.transfer_deadline_s
-        await below.vault.fetch(artifact, images, deadline, await below.into(seat))
-        seat.images = str(images)
+        await self._loop.dumps.bring(seat, await self._below().into(seat))
 
     async def _begin(self, seat: Seat, tier: Tier) -> None:
         seat.begins, seat.moved_at = Begins.ADOPTED, self._node.world.now()

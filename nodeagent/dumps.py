@@ -19,6 +19,8 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kybernate.core.artifacts.into import see_fit
+from kybernate.core.artifacts.match import UNKNOWN, Target
 from kybernate.core.seats import SeatEvent
 from kybernate.errors import (
     CorruptError,
@@ -26,14 +28,13 @@ from kybernate.errors import (
     KybernateError,
     NotFoundError,
     RefusedError,
-    RestoreError,
     UnfitError,
 )
 from kybernate.types import ArtifactId, Tier
 from nodeagent import metrics
 from nodeagent.clones import cut_off, leave_gpus_alone, stays_stopped
 from nodeagent.gates import AGAIN
-from nodeagent.retries import is_starved, pause, told
+from nodeagent.retries import is_starved, is_unsure, pause, speaks_against, told
 from nodeagent.seat import Process
 from nodeagent.steps import Broken, Reverted
 from nodeagent.transfers import Transfers
@@ -41,6 +42,7 @@ from nodeagent.transfers import Transfers
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from kybernate.core.artifacts.into import Into
     from kybernate.types import PodUid
     from nodeagent.seat import Seat
 
@@ -48,6 +50,7 @@ log = logging.getLogger(__name__)
 
 _CHECK_DEADLINE = 5.0
 _LOOK_DEADLINE = 10.0
+_GLANCE = 1.0
 _RESTORES = 3
 
 
@@ -112,7 +115,7 @@ class Dumps(Transfers):
         began = self._world.now()
         await self._see_uncalled(seat, called=called)
         facts = await self.below.facts(seat)
-        artifact = await self.seal(images, facts, self._node.settings.dump_deadline_s)
+        artifact = await self.seal(seat.uid, images, facts, self._node.settings.dump_deadline_s)
         self.unnoted[seat.uid] = artifact
         times["seal"] = self._world.now() - began
         try:
@@ -334,11 +337,20 @@ class Dumps(Transfers):
         return await self._other_images(seat)
 
     async def _see_fit(self, seat: Seat) -> None:
-        """What was fetched may have lain here for long. A store that is away keeps nobody from it.
-        Raises UnfitError."""
+        """What was fetched may have lain here for long. Raises UnfitError."""
         into = await self.below.into(seat)
+        if seat.needs and into.container is not None:
+            saved = Target(UNKNOWN, UNKNOWN, **seat.needs)
+            see_fit(seat.artifact, saved, into.container.target)
+        elif not seat.needs:
+            await self._look_up_fit(seat, into)
+
+    async def _look_up_fit(self, seat: Seat, into: Into) -> None:
+        """An older release fetched it, and noted nothing. A store that is away keeps nobody from
+        what is here."""
         try:
-            await self.below.vault.admit(ArtifactId(seat.artifact), into, _LOOK_DEADLINE)
+            async with asyncio.timeout(_GLANCE):
+                await self.below.vault.admit(ArtifactId(seat.artifact), into, _GLANCE)
         except UnfitError:
             raise
         except (KybernateError, OSError) as error:
@@ -347,23 +359,21 @@ class Dumps(Transfers):
     async def _other_images(self, seat: Seat) -> Path:
         """Of its copy in the object store. Raises CorruptError, RefusedError if that can't be used
         either."""
-        vault, deadline = self.below.vault, self._node.settings.transfer_deadline_s
-        images, into = await vault.begin(seat.uid), await self.below.into(seat)
+        vault, into = self.below.vault, await self.below.into(seat)
         try:
-            await vault.fetch(ArtifactId(seat.artifact), images, deadline, into)
+            await self.bring(seat, into)
         except (NotFoundError, CorruptError) as error:
             # Of a copy in a store that is away nobody can tell; then this says so.
             await vault.ls(Tier.OBJECT)
             raise CorruptError(str(error)) from error
-        seat.images = str(images)
-        return images
+        return Path(seat.images)
 
     async def _restore_failed(self, seat: Seat, error: Exception) -> None:
         metrics.failed("restore")
         metrics.TIER_MOVES.labels("restore", "failed").inc()
-        starved = is_starved(error)
-        seat.starved_restores = seat.starved_restores + 1 if starved else 0
-        seat.failed_restores += isinstance(error, RestoreError) and not starved
+        seat.starved_restores = seat.starved_restores + 1 if is_starved(error) else 0
+        seat.unsure_restores = seat.unsure_restores + 1 if is_unsure(error) else 0
+        seat.failed_restores += speaks_against(error, seat.unsure_restores)
         if seat.failed_restores >= _RESTORES:
             raise Broken(f"it could not be recreated from its saved state: {error}") from error
         seat.move_not_before = self._world.now() + pause(error, seat.starved_restores)
@@ -401,7 +411,7 @@ class Dumps(Transfers):
         await self._node.save(seat)
         await self._steps.settle(seat)
         await self.open(seat)
-        seat.failed_restores = seat.starved_restores = 0
+        seat.failed_restores = seat.starved_restores = seat.unsure_restores = 0
         self._moved(seat)
         self._node.move(seat, SeatEvent.RESTORED, "parked in RAM, restored from its saved state")
         metrics.TIER_MOVES.labels("restore", "done").inc()

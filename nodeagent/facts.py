@@ -65,9 +65,16 @@ class Facts:
         pod, wants = seat.identity.pod, seat.awaits_state
         if seat.init is None:
             raise NotFoundError("its container has ended")
-        digest = await self._digest(seat) if wants or seat.borrowed else UNKNOWN
+        digest = await self._sure_digest(seat) if wants or seat.borrowed else UNKNOWN
         there = await asyncio.to_thread(self._container, seat, digest, seat.init.pid)
         return Into(pod.namespace, pod.uid, there, parked=not wants)
+
+    async def _sure_digest(self, seat: Seat) -> str:
+        """A runtime that is just back may not know of a container that runs all along."""
+        try:
+            return await self._digest(seat)
+        except NotFoundError as error:
+            raise RetryableError(str(error)) from error
 
     async def _told_digest(self, seat: Seat) -> str:
         """Without it, the state can go on in its own pod all the same."""

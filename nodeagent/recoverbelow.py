@@ -184,10 +184,16 @@ async def _shut(loop: Loop, seat: Seat) -> None:
 
 
 async def drop_unnoticed(loop: Loop, seat: Seat) -> None:
-    """A state may have been sealed a moment before the agent died, and is of no use."""
-    kept = await _kept(loop, seat)
-    for artifact in kept - {one.artifact for one in loop.left.all()}:
-        loop.dumps.drop_later(artifact, "the agent was restarted before it was needed")
+    """A state may have been sealed a moment before the agent died, and is of no use. Until that is
+    known its workload may have been started anew, and have states of its own."""
+    kept, dumps = await _kept(loop, seat), loop.dumps
+    while seat.uid in dumps.sealing.values():
+        await asyncio.sleep(_AGAIN)
+        kept = await _kept(loop, seat)
+    named = {one.artifact for one in loop.left.all()}
+    named |= {one.artifact for one in loop.node.seats.values()}
+    for artifact in kept - named - dumps.made:
+        dumps.drop_later(artifact, "the agent was restarted before it was needed")
 
 
 async def _kept(loop: Loop, seat: Seat) -> frozenset[str]:

@@ -80,9 +80,11 @@ class ReportingVault:
         await self._vault.pack(artifact, place, deadline, progress)
         self._tell(Kind.COPIED, artifact, place)
 
-    async def fetch(self, artifact: ArtifactId, images: Path, deadline: float, into: Into) -> None:
+    async def fetch(
+        self, artifact: ArtifactId, images: Path, deadline: float, into: Into
+    ) -> Manifest:
         """As the vault's: a folder of images is no copy."""
-        await self._vault.fetch(artifact, images, deadline, into)
+        return await self._vault.fetch(artifact, images, deadline, into)
 
     async def verify(self, artifact: ArtifactId, place: Tier, deadline: float) -> None:
         """As the vault's."""

@@ -8,11 +8,26 @@ from nodeagent.gates import AGAIN
 
 _LONGEST = 60.0
 _DOUBLINGS = 6
+_BELIEVED = 20
+"""How often in a row CRIU's word counts that memory is short, though nothing is killed for it."""
 
 
 def is_starved(error: Exception) -> bool:
-    """Whether memory was short: that says nothing against the saved state, however often."""
+    """Whether memory was short, as it seems."""
     return isinstance(error, RestoreError) and error.starved
+
+
+def is_unsure(error: Exception) -> bool:
+    """Whether it may be something else that is short, and stays so."""
+    return isinstance(error, RestoreError) and error.starved and not error.killed
+
+
+def speaks_against(error: Exception, unsure: int) -> bool:
+    """Whether it says something against the saved state. Memory that is short doesn't, however
+    often. `unsure`: how often in a row that was unsure, this time included."""
+    if not isinstance(error, RestoreError):
+        return False
+    return not error.starved or (is_unsure(error) and unsure > _BELIEVED)
 
 
 def pause(error: Exception, times: int) -> float:
@@ -25,8 +40,9 @@ def pause(error: Exception, times: int) -> float:
 def told(error: Exception) -> str:
     """What people read."""
     if is_starved(error):
+        other = ", or a limit on maps or locked memory stands against it" * is_unsure(error)
         return (
-            f"there is not enough memory to recreate it ({error}); raise its container's memory "
-            "limit, or make room on the node. Its saved state is kept; trying again"
+            f"there is not enough memory to recreate it{other} ({error}); raise its container's "
+            "memory limit, or make room on the node. Its saved state is kept; trying again"
         )
     return f"{error}; trying again"

@@ -274,19 +274,20 @@ class Saves:
     # --- sealing, copying -----------------------------------------------------------------------
 
     async def _seal(self, one: _Save, images: Path, facts: Mapping[str, object]) -> None:
-        began, vault = self._node.world.now(), self._below.vault
+        began, vault, uid = self._node.world.now(), self._below.vault, one.operation.uid
+        deadline = self._node.settings.transfer_deadline_s
         try:
             if one.dropped:
                 return
-            artifact = await vault.seal(images, facts, self._node.settings.transfer_deadline_s)
+            artifact = await self._dumps.begin_seal(uid, images, facts, deadline)
             if one.dropped:
                 self._dumps.drop_later(artifact, "its save was cancelled")
                 return
             size = next((s.size for s in await vault.ls(Tier.NVME) if s.id == artifact), 0)
             one.phases["seal"] = self._node.world.now() - began
             metrics.observe_move("save", one.phases, size)
-            uid, name = one.operation.uid, one.operation.name
-            await self._keep(one, Keepsake(artifact, name, uid, {Tier.NVME: size}))
+            kept = Keepsake(artifact, one.operation.name, uid, {Tier.NVME: size})
+            await self._keep(one, kept)
         except (KybernateError, OSError) as error:
             self._fail(one, f"it was written down and could not be sealed: {error}")
         finally:

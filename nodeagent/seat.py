@@ -42,6 +42,7 @@ _PLAIN = (
     "ending_since",
     "artifact",
     "images",
+    "needs",
     "paging",
     "unsealed",
     "saved",
@@ -119,18 +120,18 @@ class Seat:
     instead of parked; `on_demand`: having ended so, it starts again only when called for.
     `apart`: it was found running without a record, and is not yet known to be where its state says.
     Of a seat parked below RAM: `artifact` is its saved state, `images` a folder into which it was
-    fetched, `paging` the saved state from which its memory still comes in, `saved` its bytes,
-    `first` those of them that were on its GPUs and that also a lazy restore brings in at once,
-    `copies` the tiers that hold it verified, `inner` the PIDs in the container of its processes on
-    the GPUs, in the order of `cuda`. `park_tier`: how deep its pod lets it go; `tier_asked`: where
-    an operator wants it; `used_at`: when it was last in GPU memory; `moved_at`: when it last
-    changed tiers; `sinks_to`: where its state is being copied to; `to_save`: a copy of its state is
-    to be written next; `undumpable`: why it stays in RAM; `unlooked`: nobody has looked yet whether
-    something arrived at its sockets since it was frozen. `restore`: which saved state its pod wants
-    to go on from, and `begins` whether it does. `predecessor`: the pod that it
-    succeeds, if any, and `claimed` from which of its states. `borrowed`: `artifact` is another
-    pod's state, which may be dropped from the tiers `may_drop` once the seat has gone on;
-    `gpu_map`: GPUs of that state and, for each, the seat's own.
+    fetched, `needs` what machine that was saved on, `paging` the saved state from which its memory
+    still comes in, `saved` its bytes, `first` those of them that were on its GPUs and that also a
+    lazy restore brings in at once, `copies` the tiers that hold it verified, `inner` the PIDs in
+    the container of its processes on the GPUs, in the order of `cuda`. `park_tier`: how deep its
+    pod lets it go; `tier_asked`: where an operator wants it; `used_at`: when it was last in GPU
+    memory; `moved_at`: when it last changed tiers; `sinks_to`: where its state is being copied to;
+    `to_save`: a copy of its state is to be written next; `undumpable`: why it stays in RAM;
+    `unlooked`: nobody has looked yet whether something arrived at its sockets since it was frozen.
+    `restore`: which saved state its pod wants to go on from, and `begins` whether it does.
+    `predecessor`: the pod that it succeeds, if any, and `claimed` from which of its states.
+    `borrowed`: `artifact` is another pod's state, which may be dropped from the tiers `may_drop`
+    once the seat has gone on; `gpu_map`: GPUs of that state and, for each, the seat's own.
     `unsealed`: its container ended while it was written down, and a state of it may lie somewhere
     that nobody needs. `ready_within` (s): what is a timely wake; `spec_hash`: what
     its container is. `ending`: its container was asked to end, or its tree
@@ -162,6 +163,7 @@ class Seat:
     starting_since: float | None = None
     artifact: str = ""
     images: str = ""
+    needs: Mapping[str, Any] = field(default_factory=dict)
     paging: str = ""
     unsealed: bool = False
     saved: int = 0
@@ -207,6 +209,7 @@ class Seat:
     to_save: bool = False
     failed_restores: int = 0
     starved_restores: int = 0
+    unsure_restores: int = 0
     forfeit: str = ""
     on_demand: bool = False
     complain_at: dict[str, float] = field(default_factory=dict)

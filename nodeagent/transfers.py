@@ -7,6 +7,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING
 
+from kybernate.core.artifacts.match import machine_of
 from kybernate.core.seats import TIER_OF, SeatEvent
 from kybernate.errors import CorruptError, KybernateError, NotFoundError, RefusedError
 from kybernate.types import ArtifactId, Tier
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping
     from pathlib import Path
 
+    from kybernate.core.artifacts.into import Into
     from kybernate.types import PodUid
     from nodeagent.lifecycle import Lifecycle
     from nodeagent.node import Node
@@ -57,7 +59,8 @@ class Transfers(Gates):
 
     `leavers`: seats whose workloads go to other nodes; `dropping`: states that nobody may go on
     from any more, though they may be there yet; `unnoted`: states that are sealed and that no
-    record of their seats names yet.
+    record of their seats names yet; `sealing`: whose states are being sealed; `made`: states that
+    were sealed since this agent started.
     """
 
     def __init__(
@@ -76,6 +79,8 @@ class Transfers(Gates):
         self.leavers = Leavers()
         self.dropping: set[str] = set()
         self.unnoted: dict[PodUid, ArtifactId] = {}
+        self.sealing: dict[asyncio.Future[ArtifactId], PodUid] = {}
+        self.made: set[str] = set()
         self.spares: Callable[[Seat, str], bool] = _spares_none
         self.outgrown: Callable[[Seat, str], None] = _outgrows_none
         self.left_in: Callable[[Tier], int] = _nothing_in
@@ -93,10 +98,25 @@ class Transfers(Gates):
 
     # --- NVMe ---------------------------------------------------------------------------------
 
-    async def seal(self, images: Path, facts: Mapping[str, object], deadline: float) -> ArtifactId:
-        """What was written down becomes a state. Once begun it may come to its end also if nobody
-        wants it any more."""
+    def begin_seal(
+        self, uid: PodUid, images: Path, facts: Mapping[str, object], deadline: float
+    ) -> asyncio.Future[ArtifactId]:
+        """What was written down of this pod becomes a state, of which is known who made it."""
         sealing = asyncio.ensure_future(self.below.vault.seal(images, facts, deadline))
+        self.sealing[sealing] = uid
+        sealing.add_done_callback(self._sealed)
+        return sealing
+
+    def _sealed(self, sealing: asyncio.Future[ArtifactId]) -> None:
+        self.sealing.pop(sealing)
+        if not sealing.cancelled() and sealing.exception() is None:
+            self.made.add(sealing.result())
+
+    async def seal(
+        self, uid: PodUid, images: Path, facts: Mapping[str, object], deadline: float
+    ) -> ArtifactId:
+        """Once begun it may come to its end also if nobody wants it any more."""
+        sealing = self.begin_seal(uid, images, facts, deadline)
         try:
             return await asyncio.shield(sealing)
         except asyncio.CancelledError:
@@ -160,15 +180,9 @@ class Transfers(Gates):
     async def _fetch(self, seat: Seat, why: str) -> None:
         log.info("%s: its saved state is fetched: %s", seat, why)
         try:
-            into = await self.below.into(seat)
-        except NotFoundError as error:
-            self.is_gone(seat, error)
-            return
-        try:
-            deadline = self._node.settings.transfer_deadline_s
-            images = await self.below.vault.begin(seat.uid)
-            await self.below.vault.fetch(ArtifactId(seat.artifact), images, deadline, into)
-            seat.images = str(images)
+            if (into := await self._into(seat)) is None:
+                return
+            await self.bring(seat, into)
             self._moved(seat)
             self._node.move(seat, SeatEvent.FETCHED, why)
             metrics.TIER_MOVES.labels("fetch", "done").inc()
@@ -178,6 +192,22 @@ class Transfers(Gates):
         except (KybernateError, OSError) as error:
             self._transfer_failed(seat, "fetch", error)
         self._transferred(seat)
+
+    async def _into(self, seat: Seat) -> Into | None:
+        """None if its container has ended, and then it is seen to its end."""
+        try:
+            return await self.below.into(seat)
+        except NotFoundError as error:
+            self.is_gone(seat, error)
+            return None
+
+    async def bring(self, seat: Seat, into: Into) -> None:
+        """Its images into a folder of its own, and what they need: the place where that is written
+        may be away when they are restored. Raises like `Vault.begin` and `Vault.fetch`."""
+        vault, deadline = self.below.vault, self._node.settings.transfer_deadline_s
+        images = await vault.begin(seat.uid)
+        manifest = await vault.fetch(ArtifactId(seat.artifact), images, deadline, into)
+        seat.images, seat.needs = str(images), machine_of(manifest.facts)
 
     def _transferred(self, seat: Seat) -> None:
         seat.sinks_to = None
@@ -219,6 +249,7 @@ class Transfers(Gates):
                         await self.below.vault.drop(ArtifactId(artifact), place, forget=why)
                 self._world.journal.delete(DROP + artifact)
                 self.dropping.discard(artifact)
+                self.made.discard(artifact)
                 break
             except (KybernateError, OSError) as error:
                 log.warning("saved state %s can't be dropped yet: %s", artifact, error)

@@ -198,23 +198,27 @@ class Vault:
 
         await _run(self._background, deadline, packed)
 
-    async def fetch(self, artifact: ArtifactId, images: Path, deadline: float, into: Into) -> None:
+    async def fetch(
+        self, artifact: ArtifactId, images: Path, deadline: float, into: Into
+    ) -> Manifest:
         """See `ports.Vault.fetch`."""
 
-        def fetched(until: Deadline) -> None:
+        def fetched(until: Deadline) -> Manifest:
             copies = self._copies(artifact)
             for place, manifest in copies:
                 self._see_admitted(manifest, into)
                 try:
-                    return self._bring(place, manifest, images, until)
+                    self._bring(place, manifest, images, until)
                 except (CorruptError, RefusedError, RetryableError, OSError) as error:
                     if isinstance(error, OSError) and not is_unreadable(error):
                         raise
                     self._doubt(place, artifact, error)
                     copies.problems.append(error)
+                else:
+                    return manifest
             raise copies.why_none()
 
-        await _run(self._urgent, deadline, fetched)
+        return await _run(self._urgent, deadline, fetched)
 
     async def verify(self, artifact: ArtifactId, place: Tier, deadline: float) -> None:
         """See `ports.Vault.verify`."""

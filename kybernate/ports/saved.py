@@ -218,9 +218,11 @@ class Vault(Protocol):
         """
         ...
 
-    async def fetch(self, artifact: ArtifactId, images: Path, deadline: float, into: Into) -> None:
+    async def fetch(
+        self, artifact: ArtifactId, images: Path, deadline: float, into: Into
+    ) -> Manifest:
         """Bring its images into a directory, verified, from the fastest place that has it. Goes
-        on from where an earlier call was cut short. Raises like `admit`."""
+        on from where an earlier call was cut short. Returns its manifest; raises like `admit`."""
         ...
 
     async def verify(self, artifact: ArtifactId, place: Tier, deadline: float) -> None:

@@ -28,6 +28,7 @@ _HALVES = "tests/integration/criu/test_halves.py"
 _COPIES = "tests/unit/nodeagent/test_second_copy.py"
 _DAMAGED = "tests/unit/nodeagent/test_damaged.py"
 _WAITS = "tests/unit/nodeagent/test_tier_waits.py"
+_SINCE = "tests/unit/nodeagent/test_recover_below.py"
 _STORMS = "tests/unit/chaos/test_chaos.py"
 
 
@@ -409,6 +410,11 @@ BREAKAGES = (
         f"{_WAITS}::test_a_restore_that_lacks_memory_is_tried_until_there_is_some",
     ),
     Breakage(
+        "CRIU lacks memory twenty times in a row, and nothing is killed for it",
+        "told; then each time counts as a refusal: **started anew** after three more",
+        f"{_WAITS}::test_a_lack_for_which_nothing_is_killed_is_believed_for_a_while",
+    ),
+    Breakage(
         "the kernel kills CRIU in a restore for want of memory",
         "known from what CRIU refuses; half-made processes are ended, the images are as before",
         f"{_CRIU}::test_out_of_memory_on_restore_can_be_repeated",
@@ -420,6 +426,11 @@ BREAKAGES = (
         f"{_CRIU}::test_a_full_disk_leaves_the_tree_as_it_was",
     ),
     Breakage("the disk is full at the seal", _KEPT, f"{_TOLD}[seal-fails-No space left]"),
+    Breakage(
+        "NVMe can't be listed while the next agent looks for what the last one sealed unnoticed",
+        "told, and tried again; what was sealed since stays",
+        f"{_SINCE}::test_what_was_sealed_since_stays[noted]",
+    ),
     Breakage("the disk does not sync", _KEPT, f"{_TOLD}[seal-hangs-did not sync]"),
     Breakage("the journal's disk is full", _KEPT, f"{_TOLD}[disk-full-No space left]"),
     Breakage("the place that is packed into is full", _NONE_OR_WHOLE, f"{_PACK}[full]"),
@@ -453,6 +464,11 @@ BREAKAGES = (
         "the object store is away",
         "copies wait, the local one stays; a fetch is tried again",
         f"{_WAITS}::test_while_the_object_store_is_away_the_copy_waits_and_the_local_one_stays",
+    ),
+    Breakage(
+        "it is away when a seat wakes whose images were fetched before",
+        "wakes at once; the node is compared with what was noted at the fetch",
+        f"{_WAITS}::test_a_store_that_is_away_holds_up_nothing_that_was_fetched[noted]",
     ),
     Breakage("it does not answer one call of a copy", _NONE_OR_WHOLE, f"{_PACK}[down]"),
     Breakage("it does not answer one call of a fetch", "told, and tried again", f"{_FETCH}[down]"),
@@ -537,6 +553,11 @@ BREAKAGES = (
         "the agent is restarted while a seat takes over another's state",
         "goes on with it",
         f"{_ADOPT}::test_an_agent_that_is_restarted_in_between_goes_on",
+    ),
+    Breakage(
+        "the container runtime is away when a successor's state is fetched",
+        "told; fetched once it answers",
+        f"{_ADOPT}::test_what_can_not_be_told_of_its_container_is_asked_again[away-parked-object]",
     ),
     Breakage(
         "a successor's container ends before it goes on",

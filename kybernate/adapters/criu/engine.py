@@ -337,9 +337,10 @@ class Criu:
             await self._undo(container, Clock(max(1.0, clock.left())))
             await self._forget_pages(container, Clock(max(1.0, clock.left())))
             said = running.complaints(container, log)
-            starved = memory.starved(code, said)
+            killed = memory.killed(code)
             why = " / ".join(said[:3]) or "it was killed, or said nothing"
-            raise RestoreError(f"CRIU's restore failed: {why}", starved=starved)
+            starved = killed or starving.lacked(said)
+            raise RestoreError(f"CRIU's restore failed: {why}", starved=starved, killed=killed)
 
     async def _serve(self, container: Container, images: Path, clock: Clock) -> pages.Served:
         served, process = await pages.serve(

@@ -18,18 +18,23 @@ _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 _SAYS = "Cannot allocate memory"
 
 
+def lacked(said: Iterable[str]) -> bool:
+    """By CRIU's errors. The kernel says the same of too many maps, of too much locked memory, and
+    of a PID namespace that ends."""
+    return any(_SAYS in line for line in said)
+
+
 class Watch:
-    """Begin it before CRIU starts. `groups`: the container's cgroups by controller."""
+    """Whether something was killed for it. Begin it before CRIU starts. `groups`: the container's
+    cgroups by controller."""
 
     def __init__(self, groups: Mapping[str, Path]) -> None:
         self._group = groups.get("memory") or groups.get("")
         self._before = self._kills()
 
-    def starved(self, code: int, said: Iterable[str]) -> bool:
-        """By CRIU's exit status, its errors, and whom the kernel killed in the container."""
-        return (
-            code in _KILLED or self._kills() > self._before or any(_SAYS in line for line in said)
-        )
+    def killed(self, code: int) -> bool:
+        """By CRIU's exit status, and whom the kernel killed in the container."""
+        return code in _KILLED or self._kills() > self._before
 
     def _kills(self) -> int:
         """How many processes of the container's the kernel has killed for memory."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from kybernate.core.artifacts.grants import Grant
-    from kybernate.core.artifacts.manifest import Manifest
+    from kybernate.core.artifacts.manifest import Facts, Manifest
     from kybernate.core.artifacts.match import Target
     from kybernate.core.artifacts.privileges import Privileges
     from kybernate.types import PodUid
@@ -62,7 +62,7 @@ def why_refused(manifest: Manifest, into: Into, now: float) -> tuple[str, ...]:
         other = f"{manifest.id} is the state of pod {facts.pod_uid}, and not of {into.uid}."
         return () if own else (other,)
     if into.parked:
-        _see_fit(manifest, there.target)
+        see_fit(manifest.id, manifest.facts, there.target)
     if own:
         return ()
     foreign = why_not(manifest.id, into.namespace, there.grants, now)
@@ -73,11 +73,12 @@ def why_refused(manifest: Manifest, into: Into, now: float) -> tuple[str, ...]:
     )
 
 
-def _see_fit(manifest: Manifest, target: Target) -> None:
-    against = machine_mismatches(manifest.facts, target)
+def see_fit(artifact: str, saved: Facts | Target, target: Target) -> None:
+    """Raises UnfitError if the machine isn't what it was when the state was saved."""
+    against = machine_mismatches(saved, target)
     if against:
         raise UnfitError(
-            f"{' '.join(against)} {manifest.id} is kept: make this node as it was and it goes on, "
+            f"{' '.join(against)} {artifact} is kept: make this node as it was and it goes on, "
             "or delete the pod to give it up",
             _LOOK_AGAIN,
         )

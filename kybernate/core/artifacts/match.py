@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from kybernate.core.artifacts.manifest import Facts
 
 UNKNOWN = "unknown"
 """An image digest or container specification that nobody told. It equals no other."""
 
+_COMPARED = ("kernel", "criu", "architecture", "gpu_product", "gpu_count", "driver", "cuda")
 _NUMBERS = re.compile(r"[0-9]{1,9}")
 
 
@@ -42,7 +43,12 @@ def mismatches(facts: Facts, target: Target) -> tuple[str, ...]:
     return (*_workload(facts, target), *machine_mismatches(facts, target))
 
 
-def machine_mismatches(facts: Facts, target: Target) -> tuple[str, ...]:
+def machine_of(facts: Facts) -> Mapping[str, str | int]:
+    """What `machine_mismatches` compares of them; `Target` takes it."""
+    return {name: getattr(facts, name) for name in _COMPARED}
+
+
+def machine_mismatches(facts: Facts | Target, target: Target) -> tuple[str, ...]:
     """The same of what a node may get another of while a pod is parked on it."""
     return (*_machine(facts, target), *_gpus(facts, target))
 
@@ -69,7 +75,7 @@ def _workload(facts: Facts, target: Target) -> Iterator[str]:
         yield facts.files_missing
 
 
-def _machine(facts: Facts, target: Target) -> Iterator[str]:
+def _machine(facts: Facts | Target, target: Target) -> Iterator[str]:
     if facts.architecture != target.architecture:
         yield f"It was saved on {facts.architecture}, this node is {target.architecture}."
     if _version(facts.kernel)[:2] != _version(target.kernel)[:2]:
@@ -79,7 +85,7 @@ def _machine(facts: Facts, target: Target) -> Iterator[str]:
         yield f"It was saved by CRIU {facts.criu}; this node's {target.criu} can't read it."
 
 
-def _gpus(facts: Facts, target: Target) -> Iterator[str]:
+def _gpus(facts: Facts | Target, target: Target) -> Iterator[str]:
     if facts.gpu_count != target.gpu_count:
         yield f"It was saved with {facts.gpu_count} GPUs, the seat has {target.gpu_count}."
     if facts.gpu_count == 0:

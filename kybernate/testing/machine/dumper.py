@@ -144,7 +144,7 @@ class FakeDumper:
         if hangs:
             raise DeadlineError("criu did not end")
         if starves:
-            raise RestoreError("criu was killed", starved=True)
+            raise RestoreError("criu was killed", starved=True, killed=True)
         machine.dumps.pop(init, None)
         if lazy:
             machine.paging[init] = str(images)

@@ -143,14 +143,17 @@ class FakeVault:
         if place is Tier.OBJECT:
             self._machine.elsewhere.objects[artifact] = keeping
 
-    async def fetch(self, artifact: ArtifactId, images: Path, deadline: float, into: Into) -> None:
+    async def fetch(
+        self, artifact: ArtifactId, images: Path, deadline: float, into: Into
+    ) -> Manifest:
         """Into a folder."""
         keeping = self._keeping(artifact)
-        await self.admit(artifact, into, deadline)
+        manifest = await self.admit(artifact, into, deadline)
         await asyncio.sleep(self._machine.step())
         if self._machine.fault("store-down"):
             raise RetryableError("the object store does not answer")
         self._machine.folders[str(images)] = keeping.snapshot
+        return manifest
 
     async def verify(self, artifact: ArtifactId, place: Tier, deadline: float) -> None:
         """Right."""

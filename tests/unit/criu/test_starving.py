@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kybernate.adapters.criu.starving import Watch
+from kybernate.adapters.criu.starving import Watch, lacked
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,25 +27,26 @@ def test_whom_the_kernel_killed_meanwhile_tells_it(
 ) -> None:
     (tmp_path / name).write_text(text.format(3))
     watch = Watch({controller: tmp_path})
-    assert not watch.starved(1, REFUSED)
+    assert not watch.killed(1)
     (tmp_path / name).write_text(text.format(4))
-    assert watch.starved(1, REFUSED)
-    assert not Watch({controller: tmp_path}).starved(1, REFUSED)
+    assert watch.killed(1)
+    assert not Watch({controller: tmp_path}).killed(1)
 
 
 @pytest.mark.parametrize(
-    ("code", "said", "starved"),
+    ("code", "killed"),
     [
-        (1, LACKS, True),
-        (128 + signal.SIGKILL, [], True),
-        (-signal.SIGKILL, [], True),
-        (1, REFUSED, False),
-        (1, [], False),
-        (128 + signal.SIGSEGV, [], False),
+        (128 + signal.SIGKILL, True),
+        (-signal.SIGKILL, True),
+        (1, False),
+        (128 + signal.SIGSEGV, False),
     ],
 )
-def test_without_such_a_count_its_end_and_its_words_do(
-    tmp_path: Path, code: int, said: list[str], starved: bool
-) -> None:
-    assert Watch({"memory": tmp_path}).starved(code, said) is starved
-    assert Watch({}).starved(code, said) is starved
+def test_without_such_a_count_its_end_does(tmp_path: Path, code: int, killed: bool) -> None:
+    assert Watch({"memory": tmp_path}).killed(code) is killed
+    assert Watch({}).killed(code) is killed
+
+
+@pytest.mark.parametrize(("said", "lacks"), [(LACKS, True), (REFUSED, False), ([], False)])
+def test_its_words_tell_that_something_lacked(said: list[str], lacks: bool) -> None:
+    assert lacked(said) is lacks

@@ -78,6 +78,34 @@ def test_the_gpus_may_be_others(rig, groups):
     run_virtual(main())
 
 
+@pytest.mark.parametrize("state", [OBJECT, NVME])
+@pytest.mark.parametrize(
+    "error", [RetryableError("away"), OSError(5, "Input/output error")], ids=["away", "unreadable"]
+)
+def test_what_can_not_be_told_of_its_container_is_asked_again(rig, state, error):
+    async def main():
+        r = rig(tiers=TIERS)
+        cold, _, (inner, _), telling = await left(r, state)
+        new, asked = await r.seat("new", restore=of(cold)), []
+        sound = r.node.world.below
+
+        async def into(seat):
+            if seat.borrowed and seat.begins is Begins.ADOPTED and len(asked) < 3:
+                asked.append(seat.state)
+                raise error
+            return await sound.into(seat)
+
+        object.__setattr__(r.node.world, "below", replace(sound, into=into))
+        await r.until(new, ACTIVE)
+        assert len(asked) == 3
+        assert (app_of(r, new).inner, went(r, new)) == (inner, [])
+        assert "SeatFailed" not in reasons(r)
+        r.check()
+        telling.cancel()
+
+    run_virtual(main())
+
+
 def test_one_that_must_not_start_anew_is_kept_waiting(rig):
     async def main():
         r = rig(tiers=TIERS)

@@ -119,8 +119,9 @@ def test_anothers_state_is_held_against_the_container(tmp_path: Path, more: dict
     assert into.container.target.image_digest == "sha256:1"
     assert os.geteuid() in into.container.privileges.uids
     assert into.container.grants() == ()
-    with pytest.raises(RetryableError):
-        asyncio.run(facts(tmp_path, RetryableError("away")).into(seat(**more)))
+    for answer in (RetryableError("away"), NotFoundError("it has no one container main of u1")):
+        with pytest.raises(RetryableError):
+            asyncio.run(facts(tmp_path, answer).into(seat(**more)))
 
 
 def test_what_is_granted_is_asked_when_it_is_needed(tmp_path: Path) -> None:
@@ -135,3 +136,5 @@ def test_what_is_granted_is_asked_when_it_is_needed(tmp_path: Path) -> None:
 def test_a_container_that_has_ended_has_no_facts(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError):
         asyncio.run(facts(tmp_path)(seat(init=None)))
+    with pytest.raises(NotFoundError):
+        asyncio.run(facts(tmp_path).into(seat(init=None, borrowed=True)))

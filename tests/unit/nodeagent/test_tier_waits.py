@@ -8,9 +8,9 @@ from itertools import pairwise
 
 import pytest
 
-from kybernate.errors import RestoreError
+from kybernate.errors import DeadlineError, RestoreError
 from kybernate.testing.clock import run_virtual
-from kybernate.testing.machine import FakeDumper
+from kybernate.testing.machine import FakeDumper, FakeVault
 from kybernate.types import Tier
 from tests.unit.nodeagent.below import (
     ACTIVE,
@@ -69,9 +69,33 @@ def test_a_restore_that_lacks_memory_is_tried_until_there_is_some(rig, proxy):
         assert (len(tried), p.answered) == (13, {cold: 1})
         assert "SeatFailed" not in reasons(r)
         assert "raise its container's memory limit" in told(r, "RestoreFailed")[0]
+        assert "locked memory" not in told(r, "RestoreFailed")[0]
         pauses = [later - at for at, later in pairwise(tried)]
         assert pauses[0] < 5
         assert 55 < max(pauses) < 65
+        r.check()
+
+    run_virtual(main())
+
+
+def test_a_lack_for_which_nothing_is_killed_is_believed_for_a_while(rig, monkeypatch):
+    async def main():
+        r = rig(tiers=TIERS)
+        cold, _ = await two(r)
+        await down(r, cold)
+        tried = []
+
+        async def lacks(*what, **how):
+            tried.append(r.clock.time())
+            # One that the kernel killed says that memory is short indeed.
+            raise RestoreError("Cannot allocate memory", starved=True, killed=len(tried) == 10)
+
+        monkeypatch.setattr(FakeDumper, "restore", lacks)
+        r.loop.call_for(cold, "a test")
+        await r.until(cold, WAITING, 4000)
+        assert len(tried) == 10 + 20 + 3
+        assert "a limit on maps or locked memory" in told(r, "RestoreFailed")[0]
+        assert "could not be recreated" in told(r, "SeatFailed")[0]
         r.check()
 
     run_virtual(main())
@@ -178,6 +202,40 @@ def test_what_was_fetched_already_is_kept_just_so(rig, proxy):
         await r.until(cold, ACTIVE)
         await asyncio.sleep(1)
         assert p.answered == {cold: 1}
+        r.check()
+
+    run_virtual(main())
+
+
+async def silent(self, artifact, into, deadline):
+    await asyncio.sleep(deadline + 5)
+    raise DeadlineError("the disk or store of the saved states doesn't answer")
+
+
+@pytest.mark.parametrize("noted", [True, False], ids=["noted", "of an older release"])
+def test_a_store_that_is_away_holds_up_nothing_that_was_fetched(rig, monkeypatch, noted):
+    async def main():
+        r = rig(tiers=TIERS, tier_residency_s=0.0)
+        cold, _ = await two(r)
+        await down(r, cold, OBJECT)
+        seat = r.node.seats[cold]
+        await when(lambda: seat.copies == {Tier.OBJECT})
+        r.loop.ask_for_tier(cold, Tier.NVME)
+        await r.until(cold, NVME)
+        if not noted:
+            seat.needs = {}
+        monkeypatch.setattr(FakeVault, "admit", silent)
+        back = await another(r, driver="570.1")
+        began = r.clock.time()
+        r.loop.call_for(cold, "a test")
+        if noted:
+            await when(lambda: told(r, "RestoreFailed"))
+            assert "has 570.1" in told(r, "RestoreFailed")[0]
+            assert r.clock.time() - began < 1
+            back()
+            began = r.clock.time() + 31  # it looks again after 30 s
+        await r.until(cold, ACTIVE)
+        assert r.clock.time() - began < 5
         r.check()
 
     run_virtual(main())
