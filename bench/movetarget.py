@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from kybernate.adapters.artifactkeys import read_folder
 from kybernate.adapters.criu import Criu, Tools
@@ -27,6 +27,9 @@ from nodeagent.peersapi import PeersApi
 from nodeagent.receive import Receiver
 from nodeagent.seat import Begins
 from nodeagent.servers import serve_network
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LIMIT = 120.0
 
@@ -44,6 +47,7 @@ class Target:
         self.inbox = Inbox(self._place, self._keys, Seen())
         self.times: dict[str, float] = {}
         self.seats: dict[PodUid, Any] = {}
+        self.changed: Callable[[Any], None] = lambda seat: None
 
     def awaits(self, seat: object, uid: PodUid) -> str:
         """See `receive.Adopter`."""
@@ -52,6 +56,10 @@ class Target:
     async def adopt(self, seat: object, artifact: ArtifactId, tier: Tier, *, of: PodRef) -> None:
         """See `receive.Adopter`."""
         await self.restore(images_of(self._place, read_manifest(self._place, artifact, self._keys)))
+        adopted: Any = seat
+        adopted.artifact, adopted.claimed, adopted.predecessor = artifact, artifact, of.uid
+        adopted.begins, adopted.copies = Begins.ADOPTED, frozenset({tier})
+        self.changed(adopted)
 
     async def restore(self, images: Path) -> None:
         """The tree runs when this returns."""
@@ -96,8 +104,14 @@ async def main(config: dict[str, str]) -> None:
     settings = SimpleNamespace(node="n2", dump_deadline_s=LIMIT, transfer_deadline_s=LIMIT)
     node = SimpleNamespace(seats=target.seats, settings=settings, world=world)
     reports = SimpleNamespace(put=lambda report: None)
-    loop = SimpleNamespace(node=node, reports=reports, call_for=lambda uid, why: True)
+    loop = SimpleNamespace(
+        node=node,
+        reports=reports,
+        call_for=lambda uid, why: True,
+        life=SimpleNamespace(aside=asyncio.ensure_future),
+    )
     receiver = Receiver(cast("Any", loop), target.inbox, cast("Any", target))
+    target.changed = receiver.seat_changed
     _, port = await serve_network(
         cast("Any", agent_pb2_grpc.NodeAgentServicer()),
         Doorkeeper(Rates(), time.monotonic, unix=False),
