@@ -16,7 +16,7 @@ from kybernate.checkpoint.stream import Seen
 from kybernate.checkpoint.vault import Vault
 from kybernate.core.artifacts import layout
 from kybernate.core.restores import RestoreWish
-from kybernate.errors import NotFoundError
+from kybernate.errors import ConflictError, NotFoundError
 from kybernate.ports import Handover
 from kybernate.types import NodeName, PodRef, PodUid, Tier
 from nodeagent.arrived import ARRIVED
@@ -35,11 +35,11 @@ POD = PodRef("team-a", "llama-0", PodUid("5e1f"))
 
 
 class Adopter:
-    """As `Adoptions`, and remembers. `refuses` is raised once, before anything is done; `changed`
-    hears of the seat."""
+    """As `Adoptions`, and remembers. `refuses` is raised once, before anything is done; `claim` is
+    asked, and `changed` hears of the seat."""
 
     def __init__(self) -> None:
-        self.changed = lambda seat: None
+        self.changed = self.claim = None
         self.adopted: list[tuple[str, str, Tier]] = []
         self.of: list[PodRef] = []
         self.refuses: Exception | None = None
@@ -54,6 +54,7 @@ class Adopter:
             error, self.refuses = self.refuses, None
             raise error
         self.adopted.append((seat.uid, artifact, tier))
+        await self.claim(of, artifact, seat.uid)
         seat.artifact, seat.begins, seat.copies = artifact, Begins.ADOPTED, frozenset({tier})
         seat.predecessor, seat.claimed = of.uid, artifact
         self.changed(seat)
@@ -80,8 +81,12 @@ class Two:
         node.world = replace(node.world, below=replace(node.world.below, vault=self.vault))
         self.inbox = Inbox(self.there, KEYS, seen)
         self.receiver = Receiver(self.r.loop, self.inbox, self.adopter)
-        self.adopter.changed = self.receiver.seat_changed
+        self.adopter.changed, self.adopter.claim = self.receiver.seat_changed, self._claim
         self.receiver.resume(dict(self.r.machine.journal))
+
+    async def _claim(self, pod, artifact, successor) -> None:
+        with contextlib.suppress(ConflictError):  # where nobody said that the pod has stopped
+            await self.r.loop.registry.claim(pod.namespace, pod.uid, artifact, successor, LIMIT)
 
     def has(self, artifact) -> bool:
         return (self.there.local / layout.manifest_key(artifact)).exists()
