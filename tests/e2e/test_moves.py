@@ -70,7 +70,7 @@ def moved(site: Site, seats: Pods, uids: tuple[str, str], last: Answer) -> None:
 
     def left() -> bool:
         told = site.seat("n1", "a")
-        return (told["state"], told["tier"]) == ("parked", "nvme")
+        return (told.get("state"), told.get("tier")) == ("parked", "nvme")  # once it is told
 
     wait_until(left, 60, lambda: f"the one that left is {site.seat('n1', 'a')}")
     assert ask(seats, "b").counter == last.counter + 2
