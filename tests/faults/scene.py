@@ -255,7 +255,7 @@ class Scene:
         return self.pending[role]
 
     def streaming(self, role: str) -> bool:
-        """Whether its stream has brought something in the last second."""
+        """Whether its stream brings more."""
         return self._streams[role].alive()
 
     # --- looking ------------------------------------------------------------------------------
