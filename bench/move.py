@@ -36,8 +36,8 @@ from kybernate.checkpoint.stream import Seen
 from kybernate.checkpoint.vault import Vault
 from kybernate.ports import Handover
 from kybernate.types import NodeName, PodRef, PodUid, Tier
-from nodeagent.parts import Pacer
-from nodeagent.peers import GrpcPeers
+from nodeagent.api.peers import GrpcPeers
+from nodeagent.migration.parts import Pacer
 from tests.cluster.layout import REPOSITORY
 from tests.kit.containers import Node, Wish
 from tests.kit.parking import Seat

@@ -22,11 +22,11 @@ from kybernate.checkpoint.seal import images_of
 from kybernate.checkpoint.stream import Seen
 from kybernate.gen import agent_pb2_grpc
 from kybernate.types import ArtifactId, PodRef, PodUid, SeatState, Tier
-from nodeagent.doorkeeper import Doorkeeper, Rates
-from nodeagent.peersapi import PeersApi
-from nodeagent.receive import Receiver
-from nodeagent.seat import Begins
-from nodeagent.servers import serve_network
+from nodeagent.api.doorkeeper import Doorkeeper, Rates
+from nodeagent.api.peersapi import PeersApi
+from nodeagent.api.servers import serve_network
+from nodeagent.migration.receive import Receiver
+from nodeagent.seat.record import Begins
 
 if TYPE_CHECKING:
     from collections.abc import Callable

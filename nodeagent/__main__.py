@@ -12,10 +12,10 @@ from kybernate.adapters.cuda import CudaHelpers
 from kybernate.runtime.load import command
 from kybernate.runtime.serve import ProbeServer, configure_logging
 from kybernate.settings.agent import AgentSettings
-from nodeagent import helper
+from nodeagent.offload import helper
 
 if TYPE_CHECKING:
-    from nodeagent.wiring import Agent
+    from nodeagent.app.wiring import Agent
 
 _SWITCH_INTERVAL = 0.0005
 
@@ -31,7 +31,7 @@ def run(settings: AgentSettings) -> None:
 
 
 async def _run(settings: AgentSettings, helpers: CudaHelpers) -> None:
-    from nodeagent.wiring import Agent  # noqa: PLC0415 - after the helpers were started
+    from nodeagent.app.wiring import Agent  # noqa: PLC0415 - after the helpers were started
 
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

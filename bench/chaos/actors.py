@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kybernate.testing.machine import Machine
-from nodeagent.leases import Demand
+from nodeagent.seat.leases import Demand
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from bench.chaos.plan import Plan
     from kybernate.testing.machine import Elsewhere
     from kybernate.types import PodUid
-    from nodeagent.loop import Loop
+    from nodeagent.app.loop import Loop
 
 
 class StormyMachine(Machine):

@@ -12,13 +12,13 @@ from kybernate.core.operations import Kind
 from kybernate.core.restores import RestoreWish
 from kybernate.errors import KybernateError
 from kybernate.types import PodUid, SeatState, Tier
-from nodeagent.operation import Ask
+from nodeagent.operations.record import Ask
 
 if TYPE_CHECKING:
     from bench.chaos.cluster import Pod
     from bench.chaos.life import Life
     from bench.chaos.plan import Event
-    from nodeagent.operations import Operations
+    from nodeagent.operations.operations import Operations
 
 _POLL = 0.2
 _PATIENCE = 6

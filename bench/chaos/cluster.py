@@ -10,14 +10,14 @@ from kybernate.errors import RefusedError
 from kybernate.ports import DumpState
 from kybernate.testing.machine import App
 from kybernate.types import PodRef, PodUid, SeatName
-from nodeagent.pods import PodFacts
-from nodeagent.seat import Seat, SeatIdentity
+from nodeagent.kube.pods import PodFacts
+from nodeagent.seat.record import Seat, SeatIdentity
 
 if TYPE_CHECKING:
     from bench.chaos.actors import StormProxy, StormyMachine
     from bench.chaos.plan import Plan, PodPlan
     from kybernate.types import GpuUuid
-    from nodeagent.loop import Loop
+    from nodeagent.app.loop import Loop
 
 GRACE = 2.0
 _TERM_ANSWER = 0.1

@@ -18,23 +18,23 @@ from kybernate.testing import machine as fakes
 from kybernate.testing.machine.journal import lose_tail
 from kybernate.testing.warden import FakeCulprits
 from kybernate.types import SeatState, Tier
-from nodeagent.below import Below
-from nodeagent.leases import Leases
-from nodeagent.loop import Loop
-from nodeagent.moves import Moves
-from nodeagent.node import Node, World
-from nodeagent.operations import Operations
-from nodeagent.receive import Receiver
-from nodeagent.recover import recover
-from nodeagent.reporting import ReportingVault
-from nodeagent.reports import Reports
+from nodeagent.app.loop import Loop
+from nodeagent.app.recover import recover
+from nodeagent.artifacts.reporting import ReportingVault
+from nodeagent.artifacts.reports import Reports
+from nodeagent.migration.moves import Moves
+from nodeagent.migration.receive import Receiver
+from nodeagent.operations.operations import Operations
+from nodeagent.seat.below import Below
+from nodeagent.seat.leases import Leases
+from nodeagent.seat.node import Node, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from bench.chaos.plan import Plan
     from kybernate.types import PodUid
-    from nodeagent.seat import Seat
+    from nodeagent.seat.record import Seat
 
 SETTINGS = AgentSettings.model_validate(
     {

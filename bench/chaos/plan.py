@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kybernate.types import Gpu, GpuUuid, Group, GroupName
-from nodeagent.node import Inventory
+from nodeagent.seat.node import Inventory
 
 if TYPE_CHECKING:
     from kybernate.core.restores import RestoreWish

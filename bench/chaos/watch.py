@@ -8,25 +8,25 @@ from kybernate.core.seats import OCCUPYING, WITHOUT_TREE
 from kybernate.core.swap import violations
 from kybernate.ports import ProcessState
 from kybernate.types import PodUid, SeatState
-from nodeagent.arrived import ARRIVED
-from nodeagent.kept import SAVED
-from nodeagent.left import LEFT, OUTLIVED
-from nodeagent.node import IN_RAM
-from nodeagent.seat import Begins
-from nodeagent.transfers import DROP
+from nodeagent.artifacts.arrived import ARRIVED
+from nodeagent.artifacts.kept import SAVED
+from nodeagent.artifacts.left import LEFT, OUTLIVED
+from nodeagent.offload.transfers import DROP
+from nodeagent.seat.node import IN_RAM
+from nodeagent.seat.record import Begins
 
 if TYPE_CHECKING:
     import asyncio
 
     from bench.chaos.cluster import Pod
     from bench.chaos.life import Life
-    from nodeagent.node import Node
-    from nodeagent.seat import Seat
+    from nodeagent.seat.node import Node
+    from nodeagent.seat.record import Seat
 
 
 class Watch:
-    """Observes the agents of a node: implements `nodeagent.node.Observer`. `steps` counts changes
-    of seats' states."""
+    """Observes the agents of a node: implements `nodeagent.seat.node.Observer`. `steps` counts
+    changes of seats' states."""
 
     def __init__(self, life: Life) -> None:
         self._life = life

@@ -103,7 +103,7 @@ class FakeDeaths:
 
 
 class FakeAnnouncer:
-    """Implements `nodeagent.announce.Announcer`: what was told of the node, and of pods by name."""
+    """Implements `nodeagent.guard.announce.Announcer`: what was told of node and pods, by name."""
 
     def __init__(self) -> None:
         self.node: list[tuple[str, str]] = []

@@ -9,7 +9,7 @@ import pytest
 
 from kybernate import keys
 from kybernate.errors import NotFoundError
-from nodeagent.record import Record
+from nodeagent.kube.gpunode import Record
 
 if TYPE_CHECKING:
     from kybernate.adapters.k8s import Api

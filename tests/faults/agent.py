@@ -17,7 +17,7 @@ from kybernate.adapters.cuda import CudaHelpers
 from kybernate.runtime.load import command
 from kybernate.runtime.serve import ProbeServer, configure_logging
 from kybernate.settings.agent import AgentSettings
-from nodeagent import helper
+from nodeagent.offload import helper
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
@@ -118,7 +118,7 @@ def run(settings: AgentSettings) -> None:
 
 
 async def _run(settings: AgentSettings, made: CudaHelpers) -> None:
-    from nodeagent.wiring import Agent, file_journal  # noqa: PLC0415 - after the helpers
+    from nodeagent.app.wiring import Agent, file_journal  # noqa: PLC0415 - after the helpers
 
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from kybernate.adapters.procfs import Procfs
-from nodeagent.first import MarkingDumper
-from nodeagent.helper import Noting
+from nodeagent.offload.first import MarkingDumper
+from nodeagent.offload.helper import Noting
 from tests.kit.containers import wait_for
 from tests.kit.parking import LIMIT
 from tests.kit.programs import python

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nodeagent.first import first_of
+from nodeagent.offload.first import first_of
 from tests.kit import mortal
 from tests.kit.taken import MIB, PAGE, Sizes, Taking
 

@@ -24,14 +24,14 @@ from kybernate.adapters.procfs import Procfs
 from kybernate.adapters.seatsocket import SeatSockets
 from kybernate.testing import machine as fakes
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, PodRef, PodUid, SeatName
-from nodeagent.arrivals import Arriving, GuardedFreezer
-from nodeagent.leases import Leases
-from nodeagent.loop import Loop
-from nodeagent.makebelow import make_below
-from nodeagent.node import Inventory, Node, World
-from nodeagent.recover import recover
-from nodeagent.seat import Seat, SeatIdentity
-from nodeagent.wiring import blocking
+from nodeagent.app.loop import Loop
+from nodeagent.app.makebelow import make_below
+from nodeagent.app.recover import recover
+from nodeagent.app.wiring import blocking
+from nodeagent.offload.arrivals import Arriving, GuardedFreezer
+from nodeagent.seat.leases import Leases
+from nodeagent.seat.node import Inventory, Node, World
+from nodeagent.seat.record import Seat, SeatIdentity
 from tests.cluster.layout import REPOSITORY
 
 if TYPE_CHECKING:

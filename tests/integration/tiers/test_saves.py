@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from kybernate.core.operations import Kind, Progress
 from kybernate.types import ArtifactId, SeatState, Tier
-from nodeagent.operation import Ask
-from nodeagent.operations import Operations
+from nodeagent.operations.operations import Operations
+from nodeagent.operations.record import Ask
 from tests.integration.tiers.test_tiers import Client, quiet, room, short
 
 if TYPE_CHECKING:
-    from nodeagent.operation import Operation
+    from nodeagent.operations.record import Operation
     from tests.integration.tiers.room import Room
 
 __all__ = ["room", "short"]

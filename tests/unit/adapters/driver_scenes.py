@@ -307,7 +307,7 @@ def noted_in(folder: str) -> dict[int, int]:
 async def noted() -> None:
     """What the checkpoint takes is noted, and no more; 1024 bytes of a GPU are one here."""
     with tempfile.TemporaryDirectory() as folder:
-        command = (sys.executable, "-m", "nodeagent.helper", folder)
+        command = (sys.executable, "-m", "nodeagent.offload.helper", folder)
         async with stage(8 * GIB, 64 * MIB, command=command) as (_, _, helper, targets):
             pids = [target.pid for target in targets]
             await helper.park(pids, lock_timeout=2, deadline=20)

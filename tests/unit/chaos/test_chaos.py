@@ -27,7 +27,7 @@ from kybernate.testing.machine import (
     Machine,
 )
 from kybernate.types import PodUid, Tier
-from nodeagent.recover import recover
+from nodeagent.app.recover import recover
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -10,7 +10,8 @@ import pytest
 from kybernate.core.operations import Kind, Progress
 from kybernate.gen import agent_pb2
 from kybernate.settings.agent import AgentSettings
-from nodeagent import doorkeeper, operation
+from nodeagent.api import doorkeeper
+from nodeagent.operations import record as operation
 
 DOCS = Path(__file__).parents[3] / "docs"
 API = (DOCS / "api.md").read_text()
@@ -67,7 +68,7 @@ def test_every_event_is_listed() -> None:
     )
     found = {
         name
-        for file in (DOCS.parent / "nodeagent").glob("*.py")
+        for file in (DOCS.parent / "nodeagent").rglob("*.py")
         for names in told.findall(file.read_text())
         for name in names
         if name

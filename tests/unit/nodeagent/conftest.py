@@ -30,15 +30,15 @@ from kybernate.types import (
     SeatState,
     Tier,
 )
-from nodeagent.arrivals import Arriving, GuardedFreezer
-from nodeagent.below import Below, GuardedDumper
-from nodeagent.leases import Demand, Leases
-from nodeagent.loop import Loop
-from nodeagent.node import Inventory, Node, World
-from nodeagent.pods import PodCache, PodFacts, read_pod
-from nodeagent.prepare import Preparer
-from nodeagent.recover import recover
-from nodeagent.seat import Seat, SeatIdentity
+from nodeagent.api.prepare import Preparer
+from nodeagent.app.loop import Loop
+from nodeagent.app.recover import recover
+from nodeagent.kube.pods import PodCache, PodFacts, read_pod
+from nodeagent.offload.arrivals import Arriving, GuardedFreezer
+from nodeagent.seat.below import Below, GuardedDumper
+from nodeagent.seat.leases import Demand, Leases
+from nodeagent.seat.node import Inventory, Node, World
+from nodeagent.seat.record import Seat, SeatIdentity
 
 GIB = 1 << 30
 GPUS = tuple(Gpu(GpuUuid(f"GPU-{i}"), i, "H100", 80 * GIB, 0) for i in range(2))

@@ -11,9 +11,9 @@ from kybernate.errors import NotFoundError
 from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Crash
 from kybernate.types import NodeName, PodRef, PodUid, SeatState, Tier
-from nodeagent.moves import Moves
-from nodeagent.operation import Ask
-from nodeagent.operations import Operations
+from nodeagent.migration.moves import Moves
+from nodeagent.operations.operations import Operations
+from nodeagent.operations.record import Ask
 
 GIB = 1 << 30
 MEMORY = {"GPU-0": 80 * GIB, "GPU-1": 80 * GIB}

@@ -19,16 +19,16 @@ from kybernate.core.restores import RestoreWish
 from kybernate.errors import ConflictError, NotFoundError
 from kybernate.ports import Handover
 from kybernate.types import NodeName, PodRef, PodUid, Tier
-from nodeagent.arrived import ARRIVED
-from nodeagent.doorkeeper import Doorkeeper, Rates
-from nodeagent.parts import Pacer
-from nodeagent.peers import GrpcPeers
-from nodeagent.peersapi import PeersApi
-from nodeagent.receive import Receiver
-from nodeagent.seat import Begins
-from nodeagent.servers import serve_network
+from nodeagent.api.doorkeeper import Doorkeeper, Rates
+from nodeagent.api.peers import GrpcPeers
+from nodeagent.api.peersapi import PeersApi
+from nodeagent.api.servers import serve_network
+from nodeagent.artifacts.arrived import ARRIVED
+from nodeagent.migration.parts import Pacer
+from nodeagent.migration.receive import Receiver
+from nodeagent.seat.record import Begins
 from tests.unit.checkpoint.kit import KEYS, draft, make_dump
-from tests.unit.nodeagent.test_api import node_api
+from tests.unit.nodeagent.api.test_api import node_api
 
 LIMIT = 20.0
 POD = PodRef("team-a", "llama-0", PodUid("5e1f"))

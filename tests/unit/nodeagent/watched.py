@@ -7,8 +7,8 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from kybernate.testing.warden import FakeAnnouncer, FakeCulprits, FakeDeaths, FakeMemory
-from nodeagent.announce import Roster
-from nodeagent.warden import Outside, Warden
+from nodeagent.guard.announce import Roster
+from nodeagent.guard.warden import Outside, Warden
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -31,13 +31,13 @@ from kybernate.settings.agent import AgentSettings
 from kybernate.testing import machine as fakes
 from kybernate.testing.warden import FakeAnnouncer
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, PodRef, PodUid, SeatName, SeatState
-from nodeagent.announce import Roster
-from nodeagent.leases import Leases
-from nodeagent.loop import Loop
-from nodeagent.node import Inventory, Node, World
-from nodeagent.recover import recover
-from nodeagent.seat import Seat, SeatIdentity
-from nodeagent.warden import Outside, Warden
+from nodeagent.app.loop import Loop
+from nodeagent.app.recover import recover
+from nodeagent.guard.announce import Roster
+from nodeagent.guard.warden import Outside, Warden
+from nodeagent.seat.leases import Leases
+from nodeagent.seat.node import Inventory, Node, World
+from nodeagent.seat.record import Seat, SeatIdentity
 
 ROOT = Path(__file__).resolve().parents[3]
 MOUNT = Path("/sys/fs/cgroup")

@@ -1,0 +1,1 @@
+"""The agent's doors: gRPC services, proxies' streams, other nodes' agents, the seats' sockets."""

@@ -1,0 +1,86 @@
+"""The proxies' side of the loop: their streams, their leases, their demand."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kybernate.types import PodUid
+    from nodeagent.seat.leases import Demand, Outbox
+    from nodeagent.seat.node import Node
+
+SLACK = 0.001
+"""Seconds: the event loop may fire early by its clock's resolution, before the time has come."""
+
+
+class ProxySide(ABC):
+    """What proxies tell, kept in the node's leases and seats. The loop is made of it."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self._lease_timer: asyncio.TimerHandle | None = None
+
+    @abstractmethod
+    def kick(self) -> None:
+        """Decide once this round of events is through."""
+
+    def proxy_joined(self, name: str, outbox: Outbox) -> None:
+        """A proxy's stream begins."""
+        self.node.leases.joined(name, outbox, self.node.leases_of_serving())
+        self.node.save_proxies()
+        self.kick()
+
+    def proxy_left(self, name: str, outbox: Outbox) -> None:
+        """A proxy's stream ended; its leases last until the deadline."""
+        for uid in self.node.leases.left(name, outbox, self.node.world.now()):
+            self._demand_changed(uid)
+        self._expire()
+
+    def _expire(self) -> None:
+        touched, due = self.node.leases.expire(self.node.world.now())
+        for uid in touched:
+            self._demand_changed(uid)
+        if touched:
+            self.node.save_proxies()
+        if self._lease_timer is not None:
+            self._lease_timer.cancel()
+            self._lease_timer = None
+        if due is not None:
+            loop = asyncio.get_running_loop()
+            self._lease_timer = loop.call_at(due + SLACK, self._expire)
+        self.kick()
+
+    def watch_leases(self) -> None:
+        """After a restart: end what earlier proxies held when its time has come."""
+        self._expire()
+
+    def proxy_demand(self, name: str, uid: PodUid, demand: Demand) -> None:
+        """A proxy's demand for a seat changed."""
+        # Kept also for a seat that is not known yet: after a lost record it will be.
+        answered = self.node.leases.report(name, uid, demand)
+        if uid in self.node.seats:
+            self.node.seats[uid].requests += answered
+        self._demand_changed(uid)
+
+    def _demand_changed(self, uid: PodUid) -> None:
+        seat = self.node.seats.get(uid)
+        if seat is None:
+            return
+        total = self.node.leases.total(uid)
+        busy_before = seat.in_flight or seat.waiting
+        seat.in_flight, seat.waiting = total.in_flight, total.waiting
+        seat.waiting_since = total.since
+        if seat.in_flight or seat.waiting:
+            seat.idle_since = None
+        elif busy_before or seat.idle_since is None:
+            seat.idle_since = self.node.world.now()
+        for listener in self.node.demand_listeners:
+            listener.demand_changed(seat)
+        self.kick()
+
+    def proxy_drained(self, name: str, uid: PodUid, generation: int) -> None:
+        """A proxy has nothing in flight on this lease."""
+        if self.node.leases.returned(name, uid, generation):
+            self.kick()

@@ -1,0 +1,160 @@
+"""The seats' side of the loop: what each seat's kyb-init says at its socket."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from kybernate.core.seats import shown
+from kybernate.core.whereabouts import told
+from kybernate.errors import NotFoundError
+from kybernate.ports import GatePhase
+from kybernate.types import SeatState
+from nodeagent.seat.record import Begins, Process
+
+if TYPE_CHECKING:
+    from kybernate.ports import GateHello
+    from kybernate.types import PodUid
+    from nodeagent.artifacts.adopt import Adoptions
+    from nodeagent.offload.dumps import Dumps
+    from nodeagent.seat.lifecycle import Lifecycle
+    from nodeagent.seat.node import Node
+    from nodeagent.seat.record import Seat
+
+log = logging.getLogger(__name__)
+
+
+class DoorSide(ABC):
+    """Takes what comes in at the seats' doors. The loop is made of it.
+
+    Implements `ports.SeatListener`.
+    """
+
+    node: Node
+    life: Lifecycle
+    dumps: Dumps
+    adoptions: Adoptions
+
+    @abstractmethod
+    def kick(self) -> None:
+        """Decide once this round of events is through."""
+
+    @abstractmethod
+    def take_over(self, seat: Seat) -> None:
+        """What runs in a seat whose record was lost is taken over as it is."""
+
+    def on_hello(self, uid: PodUid, hello: GateHello) -> None:
+        """kyb-init is at the door."""
+        seat = self.node.seats.get(uid)
+        if seat is None:
+            return
+        try:
+            init = Process(hello.peer_pid, self.node.world.procs.start_time(hello.peer_pid))
+        except NotFoundError:
+            return
+        if seat.init not in (None, init) and not self._outlived(seat):
+            seat.next_hello = hello
+            self.life.watch_end(seat)
+            return
+        self._welcome(seat, init, hello)
+        self.kick()
+
+    def _outlived(self, seat: Seat) -> bool:
+        """Whether a new kyb-init may take a seat at once: the old one never started a command."""
+        return seat.state is SeatState.WAITING
+
+    def _welcome(self, seat: Seat, init: Process, hello: GateHello) -> None:
+        seat.init, seat.image_mode = init, hello.image
+        adopting = seat.begins is Begins.ADOPTING
+        if hello.phase is GatePhase.PARKED and seat.state is SeatState.WAITING and not adopting:
+            # The journal was lost, and with it what was saved of it, and where.
+            seat.apart = seat.connected = True
+            self.life.fail(seat, "found parked below RAM, without a record")
+            return
+        if hello.phase is GatePhase.WAITING and self.node.world.below is not None:
+            # Whether TCP is held back from its pod since an earlier life, not every record tells.
+            self.life.aside(self.dumps.open_anew(seat))
+        try:
+            if hello.phase is GatePhase.WAITING or not seat.handle:
+                tree = self.node.world.procs.child_of(init.pid)
+                seat.tree = Process(tree, self.node.world.procs.start_time(tree))
+                seat.handle = self.node.world.freezer.place(tree)
+        except NotFoundError as error:
+            log.info("%s: ended before its tree was placed: %s", seat, error)
+            self.life.watch_end(seat)
+            return
+        seat.connected = True
+        if seat.state is SeatState.WAITING and hello.phase is not GatePhase.RUNNING:
+            self.adoptions.at_gate(seat)
+        if hello.phase is GatePhase.WAITING and seat.state is SeatState.STARTING:
+            # Not left to the work: one hello after the other could drop it before it looks.
+            if late := self.node.start_overdue(seat):
+                self.life.fail(seat, late)
+            else:
+                # Whether there was room may have been asked by nobody, or long ago.
+                self.life.work(seat, self.life.start(seat))
+        elif hello.phase is GatePhase.RUNNING and seat.state is SeatState.WAITING:
+            # The journal knows nothing of its start: it was lost.
+            seat.generation, seat.apart, seat.started_once = hello.generation, True, True
+            seat.begins = Begins.ADOPTED if seat.restore else Begins.OPEN
+            self.node.changed(seat)
+            self.take_over(seat)
+        self.node.save(seat)
+
+    def came_back(self, seat: Seat) -> None:
+        """What it was is gone: the kyb-init that waits for its place gets it."""
+        hello, seat.next_hello = seat.next_hello, None
+        if hello is not None:
+            self.on_hello(seat.uid, hello)
+
+    def on_term(self, uid: PodUid, signum: int) -> None:
+        """The container was asked to end."""
+        seat = self.node.seats.get(uid)
+        if seat is None:
+            self.node.world.doors.ok(uid)
+            return
+        log.info("%s: asked to end by signal %d", seat, signum)
+        self.life.end(seat)
+        if seat.state is not SeatState.PARKING:
+            self.node.world.doors.ok(uid)
+
+    def on_exit(self, uid: PodUid, code: int) -> None:
+        """PID 1 is about to exit."""
+        seat = self.node.seats.get(uid)
+        if seat is not None:
+            seat.reason = f"its container exited with status {code}"
+            self._away(seat)
+
+    def on_lost(self, uid: PodUid) -> None:
+        """The connection of PID 1 is closed."""
+        seat = self.node.seats.get(uid)
+        if seat is not None:
+            self._away(seat)
+
+    def _away(self, seat: Seat) -> None:
+        seat.connected = False
+        self.life.watch_end(seat)
+        self.kick()
+
+    def on_status(self, uid: PodUid) -> tuple[str, str]:
+        """For `kyb-init status`: its state, and why; of a parked one also where it is."""
+        seat = self.node.seats.get(uid)
+        if seat is None:
+            return "unknown", "the agent has no such seat"
+        return shown(seat.state), told(seat.state, seat.reason, seat.sinks_to)
+
+    def on_probe(self, uid: PodUid) -> str:
+        """For `kyb-init probe`: ask the workload only while it can answer."""
+        seat = self.node.seats.get(uid)
+        if seat is None or seat.state is SeatState.FAILED:
+            return "dead"
+        asks = (SeatState.STARTING, SeatState.ACTIVE, SeatState.DRAINING)
+        return "run" if seat.state in asks else "alive"
+
+    def on_progress(self, uid: PodUid, sentence: str) -> None:
+        """The workload's sidecar says how far it is: worth a look while it isn't serving yet."""
+        seat = self.node.seats.get(uid)
+        if seat is not None and seat.state is SeatState.STARTING and seat.reason != sentence:
+            seat.reason = sentence
+            self.node.changed(seat)

@@ -1,0 +1,318 @@
+"""What the container runtime asks when it is to checkpoint or restore a managed container.
+
+`kyb-runtime` stands in for runc (docs/runtime-wrapper.md). For a checkpoint the seat is parked in
+RAM, as for any other reason, and held there, thawed and without a connection to its agent, until
+the runtime has its image; then it is frozen again, and wakes if it was awake. What is restored
+says hello like any tree that no record knows, is found parked, and called for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol
+
+from kybernate.adapters.seatsocket import FrameReader, ProtocolError, encode
+from kybernate.core.seats import OCCUPYING, WITHOUT_TREE
+from kybernate.errors import KybernateError, NotFoundError, RefusedError
+from kybernate.types import SeatState
+from nodeagent.api.runtimemarks import Marks
+from nodeagent.seat.restored import Restored
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from pathlib import Path
+
+    from kybernate.types import PodUid
+    from nodeagent.app.loop import Loop
+    from nodeagent.seat.record import Process, Seat
+
+log = logging.getLogger(__name__)
+
+PROTOCOL = "1"
+HELD = "the container runtime takes a checkpoint of it"
+"""Why such a seat is away from its GPUs; found in the journal, it tells the next agent."""
+
+_ASK_LIMIT = 5.0
+_FRAME_LIMIT = 2048
+_PARK_LIMIT = 300.0
+"""Seconds that a seat may take to finish its requests and leave its GPUs."""
+_LOOK = 0.02
+_PARK_LOOK = 0.25
+_COMPLAIN_AFTER = 60.0
+_HOLDABLE = OCCUPYING - {SeatState.STARTING, SeatState.FAILED} | {
+    SeatState.PARKED,
+    SeatState.DUMPING,
+    SeatState.RESTORING,
+}
+
+
+class Cgroups(Protocol):
+    """Whether a container is paused."""
+
+    def paused(self, handle: str) -> bool:
+        """Whether the container that this tree is in is frozen as a whole."""
+        ...
+
+
+class Containers(Protocol):
+    """Which container a process is in."""
+
+    def container_id_of(self, pid: int) -> str | None:
+        """The runtime's ID of the process's container. Raises NotFoundError."""
+        ...
+
+
+class RuntimeDoor:
+    """Implements `node.Observer`; made before the seats are recovered."""
+
+    def __init__(self, loop: Loop, cgroups: Cgroups, containers: Containers, folder: Path) -> None:
+        self._loop = loop
+        self._node = loop.node
+        self._cgroups = cgroups
+        self._containers = containers
+        self._socket = folder / "runtime.sock"
+        self._marks = Marks(folder / "containers")
+        self._known: dict[PodUid, tuple[Process, str]] = {}
+        self._restored = Restored(loop)
+        self._held_now: set[PodUid] = set()
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        loop.steps.undisturbed = self.undisturbed
+        self._node.observers.append(self)
+
+    async def serve(self) -> None:
+        """Mark the containers that run, let go who was held by the last agent, and listen."""
+        self._drop_ended()
+        for seat in tuple(self._node.seats.values()):
+            self._mark(seat)
+            if seat.leave == HELD:
+                self._begin(self._release(seat))
+        self._socket.parent.mkdir(parents=True, exist_ok=True)
+        self._socket.unlink(missing_ok=True)
+        before = os.umask(0o177)
+        try:
+            self._server = await asyncio.start_unix_server(self._serve, self._socket)
+        finally:
+            os.umask(before)
+
+    def close(self) -> None:
+        """Serve no more; who is held stays so until the next agent."""
+        if self._server is not None:
+            self._server.close()
+
+    # --- which containers are ours --------------------------------------------------------------
+
+    def seat_changed(self, seat: Seat) -> None:
+        """See `node.Observer`."""
+        self._mark(seat)
+        self._restored.changed(seat)
+
+    def seat_gone(self, seat: Seat) -> None:
+        """See `node.Observer`."""
+        self._forget(seat.uid)
+
+    def told(self, seat: Seat, kind: str, reason: str, sentence: str) -> None:
+        """Events are for people."""
+
+    def _mark(self, seat: Seat) -> None:
+        known = self._known.get(seat.uid)
+        if seat.init is None:
+            self._forget(seat.uid)
+            if seat.leave == HELD or seat.uid in self._held_now:
+                self._let_go(seat, awake=False)
+        elif known is None or known[0] != seat.init:
+            self._forget(seat.uid)
+            try:
+                container = self._containers.container_id_of(seat.init.pid)
+            except NotFoundError:
+                return
+            if container is not None:
+                self._known[seat.uid] = (seat.init, container)
+                self._write(container, seat.init)
+                self._restored.arrived(seat, container)
+
+    def _write(self, container: str, init: Process) -> None:
+        try:
+            self._marks.put(container, init)
+        except OSError as error:
+            log.warning("the runtime is not told of container %s: %s", container, error)
+
+    def _forget(self, uid: PodUid) -> None:
+        self._restored.forget(uid)
+        known = self._known.pop(uid, None)
+        if known is not None:
+            self._marks.remove(known[1])
+
+    def _drop_ended(self) -> None:
+        for container, init in self._marks.all().items():
+            if not self._node.world.procs.alive(init.pid, init.start):
+                self._marks.remove(container)
+
+    # --- the door -------------------------------------------------------------------------------
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            words = await asyncio.wait_for(_first_frame(reader), _ASK_LIMIT)
+            answer = await self.answer(words)
+            with suppress(ConnectionError):  # who announces a restore doesn't wait for it
+                writer.write(encode(*answer))
+                await writer.drain()
+        except (ProtocolError, TimeoutError, OSError) as error:
+            log.warning("a caller at the runtime's door is dropped: %s", error)
+        finally:
+            writer.close()
+
+    async def answer(self, words: tuple[str, ...]) -> tuple[str, ...]:
+        """What kyb-runtime is answered: `ready`, or `refuse` and a sentence."""
+        match words:
+            case ("checkpoint", "1", container):
+                try:
+                    await self._hold(container)
+                except KybernateError as error:
+                    log.warning("no checkpoint of container %s: %s", container, error)
+                    return ("refuse", str(error))
+                return ("ready",)
+            case ("restore", "1", container):
+                self._expect(container)
+                return ("ready",)
+            case _:
+                why = f"this node's agent speaks protocol {PROTOCOL} of kyb-runtime only"
+                return ("refuse", why)
+
+    def _expect(self, container: str) -> None:
+        self._restored.expect(container)
+        for uid, (_, one) in tuple(self._known.items()):
+            if one == container:  # its hello was faster
+                self._restored.arrived(self._node.seats[uid], container)
+
+    # --- a checkpoint ---------------------------------------------------------------------------
+
+    async def _hold(self, container: str) -> None:
+        """Bring the seat to where the runtime may take its image. Raises RefusedError."""
+        seat = self._seat_in(container)
+        if seat.leave:
+            raise RefusedError(f"it must stay away from its GPUs: {seat.leave}; try again later")
+        awake = seat.state in OCCUPYING or seat.called
+        try:
+            self._loop.send_away(seat.uid, HELD, stays_away=True)
+            await self._parked(seat)
+            await self._node.save(seat, synced=True)
+        except (KybernateError, OSError):
+            self._let_go(seat, awake=awake)
+            raise
+        self._held_now.add(seat.uid)
+        seat.not_before = math.inf
+        await self._node.world.doors.shut(seat.uid)
+        self._node.world.freezer.thaw(seat.handle)
+        log.info("%s: stands without GPU memory; the container runtime takes its image", seat)
+        self._loop.life.work(seat, self._held(seat, awake=awake))
+
+    def _seat_in(self, container: str) -> Seat:
+        uid = next((uid for uid, (_, one) in self._known.items() if one == container), None)
+        seat = self._node.seats.get(uid) if uid is not None else None
+        if seat is None:
+            raise RefusedError("the agent has no seat of this container yet; try again in a moment")
+        if seat.state in WITHOUT_TREE:
+            raise RefusedError(
+                f"pod {seat.identity.pod} is parked below RAM, and its container is empty; its "
+                f"saved state is {seat.artifact}; wake it first, or use that"
+            )
+        if seat.state not in _HOLDABLE or seat.ending or seat.apart:
+            raise RefusedError(
+                f"pod {seat.identity.pod} is {seat.state.value}; try again once it serves"
+            )
+        return seat
+
+    async def _parked(self, seat: Seat) -> None:
+        until = self._node.world.now() + _PARK_LIMIT
+        while not _stands_whole(seat):
+            lost = seat.ending or self._node.seats.get(seat.uid) is not seat
+            if lost or seat.state in (*WITHOUT_TREE, SeatState.FAILED, SeatState.WAITING):
+                raise RefusedError(f"its seat is {seat.state.value} now: {seat.reason}")
+            if self._node.world.now() >= until:
+                why = "its memory still comes in from its saved state" if seat.paging else ""
+                raise RefusedError(
+                    f"it has not left GPU memory within {_PARK_LIMIT:g} s: "
+                    f"{why or seat.unparkable or seat.reason}"
+                )
+            await asyncio.sleep(_PARK_LOOK if seat.state in OCCUPYING else _LOOK)
+
+    async def _held(self, seat: Seat, *, awake: bool) -> None:
+        """Until the runtime has its image: then as it was before. Its end comes to `_mark`."""
+        await self.undisturbed(seat)
+        if self._alive(seat):
+            await self._loop.steps.settle(seat)
+        self._let_go(seat, awake=awake)
+
+    def _let_go(self, seat: Seat, *, awake: bool) -> None:
+        self._held_now.discard(seat.uid)
+        seat.not_before = 0.0
+        if self._node.seats.get(seat.uid) is not seat:
+            return
+        self._loop.let_stay(seat.uid)
+        if awake and self._alive(seat):
+            self._loop.call_for(seat.uid, "it was awake before its checkpoint")
+        self._begin(self._reopen(seat))
+
+    async def _reopen(self, seat: Seat) -> None:
+        await self._node.world.doors.open(seat.uid)
+        if not self._alive(seat):
+            self._loop.on_lost(seat.uid)
+
+    async def _release(self, seat: Seat) -> None:
+        """After a restart: once the last agent's checkpoint is over, and the seat stands again."""
+        await self.undisturbed(seat)
+        if seat.work is not None:
+            await asyncio.wait({seat.work})
+        if seat.leave == HELD:
+            self._let_go(seat, awake=True)
+
+    async def undisturbed(self, seat: Seat) -> None:
+        """Return once nobody takes an image of a seat that is held for that; of others at once."""
+        known, began = self._known.get(seat.uid), self._node.world.now()
+        container = known[1] if known else self._container(seat)
+        while self._given(seat) and container and self._alive(seat):
+            if not self._marks.busy(container) and not self._cgroups.paused(seat.handle):
+                break
+            if self._node.world.now() >= began + _COMPLAIN_AFTER:
+                why = f"{HELD} for longer than {_COMPLAIN_AFTER:g} s, or has left it paused"
+                self._loop.life.complain(seat, "CheckpointLong", why)
+            await asyncio.sleep(_LOOK)
+
+    def _given(self, seat: Seat) -> bool:
+        held = seat.leave == HELD or seat.uid in self._held_now
+        return held and seat.state is SeatState.PARKED
+
+    def _container(self, seat: Seat) -> str | None:
+        try:
+            return self._containers.container_id_of(seat.init.pid) if seat.init else None
+        except NotFoundError:
+            return None
+
+    def _alive(self, seat: Seat) -> bool:
+        init = seat.init
+        return init is not None and self._node.world.procs.alive(init.pid, init.start)
+
+    def _begin(self, what: Coroutine[object, object, None]) -> None:
+        task = asyncio.create_task(what)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _stands_whole(seat: Seat) -> bool:
+    """Whether it is parked, with all of its memory: an image would have zeros for what a lazy
+    restore has not brought in."""
+    at_work = seat.work is not None and not seat.work.done()
+    return seat.state is SeatState.PARKED and not at_work and not seat.paging
+
+
+async def _first_frame(reader: asyncio.StreamReader) -> tuple[str, ...]:
+    frames = FrameReader(_FRAME_LIMIT)
+    while data := await reader.read(_FRAME_LIMIT):
+        if found := frames.feed(data):
+            return found[0]
+    raise ProtocolError("it hung up without a word")

@@ -1,0 +1,95 @@
+"""The agent's two doors: a Unix socket for the node, mutual TLS for the network."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import grpc
+
+from kybernate.errors import ConfigError
+from kybernate.gen import agent_pb2_grpc, peers_pb2_grpc
+from nodeagent.api.doorkeeper import MESSAGE_LIMIT, STATES_LIMIT, Doorkeeper
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nodeagent.api.peersapi import PeersApi
+    from nodeagent.api.service import NodeApi
+
+# A proxy that vanished without a word is noticed within twice this.
+_KEEPALIVE_MS = 2000
+_CALLS_AT_ONCE = 1024
+_OPTIONS = [
+    ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
+    ("grpc.keepalive_timeout_ms", _KEEPALIVE_MS),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 1000),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_concurrent_streams", 128),
+    ("grpc.max_metadata_size", 8192),
+    # States come in large messages: one is on its way while another is written.
+    ("grpc.http2.lookahead_bytes", STATES_LIMIT),
+    ("grpc.http2.max_frame_size", 1 << 20),
+]
+
+
+def _server(api: NodeApi, keeper: Doorkeeper, peers: PeersApi | None = None) -> grpc.aio.Server:
+    limit = STATES_LIMIT if peers is not None else MESSAGE_LIMIT
+    sizes = [(f"grpc.max_{way}_message_length", limit) for way in ("receive", "send")]
+    server = grpc.aio.server(
+        interceptors=(keeper,), options=_OPTIONS + sizes, maximum_concurrent_rpcs=_CALLS_AT_ONCE
+    )
+    agent_pb2_grpc.add_NodeAgentServicer_to_server(api, server)  # type: ignore[no-untyped-call]
+    if peers is not None:
+        peers_pb2_grpc.add_PeersServicer_to_server(peers, server)  # type: ignore[no-untyped-call]
+    return server
+
+
+async def serve_node(api: NodeApi, keeper: Doorkeeper, socket: Path) -> grpc.aio.Server:
+    """Serve on a Unix socket that only root may open."""
+    socket.parent.mkdir(parents=True, exist_ok=True)
+    server = _server(api, keeper)
+    before = os.umask(0o177)
+    try:
+        server.add_insecure_port(f"unix:{socket}")
+    finally:
+        os.umask(before)
+    await server.start()
+    return server
+
+
+async def serve_network(
+    api: NodeApi,
+    keeper: Doorkeeper,
+    listen: str,
+    tls_dir: Path,
+    node: str,
+    peers: PeersApi | None = None,
+) -> tuple[grpc.aio.Server, int]:
+    """Serve with mutual TLS; returns the server and its port. `peers` answers other nodes' agents.
+    Raises ConfigError."""
+    server = _server(api, keeper, peers)
+    try:
+        port = server.add_secure_port(listen, _credentials(tls_dir, node))
+    except RuntimeError as error:
+        raise ConfigError("listen", f"can't listen on {listen}: {error}") from error
+    await server.start()
+    return server, port
+
+
+def _credentials(tls_dir: Path, node: str) -> grpc.ServerCredentials:
+    try:
+        key = (tls_dir / f"agent-{node}.key").read_bytes()
+        certificate = (tls_dir / f"agent-{node}.crt").read_bytes()
+        authority = (tls_dir / "ca.crt").read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            "tls_dir",
+            f"can't read {error.filename}: {error.strerror}; "
+            f"make it with: kybernate pki init --dir {tls_dir} --node {node}",
+        ) from error
+    return grpc.ssl_server_credentials(
+        [(key, certificate)], root_certificates=authority, require_client_auth=True
+    )

@@ -1,0 +1,199 @@
+"""Proxies' streams: seats and lease orders down, demand and drained leases up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING
+
+import grpc
+
+from kybernate.gen import agent_pb2 as pb
+from kybernate.types import PodUid
+from nodeagent.artifacts.clones import is_clone
+from nodeagent.offload.arrivals import SOCKETS
+from nodeagent.operations.wire import seat_message
+from nodeagent.seat.leases import Demand
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from nodeagent.app.loop import Loop
+    from nodeagent.seat.record import Seat
+
+log = logging.getLogger(__name__)
+
+PROTOCOL = 1
+_SEAT_DELAY = 0.01
+"""Seconds. A swap changes two seats five times within a few milliseconds, in which messages nobody
+waits for would hold up those that requests wait for."""
+_CLOCK_TICK = 0.002
+
+
+class Session:
+    """One stream. Implements `leases.Outbox`; what is to be told waits here for the writer.
+
+    Orders go out at once, since requests wait for them. What is told of seats may wait for
+    `_SEAT_DELAY` and is told in its newest state only; but a seat that is new, or whose address
+    changed, is told before its orders.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._orders: deque[tuple[PodUid, pb.AgentOrder]] = deque()
+        self._seats: dict[PodUid, Seat] = {}
+        self._told: dict[PodUid, str] = {}
+        self._seats_due = 0.0
+        self._some = asyncio.Event()
+
+    def seat(self, seat: Seat) -> None:
+        """Tell of a seat as it is when its turn comes."""
+        if not self._seats:
+            loop = asyncio.get_running_loop()
+            self._seats_due = loop.time() + _SEAT_DELAY
+            loop.call_later(_SEAT_DELAY, self._some.set)
+        self._seats[seat.uid] = seat
+
+    def gone(self, uid: PodUid) -> None:
+        """Tell that a seat is no more."""
+        self._seats.pop(uid, None)
+        self._told.pop(uid, None)
+        self._order(uid, pb.AgentOrder(gone=pb.SeatGone(uid=uid)))
+
+    def grant(self, uid: PodUid, generation: int) -> None:
+        """See `leases.Outbox`."""
+        self._order(uid, pb.AgentOrder(grant=pb.Lease(uid=uid, generation=generation)))
+
+    def drain(self, uid: PodUid, generation: int) -> None:
+        """See `leases.Outbox`."""
+        self._order(uid, pb.AgentOrder(drain=pb.Lease(uid=uid, generation=generation)))
+
+    def revoke(self, uid: PodUid, generation: int) -> None:
+        """See `leases.Outbox`."""
+        self._order(uid, pb.AgentOrder(revoke=pb.Lease(uid=uid, generation=generation)))
+
+    async def next(self) -> pb.AgentOrder:
+        """The next message; waits until there is one."""
+        while not (self._orders or self._seats_are_due()):
+            self._some.clear()
+            await self._some.wait()
+        uid = self._orders[0][0] if self._orders else next(iter(self._seats))
+        seat = self._seats.get(uid)
+        if seat is not None and (not self._orders or self._told.get(uid) != seat.address):
+            del self._seats[uid]
+            self._told[uid] = seat.address
+            return pb.AgentOrder(seat=as_told(seat))
+        return self._orders.popleft()[1]
+
+    def _seats_are_due(self) -> bool:
+        # A timer may run a clock tick early.
+        now = asyncio.get_running_loop().time()
+        return bool(self._seats) and now + _CLOCK_TICK >= self._seats_due
+
+    def _order(self, uid: PodUid, order: pb.AgentOrder) -> None:
+        self._orders.append((uid, order))
+        self._some.set()
+
+
+class Streams:
+    """All proxies' streams. Implements `node.Observer`."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._sessions: dict[str, Session] = {}
+
+    def seat_changed(self, seat: Seat) -> None:
+        """See `node.Observer`."""
+        moved = self._loop.dumps.leavers.where(seat.uid)
+        for session in self._sessions.values():
+            if moved:
+                # It never wakes here: nobody must wait for that.
+                session.gone(seat.uid)
+            else:
+                session.seat(seat)
+
+    def seat_gone(self, seat: Seat) -> None:
+        """See `node.Observer`."""
+        for session in self._sessions.values():
+            session.gone(seat.uid)
+
+    def told(self, seat: Seat, kind: str, reason: str, sentence: str) -> None:
+        """Proxies read states, not events."""
+
+    async def serve(
+        self,
+        reports: AsyncIterator[pb.ProxyReport],
+        context: grpc.aio.ServicerContext[pb.ProxyReport, pb.AgentOrder],
+    ) -> None:
+        """One proxy's stream, until either side ends it."""
+        first = await anext(aiter(reports), None)
+        if first is None or first.WhichOneof("kind") != "hello" or not first.hello.proxy:
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT, "the first message of the stream must be a hello"
+            )
+            return
+        if first.hello.version != PROTOCOL:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"this agent speaks version {PROTOCOL} of the stream, not {first.hello.version}",
+            )
+        if first.hello.proxy == SOCKETS:
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"hello.proxy is {SOCKETS!r}, by which the agent calls itself; choose another name",
+            )
+        session = self._join(first.hello.proxy)
+        writer = asyncio.create_task(_write(session, context))
+        try:
+            async for report in reports:
+                self._take(session, report)
+        finally:
+            writer.cancel()
+            self._leave(session)
+
+    def _join(self, name: str) -> Session:
+        session = Session(name)
+        self._sessions[name] = session
+        for seat in self._loop.node.seats.values():
+            if not self._loop.dumps.leavers.where(seat.uid):
+                session.seat(seat)
+        self._loop.proxy_joined(name, session)
+        log.info("proxy %s joined", name)
+        return session
+
+    def _leave(self, session: Session) -> None:
+        if self._sessions.get(session.name) is session:
+            del self._sessions[session.name]
+            self._loop.proxy_left(session.name, session)
+            log.info("proxy %s left", session.name)
+
+    def _take(self, session: Session, report: pb.ProxyReport) -> None:
+        if self._sessions.get(session.name) is not session:
+            return
+        match report.WhichOneof("kind"):
+            case "demand":
+                one = report.demand
+                since = self._loop.node.world.now() - one.oldest_wait_seconds
+                demand = Demand(one.in_flight, one.waiting, since, one.requests)
+                self._loop.proxy_demand(session.name, PodUid(one.uid), demand)
+            case "drained":
+                lease = report.drained
+                self._loop.proxy_drained(session.name, PodUid(lease.uid), lease.generation)
+            case other:
+                log.warning("proxy %s sent %s after its hello", session.name, other)
+
+
+async def _write(
+    session: Session, context: grpc.aio.ServicerContext[pb.ProxyReport, pb.AgentOrder]
+) -> None:
+    while True:
+        await context.write(await session.next())
+
+
+def as_told(seat: Seat) -> pb.Seat:
+    """A seat as proxies see it. A clone serves no model, and is nowhere."""
+    message = seat_message(seat)
+    if is_clone(seat):
+        message.model = message.address = ""
+    return message

@@ -1,0 +1,358 @@
+"""The agent's loop: the single owner of the node's seats.
+
+Everything that happens comes in here as a plain call on the event loop; each asks for one swap
+decision (`kick`), whose actions are journalled and then carried out by the lifecycle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from typing import TYPE_CHECKING, Any
+
+from kybernate.core.seats import OCCUPYING, SeatEvent
+from kybernate.core.swap import ActionKind, SwapPolicy, decide, next_check
+from kybernate.errors import RefusedError
+from kybernate.types import SeatState
+from nodeagent import metrics
+from nodeagent.api.demand import SLACK, ProxySide
+from nodeagent.api.doorside import DoorSide
+from nodeagent.app.recover import adopt
+from nodeagent.artifacts.adopt import Adoptions
+from nodeagent.artifacts.adopted import Adopted
+from nodeagent.artifacts.claims import Claims
+from nodeagent.artifacts.left import Left
+from nodeagent.artifacts.lines import OwnLines
+from nodeagent.artifacts.newest import Newest
+from nodeagent.artifacts.reports import Reports, no_manifest
+from nodeagent.kube.places import Places
+from nodeagent.migration.journal import handed_over
+from nodeagent.offload.dumps import Dumps
+from nodeagent.offload.tiers import Tiers
+from nodeagent.seat.lifecycle import Lifecycle
+from nodeagent.seat.node import SEAT
+from nodeagent.seat.steps import Steps
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kybernate.core.swap import Action, SwapView
+    from kybernate.types import PodUid, Tier
+    from nodeagent.kube.pods import PodFacts
+    from nodeagent.seat.node import Inventory, Node
+    from nodeagent.seat.record import Seat
+
+log = logging.getLogger(__name__)
+
+_RETRY = 1.0
+
+
+class Loop(DoorSide, ProxySide):
+    """Takes events, decides, acts."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node)
+        settings = node.settings
+        self.steps = Steps(node)
+        self.life = Lifecycle(
+            node,
+            self.steps,
+            self.kick,
+            vanished=self._vanished,
+            came_back=self.came_back,
+            outdated=self._outdated,
+        )
+        self.policy = SwapPolicy(
+            settings.min_residency_s,
+            settings.idle_after_s,
+            settings.drain_limit_s,
+            settings.max_wait_s,
+        )
+        self.dumps = Dumps(node, self.steps, self.life, self.kick, self._arrived)
+        self.tiers = Tiers(node, self.dumps, self.policy, self.kick)
+        self.registry = node.world.registry or OwnLines(node.world, settings.node)
+        self.reports = node.world.reports or Reports(node.world.journal, self.registry, no_manifest)
+        self.left = Left(self, self.registry)
+        node.saved = Places(node, self.dumps.kept, self.left).rows
+        newest = Newest(self, self.registry)
+        self.claims = Claims(self, self.registry, self.reports, newest)
+        self.adoptions = Adoptions(self, self.claims, newest)
+        self.adopted = Adopted(self, self.reports, self.left)
+        self._kicked = False
+        self._settled: SwapView | None = None
+        self._settled_until = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self.device_freed = asyncio.Event()
+        node.world.doors.listen(self)
+
+    def resume(self, records: Mapping[str, Mapping[str, Any]]) -> None:
+        """What the last agent noted of saved states, before anything is dropped or told."""
+        self.dumps.kept.load(records)
+        self.dumps.leavers.resume(handed_over(records))
+        if isinstance(self.registry, OwnLines):
+            self.registry.load(records)
+        self.reports.load(records)
+        self.left.load(records)
+
+    # --- deciding -----------------------------------------------------------------------------
+
+    def kick(self) -> None:
+        """Decide once this round of events is through."""
+        if not self._kicked:
+            self._kicked = True
+            asyncio.get_running_loop().call_soon(self._decide)
+
+    def _decide(self) -> None:
+        self._kicked = False
+        began = time.perf_counter()
+        now = self.node.world.now()
+        view = self.node.swap_view()
+        refused = any(seat.unparkable for seat in view.seats)
+        if refused or view != self._settled or now >= self._settled_until:
+            self.node.judge_parks()
+            self._decide_on(self.node.swap_view(), now)
+        self.tiers.look()
+        metrics.LOOP_SECONDS.observe(time.perf_counter() - began)
+
+    def _decide_on(self, view: SwapView, now: float) -> None:
+        when = next_check(view, self.policy, now)
+        actions = decide(view, self.policy, now)
+        # Where nothing was to be done, nothing is until something changes or that time has come.
+        self._settled = None if actions else view
+        self._settled_until = math.inf if when is None else when
+        for action in actions:
+            if not self._carry_out(action):
+                when = now + _RETRY if when is None else min(when, now + _RETRY)
+        self._look_again(when)
+
+    def _look_again(self, when: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if when is not None:
+            self._timer = asyncio.get_running_loop().call_at(when + SLACK, self.kick)
+
+    def _carry_out(self, action: Action) -> bool:
+        """Whether it went well: what goes wrong with one seat must not hold up the others."""
+        try:
+            self._apply(action)
+        except Exception:
+            log.exception("%s of seat %s failed unexpectedly", action.kind, action.uid)
+            return False
+        return True
+
+    def _apply(self, action: Action) -> None:
+        seat, why = self.node.seats[action.uid], action.reason
+        if seat.ending:
+            return
+        match action.kind:
+            case ActionKind.START:
+                self.node.move(seat, SeatEvent.GO, why)
+                self.life.work(seat, self.life.start(seat))
+            case ActionKind.WAKE:
+                written = self.node.move(seat, SeatEvent.WAKE, why, synced=True)
+                self.life.work(seat, self.life.wake(seat, written))
+            case ActionKind.DRAIN:
+                self.node.leases.drain(seat.uid)
+                self.node.move(seat, SeatEvent.DRAIN, why)
+                self.kick()
+            case ActionKind.UNDRAIN:
+                self.node.move(seat, SeatEvent.UNDRAIN, why)
+                self.life.activate(seat)
+            case ActionKind.REVOKE:
+                self.node.tell(seat, "Warning", "Revoked", why)
+                self.node.leases.revoke(seat.uid)
+                self.kick()
+            case ActionKind.PARK:
+                self._park(seat, why)
+
+    def _park(self, seat: Seat, why: str) -> None:
+        # Of several parks decided at once, the earlier may have taken the room.
+        if any(one.state is SeatState.PARKING for one in self.node.seats.values()):
+            self.node.judge_parks()
+        if seat.unparkable:
+            self.kick()
+        elif seat.forfeit:
+            seat.on_demand = True
+            self.life.fail(seat, seat.forfeit)
+        else:
+            self.node.move(seat, SeatEvent.PARK, why)
+            self.life.work(seat, self.life.park(seat))
+
+    # --- seats and pods -----------------------------------------------------------------------
+
+    def add(self, seat: Seat) -> None:
+        """A seat is new."""
+        self.node.seats[seat.uid] = seat
+        self.node.save(seat)
+        self.node.changed(seat)
+        self._demand_changed(seat.uid)
+
+    def inventory_reported(self, inventory: Inventory) -> None:
+        """The plugin says what the node has.
+
+        Raises RefusedError if it changes the GPUs of a group that is held: of such a report only
+        the GPUs' health is taken over.
+        """
+        problem = self._regrouped(inventory)
+        if problem and self.node.inventory is not None:
+            self.node.set_inventory(self.node.inventory.with_health_of(inventory))
+        else:
+            self.node.set_inventory(inventory)
+        self.fail_lost()
+        self.kick()
+        if problem:
+            raise RefusedError(problem)
+
+    def _regrouped(self, inventory: Inventory) -> str:
+        for seat in self.node.seats.values():
+            one = seat.identity
+            group = inventory.group(one.group)
+            if group is None or group.gpus != one.gpus:
+                now = ", ".join(group.gpus) if group else "no GPU"
+                return (
+                    f"group {one.group} is held by pod {one.pod} with GPUs {', '.join(one.gpus)} "
+                    f"and can't be changed to {now}; delete the pods that hold it first"
+                )
+        return ""
+
+    def fail_lost(self) -> None:
+        """End what uses a GPU that is lost: no call to it comes back with a good answer."""
+        if self.node.inventory is None:
+            return
+        healthy = self.node.inventory.memory()
+        for seat in tuple(self.node.seats.values()):
+            lost = [gpu for gpu in seat.identity.gpus if gpu not in healthy]
+            using = seat.state in OCCUPYING and seat.state is not SeatState.FAILED
+            if lost and using:
+                self.life.fail(seat, f"GPU {', '.join(lost)} is lost or unhealthy", "GpuLost")
+
+    def pod_changed(self, facts: PodFacts) -> None:
+        """The watch shows a pod anew."""
+        seat = self.node.seats.get(facts.ref.uid)
+        if seat is None:
+            return
+        seat.keep_connections = facts.keep_connections
+        seat.park_tier, seat.ready_within = facts.park_tier.value, facts.ready_within
+        seat.spec_hash = facts.spec_hash
+        if facts.ip and facts.ip != seat.pod_ip:
+            seat.pod_ip = facts.ip
+            self.node.save(seat)
+            if seat.identity.port and seat.started_once:
+                seat.address = f"{facts.ip}:{seat.identity.port}"
+            self.node.changed(seat)
+        seat.doomed = facts.deleting
+        if facts.over:
+            self.pod_gone(facts.ref.uid)
+        elif facts.deleting and not seat.ending:
+            self.life.end(seat)
+
+    def pod_gone(self, uid: PodUid) -> None:
+        """The pod no longer exists, or has ended for good."""
+        seat = self.node.seats.get(uid)
+        if seat is None or seat.deleted:
+            return
+        seat.deleted = True
+        self.life.end(seat)
+
+    def _vanished(self, seat: Seat) -> None:
+        self.node.move(seat, SeatEvent.DELETE, "its pod is gone")
+        self.node.seats.pop(seat.uid, None)
+        self.node.leases.forget(seat.uid)
+        self.steps.forget(seat)
+        self.dumps.gone(seat)
+        self.adopted.gone(seat)
+        self.node.world.journal.delete(SEAT + seat.uid)
+        self.life.aside(self.node.world.doors.close(seat.uid))
+        for observer in self.node.observers:
+            observer.seat_gone(seat)
+        self.device_freed.set()
+
+    def _outdated(self, seat: Seat, why: str) -> None:
+        self.dumps.forget(seat, why)
+
+    def _arrived(self, seat: Seat, what: str) -> None:
+        self.call_for(seat.uid, what)
+
+    def take_over(self, seat: Seat) -> None:
+        """See `DoorSide`."""
+        self.life.work(seat, adopt(self, seat))
+
+    # --- operators ----------------------------------------------------------------------------
+
+    def call_for(self, uid: PodUid, why: str) -> bool:
+        """Somebody other than a proxy wants the seat awake; whether there is such a seat.
+
+        The call holds until the seat is awake, also over a restart of the agent.
+        """
+        seat = self.node.seats.get(uid)
+        if seat is None:
+            return False
+        serving = seat.state is SeatState.ACTIVE and not seat.ending
+        if not serving and seat.asked_since is None:
+            seat.asked_since = self.node.world.now()
+            self._noted(seat, f"called for: {why}")
+        return True
+
+    def call_off(self, uid: PodUid) -> bool:
+        """Take `call_for` back; whether there is such a seat."""
+        seat = self.node.seats.get(uid)
+        if seat is None:
+            return False
+        if seat.asked_since is not None:
+            seat.asked_since = None
+            self._noted(seat, "no longer called for")
+        return True
+
+    def send_away(self, uid: PodUid, why: str, *, stays_away: bool = False) -> bool:
+        """The seat must leave GPU memory though nobody needs its GPUs; whether there is such.
+
+        Once it is parked it wakes on demand as ever; with `stays_away` only after `let_stay`.
+        """
+        seat = self.node.seats.get(uid)
+        if seat is None:
+            return False
+        if stays_away or seat.state in OCCUPYING:
+            seat.leave, seat.stays_away = why, stays_away
+            self._noted(seat, f"to be parked: {why}")
+        return True
+
+    def let_stay(self, uid: PodUid) -> bool:
+        """Take `send_away` back; whether there is such a seat."""
+        seat = self.node.seats.get(uid)
+        if seat is None:
+            return False
+        if seat.leave:
+            seat.leave, seat.stays_away = "", False
+            self._noted(seat, "may stay in GPU memory")
+        return True
+
+    def ask_for_tier(self, uid: PodUid, tier: Tier | None) -> bool:
+        """Where the seat's state should be while it is parked, until it is next woken; None takes
+        that back. Whether there is such a seat."""
+        seat = self.node.seats.get(uid)
+        if seat is None:
+            return False
+        seat.tier_asked = tier.value if tier else ""
+        self._noted(seat, f"to be parked in {tier}" if tier else "may be parked in any tier")
+        return True
+
+    def drain_node(self, why: str) -> None:
+        """Park all that can be parked; nothing starts or wakes here any more."""
+        log.info("the node is drained: %s", why)
+        self.node.set_draining(why)
+        self.kick()
+
+    def undrain_node(self) -> None:
+        """Seats may start and wake here again."""
+        log.info("the node is in use again")
+        self.node.set_draining("")
+        self.kick()
+
+    def _noted(self, seat: Seat, what: str) -> None:
+        log.info("%s: %s", seat, what)
+        self.node.save(seat)
+        self.node.changed(seat)
+        self.kick()

@@ -1,0 +1,132 @@
+"""The tiers below RAM put together from the settings: CRIU, the vault, the gate."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from kybernate.adapters.arrivals import NetworkGate
+from kybernate.adapters.artifactkeys import read_folder
+from kybernate.adapters.criu import Criu, Tools, is_static
+from kybernate.adapters.procfs import Procfs
+from kybernate.adapters.treefacts import bytes_of
+from kybernate.checkpoint.inbox import Inbox
+from kybernate.checkpoint.outbox import Outbox
+from kybernate.checkpoint.places import open_place
+from kybernate.checkpoint.stream import Seen
+from kybernate.checkpoint.vault import Vault
+from kybernate.core.artifacts.grants import no_grants
+from kybernate.errors import ConfigError
+from kybernate.types import Tier
+from nodeagent.offload.carried import CarryingDumper
+from nodeagent.offload.first import MarkingDumper, first_of
+from nodeagent.offload.helper import notes_of
+from nodeagent.seat.below import Below
+from nodeagent.seat.facts import Facts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from kybernate.checkpoint.places import Place
+    from kybernate.core.artifacts.grants import Grant
+    from kybernate.ports import Images
+    from kybernate.settings.agent import AgentSettings
+    from nodeagent.offload.arrivals import GuardedFreezer
+    from nodeagent.seat.node import Inventory
+
+_NVME_SHARE = 0.8
+_OLDEST_CRIU = (4, 2)
+_VERSION_DEADLINE = 10.0
+_VERSION = re.compile(r"Version:\s*([0-9.]+)")
+
+
+def make_below(
+    settings: AgentSettings,
+    freezer: GuardedFreezer,
+    inventory: Callable[[], Inventory | None],
+    images: Images,
+    grants: Callable[[], tuple[Grant, ...]] = no_grants,
+) -> Below | None:
+    """None without a CRIU. `grants`: see `Facts`. Raises ConfigError, naming the setting."""
+    if settings.criu is None:
+        return None
+    if settings.kyb_enter is None:
+        raise ConfigError("kyb_enter", "criu needs it; name the built kyb-enter (make native)")
+    for field, path in (("criu", settings.criu), ("kyb_enter", settings.kyb_enter)):
+        if not os.access(path, os.X_OK):
+            raise ConfigError(field, f"{path} is no program; build it, or leave out criu")
+    criu = _fit_version(settings.criu)
+    dumper = Criu(Tools(settings.kyb_enter, settings.criu), freezer, settings.state_dir / "criu")
+    procs = Procfs()
+    places, artifact_keys, seen = _places(settings), read_folder(settings.artifact_keys), Seen()
+    local = places[Tier.NVME]
+    carrying = CarryingDumper(dumper, settings.carry_bytes)
+    facts = Facts(settings, freezer, inventory, images, criu, carrying.missing, grants=grants)
+    marking = MarkingDumper(carrying, freezer, procs, notes_of(settings))
+    return Below(
+        dumper=marking,
+        vault=Vault(places, Tier.NVME, artifact_keys, seen=seen, left=carrying.left),
+        gatekeeper=NetworkGate(settings.run_dir / "gates", procs.descendants),
+        culprits=procs,
+        facts=facts,
+        limits=_limits(settings, places),
+        weigh=lambda seat: bytes_of(freezer.pids(seat.handle)),
+        into=facts.into,
+        first=first_of,
+        inbox=Inbox(local, artifact_keys, seen, settings.transfer_deadline_s),
+        outbox=Outbox(local, artifact_keys, seen),
+    )
+
+
+def _places(settings: AgentSettings) -> Mapping[Tier, Place]:
+    folder = settings.nvme_dir or settings.state_dir / "saved"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    places = {Tier.NVME: open_place(str(folder), "nvme")}
+    if settings.object_store:
+        rate = float(settings.object_bytes_per_s)
+        places[Tier.OBJECT] = open_place(settings.object_store, "object store", rate)
+    return places
+
+
+def _limits(settings: AgentSettings, places: Mapping[Tier, Place]) -> Mapping[Tier, int]:
+    disk = os.statvfs(places[Tier.NVME].local)
+    limits = {Tier.NVME: settings.nvme_bytes or int(disk.f_blocks * disk.f_frsize * _NVME_SHARE)}
+    if Tier.OBJECT in places:
+        limits[Tier.OBJECT] = settings.object_bytes or sys.maxsize
+    return limits
+
+
+def _fit_version(criu: Path) -> str:
+    version = _version_of(criu)
+    if tuple(int(part) for part in version.split(".") if part) < _OLDEST_CRIU:
+        raise ConfigError(
+            "criu", f"{criu} is version {version}; name a static CRIU of 4.2 or newer (make criu)"
+        )
+    if not is_static(criu):
+        raise ConfigError(
+            "criu",
+            f"{criu} is not static: inside a container it would run the container's libraries as "
+            "root; name the one of `make criu`, and no distribution's",
+        )
+    return version
+
+
+def _version_of(criu: Path) -> str:
+    try:
+        said = subprocess.run(
+            [criu, "--version"],
+            capture_output=True,
+            text=True,
+            timeout=_VERSION_DEADLINE,
+            check=False,
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigError("criu", f"{criu} doesn't say its version: {error}") from error
+    found = _VERSION.search(said)
+    if found is None:
+        raise ConfigError("criu", f"{criu} doesn't say its version; name a CRIU of 4.2 or newer")
+    return found[1]

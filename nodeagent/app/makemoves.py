@@ -1,0 +1,46 @@
+"""Moves and evacuations put together, where the agent can go below RAM."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kybernate.core.operations import Kind
+from nodeagent.api.peers import GrpcPeers
+from nodeagent.api.peersapi import PeersApi
+from nodeagent.migration.evacuations import Evacuations
+from nodeagent.migration.moves import Moves
+from nodeagent.migration.parts import Pacer
+from nodeagent.migration.receive import Receiver
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from kybernate.ports import KubeApi
+    from nodeagent.app.loop import Loop
+    from nodeagent.operations.operations import Operations
+
+
+def make_moves(
+    loop: Loop,
+    operations: Operations,
+    api: Callable[[], Awaitable[KubeApi]],
+    records: Mapping[str, Mapping[str, object]],
+) -> PeersApi | None:
+    """What answers other nodes' agents; None where no state leaves RAM. `records` are those of the
+    journal: this comes before operations are put again."""
+    below, settings = loop.node.world.below, loop.node.settings
+    operations.carry(Kind.EVACUATE, Evacuations(loop, operations.advanced))
+    if below is None or below.inbox is None or below.outbox is None:
+        return None
+    pacer = Pacer(float(settings.move_bytes_per_s))
+    peers = GrpcPeers(settings.node, settings.tls_dir, below.outbox, api, pacer)
+    moves = Moves(loop, peers, operations.advanced)
+    operations.carry(Kind.MOVE, moves)
+    receiver = Receiver(loop, below.inbox, loop.adoptions)
+    receiver.resume(records)
+    loop.dumps.came_in = receiver.bytes_in
+    loop.adoptions.whole = receiver.is_whole
+    moves.resume(records)
+    loop.life.aside(receiver.coming.clear())
+    loop.node.observers.append(receiver)
+    return PeersApi(receiver)

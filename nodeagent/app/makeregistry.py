@@ -1,0 +1,29 @@
+"""The registry's client put together from the settings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from nodeagent.artifacts.reporting import ReportingVault
+from nodeagent.artifacts.reports import Reports
+
+if TYPE_CHECKING:
+    from kybernate.settings.agent import AgentSettings
+    from nodeagent.seat.node import World
+
+
+def with_registry(world: World, settings: AgentSettings) -> World:
+    """The same world, with the registry if there is one to be told of saved states. Raises
+    ConfigError."""
+    below = world.below
+    if below is None or not settings.registry_url:
+        return world
+    from kybernate.adapters.registry.node import NodeRegistry  # noqa: PLC0415 - slow
+
+    registry = NodeRegistry(
+        settings.registry_url, settings.tls_dir, settings.node, settings.object_store
+    )
+    reports = Reports(world.journal, registry, below.vault.manifest)
+    told = replace(below, vault=ReportingVault(below.vault, reports))
+    return replace(world, below=told, registry=registry, reports=reports)

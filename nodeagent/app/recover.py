@@ -1,0 +1,287 @@
+"""After a restart: from the journal's intents to what the processes really are.
+
+Seats whose state needs no question (parked, active) serve at once. Seats caught half-way keep
+their transient state, which keeps their GPUs from others, until the driver has been asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from kybernate.core.seats import SeatEvent
+from kybernate.core.swap import fits
+from kybernate.errors import DeadlineError, DriverError, NotFoundError
+from kybernate.ports import ProcessState
+from kybernate.types import SeatState
+from nodeagent.app.recoverbelow import clear_away, drop_unnoticed, heal_unknown, resume_below
+from nodeagent.offload.gates import BELOW
+from nodeagent.offload.transfers import DROP
+from nodeagent.seat.node import DRAIN, INVENTORY, PROXIES, SEAT, Inventory
+from nodeagent.seat.record import from_record
+from nodeagent.seat.steps import Broken, Reverted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kybernate.types import PodUid
+    from nodeagent.app.loop import Loop
+    from nodeagent.seat.record import Seat
+
+log = logging.getLogger(__name__)
+
+_FIRST_WAKES = 1.0
+_INVENTORY_POLL = 0.25
+_PARK_TRIES = 3
+_KEEP_FROZEN = (
+    SeatState.PARKED,
+    SeatState.PARKING,
+    SeatState.WAKING,
+    SeatState.DUMPING,
+    SeatState.RESTORING,
+)
+
+
+async def recover(loop: Loop) -> Mapping[str, Mapping[str, object]]:
+    """Load the journal, take every seat up where it was, open the seats' sockets.
+
+    Returns the journal's records, for those who keep others there.
+    """
+    world = loop.node.world
+    records = world.journal.load()
+    loop.resume(records)
+    if INVENTORY in records:
+        loop.node.inventory = Inventory.from_record(records[INVENTORY])
+    loop.node.draining = str(records.get(DRAIN, {}).get("why", ""))
+    for key, record in records.items():
+        if key.startswith(SEAT):
+            seat = from_record(record)
+            if seat.state is SeatState.GONE:
+                world.journal.delete(key)
+            else:
+                loop.node.seats[seat.uid] = seat
+    # Before anything is thawed: a signal that was taken is pending no more.
+    dying = frozenset(seat.uid for seat in loop.node.seats.values() if _is_dying(loop, seat))
+    frozen = world.freezer.frozen()
+    _thaw_the_forgotten(loop, frozen, dying)
+    _remember_proxies(loop, records.get(PROXIES, {}))
+    loop.dumps.lazies.resume()
+    await clear_away(loop)
+    for seat in tuple(loop.node.seats.values()):
+        if seat.ending or (seat.uid in dying and seat.state in _KEEP_FROZEN):
+            loop.life.end(seat)
+        _resume(loop, seat, frozen)
+    await asyncio.gather(*(world.doors.open(uid) for uid in loop.node.seats))
+    for key, record in records.items():
+        if key.startswith(DROP):
+            loop.dumps.drop_later(key.removeprefix(DROP), str(record.get("why", "")))
+    if world.below is not None:
+        loop.life.aside(_open_gates(loop))
+    loop.claims.tell_again()
+    loop.fail_lost()
+    loop.watch_leases()
+    loop.kick()
+    return records
+
+
+async def _open_gates(loop: Loop) -> None:
+    """The last agent may have died while it was about to let TCP pass again."""
+    await asyncio.sleep(_FIRST_WAKES)
+    for seat in tuple(loop.node.seats.values()):
+        loop.life.aside(loop.dumps.open_anew(seat))
+
+
+async def adopt(loop: Loop, seat: Seat) -> None:
+    """A tree runs that no record knows. Until it is known where it is, it stands apart.
+
+    One that holds no device memory is kept parked. Another is taken over if it fits beside the
+    seats that are in GPU memory; if it doesn't, it is parked, and killed if it can't be.
+    """
+    await heal_unknown(loop, seat)
+    loop.node.world.freezer.thaw(seat.handle)
+    while loop.node.inventory is None:  # noqa: ASYNC110 - the plugin's report is no event here
+        await asyncio.sleep(_INVENTORY_POLL)
+    for _ in range(_PARK_TRIES):
+        states = await _found_states(loop, seat)
+        checkpointed = states == {ProcessState.CHECKPOINTED}
+        room = not checkpointed and await _has_room(loop, seat, states)
+        if room and fits(loop.node.swap_view(), seat.uid):
+            await _take_over(loop, seat)
+            return
+        try:
+            await (loop.steps.settle(seat) if checkpointed else loop.steps.park(seat))
+        except Reverted as error:
+            log.info("%s: found running where it has no room: %s", seat, error)
+            continue
+        seat.apart = False
+        loop.node.move(seat, SeatEvent.FOUND_PARKED, "found without a record; parked in RAM")
+        loop.kick()
+        if seat.ending:
+            loop.life.let_go(seat)
+        return
+    raise Broken("found running without a record where it has no room, and it can't be parked")
+
+
+async def _found_states(loop: Loop, seat: Seat) -> frozenset[ProcessState]:
+    try:
+        seat.cuda = await loop.steps.find_cuda(seat)
+        states = await loop.steps.states(seat)
+    except (DriverError, DeadlineError) as error:
+        raise Broken(f"found running without a record, and the driver says: {error}") from error
+    if ProcessState.FAILED in states:
+        raise Broken("found running without a record, and some of its processes are failed")
+    return states
+
+
+async def _has_room(loop: Loop, seat: Seat, states: frozenset[ProcessState]) -> bool:
+    """Whether what of it is checkpointed can be restored; what runs has its memory."""
+    if ProcessState.CHECKPOINTED not in states:
+        return True
+    try:
+        return await loop.steps.lack_of_room(seat) is None
+    except (DriverError, DeadlineError):
+        return False
+
+
+async def _take_over(loop: Loop, seat: Seat) -> None:
+    seat.apart = False
+    loop.node.move(seat, SeatEvent.GO, "found running, without a record of its start")
+    await loop.steps.finish_wake(seat)
+    await loop.life.await_started(seat)
+
+
+def _thaw_the_forgotten(loop: Loop, frozen: frozenset[str], dying: frozenset[PodUid]) -> None:
+    """Frozen trees that no seat keeps frozen, or whose container is ending, must be able to die."""
+    world = loop.node.world
+    seats = (seat for seat in loop.node.seats.values() if seat.uid not in dying)
+    kept = {seat.handle for seat in seats if seat.state in _KEEP_FROZEN}
+    for handle in frozen - kept:
+        log.warning("thawing %s: no seat keeps it frozen", handle)
+        world.freezer.thaw(handle)
+
+
+def _is_dying(loop: Loop, seat: Seat) -> bool:
+    tree, procs = seat.tree, loop.node.world.procs
+    if seat.state in BELOW and (tree is None or not procs.alive(tree.pid, tree.start)):
+        return False  # its tree was ended by us, or is being recreated
+    return tree is None or procs.ending(tree.pid)
+
+
+def _remember_proxies(loop: Loop, record: Mapping[str, object]) -> None:
+    names = record.get("names")
+    serving = (SeatState.ACTIVE, SeatState.DRAINING)
+    held = {s.uid: s.lease for s in loop.node.seats.values() if s.state in serving}
+    for name in names if isinstance(names, list) else ():
+        loop.node.leases.remember(str(name), dict(held), loop.node.world.now())
+
+
+def _resume(loop: Loop, seat: Seat, frozen: frozenset[str]) -> None:
+    init = seat.init
+    there = init is not None and loop.node.world.procs.alive(init.pid, init.start)
+    if not seat.artifact and _may_have_been_sealed(seat, there=there):
+        loop.life.aside(drop_unnoticed(loop, seat))
+    if there:
+        _take_up(loop, seat, frozen)
+    elif seat.state is not SeatState.WAITING:
+        loop.life.watch_end(seat)
+
+
+def _may_have_been_sealed(seat: Seat, *, there: bool) -> bool:
+    """Whether a state of it may lie here that no record names, and that nobody will look for."""
+    return seat.unsealed or (seat.state is SeatState.DUMPING and (seat.ending or not there))
+
+
+def _take_up(loop: Loop, seat: Seat, frozen: frozenset[str]) -> None:
+    life = loop.life
+    match seat.state:
+        case SeatState.STARTING:
+            life.work(seat, life.await_started(seat))
+        case SeatState.ACTIVE:
+            life.activate(seat)
+        case SeatState.DRAINING if not seat.ending:
+            loop.node.move(seat, SeatEvent.UNDRAIN, "the agent was restarted")
+            life.activate(seat)
+        case SeatState.PARKED if not seat.ending:
+            life.work(seat, _keep_parked(loop, seat, frozen))
+        case SeatState.PARKING:
+            life.work(seat, _finish_park(loop, seat))
+        case SeatState.WAKING:
+            life.work(seat, _finish_wake(loop, seat))
+        case state if state in BELOW and not seat.ending:
+            life.work(seat, resume_below(loop, seat))
+        case SeatState.FAILED:
+            life.work(seat, life.kill(seat))
+        case _:
+            pass
+
+
+async def _keep_parked(loop: Loop, seat: Seat, frozen: frozenset[str]) -> None:
+    # Half-way to it also counts as frozen at the first look: it is seen through. What was not
+    # frozen may have begun to use a GPU, to which it has no right.
+    await (_freeze(loop, seat) if seat.handle in frozen else loop.steps.settle(seat))
+    # Nothing of it has changed, but now it stands still: its sockets can be watched again.
+    loop.node.changed(seat)
+    loop.life.aside(_warm_later(loop, seat))
+    loop.kick()  # it may leave RAM now
+
+
+async def _warm_later(loop: Loop, seat: Seat) -> None:
+    """Its helper, once those of the first wakes are started: they have requests waiting."""
+    await asyncio.sleep(_FIRST_WAKES)
+    if seat.state is SeatState.PARKED:
+        await loop.life.warm(seat)
+
+
+async def _finish_park(loop: Loop, seat: Seat) -> None:
+    """Forward if all of it is checkpointed already, else back.
+
+    Its processes are journalled before the first is locked: without them nothing was begun.
+    """
+    if not seat.cuda or not await _is_checkpointed(loop, seat):
+        await loop.steps.finish_wake(seat)
+        loop.node.move(seat, SeatEvent.PARK_REVERTED, "the agent was restarted while parking it")
+        loop.life.activate(seat)
+        return
+    try:
+        await loop.steps.settle(seat)
+    except Reverted as error:
+        loop.life.park_reverted(seat, str(error))
+        return
+    loop.life.parked(seat, "parked in RAM; the agent was restarted meanwhile")
+
+
+async def _finish_wake(loop: Loop, seat: Seat) -> None:
+    """Back if all of it is still checkpointed, else forward."""
+    if seat.cuda and await _is_checkpointed(loop, seat):
+        # It may have been thawed already: what began meanwhile to use a GPU must not be frozen.
+        try:
+            await loop.steps.settle(seat)
+        except Reverted as error:
+            log.info("%s: %s", seat, error)
+        else:
+            loop.node.move(seat, SeatEvent.WAKE_REVERTED, "the agent was restarted before it woke")
+            loop.kick()
+            return
+    else:
+        await loop.steps.finish_wake(seat)
+    loop.node.move(seat, SeatEvent.AWAKE, "awake; the agent was restarted meanwhile")
+    loop.life.activate(seat)
+
+
+async def _is_checkpointed(loop: Loop, seat: Seat) -> bool:
+    try:
+        states = await loop.steps.states(seat)
+    except (DriverError, DeadlineError) as error:
+        raise Broken(f"after a restart the driver does not say where it is: {error}") from error
+    if states & {ProcessState.FAILED, ProcessState.NO_CUDA}:
+        raise Broken("after a restart some of its processes are gone or failed")
+    return states <= {ProcessState.CHECKPOINTED}
+
+
+async def _freeze(loop: Loop, seat: Seat) -> None:
+    deadline = loop.node.settings.freeze_deadline_s
+    try:
+        await loop.node.world.freezer.freeze(seat.handle, deadline)
+    except (DeadlineError, NotFoundError) as error:
+        raise Broken(f"its tree could not be frozen again: {error}") from error

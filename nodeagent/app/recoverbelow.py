@@ -1,0 +1,210 @@
+"""After a restart: seats on their way between RAM and the tiers below.
+
+Where they are is told by three witnesses: the journal's intent, kyb-init's word on its tree, and
+the saved states that are sealed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from kybernate.errors import KybernateError, NotFoundError
+from kybernate.ports import DumpState
+from kybernate.types import PodUid, SeatState, Tier
+from nodeagent.offload.gates import BELOW
+from nodeagent.operations.saves import OF_SAVE
+from nodeagent.operations.seenthrough import seen_through
+from nodeagent.seat.steps import Broken, Reverted
+
+if TYPE_CHECKING:
+    from nodeagent.app.loop import Loop
+    from nodeagent.seat.below import Below
+    from nodeagent.seat.record import Seat
+
+log = logging.getLogger(__name__)
+
+_AGAIN = 1.0
+_DEADLINE = 30.0
+
+
+async def resume_below(loop: Loop, seat: Seat) -> None:
+    """From any state of BELOW to where it is, or should be."""
+    if loop.node.world.below is None:
+        why = "it is parked below RAM, and this agent has no CRIU to wake it; give it one (criu)"
+        seat.not_before = float("inf")
+        loop.node.tell(seat, "Warning", "CannotWake", why)
+    elif seat.state is SeatState.DUMPING:
+        await _finish_dump(loop, seat)
+    elif seat.state is SeatState.RESTORING:
+        await _finish_restore(loop, seat)
+    else:
+        await _keep_below(loop, seat)
+    loop.kick()
+
+
+async def clear_away(loop: Loop) -> None:
+    """What was dumped or fetched may be left of the last agent, which had no time to remove it.
+
+    Before anything moves: a dump that begins uses the same folder.
+    """
+    below, seats = loop.node.world.below, tuple(loop.node.seats.values())
+    if below is None:
+        return
+    await _clear_of_the_gone(loop, below)
+    for seat in (one for one in seats if one.state not in BELOW and not one.images):
+        if seat.paging:
+            loop.life.aside(_abandon_later(loop, below, seat))
+        else:
+            await _abandon(below, seat.uid)
+
+
+async def _clear_of_the_gone(loop: Loop, below: Below) -> None:
+    """What was begun for pods that have gone since: their records went first. Where there is none
+    at all they may be lost, and trees read from there."""
+    if not loop.node.seats:
+        return
+    try:
+        begun = await below.vault.begun()
+    except (KybernateError, OSError) as error:
+        log.warning("what was dumped of pods that are gone can't be listed: %s", error)
+        return
+    for uid in begun:
+        if PodUid(uid.removesuffix(OF_SAVE)) not in loop.node.seats:
+            await _abandon(below, uid)
+
+
+async def _abandon_later(loop: Loop, below: Below, seat: Seat) -> None:
+    """Its memory may come from there; until it is in nothing else is dumped."""
+    await loop.dumps.lazies.all_in(seat.paging)
+    await _abandon(below, seat.uid)
+
+
+async def _abandon(below: Below, uid: PodUid) -> None:
+    try:
+        await below.vault.abandon(uid)
+    except (KybernateError, OSError) as error:
+        log.warning("what was dumped of %s can't be removed yet: %s", uid, error)
+
+
+async def _finish_dump(loop: Loop, seat: Seat) -> None:
+    """Sealed and journalled: forward. Else back, whatever was sealed unnoticed."""
+    if seat.artifact and seat.artifact in await _kept(loop, seat):
+        await _shut(loop, seat)
+        await loop.dumps.finish_end(seat)
+        return
+    seat.artifact, seat.copies = "", frozenset()
+    try:
+        parked = _state(loop, seat) is DumpState.PARKED
+    except Broken:
+        loop.life.aside(drop_unnoticed(loop, seat))
+        raise
+    if parked:
+        # Only what a power cut takes from the journal leads here, and it ends the tree, too.
+        raise Broken("its tree was ended, and no record says what was saved of it")
+    # Also if its container ends meanwhile, and with it all that is done for the seat.
+    await seen_through(drop_unnoticed(loop, seat))
+    await loop.dumps.keep(seat, Reverted("the agent was restarted while dumping it"))
+
+
+async def _finish_restore(loop: Loop, seat: Seat) -> None:
+    """All of it is back: forward. Else back, and what is half-made is ended."""
+    if _state(loop, seat) is DumpState.RUNNING:
+        await loop.dumps.finish_restore(seat)
+        return
+    await _shut(loop, seat)
+    await loop.dumps.revert_restore(seat, "the agent was restarted while restoring it")
+
+
+async def _keep_below(loop: Loop, seat: Seat) -> None:
+    """Hear of what arrives again; finish what was begun."""
+    if _state(loop, seat) is not DumpState.PARKED:
+        raise Broken("its tree runs, and the journal says that it was ended")
+    await _shut(loop, seat)
+    while seat.state is SeatState.PARKED_OBJECT and (Tier.NVME in seat.copies or seat.images):
+        try:
+            await loop.dumps.drop_local(seat)
+        except (KybernateError, OSError) as error:
+            log.warning("%s: its copy on NVMe stays for now: %s", seat, error)
+            await asyncio.sleep(_AGAIN)
+    loop.kick()
+
+
+async def heal_unknown(loop: Loop, seat: Seat) -> None:
+    """No record knows what runs here: an agent may have died while it dumped it."""
+    below, init = loop.node.world.below, seat.init
+    if below is None or init is None:
+        return
+    try:
+        if below.dumper.state(init.pid) is not DumpState.RUNNING:
+            await below.dumper.keep(init.pid, seat.handle, _DEADLINE)
+    except KybernateError as error:
+        raise Broken(f"found in the middle of a dump, without a record: {error}") from error
+    await _see_memory_in(loop, below, seat)
+    await loop.dumps.open(seat)
+
+
+async def _see_memory_in(loop: Loop, below: Below, seat: Seat) -> None:
+    """What it waits for comes in, if it was being restored lazily."""
+    while True:
+        try:
+            seat.paging = await below.vault.lent(seat.uid)
+            break
+        except (KybernateError, OSError) as error:
+            why = f"what its memory may come from can't be listed: {error}; trying again"
+            loop.life.complain(seat, "MemoryUnknown", why)
+            await asyncio.sleep(_AGAIN)
+    if seat.paging:
+        loop.dumps.lazies.begin(seat)
+
+
+def _state(loop: Loop, seat: Seat) -> DumpState:
+    below, init = loop.node.world.below, seat.init
+    if below is None or init is None:
+        raise Broken("its container has ended")
+    try:
+        return below.dumper.state(init.pid)
+    except NotFoundError as error:
+        raise Broken("its container has ended") from error
+
+
+async def _shut(loop: Loop, seat: Seat) -> None:
+    """What arrives is told again. What was held back by the last agent is held back all along."""
+    while True:
+        try:
+            await loop.dumps.shut(seat)
+            break
+        except NotFoundError:
+            loop.life.watch_end(seat)
+            break
+        except (KybernateError, OSError) as error:
+            loop.life.complain(seat, "GateDeaf", f"what arrives at its pod is not told: {error}")
+            await asyncio.sleep(_AGAIN)
+
+
+async def drop_unnoticed(loop: Loop, seat: Seat) -> None:
+    """A state may have been sealed a moment before the agent died, and is of no use. Until that is
+    known its workload may have been started anew, and have states of its own."""
+    kept, dumps = await _kept(loop, seat), loop.dumps
+    while seat.uid in dumps.sealing.values():
+        await asyncio.sleep(_AGAIN)
+        kept = await _kept(loop, seat)
+    named = {one.artifact for one in loop.left.all()}
+    named |= {one.artifact for one in loop.node.seats.values()}
+    for artifact in kept - named - dumps.made:
+        dumps.drop_later(artifact, "the agent was restarted before it was needed")
+
+
+async def _kept(loop: Loop, seat: Seat) -> frozenset[str]:
+    """The seat's saved states on NVMe. Nothing is ended or dropped before that is known."""
+    below = loop.node.world.below
+    while below is not None:
+        try:
+            listed = await below.vault.ls(Tier.NVME)
+            return frozenset(one.id for one in listed if one.uid == seat.uid)
+        except (KybernateError, OSError) as error:
+            why = f"what was saved of it can't be listed: {error}; trying again"
+            loop.life.complain(seat, "SavedUnknown", why)
+            await asyncio.sleep(_AGAIN)
+    return frozenset()

@@ -1,0 +1,433 @@
+"""The agent put together: ports to adapters, servers, watch, publishing."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from kybernate import keys
+from kybernate.adapters.arrivals import SocketArrivals
+from kybernate.adapters.cdi import CdiSpecs
+from kybernate.adapters.freezer import CgroupFreezer
+from kybernate.adapters.journal import FileJournal
+from kybernate.adapters.memory import KernelMemory
+from kybernate.adapters.nvml import Nvml
+from kybernate.adapters.pidfds import Pidfds
+from kybernate.adapters.procfs import Procfs
+from kybernate.adapters.seatsocket import SeatSockets
+from kybernate.errors import ConfigError, DeadlineError, KybernateError
+from kybernate.runtime.grants import ArtifactGrants
+from nodeagent.api.doorkeeper import Doorkeeper, Rates
+from nodeagent.api.prepare import Preparer
+from nodeagent.api.runtimedoor import RuntimeDoor
+from nodeagent.api.servers import serve_network, serve_node
+from nodeagent.api.service import NodeApi, Parts
+from nodeagent.api.streams import Streams
+from nodeagent.api.teller import Teller
+from nodeagent.app.install import install_kyb_init
+from nodeagent.app.loop import Loop
+from nodeagent.app.makeregistry import with_registry
+from nodeagent.app.recover import recover
+from nodeagent.guard.announce import Roster
+from nodeagent.guard.warden import Outside, Warden
+from nodeagent.kube.activity import Activity
+from nodeagent.kube.attendance import Attendance
+from nodeagent.kube.podreader import PodReader
+from nodeagent.kube.pods import PodCache, read_pod
+from nodeagent.kube.publish import Publisher
+from nodeagent.kube.replacement import Replacements
+from nodeagent.offload.arrivals import Arriving, GuardedFreezer
+from nodeagent.operations.operations import Operations
+from nodeagent.seat.changes import Changes
+from nodeagent.seat.leases import Leases
+from nodeagent.seat.node import Node, World
+from nodeagent.seat.usage import Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    import grpc
+
+    from kybernate.adapters.cri import CriImages
+    from kybernate.adapters.cuda import CudaHelpers
+    from kybernate.adapters.k8s import Api, Watcher
+    from kybernate.core.artifacts.grants import Grant
+    from kybernate.ports import Freezer, Holder, ImageCommand, Images, Journal, PodResources
+    from kybernate.settings.agent import AgentSettings
+    from kybernate.types import PodUid
+    from nodeagent.api.peersapi import PeersApi
+    from nodeagent.seat.below import Below
+    from nodeagent.seat.node import Inventory
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_PARK_SHARE = 0.9
+_COLLECT_AFTER = 2.0
+_CONNECT_RETRY = 1.0
+_ADOPT_AGAIN = (0.5, 8.0)
+_SEATS_FIRST = 1.0
+_SHARED = 10
+"""How many peers' calls the node's socket takes: all who use it count as one."""
+
+
+class Agent:
+    """One agent. `helpers` are started by the caller, before all else, for their slow import;
+    `journal` is `file_journal`'s, unless another is given."""
+
+    def __init__(
+        self, settings: AgentSettings, helpers: CudaHelpers, journal: Journal | None = None
+    ) -> None:
+        self._settings = settings
+        self._images = _LateImages(settings)
+        journal = journal or file_journal(settings)
+        cgroups = CgroupFreezer()
+        arrivals = SocketArrivals(cgroups.pids)
+        freezer = GuardedFreezer(cgroups, arrivals)
+        self._grants = ArtifactGrants()
+        below = _below(settings, freezer, self._inventory, self._images, self._grants.all)
+        world = _world(settings, helpers, self._images, journal, freezer, below)
+        self.world = with_registry(world, settings)
+        self.node = Node(settings, self.world, Leases(settings.lease_break_s))
+        self.node.park_budget = settings.park_bytes or _host_memory()
+        self.loop = Loop(self.node)
+        self.streams = Streams(self.loop)
+        self.arriving = Arriving(self.loop, arrivals, freezer)
+        self.node.observers += [Teller(self.world.doors), self.arriving]
+        self.runtime = RuntimeDoor(self.loop, cgroups, Procfs(), settings.run_dir)
+        self.operations = Operations(self.loop)
+        self.changes = Changes()
+        self.usage = Usage(self.node)
+        self.activity = Activity(self.node)
+        self._roster = Roster()
+        self._pods_known = False
+        self._api: asyncio.Task[Api] | None = None
+        self._serving = asyncio.Event()
+        self._watcher: Watcher | None = None
+        self._servers: list[grpc.aio.Server] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._recovered = False
+
+    def _inventory(self) -> Inventory | None:
+        return self.node.inventory
+
+    def not_ready(self) -> str | None:
+        """Why the agent can't do its work, as a sentence, or None. Any thread may ask."""
+        if not self._recovered:
+            return "the journal is being read"
+        watcher = self._watcher
+        if watcher is None or not watcher.synced.is_set():
+            return "the pods of this node have not been listed yet"
+        return watcher.last_error
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set. Seats stay as they are when it ends."""
+        self._api = asyncio.create_task(self._connect())
+        attendance = Attendance()
+        publisher = Publisher(self.node, self._get_api, self._address(), attendance)
+        cache = PodCache(self.loop.pod_changed, self.loop.pod_gone)
+        preparer = self._preparer(cache, publisher)
+        warden = self._warden(publisher)
+        self.node.observers += [self.streams, publisher, self.changes, self.operations]
+        records = await recover(self.loop)
+        self.arriving.join()
+        moving = self._moving(records)
+        self.operations.resume(records)
+        self.usage.resume(records)
+        self.activity.resume(records)
+        self.node.observers += [self.usage, self.activity]
+        self.node.demand_listeners.append(self.activity)
+        self.operations.announce_to(publisher)
+        self._recovered = True
+        await self._serve(preparer, publisher, attendance, moving)
+        self._begin(
+            publisher.run(),
+            self.usage.run(),
+            self.activity.run(),
+            self._watch(cache, preparer, publisher),
+            self._collect(preparer),
+            warden.run(),
+            self.loop.reports.run(),
+        )
+        await stop.wait()
+        await self._end()
+
+    def _warden(self, publisher: Publisher) -> Warden:
+        outside = Outside(
+            culprits=Procfs(),
+            memory=KernelMemory(),
+            deaths=Pidfds(),
+            announcer=publisher,
+            roster=self._roster,
+            pods_known=lambda: self._pods_known,
+        )
+        return Warden(self.loop, outside)
+
+    def _preparer(self, cache: PodCache, publisher: Publisher) -> Preparer:
+        settings = self._settings
+        kyb_init = install_kyb_init(settings.kyb_init, settings.state_dir / "bin")
+        return Preparer(
+            self.loop,
+            cache,
+            PodReader(self._get_api, read_pod, publisher, blocking, self._images.sandboxes),
+            kyb_init,
+        )
+
+    def _begin(self, *what: Awaitable[None]) -> None:
+        for one in what:
+            task = asyncio.ensure_future(_forever(one))
+            self._tasks.append(task)
+
+    async def _serve(
+        self,
+        preparer: Preparer,
+        publisher: Publisher,
+        attendance: Attendance,
+        peers: PeersApi | None,
+    ) -> None:
+        settings, loop = self._settings, self.loop
+        parts = Parts(
+            loop,
+            preparer,
+            attendance,
+            self.changes,
+            self.streams,
+            self.operations,
+            publisher.touch,
+        )
+        api = NodeApi(parts)
+        keeper, tls = self._keeper(unix=False), settings.tls_dir
+        network, _ = await serve_network(api, keeper, settings.listen, tls, settings.node, peers)
+        here = settings.run_dir / Path(keys.AGENT_SOCKET).name
+        node = await serve_node(api, self._keeper(unix=True), here)
+        self._servers += [network, node]
+        await self.runtime.serve()
+        self._serving.set()
+        log.info("serving %d seats of %s", len(self.node.seats), settings.node)
+
+    def _moving(self, records: Mapping[str, Mapping[str, object]]) -> PeersApi | None:
+        """What answers other nodes' agents, if this one moves seats."""
+        if self.world.below is None:
+            return None
+        from nodeagent.app.makemoves import make_moves  # noqa: PLC0415 - slow, only where it is used
+
+        return make_moves(self.loop, self.operations, self._get_api, records)
+
+    def _keeper(self, *, unix: bool) -> Doorkeeper:
+        settings, times = self._settings, _SHARED if unix else 1
+        rates = Rates(
+            settings.api_calls_per_s * times, settings.api_burst * times, settings.api_streams
+        )
+        return Doorkeeper(rates, self.world.now, unix=unix)
+
+    def _address(self) -> str:
+        return self._settings.advertise or self._settings.listen
+
+    # --- the API server -----------------------------------------------------------------------
+
+    async def _get_api(self) -> Api:
+        if self._api is None:
+            raise RuntimeError("run() comes first")
+        return await asyncio.shield(self._api)
+
+    async def _connect(self) -> Api:
+        """The client, whose import takes most of a second: seats that can be woken come first."""
+        await self._serving.wait()
+        if self.node.seats:
+            await asyncio.sleep(_SEATS_FIRST)
+        while True:
+            try:
+                return await asyncio.to_thread(_open_api, self._settings)
+            except ConfigError as error:
+                log.warning("no access to the API server: %s", error)
+                await asyncio.sleep(_CONNECT_RETRY)
+
+    async def _watch(self, cache: PodCache, preparer: Preparer, publisher: Publisher) -> None:
+        from kybernate.adapters.k8s import Watcher  # noqa: PLC0415 - not before serving
+
+        api = await self._get_api()
+        if self.world.below is not None:
+            self._grants.start(api)
+        known = frozenset(self.node.seats)
+        running = asyncio.get_running_loop()
+
+        failed = Replacements(publisher)
+
+        def post(kind: str, pod: dict[str, object]) -> None:
+            running.call_soon_threadsafe(failed.event, kind, pod)
+            running.call_soon_threadsafe(self._roster.event, kind, pod)
+            running.call_soon_threadsafe(cache.event, kind, pod)
+
+        params = {"fieldSelector": f"spec.nodeName={self._settings.node}"}
+        self._watcher = Watcher(api, "/api/v1/pods", params, post, "pods")
+        self._watcher.start()
+        await asyncio.to_thread(self._watcher.synced.wait)
+        # Everything posted before `synced` is handled before this goes on.
+        await asyncio.sleep(0)
+        preparer.drop_vanished(known)
+        await self._adopt(preparer)
+
+    async def _adopt(self, preparer: Preparer) -> None:
+        """Until all are found: a pod that isn't known uses GPUs that others may be given."""
+        pause = _ADOPT_AGAIN[0]
+        while not self._pods_known:
+            try:
+                self._pods_known = await preparer.adopt_pods()
+            except KybernateError as error:
+                log.warning("pods without a record can't be looked for yet: %s", error)
+            if not self._pods_known:
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _ADOPT_AGAIN[1])
+
+    async def _collect(self, preparer: Preparer) -> None:
+        while True:
+            await self.loop.device_freed.wait()
+            self.loop.device_freed.clear()
+            await asyncio.sleep(_COLLECT_AFTER)
+            try:
+                await preparer.collect()
+            except KybernateError as error:
+                log.info("CDI files are not cleaned up now: %s", error)
+                self.loop.device_freed.set()
+
+    async def _end(self) -> None:
+        # First of all nothing is published any more: streams that end now say nothing of the node.
+        for task in self._tasks:
+            task.cancel()
+        for server in self._servers:
+            await server.stop(grace=0.2)
+        self.runtime.close()
+        await asyncio.to_thread(self._grants.stop)
+        if self._watcher is not None:
+            await asyncio.to_thread(self._watcher.stop)
+        self.world.helpers.close()
+        self.world.journal.close()
+
+
+class _LatePodResources:
+    """Implements `ports.PodResources`; its messages are loaded by the first call."""
+
+    def __init__(self, settings: AgentSettings) -> None:
+        self._socket = settings.kubelet_dir / "pod-resources" / "kubelet.sock"
+
+    @functools.cached_property
+    def _real(self) -> PodResources:
+        from kybernate.adapters.podresources import KubeletPodResources  # noqa: PLC0415 - slow
+
+        return KubeletPodResources(self._socket)
+
+    async def holder(self, resource: str, device_ids: Sequence[str]) -> Holder:
+        return await self._real.holder(resource, device_ids)
+
+    async def held(self) -> Mapping[str, Holder]:
+        return await self._real.held()
+
+
+class _LateImages:
+    """Implements `ports.Images`; its messages are loaded by the first call."""
+
+    def __init__(self, settings: AgentSettings) -> None:
+        self._socket = settings.cri_socket
+
+    @functools.cached_property
+    def _real(self) -> CriImages:
+        from kybernate.adapters.cri import CriImages  # noqa: PLC0415 - slow
+
+        return CriImages(self._socket)
+
+    async def command_of(self, image: str) -> ImageCommand:
+        return await self._real.command_of(image)
+
+    async def digest_of(self, uid: PodUid, container: str) -> str:
+        return await self._real.digest_of(uid, container)
+
+    async def sandboxes(self, namespace: str, name: str) -> frozenset[PodUid]:
+        """See `CriImages.sandboxes`."""
+        return await self._real.sandboxes(namespace, name)
+
+
+async def blocking(call: Callable[[], T], deadline: float) -> T:
+    """Implements `node.Blocking` by a thread; a call beyond its deadline is left to itself."""
+    try:
+        return await asyncio.wait_for(asyncio.to_thread(call), deadline)
+    except TimeoutError as error:
+        raise DeadlineError(f"no answer within {deadline:g} s") from error
+
+
+async def _forever(what: Awaitable[None]) -> None:
+    try:
+        await what
+    except Exception:
+        # The supervisor restarts an agent that is half dead; the seats live on.
+        log.exception("a part of the agent ended unexpectedly")
+        os._exit(1)
+
+
+def file_journal(settings: AgentSettings) -> FileJournal:
+    """The journal of the state folder; a boot ends what it says."""
+    return FileJournal(settings.state_dir / "state" / "journal", _boot_id())
+
+
+def _world(
+    settings: AgentSettings,
+    helpers: CudaHelpers,
+    images: Images,
+    journal: Journal,
+    freezer: Freezer,
+    below: Below | None,
+) -> World:
+    procs, nvml = Procfs(), Nvml(renews=True)
+    return World(
+        gpus=nvml,
+        helpers=helpers,
+        freezer=freezer,
+        procs=procs,
+        doors=SeatSockets(settings.run_dir / "seats", procs),
+        specs=CdiSpecs(settings.cdi_dir, links=settings.run_dir / "ids"),
+        pod_resources=_LatePodResources(settings),
+        images=images,
+        journal=journal,
+        blocking=blocking,
+        asking=nvml.ask,
+        now=time.monotonic,
+        wall=time.time,
+        below=below,
+    )
+
+
+def _below(
+    settings: AgentSettings,
+    freezer: GuardedFreezer,
+    inventory: Callable[[], Inventory | None],
+    images: Images,
+    grants: Callable[[], tuple[Grant, ...]],
+) -> Below | None:
+    if settings.criu is None:
+        return None
+    from nodeagent.app.makebelow import make_below  # noqa: PLC0415 - slow, and only where it is used
+
+    return make_below(settings, freezer, inventory, images, grants)
+
+
+def _open_api(settings: AgentSettings) -> Api:
+    from kybernate.adapters.k8s import Api  # noqa: PLC0415 - half a second to import
+
+    return Api(settings.kubeconfig, "kyb-agent")
+
+
+def _boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _host_memory() -> int:
+    """Nine tenths of the host's memory: what a park may fill."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemTotal:"):
+            return int(int(line.split()[1]) * 1024 * _PARK_SHARE)
+    return 0

@@ -1,0 +1,1 @@
+"""What becomes of artifacts: who may continue from one, and who may drop it."""

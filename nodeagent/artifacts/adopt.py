@@ -1,0 +1,279 @@
+"""A seat whose pod goes on from a saved state: it never executes its command.
+
+Each step is journalled before the next one relies on it, and each can be done again:
+
+    WAITING                  kyb-init is at the gate; the state is looked for, and waited for
+    WAITING with `artifact`  it may be had, and if the pod succeeds another one, it holds the claim
+    (kyb-init is PARKED)     it starts nothing any more, and waits for a tree
+    PARKED_NVME or _OBJECT   from here on it is a seat like any other that is parked there
+
+What may never be had, or could not be had in time, is told, and the pod is started anew; one with
+`kyb.ai/restore-else: fail` is kept waiting instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import weakref
+from typing import TYPE_CHECKING
+
+from kybernate import keys
+from kybernate.core.moving import see_own
+from kybernate.core.restores import RestoreAs
+from kybernate.core.seats import SeatEvent
+from kybernate.errors import (
+    ConflictError,
+    CorruptError,
+    DeadlineError,
+    NotFoundError,
+    RefusedError,
+    RetryableError,
+)
+from kybernate.ports import DumpState
+from kybernate.types import ArtifactId, GpuUuid, PodUid, SeatState, Tier
+from nodeagent.artifacts.adopted import droppable, is_copy
+from nodeagent.artifacts.clones import cut_off
+from nodeagent.seat.record import Begins
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from kybernate.core.artifacts.manifest import Manifest
+    from kybernate.types import PodRef
+    from nodeagent.app.loop import Loop
+    from nodeagent.artifacts.claims import Claims
+    from nodeagent.artifacts.newest import Newest
+    from nodeagent.seat.below import Below
+    from nodeagent.seat.record import Seat
+
+log = logging.getLogger(__name__)
+
+_DEADLINE = 10.0
+_AGAIN = 1.0
+_REFUSED_AGAIN = 60.0
+_POLL = 0.01
+_LATER = (RetryableError, DeadlineError, NotFoundError, ConflictError, CorruptError, OSError)
+
+
+async def _all_whole(artifact: ArtifactId) -> bool:
+    return True
+
+
+class Adoptions:
+    """All seats of the node that go on from saved states of other pods. `whole`: whether what lies
+    on NVMe is all there, where other nodes send states of which a power cut may leave a part."""
+
+    def __init__(self, loop: Loop, claims: Claims, newest: Newest) -> None:
+        self._loop = loop
+        self._node = loop.node
+        self._claims = claims
+        self._newest = newest
+        self._locks: weakref.WeakValueDictionary[PodUid, asyncio.Lock] = (
+            weakref.WeakValueDictionary()
+        )
+        self.whole: Callable[[ArtifactId], Awaitable[bool]] = _all_whole
+
+    # --- the seat's container is there ----------------------------------------------------------
+
+    def at_gate(self, seat: Seat) -> None:
+        """Its kyb-init waits, for its turn or for a tree: look for its state, if it wants one."""
+        if seat.restore and seat.restore.kind is not RestoreAs.SUCCESSOR and _used(seat):
+            # Its container has started again: a copy begins where it began.
+            seat.begins = Begins.OPEN
+        if seat.awaits_state:
+            self._loop.life.work(seat, self._go_on(seat))
+
+    async def _go_on(self, seat: Seat) -> None:
+        until = self._node.world.now() + self._node.settings.restore_wait_s
+        while seat.awaits_state and seat.state is SeatState.WAITING:
+            try:
+                artifact, tier = await self._find(seat)
+                await self.adopt(seat, artifact, tier)
+            except RefusedError as error:
+                if seat.awaits_state:
+                    await self._refused(seat, str(error))
+            except _LATER as error:
+                if not seat.awaits_state:
+                    break  # it was handed a state meanwhile
+                if self._node.world.now() >= until:
+                    await self._refused(seat, str(error))
+                else:
+                    self._loop.life.complain(seat, "RestoreWaits", f"{error}; trying again")
+                    await asyncio.sleep(_AGAIN)
+        self._loop.kick()
+
+    async def _refused(self, seat: Seat, why: str) -> None:
+        if seat.restore is not None and seat.restore.waits:
+            sentence = f"{why} It is kept waiting ({keys.RESTORE_ELSE}: fail)."
+            self._loop.life.complain(seat, "RestoreRefused", sentence)
+            await asyncio.sleep(_REFUSED_AGAIN)
+            return
+        await self._start_anew(seat, why)
+
+    async def _start_anew(self, seat: Seat, why: str) -> None:
+        seat.begins, seat.artifact, seat.borrowed = Begins.ANEW, "", False
+        seat.copies, seat.saved, seat.inner, seat.gpu_map = frozenset(), 0, (), {}
+        self._node.tell(
+            seat,
+            "Warning",
+            "RestoreRefused",
+            f"its saved state can't be had: {why} The workload is started anew, without it.",
+        )
+        self._node.save(seat)
+        self._node.changed(seat)
+        if await self._is_parked(seat):
+            # Behind its gate nothing can be started any more: the kubelet begins it anew.
+            self._end_container(seat)
+        self._loop.kick()
+
+    def _end_container(self, seat: Seat) -> None:
+        below, init = self._node.world.below, seat.init
+        if below is not None and init is not None:
+            below.culprits.kill(init.pid, init.start)
+            self._loop.life.watch_end(seat)
+
+    async def _is_parked(self, seat: Seat) -> bool:
+        below = self._node.world.below
+        try:
+            state = below.dumper.state(seat.init.pid) if below and seat.init else None
+        except NotFoundError:
+            return False
+        return state is DumpState.PARKED
+
+    # --- which state ----------------------------------------------------------------------------
+
+    async def _find(self, seat: Seat) -> tuple[ArtifactId, Tier]:
+        """What its pod names, and where it is reached from here."""
+        below = self._below()
+        wish = seat.restore
+        if wish is None:
+            raise RefusedError(f"pod {seat.identity.pod} names no saved state")
+        if seat.begins is Begins.ADOPTING:
+            artifact = ArtifactId(seat.artifact)
+        else:
+            namespace = seat.identity.pod.namespace
+            artifact = wish.artifact or await self._newest.find(below, namespace, wish.uid)
+            self._newest.see_kept(artifact)
+        raw = {one.id for one in await below.vault.ls(Tier.NVME)}
+        if artifact not in raw:
+            return artifact, Tier.OBJECT
+        # For a copy each piece is looked at before anything of it is used.
+        if is_copy(seat) or await self.whole(artifact):
+            return artifact, Tier.NVME
+        packed = await below.vault.ls(Tier.OBJECT) if Tier.OBJECT in below.limits else ()
+        if artifact not in {one.id for one in packed}:
+            raise RetryableError(f"what NVMe has of {artifact} is damaged, and there is no other")
+        return artifact, Tier.OBJECT
+
+    # --- adoption -------------------------------------------------------------------------------
+
+    def awaits(self, seat: Seat, uid: PodUid) -> str:
+        """Why the seat doesn't wait for the state of this pod, as a sentence; empty if it does."""
+        wish = seat.restore
+        if wish is None or wish.uid != uid:
+            return (
+                f"pod {seat.identity.pod} does not wait for pod {uid}; annotate it with "
+                f"{keys.RESTORE_FROM}: pod/{uid}"
+            )
+        if wish.kind is not RestoreAs.SUCCESSOR:
+            return (
+                f"pod {seat.identity.pod} goes on as a {wish.kind}, and the pod would end for it; "
+                f"leave out its {keys.RESTORE_AS}"
+            )
+        if not seat.awaits_state:
+            return f"pod {seat.identity.pod} has begun already ({seat.begins})"
+        return ""
+
+    async def adopt(
+        self, seat: Seat, artifact: ArtifactId, tier: Tier, *, of: PodRef | None = None
+    ) -> None:
+        """The seat goes on from this state, which lies in this tier, and is parked there when this
+        returns. `of`: whose own state it has to be.
+
+        Raises RefusedError with the sentence if it never may; RetryableError, NotFoundError,
+        CorruptError, DeadlineError, OSError if it can't now.
+        """
+        async with self._locks.setdefault(seat.uid, asyncio.Lock()):
+            if seat.begins is Begins.ADOPTED and seat.artifact == artifact:
+                return
+            self._see_waiting(seat)
+            await cut_off(self._below(), seat)
+            into = await self._below().into(seat)
+            manifest = await self._below().vault.admit(artifact, into, _DEADLINE)
+            if of is not None:
+                see_own(manifest, of)
+            copied = is_copy(seat)
+            home = (
+                await self._claims.claim(seat, manifest, self._below(), found=of is None)
+                if not copied
+                else False
+            )
+            seat.predecessor = "" if copied else manifest.facts.pod_uid
+            seat.claimed = "" if copied else manifest.id
+            _take(seat, manifest, tier)
+            seat.may_drop = tuple(t.value for t in droppable(tier, copied=copied, home=home))
+            await self._node.save(seat, synced=True)
+            await self._expect(seat, manifest.facts.root_pid)
+            if copied and tier is Tier.NVME:
+                await self._copy(seat)
+            await self._loop.dumps.shut(seat, seat.identity.port or 0)
+            await self._begin(seat, tier)
+
+    def _see_waiting(self, seat: Seat) -> None:
+        if not seat.awaits_state or seat.state is not SeatState.WAITING:
+            raise RefusedError(f"pod {seat.identity.pod} has begun already ({seat.state})")
+        if seat.deleted or seat.doomed:
+            raise RefusedError(f"pod {seat.identity.pod} is ending")
+        if seat.ending:
+            raise RetryableError(
+                f"the container of pod {seat.identity.pod} is ending; the next one is waited for"
+            )
+        if seat.init is None or not seat.connected:
+            raise RetryableError(f"the container of pod {seat.identity.pod} isn't there yet")
+
+    async def _expect(self, seat: Seat, root: int) -> None:
+        """kyb-init starts nothing any more. Raises DeadlineError, RefusedError, NotFoundError."""
+        until = self._node.world.now() + _DEADLINE
+        while not await self._is_parked(seat):
+            if seat.init is None or not seat.connected or self._node.world.now() >= until:
+                raise DeadlineError("its kyb-init does not answer")
+            self._node.world.doors.expect(seat.uid, root)
+            await asyncio.sleep(_POLL)
+        seat.tree = None
+
+    async def _copy(self, seat: Seat) -> None:
+        """Images of its own: what others have on NVMe may go without its knowing."""
+        await self._loop.dumps.bring(seat, await self._below().into(seat))
+
+    async def _begin(self, seat: Seat, tier: Tier) -> None:
+        seat.begins, seat.moved_at = Begins.ADOPTED, self._node.world.now()
+        # In the same record: nobody else may call for it, and a pod that starts has its turn.
+        seat.asked_since = seat.moved_at
+        event = SeatEvent.RECEIVED if tier is Tier.NVME else SeatEvent.ADOPTED
+        why = f"goes on from {seat.artifact}"
+        written = self._node.move(seat, event, why, synced=True)
+        self._node.tell(seat, "Normal", "Adopted", f"it {why}, without starting its command")
+        self._loop.kick()
+        await written
+
+    def _below(self) -> Below:
+        below = self._node.world.below
+        if below is None:
+            raise RefusedError("this node's agent has no CRIU (criu), so it can restore nothing")
+        return below
+
+
+def _used(seat: Seat) -> bool:
+    return seat.state is SeatState.WAITING and seat.begins is Begins.ADOPTED
+
+
+def _take(seat: Seat, manifest: Manifest, tier: Tier) -> None:
+    """What the seat is from now on, as the manifest says."""
+    facts, gpus = manifest.facts, seat.identity.gpus
+    seat.begins, seat.artifact, seat.borrowed = Begins.ADOPTING, ArtifactId(manifest.id), True
+    seat.copies, seat.saved = frozenset({tier}), manifest.total
+    seat.inner, seat.cuda = facts.gpu_pids, ()
+    seat.held, seat.first = dict(zip(gpus, facts.held, strict=False)), facts.first
+    pairs = zip(facts.gpus, gpus, strict=False)
+    seat.gpu_map = {GpuUuid(old): new for old, new in pairs}

@@ -1,0 +1,86 @@
+"""For whom a state may come from another node: a seat that is here and waits for just that one."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Protocol
+
+from kybernate.core.seats import OCCUPYING
+from kybernate.errors import RefusedError, RetryableError
+from kybernate.types import ArtifactId, PodUid, SeatState, Tier
+
+if TYPE_CHECKING:
+    from kybernate.checkpoint.inbox import Inbox
+    from kybernate.types import PodRef
+    from nodeagent.seat.node import Node
+    from nodeagent.seat.record import Seat
+
+
+class Adopter(Protocol):
+    """Who lets a seat go on from a state."""
+
+    def awaits(self, seat: Seat, uid: PodUid) -> str:
+        """Why the seat doesn't wait for the state of this pod, as a sentence; empty if it does."""
+        ...
+
+    async def adopt(self, seat: Seat, artifact: ArtifactId, tier: Tier, *, of: PodRef) -> None:
+        """The seat goes on from this state of that pod, which its journal says when this returns.
+        Raises RefusedError if it never will, RetryableError, DeadlineError, OSError."""
+        ...
+
+
+class Awaited:
+    """Whether states may come, and how much. Lives on the loop."""
+
+    def __init__(self, node: Node, inbox: Inbox, adopter: Adopter) -> None:
+        self._node = node
+        self._inbox = inbox
+        self._adopter = adopter
+
+    def expect(self, pod: PodRef, successor: PodUid) -> Seat:
+        """The successor, which is here and waits. Raises RefusedError, RetryableError."""
+        seat = self._node.seats.get(successor)
+        if seat is None:
+            raise RetryableError(
+                f"no seat of a pod with UID {successor} is on node {self._node.settings.node} yet"
+            )
+        if seat.identity.pod.namespace != pod.namespace:
+            raise RefusedError(
+                f"pod {seat.identity.pod} is of another namespace than {pod}; a successor is of "
+                "the same"
+            )
+        if seat.ending or seat.doomed or seat.deleted:
+            raise RefusedError(f"pod {seat.identity.pod} is ending; name another successor")
+        if seat.state in OCCUPYING or seat.started_once:
+            raise RefusedError(f"pod {seat.identity.pod} runs already; name one that waits")
+        why = self._adopter.awaits(seat, pod.uid)
+        if why:
+            raise RefusedError(why)
+        if not seat.connected or seat.state is not SeatState.WAITING:
+            raise RetryableError(f"the container of pod {seat.identity.pod} isn't ready yet")
+        return seat
+
+    async def meet(self, pod: PodRef, successor: PodUid, size: int) -> None:
+        """The successor waits, and about so many bytes have room. Raises RefusedError,
+        RetryableError, DeadlineError, OSError."""
+        self.expect(pod, successor)
+        if not size:
+            return
+        room = self._inbox.room
+        room.limit = await self.room()
+        left = await asyncio.to_thread(room.left, successor)
+        if size > left:
+            raise RefusedError(
+                f"NVMe of node {self._node.settings.node} has room for {max(0, left)} bytes, and "
+                f"the state of {pod} takes about {size}; delete saved states there (kybernate "
+                "artifacts rm), give its agent more (nvme_bytes), or name a successor elsewhere"
+            )
+
+    async def room(self) -> int:
+        """Bytes that NVMe may still hold. Raises KybernateError, OSError."""
+        below = self._node.world.below
+        if below is None or Tier.NVME not in below.limits:
+            return sys.maxsize
+        listed = await below.vault.ls(Tier.NVME)
+        return below.limits[Tier.NVME] - sum(one.size for one in listed)

@@ -1,0 +1,72 @@
+"""Which pod of this node succeeds which: by claims in the registry, of which a pod grants one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kybernate import keys
+from kybernate.core.restores import RestoreAs
+from kybernate.errors import RefusedError, RetryableError
+from kybernate.types import ArtifactId, PodUid
+from nodeagent.artifacts.reports import Kind, Report
+
+if TYPE_CHECKING:
+    from kybernate.core.artifacts.manifest import Manifest
+    from kybernate.ports import Registry
+    from nodeagent.app.loop import Loop
+    from nodeagent.artifacts.newest import Newest
+    from nodeagent.artifacts.reports import Reports
+    from nodeagent.seat.below import Below
+    from nodeagent.seat.record import Seat
+
+_DEADLINE = 10.0
+
+
+class Claims:
+    """Of the node's seats. Lives on the loop."""
+
+    def __init__(self, loop: Loop, registry: Registry, reports: Reports, newest: Newest) -> None:
+        self._node = loop.node
+        self._registry = registry
+        self._reports = reports
+        self._newest = newest
+
+    def tell_again(self) -> None:
+        """After a restart: which pods succeed which, to a registry that may have forgotten it."""
+        for seat in self._node.seats.values():
+            if seat.predecessor and self._node.world.registry is not None:
+                pod, uid = seat.identity.pod, PodUid(seat.predecessor)
+                self._reports.put(
+                    Report(
+                        Kind.CLAIMED, pod.namespace, uid, seat.claimed, successor=PodUid(pod.uid)
+                    )
+                )
+
+    async def claim(self, seat: Seat, manifest: Manifest, below: Below, *, found: bool) -> bool:
+        """Have the seat's pod succeed the one whose state it is; whether that one ran here.
+        `found`: the state was looked for, rather than handed over.
+
+        Raises RefusedError, RetryableError, ConflictError, DeadlineError, OSError."""
+        facts, registry, uid = manifest.facts, self._registry, PodUid(manifest.facts.pod_uid)
+        if facts.namespace != seat.identity.pod.namespace:
+            raise RefusedError(
+                f"{manifest.id} is of namespace {facts.namespace}, and a pod succeeds only one of "
+                f"its own; set {keys.RESTORE_AS}: {RestoreAs.TEMPLATE} to start as a copy."
+            )
+        line = await registry.line(facts.namespace, uid, _DEADLINE)
+        if line.successor not in ("", seat.uid) or line.ended:
+            raise RefusedError(
+                f"Pod {line.successor or 'another'} goes on with the state of pod {uid} already, "
+                f"and a pod has one successor; set {keys.RESTORE_AS}: {RestoreAs.TEMPLATE} to "
+                "start as a copy."
+            )
+        if line.successor != seat.uid and not line.stopped:
+            raise RetryableError(
+                f"nothing proves that pod {uid} has stopped: delete it, or have its node's agent "
+                "move it"
+            )
+        if found and line.successor != seat.uid and seat.restore and seat.restore.uid == uid:
+            await self._newest.see_last(below, facts.namespace, uid, manifest.id)
+        self._newest.see_kept(ArtifactId(manifest.id))
+        await registry.claim(facts.namespace, uid, ArtifactId(manifest.id), seat.uid, _DEADLINE)
+        return line.node == self._node.settings.node

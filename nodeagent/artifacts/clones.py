@@ -1,0 +1,42 @@
+"""Debug clones: copies of other pods' states that are looked at, and that nobody can reach."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kybernate.core.restores import RestoreAs
+from kybernate.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from nodeagent.seat.below import Below
+    from nodeagent.seat.record import Seat
+
+_DEADLINE = 5.0
+
+
+def is_clone(seat: Seat) -> bool:
+    """Whether it is a copy that must not reach anybody, and gets no requests."""
+    return seat.restore is not None and seat.restore.kind is RestoreAs.CLONE
+
+
+def stays_stopped(seat: Seat) -> bool:
+    """Whether not one of its instructions is executed."""
+    return seat.restore is not None and is_clone(seat) and seat.restore.stopped
+
+
+async def cut_off(below: Below, seat: Seat) -> None:
+    """Before anything of a clone exists: nothing passes in or out of its pod but loopback.
+
+    Raises RefusedError if its network is the node's, NotFoundError, OSError, DeadlineError.
+    """
+    if is_clone(seat):
+        if seat.init is None:
+            raise NotFoundError("its container has ended")
+        await below.gatekeeper.cut(seat.init.pid, _DEADLINE)
+
+
+def leave_gpus_alone(seat: Seat) -> None:
+    """A clone that stays stopped can't be restored by the driver, which needs it to run: what it
+    had on its GPUs stays in its processes' memory."""
+    if stays_stopped(seat):
+        seat.cuda, seat.held = (), dict.fromkeys(seat.identity.gpus, 0)

@@ -1,0 +1,93 @@
+"""Seats that go on from states which other nodes' agents delivered, and which took over what."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from kybernate.errors import RefusedError
+from kybernate.types import ArtifactId, PodUid, Tier
+from nodeagent.seat.record import Begins
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from kybernate.checkpoint.inbox import Inbox
+    from kybernate.types import PodRef
+    from nodeagent.app.loop import Loop
+    from nodeagent.artifacts.arrived import Arrived
+    from nodeagent.artifacts.awaited import Adopter, Awaited
+    from nodeagent.seat.record import Seat
+
+TAKEN = "taken/"
+"""Journal keys of states that were taken over here, so that a repeated call hears the same."""
+_MOST_TAKEN = 256
+_DEADLINE = 10.0
+
+
+class TakenOver:
+    """All of them. `lacks` is told of a state that is not here as a whole. Lives on the loop."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        inbox: Inbox,
+        adopter: Adopter,
+        arrived: Arrived,
+        lacks: Callable[[str], None],
+    ) -> None:
+        self._loop = loop
+        self._node = loop.node
+        self._inbox = inbox
+        self._adopter = adopter
+        self._arrived = arrived
+        self._lacks = lacks
+        self._taken: dict[str, str] = {}
+
+    def load(self, records: Mapping[str, Mapping[str, object]]) -> None:
+        """After a restart."""
+        for key, record in records.items():
+            if key.startswith(TAKEN):
+                self._taken[key.removeprefix(TAKEN)] = str(record["successor"])
+
+    async def take_over(
+        self, pod: PodRef, successor: PodUid, artifact: ArtifactId, awaited: Awaited
+    ) -> None:
+        """The successor goes on from it, and that is on the disk when this returns; also if it did
+        so before. Raises RefusedError if it never will, KybernateError, OSError."""
+        if not await self._has_taken(pod, successor, artifact):
+            await self._adopt(awaited.expect(pod, successor), pod, artifact)
+            self._loop.call_for(successor, f"moved here, as {artifact}")
+        if self._taken.get(artifact) != successor:
+            await self._note(successor, artifact)
+
+    async def _adopt(self, seat: Seat, pod: PodRef, artifact: ArtifactId) -> None:
+        if self._node.world.registry is None:
+            if pod.uid in self._node.seats:
+                raise RefusedError(f"pod {pod} is on this node, and no other can say that it ended")
+            # Where nobody else can tell, the word of the agent that ended it is the proof.
+            await self._loop.registry.stop(pod.namespace, pod.uid, "moved to this node", _DEADLINE)
+        async with self._arrived.one(artifact):
+            here = await asyncio.to_thread(self._inbox.is_here, artifact)
+            if not here:
+                self._lacks(artifact)
+            tier = Tier.NVME if here else Tier.OBJECT
+            await self._adopter.adopt(seat, artifact, tier, of=pod)
+
+    async def _has_taken(self, pod: PodRef, successor: PodUid, artifact: str) -> bool:
+        """Also where the seat found the state by itself, once the registry knew of it."""
+        if self._taken.get(artifact) == successor:
+            return True
+        seat = self._node.seats.get(successor)
+        if seat is None or seat.begins is not Begins.ADOPTED:
+            return False
+        line = await self._loop.registry.line(pod.namespace, pod.uid, _DEADLINE)
+        return (line.successor, line.artifact) == (successor, artifact)
+
+    async def _note(self, successor: PodUid, artifact: str) -> None:
+        record = {"successor": successor}
+        await self._node.world.journal.put(TAKEN + artifact, record, synced=True)
+        self._taken[artifact] = successor
+        for old in list(self._taken)[:-_MOST_TAKEN]:
+            del self._taken[old]
+            self._node.world.journal.delete(TAKEN + old)

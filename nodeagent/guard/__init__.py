@@ -1,0 +1,1 @@
+"""Who uses the GPUs, what the host's memory can take, who died while parked."""

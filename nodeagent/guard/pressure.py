@@ -1,0 +1,247 @@
+"""Watches the host's memory for the seats whose park would fill it.
+
+Implements `node.Refusals`: asked before every decision, it answers from what was read last, and
+reads anew when that is too old. The arithmetic is the core's (`kybernate.core.budget`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kybernate.core.budget import (
+    BudgetLimits,
+    Candidate,
+    HostMemory,
+    Lack,
+    Load,
+    ShortRule,
+    pressure,
+    refusals,
+)
+from kybernate.core.swap import wants
+from kybernate.errors import NotFoundError
+from kybernate.types import SeatState
+from nodeagent import metrics
+from nodeagent.seat.node import IN_RAM, Notice
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from kybernate.core.budget import MemoryLevel, Refusal
+    from kybernate.ports import Memory
+    from kybernate.types import PodUid
+    from nodeagent.app.loop import Loop
+    from nodeagent.seat.record import Seat
+
+log = logging.getLogger(__name__)
+
+_FRESH = 0.25
+_FRESH_AT_REST = 5.0
+"""Limits and usage of a container that isn't about to be parked: they are many small reads."""
+_NEWS = 0.05
+"""Share of the host's memory by which what is available must change to be published anew."""
+CONDITION = "HostMemory"
+_SHOWN = (SeatState.PARKED, SeatState.DUMPING)
+"""Parked seats whose memory the host shows as taken."""
+_MAKES_ROOM = (Lack.BUDGET, Lack.HOST)
+_MAY_PARK = (SeatState.STARTING, SeatState.ACTIVE, SeatState.DRAINING)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """`parked`: whose memory it already shows as taken."""
+
+    at: float
+    host: HostMemory
+    parked: frozenset[PodUid]
+
+
+@dataclass(frozen=True, slots=True)
+class _Levels:
+    """The limits over one container, by its kyb-init, as seen for so many bytes."""
+
+    at: float
+    pid: int
+    need: int
+    levels: tuple[MemoryLevel, ...]
+
+
+class Pressure:
+    """`held` knows how many bytes of device memory a seat holds, if anybody has looked.
+
+    Where parked seats' states can leave RAM (`Node.makes_room`), a seat is refused only for as long
+    as that takes, which nobody needs to be told."""
+
+    def __init__(self, loop: Loop, memory: Memory, held: Callable[[PodUid], int | None]) -> None:
+        self._loop = loop
+        self._node = loop.node
+        self._memory = memory
+        self._node.seen = held
+        self._reading: _Reading | None = None
+        self._levels: dict[PodUid, _Levels] = {}
+        self._refused: Mapping[PodUid, Refusal] = {}
+        self._passing: frozenset[PodUid] = frozenset()
+        self._told: dict[PodUid, str] = {}
+
+    def __call__(self, seats: Iterable[Seat]) -> Mapping[PodUid, str]:
+        """See `node.Refusals`. Under `memory_short: restart` such seats are given up instead."""
+        known = list(seats)
+        candidates = [seat for seat in known if seat.state in _MAY_PARK and not seat.ending]
+        refused = self._judge(known, candidates) if candidates else {}
+        self._refused = refused
+        self._node.short = {
+            seat.uid: self._node.park_size(seat)
+            for seat in candidates
+            if seat.uid in refused and refused[seat.uid].lack in _MAKES_ROOM
+        }
+        self._passing = frozenset(
+            seat.uid
+            for seat in candidates
+            if seat.uid in self._node.short
+            and self._node.makes_room(seat, self._node.short[seat.uid])
+        )
+        forfeits = self._forfeits()
+        for seat in known:
+            seat.forfeit = forfeits.get(seat.uid, "")
+        self._tell(known)
+        return {uid: one.sentence for uid, one in refused.items() if uid not in forfeits}
+
+    def _forfeits(self) -> Mapping[PodUid, str]:
+        """Who is given up rather than waited for. A node that is short just now has room soon."""
+        if ShortRule(self._node.settings.memory_short) is ShortRule.WAIT:
+            return {}
+        return {
+            uid: one.sentence
+            for uid, one in self._refused.items()
+            if one.lack is not Lack.PRESSURE and uid not in self._passing
+        }
+
+    def _judge(self, known: list[Seat], candidates: list[Seat]) -> Mapping[PodUid, Refusal]:
+        host = self._host()
+        if host is None or self._reading is None:
+            return {}
+        kept = [s for s in known if s.state is SeatState.PARKING or s.state in IN_RAM]
+        load = Load(
+            parked=sum(self._node.park_size(seat) for seat in kept),
+            underway=sum(
+                self._node.park_size(s) for s in kept if s.uid not in self._reading.parked
+            ),
+        )
+        self._node.free_ram = max(
+            0, host.available - load.underway - self._node.settings.host_reserve_bytes
+        )
+        return refusals((self._candidate(seat) for seat in candidates), load, host, self._limits())
+
+    def _limits(self) -> BudgetLimits:
+        settings = self._node.settings
+        return BudgetLimits(
+            self._node.park_budget, settings.host_reserve_bytes, settings.stalled_percent
+        )
+
+    def _candidate(self, seat: Seat) -> Candidate:
+        need = self._node.park_size(seat)
+        return Candidate(seat.uid, need, self._levels_over(seat, need))
+
+    def _levels_over(self, seat: Seat, need: int) -> tuple[MemoryLevel, ...]:
+        if seat.init is None:
+            return ()
+        now, pid, known = self._node.world.now(), seat.init.pid, self._levels.get(seat.uid)
+        pressing = seat.state is SeatState.DRAINING or seat.uid in self._refused
+        age = _FRESH if pressing else _FRESH_AT_REST
+        if known is None or known.pid != pid or known.need < need or now >= known.at + age:
+            try:
+                known = _Levels(now, pid, need, self._memory.levels(pid, need))
+            except (NotFoundError, OSError):
+                return ()
+            self._levels[seat.uid] = known
+        return known.levels
+
+    def _host(self) -> HostMemory | None:
+        now, known = self._node.world.now(), self._reading
+        stale = known is None or known.at <= self._node.ram_freed_at
+        if stale or known is None or now >= known.at + _FRESH:
+            try:
+                host = self._memory.host()
+            except OSError as error:
+                log.warning("the host's memory can't be read: %s", error)
+                return None
+            parked = frozenset(uid for uid, s in self._node.seats.items() if s.state in _SHOWN)
+            self._reading = _Reading(now, host, parked)
+            return host
+        return known.host
+
+    # --- telling ------------------------------------------------------------------------------
+
+    def _tell(self, known: list[Seat]) -> None:
+        """Once for each seat and lack, and only when somebody needs its GPUs."""
+        for seat in known:
+            why = self._refused.get(seat.uid)
+            if why is None or seat.state not in _MAY_PARK:
+                self._told.pop(seat.uid, None)
+            elif seat.uid in self._passing:
+                continue
+            elif self._told.get(seat.uid) != why.lack and self._needed(seat, known):
+                self._told[seat.uid] = why.lack
+                metrics.PARKS_REFUSED.labels(why.lack.value).inc()
+                if not seat.forfeit:
+                    self._node.tell(seat, "Warning", "ParkRefused", why.sentence)
+        seats = self._node.seats
+        self._told = {uid: lack for uid, lack in self._told.items() if uid in seats}
+        self._levels = {uid: known for uid, known in self._levels.items() if uid in seats}
+
+    def _needed(self, seat: Seat, known: list[Seat]) -> bool:
+        if seat.leave or self._node.draining:
+            return True
+        gpus = frozenset(seat.identity.gpus)
+        return any(
+            gpus & frozenset(other.identity.gpus) and wants(other.view(drained=False))
+            for other in known
+            if other is not seat
+        )
+
+    async def run(self) -> None:
+        """Look regularly: what was refused may go now, and people want to know."""
+        while True:
+            await asyncio.sleep(self._node.settings.guard_interval_s)
+            try:
+                self.look()
+            except Exception:
+                log.exception("looking at the host's memory failed unexpectedly")
+
+    def look(self) -> None:
+        """Read, publish, and have the loop decide anew if something else may be parked now."""
+        host = self._host()
+        if host is None:
+            return
+        metrics.HOST_AVAILABLE.set(host.available)
+        metrics.HOST_STALLED.set(host.stalled or 0.0)
+        before = dict(self._refused)
+        self._node.judge_parks()
+        if before.keys() != self._refused.keys():
+            self._loop.kick()
+        self._note(host)
+        if abs(host.available - self._node.host_available) > host.total * _NEWS:
+            self._node.host_available = host.available
+
+    def _note(self, host: HostMemory) -> None:
+        short = pressure(host, self._limits())
+        stuck = [u for u in self._refused if u in self._node.seats and u not in self._passing]
+        names = sorted(str(self._node.seats[uid]) for uid in stuck)
+        if short is not None:
+            ok, reason, message = (
+                False,
+                "NodeShort",
+                "the node is short of memory: it parks nothing",
+            )
+        elif names:
+            ok, reason = False, "ParksRefused"
+            message = f"host memory does not allow to park {', '.join(names)}"
+        else:
+            ok, reason, message = True, "Enough", "what is active could be parked"
+        last = self._node.notices.get(CONDITION)
+        if last is None or (last.reason, last.message) != (reason, message):
+            since = last.since if last and last.ok == ok else self._node.world.wall()
+            self._node.notices[CONDITION] = Notice(ok, reason, message, since)

@@ -1,0 +1,1 @@
+"""Kubernetes as the agent sees it: pods, GPUNode, events, the device plugin's attendance."""

@@ -1,0 +1,66 @@
+"""What the GPUNode says of where saved states are: of parked seats, and of all that lie here."""
+
+from __future__ import annotations
+
+from heapq import nlargest
+from typing import TYPE_CHECKING, Any
+
+from kybernate.core.seats import TIER_OF
+from kybernate.types import Tier
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from nodeagent.artifacts.kept import Kept
+    from nodeagent.artifacts.left import Left
+    from nodeagent.seat.node import Node
+    from nodeagent.seat.record import Seat
+
+MOST_SAVED = 256
+"""Saved states that are told of; of more the newest. A GPUNode must stay a small object."""
+
+
+def resting(seat: Seat) -> dict[str, Any]:
+    """The tier of a parked seat, and the bytes of its state if that is below RAM."""
+    tier = TIER_OF.get(seat.state)
+    if tier is None:
+        return {}
+    saved = {} if tier is Tier.RAM else {"savedBytes": seat.saved}
+    return {"tier": tier.value, **saved}
+
+
+class Places:
+    """The saved states that this node holds, or has put into the object store, below RAM."""
+
+    def __init__(self, node: Node, kept: Kept, left: Left) -> None:
+        self._node = node
+        self._kept = kept
+        self._left = left
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Each with its pod and tier, the newest first, no more than MOST_SAVED."""
+        found = {(artifact, tier): (uid, size) for artifact, uid, tier, size in self._all()}
+        newest = nlargest(MOST_SAVED, found, key=lambda one: (one[0].rpartition("@")[2], *one))
+        return [
+            {"artifact": key[0], "uid": found[key][0], "tier": key[1], "bytes": found[key][1]}
+            for key in newest
+        ]
+
+    def _all(self) -> Iterator[tuple[str, str, str, int]]:
+        for one in self._left.all():
+            yield from _places(one.artifact, one.uid, one.places.items())
+        for mine in self._kept.all():
+            yield from _places(mine.artifact, mine.uid, mine.places.items())
+        for seat in self._node.seats.values():
+            # What is borrowed is another pod's, and told of by who holds it for that one.
+            if seat.artifact and not seat.borrowed:
+                places = [(tier, seat.saved) for tier in seat.copies]
+                yield from _places(seat.artifact, seat.uid, places)
+
+
+def _places(
+    artifact: str, uid: str, places: Iterable[tuple[str, int]]
+) -> Iterator[tuple[str, str, str, int]]:
+    for tier, size in places:
+        if tier != Tier.RAM:
+            yield artifact, uid, Tier(tier).value, size

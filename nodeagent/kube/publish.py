@@ -1,0 +1,387 @@
+"""What the agent writes to Kubernetes: GPUNode status, pod conditions, annotations, events.
+
+Nothing waits for it. Writes are queued by key, so that a newer one replaces an older one that
+has not gone out yet, and retried while the API server is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from kybernate import keys
+from kybernate.core.seats import TIER_OF, shown
+from kybernate.core.tiers import Artifact, wake_seconds
+from kybernate.errors import (
+    ConflictError,
+    DeadlineError,
+    KybernateError,
+    NotFoundError,
+    RefusedError,
+    RetryableError,
+)
+from kybernate.types import NodeName, SeatState, Tier
+from nodeagent.kube.events import Events
+from nodeagent.kube.events import stamp as _stamp
+from nodeagent.kube.gpunode import WRITE_LIMIT, Record
+from nodeagent.kube.places import resting
+from nodeagent.operations.wire import agent_version, movable, tier_rows
+from nodeagent.seat.node import Inventory
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from kybernate.ports import KubeApi
+    from kybernate.types import PodRef, PodUid, SeatName
+    from nodeagent.kube.attendance import Attendance
+    from nodeagent.kube.pods import PodFacts
+    from nodeagent.seat.node import Blocking, Node
+    from nodeagent.seat.record import Seat
+
+log = logging.getLogger(__name__)
+
+_RETRY = 1.0
+_LOOK_AGAIN = 2.0
+_REWRITE_S = 300.0
+"""Seconds after which the GPUNode is written although nothing changed: somebody may have taken it
+away."""
+_CALL_DEADLINE = 15.0
+_REFUSALS = 10
+_QUEUE_LIMIT = 10_000
+_MESSAGE_LIMIT = 4096
+"""Characters. With one message too long, the API server would refuse all of the status."""
+_WAKEABLE = (
+    SeatState.ACTIVE,
+    SeatState.DRAINING,
+    SeatState.PARKING,
+    *TIER_OF,
+    SeatState.WAKING,
+)
+
+
+class Writes:
+    """A queue of calls to the API server by key, the newest of each key; one at a time."""
+
+    def __init__(self, api: Callable[[], Awaitable[KubeApi]], blocking: Blocking) -> None:
+        self._api = api
+        self._blocking = blocking
+        self._waiting: dict[str, Callable[[KubeApi], object]] = {}
+        self._refused: Counter[str] = Counter()
+        self._some = asyncio.Event()
+
+    def put(self, key: str, call: Callable[[KubeApi], object]) -> None:
+        """Queue a call; quick. Beyond the limit the oldest is dropped, which is logged."""
+        self._waiting.pop(key, None)
+        if len(self._waiting) >= _QUEUE_LIMIT:
+            oldest = next(iter(self._waiting))
+            del self._waiting[oldest]
+            log.warning("too much to write to the API server: dropping %s", oldest)
+        self._waiting[key] = call
+        self._some.set()
+
+    async def run(self) -> None:
+        """Make the calls, for ever."""
+        api = await self._api()
+        while True:
+            await self._some.wait()
+            if not self._waiting:
+                self._some.clear()
+                continue
+            key = next(iter(self._waiting))
+            call = self._waiting.pop(key)
+            await self._make(api, key, call)
+
+    async def _make(self, api: KubeApi, key: str, call: Callable[[KubeApi], object]) -> None:
+        try:
+            await self._blocking(lambda: call(api), _CALL_DEADLINE)
+        except (RetryableError, DeadlineError) as error:
+            await self._again(key, call, error)
+        except RefusedError as error:
+            # An API server that has just started refuses what it will let pass in a moment.
+            self._refused[key] += 1
+            if self._refused[key] < _REFUSALS:
+                await self._again(key, call, error)
+            else:
+                del self._refused[key]
+                log.warning("%s: %s; given up", key, error)
+        except (NotFoundError, ConflictError) as error:
+            log.debug("%s: the object has gone: %s", key, error)
+        except KybernateError as error:
+            log.warning("%s: %s", key, error)
+        else:
+            self._refused.pop(key, None)
+
+    async def _again(
+        self, key: str, call: Callable[[KubeApi], object], error: KybernateError
+    ) -> None:
+        log.info("%s: %s; trying again", key, error)
+        self._waiting.setdefault(key, call)
+        await asyncio.sleep(_RETRY)
+
+
+class Publisher:
+    """Implements `node.Observer` and `prepare.Pods`."""
+
+    def __init__(
+        self,
+        node: Node,
+        api: Callable[[], Awaitable[KubeApi]],
+        address: str,
+        attendance: Attendance,
+    ) -> None:
+        self._node = node
+        self._attendance = attendance
+        self._api = api
+        self._address = address
+        self._writes = Writes(api, node.world.blocking)
+        self._wakeable: dict[PodUid, bool] = {}
+        self._changed = asyncio.Event()
+        self._urgent = asyncio.Event()
+        self._events = Events(self._writes.put, node.world.wall, node.settings.node)
+        self._ready: dict[str, Any] = {}
+        self._record = Record(node.settings.node)
+        attendance.on_change(self._hurry)
+
+    async def run(self) -> None:
+        """Publish, for ever."""
+        await asyncio.gather(self._writes.run(), self._publish_node())
+
+    def touch(self) -> None:
+        """Something that the GPUNode status shows has changed."""
+        self._changed.set()
+
+    # --- Observer -----------------------------------------------------------------------------
+
+    def seat_changed(self, seat: Seat) -> None:
+        """See `node.Observer`."""
+        self.touch()
+        self._set_wakeable(seat)
+
+    def seat_gone(self, seat: Seat) -> None:
+        """See `node.Observer`."""
+        self.touch()
+        self._wakeable.pop(seat.uid, None)
+
+    def told(self, seat: Seat, kind: str, reason: str, sentence: str) -> None:
+        """See `node.Observer`."""
+        self.told_pod(seat.identity.pod, kind, reason, sentence)
+
+    # --- Announcer ----------------------------------------------------------------------------
+
+    def told_pod(self, pod: PodRef, kind: str, reason: str, sentence: str) -> None:
+        """See `announce.Announcer`."""
+        about = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "namespace": pod.namespace,
+            "name": pod.name,
+            "uid": pod.uid,
+        }
+        self._events.tell(pod.namespace, about, kind, reason, sentence)
+
+    def told_node(self, kind: str, reason: str, sentence: str) -> None:
+        """See `announce.Announcer`. Events of what has no namespace live in `default`."""
+        name = self._node.settings.node
+        about = {"apiVersion": keys.API_VERSION, "kind": keys.GPU_NODE_KIND, "name": name}
+        self._events.tell("default", about, kind, reason, sentence)
+        self.touch()
+
+    # --- pods ---------------------------------------------------------------------------------
+
+    def mark_seat(self, facts: PodFacts, seat: SeatName) -> None:
+        """Write kyb.ai/seat once; this also makes the kubelet look at the pod again."""
+        body = {"metadata": {"uid": facts.ref.uid, "annotations": {keys.SEAT: seat}}}
+        self._writes.put(f"seat {facts.ref}", lambda api: api.patch(_pod_path(facts.ref), body))
+
+    def touch_pod(self, pod: PodRef) -> None:
+        """Change an annotation of the pod: the kubelet looks at the pod again at once."""
+        note = {keys.TOUCHED: _stamp(self._node.world.wall())}
+        body = {"metadata": {"uid": pod.uid, "annotations": note}}
+        self._writes.put(f"touch {pod}", lambda api: api.patch(_pod_path(pod), body))
+
+    def mark_failed(self, pod: PodRef, sentence: str) -> None:
+        """Say in the pod's status that it has to be replaced by another one."""
+        condition = {
+            "type": keys.REPLACE_CONDITION,
+            "status": "True",
+            "reason": "SeatsNotThere",
+            "message": sentence,
+            "lastTransitionTime": _stamp(self._node.world.wall()),
+        }
+        body = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
+        path = f"{_pod_path(pod)}/status"
+        self._writes.put(f"replace {pod}", lambda api: api.patch(path, body, "strategic"))
+
+    def _set_wakeable(self, seat: Seat) -> None:
+        late = _late(seat)
+        value = seat.state in _WAKEABLE and not late
+        if self._wakeable.get(seat.uid, None if seat.started_once else False) == value:
+            return
+        self._wakeable[seat.uid] = value
+        condition = {
+            "type": keys.WAKEABLE_CONDITION,
+            "status": str(value),
+            "reason": "Started" if value else "WakesTooLate" if late else "NotStarted",
+            "message": "serves, or wakes on a request" if value else late or seat.reason,
+            "lastTransitionTime": _stamp(self._node.world.wall()),
+        }
+        ref = seat.identity.pod
+        body = {"metadata": {"uid": ref.uid}, "status": {"conditions": [condition]}}
+        path = f"{_pod_path(ref)}/status"
+        self._writes.put(f"wakeable {ref}", lambda api: api.patch(path, body, "strategic"))
+
+    # --- GPUNode ------------------------------------------------------------------------------
+
+    async def _publish_node(self) -> None:
+        api = await self._api()
+        written: dict[str, Any] | None = None
+        clock, again = asyncio.get_running_loop().time, 0.0
+        while True:
+            self._changed.clear()
+            self._urgent.clear()
+            status = self.status()
+            late = clock() >= again
+            if (late or status != written) and await self._write_node(api, status):
+                written, again = status, clock() + _REWRITE_S
+            self._node.count_states()
+            await self._told(self._changed, _LOOK_AGAIN)
+            # After the change, not before it: a swap comes first, and its end is told with it.
+            await self._told(self._urgent, self._node.settings.status_interval_s)
+
+    def _hurry(self) -> None:
+        self._changed.set()
+        self._urgent.set()
+
+    async def _told(self, event: asyncio.Event, limit: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(event.wait(), limit)
+
+    async def _write_node(self, api: KubeApi, status: dict[str, Any]) -> bool:
+        try:
+            await self._node.world.blocking(lambda: self._record.write(api, status), WRITE_LIMIT)
+        except KybernateError as error:
+            log.warning("GPUNode %s is not written: %s", self._node.settings.node, error)
+            return False
+        return True
+
+    def status(self) -> dict[str, Any]:
+        """The GPUNode status now."""
+        node = self._node
+        inventory = node.inventory or Inventory()
+        return {
+            "observedGeneration": 1,
+            "conditions": [self._ready_condition(), *self._notices()],
+            "agent": {"address": self._address, "version": agent_version()},
+            "driver": {"version": inventory.driver_version, "cuda": inventory.cuda_version},
+            "deviceStrategy": inventory.strategy,
+            "gpus": [
+                {
+                    "index": g.index,
+                    "uuid": g.uuid,
+                    "product": g.product,
+                    "memoryBytes": g.memory,
+                    "numa": g.numa,
+                    "healthy": g.healthy,
+                }
+                for g in inventory.gpus
+            ],
+            "links": [{"a": a, "b": b, "kind": kind} for a, b, kind in inventory.links],
+            "groups": [
+                {
+                    "name": g.name,
+                    "resource": g.resource,
+                    "gpus": list(g.gpus),
+                    "seats": g.seats,
+                    "activeSlots": g.active_slots,
+                }
+                for g in inventory.groups
+            ],
+            "budget": {
+                "parkBytes": node.park_budget,
+                "parkedBytes": node.parked_bytes(),
+                "availableBytes": node.host_available,
+            },
+            "tiers": [
+                {"name": name, "seats": seats, "usedBytes": used, "budgetBytes": budget}
+                for name, seats, used, budget in tier_rows(node)
+            ],
+            "seats": [_seat_status(node, seat) for seat in node.seats.values()],
+            "saved": node.saved(),
+        }
+
+    def _notices(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "type": name,
+                "status": str(notice.ok),
+                "reason": notice.reason,
+                "message": notice.message[:_MESSAGE_LIMIT],
+                "lastTransitionTime": _stamp(notice.since),
+            }
+            for name, notice in sorted(self._node.notices.items())
+        ]
+
+    def _ready_condition(self) -> dict[str, Any]:
+        missing = self._attendance.missing()
+        if self._node.inventory is None:
+            missing = "its device plugin has not reported this node's GPUs yet"
+        if self._node.draining:
+            missing = f"it is drained ({self._node.draining}); kybernate agent undrain ends that"
+        status = str(missing is None)
+        if self._ready.get("status") != status:
+            self._ready = {
+                "type": "Ready",
+                "status": status,
+                "lastTransitionTime": _stamp(self._node.world.wall()),
+            }
+        return {
+            **self._ready,
+            "reason": "SeatsUnavailable" if missing else "SeatsAvailable",
+            "message": missing or "agent, plugin and kubelet work together",
+        }
+
+
+def _late(seat: Seat) -> str:
+    """Why a wake from its tier takes longer than its pod calls ready; empty if it doesn't."""
+    tier = TIER_OF.get(seat.state)
+    if tier is None or seat.ready_within is None:
+        return ""
+    size = sum(seat.held.values()) if tier is Tier.RAM else seat.saved
+    takes = wake_seconds(Artifact(tier, size), NodeName(""), len(seat.identity.gpus))
+    if takes <= seat.ready_within:
+        return ""
+    return (
+        f"it is parked in {tier}, from where it takes about {takes:.1f} s to wake, and "
+        f"kyb.ai/ready-within says {seat.ready_within:g} s"
+    )
+
+
+def _seat_status(node: Node, seat: Seat) -> dict[str, Any]:
+    stranded = movable(node, seat)
+    activity = node.activity.get(seat.uid)
+    return {
+        **({"activity": activity} if activity else {}),
+        "movable": bool(stranded),
+        "movableReason": stranded,
+        "uid": seat.uid,
+        "name": seat.identity.name,
+        "group": seat.identity.group,
+        "namespace": seat.identity.pod.namespace,
+        "pod": seat.identity.pod.name,
+        "model": seat.identity.model,
+        "state": shown(seat.state),
+        **resting(seat),
+        "reason": seat.reason[:_MESSAGE_LIMIT],
+        "since": _stamp(seat.since),
+        "requests": seat.requests,
+        "activeSeconds": round(seat.active_seconds, 3),
+        "wakes": seat.wakes,
+        "lastWakeMs": round(seat.last_wake_ms, 3),
+    }
+
+
+def _pod_path(ref: PodRef) -> str:
+    return f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}"

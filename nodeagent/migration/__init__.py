@@ -1,0 +1,1 @@
+"""A workload continues in another pod: both ends of a move, evacuations."""

@@ -1,0 +1,113 @@
+"""The end of a move: the tree here is ended, and the successor told to go on, whatever it takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kybernate.core.movenotes import done
+from kybernate.core.operations import Progress
+from kybernate.core.seats import WITHOUT_TREE
+from kybernate.errors import (
+    ConflictError,
+    CorruptError,
+    DeadlineError,
+    NotFoundError,
+    RefusedError,
+    RetryableError,
+)
+from kybernate.types import ArtifactId, SeatState
+from nodeagent.migration.journal import handover_of
+from nodeagent.offload.leaving import see_there, where
+
+if TYPE_CHECKING:
+    from kybernate.core.movenotes import MoveNote
+    from kybernate.ports import Peers
+    from nodeagent.app.loop import Loop
+    from nodeagent.migration.journal import MoveJournal
+    from nodeagent.migration.move import Move
+    from nodeagent.seat.record import Seat
+
+_DEADLINE = 10.0
+
+
+class HandingOver:
+    """Of this node's seats to their successors. Lives on the loop."""
+
+    def __init__(self, loop: Loop, peers: Peers, journal: MoveJournal) -> None:
+        self._loop = loop
+        self._node = loop.node
+        self._leavers = loop.dumps.leavers
+        self._peers = peers
+        self._journal = journal
+        self._patience = loop.node.settings.transfer_deadline_s
+
+    async def hand_over(self, one: Move, note: MoveNote) -> str:
+        """Why the seat goes on here, where the successor never does; empty if the move is at its
+        end. Raises KybernateError, OSError for what must be tried again."""
+        seat = await self._ended(one)
+        # From here on the successor may run: whoever calls for the seat, it does not wake.
+        self._leavers.hand(one.operation.uid)
+        one.say(f"the successor on node {note.node} is told to go on")
+        if seat is not None:
+            self._loop.adopted.stopped(seat, f"moved to node {note.node}")
+        try:
+            await one.until_done(lambda: self._told(note))
+        except (RefusedError, ConflictError, CorruptError) as error:
+            return await self._go_back(one, note, str(error))
+        await self._seen_off(one, note, seat)
+        return ""
+
+    async def _ended(self, one: Move) -> Seat | None:
+        """Once nothing of its tree is left: the seat, if there still is one."""
+        while True:
+            one.changed.clear()
+            seat = self._node.seats.get(one.operation.uid)
+            if seat is None:
+                return None
+            idle = seat.work is None or seat.work.done()
+            if seat.state is SeatState.WAITING or (seat.state in WITHOUT_TREE and idle):
+                return seat
+            await one.changed.wait()
+
+    async def _told(self, note: MoveNote) -> None:
+        to, artifact = handover_of(note), ArtifactId(note.artifact)
+        await self._loop.reports.flush(_DEADLINE)
+        try:
+            await self._peers.take_over(to, artifact, self._patience)
+        except NotFoundError:
+            # What it kept is gone meanwhile: it is here, too.
+            await self._peers.deliver(to, artifact, self._patience)
+            await self._peers.take_over(to, artifact, self._patience)
+        except (RetryableError, DeadlineError):
+            if self._node.world.registry is not None:
+                await see_there(self._peers, to, _DEADLINE)
+            raise
+
+    async def _seen_off(self, one: Move, note: MoveNote, seat: Seat | None) -> None:
+        """The successor goes on."""
+        there = where(handover_of(note))
+        self._leavers.leave(one.operation.uid, there)
+        await self._journal.write_at_last(done(note))
+        one.reached("all", self._node.world.now())
+        if seat is not None:
+            seat.reason = there
+            self._node.changed(seat)
+            self._loop.life.aside(self._loop.dumps.open(seat))
+        one.end(Progress.SUCCEEDED, f"{there} ({note.artifact}); delete this pod")
+
+    async def _go_back(self, one: Move, note: MoveNote, why: str) -> str:
+        """The successor never goes on: the pod succeeds itself, unless somebody else did."""
+        uid, namespace = one.operation.uid, one.operation.namespace
+
+        async def claimed() -> None:
+            artifact = ArtifactId(note.artifact)
+            await self._loop.registry.claim(namespace, uid, artifact, uid, _DEADLINE)
+
+        try:
+            await one.until_done(claimed)
+        except (ConflictError, RefusedError) as error:
+            self._leavers.leave(uid, f"{why}; {error}")
+            await self._journal.write_at_last(done(note))
+            one.end(Progress.FAILED, f"{why}, and it can't go on here: {error}")
+            return ""
+        return f"{why}; it goes on here"

@@ -1,0 +1,152 @@
+"""This node as the one to which other nodes' agents send states: answers to each of their calls.
+
+A state is taken for a seat that is here, of the sender's namespace, and that waits for just the
+pod whose state it is, as its manifest says, too; and no more of it than NVMe has room for. It
+becomes an artifact of this node's when it is verified, and the seat's when the sender says that the
+pod's processes are ended: not before, so that at most one goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from kybernate.errors import CorruptError, NotFoundError, RefusedError, RetryableError
+from kybernate.types import ArtifactId, PodUid, Tier
+from nodeagent.artifacts.arrived import Arrival, Arrived
+from nodeagent.artifacts.awaited import Awaited
+from nodeagent.artifacts.reports import Kind, Report
+from nodeagent.artifacts.takenover import TakenOver
+from nodeagent.migration.comingin import ComingIn
+from nodeagent.operations.seenthrough import seen_through
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kybernate.checkpoint.inbox import Inbox
+    from kybernate.types import PodRef
+    from nodeagent.app.loop import Loop
+    from nodeagent.artifacts.awaited import Adopter
+    from nodeagent.seat.record import Seat
+
+
+class Receiver:
+    """`awaited`: for whom something may come; `coming`: what is on its way in. Lives on the loop.
+    Implements `node.Observer`."""
+
+    def __init__(self, loop: Loop, inbox: Inbox, adopter: Adopter) -> None:
+        self._loop = loop
+        self._node = loop.node
+        self._inbox = inbox
+        self.awaited = Awaited(loop.node, inbox, adopter)
+        self.coming = ComingIn(loop.node, inbox, self.awaited)
+        self._arrived = Arrived(loop)
+        self._taken = TakenOver(loop, inbox, adopter, self._arrived, self._lacks)
+        self._accepting: set[str] = set()
+
+    def resume(self, records: Mapping[str, Mapping[str, object]]) -> None:
+        """After a restart: who took over what, and what arrived."""
+        self._arrived.load(records)
+        self._taken.load(records)
+
+    def seat_gone(self, seat: Seat) -> None:
+        """See `node.Observer`: nobody needs any more what came for it."""
+        self._loop.life.aside(self.coming.forget(seat.uid))
+        self._arrived.gone(seat.uid)
+
+    def seat_changed(self, seat: Seat) -> None:
+        """See `node.Observer`."""
+        if artifact := self._arrived.taken_by(seat):
+            self._tell(Kind.COPIED, artifact)
+            self._arrived.forget(artifact)
+
+    def told(self, seat: Seat, kind: str, reason: str, sentence: str) -> None:
+        """See `node.Observer`."""
+
+    def bytes_in(self, tier: Tier) -> int:
+        """How many bytes of the tier belong to no seat yet: what is on its way, and what came."""
+        if tier is not Tier.NVME:
+            return 0
+        counted = {one.artifact for one in self._loop.dumps.kept.all()} | self._accepting
+        return self._inbox.room.taken + self._arrived.bytes(but=counted)
+
+    async def deliver(
+        self, pod: PodRef, successor: PodUid, artifact: str, signed: bytes
+    ) -> tuple[str, ...]:
+        """All has been sent: keep it, or say what is lacking."""
+        return await seen_through(self._deliver(pod, successor, artifact, signed))
+
+    async def _deliver(
+        self, pod: PodRef, successor: PodUid, artifact: str, signed: bytes
+    ) -> tuple[str, ...]:
+        async with self.coming.one(successor), self._arrived.one(artifact):
+            # Its pod may have gone while somebody else was at work.
+            self.awaited.expect(pod, successor)
+            lacking = await self._accept(pod, successor, artifact, signed)
+        # Not one to go on from before the sender says so: the pod may yet go on over there.
+        self._tell(Kind.DROPPED if lacking else Kind.COPYING, artifact)
+        if not lacking:
+            # The last agent over there may have died, and the next one begun the move anew.
+            self._arrived.call_off(pod.uid, successor, but=artifact)
+        return lacking
+
+    async def _accept(
+        self, pod: PodRef, successor: PodUid, artifact: str, signed: bytes
+    ) -> tuple[str, ...]:
+        new = artifact not in self._arrived
+        lacking: tuple[str, ...] = ()
+        size = self._inbox.room.of(successor) or self._arrived.size(artifact)
+        self._arrived.put(Arrival(artifact, pod.uid, successor, size=size))
+        self._accepting.add(artifact)
+        try:
+            lacking = await asyncio.to_thread(self._inbox.accept, pod, successor, artifact, signed)
+        except OSError as error:
+            raise RetryableError(f"it can't be kept here: {error}") from error
+        except (RefusedError, CorruptError):
+            if new:
+                self._arrived.forget(artifact)
+            raise
+        finally:
+            self._accepting.discard(artifact)
+        if lacking:
+            self._arrived.forget(artifact)
+        return lacking
+
+    def _tell(self, kind: Kind, artifact: str) -> None:
+        """The registry, where there is one, whether this node has a copy."""
+        if self._node.world.registry is not None:
+            why = "what this node had of it was not whole" if kind is Kind.DROPPED else ""
+            self._loop.reports.put(Report(kind, artifact=artifact, tier=Tier.NVME.value, why=why))
+
+    def _lacks(self, artifact: str) -> None:
+        self._tell(Kind.DROPPED, artifact)
+
+    async def take_over(self, pod: PodRef, successor: PodUid, artifact: ArtifactId) -> str:
+        """The pod's processes are ended: go on. How the successor is, as a sentence."""
+        return await seen_through(self._take_over(pod, successor, artifact))
+
+    async def _take_over(self, pod: PodRef, successor: PodUid, artifact: ArtifactId) -> str:
+        async with self.coming.one(successor):
+            await self._taken.take_over(pod, successor, artifact, self.awaited)
+            self._arrived.call_off(pod.uid, successor)
+            # The sender keeps its copy until this is on the disk; nobody else waits for it.
+            await asyncio.to_thread(self._inbox.sync, artifact)
+        seat_now = self._node.seats.get(successor)
+        return f"it is {seat_now.state}" if seat_now else "it went on here, and its pod is gone"
+
+    async def call_off(self, pod: PodRef, successor: PodUid) -> None:
+        """Nothing comes of it: the pod goes on over there. What comes of another pod stays."""
+        await seen_through(self._call_off(pod, successor))
+
+    async def _call_off(self, pod: PodRef, successor: PodUid) -> None:
+        await self.coming.call_off(pod.uid, successor)
+        self._arrived.call_off(pod.uid, successor)
+
+    async def is_whole(self, artifact: ArtifactId) -> bool:
+        """Whether NVMe has it as it was signed: no process has read it since it came, perhaps.
+        Raises DeadlineError, OSError."""
+        try:
+            await asyncio.to_thread(self._inbox.see_whole, artifact)
+        except (NotFoundError, CorruptError, RefusedError):
+            return False
+        return True

@@ -1,0 +1,97 @@
+"""The gates of seats below RAM: TCP is held back, and what arrives is heard of."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from kybernate.core.seats import TIER_OF
+from kybernate.errors import KybernateError, NotFoundError
+from kybernate.types import SeatState
+from nodeagent import metrics
+from nodeagent.seat.steps import Broken, Reverted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kybernate.types import PodUid
+    from nodeagent.seat.below import Below
+    from nodeagent.seat.lifecycle import Lifecycle
+    from nodeagent.seat.node import Node
+    from nodeagent.seat.record import Seat
+
+BELOW = TIER_OF.keys() - {SeatState.PARKED}
+"""States of parked seats whose trees don't simply stand frozen in RAM: TCP is held back."""
+
+GATE_DEADLINE = 5.0
+AGAIN = 1.0
+"""Seconds after which what failed is tried again."""
+_LOOK_DEADLINE = 10.0
+_LOOK_AGAIN = 0.001
+
+
+class Gates:
+    """Shuts and opens them. `call_for` is told of what arrives at a shut gate."""
+
+    def __init__(self, node: Node, life: Lifecycle, call_for: Callable[[Seat, str], None]) -> None:
+        self._node = node
+        self._world = node.world
+        self._life = life
+        self._call_for = call_for
+        self._gates: dict[PodUid, asyncio.Lock] = {}
+
+    @property
+    def below(self) -> Below:
+        """What it takes to leave RAM. Raises Broken."""
+        below = self._world.below
+        if below is None:
+            raise Broken("this agent can't park or wake below RAM: it has no CRIU")
+        return below
+
+    async def shut(self, seat: Seat, port: int = 0) -> None:
+        """Hold TCP back and hear of it, also at this port, where nobody listens yet.
+
+        Raises NotFoundError, OSError, DeadlineError.
+        """
+        uid = seat.uid
+        if seat.init is None:
+            raise NotFoundError("its container has ended")
+
+        def arrived(what: str) -> None:
+            mine = self._node.seats.get(uid)
+            if mine is not None:
+                metrics.ARRIVALS.inc()
+                self._call_for(mine, what)
+
+        async with self._gates.setdefault(uid, asyncio.Lock()):
+            await self.below.gatekeeper.shut(seat.init.pid, arrived, GATE_DEADLINE, port)
+
+    async def see_looked(self, seat: Seat) -> None:
+        """Nothing waits at its sockets that nobody has heard of: a request that has just come,
+        dumped with its socket, would wake nobody. Raises Reverted."""
+        until = self._world.now() + _LOOK_DEADLINE
+        while seat.unlooked:
+            if self._world.now() >= until:
+                raise Reverted("it is not known whether something waits at its sockets")
+            await asyncio.sleep(_LOOK_AGAIN)
+
+    async def open(self, seat: Seat) -> None:
+        """Let TCP pass, however often it takes: nobody reaches the seat before."""
+        await self._open(seat, lambda: True)
+
+    async def open_anew(self, seat: Seat) -> None:
+        """TCP may be held back from its pod though nothing is below RAM: since another
+        container's end, or for want of an agent."""
+        await self._open(seat, lambda: seat.state not in BELOW)
+
+    async def _open(self, seat: Seat, still: Callable[[], bool]) -> None:
+        while seat.init is not None:
+            try:
+                async with self._gates.setdefault(seat.uid, asyncio.Lock()):
+                    if still():
+                        dropped = await self.below.gatekeeper.open(seat.init.pid, GATE_DEADLINE)
+                        metrics.HELD_PACKETS.inc(dropped)
+                break
+            except (KybernateError, OSError) as error:
+                self._life.complain(seat, "GateStuck", f"TCP is still held back: {error}")
+                await asyncio.sleep(AGAIN)

@@ -1,0 +1,115 @@
+"""Trees that run before all of their memory is in.
+
+A process of CRIU's serves it from the images: they stay, and nothing is dumped, until it is done.
+If that process dies the tree waits for ever for what is missing, rather than see zeros, and is
+ended: what it was is in no memory any more, and it has gone on since it was saved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from kybernate.core.lazily import Rates, pays
+from kybernate.errors import DeadlineError, KybernateError, NotFoundError, RestoreError
+from kybernate.types import SeatState
+from nodeagent import metrics
+from nodeagent.offload.fillings import Fillings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from nodeagent.seat.lifecycle import Lifecycle
+    from nodeagent.seat.node import Node
+    from nodeagent.seat.record import Seat
+
+_DEADLINE = 60.0
+_AGAIN = 1.0
+
+
+class Lazies:
+    """All trees whose memory is on its way in."""
+
+    def __init__(self, node: Node, life: Lifecycle, kick: Callable[[], None]) -> None:
+        self._node = node
+        self._life = life
+        self._kick = kick
+        self._rates = Rates()
+        # Of one state several copies may be on their way.
+        self._coming: dict[str, list[asyncio.Event]] = {}
+        self.fillings = Fillings(node, life)
+
+    def pays(self, seat: Seat) -> bool:
+        """Whether the seat is restored so; not where a restore has failed: this kernel may not."""
+        if not self._node.settings.lazy_restores or not seat.artifact or seat.failed_restores:
+            return False
+        held = seat.held.values()
+        return pays(seat.saved, sum(held), self._rates, seat.first, len(held))
+
+    def learn(self, seat: Seat, phases: Mapping[str, float]) -> None:
+        """It was restored; `phases` are the dumper's seconds."""
+        if not seat.paging:
+            self._rates = self._rates.learned(seat.saved, phases.get("criu", 0.0), lazy=False)
+
+    def begin(self, seat: Seat) -> None:
+        """Its tree is there, and its memory is not: also after a restart of the agent."""
+        seat.paging = seat.paging or seat.artifact
+        done = asyncio.Event()
+        self._coming.setdefault(seat.paging, []).append(done)
+        self.fillings.ensure(seat)
+        self._life.aside(self._see_in(seat, done))
+
+    def resume(self) -> None:
+        """After a restart, before anything is dropped or moved."""
+        for seat in self._node.seats.values():
+            if seat.paging and seat.state is not SeatState.RESTORING:
+                self.begin(seat)
+
+    async def all_in(self, artifact: str) -> None:
+        """Returns once nobody reads its images any more."""
+        while coming := self._coming.get(artifact):
+            await coming[0].wait()
+
+    async def _see_in(self, seat: Seat, done: asyncio.Event) -> None:
+        began, artifact = self._node.world.now(), seat.paging
+        size = max(0, seat.saved - seat.first)
+        try:
+            if why := await self._come_in(seat):
+                metrics.failed("restore", "MemoryLost")
+                sentence = f"its memory can't be brought in: {why}; the workload is started anew"
+                self._node.tell(seat, "Warning", "MemoryLost", sentence)
+                self._life.watch_end(seat)
+            else:
+                took = self._node.world.now() - began
+                self._rates = self._rates.learned(size, took, lazy=True)
+                await self.fillings.give_back(seat)
+        finally:
+            self.fillings.stop(seat)
+            seat.paging = ""
+            self._is_in(artifact, done)
+        self._node.save(seat)
+        self._kick()
+
+    def _is_in(self, artifact: str, done: asyncio.Event) -> None:
+        self._coming[artifact].remove(done)
+        if not self._coming[artifact]:
+            del self._coming[artifact]
+        done.set()
+
+    async def _come_in(self, seat: Seat) -> str:
+        """Why it never comes; empty once it is in, or nobody needs it."""
+        below, init = self._node.world.below, seat.init
+        while below is not None and init is not None and seat.init == init:
+            try:
+                await below.dumper.pages_done(init.pid, _DEADLINE)
+                break
+            except NotFoundError:
+                break
+            except RestoreError as error:
+                return str(error)
+            except DeadlineError:
+                continue
+            except (KybernateError, OSError) as error:
+                self._life.complain(seat, "MemoryUnknown", f"{error}; trying again")
+                await asyncio.sleep(_AGAIN)
+        return ""

@@ -1,0 +1,223 @@
+"""Keeps each parked seat's state in the tier where it should be (`kybernate.core.tiering`).
+
+Looks after every swap decision, and when time alone may change the answer. Without CRIU there is
+one tier, RAM, and nothing to decide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+from typing import TYPE_CHECKING
+
+from kybernate.core.seats import OCCUPYING, TIER_OF
+from kybernate.core.swap import asks_since, fits, order, wants
+from kybernate.core.tiering import (
+    Coming,
+    Parked,
+    Step,
+    TierPolicy,
+    TierView,
+    clears,
+    decide,
+    next_check,
+    used,
+)
+from kybernate.types import SeatState, Tier
+from nodeagent import metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from kybernate.core.swap import SwapPolicy, SwapView
+    from kybernate.core.tiering import TierAction
+    from kybernate.types import PodUid
+    from nodeagent.offload.dumps import Dumps
+    from nodeagent.seat.node import Node
+    from nodeagent.seat.record import Seat
+
+log = logging.getLogger(__name__)
+
+_TO_BE_PARKED = OCCUPYING - {SeatState.PARKING}
+_SLACK = 0.001
+_NEVER = float("inf")
+
+
+class Tiers:
+    """The tier manager of a node."""
+
+    def __init__(
+        self, node: Node, dumps: Dumps, swap: SwapPolicy, kick: Callable[[], None]
+    ) -> None:
+        self._node = node
+        self._swap = swap
+        self._dumps = dumps
+        self._kick = kick
+        self._timer: asyncio.TimerHandle | None = None
+        self._weights: dict[PodUid, tuple[float, int]] = {}
+        settings = node.settings
+        sinks = {Tier.RAM: settings.ram_idle_s, Tier.NVME: settings.nvme_idle_s}
+        self._policy = TierPolicy(
+            min_residency=settings.tier_residency_s,
+            idle={tier: limit for tier, limit in sinks.items() if limit},
+            prefetch_calls=settings.prefetch_calls,
+        )
+        node.makes_room = self.makes_room
+
+    def look(self) -> None:
+        """Begin what is to be done now."""
+        if self._node.world.below is None:
+            return
+        now = self._node.world.now()
+        self._drop_transfers()
+        view = self._view(now)
+        for action in decide(view, self._policy, now):
+            self._carry_out(action)
+        self._look_again(next_check(view, self._policy, now))
+        self._show(view)
+        gone = self._weights.keys() - self._node.seats.keys()
+        for uid in gone:
+            del self._weights[uid]
+
+    def makes_room(self, seat: Seat, size: int) -> bool:
+        """See `Node.makes_room`."""
+        if self._node.world.below is None:
+            return False
+        now = self._node.world.now()
+        one = Coming(seat.uid, str(seat), size, self._awaited_since(seat) or now)
+        return clears(self._view(now, comes=False), self._policy, one, now)
+
+    # --- what there is --------------------------------------------------------------------------
+
+    def _view(self, now: float, *, comes: bool = True) -> TierView:
+        node = self._node
+        # What is being parked takes its room in RAM already.
+        parking = (s for s in node.seats.values() if s.state is SeatState.PARKING)
+        ram = max(0, node.park_budget - sum(node.park_size(seat) for seat in parking))
+        limits = {t: max(0, limit - self._others(t)) for t, limit in node.tiers().items()}
+        limits[Tier.RAM] = ram
+        swap_view = node.swap_view()
+        turns = {uid: turn for turn, uid in enumerate(order(swap_view, self._swap, now))}
+        seats = tuple(
+            self._parked(seat, turns, swap_view)
+            for seat in node.seats.values()
+            if seat.state in TIER_OF
+        )
+        return TierView(seats, limits, tuple(self._coming()) if comes else (), node.free_ram)
+
+    def _others(self, tier: Tier) -> int:
+        """Bytes of it that no seat has, and that none of them can make room of."""
+        dumps = self._dumps
+        return dumps.kept.bytes_in(tier) + dumps.left_in(tier) + dumps.came_in(tier)
+
+    def _parked(self, seat: Seat, turns: Mapping[PodUid, int], swap_view: SwapView) -> Parked:
+        tier = TIER_OF[seat.state]
+        goes = {SeatState.DUMPING: Tier.NVME, SeatState.RESTORING: Tier.RAM}
+        wanted = wants(seat.view(drained=False))
+        turn = turns.get(seat.uid, len(turns)) if wanted else None
+        busy = seat.ending or seat.apart or (seat.work is not None and not seat.work.done())
+        # Who goes on with its state elsewhere would run beside it.
+        busy = busy or self._dumps.leavers.sleeps(seat.uid)
+        busy = busy or seat.to_save or bool(seat.paging)
+        return Parked(
+            seat.uid,
+            str(seat),
+            self._node.park_size(seat),
+            tier,
+            goes.get(seat.state, seat.sinks_to),
+            seat.saved or self._weight(seat),
+            seat.used_at,
+            self._calls(seat),
+            seat.moved_at,
+            turn,
+            Tier(seat.tier_asked) if seat.tier_asked else None,
+            Tier(seat.park_tier),
+            seat.copies,
+            _NEVER if busy else seat.move_not_before,
+            self._behind(seat, swap_view) if wanted else 0,
+        )
+
+    def _weight(self, seat: Seat) -> int:
+        """About how many bytes its dump takes, 0 if nobody can tell; a frozen tree keeps them."""
+        below = self._node.world.below
+        if below is None or seat.state is not SeatState.PARKED:
+            return 0
+        since, weight = self._weights.get(seat.uid, (None, 0))
+        if since != seat.since:
+            weight = below.weigh(seat)
+            self._weights[seat.uid] = seat.since, weight
+        return max(weight, self._node.park_size(seat)) if weight else 0
+
+    def _calls(self, seat: Seat) -> float:
+        """How often per hour it is expected to be called for, about now."""
+        known = self._node.activity.get(seat.uid)
+        if known is None:
+            return 0.0
+        hour = datetime.datetime.fromtimestamp(self._node.world.wall(), datetime.UTC).hour
+        expected, recent = float(known["calls"][hour]), float(known.get("recentCalls", 0.0))
+        return max(expected, recent, 0.0)
+
+    def _behind(self, seat: Seat, swap_view: SwapView) -> int:
+        """Bytes that others must park before it can wake."""
+        if fits(swap_view, seat.uid):
+            return 0
+        mine = set(seat.identity.gpus)
+        there = (s for s in self._node.seats.values() if s.state in _TO_BE_PARKED)
+        return sum(self._node.park_size(s) for s in there if mine & {*s.identity.gpus})
+
+    def _coming(self) -> Iterable[Coming]:
+        """Seats that somebody waits to see parked and for which RAM has no room."""
+        for uid, size in self._node.short.items():
+            seat = self._node.seats.get(uid)
+            since = self._awaited_since(seat) if seat else None
+            if seat is not None and since is not None:
+                yield Coming(uid, str(seat), size, since)
+
+    def _awaited_since(self, seat: Seat) -> float | None:
+        """Since when somebody waits for its GPUs, or None."""
+        mine = set(seat.identity.gpus)
+        views = [
+            other.view(drained=False)
+            for other in self._node.seats.values()
+            if other is not seat and mine & {*other.identity.gpus}
+        ]
+        times = [asks_since(view) for view in views if wants(view)]
+        if seat.leave or self._node.draining:
+            times.append(self._node.world.now())
+        return min(times, default=None)
+
+    # --- what is done ---------------------------------------------------------------------------
+
+    def _drop_transfers(self) -> None:
+        """A copy on its way down must not keep a seat from waking."""
+        for seat in self._node.seats.values():
+            if seat.called and seat.sinks_to is Tier.OBJECT and seat.work is not None:
+                seat.work.cancel()
+                # Else one that was cancelled before it began would keep it from waking for good.
+                seat.sinks_to = None
+
+    def _carry_out(self, action: TierAction) -> None:
+        seat, dumps = self._node.seats[action.uid], self._dumps
+        begin = {
+            Step.DUMP: dumps.begin_dump,
+            Step.RESTORE: dumps.begin_restore,
+            Step.PACK: dumps.begin_pack,
+            Step.FETCH: dumps.begin_fetch,
+            Step.DROP: dumps.begin_drop,
+        }[action.step]
+        try:
+            begin(seat, action.reason)
+        except Exception:
+            log.exception("%s of seat %s failed unexpectedly", action.step, seat)
+
+    def _look_again(self, when: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if when is not None and when != _NEVER:
+            self._timer = asyncio.get_running_loop().call_at(when + _SLACK, self._kick)
+
+    def _show(self, view: TierView) -> None:
+        for tier in view.limits:
+            metrics.TIER_BYTES.labels(tier.value).set(used(view.seats, tier))

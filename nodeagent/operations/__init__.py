@@ -1,0 +1,1 @@
+"""Operations that people and controllers ask for: named, journalled, watchable."""

@@ -1,0 +1,367 @@
+"""Save games: a copy of a seat's state that is kept, while the seat goes on.
+
+    the operation's record  the wish; the seat is sent away, if it serves
+    DUMPING                 the frozen tree is written down, in a folder of the save's own
+    PARKED                  the tree stands as before, and wakes; what was written is sealed aside
+    `saved/<artifact>`      it is sealed and kept: nothing drops it but who deletes it
+
+An agent that dies before the last of these begins anew: what was written is thrown away, and the
+state as of then is saved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from kybernate.core.saves import (
+    Next,
+    Phase,
+    SaveFacts,
+    judge_save,
+    keeping_tier,
+    next_step,
+    plan_save,
+    why_given_up,
+    why_refused,
+)
+from kybernate.errors import CorruptError, KybernateError, NotFoundError, RefusedError
+from kybernate.types import ArtifactId, PodUid, SeatState, Tier
+from nodeagent import metrics
+from nodeagent.artifacts.kept import Keepsake
+from nodeagent.offload.gates import AGAIN
+from nodeagent.operations.record import words
+from nodeagent.seat.below import weight
+from nodeagent.seat.steps import Reverted
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+    from pathlib import Path
+
+    from kybernate.core.operations import SeatFacts, Verdict
+    from nodeagent.app.loop import Loop
+    from nodeagent.operations.record import Ask, Operation
+    from nodeagent.seat.below import Below
+    from nodeagent.seat.record import Seat
+
+log = logging.getLogger(__name__)
+
+OF_SAVE = "-save"
+"""Behind a pod's UID: the folder of its save, beside that of its dumps."""
+
+
+@dataclass(slots=True, eq=False)
+class _Save:
+    """`ready`: there is room for it; `again`: an agent that died may have begun it; `dropped`:
+    nobody wants it any more; `drained_at`: since when its requests wait."""
+
+    operation: Operation
+    goal: Tier
+    phase: Phase = Phase.WANTED
+    why: str = ""
+    ready: bool = False
+    again: bool = False
+    dropped: bool = False
+    drained_at: float | None = None
+    phases: dict[str, float] = field(default_factory=dict)
+
+
+class Saves:
+    """All saves that are under way. `facts` is a seat as operations see it; `noted` is told of
+    what has changed about an operation."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        facts: Callable[[Seat], SeatFacts],
+        noted: Callable[[Operation], None],
+    ) -> None:
+        self._loop = loop
+        self._node = loop.node
+        self._dumps = loop.dumps
+        self._facts = facts
+        self._noted = noted
+        self._all: dict[str, _Save] = {}
+        self._sealing: set[PodUid] = set()
+
+    @property
+    def _below(self) -> Below:
+        return self._dumps.below
+
+    # --- the wish -------------------------------------------------------------------------------
+
+    def why_refused(self, seat: SeatFacts | None, ask: Ask) -> str:
+        """Why this can't be asked, whatever happens; empty if it can."""
+        return why_refused(seat, ask.kind, ask.tier) if seat else "it has no seat here"
+
+    def plan(self, seat: SeatFacts | None, ask: Ask) -> tuple[str, ...]:
+        """What it would do, in order."""
+        return plan_save(seat, ask.tier) if seat else ()
+
+    def begin(self, operation: Operation, *, again: bool = False) -> None:
+        """Put the wish; `again` after a restart of the agent."""
+        seat = self._node.seats.get(operation.uid)
+        goal = keeping_tier(self._facts(seat), operation.tier) if seat else Tier.NVME
+        one = self._all[operation.name] = _Save(operation, goal, again=again)
+        kept = self._dumps.kept.of(operation.name)
+        if kept is not None:
+            operation.artifact, one.phase = kept.artifact, Phase.COPYING
+            self._loop.life.aside(self._copy(one, kept))
+        elif seat is not None and self._node.world.below is not None:
+            seat.to_save = True
+            self._loop.life.aside(self._see_room(one, seat))
+        else:
+            one.ready = True
+
+    def verdict(self, operation: Operation, seat: SeatFacts | None) -> Verdict:
+        """How far it is."""
+        one = self._all.get(operation.name)
+        if one is not None:
+            save = SaveFacts(one.phase, one.goal, operation.artifact, one.why)
+            return judge_save(seat, save)
+        kept = self._dumps.kept.of(operation.name)
+        phase = Phase.COPYING if kept else Phase.WANTED
+        return judge_save(seat, SaveFacts(phase, Tier.OBJECT, kept.artifact if kept else ""))
+
+    def drop(self, operation: Operation) -> None:
+        """Take the wish back. What is written is thrown away, what is sealed stays."""
+        one = self._all.pop(operation.name, None)
+        if one is not None:
+            one.dropped = True
+            if one.phase is Phase.WANTED:
+                self._go_on(one)
+
+    def ended(self, operation: Operation) -> None:
+        """Nothing more becomes of it."""
+        self._all.pop(operation.name, None)
+
+    def look(self) -> None:
+        """Do for each that is wanted what can be done now."""
+        for one in tuple(self._all.values()):
+            self._time(one)
+            if one.phase is Phase.WANTED and one.ready:
+                self._step(one)
+
+    async def _see_room(self, one: _Save, seat: Seat) -> None:
+        try:
+            self._dumps.kept.seen(Tier.NVME, await self._below.vault.ls(Tier.NVME))
+        except (KybernateError, OSError) as error:
+            self._fail(one, f"what is on NVMe can't be listed: {error}")
+            return
+        room, need = self._room(), sum(weight(self._node, seat))
+        if need > room:
+            self._fail(
+                one,
+                f"NVMe has room for {room} bytes, and it takes {need} or more; delete saved "
+                "states (kybernate artifacts rm), or give the agent more (nvme_bytes)",
+            )
+            return
+        one.ready = True
+        self.look()
+
+    def _room(self) -> int:
+        used = sum(s.saved for s in self._node.seats.values() if Tier.NVME in s.copies)
+        dumps, nvme = self._dumps, Tier.NVME
+        others = dumps.kept.bytes_in(nvme) + dumps.left_in(nvme) + dumps.came_in(nvme)
+        return self._below.limits.get(nvme, 0) - used - others
+
+    def _step(self, one: _Save) -> None:
+        seat = self._node.seats.get(one.operation.uid)
+        facts = self._facts(seat) if seat else None
+        match next_step(facts, busy=seat is not None and self._busy(seat)):
+            case Next.SEND_AWAY if seat is not None and not seat.stays_away:
+                one.operation.wakes = True
+                self._noted(one.operation)
+                self._loop.send_away(seat.uid, words(one.operation), stays_away=True)
+            case Next.WRITE if seat is not None:
+                one.phase, seat.to_save = Phase.WRITING, False
+                self._sealing.add(seat.uid)
+                written = self._dumps.dumping(seat, words(one.operation))
+                self._dumps.work(seat, self._write(one, seat, written))
+            case Next.KEEP_ARTIFACT if seat is not None:
+                one.phase, seat.to_save = Phase.COPYING, False
+                self._loop.life.aside(self._keep(one, self._of_seat(one, seat)))
+            case Next.GIVE_UP:
+                self._fail(one, why_given_up(facts))
+            case _:
+                pass
+
+    def _busy(self, seat: Seat) -> bool:
+        working = seat.work is not None and not seat.work.done()
+        return working or seat.apart or bool(seat.paging) or seat.uid in self._sealing
+
+    def _time(self, one: _Save) -> None:
+        """How long requests had to wait: from its drain to when it serves again."""
+        seat = self._node.seats.get(one.operation.uid)
+        if seat is None or not one.operation.wakes:
+            return
+        if one.drained_at is None:
+            one.drained_at = seat.drain_since
+        elif seat.state is SeatState.ACTIVE and one.phase not in (Phase.WANTED, Phase.WRITING):
+            one.phases.setdefault("pause", self._node.world.now() - one.drained_at)
+            one.operation.phases = one.phases
+
+    def _fail(self, one: _Save, why: str) -> None:
+        one.phase, one.why = Phase.FAILED, why
+        metrics.failed("save")
+        self._go_on(one)
+        self._noted(one.operation)
+
+    def _go_on(self, one: _Save) -> None:
+        """Whoever served does so again; who was parked stays as it was."""
+        seat = self._node.seats.get(one.operation.uid)
+        if seat is None:
+            return
+        seat.to_save = False
+        if one.operation.wakes:
+            self._loop.let_stay(seat.uid)
+            self._loop.call_for(seat.uid, "it goes on after it was saved")
+
+    # --- writing --------------------------------------------------------------------------------
+
+    async def _write(self, one: _Save, seat: Seat, written: Awaitable[None]) -> None:
+        """The tree is written down, and goes on. Raises Broken."""
+        try:
+            await written
+            if one.again:
+                await self._drop_unnoticed(seat)
+            images, one.phases = await self._dumps.write_down(seat, _folder(seat.uid), goes_on=True)
+            facts = await self._below.facts(seat)
+        except NotFoundError as error:
+            self._dumps.is_gone(seat, error)
+            await self._unwritten(one, f"its container ended while it was saved: {error}")
+            return
+        except (Reverted, KybernateError, OSError) as error:
+            try:
+                await self._dumps.keep(seat, error)
+            finally:
+                await self._unwritten(one, f"it was not saved, and goes on as it was: {error}")
+            return
+        except BaseException:
+            # Its container has ended, which the next look tells; or the agent ends.
+            self._sealing.discard(seat.uid)
+            one.phase = Phase.WANTED
+            raise
+        one.phase = Phase.SEALING
+        try:
+            await self._dumps.stay(seat, "its state is written down, and it stays")
+        finally:
+            # Whatever becomes of the tree now, what was written is whole.
+            self._go_on(one)
+            self._loop.life.aside(self._seal(one, images, facts))
+            self._noted(one.operation)
+
+    async def _drop_unnoticed(self, seat: Seat) -> None:
+        """What the agent that died has sealed, and not noted: nobody else knows of it."""
+        for found in await self._below.vault.ls(Tier.NVME):
+            if found.uid == seat.uid:
+                self._dumps.drop_later(found.id, "the agent was restarted before it was kept")
+
+    async def _unwritten(self, one: _Save, why: str) -> None:
+        await self._abandon(one)
+        self._fail(one, why)
+
+    async def _abandon(self, one: _Save) -> None:
+        try:
+            await self._below.vault.abandon(_folder(one.operation.uid))
+        except (KybernateError, OSError) as error:
+            log.warning("what was written for %s stays for now: %s", one.operation, error)
+        self._sealing.discard(one.operation.uid)
+
+    # --- sealing, copying -----------------------------------------------------------------------
+
+    async def _seal(self, one: _Save, images: Path, facts: Mapping[str, object]) -> None:
+        began, vault, uid = self._node.world.now(), self._below.vault, one.operation.uid
+        deadline = self._node.settings.transfer_deadline_s
+        try:
+            if one.dropped:
+                return
+            artifact = await self._dumps.begin_seal(uid, images, facts, deadline)
+            if one.dropped:
+                self._dumps.drop_later(artifact, "its save was cancelled")
+                return
+            size = next((s.size for s in await vault.ls(Tier.NVME) if s.id == artifact), 0)
+            one.phases["seal"] = self._node.world.now() - began
+            metrics.observe_move("save", one.phases, size)
+            kept = Keepsake(artifact, one.operation.name, uid, {Tier.NVME: size})
+            await self._keep(one, kept)
+        except (KybernateError, OSError) as error:
+            self._fail(one, f"it was written down and could not be sealed: {error}")
+        finally:
+            await self._abandon(one)
+
+    def _of_seat(self, one: _Save, seat: Seat) -> Keepsake:
+        """What a seat that is parked below RAM has there; known as kept at once."""
+        if Tier.OBJECT in seat.copies:
+            one.goal = Tier.OBJECT
+        places = dict.fromkeys(seat.copies, seat.saved)
+        kept = Keepsake(ArtifactId(seat.artifact), one.operation.name, seat.uid, places)
+        self._put(kept)
+        return kept
+
+    def _put(self, kept: Keepsake) -> Awaitable[None]:
+        return asyncio.ensure_future(self._dumps.kept.put(kept))
+
+    async def _keep(self, one: _Save, kept: Keepsake) -> None:
+        """It is sealed: from now on nothing drops it."""
+        await self._note(kept)
+        one.operation.artifact = kept.artifact
+        one.operation.saved = max(kept.places.values(), default=0)
+        await self._copy(one, kept)
+
+    async def _note(self, kept: Keepsake) -> None:
+        while True:
+            try:
+                await self._dumps.kept.put(kept)
+                break
+            except OSError as error:
+                log.warning("that %s is kept can't be written yet: %s", kept.artifact, error)
+                await asyncio.sleep(AGAIN)
+
+    async def _copy(self, one: _Save, kept: Keepsake) -> None:
+        """To where it is to be kept. Its copy on NVMe goes then, unless the seat needs it."""
+        if one.goal is Tier.OBJECT and Tier.OBJECT not in kept.places:
+            one.phase = Phase.COPYING
+            self._noted(one.operation)
+            if not await self._packed(one, kept):
+                return
+            size = max(kept.places.values(), default=0)
+            kept = replace(kept, places={**kept.places, Tier.OBJECT: size})
+            await self._note(kept)
+        if one.goal is Tier.OBJECT and Tier.NVME in kept.places:
+            await self._clear(kept)
+        one.phase = Phase.KEPT
+        one.operation.saved_in = one.goal
+        one.operation.phases = one.phases
+        self._noted(one.operation)
+
+    async def _packed(self, one: _Save, kept: Keepsake) -> bool:
+        deadline = self._node.settings.transfer_deadline_s
+        while not one.dropped:
+            try:
+                await self._below.vault.pack(kept.artifact, Tier.OBJECT, deadline)
+            except (NotFoundError, CorruptError, RefusedError) as error:
+                self._fail(one, f"{kept.artifact} is on NVMe, and can't be copied: {error}")
+                return False
+            except (KybernateError, OSError) as error:
+                log.warning("%s is not in the object store yet: %s", kept.artifact, error)
+                await asyncio.sleep(AGAIN)
+            else:
+                return True
+        return False
+
+    async def _clear(self, kept: Keepsake) -> None:
+        seat = self._node.seats.get(kept.uid)
+        if seat is not None and seat.artifact == kept.artifact:
+            return
+        with contextlib.suppress(KybernateError, OSError):
+            await self._below.vault.drop(kept.artifact, Tier.NVME)
+            await self._note(replace(kept, places={Tier.OBJECT: kept.places[Tier.OBJECT]}))
+
+
+def _folder(uid: PodUid) -> PodUid:
+    """What names the folder of a seat's save: its tree may be dumped again while it is sealed."""
+    return PodUid(uid + OF_SAVE)

@@ -1,0 +1,117 @@
+"""What the agent needs to park seats below RAM; without it every parked seat stays there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kybernate.core.artifacts.into import Into
+from kybernate.core.seats import OCCUPYING
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+    from pathlib import Path
+
+    from kybernate.checkpoint.inbox import Inbox
+    from kybernate.checkpoint.outbox import Outbox
+    from kybernate.ports import Culprits, Dumper, DumpState, Gatekeeper, Phases, Vault
+    from kybernate.types import Tier
+    from nodeagent.seat.node import Node
+    from nodeagent.seat.record import Seat
+
+
+def weight(node: Node, seat: Seat) -> tuple[int, int]:
+    """About how many bytes a dump of its tree would write now: of its GPUs' memory, and of the
+    host's besides."""
+    below, gpu = node.world.below, node.park_size(seat)
+    held = below.weigh(seat) if below is not None else 0
+    # A parked tree has what was its GPUs' in its own memory.
+    return gpu, held if seat.state in OCCUPYING else max(0, held - gpu)
+
+
+async def own_state(seat: Seat) -> Into:
+    """`Below.into` where no seat goes on from another pod's state."""
+    return Into(seat.identity.pod.namespace, seat.uid)
+
+
+def none_first(images: Path) -> int:
+    """`Below.first` where nobody can tell."""
+    return 0
+
+
+def weighs_nothing(seat: Seat) -> int:
+    """`Below.weigh` where nobody can tell."""
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Below:
+    """`facts` gathers what a saved state's manifest says of its seat; raises NotFoundError if the
+    seat's container is gone. `limits`: bytes that each tier below RAM may hold; one that isn't
+    named isn't there. `into`: the seat's container as a state is held against it; raises like
+    `facts`, and RetryableError. `weigh`: about how many bytes a tree's dump takes, quick. `first`:
+    bytes of a dump, by its folder, that also a lazy restore brings in at once, quick. `inbox` and
+    `outbox`: states from other nodes and to them."""
+
+    dumper: Dumper
+    vault: Vault
+    gatekeeper: Gatekeeper
+    culprits: Culprits
+    facts: Callable[[Seat], Awaitable[Mapping[str, object]]]
+    limits: Mapping[Tier, int]
+    into: Callable[[Seat], Awaitable[Into]] = own_state
+    weigh: Callable[[Seat], int] = weighs_nothing
+    first: Callable[[Path], int] = none_first
+    inbox: Inbox | None = None
+    outbox: Outbox | None = None
+
+
+class GuardedDumper:
+    """Implements `ports.Dumper` by another, and ends the watch of a tree's sockets before each
+    dump: the duplicates would be dumped with it."""
+
+    def __init__(self, dumper: Dumper, forget: Callable[[str], None]) -> None:
+        self._dumper = dumper
+        self._forget = forget
+
+    async def check(self, init: int, handle: str, deadline: float) -> tuple[str, ...]:
+        """As the dumper's."""
+        return await self._dumper.check(init, handle, deadline)
+
+    async def dump(
+        self, init: int, handle: str, images: Path, deadline: float, *, goes_on: bool = False
+    ) -> Phases:
+        """As the dumper's, once no duplicate of its sockets is open."""
+        self._forget(handle)
+        return await self._dumper.dump(init, handle, images, deadline, goes_on=goes_on)
+
+    async def end(self, init: int, handle: str, deadline: float) -> None:
+        """As the dumper's."""
+        await self._dumper.end(init, handle, deadline)
+
+    async def keep(self, init: int, handle: str, deadline: float) -> None:
+        """As the dumper's."""
+        await self._dumper.keep(init, handle, deadline)
+
+    async def restore(
+        self,
+        init: int,
+        handle: str,
+        images: Path,
+        deadline: float,
+        *,
+        lazy: bool = False,
+        stopped: bool = False,
+    ) -> Phases:
+        """As the dumper's."""
+        return await self._dumper.restore(
+            init, handle, images, deadline, lazy=lazy, stopped=stopped
+        )
+
+    async def pages_done(self, init: int, deadline: float) -> None:
+        """As the dumper's."""
+        await self._dumper.pages_done(init, deadline)
+
+    def state(self, init: int) -> DumpState:
+        """As the dumper's."""
+        return self._dumper.state(init)

@@ -1,0 +1,418 @@
+"""What happens to one seat over time: start, park, wake, fail, end.
+
+Each seat has at most one piece of `work` (an action being carried out) and one `watch` (waiting
+for its processes to be gone). Both are tasks on the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING
+
+from kybernate.core.seats import TIER_OF, SeatEvent
+from kybernate.errors import (
+    DeadlineError,
+    DriverError,
+    KybernateError,
+    NotFoundError,
+    RefusedError,
+    RetryableError,
+)
+from kybernate.ports import CooperationPhase
+from kybernate.types import SeatState
+from nodeagent import metrics
+from nodeagent.seat.steps import Broken, Reverted
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
+    from nodeagent.seat.node import Node
+    from nodeagent.seat.record import Seat
+    from nodeagent.seat.steps import Steps
+
+log = logging.getLogger(__name__)
+
+_STARTED_POLL = 0.05
+_END_POLL = (0.02, 0.5)
+_RETRY = 1.0
+_COMPLAIN_EVERY = 60.0
+_TERM_PATIENCE = 1.0
+_KILLED_BY_NOW = 5.0
+_DELETED_PATIENCE = 10.0
+
+
+class Lifecycle:
+    """Carries out actions on seats and follows them to their end.
+
+    `kick` asks the loop for a new swap decision. `vanished` is told of a seat whose pod is gone
+    and of whose processes nothing is left; `outdated` of one whose saved state is worth nothing any
+    more, since it runs on or has ended, and why.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        steps: Steps,
+        kick: Callable[[], None],
+        vanished: Callable[[Seat], None],
+        came_back: Callable[[Seat], None],
+        outdated: Callable[[Seat, str], None],
+    ) -> None:
+        self._node = node
+        self._world = node.world
+        self._steps = steps
+        self._kick = kick
+        self._vanished = vanished
+        self._came_back = came_back
+        self._outdated = outdated
+        self._aside: set[asyncio.Task[None]] = set()
+
+    # --- work ---------------------------------------------------------------------------------
+
+    def work(self, seat: Seat, what: Coroutine[object, object, None]) -> None:
+        """Begin a piece of work on a seat; what was under way is dropped."""
+        if seat.work is not None and seat.work is not asyncio.current_task():
+            seat.work.cancel()
+        seat.work = asyncio.create_task(self._guarded(seat, what))
+        # One that is cancelled before its first step would leave it unawaited.
+        seat.work.add_done_callback(lambda _: what.close())
+
+    async def _guarded(self, seat: Seat, what: Coroutine[object, object, None]) -> None:
+        try:
+            await what
+        except Broken as error:
+            self.fail(seat, str(error))
+        except Exception as error:
+            log.exception("%s: unexpected failure", seat)
+            await asyncio.sleep(_RETRY)
+            self.fail(seat, f"the agent failed unexpectedly: {error}")
+
+    def aside(self, what: Coroutine[object, object, None]) -> None:
+        """Run something that no seat waits for; failures are logged."""
+        task = asyncio.create_task(what)
+        self._aside.add(task)
+        task.add_done_callback(self._aside_done)
+
+    def _aside_done(self, task: asyncio.Task[None]) -> None:
+        self._aside.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("%s", error)
+
+    # --- start --------------------------------------------------------------------------------
+
+    async def start(self, seat: Seat) -> None:
+        """From STARTING: check the GPUs' memory, journal, let it go, wait till it serves."""
+        if (lack := await self._lack(seat)) is not None:
+            self._put_off(seat, SeatEvent.ENDED, lack)
+            return
+        seat.generation += 1
+        await self.release_gate(seat)
+
+    async def release_gate(self, seat: Seat) -> None:
+        """Send `go` with the seat's present generation, then wait till it serves."""
+        try:
+            prefix = await self._steps.argv_prefix(seat)
+        except RetryableError as error:
+            self._put_off(seat, SeatEvent.ENDED, str(error))
+            return
+        except (NotFoundError, RefusedError) as error:
+            self._node.tell(seat, "Warning", "NoCommand", str(error))
+            self._world.doors.refuse(seat.uid, str(error))
+            self._put_off(seat, SeatEvent.ENDED, str(error))
+            return
+        unwritten = await self._journalled(self._node.save(seat, synced=True))
+        if unwritten is not None:
+            self._put_off(seat, SeatEvent.ENDED, unwritten)
+            return
+        self._world.doors.go(seat.uid, seat.generation, prefix)
+        await self.await_started(seat)
+
+    async def _lack(self, seat: Seat) -> str | None:
+        try:
+            return await self._steps.lack_of_room(seat)
+        except (DriverError, DeadlineError) as error:
+            return f"NVML does not say how much memory is free: {error}"
+
+    async def _journalled(self, written: Awaitable[None]) -> str | None:
+        """Have the intent on the disk; why it isn't, or None. Without it nothing is begun."""
+        try:
+            await written
+        except OSError as error:
+            return f"the agent's journal can't be written: {error}"
+        return None
+
+    def _put_off(self, seat: Seat, event: SeatEvent, why: str) -> None:
+        seat.not_before = self._world.now() + _RETRY
+        self.complain(seat, "PutOff", why)
+        self._node.move(seat, event, why)
+        self._kick()
+
+    def complain(self, seat: Seat, event: str, why: str) -> None:
+        """Tell people of something that is tried again and again, now and then. What is told of one
+        event silences none of the others."""
+        now = self._world.now()
+        if now >= seat.complain_at.get(event, now):
+            seat.complain_at[event] = now + _COMPLAIN_EVERY
+            self._node.tell(seat, "Warning", event, why)
+
+    async def await_started(self, seat: Seat) -> None:
+        """Poll until the workload serves; it is killed if it doesn't within the limit."""
+        while not await self._serves(seat):
+            if late := self._node.start_overdue(seat):
+                raise Broken(late)
+            await asyncio.sleep(_STARTED_POLL)
+        seat.started_once = True
+        self._node.move(seat, SeatEvent.STARTED, "it serves")
+        self.activate(seat)
+
+    async def _serves(self, seat: Seat) -> bool:
+        try:
+            return await self._steps.started(seat)
+        except (NotFoundError, DriverError, DeadlineError) as error:
+            log.debug("%s: can't tell whether it serves: %s", seat, error)
+            return False
+
+    def activate(self, seat: Seat) -> None:
+        """It is ACTIVE: grant it to the proxies, and have a helper ready for its park."""
+        # Whoever uses the GPU at the next park is asked anew: workers come and go.
+        seat.cuda, seat.held, seat.gpu_map = (), {}, {}
+        seat.asked_since = None
+        self._outdated(seat, "its workload has gone on since")
+        self._refresh_idle(seat)
+        self._set_address(seat)
+        if seat.ending:
+            return
+        seat.lease += 1
+        self._node.save(seat)
+        self._node.leases.grant(seat.uid, seat.lease)
+        self._kick()
+        self.aside(self.warm(seat))
+
+    async def warm(self, seat: Seat) -> None:
+        """Have the seat's helper running before it is needed."""
+        with contextlib.suppress(DriverError, DeadlineError):
+            await self._steps.helper(seat)
+
+    def _refresh_idle(self, seat: Seat) -> None:
+        seat.idle_since = None if seat.in_flight or seat.waiting else self._world.now()
+
+    def _set_address(self, seat: Seat) -> None:
+        if seat.pod_ip and seat.identity.port:
+            seat.address = f"{seat.pod_ip}:{seat.identity.port}"
+            self._node.changed(seat)
+
+    # --- park and wake ------------------------------------------------------------------------
+
+    async def park(self, seat: Seat) -> None:
+        """From PARKING: note its processes, then lock, checkpoint, freeze, confirm."""
+        began = self._world.now()
+        await self._cooperate(seat, CooperationPhase.PARK)
+        try:
+            seat.cuda, seat.held = await self._steps.holders(seat)
+            await self._node.save(seat, synced=True)
+        except (DriverError, DeadlineError, OSError) as error:
+            await self._cooperate(seat, CooperationPhase.WAKE)
+            self.park_reverted(seat, str(error))
+            return
+        try:
+            phases = await self._steps.park(seat)
+        except Reverted as error:
+            await self._cooperate(seat, CooperationPhase.WAKE)
+            self.park_reverted(seat, str(error))
+            return
+        seat.phases = {**phases, "all": self._world.now() - began}
+        metrics.observe("park", seat.phases, sum(seat.held.values()))
+        self.parked(seat, "parked in RAM")
+
+    async def _cooperate(self, seat: Seat, phase: CooperationPhase) -> None:
+        """Have the workload do its part, if it has one; without it the driver does all."""
+        limit = self._node.settings.cooperate_limit_s
+        why = await self._world.doors.cooperate(seat.uid, phase, limit)
+        if why:
+            sentence = f"the workload did not do its part of the {phase}: {why}; going on without"
+            self._node.tell(seat, "Warning", "NotCooperating", sentence)
+
+    def parked(self, seat: Seat, why: str) -> None:
+        """Its park is done: from now on it may be called for again."""
+        if not seat.stays_away:
+            seat.leave = ""
+        self._node.move(seat, SeatEvent.PARKED, why)
+        self._kick()
+        if seat.ending:
+            self.let_go(seat)
+
+    def park_reverted(self, seat: Seat, why: str) -> None:
+        """The park was undone: it is active again."""
+        metrics.failed("park")
+        seat.stays_until = self._world.now() + _RETRY
+        self._node.tell(seat, "Warning", "ParkReverted", f"{why}; it runs on")
+        self._node.move(seat, SeatEvent.PARK_REVERTED, why)
+        self.activate(seat)
+
+    async def wake(self, seat: Seat, written: Awaitable[None]) -> None:
+        """From WAKING, as `written` says: check the memory, thaw, restore, unlock, check, grant."""
+        began = self._world.now()
+        lack = await self._lack(seat)
+        lack = await self._journalled(written) or lack
+        if lack is not None:
+            self._put_off(seat, SeatEvent.WAKE_REVERTED, lack)
+            return
+        phases = await self._steps.wake(seat)
+        await self._cooperate(seat, CooperationPhase.WAKE)
+        took = self._world.now() - began
+        seat.wakes, seat.last_wake_ms = seat.wakes + 1, took * 1000
+        seat.phases, moved = {**phases, "all": took}, sum(seat.held.values())
+        if seat.waiting_since is not None:
+            metrics.WAIT_SECONDS.observe(max(0.0, self._world.now() - seat.waiting_since))
+        self._node.move(seat, SeatEvent.AWAKE, "awake")
+        self.activate(seat)
+        metrics.SWAPS.labels(seat.identity.group).inc()
+        metrics.observe("wake", seat.phases, moved)
+
+    # --- failure and end ----------------------------------------------------------------------
+
+    def fail(self, seat: Seat, why: str, event: str = "SeatFailed") -> None:
+        """Its state is lost: kill the tree; the kubelet starts the container anew."""
+        if seat.state is SeatState.GONE or (seat.state is SeatState.WAITING and not seat.apart):
+            return
+        metrics.failed(seat.state.value, event)
+        self._node.tell(seat, "Warning", event, f"{why}; the workload is started anew")
+        if seat.state in TIER_OF or seat.state is SeatState.WAITING:
+            # Until it is gone nobody knows whether it uses its GPUs.
+            seat.reason, seat.apart = why, True
+            self._begin_end(seat)
+        elif seat.state is not SeatState.FAILED:
+            self._node.move(seat, SeatEvent.FAIL, why)
+        self._node.leases.revoke(seat.uid)
+        self.work(seat, self.kill(seat))
+
+    async def kill(self, seat: Seat) -> None:
+        """Kill the tree until nothing is left, and see the seat to its end."""
+        while True:
+            try:
+                await self._steps.kill(seat)
+                break
+            except KybernateError as error:
+                self.complain(seat, "KillIncomplete", f"{error}; trying again")
+                await asyncio.sleep(_RETRY)
+        self.watch_end(seat)
+
+    def watch_end(self, seat: Seat) -> None:
+        """Follow the seat's processes until they are gone, or kyb-init is back."""
+        if seat.state is not SeatState.GONE and (seat.watch is None or seat.watch.done()):
+            seat.watch = asyncio.create_task(self._watch_end(seat))
+
+    async def _watch_end(self, seat: Seat) -> None:
+        pause, began = _END_POLL[0], self._world.now()
+        while not await self._is_gone(seat):
+            if self._survived(seat):
+                self._carry_on(seat)
+            if self._is_back(seat):
+                return
+            self._unblock(seat, began)
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, _END_POLL[1])
+        self.ended(seat)
+
+    async def _is_gone(self, seat: Seat) -> bool:
+        try:
+            return await self._steps.gone(seat)
+        except (DriverError, DeadlineError) as error:
+            log.warning("%s: can't tell whether its GPUs are free: %s", seat, error)
+            return False
+
+    def _is_back(self, seat: Seat) -> bool:
+        if seat.deleted or seat.next_hello is not None or seat.state is SeatState.FAILED:
+            return False
+        return seat.connected and not seat.ending
+
+    def _survived(self, seat: Seat) -> bool:
+        """Whether SIGTERM did not end it, and nobody has followed it up: then it lives on."""
+        if seat.doomed or seat.deleted or seat.next_hello is not None or not seat.connected:
+            return False
+        stands = seat.state in TIER_OF or seat.state is SeatState.FAILED
+        lives = not stands and not seat.apart
+        until = seat.ending_since + seat.identity.grace + _KILLED_BY_NOW
+        return lives and seat.ending and self._world.now() >= until
+
+    def _carry_on(self, seat: Seat) -> None:
+        seat.ending = False
+        self._node.save(seat)
+        why = "it was asked to end and runs on"
+        self._node.tell(seat, "Warning", "TermIgnored", f"{why}: it gets requests again")
+        if seat.state is SeatState.DRAINING:
+            self._node.move(seat, SeatEvent.UNDRAIN, why)
+        if seat.state is SeatState.ACTIVE:
+            self.activate(seat)
+        self._kick()
+
+    def _unblock(self, seat: Seat, began: float) -> None:
+        """A frozen process can't die of SIGKILL on cgroup v1: thaw it."""
+        procs, freezer = self._world.procs, self._world.freezer
+        # Without a tree that is known there may be half of one, which was being recreated.
+        known = [seat.tree.pid] if seat.tree else freezer.pids(seat.handle) if seat.handle else ()
+        if any(procs.ending(pid) for pid in known):
+            freezer.thaw(seat.handle)
+        if seat.deleted and self._world.now() >= began + _DELETED_PATIENCE:
+            self.aside(self._steps.kill(seat))
+
+    def ended(self, seat: Seat) -> None:
+        """Nothing of it is left: it may start again, or is forgotten with its pod."""
+        if seat.work is not None and seat.work is not asyncio.current_task():
+            seat.work.cancel()
+        self._steps.drop_helper(seat)
+        self._node.leases.revoke(seat.uid)
+        seat.unsealed |= seat.state is SeatState.DUMPING
+        self._outdated(seat, "its container has ended")
+        seat.init = seat.tree = None
+        seat.handle, seat.cuda, seat.held, seat.address = "", (), {}, ""
+        seat.connected = seat.ending = seat.apart = False
+        if not seat.stays_away:
+            seat.leave = ""
+        seat.bound_at = self._world.now()
+        self._node.save(seat)
+        if seat.state is not SeatState.WAITING:
+            self._node.move(seat, SeatEvent.ENDED, seat.reason)
+        if seat.deleted:
+            self._vanished(seat)
+        elif seat.next_hello is not None:
+            self._came_back(seat)
+        self._kick()
+
+    def end(self, seat: Seat) -> None:
+        """The container is asked to end: no new requests, and nothing of it may stay frozen."""
+        self._begin_end(seat)
+        if seat.state is SeatState.ACTIVE:
+            self._node.move(seat, SeatEvent.DRAIN, "its pod is ending")
+            self._node.leases.drain(seat.uid)
+        if seat.state in TIER_OF:
+            self.let_go(seat)
+        self.watch_end(seat)
+        self._kick()
+
+    def _begin_end(self, seat: Seat) -> None:
+        if not seat.ending:
+            seat.ending, seat.ending_since = True, self._world.now()
+            self._node.save(seat)
+
+    def let_go(self, seat: Seat) -> None:
+        """A parked seat was told to end: thaw it, let the signal through, then kill the rest."""
+        if seat.work is not None and seat.work is not asyncio.current_task():
+            seat.work.cancel()  # whatever brings it to another tier
+        self._world.doors.ok(seat.uid)
+        sealed = seat.state is SeatState.DUMPING and bool(seat.artifact)
+        if sealed or seat.state is SeatState.RESTORING:
+            # Whoever succeeds it goes on from its saved state: what there is of its tree must not.
+            self.aside(self.kill(seat))
+            return
+        self._world.freezer.thaw(seat.handle)
+        self.aside(self._finish_off(seat))
+
+    async def _finish_off(self, seat: Seat) -> None:
+        # Its CUDA calls block while checkpointed, so an orderly exit may never come.
+        handle = seat.handle
+        await asyncio.sleep(_TERM_PATIENCE)
+        if seat.handle == handle and seat.ending and seat.state in TIER_OF:
+            await self.kill(seat)

@@ -1,0 +1,352 @@
+"""The node's state: its seats, its inventory, its leases. The loop owns it; no locks.
+
+Every change of a seat's state goes through `move`: table, journal, observers, in that order.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from kybernate.core.seats import TIER_OF, SeatEvent, next_state
+from kybernate.core.swap import SwapView
+from kybernate.types import Gpu, GpuUuid, Group, GroupName, SeatState, Tier
+from nodeagent import metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+    from kybernate.ports import (
+        DriverHelpers,
+        Freezer,
+        Gpus,
+        Images,
+        Journal,
+        PodResources,
+        Procs,
+        Registry,
+        SeatDoors,
+        Specs,
+    )
+    from kybernate.settings.agent import AgentSettings
+    from kybernate.types import PodUid
+    from nodeagent.artifacts.reports import Reports
+    from nodeagent.seat.below import Below
+    from nodeagent.seat.leases import Leases
+    from nodeagent.seat.record import Seat
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+IN_RAM = (SeatState.PARKED, SeatState.DUMPING, SeatState.RESTORING)
+"""States in which a parked seat takes, or begins to take, the host's RAM."""
+DRAIN = "drain"
+INVENTORY = "inventory"
+PROXIES = "proxies"
+SEAT = "seat/"
+
+
+class Blocking(Protocol):
+    """Runs a blocking call off the loop, with a deadline in seconds (DeadlineError)."""
+
+    async def __call__(self, call: Callable[[], T], deadline: float) -> T:
+        """The call's result."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """All ports of the agent, and the two clocks. `asking` is `blocking` for calls of `gpus`;
+    without `below` nothing is parked deeper than in RAM, without `registry` only this node's own
+    pods are succeeded. `reports` is what tells the registry."""
+
+    gpus: Gpus
+    helpers: DriverHelpers
+    freezer: Freezer
+    procs: Procs
+    doors: SeatDoors
+    specs: Specs
+    pod_resources: PodResources
+    images: Images
+    journal: Journal
+    blocking: Blocking
+    asking: Blocking
+    now: Callable[[], float]
+    wall: Callable[[], float]
+    below: Below | None = None
+    registry: Registry | None = None
+    reports: Reports | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What the plugin reported. Links are (UUID, UUID, kind as on the wire)."""
+
+    gpus: tuple[Gpu, ...] = ()
+    links: tuple[tuple[str, str, str], ...] = ()
+    groups: tuple[Group, ...] = ()
+    driver_version: str = ""
+    cuda_version: str = ""
+    strategy: str = "cdi"
+
+    def record(self) -> dict[str, object]:
+        """The journal's form."""
+        return asdict(self)
+
+    @staticmethod
+    def from_record(record: Mapping[str, Any]) -> Inventory:
+        """The inventory that `record` wrote."""
+        return Inventory(
+            tuple(Gpu(**gpu) for gpu in record["gpus"]),
+            tuple((a, b, kind) for a, b, kind in record["links"]),
+            tuple(Group(**{**g, "gpus": tuple(g["gpus"])}) for g in record["groups"]),
+            record["driver_version"],
+            record["cuda_version"],
+            record.get("strategy", "cdi"),
+        )
+
+    def group(self, name: GroupName) -> Group | None:
+        """The group of this name."""
+        return next((group for group in self.groups if group.name == name), None)
+
+    def gpu(self, uuid: GpuUuid) -> Gpu | None:
+        """The GPU of this UUID."""
+        return next((gpu for gpu in self.gpus if gpu.uuid == uuid), None)
+
+    def with_health_of(self, other: Inventory) -> Inventory:
+        """The same, with every GPU as healthy as the other says; one it lacks is not."""
+        healthy = other.memory()
+        gpus = tuple(replace(gpu, healthy=gpu.uuid in healthy) for gpu in self.gpus)
+        return replace(self, gpus=gpus)
+
+    def memory(self) -> dict[GpuUuid, int]:
+        """Bytes of each healthy GPU."""
+        return {gpu.uuid: gpu.memory for gpu in self.gpus if gpu.healthy}
+
+
+class Observer(Protocol):
+    """Who hears of changes; called on the loop, must be quick."""
+
+    def seat_changed(self, seat: Seat) -> None:
+        """A seat is new, or its state, reason, address or counters changed."""
+        ...
+
+    def seat_gone(self, seat: Seat) -> None:
+        """The seat's pod no longer exists."""
+        ...
+
+    def told(self, seat: Seat, kind: str, reason: str, sentence: str) -> None:
+        """Something people should read: an event of kind Normal or Warning."""
+        ...
+
+
+class Refusals(Protocol):
+    """Which seats' state could not be kept if they were parked now."""
+
+    def __call__(self, seats: Iterable[Seat]) -> Mapping[PodUid, str]:
+        """Why, by seat; those that may be parked are left out. Asked before every decision, so
+        it must be quick. A seat that is PARKING counts as parked already."""
+        ...
+
+
+class DemandListener(Protocol):
+    """Who hears of each change of the demand for a seat; called on the loop, must be quick."""
+
+    def demand_changed(self, seat: Seat) -> None:
+        """Its `in_flight` or `waiting` may have changed."""
+        ...
+
+
+def no_room_made(seat: Seat, size: int) -> bool:
+    """`Node.makes_room` where no parked seat can leave RAM."""
+    return False
+
+
+def nothing_seen(uid: PodUid) -> int | None:
+    """`Node.seen` where nobody looks."""
+    return None
+
+
+def nothing_refused(seats: Iterable[Seat]) -> Mapping[PodUid, str]:
+    """`Refusals` where nothing limits what may be parked."""
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something about the node that people should know, as a condition of its GPUNode."""
+
+    ok: bool
+    reason: str
+    message: str
+    since: float
+
+
+@dataclass(slots=True)
+class Node:
+    """The state. `inventory` is None until the plugin reported one, ever.
+
+    `park_budget` is how many bytes of device memory the host's RAM may hold; `foreign` bytes per
+    GPU of processes of no seat; `draining` why nothing may start or wake here, empty if it may;
+    `refusals` says which seats can't be parked; `notices` are the conditions besides Ready;
+    `host_available` is about how many bytes of host memory are available, 0 while unknown.
+    `activity` is what is published of when each seat is used, `saved` of saved states. `seen` says
+    how many bytes of device memory a seat was last seen to hold; `short` are the bytes for which
+    RAM has no room, by seat that can't be parked for want of them; `free_ram` is what the host can
+    give to parked seats besides, None while unknown, `ram_freed_at` when a state last left RAM;
+    `makes_room` says whether other seats' states can leave RAM so that so many bytes of this one
+    fit.
+    """
+
+    settings: AgentSettings
+    world: World
+    leases: Leases
+    seats: dict[PodUid, Seat] = field(default_factory=dict)
+    inventory: Inventory | None = None
+    park_budget: int = 0
+    foreign: Mapping[GpuUuid, int] = field(default_factory=dict)
+    draining: str = ""
+    refusals: Refusals = nothing_refused
+    host_available: int = 0
+    notices: dict[str, Notice] = field(default_factory=dict)
+    observers: list[Observer] = field(default_factory=list)
+    demand_listeners: list[DemandListener] = field(default_factory=list)
+    activity: dict[PodUid, dict[str, Any]] = field(default_factory=dict)
+    saved: Callable[[], list[dict[str, Any]]] = list
+    seen: Callable[[PodUid], int | None] = nothing_seen
+    short: Mapping[PodUid, int] = field(default_factory=dict)
+    free_ram: int | None = None
+    ram_freed_at: float = 0.0
+    makes_room: Callable[[Seat, int], bool] = no_room_made
+
+    def move(
+        self, seat: Seat, event: SeatEvent, reason: str, *, synced: bool = False
+    ) -> Awaitable[None]:
+        """Take the seat through the transition table, note it, tell it.
+
+        Await the answer where an act depends on the record. Raises IllegalTransitionError; then
+        nothing has changed.
+        """
+        before, seat.state = seat.state, next_state(seat.state, event)
+        seat.since, seat.reason = self.world.wall(), reason
+        log.info("%s: %s -> %s (%s)", seat, before, seat.state, reason)
+        self._count_active(seat, before)
+        if event is SeatEvent.AWAKE:
+            seat.tier_asked = ""
+        written = self.save(seat, synced=synced)
+        self.changed(seat)
+        return written
+
+    def _count_active(self, seat: Seat, before: SeatState) -> None:
+        serving = (SeatState.ACTIVE, SeatState.DRAINING)
+        now = self.world.now()
+        if before in serving and seat.state not in serving and seat.active_since is not None:
+            seat.active_seconds += now - seat.active_since
+            seat.active_since, seat.used_at = None, now
+        if seat.state in serving and before not in serving:
+            seat.active_since = now
+        seat.drain_since = now if seat.state is SeatState.DRAINING else None
+        seat.starting_since = now if seat.state is SeatState.STARTING else None
+
+    def start_overdue(self, seat: Seat) -> str:
+        """Why the seat must not go on starting, as a sentence; empty while it may.
+
+        The limit is for one entry into STARTING, however often its gate is released meanwhile.
+        """
+        limit, now = self.settings.start_limit_s, self.world.now()
+        if seat.starting_since is None:  # in the journal of an older release
+            seat.starting_since = now
+        if now < seat.starting_since + limit:
+            return ""
+        return f"it does not serve {limit:g} s after its start"
+
+    def changed(self, seat: Seat) -> None:
+        """Tell the observers."""
+        for observer in self.observers:
+            observer.seat_changed(seat)
+
+    def tell(self, seat: Seat, kind: str, reason: str, sentence: str) -> None:
+        """Tell people: log line and Kubernetes event. `kind` is Normal or Warning."""
+        log.log(logging.WARNING if kind == "Warning" else logging.INFO, "%s: %s", seat, sentence)
+        for observer in self.observers:
+            observer.told(seat, kind, reason, sentence)
+
+    def save(self, seat: Seat, *, synced: bool = False) -> Awaitable[None]:
+        """Journal the seat as it is now; await it where an act depends on the record."""
+        return self.world.journal.put(SEAT + seat.uid, seat.record(), synced=synced)
+
+    def save_proxies(self) -> None:
+        """Journal who holds leases, so that a restarted agent waits for them."""
+        self.world.journal.put(PROXIES, {"names": self.leases.names()}, synced=False)
+
+    def set_inventory(self, inventory: Inventory) -> None:
+        """Take over the plugin's report."""
+        self.inventory = inventory
+        self.world.journal.put(INVENTORY, inventory.record(), synced=False)
+
+    def set_draining(self, why: str) -> None:
+        """Let nothing start or wake here, or (empty) let all again."""
+        self.draining = why
+        self.world.journal.put(DRAIN, {"why": why}, synced=False)
+
+    def judge_parks(self) -> None:
+        """Note of each seat whether it could be parked now."""
+        refused = self.refusals(self.seats.values())
+        for uid, seat in self.seats.items():
+            seat.unparkable = refused.get(uid, "")
+
+    def swap_view(self) -> SwapView:
+        """What the swap decision looks at."""
+        inventory, drained = self.inventory or Inventory(), self.leases.drained
+        return SwapView(
+            seats=tuple(seat.view(drained=drained(uid)) for uid, seat in self.seats.items()),
+            gpu_memory=inventory.memory(),
+            active_slots={group.name: group.active_slots for group in inventory.groups},
+            reserve=self.settings.reserve_bytes,
+            foreign=self.foreign,
+            draining=self.draining,
+        )
+
+    def parked_bytes(self) -> int:
+        """Bytes of device memory that parked seats keep in the host's RAM."""
+        parked = (s for s in self.seats.values() if s.state in IN_RAM)
+        return sum(sum(seat.held.values()) for seat in parked)
+
+    def tiers(self) -> Mapping[Tier, int]:
+        """Bytes that parked seats' states may take in each tier of this node."""
+        below = self.world.below
+        return {Tier.RAM: self.park_budget, **(below.limits if below else {})}
+
+    def in_tier(self, tier: Tier) -> tuple[int, int]:
+        """How many parked seats' states are in the tier, and their bytes."""
+        there = [seat for seat in self.seats.values() if TIER_OF.get(seat.state) is tier]
+        sizes = (self.park_size(s) if tier is Tier.RAM else s.saved for s in there)
+        return len(there), sum(sizes)
+
+    def park_size(self, seat: Seat) -> int:
+        """Bytes that its park puts into RAM: as of its last park, as seen, as declared, or all
+        that its GPUs have."""
+        if seat.held:
+            return sum(seat.held.values())
+        seen = self.seen(seat.uid)
+        if seen is not None:
+            return seen
+        one = seat.identity
+        if one.vram is not None:
+            return one.vram * len(one.gpus)
+        memory = self.inventory.memory() if self.inventory else {}
+        return sum(max(0, memory.get(gpu, 0) - self.settings.reserve_bytes) for gpu in one.gpus)
+
+    def count_states(self) -> None:
+        """Set the gauge of seats by state."""
+        found = Counter(seat.state for seat in self.seats.values())
+        for state in SeatState:
+            metrics.SEATS.labels(state.value).set(found[state])
+
+    def leases_of_serving(self) -> dict[PodUid, int]:
+        """Generation of each seat's lease that requests may use now."""
+        active = (s for s in self.seats.values() if s.state is SeatState.ACTIVE and not s.ending)
+        return {seat.uid: seat.lease for seat in active}

@@ -1,0 +1,107 @@
+"""Seats whose container the runtime restores: they wake without a request, on their own GPUs.
+
+To which GPUs a tree goes back its own memory says, which nobody can read before the driver does. A
+container may open no others than its own; what got round that is ended as soon as it is awake.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from kybernate import keys
+from kybernate.errors import DeadlineError, DriverError
+from kybernate.types import SeatState
+
+if TYPE_CHECKING:
+    from kybernate.types import GpuUuid, PodUid
+    from nodeagent.app.loop import Loop
+    from nodeagent.seat.record import Seat
+
+_EXPECTED_FOR = 600.0
+"""Seconds within which what is restored must have said hello."""
+_NVML_DEADLINE = 5.0
+_AGAIN = 1.0
+
+
+class Restored:
+    """Which containers the runtime has announced, and seats whose start nobody saw."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._node = loop.node
+        self._expected: dict[str, float] = {}
+        self._unseen: set[PodUid] = set()
+
+    def expect(self, container: str) -> None:
+        """The runtime is about to restore it."""
+        now = self._node.world.now()
+        self._expected = {one: until for one, until in self._expected.items() if now < until}
+        self._expected[container] = now + _EXPECTED_FOR
+
+    def arrived(self, seat: Seat, container: str) -> None:
+        """The seat's process 1 is in this container: called for if it is one that was announced."""
+        if seat.apart:
+            self._unseen.add(seat.uid)  # it may be one that no agent was there to be told of
+        until = self._expected.pop(container, 0.0)
+        if self._node.world.now() < until:
+            self._unseen.add(seat.uid)
+            self._loop.call_for(seat.uid, "the container runtime has restored it")
+
+    def changed(self, seat: Seat) -> None:
+        """Look at it when it is awake for the first time."""
+        if seat.uid in self._unseen and seat.state is SeatState.ACTIVE:
+            self._unseen.discard(seat.uid)
+            self._loop.life.aside(self._see_its_gpus(seat))
+
+    def forget(self, uid: PodUid) -> None:
+        """The seat's container has ended, or its pod is gone."""
+        self._unseen.discard(uid)
+
+    async def _see_its_gpus(self, seat: Seat) -> None:
+        """If it leaves them before that is known, it is looked at when it is awake again."""
+        init = seat.init
+        while seat.state is SeatState.ACTIVE and seat.init == init:
+            try:
+                others = await self._others(seat)
+            except (DriverError, DeadlineError) as error:
+                why = f"whether it woke on another group's GPUs can't be told: {error}"
+                self._loop.life.complain(seat, "GpusUnknown", f"{why}; trying again")
+                await asyncio.sleep(_AGAIN)
+                continue
+            if not others:
+                return
+            if seat.state is SeatState.ACTIVE:
+                self._end(seat, others)
+                return
+        if seat.init is not None and seat.init == init:
+            self._unseen.add(seat.uid)
+
+    def _end(self, seat: Seat, others: set[GpuUuid]) -> None:
+        why = (
+            f"its container was restored onto {', '.join(sorted(others))}, which group "
+            f"{seat.identity.group} hasn't got: name the group where its checkpoint was taken in "
+            f"{keys.REQUIRE_GROUP} of its pod"
+        )
+        self._loop.life.fail(seat, why)
+
+    async def _others(self, seat: Seat) -> set[GpuUuid]:
+        """GPUs that its tree uses and its group hasn't got. Raises DriverError if none is known
+        and not all can be asked, DeadlineError."""
+        inventory, read = self._node.inventory, self._node.world.gpus.processes
+        known = frozenset(inventory.memory() if inventory else ())
+        tree = set(self._node.world.freezer.pids(seat.handle))
+
+        def look() -> set[GpuUuid]:
+            found, silent = set(), []
+            for gpu in known - set(seat.identity.gpus):
+                try:
+                    if any(pid in tree and size != 0 for pid, size in read(gpu)):
+                        found.add(gpu)
+                except DriverError as error:
+                    silent.append(error)
+            if silent and not found:
+                raise silent[0]
+            return found
+
+        return await self._node.world.asking(look, _NVML_DEADLINE)

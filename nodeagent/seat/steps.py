@@ -1,0 +1,346 @@
+"""The steps of parking and waking, through the ports. Reads seats, never writes to them.
+
+Each step either does what it says, or undoes it (`Reverted`: the seat is as it was), or says
+that the seat's state is lost (`Broken`: kill it and start it anew).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, TypeVar
+
+from kybernate.core.seats import TIER_OF
+from kybernate.errors import (
+    DeadlineError,
+    DriverError,
+    KybernateError,
+    NotFoundError,
+    RefusedError,
+)
+from kybernate.ports import DumpState, ProcessState
+from kybernate.types import SeatState
+from nodeagent.seat.record import Process
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+
+    from kybernate.ports import DriverHelper
+    from kybernate.types import GpuUuid, PodUid
+    from nodeagent.seat.node import Node
+    from nodeagent.seat.record import Seat
+
+T = TypeVar("T")
+
+_NVML_DEADLINE = 5.0
+_HELPERS = 4
+_STATES_DEADLINE = 5.0
+_ROOM_PATIENCE = 0.25
+_POLL = 0.002
+_NO_CONTEXT = (None, ProcessState.NO_CUDA)
+
+
+class Reverted(KybernateError):  # noqa: N818 - an outcome, not always an error
+    """The step was undone, or never begun: the seat is as it was before."""
+
+
+class Broken(KybernateError):  # noqa: N818 - an outcome, not always an error
+    """The seat's processes can't be brought back to a known state."""
+
+
+async def _alone(seat: Seat) -> None:
+    """`Steps.undisturbed` where nobody but the agent touches a seat."""
+
+
+class Steps:
+    """Owns the seats' helpers. `undisturbed` returns once nobody else is at work on the tree."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._world = node.world
+        self._helpers: dict[PodUid, DriverHelper] = {}
+        self._starting: dict[PodUid, asyncio.Lock] = {}
+        self._drops: dict[PodUid, int] = {}
+        self.undisturbed: Callable[[Seat], Awaitable[None]] = _alone
+
+    async def holders(self, seat: Seat) -> tuple[tuple[Process, ...], dict[GpuUuid, int]]:
+        """The seat's processes on its GPUs, and bytes per GPU where NVML knows them."""
+        tree = set(self._world.freezer.pids(seat.handle))
+        found: set[int] = set()
+        held: dict[GpuUuid, int] = {}
+        for gpu, processes in (await self._processes(seat.identity.gpus)).items():
+            mine = [(pid, size) for pid, size in processes if pid in tree]
+            found.update(pid for pid, _ in mine)
+            sizes = [size for _, size in mine if size is not None]
+            if len(sizes) == len(mine):
+                held[gpu] = sum(sizes)
+        return self._named(sorted(found)), held
+
+    def _named(self, pids: Iterable[int]) -> tuple[Process, ...]:
+        named = []
+        for pid in pids:
+            with contextlib.suppress(NotFoundError):
+                named.append(Process(pid, self._world.procs.start_time(pid)))
+        return tuple(named)
+
+    async def _processes(
+        self, gpus: tuple[GpuUuid, ...]
+    ) -> dict[GpuUuid, tuple[tuple[int, int | None], ...]]:
+        read = self._world.gpus.processes
+        return await self._world.asking(lambda: {gpu: read(gpu) for gpu in gpus}, _NVML_DEADLINE)
+
+    async def started(self, seat: Seat) -> bool:
+        """Whether the workload serves: it listens on its port, or holds a GPU if it has none."""
+        if seat.identity.port is None:
+            return bool((await self.holders(seat))[0])
+        pids = self._world.freezer.pids(seat.handle)
+        return bool(pids) and self._world.procs.listening(pids, seat.identity.port)
+
+    async def lack_of_room(self, seat: Seat, patience: float = _ROOM_PATIENCE) -> str | None:
+        """Why its GPUs haven't the memory free that it needs, or None if they have."""
+        until = self._world.now() + patience
+        while True:
+            lack = await self._lack(seat)
+            if lack is None or self._world.now() >= until:
+                return lack
+            await asyncio.sleep(_POLL)
+
+    async def _lack(self, seat: Seat) -> str | None:
+        gpus = seat.identity.gpus
+        read = self._world.gpus.used
+        used = await self._world.asking(lambda: [read(gpu) for gpu in gpus], _NVML_DEADLINE)
+        memory = self._node.inventory.memory() if self._node.inventory else {}
+        for gpu, taken in zip(gpus, used, strict=True):
+            if gpu not in memory:
+                return f"GPU {gpu} isn't healthy, or isn't in the plugin's inventory"
+            need = self._need(seat, gpu, memory[gpu])
+            if taken + need > memory[gpu]:
+                return (
+                    f"GPU {gpu} has {taken} of {memory[gpu]} bytes in use and the seat needs {need}"
+                )
+        return None
+
+    def _need(self, seat: Seat, gpu: GpuUuid, memory: int) -> int:
+        if gpu in seat.held:
+            return seat.held[gpu]
+        whole = memory - self._node.settings.reserve_bytes
+        return whole if seat.identity.vram is None else seat.identity.vram
+
+    async def argv_prefix(self, seat: Seat) -> tuple[str, ...]:
+        """The image's words that come before the pod's. RetryableError, NotFoundError,
+        RefusedError."""
+        if not seat.image_mode:
+            return ()
+        command = await self._world.images.command_of(seat.identity.image)
+        prefix = command.entrypoint + (() if seat.identity.has_args else command.cmd)
+        if not prefix and not seat.identity.has_args:
+            raise RefusedError(
+                f"image {seat.identity.image} names no command; name one in the pod's container"
+            )
+        return prefix
+
+    async def helper(self, seat: Seat) -> DriverHelper:
+        """The seat's helper, started if there is none. Raises DriverError, DeadlineError."""
+        async with self._starting.setdefault(seat.uid, asyncio.Lock()):
+            if seat.uid not in self._helpers:
+                self._helpers[seat.uid] = await self._new_helper(seat)
+            return self._helpers[seat.uid]
+
+    async def _new_helper(self, seat: Seat) -> DriverHelper:
+        drops = self._drops.get(seat.uid, 0)
+        helper = await self._world.helpers.start(seat.uid)
+        if self._drops.get(seat.uid, 0) != drops or seat.state is SeatState.GONE:
+            # Nobody would end it any more.
+            helper.kill()
+            raise DeadlineError("the seat ended while its helper was started")
+        return helper
+
+    def drop_helper(self, seat: Seat) -> None:
+        """End the seat's helper, if it has one or is just getting one."""
+        self._drops[seat.uid] = self._drops.get(seat.uid, 0) + 1
+        helper = self._helpers.pop(seat.uid, None)
+        if helper is not None:
+            helper.kill()
+
+    def forget(self, seat: Seat) -> None:
+        """The seat is gone for good."""
+        self.drop_helper(seat)
+        self._drops.pop(seat.uid, None)
+        self._starting.pop(seat.uid, None)
+
+    async def park(self, seat: Seat) -> dict[str, float]:
+        """Lock, checkpoint, freeze, confirm. Returns seconds by phase; Reverted, Broken."""
+        phases = dict(await self._checkpoint(seat)) if seat.cuda else {}
+        return {**phases, **await self.settle(seat)}
+
+    async def settle(self, seat: Seat) -> dict[str, float]:
+        """Freeze the checkpointed tree and see that its memory is free; Reverted, Broken."""
+        await self.undisturbed(seat)
+        began = self._world.now()
+        try:
+            await self._world.freezer.freeze(seat.handle, self._node.settings.freeze_deadline_s)
+        except (DeadlineError, NotFoundError) as error:
+            await self._undo(seat, f"its tree could not be frozen: {error}")
+        frozen = self._world.now()
+        await self._confirm_free(seat)
+        return {"freeze": frozen - began, "confirm": self._world.now() - frozen}
+
+    async def _checkpoint(self, seat: Seat) -> Mapping[str, float]:
+        settings = self._node.settings
+        until = self._world.now() + settings.step_deadline_s / 2
+        try:
+            helper = await self.helper(seat)
+            return await helper.park(_pids(seat), settings.lock_timeout_s, settings.step_deadline_s)
+        except DeadlineError as error:
+            self.drop_helper(seat)
+            if await self._all(seat, ProcessState.RUNNING):
+                raise Reverted(f"the driver did not begin to park it: {error}") from error
+            if self._world.now() < until:
+                # The helper was dead, rather than hung: another may take back what it did.
+                await self._undo(seat, f"the driver was left in the middle of parking it: {error}")
+            raise Broken(f"the driver did not finish parking it: {error}") from error
+        except DriverError as error:
+            if await self._all(seat, ProcessState.RUNNING):
+                raise Reverted(f"the driver would not park it: {error}") from error
+            raise Broken(f"the driver failed to park it: {error}") from error
+
+    async def _undo(self, seat: Seat, why: str) -> None:
+        if seat.apart or seat.state in TIER_OF:
+            raise Broken(f"{why}, and it has no right to memory of its GPUs")
+        try:
+            await self.finish_wake(seat)
+        except Broken as error:
+            raise Broken(f"{why}, and undoing the checkpoint failed: {error}") from error
+        raise Reverted(why)
+
+    async def _confirm_free(self, seat: Seat) -> None:
+        """Wait till NVML shows none of its tree on its GPUs; raises Reverted, Broken."""
+        until = self._world.now() + self._node.settings.confirm_deadline_s
+        while (doubt := await self._doubt(seat)) is not None:
+            if self._world.now() >= until:
+                raise Broken(
+                    f"{doubt} {self._node.settings.confirm_deadline_s:g} s after the checkpoint"
+                )
+            await asyncio.sleep(_POLL)
+
+    async def _doubt(self, seat: Seat) -> str | None:
+        """Why its memory can't be called free. It is checkpointed: an error is no way back."""
+        try:
+            shown = await self._shown(seat, seat.identity.gpus)
+        except (DriverError, DeadlineError) as error:
+            return f"NVML does not say whether its memory is free ({error})"
+        if shown - set(_pids(seat)):
+            # It began between the look at the holders and the freeze: it was never checkpointed.
+            await self._undo(seat, "a process of it began to use a GPU while it was parked")
+        return "NVML still shows its processes on the GPU" if shown else None
+
+    async def _on_healthy_gpus(self, seat: Seat) -> bool:
+        """Whether NVML shows one of its processes there; of a lost GPU it can say nothing."""
+        inventory = self._node.inventory
+        healthy = inventory.memory() if inventory else None
+        gpus = (gpu for gpu in seat.identity.gpus if healthy is None or gpu in healthy)
+        return bool(await self._shown(seat, tuple(gpus)))
+
+    async def _shown(self, seat: Seat, gpus: tuple[GpuUuid, ...]) -> set[int]:
+        tree = self._world.freezer.pids(seat.handle) if seat.handle else ()
+        mine = {*_pids(seat), *tree}
+        rows = (await self._processes(gpus)).values()
+        return {pid for row in rows for pid, size in row if pid in mine and size != 0}
+
+    async def wake(self, seat: Seat) -> dict[str, float]:
+        """Thaw, restore, unlock, check. Returns seconds by phase; raises Broken."""
+        began = self._world.now()
+        self._world.freezer.thaw(seat.handle)
+        thawed = self._world.now()
+        phases = await self.finish_wake(seat)
+        return {"thaw": thawed - began, **phases}
+
+    async def finish_wake(self, seat: Seat) -> dict[str, float]:
+        """From wherever its processes are to RUNNING. Raises Broken."""
+        self._world.freezer.thaw(seat.handle)
+        if not seat.cuda:
+            return {}
+        try:
+            return dict(await self._restore(seat))
+        except (DeadlineError, DriverError) as error:
+            self.drop_helper(seat)
+            raise Broken(f"the driver failed to wake it: {error}") from error
+
+    async def _restore(self, seat: Seat) -> Mapping[str, float]:
+        deadline, moved = self._node.settings.step_deadline_s, seat.gpu_map
+        return await self._ask(seat, lambda one: one.wake(_pids(seat), moved, deadline), deadline)
+
+    async def _ask(
+        self, seat: Seat, what: Callable[[DriverHelper], Awaitable[T]], deadline: float
+    ) -> T:
+        """Have the seat's helper do it. Raises DeadlineError, DriverError.
+
+        One that was dead, rather than hung, has done no harm: another may do it.
+        """
+        until = self._world.now() + deadline / 2
+        for _ in range(_HELPERS - 1):
+            try:
+                return await what(await self.helper(seat))
+            except DeadlineError:
+                self.drop_helper(seat)
+                if self._world.now() >= until:
+                    raise
+        return await what(await self.helper(seat))
+
+    async def find_cuda(self, seat: Seat) -> tuple[Process, ...]:
+        """The tree's processes with a CUDA context, parked or not, by the driver's word."""
+        pids = self._world.freezer.pids(seat.handle)
+        states = await self._states(seat, pids)
+        return self._named(pid for pid in pids if states.get(pid) not in _NO_CONTEXT)
+
+    async def states(self, seat: Seat) -> frozenset[ProcessState]:
+        """The different states that its processes are in. Raises DeadlineError, DriverError.
+
+        One that has ended says nothing of the others: NO_CUDA is there only if all have.
+        """
+        if not seat.cuda:
+            return frozenset()
+        found = frozenset((await self._states(seat, _pids(seat))).values())
+        return found - {ProcessState.NO_CUDA} or found
+
+    async def _states(self, seat: Seat, pids: Sequence[int]) -> Mapping[int, ProcessState]:
+        return await self._ask(
+            seat, lambda one: one.states(pids, _STATES_DEADLINE), _STATES_DEADLINE
+        )
+
+    async def _all(self, seat: Seat, state: ProcessState) -> bool:
+        try:
+            return await self.states(seat) == {state}
+        except (DeadlineError, DriverError):
+            self.drop_helper(seat)
+            return False
+
+    async def kill(self, seat: Seat) -> None:
+        """End every process of the tree. Raises DeadlineError if some live on."""
+        self.drop_helper(seat)
+        if seat.handle:
+            await self._world.freezer.kill(seat.handle, self._node.settings.confirm_deadline_s)
+        self._end_empty(seat)
+
+    def _end_empty(self, seat: Seat) -> None:
+        """kyb-init takes the end of a tree that is dumped for nothing: end its container."""
+        below, init = self._world.below, seat.init
+        if below is not None and init is not None:
+            with contextlib.suppress(NotFoundError):
+                if below.dumper.state(init.pid) is not DumpState.RUNNING:
+                    below.culprits.kill(init.pid, init.start)
+
+    async def gone(self, seat: Seat) -> bool:
+        """Whether nothing of it is left, not on the GPUs either."""
+        procs = self._world.procs
+        if seat.init and procs.alive(seat.init.pid, seat.init.start):
+            return False
+        if seat.handle and self._world.freezer.pids(seat.handle):
+            return False
+        if any(procs.alive(process.pid, process.start) for process in seat.cuda):
+            return False
+        return not seat.cuda or not await self._on_healthy_gpus(seat)
+
+
+def _pids(seat: Seat) -> list[int]:
+    return [process.pid for process in seat.cuda]

@@ -1,0 +1,168 @@
+"""What namespaces used: seconds of active time and GiB-hours of parked memory.
+
+Each seat has a meter: what it has used, and since when it uses what it uses now. Meters are
+journalled at each change of state, so that a restarted agent goes on exactly: what a seat did
+meanwhile follows from its state and since when it has been in it. The meter of a seat that is
+gone is added to its namespace's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kybernate.types import PodUid, SeatState
+from nodeagent import metrics
+from nodeagent.seat.node import IN_RAM
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nodeagent.seat.node import Node
+    from nodeagent.seat.record import Seat
+
+METER = "usage/"
+GONE = "usage-of/"
+_GIB_HOUR = float((1 << 30) * 3600)
+_ADVANCE = 5.0
+"""Seconds between two advances of the counters."""
+
+
+@dataclass(slots=True)
+class Total:
+    """Use of one namespace: seconds, byte-seconds. `last`: whose meter was added last."""
+
+    active: float = 0.0
+    parked: float = 0.0
+    last: str = ""
+
+
+@dataclass(slots=True)
+class Meter:
+    """Use of one seat: seconds, byte-seconds, and since wall-clock seconds `since` what it uses
+    now: `held` bytes in RAM, None for being active. `since` 0 is: nothing."""
+
+    namespace: str
+    active: float = 0.0
+    parked: float = 0.0
+    since: float = 0.0
+    held: int | None = None
+
+    def until(self, now: float) -> tuple[float, float]:
+        """Seconds and byte-seconds up to now."""
+        seconds = max(0.0, now - self.since) if self.since else 0.0
+        if self.held is None:
+            return self.active + seconds, self.parked
+        return self.active, self.parked + seconds * self.held
+
+    def turn(self, now: float, since: float, held: int | None) -> None:
+        """What it used ends now; from `since` on it uses something else."""
+        self.active, self.parked = self.until(now)
+        if self.since and self.held is None:
+            metrics.RESIDENCY_SECONDS.observe(max(0.0, now - self.since))
+        self.since, self.held = since, held
+
+    def record(self) -> dict[str, object]:
+        """The journal's form."""
+        return {
+            "namespace": self.namespace,
+            "active": self.active,
+            "parked": self.parked,
+            "since": self.since,
+            "held": self.held,
+        }
+
+
+class Usage:
+    """Implements `node.Observer`; advances the counters of `metrics`."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._gone: dict[str, Total] = {}
+        self._meters: dict[PodUid, Meter] = {}
+        self._shown: dict[str, Total] = {}
+
+    def resume(self, records: Mapping[str, Mapping[str, Any]]) -> None:
+        """Go on where the last agent was; seats that are gone since end now."""
+        for key, record in records.items():
+            if key.startswith(METER):
+                self._meters[PodUid(key.removeprefix(METER))] = Meter(**record)
+            elif key.startswith(GONE):
+                self._gone[key.removeprefix(GONE)] = Total(**record)
+        now = self._node.world.wall()
+        for uid in tuple(self._meters):
+            if uid not in self._node.seats:
+                self._end(uid, now)
+        for seat in self._node.seats.values():
+            self.seat_changed(seat)
+        self.advance()
+
+    async def run(self) -> None:
+        """Advance the counters, for ever."""
+        while True:
+            await asyncio.sleep(_ADVANCE)
+            self.advance()
+
+    def totals(self) -> dict[str, Total]:
+        """Use by namespace until now."""
+        now = self._node.world.wall()
+        found = {name: Total(one.active, one.parked) for name, one in self._gone.items()}
+        for meter in self._meters.values():
+            total = found.setdefault(meter.namespace, Total())
+            active, parked = meter.until(now)
+            total.active += active
+            total.parked += parked
+        return found
+
+    def advance(self) -> None:
+        """Bring the counters up to now. They only grow: a clock set back stops them."""
+        for name, total in self.totals().items():
+            shown = self._shown.setdefault(name, Total())
+            metrics.ACTIVE_SECONDS.labels(name).inc(max(0.0, total.active - shown.active))
+            metrics.PARKED_GIB_HOURS.labels(name).inc(
+                max(0.0, total.parked - shown.parked) / _GIB_HOUR
+            )
+            shown.active = max(shown.active, total.active)
+            shown.parked = max(shown.parked, total.parked)
+
+    # --- Observer -----------------------------------------------------------------------------
+
+    def seat_changed(self, seat: Seat) -> None:
+        """See `node.Observer`."""
+        uses, held = _uses(seat)
+        meter = self._meters.get(seat.uid)
+        if meter is None:
+            if not uses:
+                return
+            meter = self._meters[seat.uid] = Meter(seat.identity.pod.namespace)
+        elif bool(meter.since) == uses and meter.held == held:
+            return
+        meter.turn(seat.since, seat.since if uses else 0.0, held)
+        self._node.world.journal.put(METER + seat.uid, meter.record(), synced=False)
+
+    def seat_gone(self, seat: Seat) -> None:
+        """See `node.Observer`."""
+        if seat.uid in self._meters:
+            self._end(seat.uid, seat.since)
+
+    def told(self, seat: Seat, kind: str, reason: str, sentence: str) -> None:
+        """Use follows from states."""
+
+    def _end(self, uid: PodUid, now: float) -> None:
+        meter, journal = self._meters.pop(uid), self._node.world.journal
+        total = self._gone.setdefault(meter.namespace, Total())
+        if total.last != uid:  # else the last agent was killed between the two writes
+            meter.turn(now, 0.0, None)
+            total.active, total.parked = total.active + meter.active, total.parked + meter.parked
+            total.last = uid
+            record = {"active": total.active, "parked": total.parked, "last": uid}
+            journal.put(GONE + meter.namespace, record, synced=False)
+        journal.delete(METER + uid)
+
+
+def _uses(seat: Seat) -> tuple[bool, int | None]:
+    """Whether it uses anything now, and the bytes if it is parked."""
+    if seat.state in IN_RAM:
+        return True, sum(seat.held.values())
+    return seat.state in (SeatState.ACTIVE, SeatState.DRAINING), None

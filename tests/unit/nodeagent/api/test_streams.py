@@ -1,0 +1,115 @@
+"""What a proxy is told, and in which order."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from kybernate.types import PodRef, PodUid, SeatState
+from nodeagent.api.streams import Session
+from nodeagent.seat.record import Seat, SeatIdentity
+
+A, B = PodUid("a"), PodUid("b")
+
+
+def seat(uid, address="10.0.0.1:80"):
+    identity = SeatIdentity(
+        pod=PodRef("default", uid, uid),
+        container="c",
+        resource="r",
+        device_id="d",
+        name=f"G0-{uid}",
+        group="G0",
+        gpus=("GPU-0",),
+        vram=None,
+        model=uid,
+        image="i",
+    )
+    return Seat(identity, 0.0, 0.0, state=SeatState.PARKED, address=address)
+
+
+async def told(session, count):
+    """The next messages, as words."""
+    words = []
+    for _ in range(count):
+        order = await asyncio.wait_for(session.next(), 5.0)
+        kind = order.WhichOneof("kind")
+        words.append(f"{kind} {getattr(order, kind).uid}")
+    return words
+
+
+async def acquainted(*seats):
+    """A session whose proxy knows these seats."""
+    session = Session("p")
+    for one in seats:
+        session.seat(one)
+    await told(session, len(seats))
+    return session
+
+
+@pytest.mark.parametrize("kind", ["grant", "drain", "revoke"])
+def test_orders_overtake_what_is_told_of_known_seats(kind):
+    async def main():
+        a, b = seat(A), seat(B)
+        session = await acquainted(a, b)
+        session.seat(b)
+        session.seat(a)
+        getattr(session, kind)(A, 1)
+        assert await told(session, 3) == [f"{kind} a", "seat b", "seat a"]
+
+    asyncio.run(main())
+
+
+def test_a_new_seat_is_told_before_its_orders():
+    async def main():
+        session = await acquainted(seat(A))
+        session.seat(seat(A))
+        session.seat(seat(B))
+        session.grant(B, 1)
+        assert await told(session, 3) == ["seat b", "grant b", "seat a"]
+
+    asyncio.run(main())
+
+
+def test_a_new_address_is_told_before_the_grant():
+    async def main():
+        a = seat(A)
+        session = await acquainted(a)
+        a.address = "10.0.0.2:80"
+        session.seat(a)
+        session.grant(A, 2)
+        assert await told(session, 2) == ["seat a", "grant a"]
+
+    asyncio.run(main())
+
+
+def test_of_a_seat_that_changed_often_the_newest_state_is_told():
+    async def main():
+        a = seat(A)
+        session = await acquainted(a)
+        for state in (SeatState.WAKING, SeatState.ACTIVE):
+            a.state = state
+            session.seat(a)
+        order = await session.next()
+        assert order.seat.state == "active"
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(session.next(), 0.05)
+
+    asyncio.run(main())
+
+
+def test_a_seat_that_is_gone_is_not_described_any_more():
+    async def main():
+        a = seat(A)
+        session = await acquainted(a)
+        session.seat(a)
+        session.gone(A)
+        assert await told(session, 1) == ["gone a"]
+        # Another pod may come to be known by the same words only after it was told of anew.
+        session.seat(Seat(replace(a.identity), 1.0, 1.0, address=a.address))
+        session.grant(A, 1)
+        assert await told(session, 2) == ["seat a", "grant a"]
+
+    asyncio.run(main())

@@ -1,0 +1,280 @@
+"""What the registry is told: in order, again and again, and over restarts of the agent."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+import pytest
+
+from kybernate.core.artifacts.into import Container, Into, why_refused
+from kybernate.core.artifacts.manifest import PACKED, VERSION, Facts, Manifest
+from kybernate.core.artifacts.match import UNKNOWN, Target, mismatches
+from kybernate.core.artifacts.privileges import Privileges
+from kybernate.errors import (
+    ConflictError,
+    DeadlineError,
+    NotFoundError,
+    RefusedError,
+    RetryableError,
+)
+from kybernate.ports import Line
+from kybernate.testing import machine as fakes
+from kybernate.testing.clock import run_virtual
+from kybernate.types import Tier
+from nodeagent.artifacts.lines import OwnLines
+from nodeagent.artifacts.reporting import ReportingVault
+from nodeagent.artifacts.reports import REPORT, Kind, Report, Reports
+
+SAVED = "team-a/llama-0@20260131T120000Z-00c0ffee"
+FACTS = Facts(
+    *("team-a", "llama-0", "u1", "main", "sha256:1", "9f2c", "6.18.5", "4.2.1", "x86_64", 300),
+    Privileges((0,), (0,), bounding=0xFF, seccomp=2),
+    root_pid=2,
+)
+MANIFEST = Manifest(VERSION, SAVED, "2026-01-31T12:00:00Z", PACKED, FACTS, (), 0, 0)
+TARGET = Target("sha256:1", "9f2c", "6.18.5", "4.2.1", "x86_64")
+
+
+class Registry:
+    """Notes what it is told. `away`: so many calls get no answer; `knows`: pods with a lease."""
+
+    def __init__(self, away: int = 0) -> None:
+        self.said: list[tuple[object, ...]] = []
+        self.away = away
+        self.knows: set[str] = set()
+        self.token = 0
+
+    def _called(self, *what: object) -> None:
+        if self.away:
+            self.away -= 1
+            raise DeadlineError("no answer")
+        self.said.append(what)
+
+    async def lease(self, namespace, uid, seconds, deadline):
+        self._called("lease", uid)
+        self.knows.add(uid)
+        self.token += 1
+        return self.token
+
+    async def record(self, manifest, tier, token, deadline):
+        self._called("record", manifest.id, tier, token)
+        if token != self.token:
+            raise ConflictError("another writer has begun")
+
+    async def report(self, manifest, tier, deadline, *, verified=True):
+        self._called("report", tier, verified)
+
+    async def drop(self, artifact, tier, deadline, *, forget=""):
+        self._called("drop", tier, forget)
+
+    async def stop(self, namespace, uid, why, deadline):
+        self._called("stop", uid)
+        if uid not in self.knows:
+            raise RefusedError("no agent has said that it runs on its node")
+
+    async def claim(self, namespace, uid, artifact, successor, deadline, *, again=False):
+        self._called("claim", uid, successor, again)
+
+    async def line(self, namespace, uid, deadline):
+        return Line()
+
+
+async def manifest_of(artifact, deadline):
+    if artifact != SAVED:
+        raise NotFoundError(f"{artifact} is gone")
+    return MANIFEST
+
+
+def telling(machine, registry, *reports):
+    """All of them told by one agent, or as many as it takes to be cut off."""
+
+    async def main():
+        journal = fakes.FakeJournal(machine)
+        queue = Reports(journal, registry, manifest_of)
+        queue.load(journal.load())
+        for report in reports:
+            queue.put(report)
+        task = asyncio.ensure_future(queue.run())
+        await queue.flush(1000)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    run_virtual(main())
+
+
+def of(kind, tier=Tier.NVME, why=""):
+    return Report(kind, artifact=SAVED, tier=tier.value, why=why)
+
+
+@pytest.fixture
+def machine():
+    return fakes.Machine({})
+
+
+def test_it_is_told_in_order_and_with_a_lease(machine):
+    registry = Registry(away=3)
+    telling(
+        machine,
+        registry,
+        of(Kind.SEALED),
+        of(Kind.COPYING, Tier.OBJECT),
+        of(Kind.COPIED, Tier.OBJECT),
+        of(Kind.DROPPED, why="it has gone on"),
+        Report(Kind.STOPPED, "team-a", "u1", why="its pod is gone"),
+    )
+    assert registry.said == [
+        ("lease", "u1"),
+        ("record", SAVED, Tier.NVME, 1),
+        ("report", Tier.OBJECT, False),
+        ("report", Tier.OBJECT, True),
+        ("drop", Tier.NVME, "it has gone on"),
+        ("stop", "u1"),
+    ]
+    assert not any(key.startswith(REPORT) for key in machine.journal)
+
+
+def test_what_the_last_agent_had_yet_to_tell_comes_first(machine):
+    async def cut_off():
+        queue = Reports(fakes.FakeJournal(machine), Registry(away=10**6), manifest_of)
+        queue.put(of(Kind.SEALED))
+        queue.put(of(Kind.COPIED, Tier.OBJECT))
+        with pytest.raises(DeadlineError, match="not told of 2 things"):
+            await queue.flush(5)
+
+    run_virtual(cut_off())
+    registry = Registry()
+    telling(machine, registry, of(Kind.DROPPED))
+    assert [one[0] for one in registry.said] == ["lease", "record", "report", "drop"]
+
+
+def test_a_no_is_left_and_holds_up_nothing(machine):
+    registry = Registry()
+    gone = Report(Kind.SEALED, artifact=SAVED.replace("c0ffee", "c0fffe"), tier="nvme")
+    telling(machine, registry, gone, of(Kind.COPIED, Tier.OBJECT))
+    assert registry.said == [("report", Tier.OBJECT, True)]
+
+
+def test_a_pod_that_the_registry_never_heard_of_is_made_known_first(machine):
+    registry = Registry()
+    telling(machine, registry, Report(Kind.STOPPED, "team-a", "u2", why="gone"))
+    assert registry.said == [("stop", "u2"), ("lease", "u2"), ("stop", "u2")]
+
+
+def test_that_a_state_is_dropped_may_be_told_twice(machine, caplog):
+    class Forgets(Registry):
+        async def drop(self, artifact, tier, deadline, *, forget=""):
+            raise NotFoundError("it is not known")
+
+    with caplog.at_level(logging.WARNING):
+        telling(machine, Forgets(), of(Kind.DROPPED, why="why"))
+    assert (machine.journal, caplog.records) == ({}, [])
+
+
+def test_a_claim_is_told_again(machine):
+    registry = Registry()
+    telling(machine, registry, Report(Kind.CLAIMED, "team-a", "u1", SAVED, successor="u2"))
+    assert registry.said == [("claim", "u1", "u2", True)]
+
+
+def test_the_vault_tells_by_itself(machine):
+    class Told:
+        def __init__(self) -> None:
+            self.reports: list[Report] = []
+
+        def put(self, report: Report) -> None:
+            self.reports.append(report)
+
+    class Kept:
+        async def drop(self, artifact, place, *, forget=""):
+            if not forget:
+                raise RefusedError("the last verified one")
+            if place is Tier.OBJECT:
+                raise RetryableError("it does not answer")
+
+        async def pack(self, artifact, place, deadline, progress=None):
+            pass
+
+        async def seal(self, images, facts, deadline):
+            return SAVED
+
+    async def main():
+        told = Told()
+        vault = ReportingVault(Kept(), told)
+        await vault.seal(None, {}, 1)
+        await vault.pack(SAVED, Tier.OBJECT, 1)
+        with pytest.raises(RefusedError):
+            await vault.drop(SAVED, Tier.NVME)
+        await vault.drop(SAVED, Tier.NVME, forget="why")
+        with pytest.raises(RetryableError):
+            await vault.drop(SAVED, Tier.OBJECT, forget="nobody may go on from it, though it stays")
+        assert [(one.kind, one.tier) for one in told.reports] == [
+            (Kind.SEALED, "nvme"),
+            (Kind.COPYING, "object"),
+            (Kind.COPIED, "object"),
+            (Kind.DROPPED, "nvme"),
+            (Kind.COPIED, "nvme"),
+            (Kind.DROPPED, "nvme"),
+            (Kind.DROPPED, "object"),
+        ]
+
+    run_virtual(main())
+
+
+def test_without_a_registry_only_what_stopped_here_is_succeeded_and_once(machine):
+    class World:
+        journal = fakes.FakeJournal(machine)
+
+        @staticmethod
+        def wall():
+            return 1000.0
+
+    async def main():
+        lines = OwnLines(World, "n1")
+        with pytest.raises(ConflictError, match="nothing proves"):
+            await lines.claim("team-a", "u1", SAVED, "u2", 1)
+        await lines.stop("team-a", "u1", "gone", 1)
+        await lines.claim("team-a", "u1", SAVED, "u2", 1)
+        again = OwnLines(World, "n1")
+        again.load(World.journal.load())
+        await again.claim("team-a", "u1", SAVED, "u2", 1)
+        with pytest.raises(ConflictError, match="holds the claim"):
+            await again.claim("team-a", "u1", SAVED, "u3", 1)
+        assert (await again.line("team-a", "u1", 1)).successor == "u2"
+        assert (await again.line("team-b", "u1", 1)) == Line()
+
+    run_virtual(main())
+
+
+def into(namespace="team-a", uid="u2", target=TARGET, **privileges):
+    mine = {"uids": (0,), "gids": (0,), "bounding": 0xFF, "seccomp": 2, **privileges}
+    return Into(namespace, uid, Container(target, Privileges(**mine)))
+
+
+def test_a_state_goes_into_what_it_was_saved_from_and_its_like():
+    assert why_refused(MANIFEST, Into("team-a", "u1"), 0.0) == ()
+    assert why_refused(MANIFEST, into(), 0.0) == ()
+
+
+@pytest.mark.parametrize(
+    ("there", "word"),
+    [
+        (Into("team-a", "u2"), "not of u2"),
+        (Into("team-b", "u1"), "not of u1"),
+        (into(namespace="team-b"), "ArtifactGrant"),
+        (into(bounding=0, uids=(1,)), "user 0"),
+        (into(target=Target("sha256:2", "9f2c", "6.18.5", "4.2.1", "x86_64")), "from image"),
+        (into(target=Target("sha256:1", "other", "6.18.5", "4.2.1", "x86_64")), "otherwise"),
+        (into(target=Target("sha256:1", "9f2c", "6.17", "4.2.1", "x86_64")), "kernel 6.18.5"),
+    ],
+)
+def test_what_stands_against_it_is_told(there, word):
+    sentences = why_refused(MANIFEST, there, 0.0)
+    assert any(word in sentence for sentence in sentences), sentences
+
+
+def test_an_image_that_nobody_named_equals_none():
+    unknown = Target(UNKNOWN, "9f2c", "6.18.5", "4.2.1", "x86_64")
+    assert "did not tell" in mismatches(FACTS, unknown)[0]

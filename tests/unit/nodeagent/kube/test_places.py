@@ -1,0 +1,83 @@
+"""Which saved states the GPUNode tells of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from kybernate.core.operations import Kind
+from kybernate.testing.clock import run_virtual
+from kybernate.types import Tier
+from nodeagent.artifacts.kept import Keepsake
+from nodeagent.kube.attendance import Attendance
+from nodeagent.kube.places import MOST_SAVED
+from nodeagent.kube.publish import Publisher
+from nodeagent.operations.operations import Operations
+from nodeagent.operations.record import Ask
+from tests.unit.nodeagent.below import ACTIVE, GIB, TIERS, down, two, when
+from tests.unit.nodeagent.operations.test_saves import ended
+
+CRD = Path(__file__).parents[4] / "config/crd/gpunode.yaml"
+
+
+def test_the_state_of_a_seat_is_told_while_it_is_below_ram_and_when_its_pod_has_left_it(rig):
+    async def main():
+        r = rig(tiers=TIERS)
+        cold, _ = await two(r)
+        assert r.node.saved() == []
+        await down(r, cold)
+        seat = r.node.seats[cold]
+        row = {"artifact": seat.artifact, "uid": cold, "tier": "nvme", "bytes": seat.saved}
+        assert r.node.saved() == [row]
+        r.loop.pod_gone(cold)
+        r.machine.end_container(cold)
+        await when(lambda: cold not in r.node.seats)
+        assert r.node.saved() == [row]
+
+    run_virtual(main())
+
+
+def test_what_was_saved_is_told_until_it_is_deleted(rig):
+    async def main():
+        r = rig(tiers={Tier.NVME: 1000 * GIB})
+        operations = Operations(r.loop)
+        r.node.observers.append(operations)
+        r.node.park_budget = 100 * GIB
+        r.begin()
+        uid = await r.seat("a", delay=0.0)
+        await r.until(uid, ACTIVE)
+        done = await ended(await operations.ask(Ask(Kind.SAVE, "s1", uid, by="ops")))
+        await r.until(uid, ACTIVE)
+        (row,) = r.node.saved()
+        assert (row["artifact"], row["uid"], row["tier"]) == (done.artifact, uid, "nvme")
+        assert row["bytes"] > 0
+        r.loop.dumps.kept.forget(done.artifact)
+        assert r.node.saved() == []
+
+    run_virtual(main())
+
+
+def test_of_too_many_the_newest_are_told_and_the_crd_takes_them(rig):
+    async def main():
+        r = rig(tiers=TIERS)
+        r.begin()
+        for at in range(MOST_SAVED + 5):
+            artifact = f"default/{'zy'[at % 2]}@20260101T{at:06}Z-0000000{at % 10}"
+            places = {Tier.RAM: 1, Tier.NVME: 2, Tier.OBJECT: 3}
+            await r.loop.dumps.kept.put(Keepsake(artifact, f"s{at}", f"u{at}", places))
+        rows = Publisher(r.node, None, "", Attendance()).status()["saved"]
+        assert len(rows) == MOST_SAVED
+        assert {row["tier"] for row in rows} == {"nvme", "object"}
+        assert {row["uid"] for row in rows} == {
+            f"u{at}" for at in range(MOST_SAVED + 5 - MOST_SAVED // 2, MOST_SAVED + 5)
+        }
+        return rows
+
+    rows = run_virtual(main())
+    (version,) = yaml.safe_load(CRD.read_text())["spec"]["versions"]
+    status = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
+    told = status["saved"]
+    assert told["maxItems"] == MOST_SAVED
+    assert set(told["items"]["required"]) == set(told["items"]["properties"]) == set(rows[0])
+    assert set(told["items"]["properties"]["tier"]["enum"]) == {"nvme", "object"}

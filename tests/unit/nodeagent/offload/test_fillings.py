@@ -1,0 +1,200 @@
+"""Saved states that are verified while trees are restored from them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kybernate.errors import CorruptError, DeadlineError, RetryableError
+from kybernate.testing.clock import run_virtual
+from kybernate.testing.machine import FakeVault
+from kybernate.types import Tier
+from nodeagent.seat.record import Seat
+from tests.unit.nodeagent.below import ACTIVE, TIERS, WAITING, down, reasons, two, when
+
+
+def _after(failures, call):
+    """`call`, once it has failed so."""
+
+    async def asked(vault, *words):
+        if failures:
+            raise failures.pop()
+        return await call(vault, *words)
+
+    return asked
+
+
+async def parked(rig):
+    r = rig(tiers=TIERS)
+    r.loop.dumps.lazies.pays = lambda _: True
+    cold, _ = await two(r)
+    await down(r, cold)
+    return r, cold
+
+
+def test_it_serves_while_it_is_verified_and_what_it_was_lent_goes_then(rig, proxy, monkeypatch):
+    go = asyncio.Event()
+    fill = FakeVault.fill
+
+    async def late(vault, *words):
+        await go.wait()
+        await fill(vault, *words)
+
+    monkeypatch.setattr(FakeVault, "fill", late)
+
+    async def main():
+        r, cold = await parked(rig)
+        proxy(r.loop).request(cold)
+        await r.until(cold, ACTIVE)
+        await asyncio.sleep(100)
+        (artifact,) = r.machine.vault
+        assert r.node.seats[cold].paging == artifact
+        assert r.machine.unfilled() == {f"/dumps/{cold}"}
+        go.set()
+        await when(lambda: not r.node.seats[cold].paging)
+        assert f"/dumps/{cold}" not in r.machine.folders
+        await when(lambda: not r.machine.vault)
+        r.check()
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(24, "Too many open files"),
+        RetryableError("the store doesn't answer"),
+        DeadlineError("the disk doesn't answer"),
+        RuntimeError("a bug"),
+    ],
+)
+def test_what_failed_to_be_verified_is_tried_again(rig, proxy, monkeypatch, error):
+    fill, failed = FakeVault.fill, []
+
+    async def fails(vault, *words):
+        if len(failed) < 3:
+            failed.append(error)
+            raise error
+        await fill(vault, *words)
+
+    monkeypatch.setattr(FakeVault, "fill", fails)
+
+    async def main():
+        r, cold = await parked(rig)
+        proxy(r.loop).request(cold)
+        await r.until(cold, ACTIVE)
+        await when(lambda: not r.node.seats[cold].paging)
+        assert len(failed) == 3
+        assert "MemoryLost" not in reasons(r)
+        r.check()
+
+    run_virtual(main())
+
+
+def test_what_is_wrong_everywhere_is_not_tried_again(rig, proxy, monkeypatch):
+    failed = []
+
+    async def lost(vault, *_):
+        failed.append(1)
+        vault._machine.faults.add("pages-lost")
+        vault._machine.lent.clear()
+        raise CorruptError("pages-1.img: piece 3 is in no place")
+
+    monkeypatch.setattr(FakeVault, "fill", lost)
+
+    async def main():
+        r, cold = await parked(rig)
+        proxy(r.loop).request(cold)
+        await r.until(cold, WAITING)
+        assert "MemoryLost" in reasons(r)
+        assert failed == [1]
+        r.machine.start_container(cold)
+        await r.until(cold, ACTIVE)
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("lost", ["", "record", "record, and the disk is slow to answer"])
+def test_the_next_agent_verifies_what_the_last_one_did_not_get_to(rig, proxy, monkeypatch, lost):
+    """Also if no record of it is left."""
+    fill = FakeVault.fill
+
+    async def never(*_):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(FakeVault, "fill", never)
+
+    async def first():
+        r, cold = await parked(rig)
+        proxy(r.loop).request(cold)
+        await r.until(cold, ACTIVE)
+        return r.machine, r.node.seats[cold].identity
+
+    machine, identity = run_virtual(first())
+    cold = identity.pod.uid
+    assert machine.unfilled() == {f"/dumps/{cold}"}
+    monkeypatch.setattr(FakeVault, "fill", fill)
+
+    async def second():
+        r = rig(machine, tiers=TIERS)
+        if lost:
+            machine.journal.clear()
+            away = [OSError(5, "Input/output error")] if "disk" in lost else []
+            monkeypatch.setattr(FakeVault, "lent", _after(away, FakeVault.lent))
+        await r.recover()
+        r.begin()
+        if lost:
+            r.loop.add(Seat(identity, 0.0, 0.0))
+            await r.node.world.doors.open(cold)
+            await when(lambda: r.node.seats[cold].paging)
+        await when(lambda: not r.node.seats[cold].paging)
+        assert machine.unfilled() == set()
+        assert f"/dumps/{cold}" not in machine.folders
+        r.check()
+
+    run_virtual(second(), start=3000.0)
+
+
+def test_a_restore_that_failed_is_begun_with_a_filling_of_its_own(rig, proxy, monkeypatch):
+    fill, begun, stopped = FakeVault.fill, [], []
+
+    async def noted(vault, *words):
+        begun.append(1)
+        if len(begun) == 1:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                stopped.append(1)
+                raise
+        await fill(vault, *words)
+
+    monkeypatch.setattr(FakeVault, "fill", noted)
+
+    async def main():
+        r, cold = await parked(rig)
+        r.machine.faults.add("restore-hangs")
+        proxy(r.loop).request(cold)
+        await r.until(cold, ACTIVE, limit=300)
+        await when(lambda: not r.node.seats[cold].paging)
+        assert begun == [1, 1]
+        assert stopped == [1]
+        r.check()
+
+    run_virtual(main())
+
+
+def test_of_a_state_whose_small_files_are_wrong_the_other_copy_is_taken(rig, proxy):
+    async def main():
+        r, cold = await parked(rig)
+        seat = r.node.seats[cold]
+        await r.loop.node.world.below.vault.pack(seat.artifact, Tier.OBJECT, 60)
+        seat.copies |= {Tier.OBJECT}
+        r.machine.faults.add("corrupt")
+        proxy(r.loop).request(cold)
+        await r.until(cold, ACTIVE)
+        assert r.machine.unfilled() == set()
+        await when(lambda: not seat.paging)
+        r.check()
+
+    run_virtual(main())

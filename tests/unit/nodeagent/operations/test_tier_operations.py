@@ -1,0 +1,194 @@
+"""Parking into a tier, as people ask for it and as it is shown to them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kybernate.core.operations import Kind, Progress
+from kybernate.errors import ConfigError, ConflictError, RefusedError
+from kybernate.testing.clock import run_virtual
+from kybernate.types import SeatState, Tier
+from nodeagent.api.service import _tier
+from nodeagent.kube.attendance import Attendance
+from nodeagent.kube.publish import Publisher
+from nodeagent.operations.operations import Operations
+from nodeagent.operations.record import Ask
+from nodeagent.operations.wire import operation_message, seat_message, status_message
+
+GIB = 1 << 30
+TIERS = {Tier.NVME: 1000 * GIB, Tier.OBJECT: 1 << 62}
+
+
+async def begun(rig, **more):
+    r = rig(**more)
+    r.node.park_budget = 100 * GIB
+    operations = Operations(r.loop)
+    r.node.observers.append(operations)
+    r.begin()
+    uid = await r.seat("a", delay=0.0)
+    await r.until(uid, SeatState.ACTIVE)
+    return r, operations, uid
+
+
+async def ended(operation, limit=60.0):
+    end = asyncio.get_running_loop().time() + limit
+    while not operation.ended:
+        assert asyncio.get_running_loop().time() < end, operation
+        await asyncio.sleep(0.01)
+    return operation
+
+
+def park(uid, tier, name="p1"):
+    return Ask(Kind.PARK, name, uid, by="ops", tier=tier)
+
+
+def test_a_park_into_nvme_ends_when_it_is_there_and_a_wake_takes_it_back(rig):
+    async def main():
+        r, operations, uid = await begun(rig, tiers=TIERS)
+        done = await ended(await operations.ask(park(uid, Tier.NVME)))
+        assert (done.state, r.state(uid)) == (Progress.SUCCEEDED, SeatState.PARKED_NVME)
+        assert "40.0 GiB of GPU memory are kept on the node's NVMe" in done.sentence
+        parts = {"intent", "check", "gate", "dump", "seal", "note", "end", "all"}
+        assert parts <= done.phases.keys()
+        assert operation_message(done).tier == "nvme"
+        done = await ended(await operations.ask(Ask(Kind.WAKE, "w1", uid)))
+        assert (done.state, r.state(uid)) == (Progress.SUCCEEDED, SeatState.ACTIVE)
+        done = await ended(await operations.ask(Ask(Kind.PARK, "p2", uid)))
+        assert r.state(uid) is SeatState.PARKED, "the tier was asked for until the next wake only"
+
+    run_virtual(main())
+
+
+def test_what_is_in_nvme_comes_back_to_ram_when_that_is_asked(rig):
+    async def main():
+        r, operations, uid = await begun(rig, tiers=TIERS)
+        await ended(await operations.ask(park(uid, Tier.NVME)))
+        done = await ended(await operations.ask(park(uid, Tier.RAM, "p2")))
+        assert (done.state, r.state(uid)) == (Progress.SUCCEEDED, SeatState.PARKED)
+        assert "in the host's RAM" in done.sentence
+
+    run_virtual(main())
+
+
+def test_what_can_not_be_dumped_fails_with_the_reason_and_stays_parked_in_ram(rig):
+    async def main():
+        r, operations, uid = await begun(rig, tiers=TIERS)
+        r.machine.faults.add("undumpable")
+        done = await ended(await operations.ask(park(uid, Tier.NVME)))
+        assert (done.state, r.state(uid)) == (Progress.FAILED, SeatState.PARKED)
+        assert "io_uring" in done.sentence
+        assert seat_message(r.node.seats[uid]).undumpable == "process 7 uses io_uring"
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(
+    ("tiers", "pin", "tier", "words"),
+    [
+        (None, Tier.OBJECT, Tier.NVME, r"no tier nvme, only ram; give its agent one \(criu\)"),
+        ({Tier.NVME: 1}, Tier.OBJECT, Tier.OBJECT, r"no tier object.*\(object_store\)"),
+        (TIERS, Tier.RAM, Tier.NVME, r"no deeper than ram \(kyb.ai/park-tier\)"),
+    ],
+)
+def test_a_tier_that_can_not_be_is_refused_at_once(rig, tiers, pin, tier, words):
+    async def main():
+        r, operations, uid = await begun(rig, tiers=tiers)
+        r.node.seats[uid].park_tier = pin.value
+        with pytest.raises(RefusedError, match=words):
+            await operations.ask(park(uid, tier))
+        with pytest.raises(RefusedError, match=words):
+            operations.plan(park(uid, tier))
+
+    run_virtual(main())
+
+
+def test_the_same_name_for_another_tier_is_a_conflict(rig):
+    async def main():
+        _, operations, uid = await begun(rig, tiers=TIERS)
+        await operations.ask(park(uid, Tier.NVME))
+        with pytest.raises(ConflictError):
+            await operations.ask(park(uid, Tier.OBJECT))
+
+    run_virtual(main())
+
+
+def test_a_dry_run_says_what_would_happen(rig):
+    async def main():
+        r, operations, uid = await begun(rig, tiers=TIERS)
+        steps = operations.plan(park(uid, Tier.OBJECT))
+        assert any("once that is sealed they are ended" in step for step in steps)
+        assert any("copied to the object store" in step for step in steps)
+        assert operations.plan(park(uid, None)) == tuple(
+            step for step in steps if "saved state" not in step and "written" not in step
+        )
+        await ended(await operations.ask(park(uid, Tier.NVME)))
+        steps = operations.plan(park(uid, Tier.NVME))
+        assert "nothing is moved" in steps[0]
+        assert any("comes back into ram" in s for s in operations.plan(park(uid, Tier.RAM)))
+        assert r.state(uid) is SeatState.PARKED_NVME
+
+    run_virtual(main())
+
+
+def test_a_cancelled_park_leaves_its_state_where_the_agent_wants_it(rig):
+    async def main():
+        r, operations, uid = await begun(rig, tiers=TIERS)
+        await operations.ask(park(uid, Tier.NVME))
+        operations.cancel("p1")
+        assert r.node.seats[uid].tier_asked == ""
+
+    run_virtual(main())
+
+
+def test_an_unknown_tier_is_named():
+    with pytest.raises(ConfigError, match=r"^tier: 'disk' is no tier; write one of ram, nvme"):
+        _tier("disk")
+    assert _tier("") is None
+
+
+def test_tiers_are_shown_with_what_is_in_them(rig):
+    async def main():
+        r, operations, uid = await begun(rig, tiers=TIERS)
+        shown = Publisher(r.node, None, "here", Attendance())
+        await ended(await operations.ask(park(uid, None)))
+        (seat,) = shown.status()["seats"]
+        assert (seat["state"], seat["tier"]) == ("parked", "ram")
+        await ended(await operations.ask(park(uid, Tier.NVME, "p2")))
+        status = shown.status()
+        (seat,) = status["seats"]
+        assert (seat["state"], seat["tier"]) == ("parked", "nvme")
+        assert status["budget"]["parkedBytes"] == 0
+        rows = {tier["name"]: tier for tier in status["tiers"]}
+        assert rows["nvme"] == {
+            "name": "nvme",
+            "seats": 1,
+            "usedBytes": 40 * GIB,
+            "budgetBytes": 1000 * GIB,
+        }
+        assert rows["ram"]["usedBytes"] == 0
+        message = status_message(r.node, {})
+        assert [(one.name, one.seats) for one in message.tiers] == [
+            ("ram", 0),
+            ("nvme", 1),
+            ("object", 0),
+        ]
+        assert (message.seats[0].tier, message.seats[0].saved_bytes) == ("nvme", 40 * GIB)
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(("within", "wakeable"), [(None, True), (600.0, True), (1.0, False)])
+def test_a_seat_that_wakes_too_late_from_its_tier_is_not_wakeable(rig, within, wakeable):
+    async def main():
+        r, operations, uid = await begun(rig, tiers=TIERS)
+        shown = Publisher(r.node, None, "here", Attendance())
+        r.node.observers.append(shown)
+        r.node.seats[uid].ready_within = within
+        await ended(await operations.ask(park(uid, Tier.NVME)))
+        assert shown._wakeable[uid] is wakeable
+        await ended(await operations.ask(Ask(Kind.WAKE, "w1", uid)))
+        assert shown._wakeable[uid] is True
+
+    run_virtual(main())

@@ -1,0 +1,82 @@
+"""What a dump takes on NVMe is more than its GPU's memory: all of its tree's counts."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from kybernate.adapters.treefacts import bytes_of
+from kybernate.core.operations import Kind, Progress
+from kybernate.testing.clock import run_virtual
+from kybernate.types import Tier
+from nodeagent.operations.operations import Operations
+from nodeagent.operations.record import Ask
+from tests.unit.nodeagent.below import PARKED, down, two
+
+GIB = 1 << 30
+ROOM = {Tier.NVME: 60 * GIB}
+
+
+def weighing(r, size):
+    """The agent, told that each tree has so many bytes."""
+    world = r.node.world
+    below = replace(world.below, weigh=lambda _: size)
+    r.node.world = replace(world, below=below)
+    r.loop.dumps._world = r.node.world
+
+
+def test_a_tree_that_nvme_has_no_room_for_stays_in_ram(rig):
+    async def main():
+        r = rig(tiers=ROOM)
+        weighing(r, 61 * GIB)
+        cold, _ = await two(r)
+        r.loop.ask_for_tier(cold, Tier.NVME)
+        await asyncio.sleep(30)
+        assert r.state(cold) is PARKED
+        assert r.machine.vault == {}
+
+    run_virtual(main())
+
+
+def test_nor_does_it_go_where_bytes_from_other_nodes_lie(rig):
+    async def main():
+        r = rig(tiers=ROOM)
+        weighing(r, 20 * GIB)
+        came = {Tier.RAM: 0, Tier.NVME: 41 * GIB}
+        r.loop.dumps.came_in = came.__getitem__
+        cold, _ = await two(r)
+        r.loop.ask_for_tier(cold, Tier.NVME)
+        await asyncio.sleep(30)
+        assert r.state(cold) is PARKED
+        operations = Operations(r.loop)
+        r.node.observers.append(operations)
+        save = await operations.ask(Ask(Kind.SAVE, "s1", cold))
+        await asyncio.sleep(5)
+        assert f"room for {19 * GIB} bytes" in save.sentence
+        came[Tier.NVME] = 0
+        await down(r, cold)
+
+    run_virtual(main())
+
+
+def test_nor_is_it_saved(rig):
+    async def main():
+        r = rig(tiers=ROOM)
+        weighing(r, 61 * GIB)
+        cold, _ = await two(r)
+        operations = Operations(r.loop)
+        r.node.observers.append(operations)
+        one = await operations.ask(Ask(Kind.SAVE, "s1", cold))
+        await asyncio.sleep(5)
+        assert one.state is Progress.FAILED
+        assert f"it takes {61 * GIB} or more" in one.sentence
+
+    run_virtual(main())
+
+
+def test_memory_of_files_does_not_count_and_that_of_tmpfs_does(tmp_path):
+    for pid, anon, shared in ((7, 100, 20), (8, 3, 0)):
+        (tmp_path / str(pid)).mkdir()
+        text = f"Name:\tx\nRssAnon:\t{anon} kB\nRssFile:\t5000 kB\nRssShmem:\t{shared} kB\n"
+        (tmp_path / str(pid) / "status").write_text(text)
+    assert bytes_of((7, 8, 9), str(tmp_path)) == 123 << 10
