@@ -8,7 +8,7 @@ K      ?=
 GPU_PYTHON ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup native criu ready proto states lock check test fuzz e2e test-faults demo cluster images down bench test-gpu clean
+.PHONY: help setup native criu ready proto states lock check test fuzz test-hostile e2e test-faults demo cluster images down bench test-gpu clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -62,6 +62,10 @@ test: setup native ## unit, property and API tests (real etcd and kube-apiserver
 
 fuzz: setup ## 100,000 spoilt bodies at extender and webhook, in process (2,000 each in `make test`); KYB_FUZZ=N for N each
 	KYB_FUZZ=$(or $(KYB_FUZZ),50000) $(PY) -m pytest tests/unit/webhook/test_fuzz.py tests/unit/extender/test_fuzz.py -o timeout=900
+
+test-hostile: ready ## what a hostile tenant tries against the real thing; K=expression selects
+	@$(PY) -m tests.kit --cluster
+	$(PY) -m pytest tests/hostile -m hostile $(if $(K),-k "$(K)")
 
 e2e: ready ## the whole cluster on this machine; K=expression selects
 	@$(PY) -m tests.kit --cluster
