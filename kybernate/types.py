@@ -1,10 +1,16 @@
-"""Identifiers, enumerations and frozen records that all parts share. No behaviour, no I/O."""
+"""Identifiers, enumerations and frozen records that all parts share, and how a record is read that
+another version may have written. No I/O."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import IntEnum, StrEnum
-from typing import NewType
+from typing import TYPE_CHECKING, Any, NewType, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+T = TypeVar("T")
 
 ArtifactId = NewType("ArtifactId", str)
 """A saved state: `<namespace>/<name>@<UTC stamp>-<8 hexadecimal digits>`."""
@@ -102,3 +108,10 @@ class PodRef:
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+
+def of_record(kind: type[T], record: Mapping[str, Any]) -> T:
+    """A dataclass of its `asdict`; members that only a newer version knows are left out. Raises
+    TypeError if one is missing that has no default."""
+    known = {one.name for one in fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: value for name, value in record.items() if name in known})

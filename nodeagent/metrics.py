@@ -54,6 +54,10 @@ SEATS = Gauge("kyb_agent_seats", "Seats by state.", ["state"])
 ARRIVALS = Counter(
     "kyb_agent_arrivals_total", "Times that something at its sockets called for a parked seat."
 )
+JOURNAL_DAMAGED = Counter(
+    "kyb_agent_journal_damaged_total",
+    "Times that the agent began with a journal of which lines were lost.",
+)
 HELD_PACKETS = Counter(
     "kyb_agent_held_packets_total",
     "TCP packets dropped while their pods were parked below RAM, as of when TCP passed again.",

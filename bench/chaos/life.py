@@ -15,7 +15,7 @@ from kybernate.core.operations import Kind
 from kybernate.ports import DumpState
 from kybernate.settings.agent import AgentSettings
 from kybernate.testing import machine as fakes
-from kybernate.testing.machine.journal import lose_tail
+from kybernate.testing.machine.journal import lose_tail, spoil
 from kybernate.testing.warden import FakeCulprits
 from kybernate.types import SeatState, Tier
 from nodeagent.app.loop import Loop
@@ -181,6 +181,9 @@ class Life:
         if self.plan.lose_journal and self.kills == 1:
             self.machine.excused = True
             self.machine.journal.clear()
+        elif self.plan.spoil_journal:
+            self.note("a line of its journal is spoilt")
+            spoil(self.machine, self.plan.rng.randint(0, 12))
         elif self.plan.lose_tail:
             lose_tail(self.machine, self.plan.rng.randint(0, 4))
         self.machine.unsynced.clear()

@@ -142,6 +142,7 @@ class Plan:
     faults: dict[str, float] = field(default_factory=dict)
     lose_tail: bool = False
     lose_journal: bool = False
+    spoil_journal: bool = False
     tiers: bool = False
     ram: int = 0
     besides: int = 0
@@ -183,6 +184,7 @@ def draw_plan(seed: int, kind: str = "storm") -> Plan:
         _draw_weather(plan, rng.choice([0.0, 0.5, 1.0, 3.0]))
         plan.lose_tail = rng.random() < 0.3
         plan.lose_journal = rng.random() < 0.1
+        plan.spoil_journal = random.Random(f"spoilt-{seed}").random() < 0.2
     return plan
 
 

@@ -1,9 +1,11 @@
 """The agent's journal: an append-only file of checksummed lines, one record each.
 
-A line is `<crc32, 8 hex digits> <JSON>`. JSON is {"e": epoch} as the first line, then
-{"k": key, "v": record} or {"k": key} for a deletion. The first line that is torn or wrong ends
-the file: what follows was never acknowledged. Rewritten when it has grown to many times its
-content; the new file is whole on the disk before it takes the name.
+A line is `<crc32, 8 hex digits> <JSON>`. JSON is {"e": epoch, "f": format, "d": what was lost of
+this epoch} as the first line, then {"k": key, "v": record} or {"k": key} for a deletion. A last
+line that was cut off was never acknowledged: it counts as unwritten. Any other wrong line is
+damage: the lines behind it are read all the same, the file as it was is kept aside, and `damage`
+tells of it. Rewritten when it has grown to many times its content; the new file is whole on the
+disk before it takes the name.
 """
 
 from __future__ import annotations
@@ -24,13 +26,17 @@ import orjson
 
 from kybernate.errors import RefusedError
 
+FORMAT = 2
+"""Of the file; 1 was the same without the number. What a higher one says can't be read here."""
+
+_KEPT_ASIDE = 4
 _LOCK_POLL = 0.05
 _AT_ONCE = 0.001
 """Seconds that an event loop waits on the spot: a sync mostly takes a fifth of it, and the loop
 would take as long again to be told of its end."""
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Generator, Iterator, Mapping
+    from collections.abc import Awaitable, Generator, Mapping
     from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -63,7 +69,7 @@ class FileJournal:
     """Implements `ports.Journal` on one file.
 
     `epoch` (such as the boot ID) says for how long the records mean anything: records of
-    another epoch are dropped by `load`.
+    another epoch are dropped by `load`. `damage` says what `load` could not read, "" if nothing.
     """
 
     def __init__(
@@ -71,6 +77,7 @@ class FileJournal:
     ) -> None:
         """At `rewrite_at` lines the file is rewritten, if that at least halves it. `patience`:
         seconds that `load` waits for an earlier owner of the file to end."""
+        self.damage = ""
         self._path = path
         self._rewrite_at = rewrite_at
         self._epoch = epoch
@@ -88,11 +95,17 @@ class FileJournal:
     def load(self) -> Mapping[str, Mapping[str, object]]:
         """See `ports.Journal.load`. Also makes the file whole again for appending.
 
-        Raises RefusedError if another process owns the file.
+        Raises RefusedError if another process owns the file, or a newer agent wrote it in a format
+        that this one can't read.
         """
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._own()
-        self._records = dict(_replay(self._path, self._epoch))
+        self._records, wrong, self.damage = _replay(self._path, self._epoch)
+        if wrong:
+            aside = _keep_aside(self._path)
+            self.damage = (
+                f"{wrong} of the journal's lines can't be read; the file is kept as {aside}"
+            )
         self._rewrite()
         return dict(self._records)
 
@@ -174,7 +187,7 @@ class FileJournal:
     def _rewrite(self) -> None:
         new = self._path.with_suffix(".new")
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        lines = [_line({"e": self._epoch})]
+        lines = [_line({"e": self._epoch, "f": FORMAT, "d": self.damage})]
         lines += [_line({"k": key, "v": record}) for key, record in self._records.items()]
         try:
             _write_all(fd, b"".join(lines))
@@ -212,34 +225,61 @@ def _sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def _replay(path: Path, epoch: str) -> dict[str, Mapping[str, object]]:
+def _replay(path: Path, epoch: str) -> tuple[dict[str, Mapping[str, object]], int, str]:
+    """The records of the epoch, how many lines are wrong, and what was lost before."""
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except FileNotFoundError:
+        return {}, 0, ""
+    if lines and not lines[-1].endswith(b"\n"):
+        # A write that was cut off; or the newline alone is wrong, and the line was whole.
+        whole = lines.pop()[:-1] + b"\n"
+        lines += [whole] if _entry(whole) else []
+    entries = [_entry(line) for line in lines]
+    wrong = entries.count(None)
+    if not entries or _is_of_another(path, entries[0], epoch):
+        return {}, 0, ""
     records: dict[str, Mapping[str, object]] = {}
-    lines = _whole_lines(path)
-    if next(lines, {}).get("e") != epoch:
-        return records
-    for entry in lines:
-        key, value = entry.get("k"), entry.get("v")
-        if not isinstance(key, str):
-            break
-        if isinstance(value, dict):
+    for entry in entries:
+        key = (entry or {}).get("k")
+        if entry is None or not isinstance(key, str):
+            continue
+        if isinstance(value := entry.get("v"), dict):
             records[key] = value
         else:
             records.pop(key, None)
-    return records
+    return records, wrong, str((entries[0] or {}).get("d", ""))
 
 
-def _whole_lines(path: Path) -> Iterator[Mapping[str, object]]:
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return
-    for line in data.splitlines(keepends=True):
-        if not line.endswith(b"\n") or line[8:9] != b" ":
-            return
-        text = line[9:-1]
-        if line[:8] != b"%08x" % zlib.crc32(text):
-            return
-        entry = orjson.loads(text)
-        if not isinstance(entry, dict):
-            return
-        yield entry
+def _is_of_another(path: Path, first: Mapping[str, object] | None, epoch: str) -> bool:
+    """Whether the records mean nothing any more. Where the first line is wrong nobody can tell:
+    every boot rewrites the file, so they are most likely of this one."""
+    if first is None:
+        return False
+    if first.get("e") != epoch:
+        return True
+    written = first.get("f", 1)
+    if not isinstance(written, int) or written > FORMAT:
+        raise RefusedError(
+            f"{path} has format {written}, and this agent reads formats up to {FORMAT}: run the "
+            "version that wrote it, or a newer one"
+        )
+    return False
+
+
+def _entry(line: bytes) -> Mapping[str, object] | None:
+    """What the line says; None if it is wrong."""
+    text = line[9:-1]
+    if line[8:9] != b" " or line[-1:] != b"\n" or line[:8] != b"%08x" % zlib.crc32(text):
+        return None
+    entry = orjson.loads(text)
+    return entry if isinstance(entry, dict) else None
+
+
+def _keep_aside(path: Path) -> Path:
+    """The file as it is, under another name; of several the last few."""
+    aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
+    aside.hardlink_to(path)
+    for old in sorted(path.parent.glob(f"{path.name}.damaged-*"))[:-_KEPT_ASIDE]:
+        old.unlink(missing_ok=True)
+    return aside

@@ -11,9 +11,15 @@ if TYPE_CHECKING:
 class Journal(Protocol):
     """Records by key that survive the process, and the machine where `synced` is asked for."""
 
+    @property
+    def damage(self) -> str:
+        """Once loaded: what could not be read of what was acknowledged, for people; "" if all was
+        there. If not, the newest record of any key may be missing, or be an older one."""
+        ...
+
     def load(self) -> Mapping[str, Mapping[str, object]]:
-        """The last whole record of each key; what a crash cut off at the end counts as unwritten.
-        Blocks; called once, before the first `put`."""
+        """The last readable record of each key; what a crash cut off at the end was never written.
+        Blocks; called once, before the first `put`. Raises RefusedError if it can't be used."""
         ...
 
     def put(self, key: str, record: Mapping[str, object], *, synced: bool) -> Awaitable[None]:

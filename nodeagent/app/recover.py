@@ -15,6 +15,7 @@ from kybernate.core.swap import fits
 from kybernate.errors import DeadlineError, DriverError, NotFoundError
 from kybernate.ports import ProcessState
 from kybernate.types import SeatState
+from nodeagent.app.doubt import doubt
 from nodeagent.app.recoverbelow import clear_away, drop_unnoticed, heal_unknown, resume_below
 from nodeagent.offload.gates import BELOW
 from nodeagent.offload.transfers import DROP
@@ -61,6 +62,7 @@ async def recover(loop: Loop) -> Mapping[str, Mapping[str, object]]:
                 world.journal.delete(key)
             else:
                 loop.node.seats[seat.uid] = seat
+    doubt(loop.node)
     # Before anything is thawed: a signal that was taken is pending no more.
     dying = frozenset(seat.uid for seat in loop.node.seats.values() if _is_dying(loop, seat))
     frozen = world.freezer.frozen()
@@ -216,7 +218,17 @@ def _take_up(loop: Loop, seat: Seat, frozen: frozenset[str]) -> None:
             pass
 
 
+async def _be_sure(loop: Loop, seat: Seat) -> None:
+    """Which processes use the GPUs is the driver's word, where the line that told may be lost."""
+    if loop.node.world.journal.damage:
+        try:
+            seat.cuda = await loop.steps.find_cuda(seat)
+        except (DriverError, DeadlineError) as error:
+            raise Broken(f"its record may be lost, and the driver says: {error}") from error
+
+
 async def _keep_parked(loop: Loop, seat: Seat, frozen: frozenset[str]) -> None:
+    await _be_sure(loop, seat)
     # Half-way to it also counts as frozen at the first look: it is seen through. What was not
     # frozen may have begun to use a GPU, to which it has no right.
     await (_freeze(loop, seat) if seat.handle in frozen else loop.steps.settle(seat))
@@ -238,6 +250,7 @@ async def _finish_park(loop: Loop, seat: Seat) -> None:
 
     Its processes are journalled before the first is locked: without them nothing was begun.
     """
+    await _be_sure(loop, seat)
     if not seat.cuda or not await _is_checkpointed(loop, seat):
         await loop.steps.finish_wake(seat)
         loop.node.move(seat, SeatEvent.PARK_REVERTED, "the agent was restarted while parking it")
@@ -253,6 +266,7 @@ async def _finish_park(loop: Loop, seat: Seat) -> None:
 
 async def _finish_wake(loop: Loop, seat: Seat) -> None:
     """Back if all of it is still checkpointed, else forward."""
+    await _be_sure(loop, seat)
     if seat.cuda and await _is_checkpointed(loop, seat):
         # It may have been thawed already: what began meanwhile to use a GPU must not be frozen.
         try:

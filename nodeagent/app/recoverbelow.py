@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kybernate.errors import KybernateError, NotFoundError
 from kybernate.ports import DumpState
-from kybernate.types import PodUid, SeatState, Tier
+from kybernate.types import ArtifactId, PodUid, SeatState, Tier
 from nodeagent.offload.gates import BELOW
 from nodeagent.operations.saves import OF_SAVE
 from nodeagent.operations.seenthrough import seen_through
@@ -62,8 +62,8 @@ async def clear_away(loop: Loop) -> None:
 
 async def _clear_of_the_gone(loop: Loop, below: Below) -> None:
     """What was begun for pods that have gone since: their records went first. Where there is none
-    at all they may be lost, and trees read from there."""
-    if not loop.node.seats:
+    at all, or lines of the journal are, they may be lost, and trees read from there."""
+    if not loop.node.seats or loop.node.world.journal.damage:
         return
     try:
         begun = await below.vault.begun()
@@ -121,6 +121,8 @@ async def _keep_below(loop: Loop, seat: Seat) -> None:
     """Hear of what arrives again; finish what was begun."""
     if _state(loop, seat) is not DumpState.PARKED:
         raise Broken("its tree runs, and the journal says that it was ended")
+    if loop.node.world.journal.damage:
+        await _ask_its_state(loop, seat)
     await _shut(loop, seat)
     while seat.state is SeatState.PARKED_OBJECT and (Tier.NVME in seat.copies or seat.images):
         try:
@@ -129,6 +131,22 @@ async def _keep_below(loop: Loop, seat: Seat) -> None:
             log.warning("%s: its copy on NVMe stays for now: %s", seat, error)
             await asyncio.sleep(_AGAIN)
     loop.kick()
+
+
+async def _ask_its_state(loop: Loop, seat: Seat) -> None:
+    """Which of its processes used the GPUs is told by the state itself; its record may be older."""
+    below = loop.node.world.below
+    while below is not None:
+        try:
+            manifest = await below.vault.manifest(ArtifactId(seat.artifact), _DEADLINE)
+            seat.inner = manifest.facts.gpu_pids
+            break
+        except NotFoundError:
+            break
+        except (KybernateError, OSError) as error:
+            why = f"its saved state does not say what it is of: {error}; trying again"
+            loop.life.complain(seat, "SavedUnknown", why)
+            await asyncio.sleep(_AGAIN)
 
 
 async def heal_unknown(loop: Loop, seat: Seat) -> None:
@@ -185,7 +203,10 @@ async def _shut(loop: Loop, seat: Seat) -> None:
 
 async def drop_unnoticed(loop: Loop, seat: Seat) -> None:
     """A state may have been sealed a moment before the agent died, and is of no use. Until that is
-    known its workload may have been started anew, and have states of its own."""
+    known its workload may have been started anew, and have states of its own. One that only a lost
+    line of the journal named is not unnoticed."""
+    if loop.node.world.journal.damage:
+        return
     kept, dumps = await _kept(loop, seat), loop.dumps
     while seat.uid in dumps.sealing.values():
         await asyncio.sleep(_AGAIN)

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from kybernate.errors import KybernateError
-from kybernate.types import ArtifactId, PodUid, Tier
+from kybernate.types import ArtifactId, PodUid, Tier, of_record
 from nodeagent.seat.record import Begins
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Arrived:
         """After a restart, when the seats are known."""
         for key, record in records.items():
             if key.startswith(ARRIVED):
-                one = Arrival(**record)
+                one = of_record(Arrival, record)
                 self._all[one.artifact] = one
                 if one.off:
                     self._loop.life.aside(self._drop(one, _OFF))

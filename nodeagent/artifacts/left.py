@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kybernate.core.seats import WITHOUT_TREE
 from kybernate.errors import KybernateError, NotFoundError
-from kybernate.types import ArtifactId, PodUid, SeatState, Tier
+from kybernate.types import ArtifactId, PodUid, SeatState, Tier, of_record
 from nodeagent.artifacts.reports import Kind, Report
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Left:
         """After a restart; what is due goes soon."""
         for key, record in records.items():
             if key.startswith(LEFT):
-                one = Leftover(**record)
+                one = of_record(Leftover, record)
                 self._all[one.artifact] = one
                 self._loop.life.aside(self._see_off(one))
             elif key.startswith(OUTLIVED):

@@ -12,6 +12,7 @@ from kybernate.core import succession
 from kybernate.core.succession import Asked, PodRecord
 from kybernate.errors import NotFoundError
 from kybernate.ports import Line
+from kybernate.types import of_record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +36,9 @@ class OwnLines:
 
     def load(self, records: Mapping[str, Mapping[str, Any]]) -> None:
         """After a restart, before anybody asks."""
-        found = (PodRecord(**record) for key, record in records.items() if key.startswith(LINE))
+        found = (
+            of_record(PodRecord, record) for key, record in records.items() if key.startswith(LINE)
+        )
         self._pods = {(one.namespace, one.uid): one for one in found}
 
     async def lease(self, namespace: str, uid: PodUid, seconds: float, deadline: float) -> int:

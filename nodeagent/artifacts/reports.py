@@ -22,7 +22,7 @@ from kybernate.errors import (
     RefusedError,
     RetryableError,
 )
-from kybernate.types import ArtifactId, PodUid, Tier
+from kybernate.types import ArtifactId, PodUid, Tier, of_record
 from nodeagent import metrics
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Reports:
         told = (key for key in records if key.startswith(REPORT))
         for number in sorted(int(key.removeprefix(REPORT)) for key in told):
             record = records[_key(number)]
-            self._queue[number] = Report(**{**record, "kind": Kind(record["kind"])})
+            self._queue[number] = of_record(Report, {**record, "kind": Kind(record["kind"])})
             self._last = number
         self._came.set()
 

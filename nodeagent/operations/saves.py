@@ -255,7 +255,10 @@ class Saves:
             self._noted(one.operation)
 
     async def _drop_unnoticed(self, seat: Seat) -> None:
-        """What the agent that died has sealed, and not noted: nobody else knows of it."""
+        """What the agent that died has sealed, and not noted: nobody else knows of it, unless a
+        lost line of the journal did."""
+        if self._node.world.journal.damage:
+            return
         for found in await self._below.vault.ls(Tier.NVME):
             if found.uid == seat.uid:
                 self._dumps.drop_later(found.id, "the agent was restarted before it was kept")

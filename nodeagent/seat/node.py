@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from kybernate.core.seats import TIER_OF, SeatEvent, next_state
 from kybernate.core.swap import SwapView
-from kybernate.types import Gpu, GpuUuid, Group, GroupName, SeatState, Tier
+from kybernate.types import Gpu, GpuUuid, Group, GroupName, SeatState, Tier, of_record
 from nodeagent import metrics
 
 if TYPE_CHECKING:
@@ -100,9 +100,9 @@ class Inventory:
     def from_record(record: Mapping[str, Any]) -> Inventory:
         """The inventory that `record` wrote."""
         return Inventory(
-            tuple(Gpu(**gpu) for gpu in record["gpus"]),
+            tuple(of_record(Gpu, gpu) for gpu in record["gpus"]),
             tuple((a, b, kind) for a, b, kind in record["links"]),
-            tuple(Group(**{**g, "gpus": tuple(g["gpus"])}) for g in record["groups"]),
+            tuple(of_record(Group, {**g, "gpus": tuple(g["gpus"])}) for g in record["groups"]),
             record["driver_version"],
             record["cuda_version"],
             record.get("strategy", "cdi"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kybernate.core.restores import RestoreAs, RestoreWish
 from kybernate.core.swap import SeatView
-from kybernate.types import GpuUuid, GroupName, PodRef, PodUid, SeatName, SeatState, Tier
+from kybernate.types import GpuUuid, GroupName, PodRef, PodUid, SeatName, SeatState, Tier, of_record
 
 if TYPE_CHECKING:
     import asyncio
@@ -340,7 +340,7 @@ def from_record(record: Mapping[str, Any]) -> Seat:
     seat.copies = frozenset(Tier(tier) for tier in record.get("copies", ()))
     seat.inner = tuple(record.get("inner", ()))
     if wish := record.get("restore"):
-        seat.restore = RestoreWish(**{**wish, "kind": RestoreAs(wish["kind"])})
+        seat.restore = of_record(RestoreWish, {**wish, "kind": RestoreAs(wish["kind"])})
     seat.begins = Begins(record.get("begins", ""))
     seat.may_drop = tuple(record.get("may_drop", ()))
     seat.gpu_map = {GpuUuid(old): GpuUuid(new) for old, new in record.get("gpu_map", {}).items()}

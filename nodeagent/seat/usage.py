@@ -12,7 +12,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kybernate.types import PodUid, SeatState
+from kybernate.types import PodUid, SeatState, of_record
 from nodeagent import metrics
 from nodeagent.seat.node import IN_RAM
 
@@ -87,9 +87,9 @@ class Usage:
         """Go on where the last agent was; seats that are gone since end now."""
         for key, record in records.items():
             if key.startswith(METER):
-                self._meters[PodUid(key.removeprefix(METER))] = Meter(**record)
+                self._meters[PodUid(key.removeprefix(METER))] = of_record(Meter, record)
             elif key.startswith(GONE):
-                self._gone[key.removeprefix(GONE)] = Total(**record)
+                self._gone[key.removeprefix(GONE)] = of_record(Total, record)
         now = self._node.world.wall()
         for uid in tuple(self._meters):
             if uid not in self._node.seats:

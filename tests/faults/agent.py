@@ -65,6 +65,11 @@ class KillingJournal:
         self._orders = orders
         self._written = 0
 
+    @property
+    def damage(self) -> str:
+        """See `ports.Journal.damage`."""
+        return self._real.damage
+
     def load(self) -> Mapping[str, Mapping[str, object]]:
         """See `ports.Journal.load`."""
         return self._real.load()

@@ -87,6 +87,11 @@ class KillingJournal:
         self._real = real
         self._orders = orders
 
+    @property
+    def damage(self) -> str:
+        """See `ports.Journal.damage`."""
+        return self._real.damage
+
     def load(self) -> Mapping[str, Mapping[str, object]]:
         """See `ports.Journal.load`."""
         return self._real.load()

@@ -20,10 +20,12 @@ class FakeJournal:
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
+        self.damage = machine.journal_damage
 
     def load(self) -> Mapping[str, Mapping[str, object]]:
-        """All records."""
-        return dict(self._machine.journal)
+        """All records, each as an agent a version ahead might have written it."""
+        newer = {"member of a newer version": 1}
+        return {key: {**record, **newer} for key, record in self._machine.journal.items()}
 
     def put(self, key: str, record: Mapping[str, object], *, synced: bool) -> Awaitable[None]:
         """Kept, unless the agent is to be killed here."""
@@ -46,7 +48,9 @@ class FakeJournal:
         machine.journal_writes += 1
         crashes = machine.crash_at is not None and machine.journal_writes >= machine.crash_at
         if not crashes or machine.crash_after:
-            machine.unsynced.append((key, machine.journal.get(key)))
+            before = (key, machine.journal.get(key))
+            machine.unsynced.append(before)
+            machine.written.append(before)
             _set(machine.journal, key, record)
         if crashes:
             asyncio.get_running_loop().stop()
@@ -58,6 +62,17 @@ def lose_tail(machine: Machine, count: int) -> None:
     for _ in range(min(count, len(machine.unsynced))):
         key, before = machine.unsynced.pop()
         _set(machine.journal, key, before)
+
+
+def spoil(machine: Machine, back: int) -> None:
+    """Make the line unreadable that was written `back` lines ago, whether it was synced or not."""
+    if back >= len(machine.written):
+        return
+    lines = list(machine.written)
+    key, before = lines[-1 - back]
+    if all(later != key for later, _ in lines[len(lines) - back :]):
+        _set(machine.journal, key, before)
+    machine.journal_damage = "1 of the journal's lines can't be read"
 
 
 def _set(

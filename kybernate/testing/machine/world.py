@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -75,9 +76,8 @@ class Machine:
     """The world under a node agent. `faults` are names of things that fail at the next try.
 
     `breaches` lists every moment at which a GPU held more than it has; `went` is by kyb-init's PID
-    the generation that it was let go with; `unsynced` what a power cut may still take from the
-    journal, as (key, record before). `ran` counts by handle how often a tree was thawed: a saved
-    state is of one such moment. `dumps` are trees of which kyb-init says that they don't run;
+    the generation that it was let go with. `ran` counts by handle how often a tree was thawed: a
+    saved state is of one such moment. `dumps` are trees of which kyb-init says that they don't run;
     `gates` are the pods from which TCP is held back, and who hears of it; `cut` those whose network
     is down, and `stopped` the trees that a signal has stopped, too; `paging` says from which
     folder a tree's memory still comes, by its container's PID 1. `newcomers` are handles
@@ -88,6 +88,10 @@ class Machine:
 
     besides = 0
     """Bytes of each tree's memory that aren't its GPUs'."""
+    journal_damage = ""
+    """What the journal says that it lost: see `ports.Journal`."""
+    crash_after = False
+    """Whether the write at which the agent dies is still made."""
 
     def __init__(
         self,
@@ -114,9 +118,10 @@ class Machine:
         self.holders: dict[str, Holder] = {}
         self.journal: dict[str, Mapping[str, object]] = {}
         self.journal_writes = 0
+        # The last writes, and those that a power cut may still take, as (key, record before).
+        self.written: deque[tuple[str, Mapping[str, object] | None]] = deque(maxlen=64)
         self.unsynced: list[tuple[str, Mapping[str, object] | None]] = []
         self.crash_at: int | None = None
-        self.crash_after = False
         self.crash_with: type[BaseException] = Crash
         self.images: dict[str, ImageCommand] = {}
         self.ran: dict[str, int] = {}

@@ -8,6 +8,7 @@ import os
 import stat
 import threading
 import time
+import zlib
 
 import pytest
 
@@ -61,12 +62,84 @@ def test_cut_off_anywhere_it_holds_what_was_whole(tmp_path):
         assert read(tmp_path / "cut") == whole[lines]
 
 
-def test_a_flipped_bit_ends_it(tmp_path):
+def test_each_flipped_bit_is_told_and_costs_one_line_or_two(tmp_path):
+    """Two where it was the newline between them."""
+    steps = [("a", 1), ("b", 2), ("c", 3), ("a", 4)]
+    write(tmp_path / "j", *steps)
+    whole = (tmp_path / "j").read_bytes()
+    ends = [at for at, byte in enumerate(whole) if byte == ord("\n")]
+    for at in range(len(whole)):
+        spoilt = bytearray(whole)
+        spoilt[at] ^= 1 << (at % 8)
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        (folder / "j").write_bytes(bytes(spoilt))
+        journal = FileJournal(folder / "j", "boot-1")
+        records = {key: record["n"] for key, record in journal.load().items()}
+        journal.close()
+        line = sum(end < at for end in ends) - 1
+        lost = {line, line + 1} if at in ends else {line}
+        kept = [step for number, step in enumerate(steps) if number not in lost]
+        if at == ends[-1]:  # its newline alone: it was whole
+            kept = steps
+        assert records == dict(kept), at
+        if records != dict(steps):
+            assert "of the journal's lines can't be read" in journal.damage
+        if journal.damage:
+            (aside,) = folder.glob("j.damaged-*")
+            assert str(aside) in journal.damage
+            assert aside.read_bytes() == bytes(spoilt)
+            assert not asides_after_another_start(folder, journal.damage)
+
+
+def asides_after_another_start(folder, damage):
+    """Files kept aside beyond the one, after the next agent began: what was lost stays told."""
+    journal = FileJournal(folder / "j", "boot-1")
+    journal.load()
+    journal.close()
+    assert journal.damage == damage
+    return sorted(folder.glob("j.damaged-*"))[1:]
+
+
+def test_what_was_lost_is_forgotten_with_the_boot(tmp_path):
     write(tmp_path / "j", ("a", 1), ("b", 2))
     data = bytearray((tmp_path / "j").read_bytes())
-    data[-3] ^= 1
+    data[data.index(b'"a"')] ^= 1
     (tmp_path / "j").write_bytes(bytes(data))
-    assert read(tmp_path / "j") == {"a": 1}
+    assert read(tmp_path / "j") == {"b": 2}
+    journal = FileJournal(tmp_path / "j", "boot-2")
+    assert journal.load() == {}
+    assert journal.damage == ""
+    journal.close()
+
+
+def test_a_few_damaged_files_are_kept_and_no_more(tmp_path):
+    for number in range(7):
+        write(tmp_path / "j", (f"k{number}", 1))
+        data = bytearray((tmp_path / "j").read_bytes())
+        data[-4] ^= 1
+        (tmp_path / "j").write_bytes(bytes(data))
+        read(tmp_path / "j")
+    assert len(list(tmp_path.glob("j.damaged-*"))) == 4
+
+
+def line(text):
+    return b"%08x %s\n" % (zlib.crc32(text), text)
+
+
+def test_the_journal_of_the_version_before_is_read(tmp_path):
+    (tmp_path / "j").write_bytes(line(b'{"e":"boot-1"}') + line(b'{"k":"a","v":{"n":7}}'))
+    assert read(tmp_path / "j") == {"a": 7}
+
+
+def test_a_newer_format_is_refused_and_stays_as_it_is(tmp_path):
+    newer = line(b'{"e":"boot-1","f":3}') + line(b'{"k":"a","v":{"n":7}}')
+    (tmp_path / "j").write_bytes(newer)
+    journal = FileJournal(tmp_path / "j", "boot-1")
+    with pytest.raises(RefusedError, match="reads formats up to 2: run the version"):
+        journal.load()
+    journal.close()
+    assert (tmp_path / "j").read_bytes() == newer
 
 
 def test_after_a_cut_it_goes_on(tmp_path):

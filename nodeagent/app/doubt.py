@@ -1,0 +1,66 @@
+"""A journal of which lines are lost: the newest record of any seat may be missing, or an older one.
+
+What such records say together may be impossible. Seats that could not all be in GPU memory are
+treated as if they had no record: each is asked where it is. Nothing is dropped because no record
+names it, since the record that named it may be the one that is lost.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from kybernate.core.seats import OCCUPYING
+from kybernate.core.swap import fits
+from kybernate.types import SeatState
+from nodeagent import metrics
+from nodeagent.seat.node import Notice
+
+if TYPE_CHECKING:
+    from nodeagent.seat.node import Node
+    from nodeagent.seat.record import Seat
+
+log = logging.getLogger(__name__)
+
+CONDITION = "JournalIntact"
+
+_SURE_ON_GPUS = (SeatState.ACTIVE, SeatState.DRAINING)
+_BELOW = (SeatState.DUMPING, SeatState.RESTORING)
+"""Asked by their own way, whatever the record says."""
+
+
+def doubt(node: Node) -> None:
+    """Once the seats were read: if `load` told of damage, tell of it, and forget what can't be."""
+    damage = node.world.journal.damage
+    if not damage:
+        return
+    log.warning("%s; what no record names stays where it is", damage)
+    metrics.JOURNAL_DAMAGED.inc()
+    message = (
+        f"{damage}; the agent went on without them, asked the driver where they left it in doubt, "
+        "and drops no saved state that only they may name; kybernate artifacts ls shows all"
+    )
+    node.notices[CONDITION] = Notice(False, "LinesLost", message, node.world.wall())
+    for seat in impossible(node):
+        log.warning("%s: its record says %s, which can't be; it is asked", seat, seat.state)
+        forget(seat)
+
+
+def impossible(node: Node) -> tuple[Seat, ...]:
+    """Seats that can't all be where their records have them. Of two that clash, the one that was
+    on its way is less sure than one that rests there."""
+    view = node.swap_view()
+    clashing = [
+        seat
+        for seat in node.seats.values()
+        if seat.state in OCCUPYING and seat.state not in _BELOW and not fits(view, seat.uid)
+    ]
+    on_their_way = [seat for seat in clashing if seat.state not in _SURE_ON_GPUS]
+    return tuple(on_their_way or clashing)
+
+
+def forget(seat: Seat) -> None:
+    """As if no record had ever told of its tree; its kyb-init will."""
+    seat.state, seat.reason = SeatState.WAITING, "its record can't be true; it is asked where it is"
+    seat.init = seat.tree = None
+    seat.handle, seat.cuda = "", ()

@@ -1,0 +1,113 @@
+"""An agent whose journal has lost lines: it tells, asks where seats are, and drops nothing."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kybernate.testing.clock import run_virtual
+from kybernate.testing.machine import Machine
+from kybernate.testing.machine.journal import spoil
+from kybernate.types import Gpu, Group, SeatState, of_record
+from nodeagent import metrics
+from nodeagent.seat.record import from_record
+from tests.unit.nodeagent.below import ACTIVE, NVME, TIERS, down, two
+
+PARKED = SeatState.PARKED
+MEMORY = {"GPU-0": 80 << 30, "GPU-1": 80 << 30}
+
+
+def swapped(rig):
+    """Two seats of one GPU, of which one was parked for the other; their records by state."""
+    machine = Machine(MEMORY)
+
+    async def first():
+        r = rig(machine)
+        r.begin()
+        parked, active = await r.seat("a"), await r.seat("b")
+        await r.until(active, ACTIVE)
+        return [r.node.seats[uid].record() for uid in (parked, active)]
+
+    return machine, run_virtual(first())
+
+
+@pytest.mark.parametrize("state", ["active", "parking", "draining"])
+def test_two_records_that_cannot_both_be_true_are_asked(rig, state):
+    """The line that told of the first one's park is lost."""
+    machine, (parked, active) = swapped(rig)
+    machine.journal[f"seat/{parked['uid']}"] = parked | {"state": state}
+    machine.journal_damage = "1 of the journal's lines can't be read"
+    before = metrics.REGISTRY.get_sample_value("kyb_agent_journal_damaged_total")
+
+    async def second():
+        r = rig(machine)
+        await r.recover()
+        await r.until(active["uid"], ACTIVE, 5.0)
+        await r.until(parked["uid"], PARKED, 5.0)
+        notice = r.node.notices["JournalIntact"]
+        assert not notice.ok
+        assert "can't be read" in notice.message
+        r.check()
+
+    run_virtual(second(), start=5000.0)
+    after = metrics.REGISTRY.get_sample_value("kyb_agent_journal_damaged_total")
+    assert after == before + 1
+
+
+def test_an_intact_journal_is_not_doubted(rig):
+    machine, (_, active) = swapped(rig)
+
+    async def second():
+        r = rig(machine)
+        await r.recover()
+        assert r.state(active["uid"]) is ACTIVE
+        assert "JournalIntact" not in r.node.notices
+
+    run_virtual(second(), start=5000.0)
+
+
+@pytest.mark.parametrize("damage", ["", "1 of the journal's lines can't be read"])
+def test_a_state_that_only_a_lost_line_may_name_is_not_dropped(rig, damage):
+    machine = Machine(MEMORY)
+
+    async def first():
+        r = rig(machine, tiers=TIERS)
+        a, _ = await two(r)
+        await down(r, a, NVME)
+        return r.node.seats[a].record()
+
+    record = run_virtual(first())
+    (artifact,) = machine.vault
+    # As if the agent had been killed in the middle of that dump.
+    older = record | {"state": "dumping", "artifact": "", "copies": [], "unsealed": True}
+    machine.journal[f"seat/{record['uid']}"] = older
+    machine.journal_damage = damage
+
+    async def second():
+        r = rig(machine, tiers=TIERS)
+        await r.recover()
+        await asyncio.sleep(20)
+        assert (artifact in machine.vault) is bool(damage)
+
+    run_virtual(second(), start=5000.0)
+
+
+def test_a_spoilt_line_takes_back_the_newest_record_alone():
+    machine = Machine(MEMORY)
+    machine.journal.update({"a": {"n": 2}, "b": {"n": 1}})
+    machine.written.extend([("a", None), ("a", {"n": 1}), ("b", None)])
+    spoil(machine, 2)
+    assert machine.journal == {"a": {"n": 2}, "b": {"n": 1}}
+    spoil(machine, 1)
+    assert machine.journal == {"a": {"n": 1}, "b": {"n": 1}}
+    assert machine.journal_damage
+
+
+def test_members_of_a_newer_version_are_left_out(rig):
+    _, (record, _) = swapped(rig)
+    gpu = {"uuid": "GPU-0", "index": 0, "product": "H", "memory": 1, "numa": 0, "newer": 1}
+    assert of_record(Gpu, gpu).memory == 1
+    assert from_record({**record, "newer": 1}).uid == record["uid"]
+    with pytest.raises(TypeError, match="missing"):
+        of_record(Group, {"name": "G0"})
