@@ -29,7 +29,8 @@ class RetryableError(KybernateError):
 
 
 class UnfitError(RetryableError):
-    """The machine isn't now what a saved state needs; the state is kept until it is again."""
+    """The machine, or the release that runs on it, isn't now what a saved state needs; the state is
+    kept until it is."""
 
 
 class ConflictError(KybernateError):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kybernate.checkpoint.ordered import ordered, threads
 from kybernate.checkpoint.places import read_manifest
 from kybernate.core.artifacts import layout
-from kybernate.errors import CorruptError, NotFoundError, RefusedError
+from kybernate.errors import CorruptError, NotFoundError, RefusedError, UnfitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,7 +45,7 @@ def manifests(
             return Found(artifact, read_manifest(place, artifact, keys))
         except NotFoundError:
             return None
-        except (CorruptError, RefusedError) as error:
+        except (CorruptError, RefusedError, UnfitError) as error:
             return Found(artifact, None, str(error))
 
     keys_there = (info.key for info in place.objects.scan(prefix))

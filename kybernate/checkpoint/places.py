@@ -67,7 +67,8 @@ def open_place(url: str, name: str = "", rate: float = 0.0) -> Place:
 def read_manifest(place: Place, artifact: str, keys: ArtifactKeys) -> Manifest:
     """The artifact's manifest in this place.
 
-    Raises NotFoundError, RefusedError (not signed, not ours), CorruptError.
+    Raises NotFoundError, RefusedError (not signed, not ours), CorruptError, UnfitError (written by
+    a newer release in a version that this one can't read).
     """
     key = layout.manifest_key(artifact)
     try:

@@ -146,7 +146,8 @@ class Vault(Protocol):
 
     Errors: NotFoundError (no such artifact there), CorruptError (its bytes are not what its
     manifest says), RefusedError (not signed, or not for this place), RetryableError (the place
-    doesn't answer), OSError (the disk refuses, ENOSPC included), DeadlineError.
+    doesn't answer; UnfitError: a newer release wrote it), OSError (the disk refuses, ENOSPC
+    included), DeadlineError.
     """
 
     async def begin(self, uid: PodUid) -> Path:

@@ -1,8 +1,9 @@
 """Frozen dataclasses to JSON and back, strictly: what is read from outside is data. Pure.
 
-Fields may be str, int, bool, tuples of one kind, and dataclasses. Nothing is converted, nothing
-unknown is passed over, nothing may be missing that has no default; an error names the field as
-`files[3].size`.
+Fields may be str, int, bool, tuples of one kind, and dataclasses. Nothing is converted, nothing may
+be missing that has no default; an error names the field as `files[3].size`. Of what people write
+(`take`) nothing unknown is passed over; of what a version of ours has stored (`decode`) fields are
+that only a newer one knows: one that changes what the others mean comes with a higher version.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 import typing
 from typing import Any, TypeVar
 
-from kybernate.errors import CorruptError
+from kybernate.errors import CorruptError, UnfitError
 
 T = TypeVar("T")
 
@@ -29,17 +30,41 @@ def encode(value: Any) -> bytes:
     ).encode("ascii")
 
 
-def decode(cls: type[T], data: bytes, what: str) -> T:
-    """The value that `data` says. Raises CorruptError, which names `what` and the field."""
+def decode(cls: type[T], data: bytes, what: str, version: int = 0) -> T:
+    """The value that `data` says, of which this release reads versions up to `version`, 0 for a
+    kind that has none. Raises CorruptError, which names `what` and the field, and UnfitError for a
+    higher version."""
     try:
         raw = json.loads(data, object_pairs_hook=_object, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise CorruptError(f"{what}: is no JSON text ({error})") from error
-    return take(cls, raw, what)
+    _see_version(raw, what, version)
+    return take(cls, _known(cls, raw), what)
+
+
+def _see_version(raw: object, what: str, version: int) -> None:
+    written = raw.get("version") if version and isinstance(raw, dict) else None
+    if type(written) is int and version < written <= _MOST:
+        raise UnfitError(
+            f"{what}: has version {written}, and this release reads versions up to {version}; it "
+            "is kept: run the release that wrote it, or a newer one"
+        )
+
+
+def _known(kind: Any, raw: object) -> object:
+    """Without the fields that this version doesn't know, wherever they are."""
+    if dataclasses.is_dataclass(kind) and isinstance(raw, dict):
+        kinds, _ = _shape(kind)
+        return {name: _known(kinds[name], value) for name, value in raw.items() if name in kinds}
+    if typing.get_origin(kind) is tuple and isinstance(raw, list):
+        inner = typing.get_args(kind)[0]
+        return [_known(inner, item) for item in raw] if dataclasses.is_dataclass(inner) else raw
+    return raw
 
 
 def take(cls: type[T], raw: object, what: str) -> T:
-    """The value that a JSON object, already read, says. Raises CorruptError like `decode`."""
+    """The value that a JSON object, already read, says, and nothing besides. Raises CorruptError
+    like `decode`."""
     try:
         value: T = _take(cls, raw, "")
     except _WrongError as error:

@@ -138,10 +138,11 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def decode(data: bytes, what: str = "manifest") -> Manifest:
-    """The manifest. Raises CorruptError, naming the field; never anything else."""
+    """The manifest. Raises CorruptError, naming the field, or UnfitError if a newer release wrote
+    it in a version that this one can't read; never anything else."""
     if len(data) > LARGEST:
         raise CorruptError(f"{what}: has more than {LARGEST >> 20} MiB")
-    manifest = codec.decode(Manifest, data, what)
+    manifest = codec.decode(Manifest, data, what, VERSION)
     for field, problem in _problems(manifest):
         raise CorruptError(f"{what}: {field} {problem}")
     return manifest

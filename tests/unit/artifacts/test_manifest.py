@@ -22,7 +22,7 @@ from kybernate.core.artifacts.manifest import (
     facts_of,
 )
 from kybernate.core.artifacts.privileges import Mount, Privileges
-from kybernate.errors import CorruptError
+from kybernate.errors import CorruptError, UnfitError
 
 PRIVILEGES = Privileges((0, 33), (0,), bounding=0xA80425FB, seccomp=2, mounts=(Mount("/data"),))
 FACTS = Facts(
@@ -96,7 +96,7 @@ def changed(path, value):
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        (("version",), 2, "version is 2"),
+        (("version",), 0, "version is 0"),
         (("version",), "1", "version must be a number"),
         (("version",), True, "version must be a number"),
         (("form",), "zip", "form must be"),
@@ -120,12 +120,36 @@ def changed(path, value):
         (("packs", 0, "id"), "../x", r"packs\[0\].id"),
         (("key", "wrapped"), "", "key is missing"),
         (("total",), 7, "total is not the sum"),
-        (("surprise",), 1, "surprise is not known"),
     ],
 )
 def test_what_is_wrong_is_named(path, value, said):
     with pytest.raises(CorruptError, match=said):
         decode(changed(path, value))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ("surprise",),
+        ("facts", "surprise"),
+        ("facts", "privileges", "surprise"),
+        ("files", 0, "surprise"),
+        ("files", 0, "leaves", 0, "surprise"),
+        ("key", "surprise"),
+    ],
+    ids=lambda path: ".".join(map(str, path)),
+)
+@pytest.mark.parametrize("value", [1, {"a": [None, -1.5]}, "x" * 9000], ids=["1", "deep", "long"])
+def test_fields_that_only_a_newer_release_knows_are_left_out(path, value):
+    assert decode(changed(path, value)) == PACKED
+
+
+@pytest.mark.parametrize("newer", [2, 3, (1 << 64) - 1])
+def test_a_newer_version_is_no_damage_and_nothing_of_it_is_guessed(newer):
+    with pytest.raises(UnfitError, match="run the release that wrote it, or a newer one"):
+        decode(changed(("version",), newer))
+    with pytest.raises(UnfitError):
+        decode(b'{"version":%d,"files":"elsewhere"}' % newer)
 
 
 def test_two_files_of_one_name_are_refused():
@@ -167,6 +191,8 @@ def test_any_value_anywhere_is_read_or_corrupt(path, value):
         decode(changed(path, value))
     except CorruptError:
         return
+    except UnfitError:
+        assert path == ("version",)
 
 
 @given(st.binary(max_size=300), st.integers(0, 1000))
@@ -175,7 +201,7 @@ def test_any_bytes_within_a_manifest_are_read_or_corrupt(junk, at):
     at %= len(good)
     try:
         decode(good[:at] + junk + good[at + len(junk) :])
-    except CorruptError:
+    except (CorruptError, UnfitError):
         return
 
 

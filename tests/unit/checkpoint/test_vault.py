@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
 from kybernate.adapters import artifactkeys
-from kybernate.checkpoint import catalogue
+from kybernate.checkpoint import catalogue, gc
 from kybernate.checkpoint.vault import Vault
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts.into import Into
-from kybernate.errors import CorruptError, DeadlineError, NotFoundError, RefusedError
+from kybernate.errors import CorruptError, DeadlineError, NotFoundError, RefusedError, UnfitError
 from kybernate.types import PodUid, Tier
 
 from .kit import FACTS, KEYS, NOW, contents, make_dump, place
@@ -276,5 +277,41 @@ def test_the_catalogue_tells_of_all_and_of_what_is_not_believed(vault, tmp_path)
         assert found[first].manifest.facts.pod == "llama-0"
         assert found[second].manifest is None
         assert "is not signed" in found[second].problem
+
+    run(story())
+
+
+def test_what_a_newer_release_wrote_is_kept_for_it(vault, tmp_path):
+    """No agent of before takes it for damaged, drops it, or sweeps what it may need."""
+
+    async def story():
+        artifact, before = await sealed(vault)
+        await vault.pack(artifact, Tier.OBJECT, 60)
+        packs = {path.name for path in (tmp_path / "object" / "packs").rglob("*") if path.is_file()}
+        manifest = tmp_path / "object" / layout.manifest_key(artifact)
+        ours = manifest.read_bytes()
+        body = KEYS.opened(ours, "a manifest")
+        newer = KEYS.sign(body.replace(b'"version":1', b'"files_of":[],"version":2'))
+        manifest.write_bytes(newer)
+        await vault.drop(artifact, Tier.RAM, forget="a test")
+        for attempt in (
+            vault.fetch(artifact, tmp_path / "back", 60, INTO),
+            vault.drop(artifact, Tier.OBJECT),
+            vault.drop(artifact, Tier.OBJECT, forget="a test"),
+        ):
+            with pytest.raises(UnfitError, match=r"has version 2, .*it is kept"):
+                await attempt
+        (entry,) = await vault.ls(Tier.OBJECT)
+        assert (entry.id, entry.verified) == (artifact, False)
+        where = place(tmp_path / "object")
+        for days in (2, 4, 6):
+            later = time.time() + days * 86400
+            swept = gc.sweep(where, KEYS, dry_run=False, clock=lambda later=later: later)
+            assert "newer" in swept.held["team-a"]
+        assert manifest.read_bytes() == newer
+        manifest.write_bytes(ours)
+        await vault.fetch(artifact, tmp_path / "back", 60, INTO)
+        assert contents(tmp_path / "back") == before
+        assert packs <= {p.name for p in (tmp_path / "object" / "packs").rglob("*")}
 
     run(story())
