@@ -6,7 +6,6 @@ manifest that can't be read is left alone: nobody can say what it needs.
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 from kybernate.adapters.objects import LocalObjects
 from kybernate.checkpoint.catalogue import manifests
 from kybernate.checkpoint.known import read_lease
+from kybernate.checkpoint.places import time_of
 from kybernate.checkpoint.seal import remove_folder
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts.sweep import Plan, Seen, plan
@@ -50,11 +50,11 @@ def sweep(
     *,
     dry_run: bool,
     grace: float = GRACE,
-    clock: Callable[[], float] = time.time,
+    clock: Callable[[Place], float] = time_of,
 ) -> Swept:
-    """Condemn what is not needed, delete what was condemned long enough. Raises RetryableError,
-    OSError."""
-    now = clock()
+    """Condemn what is not needed, delete what was condemned long enough, by the place's own clock.
+    Raises RetryableError, OSError."""
+    now = clock(place)
     packs, index = _infos(place, layout.PACKS), _infos(place, layout.INDEX)
     condemned, leases = _infos(place, layout.CONDEMNED), _infos(place, layout.LEASES)
     # After the packs: a pack that is listed and whose writer is done has its manifest by now.

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kybernate.checkpoint.ordered import ordered, threads
+from kybernate.checkpoint.places import time_of
 from kybernate.core.artifacts import chunkindex, codec, layout
 from kybernate.core.artifacts.chunkindex import ChunkTable
 from kybernate.core.artifacts.leaf import Chunk
@@ -90,16 +91,23 @@ def check_there(place: Place, namespace: str, packs: Iterable[Pack]) -> None:
 
 @contextmanager
 def lease(place: Place, namespace: str, deadline: Deadline) -> Iterator[None]:
-    """Tells sweeps that somebody is writing, from before the packs are looked at on."""
+    """Tells sweeps that somebody is writing, from before the packs are looked at on. It ends by the
+    clock of the place, however wrong that of this node is."""
     key = f"{layout.LEASES}{namespace}/{secrets.token_hex(8)}"
-    place.objects.put(key, codec.encode(_Lease(round(time.time() + deadline.left + SETTLE))))
+    began = time_of(place)
+    ahead = began - time.time()
+
+    def put(lasts: float) -> None:
+        until = round(time.time() + ahead + lasts + SETTLE)
+        place.objects.put(key, codec.encode(_Lease(until, round(began))))
+
+    put(deadline.left)
     try:
         yield
     finally:
         # Without an answer the lease ends by itself, later.
         with suppress(KybernateError, OSError):
-            began = round(place.objects.head(key).modified)
-            place.objects.put(key, codec.encode(_Lease(round(time.time() + SETTLE), began)))
+            put(0.0)
 
 
 def read_lease(data: bytes, modified: float) -> Lease:
@@ -113,7 +121,7 @@ def read_lease(data: bytes, modified: float) -> Lease:
 
 @dataclass(frozen=True, slots=True)
 class _Lease:
-    """Seconds since 1970; `began` by the place's clock, 0 for when the lease was last put."""
+    """Seconds since 1970 by the place's clock; `began` is 0 for when the lease was last put."""
 
     until: int
     began: int = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from kybernate.checkpoint.cipher import Cipher
 from kybernate.core.artifacts import codec, layout
 from kybernate.core.artifacts import manifest as manifests
 from kybernate.core.artifacts.manifest import DataKey
-from kybernate.errors import ConflictError, CorruptError, NotFoundError
+from kybernate.errors import ConflictError, CorruptError, KybernateError, NotFoundError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,6 +81,18 @@ def read_manifest(place: Place, artifact: str, keys: ArtifactKeys) -> Manifest:
     if manifest.id != artifact:
         raise CorruptError(f"{what} is that of {manifest.id}")
     return manifest
+
+
+def time_of(place: Place) -> float:
+    """Seconds since 1970 by the clock that dates the place's objects: what was put there is as old
+    as the difference, whatever the clocks of nodes say. Raises RetryableError, OSError."""
+    key = f"{layout.CLOCKS}{secrets.token_hex(8)}"
+    place.objects.put(key, b"1")
+    try:
+        return place.objects.head(key).modified
+    finally:
+        with suppress(KybernateError, OSError):
+            place.objects.delete([key])
 
 
 def cipher_of(manifest: Manifest, keys: ArtifactKeys) -> Cipher:

@@ -53,7 +53,7 @@ def _see_version(raw: object, what: str, version: int) -> None:
 
 def _known(kind: Any, raw: object) -> object:
     """Without the fields that this version doesn't know, wherever they are."""
-    if dataclasses.is_dataclass(kind) and isinstance(raw, dict):
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(raw, dict):
         kinds, _ = _shape(kind)
         return {name: _known(kinds[name], value) for name, value in raw.items() if name in kinds}
     if typing.get_origin(kind) is tuple and isinstance(raw, list):

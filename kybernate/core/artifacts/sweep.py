@@ -3,7 +3,7 @@
 A pack that no manifest names is condemned first: nobody builds upon it any more. It is deleted by
 a sweep that comes at least `grace` seconds later and finds it unnamed still, and no writer that
 had begun before it was condemned. So neither a list that is behind nor a slow writer loses a
-chunk. Times are seconds since 1970 by the clock of the place, except for the end of a lease.
+chunk. Times are seconds since 1970 by the clock of the place.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SKEW = 300.0
-"""Seconds that clocks of two machines may differ."""
+"""Seconds by which the end of a lease may be wrong: clocks drift while a writer writes, and
+releases before 0.2.0 put it there by the clock of their node."""
 
 
 @dataclass(frozen=True, slots=True)

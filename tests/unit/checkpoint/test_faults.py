@@ -14,7 +14,7 @@ from kybernate.adapters import artifactkeys
 from kybernate.checkpoint import fetch, gc, known, pack, seal
 from kybernate.checkpoint.blocks import raw_sources
 from kybernate.checkpoint.deadline import Deadline
-from kybernate.checkpoint.places import read_manifest
+from kybernate.checkpoint.places import read_manifest, time_of
 from kybernate.checkpoint.verify import verify
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts import manifest as manifests
@@ -205,7 +205,7 @@ def test_a_seal_that_is_killed_leaves_no_artifact_or_a_whole_one(tmp_path):
             verify(where, manifest, KEYS, Deadline(60))
             assert contents(seal.images_of(where, manifest)) == before
         else:
-            gc.sweep(where, KEYS, dry_run=False, clock=lambda: time.time() + 1e6)
+            gc.sweep(where, KEYS, dry_run=False, clock=lambda at: time_of(at) + 1e6)
             assert not list((root / "artifacts").glob("*/*/*"))
     assert step > 15
 

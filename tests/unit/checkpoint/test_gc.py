@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 
 import pytest
 
 from kybernate.checkpoint import catalogue, gc, vault
 from kybernate.checkpoint.deadline import Deadline
-from kybernate.checkpoint.known import lease
+from kybernate.checkpoint.known import lease, read_lease
+from kybernate.checkpoint.places import time_of
 from kybernate.checkpoint.verify import verify
 from kybernate.core.artifacts import layout
 
@@ -19,7 +21,7 @@ DAY = 86400.0
 
 
 def sweep(where, days, *, dry_run=False):
-    return gc.sweep(where, KEYS, dry_run=dry_run, clock=lambda: time.time() + days * DAY)
+    return gc.sweep(where, KEYS, dry_run=dry_run, clock=lambda at: time_of(at) + days * DAY)
 
 
 def objects(where):
@@ -156,3 +158,47 @@ def test_a_sweep_that_dies_anywhere_loses_nothing_and_can_be_repeated(tmp_path):
             break
     else:
         raise AssertionError("the sweep makes more calls than were tried")
+
+
+class Dated:
+    """A place whose clock is `ahead` of this node's by so many seconds."""
+
+    def __init__(self, inner, ahead):
+        self._inner = inner
+        self._ahead = ahead
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+    def head(self, key):
+        found = self._inner.head(key)
+        return replace(found, modified=found.modified + self._ahead)
+
+    def scan(self, prefix):
+        for found in self._inner.scan(prefix):
+            yield replace(found, modified=found.modified + self._ahead)
+
+
+@pytest.mark.parametrize("ahead", [-40 * DAY, 40 * DAY], ids=["behind", "ahead"])
+def test_what_a_sweep_takes_for_old_is_old_by_the_places_clock(tmp_path, ahead):
+    """The node's clock is wrong by more than any grace."""
+    sound = place(tmp_path / "place")
+    where = replace(sound, objects=Dated(sound.objects, ahead))
+    vault.drop(where, pack_dump(make_dump(tmp_path / "a", 1), where, 1))
+    (pack,) = (info.key for info in where.objects.scan("packs/"))
+
+    def swept(days):
+        clock = (lambda at: time_of(at) + days * DAY) if days else time_of
+        return gc.sweep(where, KEYS, dry_run=False, clock=clock).plans["team-a"]
+
+    assert not swept(0).condemn
+    assert not swept(0).delete
+    assert swept(2).condemn
+    assert not swept(0).delete
+    with lease(where, "team-a", Deadline(60)):
+        (info,) = (i for i in where.objects.scan("leases/") if not swept(0).ended)
+        found = read_lease(bytes(where.objects.get(info.key)), info.modified)
+        assert abs(found.began - time_of(where)) < 5
+        assert 0 < found.until - time_of(where) < 3600
+    assert swept(4).delete == (pack.rpartition("/")[2],)
+    assert not list(where.objects.scan("clocks/"))

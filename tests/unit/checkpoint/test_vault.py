@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 
 from kybernate.adapters import artifactkeys
 from kybernate.checkpoint import catalogue, gc
+from kybernate.checkpoint.places import time_of
 from kybernate.checkpoint.vault import Vault
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts.into import Into
@@ -305,8 +305,9 @@ def test_what_a_newer_release_wrote_is_kept_for_it(vault, tmp_path):
         assert (entry.id, entry.verified) == (artifact, False)
         where = place(tmp_path / "object")
         for days in (2, 4, 6):
-            later = time.time() + days * 86400
-            swept = gc.sweep(where, KEYS, dry_run=False, clock=lambda later=later: later)
+            swept = gc.sweep(
+                where, KEYS, dry_run=False, clock=lambda at, d=days: time_of(at) + d * 86400
+            )
             assert "newer" in swept.held["team-a"]
         assert manifest.read_bytes() == newer
         manifest.write_bytes(ours)
