@@ -30,6 +30,7 @@ GPU_NODE_LABEL = "kyb.ai/gpu-node"
 MODEL = "kyb.ai/model"
 VRAM = "kyb.ai/vram"
 PREFER_GROUP = "kyb.ai/prefer-group"
+SHORT_PREFER_GROUP = "prefer-group"
 REQUIRE_GROUP = "kyb.ai/require-group"
 GPU_PRODUCT = "kyb.ai/gpu-product"
 GPU_TOPOLOGY = "nvidia.com/gpu-topology"
@@ -81,6 +82,8 @@ ENV_INDICES = "KYB_GPU_INDICES"
 ENV_GENERATION = "KYB_SEAT_GEN"
 ENV_CUDA_VISIBLE = "CUDA_VISIBLE_DEVICES"
 ENV_NVIDIA_VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+NO_GPUS = "void"
+"""The value of ENV_NVIDIA_VISIBLE with which the vendor's runtime leaves a container as it is."""
 SYSTEM_ENV = (
     ENV_GROUP,
     ENV_SEAT,

@@ -39,6 +39,14 @@ def annotations_of(pod: Json) -> dict[str, str]:
     return pod.get("metadata", {}).get("annotations") or {}
 
 
+def adopt_short_names(pod: Json) -> None:
+    """Write the annotation that is known without our prefix under its whole name, too."""
+    present = annotations_of(pod)
+    if keys.SHORT_PREFER_GROUP in present and keys.PREFER_GROUP not in present:
+        full = {keys.PREFER_GROUP: present[keys.SHORT_PREFER_GROUP]}
+        pod["metadata"]["annotations"] = {**present, **full}
+
+
 def is_labelled(pod: Json) -> bool:
     """Whether the pod opts in by the label."""
     labels = pod.get("metadata", {}).get("labels") or {}
@@ -50,6 +58,15 @@ def concerns_us(pod: Json) -> bool:
     if is_labelled(pod) or keys.GPUS_ANNOTATION in annotations_of(pod):
         return True
     return any(_ours(container) for _, container in all_containers(pod))
+
+
+def hides_gpus(container: Json) -> bool:
+    """Whether the container says itself that the vendor's runtime is to give it no GPU.
+
+    What `env` says wins over `envFrom` and over the image.
+    """
+    said = [one for one in container.get("env") or () if one["name"] == keys.ENV_NVIDIA_VISIBLE]
+    return bool(said) and all(one.get("value") == keys.NO_GPUS for one in said)
 
 
 def all_containers(pod: Json) -> Iterator[tuple[str, Json]]:
@@ -228,17 +245,16 @@ def _mixture(name: str, seats: list[str], *, vendor: bool) -> str | None:
 
 def _count(container: Json, resource: str) -> tuple[int, str | None]:
     name = container["name"]
-    limit = amounts(container, "limits").get(resource)
     request = amounts(container, "requests").get(resource)
-    if limit is None:
-        return 0, f"Container {name} requests {resource} without a limit; set it under limits."
+    # Of what can't be overcommitted request and limit are one amount: either says both.
+    limit = amounts(container, "limits").get(resource, request)
     if request not in (None, limit):
         return 0, (
             f"Container {name} has a request of {request} and a limit of {limit} for {resource}; "
             "make them equal, or leave the request out."
         )
     try:
-        return parse_quantity(limit, resource), None
+        return parse_quantity(limit or "", resource), None
     except ConfigError:
         return (
             0,

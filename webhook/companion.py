@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
@@ -77,25 +78,39 @@ def share(spec: Json, container: Json) -> None:
         spec["volumes"] = [*volumes, {"name": keys.POD_VOLUME, "emptyDir": {}}]
 
 
-def problems(spec: Json, container: Json) -> Iterator[str]:
-    """Names and paths of a pod new here that are ours."""
+def problems(spec: Json, container: Json, *, seen: bool) -> Iterator[str]:
+    """Names and paths of a pod that are ours. `seen`: it says that it has been here before, and may
+    have what we write then, which is known by what it is."""
     for field in ("initContainers", "containers"):
         for other in spec.get(field) or ():
-            if other["name"] == keys.SIDECAR:
+            ours = seen and field == "initContainers" and other.get("restartPolicy") == "Always"
+            if other["name"] == keys.SIDECAR and not ours:
                 yield (
                     f"A container is named {keys.SIDECAR}, which is the system's; choose another "
                     "name."
                 )
     for volume in spec.get("volumes") or ():
-        if volume["name"] in (keys.POD_VOLUME, SHM_VOLUME):
+        ours = seen and volume.get("emptyDir") is not None
+        if volume["name"] in (keys.POD_VOLUME, SHM_VOLUME) and not ours:
             yield f"Volume {volume['name']} has a name of the system's; choose another name."
     for mount in container.get("volumeMounts") or ():
+        path = posixpath.normpath(f"/{mount['mountPath'].lstrip('/')}")
+        # In most images a link.
+        path = path.removeprefix("/var") if path.startswith("/var/run/") else path
+        ours = seen and _is_shared(mount)
         for folder in _FOLDERS:
-            if f"{mount['mountPath'].rstrip('/')}/".startswith(f"{folder}/"):
+            if f"{path}/".startswith(f"{folder}/") and not ours:
                 yield (
                     f"Container {container['name']} mounts something at {folder}, where the "
                     "system's files belong; choose another path."
                 )
+
+
+def _is_shared(mount: Json) -> bool:
+    """Whether it is the mount that `share` writes, whole and writable."""
+    wanted = {"name": keys.POD_VOLUME, "mountPath": keys.POD_SOCKET_DIR}
+    said = {name: value for name, value in mount.items() if value not in (None, False, "")}
+    return said == wanted
 
 
 def _mounted(mounts: Sequence[Json], wanted: Json) -> bool:

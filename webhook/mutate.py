@@ -36,13 +36,31 @@ def mutate(pod: Json, cluster: Cluster, settings: WebhookSettings) -> list[Json]
     """
     if not asking.concerns_us(pod):
         return []
-    problems = refusals(pod, cluster, settings.scheduler_name)
-    ask, _ = asking.read_ask(pod)
-    if problems or ask is None:
-        raise RefusedError(" ".join(problems))
     # Some 10 µs instead of the 100 of copy.deepcopy.
     wanted = orjson.loads(orjson.dumps(pod))
+    asking.adopt_short_names(wanted)
+    problems = refusals(wanted, cluster, settings.scheduler_name)
+    ask, _ = asking.read_ask(wanted)
+    if problems or ask is None:
+        raise RefusedError(" ".join(problems))
     _change(wanted, ask, cluster, settings)
+    return diff(pod, wanted)
+
+
+def hide_from_debuggers(pod: Json, before: Json) -> list[Json]:
+    """The JSON Patch that hides the GPUs from the ephemeral containers that `before` hasn't.
+
+    Those that are there already can't be changed any more. What they say themselves is judged by
+    the policy kyb-debug-containers.
+    """
+    if not asking.concerns_us(pod):
+        return []
+    field = "ephemeralContainers"
+    wanted = orjson.loads(orjson.dumps(pod))
+    old = {container["name"] for container in before["spec"].get(field) or ()}
+    for container in wanted["spec"].get(field) or ():
+        if container["name"] not in old:
+            _hide_gpus(container)
     return diff(pod, wanted)
 
 
@@ -54,6 +72,9 @@ def _change(pod: Json, ask: Ask, cluster: Cluster, settings: WebhookSettings) ->
     _set_environment(container, settings, ask.gpus)
     _share_memory(spec, container)
     _accompany(pod, container, original, settings)
+    for _, other in asking.all_containers(pod):
+        if other is not container:
+            _hide_gpus(other)
     _tolerate(spec)
     if keys.GANG in asking.annotations_of(pod):
         # Lifted by the extender for all of the gang's pods together, once each has a seat.
@@ -149,6 +170,14 @@ def _set_environment(container: Json, settings: WebhookSettings, gpus: int) -> N
     missing = [{"name": name, "value": wanted[name]} for name in sorted(wanted.keys() - present)]
     if missing:
         container["env"] = [*(container.get("env") or ()), *missing]
+
+
+def _hide_gpus(container: Json) -> None:
+    """Say that this container gets no GPU: its image or a ConfigMap may say that it gets all."""
+    variables = container.get("env") or []
+    if all(variable["name"] != keys.ENV_NVIDIA_VISIBLE for variable in variables):
+        said = {"name": keys.ENV_NVIDIA_VISIBLE, "value": keys.NO_GPUS}
+        container["env"] = [*variables, said]
 
 
 def _share_memory(spec: Json, container: Json) -> None:

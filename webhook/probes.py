@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from kybernate import keys
 from webhook.asking import annotations_of
 
@@ -21,6 +23,8 @@ ROLES = {"livenessProbe": "liveness", "readinessProbe": "readiness", "startupPro
 HANDLERS = ("httpGet", "tcpSocket", "grpc", "exec")
 ENGINES = ("vllm", "sglang", "http", "none")
 _PORT = re.compile(r"[0-9]{1,5}")
+_LONGEST = 16 * 1024
+"""Characters of a handler, which the record in the pod's annotations repeats."""
 _OURS = range(keys.SIDECAR_FIRST_PORT, keys.SIDECAR_SCRAPE_PORT + 1)
 
 
@@ -60,7 +64,7 @@ def take_over(container: Json, handlers: Json) -> None:
 def scraped(pod: Json, container: Json, recorded: int | None) -> int | None:
     """The workload's port that Prometheus is told to scrape by the pod's annotations, if any."""
     notes = annotations_of(pod)
-    if notes.get(keys.SCRAPE) != "true" or pod["spec"].get("hostNetwork"):
+    if notes.get(keys.SCRAPE) != "true":
         return None
     port = notes.get(keys.SCRAPE_PORT, "")
     if port == str(keys.SIDECAR_SCRAPE_PORT):
@@ -130,19 +134,27 @@ def problems(pod: Json, container: Json, recorded: Json) -> Iterator[str]:
         if not probe:
             continue
         where = f"The {field} of container {container['name']}"
-        if is_ours(field, probe):
-            if field not in recorded:
-                yield (
-                    f"{where} uses port {port_of(field)} or {keys.KYB_INIT_PATH}, which the "
-                    "webhook writes itself; write the workload's own port or command."
-                )
-            continue
-        yield from _handler_problems(where, _handler(probe), pod, container)
+        if not is_ours(field, probe):
+            yield from _handler_problems(where, _handler(probe), container)
+        elif field in recorded:
+            # A record comes with the pod, and may be anybody's.
+            yield from _handler_problems(where, recorded[field], container)
+        else:
+            yield (
+                f"{where} uses port {port_of(field)} or {keys.KYB_INIT_PATH}, which the "
+                "webhook writes itself; write the workload's own port or command."
+            )
     yield from _hook_problems(container)
     yield from _engine_problems(pod, container)
 
 
-def _handler_problems(where: str, handler: Json, pod: Json, container: Json) -> Iterator[str]:
+def _handler_problems(where: str, handler: Json, container: Json) -> Iterator[str]:
+    length = len(orjson.dumps(handler))
+    if length > _LONGEST:
+        yield (
+            f"{where} has {length} characters; write at most {_LONGEST}, such as a script in the "
+            "image."
+        )
     if list(handler) == ["exec"]:
         if not handler["exec"].get("command"):
             yield f"{where} names no command; write one."
@@ -166,11 +178,6 @@ def _handler_problems(where: str, handler: Json, pod: Json, container: Json) -> 
         yield (
             f"{where} asks port {port}, but {_OURS[0]} to {_OURS[-1]} are the sidecar's; use "
             "another port."
-        )
-    if pod["spec"].get("hostNetwork"):
-        yield (
-            f"{where} can't be answered by the sidecar with spec.hostNetwork, where its ports "
-            "would be the node's; leave hostNetwork out, or write an exec probe."
         )
 
 

@@ -34,6 +34,9 @@ _HOSTNAME = "kubernetes.io/hostname"
 # With these, no sum is beyond what a quantity can be.
 _LEAST_VRAM = 2**20
 _MOST_MEMORY = 2**62
+LONGEST = 1024
+"""Characters of an annotation that many processes keep, and a GPUNode repeats for each seat."""
+_LIMITED = (*keys.USER_ANNOTATIONS, keys.SHORT_PREFER_GROUP, keys.GPU_TOPOLOGY)
 _LINKS = tuple(link.name.lower().replace("_", "-") for link in sorted(Link, reverse=True))
 
 
@@ -45,7 +48,8 @@ def refusals(pod: Json, cluster: Cluster, scheduler: str) -> list[str]:
     if not asking.concerns_us(pod):
         return []
     ask, problems = asking.read_ask(pod)
-    problems += [*_pod_rules(pod, scheduler), *_annotation_rules(pod), *_environment_rules(pod)]
+    problems += [*_pod_rules(pod, scheduler), *_rights_rules(pod), *_annotation_rules(pod)]
+    problems += _environment_rules(pod, ask)
     if ask is None:
         return problems
     container = pod["spec"]["containers"][ask.index]
@@ -54,8 +58,7 @@ def refusals(pod: Json, cluster: Cluster, scheduler: str) -> list[str]:
     problems += _memory_rules(container, original)
     problems += [wrong] if wrong else []
     problems += probes.problems(pod, container, original.probes if original else {})
-    if original is None:
-        problems += companion.problems(pod["spec"], container)
+    problems += companion.problems(pod["spec"], container, seen=original is not None)
     assumed = original is not None and original.vram is not None
     if keys.VRAM not in asking.annotations_of(pod) and not assumed:
         problems += _vram_rules(cluster, wish(pod, ask.resource))
@@ -78,6 +81,13 @@ def unprepared(pod: Json, scheduler: str) -> list[str]:
         == "1",
         f"the command of container {container['name']}": (container.get("command") or [""])[0]
         == keys.KYB_INIT_PATH,
+        **{
+            f"the variable {keys.ENV_NVIDIA_VISIBLE} of container {other['name']}": (
+                asking.hides_gpus(other)
+            )
+            for _, other in asking.all_containers(pod)
+            if other is not container
+        },
         f"annotation {keys.ORIGINAL_RESOURCES}": keys.ORIGINAL_RESOURCES
         in asking.annotations_of(pod),
         **_unaccompanied(pod, container),
@@ -122,18 +132,51 @@ def wish(pod: Json, resource: str) -> Wish:
     )
 
 
+_SHARED: dict[tuple[str, bool], str] = {
+    ("shareProcessNamespace", True): "process 1 of the seat's container must be ours; leave it out",
+    ("hostPID", True): "a seat's processes need a PID namespace of their own; leave it out",
+    ("hostIPC", True): "shared memory is parked with its seat; leave it out, /dev/shm is given",
+    ("hostNetwork", True): "connections to a parked seat are held in a network namespace of its "
+    "own; leave it out, and have clients come through a Service or a hostPort",
+    ("hostUsers", False): "a seat's processes are held by the node's own user IDs; leave it out, "
+    "and set runAsNonRoot instead",
+}
+"""Fields of a pod's spec, each with the value that no seat can have, and what is said then."""
+
+CAPABILITIES = frozenset(
+    (
+        *("ALL", "BPF", "CHECKPOINT_RESTORE", "DAC_READ_SEARCH", "PERFMON", "SYS_ADMIN"),
+        *("SYS_BOOT", "SYS_MODULE", "SYS_PTRACE", "SYS_RAWIO"),
+    )
+)
+"""Those that reach beyond a container, or into the processes by which a seat is held."""
+
+
+def _rights_rules(pod: Json) -> list[str]:
+    problems = []
+    for _, container in asking.all_containers(pod):
+        rights = container.get("securityContext") or {}
+        if rights.get("privileged"):
+            problems.append(
+                f"Container {container['name']} is privileged, and would have every GPU of the "
+                "node without a turn; leave privileged out, and add the capabilities that it needs."
+            )
+        problems += [
+            f"Container {container['name']} adds the capability {name}, which reaches into other "
+            "processes or the node; leave it out, and do what needs it in a pod without a seat."
+            for name in (rights.get("capabilities") or {}).get("add") or ()
+            if name.upper().removeprefix("CAP_") in CAPABILITIES
+        ]
+    return problems
+
+
 def _pod_rules(pod: Json, scheduler: str) -> list[str]:
     spec, problems = pod["spec"], []
-    if spec.get("shareProcessNamespace"):
-        problems.append(
-            "spec.shareProcessNamespace is true, but process 1 of the seat's container must be "
-            "ours; leave it out."
-        )
-    if spec.get("hostPID"):
-        problems.append(
-            "spec.hostPID is true, but a seat's processes need a PID namespace of their own; "
-            "leave it out."
-        )
+    problems += [
+        f"spec.{field} is {str(value).lower()}, but {why}."
+        for (field, value), why in _SHARED.items()
+        if spec.get(field) is value
+    ]
     if (spec.get("os") or {}).get("name") not in (None, "linux"):
         problems.append(
             "spec.os.name is not linux, but seats are on Linux nodes; leave spec.os out."
@@ -163,6 +206,23 @@ def _annotation_rules(pod: Json) -> list[str]:
         problems.append(
             f"Annotation {taken[0]} is written by the system; remove it, and ask for a group with "
             f"{keys.PREFER_GROUP} or {keys.REQUIRE_GROUP}."
+        )
+    problems += [
+        f"{name} has {len(text)} characters; write at most {LONGEST}."
+        for name, text in given.items()
+        if name in _LIMITED and len(text) > LONGEST
+    ]
+    model = given.get(keys.MODEL, "")
+    if "/" in model or not model.isprintable():
+        problems.append(
+            f"{keys.MODEL} is {model[:64]!r}, but requests name a model as model or "
+            "namespace/model; write a name without '/' that the engine serves, such as llama-8b."
+        )
+    short, whole = given.get(keys.SHORT_PREFER_GROUP), given.get(keys.PREFER_GROUP)
+    if short is not None and whole and whole != short:
+        problems.append(
+            f"Annotation {keys.SHORT_PREFER_GROUP} is {short[:64]!r}, but {keys.PREFER_GROUP} is "
+            f"{whole[:64]!r}; leave the former out."
         )
     if keys.VRAM in given:
         problems += _vram_form(given[keys.VRAM])
@@ -254,14 +314,20 @@ def _vram_form(text: str) -> list[str]:
     return [problem]
 
 
-def _environment_rules(pod: Json) -> list[str]:
+def _environment_rules(pod: Json, ask: asking.Ask | None) -> list[str]:
+    seat = pod["spec"]["containers"][ask.index] if ask else None
     return [
         f"Container {container['name']} sets {variable['name']}, which the system sets for the "
         "GPUs of the seat; remove it."
         for _, container in asking.all_containers(pod)
         for variable in container.get("env") or ()
-        if variable["name"] in keys.SYSTEM_ENV or variable["name"].startswith("KYB_")
+        if (variable["name"] in keys.SYSTEM_ENV or variable["name"].startswith("KYB_"))
+        and not (_says_void(variable) and container is not seat)
     ]
+
+
+def _says_void(variable: Json) -> bool:
+    return (variable["name"], variable.get("value")) == (keys.ENV_NVIDIA_VISIBLE, keys.NO_GPUS)
 
 
 def _memory_rules(container: Json, original: Original | None) -> list[str]:

@@ -25,18 +25,24 @@ _MOST_BRACKETS = 200_000
 _MOST_ANNOTATIONS = 256 * 1024
 """The API server's own limit, which it looks at only after admission."""
 
+_EPHEMERAL = "ephemeralcontainers"
 _UNPROCESSABLE = 422
 _UNAVAILABLE = 503
 
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """One question of the API server. `pod` is checked to have the shape that we read."""
+    """One question of the API server. `pod` is checked to have the shape that we read.
+
+    `before` is the pod without the ephemeral containers that are to be added, None if it is not
+    about those but about a new pod.
+    """
 
     uid: str
     operation: str
     dry_run: bool
     pod: Json
+    before: Json | None = None
 
 
 def parse_review(body: bytes) -> Review:
@@ -62,7 +68,12 @@ def parse_review(body: bytes) -> Review:
         raise RefusedError(f"object is {too_much}, which no pod is.")
     _check_pod(pod)
     operation = _field(request, "operation", str, "request.operation")
-    return Review(uid, operation, bool(request.get("dryRun")), pod)
+    before = None
+    if request.get("subResource") == _EPHEMERAL:
+        before = _field(request, "oldObject", dict, "request.oldObject")
+        _check_debuggers(before, "oldObject")
+        _check_debuggers(pod, "object")
+    return Review(uid, operation, bool(request.get("dryRun")), pod, before)
 
 
 def allow(uid: str, patch: list[Json] | None = None, warnings: Sequence[str] = ()) -> Json:
@@ -112,6 +123,14 @@ def _check_pod(pod: Json) -> None:
     _optional(spec, "terminationGracePeriodSeconds", int, "object.spec")
 
 
+def _check_debuggers(pod: Json, where: str) -> None:
+    spec = _field(pod, "spec", dict, f"{where}.spec")
+    for container in _objects(spec, "ephemeralContainers", f"{where}.spec"):
+        _field(container, "name", str, f"{where}.spec.ephemeralContainers.name")
+        for variable in _objects(container, "env", f"{where}.spec.ephemeralContainers"):
+            _field(variable, "name", str, f"{where}.spec.ephemeralContainers.env.name")
+
+
 def _check_container(container: Json, where: str) -> None:
     _field(container, "name", str, f"{where}.name")
     resources = _optional(container, "resources", dict, where) or {}
@@ -124,6 +143,10 @@ def _check_container(container: Json, where: str) -> None:
         _field(variable, "name", str, f"{where}.env.name")
     for mount in _objects(container, "volumeMounts", where):
         _field(mount, "mountPath", str, f"{where}.volumeMounts.mountPath")
+    rights = _optional(container, "securityContext", dict, where) or {}
+    added = _optional(rights, "capabilities", dict, f"{where}.securityContext") or {}
+    for name in _optional(added, "add", list, f"{where}.securityContext.capabilities") or ():
+        _check(name, str, f"{where}.securityContext.capabilities.add")
     for port in _objects(container, "ports", where):
         _field(port, "containerPort", int, f"{where}.ports.containerPort")
     _check_probes(container, where)

@@ -158,7 +158,7 @@ def test_only_the_asking_container_of_several_is_changed(
     for untouched in (first, last):
         assert untouched["command"] == ["h"]
         assert untouched["livenessProbe"]["httpGet"]["port"] == 80
-        assert "env" not in untouched
+        assert untouched["env"] == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
     assert seat["command"][0] == keys.KYB_INIT_PATH
     assert seat["livenessProbe"]["httpGet"]["port"] == keys.SIDECAR_FIRST_PORT
     names = [container["name"] for container in spec["initContainers"]]

@@ -1,4 +1,7 @@
-"""What a Pod Security level admits before mutation it admits after it, and nothing else."""
+"""What a Pod Security level admits before mutation it admits after it, and nothing else.
+
+Without what no level makes right beside a seat: host namespaces and rights over the node.
+"""
 
 from __future__ import annotations
 
@@ -37,12 +40,12 @@ STRICT = {
 }
 CONTEXTS: list[dict[str, Any]] = [
     *({}, STRICT, {**STRICT, "capabilities": {"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]}}),
-    *({**STRICT, "runAsUser": 0}, {**STRICT, "runAsNonRoot": False}, {"privileged": True}),
-    *({"capabilities": {"add": ["SYS_ADMIN"]}}, {"runAsUser": 1}),
+    *({**STRICT, "runAsUser": 0}, {**STRICT, "runAsNonRoot": False}),
+    *({"capabilities": {"add": ["NET_ADMIN"]}}, {"runAsUser": 1}),
     {"readOnlyRootFilesystem": True, "allowPrivilegeEscalation": False},
 ]
 SPECS: list[dict[str, Any]] = [
-    *({}, {"hostNetwork": True}, {"hostIPC": True}, {"hostUsers": False}),
+    {},
     {"volumes": [{"name": "host", "hostPath": {"path": "/"}}]},
     {"volumes": [{"name": "mine", "emptyDir": {}}]},
     {"volumes": [{"name": "nfs", "nfs": {"server": "s", "path": "/"}}]},
@@ -66,12 +69,10 @@ def draw(source: random.Random) -> dict[str, Any]:
     seat = {**container("c"), "ports": [source.choice(PORTS[:1] * 4 + PORTS)]}
     seat["resources"] = {"limits": {keys.VENDOR_RESOURCE: "1", "memory": "1Gi"}}
     spec = copy.deepcopy({} if source.random() < 0.7 else source.choice(SPECS))
-    if not spec.get("hostNetwork"):
-        seat |= source.choice(PROBES)
+    seat |= source.choice(PROBES)
     spec["containers"] = [container("first"), seat] if source.random() < 0.5 else [seat]
     spec["initContainers"] = [container("init")] if source.random() < 0.3 else []
-    # The API server wants no sysctls beside the host's IPC.
-    if source.random() < 0.5 and not spec.get("hostIPC"):
+    if source.random() < 0.5:
         spec["securityContext"] = source.choice(POD_CONTEXTS)
     return {"metadata": {"name": "p"}, "spec": copy.deepcopy(spec)}
 

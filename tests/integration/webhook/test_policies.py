@@ -89,13 +89,14 @@ def test_no_subresource_is_a_way_to_system_annotations(
     api, name = control_plane.api(), f"way{subresource.replace('/', '-')}"
     create(api, namespace, seat_pod(name, annotations=VRAM))
     path = pods_path(namespace, name)
-    for annotation in keys.SYSTEM_ANNOTATIONS:
+    for number, annotation in enumerate(keys.SYSTEM_ANNOTATIONS):
         changed = api.get(path)
         # Controllers write to the pod meanwhile: an old version would be refused for being old.
         del changed["metadata"]["resourceVersion"]
         changed["metadata"]["annotations"][annotation] = "x"
         if subresource == "/ephemeralcontainers":
-            changed["spec"]["ephemeralContainers"] = [{"name": "e", "image": "localhost/x"}]
+            debugger = {"name": f"e{number}", "image": "localhost/x"}
+            changed["spec"].setdefault("ephemeralContainers", []).append(debugger)
         said = ""
         try:
             api.put(f"{path}{subresource}", changed)

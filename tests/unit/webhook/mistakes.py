@@ -35,6 +35,11 @@ def containing(**container: Any) -> Pod:
     return pod(seat(), notes=VRAM, container=container)
 
 
+def adding(*capabilities: str) -> Pod:
+    """The part of a container that asks for capabilities."""
+    return {"securityContext": {"capabilities": {"add": list(capabilities)}}}
+
+
 def probing(probe: Pod, **spec: Any) -> Pod:
     return pod(seat(), notes=VRAM, container={"livenessProbe": probe}, spec=spec)
 
@@ -62,7 +67,6 @@ REFUSED: dict[str, list[tuple[str, Pod]]] = {
             "a seat in an init container",
             specced(initContainers=[{"name": "i", "resources": {"limits": seat()}}]),
         ),
-        ("a request without a limit", pod({}, seat(), notes=VRAM)),
         ("a request that is not the limit", pod({VENDOR: "2"}, {VENDOR: "1"}, notes=VRAM)),
         (f'the label `{keys.MANAGED_LABEL}: "true"` alone', pod(notes=VRAM)),
         (
@@ -89,6 +93,14 @@ REFUSED: dict[str, list[tuple[str, Pod]]] = {
     "The pod": [
         ("`shareProcessNamespace: true`", specced(shareProcessNamespace=True)),
         ("`hostPID: true`", specced(hostPID=True)),
+        ("`hostIPC: true`", specced(hostIPC=True)),
+        ("`hostNetwork: true`", specced(hostNetwork=True)),
+        ("`hostUsers: false`", specced(hostUsers=False)),
+        ("a privileged container", containing(securityContext={"privileged": True})),
+        (
+            "`SYS_PTRACE` in an init container",
+            specced(initContainers=[{"name": "i", **adding("SYS_PTRACE")}]),
+        ),
         ("`nodeName`", specced(nodeName="n1")),
         ("`schedulerName: other`", specced(schedulerName="other")),
         ("`resources` of the pod", specced(resources={"limits": {"memory": "1Gi"}})),
@@ -97,9 +109,19 @@ REFUSED: dict[str, list[tuple[str, Pod]]] = {
         ("a volume with a name of ours", specced(volumes=[{"name": "kyb-shm"}])),
         ("a mount at a path of ours", containing(volumeMounts=[{"mountPath": "/run/kyb"}])),
         ("`CUDA_VISIBLE_DEVICES`", containing(env=[{"name": "CUDA_VISIBLE_DEVICES"}])),
+        (
+            "`NVIDIA_VISIBLE_DEVICES: all` in a container without a seat",
+            beside({"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}, seat()),
+        ),
     ],
     "Annotations": [
         ("one of the system's", noted(group="G0")),
+        (f"`{keys.MODEL}: other/llama`", noted(model="other/llama")),
+        ("one of more than 1024 characters", noted(gpu_product="x" * 1025)),
+        (
+            f"`{keys.SHORT_PREFER_GROUP}: G0` beside `{keys.PREFER_GROUP}: G1`",
+            pod(seat(), notes={**VRAM, keys.SHORT_PREFER_GROUP: "G0", keys.PREFER_GROUP: "G1"}),
+        ),
         ("the webhook's own record, changed", noted(original_resources="{}")),
         (f'`{keys.READY_WITHIN}: "30"`', noted(ready_within="30")),
         (f"`{keys.ON_PREEMPT}: evict`", noted(on_preempt="evict")),
@@ -130,11 +152,11 @@ REFUSED: dict[str, list[tuple[str, Pod]]] = {
     "Probes": [
         ("no handler", probing({"periodSeconds": 1})),
         ("`exec` without a command", probing({"exec": {}})),
+        ("a very long command", probing({"exec": {"command": ["x" * 20000]}})),
         ("`host`", probing({"httpGet": {"port": 80, "host": "example.org"}})),
         ("a port name that is not declared", probing({"httpGet": {"port": "web"}})),
         ("another port of the sidecar's", probing({"httpGet": {"port": 15482}})),
         ("the port that the webhook writes", probing({"httpGet": {"port": 15480}})),
-        ("`hostNetwork`", probing({"httpGet": {"port": 80}}, hostNetwork=True)),
         (
             "a `postStart` hook that asks the workload",
             containing(lifecycle={"postStart": {"httpGet": {"port": 1}}}),

@@ -45,6 +45,18 @@ def test_mutate_answers_with_a_patch(client: FlaskClient, dry_run: bool) -> None
     assert again == {"uid": "u-1", "allowed": True}
 
 
+def test_a_review_of_ephemeral_containers_changes_those_alone(client: FlaskClient) -> None:
+    before = pod(seat(), notes=VRAM)
+    after = pod(seat(), notes=VRAM, spec={"ephemeralContainers": [{"name": "e"}]})
+    question = {"operation": "UPDATE", "subResource": "ephemeralcontainers"}
+    answer = client.post("/mutate", json=review(after, oldObject=before, **question)).get_json()
+    steps = json.loads(base64.b64decode(answer["response"]["patch"]))
+    assert [step["path"] for step in steps] == ["/spec/ephemeralContainers/0/env"]
+    for wrong in ({}, {"oldObject": {}}, {"oldObject": {"spec": {"ephemeralContainers": [1]}}}):
+        body = review(after, **question, **wrong)
+        assert client.post("/mutate", json=body).status_code == 400
+
+
 def test_refusals_carry_the_sentences(client: FlaskClient) -> None:
     wrong = pod(seat(), notes=VRAM, spec={"hostPID": True})
     for path in ("/mutate", "/validate"):

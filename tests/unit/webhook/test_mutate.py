@@ -14,7 +14,7 @@ from kybernate.errors import RefusedError
 from kybernate.settings.webhook import WebhookSettings
 from tests.unit.webhook.pods import CLUSTER, GIB, apply, pod, seat
 from webhook.cluster import Cluster
-from webhook.mutate import mutate
+from webhook.mutate import hide_from_debuggers, mutate
 from webhook.validate import refusals, unprepared
 
 SETTINGS = WebhookSettings()
@@ -40,12 +40,69 @@ def container(given_pod: dict[str, Any], cluster: Cluster = CLUSTER) -> dict[str
         pod(seat(2), notes=VRAM),
         pod(seat(2), seat(2), notes=VRAM, label=None),
         pod(seat(2), notes={**VRAM, keys.GPUS_ANNOTATION: "2"}),
+        pod(requests=seat(2), notes=VRAM, label=None),
+        pod(requests={"nvidia.com/gpu": "2"}, notes=VRAM),
     ],
 )
 def test_every_way_of_asking_becomes_one_seat(asking: dict[str, Any]) -> None:
     resources = container(asking)["resources"]
     assert resources["limits"] == {"kyb.ai/gpu-2x-seat": "1"}
     assert resources["requests"] == {"kyb.ai/gpu-2x-seat": "1", "memory": "48Gi"}
+
+
+VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+
+
+def test_only_the_container_with_the_seat_sees_gpus() -> None:
+    given_pod = pod(
+        seat(),
+        notes={**VRAM, keys.COOPERATE: "vllm"},
+        container={"ports": [{"containerPort": 80}]},
+        spec={"initContainers": [{"name": "i", "envFrom": [{"configMapRef": {"name": "all"}}]}]},
+    )
+    given_pod["spec"]["containers"] += [{"name": "d"}, {"name": "e", "env": [VOID]}]
+    spec = admitted(given_pod)["spec"]
+    seated, *others = spec["containers"]
+    assert VOID["name"] not in {one["name"] for one in seated["env"]}
+    others += spec["initContainers"]
+    assert [one["name"] for one in others] == ["d", "e", "i", keys.SIDECAR]
+    for other in others:
+        assert other["env"] == [VOID], other["name"]
+
+
+def test_a_container_that_lost_its_word_of_no_gpus_is_told() -> None:
+    made = admitted(beside({"name": "d"}))
+    assert unprepared(made, NAME) == []
+    made["spec"]["containers"][1]["env"] = []
+    (found,) = unprepared(made, NAME)
+    assert "NVIDIA_VISIBLE_DEVICES of container d is not what it wrote" in found
+
+
+def beside(other: dict[str, Any]) -> dict[str, Any]:
+    made = pod(seat(), notes=VRAM)
+    made["spec"]["containers"].append(other)
+    return made
+
+
+def test_new_ephemeral_containers_see_no_gpus() -> None:
+    old, new = {"name": "old"}, {"name": "new", "env": [{"name": "A", "value": "b"}]}
+    before = pod(seat(), notes=VRAM, spec={"ephemeralContainers": [old]})
+    now = pod(seat(), notes=VRAM, spec={"ephemeralContainers": [old, new]})
+    found = apply(now, hide_from_debuggers(now, before))["spec"]
+    assert found["ephemeralContainers"] == [old, {**new, "env": [*new["env"], VOID]}]
+    assert found["containers"] == now["spec"]["containers"]
+    plain = pod(label=None, spec={"ephemeralContainers": [new]})
+    assert hide_from_debuggers(plain, pod(label=None)) == []
+
+
+def test_the_short_name_of_a_wish_is_taken_for_the_whole() -> None:
+    notes = {**VRAM, keys.SHORT_PREFER_GROUP: "G1"}
+    found = admitted(pod(seat(), notes=notes))["metadata"]["annotations"]
+    assert (found[keys.PREFER_GROUP], found[keys.SHORT_PREFER_GROUP]) == ("G1", "G1")
+    with pytest.raises(RefusedError, match="prefer-group is G9, but no node"):
+        admitted(pod(seat(), notes={**VRAM, keys.SHORT_PREFER_GROUP: "G9"}))
+    other = pod(label=None, notes={keys.SHORT_PREFER_GROUP: "G1"})
+    assert mutate(other, CLUSTER, SETTINGS) == []
 
 
 def test_the_pod_gets_what_a_seat_needs() -> None:
@@ -225,7 +282,7 @@ def test_the_asking_container_is_found_among_several() -> None:
     both = pod(seat(), notes=VRAM)
     both["spec"]["containers"].insert(0, {"name": "other"})
     after = admitted(both)["spec"]["containers"]
-    assert after[0] == {"name": "other"}
+    assert after[0] == {"name": "other", "env": [VOID]}
     assert after[1]["command"][0] == "/kyb/kyb-init"
     named = pod(notes={**VRAM, keys.GPUS_ANNOTATION: "1"})
     named["spec"]["containers"].append({"name": "gpu"})

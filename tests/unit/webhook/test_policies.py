@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from kybernate import keys
+from webhook import validate
 
 CONFIG = Path(__file__).parents[3] / "config"
 
@@ -36,6 +37,17 @@ def test_the_policy_for_debug_containers_knows_every_variable(variable: str) -> 
     assert variable.startswith("KYB_") or f"'{variable}'" in text("policy/debug-containers.yaml")
 
 
+def test_the_policy_for_debug_containers_knows_every_capability_but_the_debuggers() -> None:
+    named = text("policy/debug-containers.yaml")
+    for capability in validate.CAPABILITIES - {"SYS_PTRACE"}:
+        assert f"'{capability}'" in named
+    assert "'SYS_PTRACE'" not in named
+
+
+def test_the_policy_for_later_changes_has_the_webhook_s_limit() -> None:
+    assert f"> {validate.LONGEST})" in text("policy/sizing-annotations.yaml")
+
+
 def test_every_annotation_of_the_code_is_the_users_or_the_systems() -> None:
     annotations = {
         value
@@ -53,7 +65,14 @@ def test_every_annotation_of_the_code_is_the_users_or_the_systems() -> None:
 
 def test_both_webhooks_are_asked_about_the_same_pods_and_have_no_side_effects() -> None:
     mutating, validating = hook("mutating"), hook("validating")
-    for field in ("rules", "matchConditions", "namespaceSelector", "failurePolicy", "sideEffects"):
+    for field in ("matchConditions", "namespaceSelector", "failurePolicy", "sideEffects"):
         assert mutating[field] == validating[field], field
+    created, debugged = mutating["rules"]
+    assert [created] == validating["rules"]
+    # What comes of this is judged by a policy.
+    assert (debugged["resources"], debugged["operations"]) == (
+        ["pods/ephemeralcontainers"],
+        ["UPDATE"],
+    )
     assert (mutating["sideEffects"], mutating["failurePolicy"]) == ("None", "Fail")
     assert mutating["reinvocationPolicy"] == "IfNeeded"

@@ -48,7 +48,92 @@ def probing(probe: dict[str, Any], **more: Any) -> dict[str, Any]:
     return pod(seat(), notes=VRAM, container={"livenessProbe": probe}, **more)
 
 
+def forged(record: str = "{}", **more: Any) -> dict[str, Any]:
+    """A new pod that says it has been here before."""
+    whole = {"container": "c", "resources": {}, **json.loads(record)}
+    notes = {**VRAM, keys.ORIGINAL_RESOURCES: json.dumps(whole)}
+    return pod(seat(), notes=notes, **more)
+
+
+def mounting(**mount: Any) -> dict[str, Any]:
+    return {"volumeMounts": [mount]}
+
+
+def granted(**rights: Any) -> dict[str, Any]:
+    return pod(seat(), notes=VRAM, container={"securityContext": rights})
+
+
 WRONG = [
+    *(
+        (f"capability {name}", granted(capabilities={"add": [name]}), "without a seat")
+        for name in ("SYS_ADMIN", "SYS_PTRACE", "sys_ptrace", "CAP_SYS_ADMIN", "ALL", "BPF")
+    ),
+    ("privileged", granted(privileged=True), "leave privileged out"),
+    ("privileged init", with_init(securityContext={"privileged": True}), "Container i is"),
+    ("host network", pod(seat(), notes=VRAM, spec={"hostNetwork": True}), "leave it out"),
+    ("host IPC", pod(seat(), notes=VRAM, spec={"hostIPC": True}), "leave it out"),
+    ("users of its own", pod(seat(), notes=VRAM, spec={"hostUsers": False}), "leave it out"),
+    ("a name of two parts", with_note(keys.MODEL, "victim/llama"), "such as llama-8b"),
+    ("a name with a line break", with_note(keys.MODEL, "a\nb"), "such as llama-8b"),
+    *(
+        (f"long {name}", with_note(name, "G" * 1025), "at most 1024")
+        for name in (keys.MODEL, keys.GPU_PRODUCT)
+    ),
+    (
+        "forged record and our path",
+        forged(container=mounting(name="v", mountPath="/run/kyb")),
+        "choose another path",
+    ),
+    (
+        "forged record and our folder from elsewhere",
+        forged(container=mounting(name="v", mountPath="/kyb-pod")),
+        "choose another path",
+    ),
+    (
+        "forged record and a part of our folder",
+        forged(container=mounting(name="kyb-pod", mountPath="/kyb-pod", subPath="x")),
+        "choose another path",
+    ),
+    (
+        "forged record and our volume",
+        forged(spec={"volumes": [{"name": "kyb-pod", "hostPath": {"path": "/run/kyb"}}]}),
+        "choose another name",
+    ),
+    (
+        "forged record and our name",
+        forged(spec={"initContainers": [{"name": "kyb-sidecar"}]}),
+        "choose another name",
+    ),
+    (
+        "forged record and the sidecar's port",
+        forged(
+            '{"probes": {"livenessProbe": {"httpGet": {"port": 15483}}}}',
+            container={"livenessProbe": {"httpGet": {"port": 15480}}},
+        ),
+        "use another port",
+    ),
+    *(
+        (
+            f"our path as {path}",
+            pod(seat(), notes=VRAM, container=mounting(name="v", mountPath=path)),
+            "choose another path",
+        )
+        for path in ("/var/run/kyb", "//run/./kyb", "/x/../run/kyb/", "run/kyb")
+    ),
+    (
+        "GPUs where there is no seat",
+        with_init(env=[{"name": keys.ENV_NVIDIA_VISIBLE, "value": "all"}]),
+        "remove it",
+    ),
+    (
+        "no GPUs where there is a seat",
+        pod(
+            seat(),
+            notes=VRAM,
+            container={"env": [{"name": keys.ENV_NVIDIA_VISIBLE, "value": "void"}]},
+        ),
+        "remove it",
+    ),
     ("two seats", pod(seat(**{TWO: "1"}), notes=VRAM), "ask for one of them"),
     ("a seat twice", pod({ONE: "2"}, notes=VRAM), f"for more GPUs in one seat 1 of {TWO}"),
     ("no seat at all", pod({ONE: "0"}, notes=VRAM), "write 1"),
@@ -56,7 +141,7 @@ WRONG = [
     ("a seat and the vendor's", pod(seat(**{VENDOR: "1"}), notes=VRAM), f"remove {VENDOR}"),
     ("part of a GPU", pod({VENDOR: "1500m"}, notes=VRAM), VENDOR),
     ("two containers", two_containers(), "one container, or into several pods"),
-    ("only a request", pod({}, seat(), notes=VRAM), "set it under limits"),
+    ("a request of two", pod({}, {ONE: "2"}, notes=VRAM), "write 1"),
     ("request and limit", pod({VENDOR: "2"}, {VENDOR: "1"}, notes=VRAM), "make them equal"),
     ("seat in an init container", with_init(resources={"limits": seat()}), "ask for it there"),
     ("GPU in an init container", with_init(resources={"limits": {VENDOR: 1}}), "ask for it there"),
@@ -125,11 +210,6 @@ WRONG = [
         "kyb-init by hand",
         probing({"exec": {"command": ["/kyb/kyb-init", "probe", "--", "x"]}}),
         "write the workload's own port or command",
-    ),
-    (
-        "the host's network",
-        probing({"httpGet": {"port": 80}}, spec={"hostNetwork": True}),
-        "or write an exec probe",
     ),
     (
         "a hook that asks the workload",
@@ -209,6 +289,18 @@ def test_what_is_wrong_is_refused_in_one_sentence(given_pod: dict[str, Any], say
         pod({VENDOR: "1"}, notes=VRAM),
         pod({VENDOR: "0", **seat()}, notes=VRAM),
         with_note(keys.REQUIRE_GROUP, "G0"),
+        pod({}, seat(), notes=VRAM),
+        pod({}, {VENDOR: "2"}, notes=VRAM),
+        with_init(env=[{"name": keys.ENV_NVIDIA_VISIBLE, "value": "void"}]),
+        with_init(volumeMounts=[{"name": "v", "mountPath": "/run/kyb"}]),
+        with_note(keys.MODEL, "Llama-3.1 8B:Q4_K_M"),
+        with_note(keys.SHORT_PREFER_GROUP, "G0"),
+        granted(capabilities={"add": ["IPC_LOCK", "SYS_NICE", "NET_ADMIN"], "drop": ["ALL"]}),
+        granted(allowPrivilegeEscalation=True, runAsUser=0, seccompProfile={"type": "Unconfined"}),
+        pod(seat(), notes=VRAM, spec={"hostUsers": True, "hostIPC": False}),
+        pod(seat(), notes=VRAM, container=mounting(name="v", mountPath="/run")),
+        pod(seat(), notes=VRAM, container={"lifecycle": {"postStart": {"exec": {}}}}),
+        pod(seat(), notes=VRAM, spec={"volumes": [{"name": "v", "hostPath": {"path": "/data"}}]}),
         with_note(keys.READY_WITHIN, "1m30.5s"),
         with_note(keys.GPU_TOPOLOGY, "nvlink"),
         with_note(keys.GPU_TOPOLOGY, "PCIE_SWITCH"),
