@@ -137,17 +137,18 @@ def test_the_policy_refuses_what_the_webhook_was_not_asked_about(
 ) -> None:
     create(control_plane.api(), namespace, tenant_pod("policy"))
 
-    def told() -> str:
+    said: list[str] = []
+
+    def refused() -> bool:
         # The API server takes a moment to have the changed configuration.
         try:
             debug(control_plane, namespace, "policy", name=f"e{time.monotonic_ns()}")
         except RefusedError as error:
-            return str(error)
-        return ""
+            said.append(str(error))
+        return bool(said)
 
-    said: list[str] = []
-    until(lambda: said.append(told()) or said[-1], "a container that may see GPUs is admitted")
-    assert "add --env NVIDIA_VISIBLE_DEVICES=void" in said[-1]
+    until(refused, "a container that may see GPUs is admitted")
+    assert "add --env NVIDIA_VISIBLE_DEVICES=void" in said[0]
     debug(control_plane, namespace, "policy", env=[VOID])
 
 

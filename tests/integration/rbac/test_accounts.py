@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import itertools
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -338,12 +340,29 @@ def binding(**annotations: str) -> dict[str, Any]:
     return {**made, "target": {"kind": "Node", "name": "nowhere"}}
 
 
+@pytest.fixture
+def seated(control_plane: Cluster) -> Iterator[str]:
+    """The path of a pod that asks for a seat, where the webhook isn't asked: none runs here."""
+    api, made = control_plane.api(), plain()
+    with contextlib.suppress(ConflictError):
+        api.post(
+            "/api/v1/namespaces/kube-system/serviceaccounts", {"metadata": {"name": "default"}}
+        )
+    resources = {"limits": {keys.seat_resource(1): "1"}}
+    made["spec"]["containers"][0]["resources"] = resources
+    path = "/api/v1/namespaces/kube-system/pods"
+    api.post(path, made)
+    yield f"{path}/p"
+    api.delete(f"{path}/p", {"gracePeriodSeconds": 0})
+
+
 def test_the_extender_binds_with_the_group_and_nobody_changes_it(
-    control_plane: Cluster, pod: str
+    control_plane: Cluster, seated: str
 ) -> None:
+    pod = seated
     admin, extender = control_plane.api(), control_plane.api("extender")
     wanted = binding(group="G0", assigned_at="2026-01-01T00:00:00Z")
-    for path in (f"{pod}/binding", f"/api/v1/namespaces/{NAMESPACE}/bindings"):
+    for path in (f"{pod}/binding", "/api/v1/namespaces/kube-system/bindings"):
         with pytest.raises(RefusedError, match="extender"):
             admin.post(path, wanted)
     with pytest.raises(RefusedError, match="agent"):
@@ -366,3 +385,91 @@ def test_the_extender_binds_with_the_group_and_nobody_changes_it(
 def test_other_schedulers_bind_plain_pods(control_plane: Cluster, pod: str) -> None:
     control_plane.api().post(f"{pod}/binding", binding())
     assert control_plane.api().get(pod)["spec"]["nodeName"] == "nowhere"
+
+
+def test_the_extender_binds_only_pods_with_a_seat(
+    control_plane: Cluster, pod: str, seated: str
+) -> None:
+    admin, extender = control_plane.api(), control_plane.api("extender")
+    wanted = binding(group="G0", assigned_at="2026-01-01T00:00:00Z")
+    # The API server's own cache of pods has a new one after a moment: nothing may be bound before.
+    time.sleep(1)
+    with pytest.raises(RefusedError, match="only pods with a seat, and p has none"):
+        extender.post(f"{pod}/binding", wanted)
+    assert "nodeName" not in admin.get(pod)["spec"]
+    extender.post(f"{seated}/binding", wanted)
+    assert admin.get(seated)["spec"]["nodeName"] == "nowhere"
+
+
+HOOK_KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+EVERYTHING = {"apiGroups": ["*"], "apiVersions": ["*"], "operations": ["*"], "resources": ["*"]}
+
+
+@pytest.mark.parametrize("kind", HOOK_KINDS)
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        ("/webhooks/0/rules/0", EVERYTHING),
+        ("/webhooks/0/rules/-", EVERYTHING),
+        ("/webhooks/0/namespaceSelector", {}),
+        ("/webhooks/0/objectSelector", {"matchLabels": {"a": "b"}}),
+        ("/webhooks/0/matchConditions", []),
+        ("/webhooks/0/failurePolicy", "Ignore"),
+        ("/webhooks/0/timeoutSeconds", 30),
+        ("/webhooks/0/name", "other.pods.kyb.ai"),
+        ("/webhooks/0/clientConfig", {"url": "https://192.0.2.1/"}),
+        ("/webhooks/0/clientConfig/url", "https://127.0.0.1:1/other"),
+        ("/webhooks", []),
+        ("/metadata/labels/app.kubernetes.io~1part-of", "other"),
+        ("/metadata/annotations", {"other": "x"}),
+        ("/metadata/finalizers", ["kyb.ai/stay"]),
+    ],
+)
+def test_the_webhook_changes_nothing_of_its_configurations_but_the_ca(
+    control_plane: Cluster, kind: str, where: str, value: object
+) -> None:
+    path = f"/apis/{HOOKS}/v1/{kind}/kyb-webhook"
+    step = {"op": "add", "path": where, "value": value}
+    with pytest.raises(RefusedError, match=r"nothing of its configurations but clientConfig\.ca"):
+        control_plane.api("webhook").patch(path, [step], "json")
+
+
+@pytest.mark.parametrize("kind", HOOK_KINDS)
+def test_the_webhook_adds_no_webhook(control_plane: Cluster, kind: str) -> None:
+    api, path = control_plane.api("webhook"), f"/apis/{HOOKS}/v1/{kind}/kyb-webhook"
+    more = {**api.get(path)["webhooks"][0], "name": "more.pods.kyb.ai"}
+    with pytest.raises(RefusedError, match="nothing of its configurations"):
+        api.patch(path, [{"op": "add", "path": "/webhooks/-", "value": more}], "json")
+    with pytest.raises(RefusedError):
+        api.delete(path)
+
+
+@pytest.mark.parametrize("kind", HOOK_KINDS)
+def test_the_webhook_publishes_its_ca(control_plane: Cluster, kind: str) -> None:
+    api, path = control_plane.api("webhook"), f"/apis/{HOOKS}/v1/{kind}/kyb-webhook"
+    authority = (control_plane.layout.pki / "ca.crt").read_bytes()
+    bundle = base64.b64encode(authority).decode()
+    where = "/webhooks/0/clientConfig/caBundle"
+    found = api.patch(path, [{"op": "add", "path": where, "value": bundle}], "json")
+    assert found["webhooks"][0]["clientConfig"]["caBundle"] == bundle
+    # Whoever administers the cluster isn't held by it.
+    step = {"op": "add", "path": "/metadata/labels/a", "value": "b"}
+    control_plane.api().patch(path, [step, {**step, "op": "remove"}], "json")
+
+
+@pytest.mark.parametrize("account", ["webhook", "proxy", "scheduler"])
+def test_no_other_account_writes_what_is_the_system_s(
+    control_plane: Cluster, pod: str, account: str
+) -> None:
+    """By RBAC or by a policy: the scheduler may bind each pod and write its status.
+
+    The registry's account has no right at all, and no token in its pod.
+    """
+    api = control_plane.api(account)
+    for change in (notes(group="G0"), notes(seat="G0-seat-1"), notes(gang_plan="{}")):
+        for path in (pod, f"{pod}/status"):
+            with pytest.raises(RefusedError):
+                api.patch(path, change)
+    with pytest.raises(RefusedError):
+        api.post(f"{pod}/binding", binding(group="G0", assigned_at="2026-01-01T00:00:00Z"))
+    assert not control_plane.api().get(pod)["metadata"].get("annotations")
