@@ -183,12 +183,32 @@ def parse_seats_config(text: str) -> SeatsConfig:
     if not isinstance(data, dict):
         raise ConfigError("profiles", "the file must be a mapping with `profiles`")
     try:
-        config = SeatsConfig.model_validate(data)
+        config = SeatsConfig.model_validate(_in_full(data))
     except ValidationError as error:
         _refuse((_path(one["loc"]), _problem(one)) for one in error.errors())
         raise
     _refuse(_contradictions(config))
     return config
+
+
+def _in_full(data: dict[str, Any]) -> dict[str, Any]:
+    """The file with what its short forms stand for. Raises ConfigError if one is there twice."""
+    full = dict(data)
+    if isinstance(data.get("profiles"), list):
+        full["profiles"] = [_profile_in_full(entry) for entry in data["profiles"]]
+    if "groups" in data:
+        if "gpuTopology" in data:
+            raise ConfigError("groups", "stands for gpuTopology.groups; write one of the two")
+        full["gpuTopology"] = {"groups": full.pop("groups")}
+    return full
+
+
+def _profile_in_full(entry: object) -> object:
+    """A profile with the name and the size of groups that its resource says."""
+    size = keys.seat_resource_size(str(entry.get("resource"))) if isinstance(entry, dict) else None
+    if size is None:
+        return entry
+    return {"name": f"gpu-{size}x-seat", "groupSize": size, **entry}
 
 
 def _refuse(problems: Iterable[tuple[str, str]]) -> None:

@@ -27,6 +27,36 @@ def test_defaults_for_what_is_left_out():
     assert (profile.active_slots, profile.allow_overprovision) == (1, True)
 
 
+SHORT = """
+profiles:
+  - resource: kyb.ai/gpu-1x-seat
+    seatsPerGroup: 4
+  - resource: kyb.ai/gpu-2x-seat
+    seatsPerGroup: 3
+groups:
+  - name: G01
+    gpus: [0,1]
+  - name: G23
+    gpus: [2,3]
+"""
+LONG = """
+profiles:
+  - {name: gpu-1x-seat, resource: kyb.ai/gpu-1x-seat, groupSize: 1, seatsPerGroup: 4}
+  - {name: gpu-2x-seat, resource: kyb.ai/gpu-2x-seat, groupSize: 2, seatsPerGroup: 3}
+gpuTopology:
+  groups: [{name: G01, gpus: [0, 1]}, {name: G23, gpus: [2, 3]}]
+"""
+
+
+def test_the_short_form_says_what_the_long_one_says():
+    config = parse_seats_config(SHORT)
+    assert config == parse_seats_config(LONG)
+    gpus = [Gpu(GpuUuid(f"GPU-{at}"), at, "H100", 1) for at in range(4)]
+    found = {group.name: (group.resource, group.seats) for group in groups_of(config, gpus, {})}
+    ones = {f"G{at}": ("kyb.ai/gpu-1x-seat", 4) for at in range(4)}
+    assert found == {**ones, **dict.fromkeys(("G01", "G23"), ("kyb.ai/gpu-2x-seat", 3))}
+
+
 @pytest.mark.parametrize(("count", "names"), [(1, ["G0"]), (3, ["G0", "G1", "G2", "G01"])])
 def test_the_defaults_offer_only_sizes_that_the_node_can_form(count, names):
     gpus = [Gpu(GpuUuid(f"GPU-{at}"), at, "H100", 1) for at in range(count)]
@@ -41,6 +71,10 @@ def test_the_defaults_offer_only_sizes_that_the_node_can_form(count, names):
         ("{", "profiles", "YAML"),
         ("profiles: []", "profiles", "at least 1"),
         ("gpuTopology: {}", "profiles", "missing"),
+        (f"profiles: [{ONE}]\ngroups: []\ngpuTopology: {{}}", "groups", "write one of the two"),
+        (f"profiles: [{ONE}]\ngroups: 1", "gpuTopology.groups", "tuple"),
+        ("profiles: [{resource: kyb.ai/gpu, seatsPerGroup: 1}]", "profiles[0].name", "missing"),
+        ("profiles: [1]", "profiles[0]", "dictionary"),
         (f"profiles: [{ONE}]\ncolour: red", "colour", "unknown key"),
         (f"profiles: [{ONE[:-1]}, size: 2}}]", "profiles[0].size", "unknown key"),
         (f"profiles: [{ONE}, {ONE}]", "profiles[0].name", "twice"),
