@@ -107,6 +107,6 @@ def test_the_service_way_is_accepted(control_plane: Cluster) -> None:
         "--field-manager=one-machine",
     )
     said = control_plane.kubectl("apply", *options, "-f", "-", text=text)
-    assert {"deployment", "lease", "poddisruptionbudget", "service"} == {
+    assert {"deployment", "lease", "networkpolicy", "poddisruptionbudget", "service"} == {
         line.partition("/")[0].partition(".")[0] for line in said.splitlines()
     }
