@@ -19,6 +19,11 @@ SHM_VOLUME = "kyb-shm"
 _FOLDERS = (keys.POD_SOCKET_DIR, keys.SEAT_SOCKET_DIR, keys.KYB_INIT_PATH.rpartition("/")[0])
 
 
+_BY_MOUNT = "/var/run/nvidia-container-devices"
+"""What lies below names GPUs as NVIDIA_VISIBLE_DEVICES does, and wins over it, where the vendor's
+runtime is set to accept-nvidia-visible-devices-as-volume-mounts."""
+
+
 def wanted(arguments: Sequence[str], settings: WebhookSettings) -> Json:
     """The container, clean by Pod Security `restricted` whatever the pod's others are."""
     amounts = {"cpu": settings.sidecar_cpu, "memory": settings.sidecar_memory}
@@ -89,12 +94,17 @@ def problems(spec: Json, container: Json, *, seen: bool) -> Iterator[str]:
                     f"A container is named {keys.SIDECAR}, which is the system's; choose another "
                     "name."
                 )
+            if any(_path(mount).startswith(_BY_MOUNT) for mount in other.get("volumeMounts") or ()):
+                yield (
+                    f"Container {other['name']} mounts something at {_BY_MOUNT}, by which the "
+                    "vendor's runtime gives GPUs; leave it out, a seat brings its GPUs with it."
+                )
     for volume in spec.get("volumes") or ():
         ours = seen and volume.get("emptyDir") is not None
         if volume["name"] in (keys.POD_VOLUME, SHM_VOLUME) and not ours:
             yield f"Volume {volume['name']} has a name of the system's; choose another name."
     for mount in container.get("volumeMounts") or ():
-        path = posixpath.normpath(f"/{mount['mountPath'].lstrip('/')}")
+        path = _path(mount)
         # In most images a link.
         path = path.removeprefix("/var") if path.startswith("/var/run/") else path
         ours = seen and _is_shared(mount)
@@ -104,6 +114,11 @@ def problems(spec: Json, container: Json, *, seen: bool) -> Iterator[str]:
                     f"Container {container['name']} mounts something at {folder}, where the "
                     "system's files belong; choose another path."
                 )
+
+
+def _path(mount: Json) -> str:
+    """Where it is mounted, without what a path may say in many ways."""
+    return posixpath.normpath(f"/{mount['mountPath'].lstrip('/')}")
 
 
 def _is_shared(mount: Json) -> bool:

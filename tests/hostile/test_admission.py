@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.hostile, pytest.mark.usefixtures("webhook")]
 VISIBLE = keys.ENV_NVIDIA_VISIBLE
 VOID = {"name": VISIBLE, "value": keys.NO_GPUS}
 EVERY = {"name": VISIBLE, "value": "all"}
+BY_MOUNT = "/var/run/nvidia-container-devices/all"
 OWN_NAME = {"fieldRef": {"fieldPath": "metadata.name"}}
 FROM_ELSEWHERE = [{"configMapRef": {"name": "says-all"}}]
 
@@ -70,6 +71,16 @@ def test_what_a_container_says_itself_is_no_way_to_gpus(
             create(control_plane.api(), namespace, beside("says", field, env=variables))
 
 
+@pytest.mark.parametrize("path", [BY_MOUNT, "/var/run//x/../nvidia-container-devices/0"])
+def test_no_mount_is_a_way_to_gpus(control_plane: Cluster, namespace: str, path: str) -> None:
+    mount = {"name": "mine", "mountPath": path}
+    for field in ("containers", "initContainers"):
+        pod = beside("mounts", field, volumeMounts=[mount])
+        pod["spec"] |= volume()
+        with pytest.raises(RefusedError, match="leave it out, a seat brings its GPUs"):
+            create(control_plane.api(), namespace, pod)
+
+
 def debug(cluster: Cluster, namespace: str, pod: str, **container: Any) -> list[dict[str, Any]]:
     """What `kubectl debug` sends; returns the pod's ephemeral containers."""
     path = f"{pods_path(namespace, pod)}/ephemeralcontainers"
@@ -96,6 +107,7 @@ def test_an_ephemeral_container_sees_no_gpu(control_plane: Cluster, namespace: s
         ({"env": [EVERY]}, "sets a variable"),
         ({"env": [VOID, EVERY]}, "sets a variable"),
         ({"env": [{"name": VISIBLE, "valueFrom": OWN_NAME}]}, "sets a variable"),
+        ({"volumeMounts": [{"name": "kyb-shm", "mountPath": BY_MOUNT}]}, "by which the vendor"),
         ({"securityContext": {"privileged": True}}, "leave privileged"),
         ({"securityContext": {"capabilities": {"add": ["CAP_sys_admin"]}}}, "leave privileged"),
     ],

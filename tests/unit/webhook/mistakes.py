@@ -108,6 +108,12 @@ REFUSED: dict[str, list[tuple[str, Pod]]] = {
         ("a container with the sidecar's name", specced(initContainers=[{"name": keys.SIDECAR}])),
         ("a volume with a name of ours", specced(volumes=[{"name": "kyb-shm"}])),
         ("a mount at a path of ours", containing(volumeMounts=[{"mountPath": "/run/kyb"}])),
+        (
+            "GPUs by a mount",
+            beside(
+                {"volumeMounts": [{"mountPath": "/var/run/nvidia-container-devices/all"}]}, seat()
+            ),
+        ),
         ("`CUDA_VISIBLE_DEVICES`", containing(env=[{"name": "CUDA_VISIBLE_DEVICES"}])),
         (
             "`NVIDIA_VISIBLE_DEVICES: all` in a container without a seat",
