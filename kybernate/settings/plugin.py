@@ -203,7 +203,7 @@ def _in_full(data: dict[str, Any]) -> dict[str, Any]:
     return full
 
 
-def _profile_in_full(entry: object) -> object:
+def _profile_in_full(entry: Any) -> Any:
     """A profile with the name and the size of groups that its resource says."""
     size = keys.seat_resource_size(str(entry.get("resource"))) if isinstance(entry, dict) else None
     if size is None:
