@@ -105,6 +105,13 @@ def test_the_short_name_of_a_wish_is_taken_for_the_whole() -> None:
     assert mutate(other, CLUSTER, SETTINGS) == []
 
 
+def test_a_pod_that_only_asks_for_a_seat_gets_the_label_too() -> None:
+    labels = admitted(pod(seat(), notes=VRAM, label=None))["metadata"]["labels"]
+    assert labels == {keys.MANAGED_LABEL: "true"}
+    said = admitted(pod(seat(), notes=VRAM, label="false"))["metadata"]["labels"]
+    assert said == {keys.MANAGED_LABEL: "false"}
+
+
 def test_the_pod_gets_what_a_seat_needs() -> None:
     spec = admitted(pod(seat(), notes=VRAM))["spec"]
     assert spec["schedulerName"] == "kybernate-scheduler"
