@@ -146,10 +146,13 @@ class Class:
     def points(self, names: Sequence[NodeName], own: Own) -> list[int]:
         """How well each node suits, 0 to 10, in the order of the names. `own` as in `fits`.
 
-        If ranking takes long, those that have to wait for a later call are guessed.
+        If ranking takes long, those that have to wait for a later call are guessed. By a policy
+        that needn't guess, the best node gets a point beside its worth: no other has as many.
         """
         asked = self._asked(names, own)
         ranked = self._rankings(names, asked, own)
+        if not self._policy.foresees:
+            return self._with_best(names, asked.shapes, ranked)
         strains = self._shapes.strain
         points = {
             shape: guess(strains.get(shape, inf)) if one is _LATER else one.points
@@ -157,8 +160,25 @@ class Class:
         }
         return [points[shape] for shape in asked.shapes]
 
+    def _with_best(
+        self,
+        names: Sequence[NodeName],
+        shapes: Sequence[int | None],
+        ranked: Mapping[int | None, Ranking],
+    ) -> list[int]:
+        """The points, with the one that the best node gets: of equal ones each, unless the policy
+        goes by names."""
+        top = max([one.rank for one in ranked.values()], default=_UNKNOWN.rank)
+        best = {at for at, shape in enumerate(shapes) if ranked[shape].rank == top}
+        if top == _UNKNOWN.rank:
+            best = set()
+        elif self._policy.by_name:
+            best = {min(best, key=names.__getitem__)}
+        return [ranked[shape].points + (at in best) for at, shape in enumerate(shapes)]
+
     def best_nodes(self, names: Sequence[NodeName], own: Own, most: int) -> list[NodeName]:
-        """The `most` nodes that suit best, in the order of the names; of equal ones the first.
+        """The `most` nodes that suit best, in the order of the names; of equal ones the first, by
+        name if the policy says so.
 
         If ranking takes long, nodes that were not ranked yet may have to wait for a later call.
         """
@@ -167,8 +187,13 @@ class Class:
         if most == 1:
             top = max([one.rank for one in rankings.values()])
             best = [shape for shape, one in rankings.items() if one.rank == top]
+            if self._policy.by_name:
+                return [min(n for n, shape in zip(names, shapes, strict=True) if shape in best)]
             return [names[min(map(shapes.index, best))]]
-        order = sorted(range(len(shapes)), key=lambda at: rankings[shapes[at]].rank, reverse=True)
+        order: Iterable[int] = range(len(shapes))
+        if self._policy.by_name:
+            order = sorted(order, key=names.__getitem__)
+        order = sorted(order, key=lambda at: rankings[shapes[at]].rank, reverse=True)
         return [names[at] for at in sorted(order[:most])]
 
     def best_node(self, names: Sequence[NodeName]) -> NodeName | None:
@@ -189,7 +214,7 @@ class Class:
             view = self._view(next(iter(self._shapes.nodes[shape])), {})
             fitting = self.candidates(view).groups
             order.enter(shape, self._rank(shape, view).rank if fitting else None)
-        return order.first(names, wanted)
+        return order.first(sorted(names) if self._policy.by_name else names, wanted)
 
     def best(self, view: NodeView) -> GroupName | None:
         """The group that a pod of the class gets on the node, or None if none can take it."""

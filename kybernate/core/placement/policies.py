@@ -34,7 +34,8 @@ DEFAULT = "default"
 @dataclass(frozen=True, eq=False)
 class Policy:
     """How a place is rated. With `tightest`, of equal places the GPU with the least left is first.
-    `foresees`: the expected wait counts, and the way of a saved state.
+    `foresees`: the expected wait counts, and the way of a saved state. `by_name`: of nodes of equal
+    worth the first by name is taken, however full it is.
 
     Two policies are the same only if they are the same object: what is kept per policy stays true.
     """
@@ -43,6 +44,7 @@ class Policy:
     worth: Worth
     tightest: bool = True
     foresees: bool = False
+    by_name: bool = False
 
     def order(self, node: Supply, ways: Iterable[Place]) -> Iterable[Place]:
         """The places in the order in which equals are preferred."""
@@ -70,7 +72,7 @@ def policies(outlook: Outlook, weights: Weights | None = None) -> Mapping[str, P
             foresees=True,
         ),
         Policy("fgd", partial(_fgd, Fragments(outlook)), tightest=False),
-        Policy("first-fit", _first_fit),
+        Policy("first-fit", _first_fit, by_name=True),
         Policy("best-fit", partial(_best_fit, outlook)),
         Policy("worst-fit", partial(_worst_fit, outlook), tightest=False),
         Policy("bin-pack", _bin_pack),
@@ -151,12 +153,22 @@ def _first_fit(node: Supply, ask: Ask, place: Place) -> float:
 
 
 def _best_fit(outlook: Outlook, node: Supply, ask: Ask, place: Place) -> float:
-    """The least left over: of a seat's GPU memory, or of a node's CPU and GPUs."""
+    """The least left over: of a seat's GPU memory, then of the node's seats; or of a node's CPU and
+    GPUs."""
     if place.group is not None:
-        return FULL * place.vram // place.room if place.vram is not None and place.room else FULL
+        return _first_then(_filling(place), FULL * FULL / (FULL + sum(node.free)))
+    return _least_left(outlook, node, ask)
+
+
+def _least_left(outlook: Outlook, node: Supply, ask: Ask) -> float:
     cpu = (node.cpu - ask.cpu) / outlook.cpu
     gpu = (sum(node.free) - ask.total) / (FULL * outlook.gpus)
     return _hundredths(1 - (cpu + gpu) / 2)
+
+
+def _filling(place: Place) -> float:
+    """How much of a seat's GPU memory the pod fills; all of it if it doesn't say."""
+    return FULL * place.vram // place.room if place.vram is not None and place.room else FULL
 
 
 def _worst_fit(outlook: Outlook, node: Supply, ask: Ask, place: Place) -> float:
@@ -165,12 +177,13 @@ def _worst_fit(outlook: Outlook, node: Supply, ask: Ask, place: Place) -> float:
 
 
 def _bin_pack(node: Supply, ask: Ask, place: Place) -> float:
-    """GPUs that are in use already, so that others stay empty; then nodes that are.
+    """Nodes that are in use already, so that others stay empty; for seats the fullest node first,
+    then its fullest GPUs.
 
     For bare GPUs the steps are those of the packing policy of Weng et al.
     """
     if place.group is not None:
-        return place.load
+        return _first_then(FULL - _mean(node.free), place.load)
     if not ask.gpus:
         return 0
     if min(node.free) == FULL:
@@ -182,7 +195,15 @@ def _bin_pack(node: Supply, ask: Ask, place: Place) -> float:
 
 
 def _spread(node: Supply, ask: Ask, place: Place) -> float:
-    """GPUs with the fewest seats taken, or the most left, so that pods meet each other least."""
+    """Nodes with the fewest of their seats taken, then such GPUs; or GPUs and nodes with the most
+    left: pods meet each other least."""
+    if place.group is not None:
+        return _first_then(_mean(node.free), FULL - place.load)
+    return _freedom(node, place)
+
+
+def _freedom(node: Supply, place: Place) -> float:
+    """What is free at the place; of bare GPUs as much counts what is free on the node."""
     if place.group is not None:
         return FULL - place.load
     return (_mean(node.free) + _mean([node.free[at] for at in place.gpus])) / 2
@@ -209,9 +230,10 @@ def _affinity(outlook: Outlook, node: Supply, ask: Ask, place: Place) -> float:
 
 def _weighted(outlook: Outlook, weights: Weights, node: Supply, ask: Ask, place: Place) -> float:
     """A weighted mean of what is free there, GPU product, links, and how used the node is."""
-    product = _best_fit(outlook, node, ask, place)
+    seat = place.group is not None
+    product = _filling(place) if seat else _least_left(outlook, node, ask)
     parts = (
-        _spread(node, ask, place),
+        _freedom(node, place),
         FULL if place.named or ask.products else product,
         _topology(node, ask, place),
         FULL - _mean(node.free),
@@ -222,6 +244,12 @@ def _weighted(outlook: Outlook, weights: Weights, node: Supply, ask: Ask, place:
 def _mean(values: Iterable[int]) -> float:
     listed = list(values)
     return sum(listed) / len(listed) if listed else 0
+
+
+def _first_then(first: float, second: float) -> float:
+    """The first counts, and only where it is equal the second; both in thousandths, and both from 0
+    to FULL. A difference of less than a thousandth in the first counts as none."""
+    return (FULL * first + second) / (FULL + 1)
 
 
 def _hundredths(value: float) -> float:

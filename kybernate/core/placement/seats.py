@@ -53,8 +53,10 @@ class Candidates(NamedTuple):
 class Chosen(NamedTuple):
     """The best group of a node, if any fits, and how well the node does.
 
-    `points` are 0 to 10, for who weighs them against others. `rank` is exact, and greater for a
-    better node: the preferred group, then the greatest worth, then the least contended GPUs.
+    `points` are 0 to 10, for who weighs them against others; by policies that don't foresee they
+    are one less, and the best of the nodes that are asked about gets it. `rank` is exact, and
+    greater for a better node: the preferred group, then the greatest worth, then the least
+    contended GPUs, unless the policy goes by the nodes' names.
     """
 
     group: Group | None
@@ -84,7 +86,7 @@ def choose_group(view: NodeView, demand: Demand, policy: Policy) -> Group | None
 
 
 def score(view: NodeView, demand: Demand, policy: Policy) -> int:
-    """How well the node suits the pod, from 0 (not at all) to 10.
+    """How well the node suits the pod, from 0 (not at all) to 10; see `Chosen`.
 
     Nodes without the preferred group get at most 5, so that any node that has it free is better.
     """
@@ -103,10 +105,11 @@ def choose(view: NodeView, demand: Demand, policy: Policy, known: Groups | None 
     best = max(groups, key=lambda group: _rank(view, group, demand, worths[group.name]))
     taken, is_wish = load(view, best), best.name == demand.prefer_group
     rated = max(0, min(FULL, int(worths[best.name])))
-    points = (9 * rated + FULL - taken) // FULL
+    points = (9 * rated + FULL - taken) // FULL if policy.foresees else round(9 * rated / FULL)
     if demand.prefer_group is not None:
-        points = 5 + (points + 1) // 2 if is_wish else points // 2
-    return Chosen(best, points, (is_wish, worths[best.name], -taken))
+        halved = (points + 1) // 2 if policy.foresees else points // 2
+        points = 5 + halved if is_wish else points // 2
+    return Chosen(best, points, (is_wish, worths[best.name], 0 if policy.by_name else -taken))
 
 
 def load(view: NodeView, group: Group) -> int:

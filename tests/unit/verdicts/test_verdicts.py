@@ -83,10 +83,13 @@ def check(ledger: Ledger, known: Verdicts, demand: Demand, policy: Policy = POLI
         for n, one in fresh.items()
         if one is None or (not one.groups and one.seat_helps)
     }
-    points = known.of(demand, policy).points(NODES, {})
-    assert points == [score(view, demand, policy) if view else 0 for view in views.values()]
     ranks = {n: choose(view, demand, policy).rank if view else WORST for n, view in views.items()}
     first = max(NODES, key=lambda name: ranks[name])
+    points = known.of(demand, policy).points(NODES, {})
+    assert points == [
+        (score(view, demand, policy) if view else 0) + (ranks[name] == ranks[first] > WORST)
+        for name, view in views.items()
+    ]
     assert known.of(demand, policy).best_nodes(NODES, {}, 1) == [first]
     fits = any(one.groups for one in fresh.values() if one)
     assert known.of(demand, policy).best_node(NODES) == (first if fits else None)
@@ -200,7 +203,9 @@ def test_shapes_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("most", [7, verdicts.MOST_SHAPES])
-@pytest.mark.parametrize("policy", [POLICY, POLICIES["spread"]], ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "policy", [POLICY, POLICIES["spread"], POLICIES["first-fit"]], ids=lambda one: one.name
+)
 def test_the_best_node_of_any_is_found_without_a_look_at_each(
     policy: Policy, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
