@@ -8,7 +8,7 @@ K      ?=
 GPU_PYTHON ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup native criu ready proto states lock check test fuzz test-hostile e2e test-faults demo cluster images down bench test-gpu clean
+.PHONY: help setup native criu ready proto states lock check test fuzz test-hostile e2e test-faults demo cluster images down bench bench-smoke test-gpu clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -97,6 +97,10 @@ down: setup ## take the one-machine cluster down, whatever is left of it
 
 bench: ready ## every bench, one JSON line each
 	@for b in wake 'wake --connect' recover storm sidecar chaos soak 'park --workload nginx' 'park --workload redis' 'park --workload llama' 'park --workload redis --lazy' 'park --workload redis --lazy --pod' lazily saves gpu colocate defrag leaders openb.table extender ledger throughput incremental tiers 'tiers --plain' move 'move --workload redis' registry; do $(PY) -m bench.$$b --json || exit 1; done
+
+bench-smoke: ready ## every bench that needs no cluster, in its smallest form; CLUSTER=1: those that bring one up, too
+	@$(PY) -m tests.kit $(if $(CLUSTER),--cluster)
+	$(PY) -m bench.smoke $(if $(CLUSTER),--cluster) --json
 
 test-gpu: $(if $(GPU_PYTHON),,setup) ## park and wake on a real NVIDIA GPU; GPU_PYTHON= names another Python
 	$(or $(GPU_PYTHON),$(PY)) -m tests.gpu

@@ -34,9 +34,10 @@ SPARE = 6
 
 
 @contextlib.contextmanager
-def kept(gib: int = 8) -> Iterator[None]:
-    """So much free memory stays the machine's own meanwhile, or what there is but `SPARE` GiB."""
-    size = min(gib, _available() - SPARE)
+def kept(mib: int = 1024) -> Iterator[None]:
+    """Eight times the `mib` MiB that a bench works on stay the machine's own meanwhile, in whole
+    GiB, or what there is but `SPARE` GiB."""
+    size = min(8 * mib // 1024, _available() - SPARE)
     if size < 1 or not REPORTING.exists():
         yield
         return

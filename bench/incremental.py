@@ -59,7 +59,7 @@ def main(
         peak_of_one(*map(Path, pack_once))
         return
     with (
-        hostmemory.kept(),
+        hostmemory.kept(mib),
         tempfile.TemporaryDirectory(prefix="kyb-bench-", dir="/dev/shm") as shm,
     ):
         first = Path(shm) / "first"

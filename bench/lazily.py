@@ -20,8 +20,9 @@ from tests.kit.containers import Container, Node, Wish
 from tests.kit.parking import Seat
 from tests.kit.taken import Sizes, Taking
 
-ALL = 1024
-SHARES = (128, 512, 960)
+SHARES = (1 / 8, 1 / 2, 15 / 16)
+"""Of the process's memory, what was on its GPUs."""
+
 WAYS = {"whole": (False, True), "lazy": (True, False), "first": (True, True)}
 """Lazily, and whether it is known what the driver took."""
 
@@ -72,16 +73,17 @@ def share(node: Node, seats: list[Seat], sizes: Sizes, samples: int) -> Metrics:
 
 
 @click.command()
+@click.option("--mib", default=1024, show_default=True, help="Memory of the process.")
 @click.option("--samples", default=3, help="Restores of each way.")
 @click.option("--lowest", is_flag=True, help="What the GPUs had lies where the server begins.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON line on stdout.")
-def main(samples: int, lowest: bool, as_json: bool) -> None:
+def main(mib: int, samples: int, lowest: bool, as_json: bool) -> None:
     """Measure first answers after restores, whole and lazy."""
     node, seats, metrics = Node("kyl", say, subnet="10.99"), list[Seat](), Metrics()
     try:
-        with hostmemory.kept():
-            for size in SHARES:
-                sizes = Sizes(size, ALL - size, highest=not lowest)
+        with hostmemory.kept(mib):
+            for size in (int(part * mib) for part in SHARES):
+                sizes = Sizes(size, mib - size, highest=not lowest)
                 metrics |= share(node, seats, sizes, samples)
     finally:
         for one in seats:

@@ -324,7 +324,7 @@ def main(workload: str, mib: int, samples: int, changed: float, as_json: bool) -
     rounds: dict[str, list[dict[str, float]]] = {"apart": [], "cold": [], "staged": []}
     with contextlib.ExitStack() as stack:
         stack.callback(node.close)
-        stack.enter_context(hostmemory.kept())
+        stack.enter_context(hostmemory.kept(mib))
         moves = Moves(node, Toy(node.work / "app", mib) if workload == "toy" else Redis(mib))
         stack.callback(moves.close)
         for number in range(samples + 1):

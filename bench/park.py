@@ -24,24 +24,27 @@ from bench.report import emit, median, say
 @click.command()
 @click.option("--workload", type=click.Choice(list(WORKLOADS)), default="nginx")
 @click.option("--samples", default=0, help="Cycles of each way; 0: as many as it takes.")
+@click.option("--mib", default=1024, show_default=True, help="What Redis holds.")
 @click.option("--plain", is_flag=True, help="Containers without Kubernetes, and no agent.")
 @click.option("--lazy", is_flag=True, help="Bring memory in after the first instruction.")
 @click.option("--pod", is_flag=True, help="With --lazy: by the agent, in a pod.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON line on stdout.")
-def main(workload: str, samples: int, plain: bool, lazy: bool, pod: bool, as_json: bool) -> None:
+def main(  # noqa: PLR0913
+    workload: str, samples: int, mib: int, plain: bool, lazy: bool, pod: bool, *, as_json: bool
+) -> None:
     """Measure parks to disk and wakes of a server."""
     if lazy and pod:
-        measure_lazily(workload, samples, as_json=as_json)
+        measure_lazily(workload, samples, mib, as_json=as_json)
     elif plain or lazy:
-        parkplain.measure(workload, samples, lazy=lazy, as_json=as_json)
+        parkplain.measure(workload, samples, mib, lazy=lazy, as_json=as_json)
     else:
-        measure(workload, samples, as_json=as_json)
+        measure(workload, samples, mib, as_json=as_json)
 
 
-def measure(name: str, count: int, *, as_json: bool) -> None:
+def measure(name: str, count: int, mib: int, *, as_json: bool) -> None:
     """Both ways in turn, and the figures."""
     workload, samples = WORKLOADS[name], parkpods.Samples()
-    with parkpods.rig(workload) as rig:
+    with parkpods.rig(workload, mib) as rig:
         before = workload.known(rig.served)
         for number in range((count or workload.samples) + 1):
             parkpods.cycle(rig, workload, samples)
@@ -65,10 +68,10 @@ def measure(name: str, count: int, *, as_json: bool) -> None:
         raise SystemExit(1)
 
 
-def measure_lazily(name: str, count: int, *, as_json: bool) -> None:
+def measure_lazily(name: str, count: int, mib: int, *, as_json: bool) -> None:
     """The first answer while memory is verified and comes in."""
     workload, samples = WORKLOADS[name], parkpods.Samples()
-    with parkpods.rig(workload, lazy=True) as rig:
+    with parkpods.rig(workload, mib, lazy=True) as rig:
         before = workload.known(rig.served)
         for number in range((count or workload.samples) + 1):
             parkpods.cycle_lazily(rig, workload, samples)

@@ -16,8 +16,8 @@ from tests.kit.served import REDIS, Served, command
 if TYPE_CHECKING:
     from tests.kit.s3 import Server
 
-KEYS, VALUE = 1 << 18, 1 << 12
-"""1 GiB of values that nobody can compress."""
+VALUE = 1 << 12
+"""Bytes of a value; nobody can compress them."""
 
 PIPELINE = 256
 NGINX = 8080
@@ -56,12 +56,12 @@ class Workload:
         except OSError:
             return False
 
-    def fill(self, served: Served) -> None:
-        """What it shall keep."""
+    def fill(self, served: Served, mib: int) -> None:
+        """What it shall keep: so many MiB of values."""
         if self.name != "redis":
             return
         with served.connect(self.port) as link:
-            for first in range(0, KEYS, PIPELINE):
+            for first in range(0, (mib << 20) // VALUE, PIPELINE):
                 values = os.urandom(PIPELINE * VALUE)
                 link.sendall(
                     b"".join(

@@ -26,7 +26,6 @@ from tests.kit.programs import ask, digest, nginx, redis, serves
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-KEYS = 1_000_000
 KEY_SIZE = 1000
 
 
@@ -88,8 +87,9 @@ class Commands:
             pages.wait(60)
 
 
-def measure(workload: str, samples: int, *, lazy: bool, as_json: bool) -> None:
-    """Measure parks to disk and resumes of a server; `samples` 0: 20 of nginx, 6 of Redis."""
+def measure(workload: str, samples: int, mib: int, *, lazy: bool, as_json: bool) -> None:
+    """Measure parks to disk and resumes of a server, Redis with so many MiB; `samples` 0: 20 of
+    nginx, 6 of Redis."""
     node = Node("kyp", say, subnet="10.98")
     seats: list[Seat] = []
 
@@ -99,8 +99,8 @@ def measure(workload: str, samples: int, *, lazy: bool, as_json: bool) -> None:
         return seats[-1]
 
     try:
-        with hostmemory.kept():
-            _measure(start, workload, samples, lazy=lazy, as_json=as_json)
+        with hostmemory.kept(mib):
+            _measure(start, workload, samples, mib, lazy=lazy, as_json=as_json)
     finally:
         for one in seats:
             one.close()
@@ -108,14 +108,21 @@ def measure(workload: str, samples: int, *, lazy: bool, as_json: bool) -> None:
 
 
 def _measure(
-    start: Callable[..., Seat], workload: str, samples: int, *, lazy: bool, as_json: bool
+    start: Callable[..., Seat],
+    workload: str,
+    samples: int,
+    mib: int,
+    *,
+    lazy: bool,
+    as_json: bool,
 ) -> None:
     if workload == "nginx":
         seat = nginx(start)
         run(seat, samples or 20, lambda: serves(seat), "nginx", lazy=lazy, as_json=as_json)
         return
-    seat = redis(start, keys=KEYS, size=KEY_SIZE)
-    say(f"Redis holds {KEYS} keys")
+    keys = 1_000_000 * mib // 1024
+    seat = redis(start, keys=keys, size=KEY_SIZE)
+    say(f"Redis holds {keys} keys")
 
     def answers() -> bool:
         return b"$" in ask(seat, "GET", "key:42")

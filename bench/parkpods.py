@@ -82,11 +82,12 @@ class Samples:
 
 
 @contextlib.contextmanager
-def rig(workload: Workload, *, lazy: bool = False) -> Iterator[Rig]:
-    """Both pods of the workload, serving. `lazy`: the agent may bring memory in later."""
+def rig(workload: Workload, mib: int, *, lazy: bool = False) -> Iterator[Rig]:
+    """Both pods of the workload, serving, with so many MiB in it if it is Redis. `lazy`: the agent
+    may bring memory in later."""
     work_root().mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(hostmemory.kept())
+        stack.enter_context(hostmemory.kept(mib))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=work_root())))
         store = stack.enter_context(s3.server(folder / "s3", say))
         where = {"KYB_AGENT_OBJECT_STORE": store.url, **store.environment}
@@ -99,7 +100,7 @@ def rig(workload: Workload, *, lazy: bool = False) -> Iterator[Rig]:
         served, plain = Served.by(found[SEAT]), Served.by(found[PLAIN])
         for one in (served, plain):
             _serving(workload, one)
-            workload.fill(one)
+            workload.fill(one, mib)
         operator = stack.enter_context(Operator.of(cluster.node("n1"), found[SEAT]))
         bare = _bare(found[PLAIN], workload, folder / "bare")
         yield Rig(cluster, operator, bare, served, plain, folder / "s3" / "data", store)

@@ -60,12 +60,13 @@ class Client(threading.Thread):
 
 @click.command()
 @click.option("--workload", type=click.Choice(list(WORKLOADS)), default="redis")
+@click.option("--mib", default=1024, show_default=True, help="What Redis holds.")
 @click.option("--samples", default=5, help="Saves into each tier.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON line on stdout.")
-def main(workload: str, samples: int, as_json: bool) -> None:
+def main(workload: str, mib: int, samples: int, as_json: bool) -> None:
     """Measure saves of a server that goes on."""
     chosen = WORKLOADS[workload]
-    with parkpods.rig(chosen) as rig:
+    with parkpods.rig(chosen, mib) as rig:
         before = chosen.known(rig.served)
         metrics: Metrics = {}
         for tier in ("nvme", "object"):

@@ -48,7 +48,7 @@ def measure(mib: int, rounds: int, disk: Path, *, as_json: bool) -> None:
     """Each tier and its limit in turn, `rounds` times."""
     metrics: Metrics = {}
     with (
-        hostmemory.kept(),
+        hostmemory.kept(mib),
         tempfile.TemporaryDirectory(prefix="kyb-bench-", dir="/dev/shm") as shm,
         tempfile.TemporaryDirectory(prefix="kyb-bench-", dir=disk) as on_disk,
     ):

@@ -87,7 +87,7 @@ def rig(mib: int) -> Iterator[Rig]:
     """A cluster of one node, with an S3 server, and the limits' image."""
     work_root().mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(hostmemory.kept())
+        stack.enter_context(hostmemory.kept(mib))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=work_root())))
         shm = Path(stack.enter_context(tempfile.TemporaryDirectory("-tiers", dir="/dev/shm")))
         # The server's own disk is no part of the question.

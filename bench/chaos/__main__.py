@@ -100,12 +100,14 @@ def _many(options: argparse.Namespace, kinds: tuple[str, ...]) -> int:
     turns = itertools.cycle(kinds)
     told = began
     wanted = options.kills or options.schedules
+    # Few schedules are of all kinds, too.
+    most = min(_CHUNK, -(-wanted // len(kinds)))
     with multiprocessing.Pool(options.jobs, quiet) as pool:
         while (total.kills if options.kills else total.schedules) < wanted:
             left = wanted - (total.kills if options.kills else total.schedules)
             jobs = []
             while left > 0:
-                kind, count = next(turns), min(_CHUNK, left)
+                kind, count = next(turns), min(most, left)
                 jobs.append((kind, first[kind], count))
                 first[kind], left = first[kind] + count, left - count
             for part in pool.imap_unordered(play, jobs):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from bench import tierrig
-from bench.tierlimits import Limits, Times, figures
+from bench.tierlimits import Limits, Times, drop_cache, figures
 from bench.tierpods import Samples
 from tests.kit.models import Answer
 
@@ -68,3 +69,21 @@ def test_a_limit_is_copied_there_and_back_and_leaves_nothing(tmp_path: Path) -> 
     assert times.there[0] > 0
     assert times.back[0] > 0
     assert [path.name for path in tmp_path.iterdir()] == ["image"]
+
+
+def test_what_an_agent_removes_meanwhile_does_not_end_the_bench(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "nvme"
+    for name in ("a/images", "b/images", "c/images"):
+        (place / name).mkdir(parents=True)
+        (place / name / "pages-1.img").write_bytes(b"x")
+    seen = []
+
+    def synced(descriptor: int) -> None:
+        seen.append(descriptor)
+        shutil.rmtree(place)
+
+    monkeypatch.setattr("os.fsync", synced)
+    drop_cache(place)
+    assert len(seen) == 1

@@ -1,0 +1,147 @@
+"""Every bench in its smallest form, one after the other: it runs to its end, whatever its figures.
+
+Without --cluster those that need no cluster of their own: below three minutes of CPU together. A
+bench that can't measure here, and says so, counts as skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from bench.report import emit, say
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+ALONE: Mapping[str, str] = {
+    "sidecar": "--seconds 1",
+    "chaos": "--schedules 60",
+    "park --workload redis --lazy": "--mib 16 --samples 1",
+    "lazily": "--mib 64 --samples 1",
+    "gpu": "--bytes 16777216 --cycles 1 --starts 1 --toy",
+    "colocate": "--models 4 --gpus 2",
+    "defrag": "--nodes 10",
+    "openb.table": "--seeds 42",
+    "extender": "--nodes 20 --candidates 10 --pods 100 --samples 10 --binds 20",
+    "ledger": "--nodes 20 --pods 100",
+    "incremental": "--mib 16 --rounds 1",
+    "tiers --plain": "--mib 16 --rounds 1",
+    "move": "--mib 32 --samples 1",
+    "move --workload redis": "--mib 16 --samples 1",
+    "registry": "--artifacts 100 --calls 10 --kills 1",
+}
+"""By bench, with what makes it another one: the options of its smallest form."""
+
+IN_CLUSTER: Mapping[str, str] = {
+    "wake": "--samples 5",
+    "wake --connect": "--samples 5",
+    "recover": "--kills 1",
+    "storm": "--pods 20",
+    "soak": "--cycles 50 --rest 1",
+    "park --workload nginx": "--samples 1",
+    "park --workload redis": "--mib 16 --samples 1",
+    "park --workload llama": "--samples 1",
+    "park --workload redis --lazy --pod": "--mib 16 --samples 1",
+    "saves": "--mib 16 --samples 1",
+    "leaders": "--pods 32 --kills 1",
+    "throughput": "--nodes 10 --pods 20 --rounds 1",
+    "tiers": "--mib 32 --rounds 1",
+}
+
+LIMIT = 600.0
+"""Seconds that one may take; it is killed then."""
+
+SHOWN = 2000
+"""So much is shown of what a bench said that did not come to its end."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one. `skipped` says why it measured nothing, `failed` how it ended."""
+
+    seconds: float
+    skipped: str = ""
+    failed: str = ""
+
+
+def run(command: Sequence[str], limit: float = LIMIT) -> Outcome:
+    """Run a bench. It must end by itself within `limit` seconds, well, and with its JSON line."""
+    began = time.monotonic()
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            out, told = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            # With all that it has started and did not end.
+            os.killpg(process.pid, signal.SIGKILL)
+            out, told = process.communicate()
+            return Outcome(limit, failed=f"not over after {limit:g} s\n{told[-SHOWN:]}")
+    seconds = time.monotonic() - began
+    if process.returncode:
+        return Outcome(seconds, failed=f"exit status {process.returncode}\n{told[-SHOWN:]}")
+    line = _line(out)
+    if line is None:
+        return Outcome(seconds, failed=f"its last line is no JSON of a bench\n{out[-SHOWN:]}")
+    return Outcome(seconds, skipped=str(line.get("skipped", "")))
+
+
+def _line(out: str) -> dict[str, object] | None:
+    try:
+        found = json.loads(out.splitlines()[-1])
+    except (IndexError, ValueError):
+        return None
+    return found if isinstance(found, dict) and "bench" in found else None
+
+
+def chosen(names: Sequence[str], *, cluster: bool) -> dict[str, str]:
+    """The benches to run, with their options. Raises click.BadParameter for one unknown."""
+    every = {**ALONE, **IN_CLUSTER}
+    for name in names:
+        if name not in every:
+            raise click.BadParameter(f"there is no bench {name!r}; write one of {', '.join(every)}")
+    return {one: every[one] for one in names} or dict(every if cluster else ALONE)
+
+
+@click.command()
+@click.argument("names", nargs=-1)
+@click.option("--cluster", is_flag=True, help="Those that bring up a cluster, too.")
+@click.option("--json", "as_json", is_flag=True, help="End with one JSON line on stdout.")
+def main(names: tuple[str, ...], *, cluster: bool, as_json: bool) -> None:
+    """Run every bench, or those named, in its smallest form."""
+    found: dict[str, Outcome] = {}
+    for name, options in chosen(names, cluster=cluster).items():
+        words = shlex.split(f"bench.{name} {options} --json")
+        found[name] = one = run([sys.executable, "-m", *words])
+        ended = one.failed or (f"skipped: {one.skipped}" if one.skipped else "ran to its end")
+        say(f"{name}: {ended} ({one.seconds:.1f} s)")
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    failed = [name for name, one in found.items() if one.failed]
+    metrics = {
+        "benches": (float(len(found)), "benches"),
+        "skipped": (float(sum(bool(one.skipped) for one in found.values())), "benches"),
+        "failed": (float(len(failed)), "benches"),
+        "cpu_s": (used.ru_utime + used.ru_stime, "s"),
+    }
+    emit("smoke", metrics, {"name": "all run to their ends", "failed": 0}, as_json=as_json)
+    if failed:
+        raise SystemExit(f"did not come to their ends: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()
