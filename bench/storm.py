@@ -2,8 +2,11 @@
 
 A part is restarted after every tenth pod, and the next pods are created while it is away. No pod is
 between bind and admission at that moment: a kubelet whose plugin dies just then fails that pod for
-good, whatever any plugin does, and its owner must replace it. So the pods before are admitted
-first, and the next ones follow once the extender can know (HEARD).
+good, whatever any plugin does. So the pods before are admitted first, and the next ones follow once
+the extender can know (HEARD). A kubelet that restarts does the same to pods that have their device
+and no running container yet. Such pods are counted apart, each with its story: a third of the pods
+belong to a ReplicaSet, a third to a Job, and these must be Ready in the end without a hand. Lost is
+what is not, and a bare pod that ended for any other reason.
 
 Every container prints which GPUs the driver lets it open. They must be exactly those of the
 group that the extender wrote into its Binding, whatever device ID the kubelet chose.
@@ -20,15 +23,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bench.report import emit, say
+from bench.stormpods import Fate, Unit, by_unit, failed_by_kubelet, units
 from kybernate import keys
-from kybernate.errors import KybernateError
 from tests.cluster import Cluster, ClusterSpec
 from tests.cluster.cluster import running
 from tests.cluster.spec import TIB
-from tests.kit.pods import Pods, SeatPod, admitted, group_of, opened, ready
+from tests.kit.pods import Pods, group_of, opened, ready
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    Json = dict[str, Any]
 
 SEATS = {
     "profiles": [
@@ -48,7 +53,13 @@ ADMISSION_LIMIT = 60.0
 """Seconds in which a pod must be bound and admitted by its kubelet."""
 
 WAVE_LIMIT = 300.0
-"""Seconds in which all pods of a wave must have been Ready once."""
+"""Seconds in which all pods of a wave, or those that replace them, must be Ready. A Job waits 10 s
+before it replaces a pod that failed, and twice as long each further time."""
+
+GONE_LIMIT = 120.0
+"""Seconds in which a wave's pods must be gone."""
+
+FINAL = frozenset(Fate) - {Fate.PENDING}
 
 
 @dataclass(slots=True)
@@ -58,6 +69,7 @@ class Tally:
     pods: int = 0
     mismatches: int = 0
     lost: int = 0
+    failed_by_kubelet: int = 0
     agreed: int = 0
     tokens: int = 0
     restarts: int = 0
@@ -75,6 +87,7 @@ def main(count: int, seed: int, as_json: bool) -> None:
     metrics = {
         "mismatches": (float(tally.mismatches), "pods"),
         "lost": (float(tally.lost), "pods"),
+        "failed_by_kubelet": (float(tally.failed_by_kubelet), "pods"),
         "pods": (float(tally.pods), "pods"),
         "kubelet_agreed_percent": (100 * tally.agreed / max(1, tally.tokens), "%"),
         "restarts": (float(tally.restarts), "restarts"),
@@ -104,25 +117,63 @@ class Storm:
             made += size
 
     def _wave(self, first: int, size: int) -> None:
-        names = [f"s{number:03}" for number in range(first, first + size)]
-        for number, name in enumerate(names):
-            self._pods.create(SeatPod(name, gpus=SIZES[number % len(SIZES)], bytes_="1GiB"))
+        wave = units(range(first, first + size), SIZES)
+        for number, unit in enumerate(wave):
+            self._cluster.api().post(unit.path, unit.manifest())
             if number % 10 == 9:
-                self._pods.wait(names[: number + 1], admitted, ADMISSION_LIMIT, "admitted")
+                self._wait(wave[: number + 1], Unit.is_admitted, ADMISSION_LIMIT)
                 self._restart_something()
-        try:
-            found = self._pods.wait(names, ready, WAVE_LIMIT, "Ready")
-        except KybernateError as error:
-            say(str(error))
-            found = {n: p for n, p in self._pods.all().items() if n in names and ready(p)}
+        pods = self._wait(wave, lambda unit, pods: unit.fate(pods) in FINAL, WAVE_LIMIT)
         self._tally.pods += size
-        self._tally.lost += size - len(found)
-        for name, pod in found.items():
-            self._check(name, pod)
+        for unit in wave:
+            self._count(unit, pods.get(unit.name, []))
         self._agreement()
-        say(f"{first + size} pods: {self._tally.mismatches} mismatches, {self._tally.lost} lost")
-        self._pods.delete(names)
-        self._pods.gone(names, 120)
+        told = self._tally
+        say(
+            f"{first + size} pods: {told.mismatches} mismatches, {told.lost} lost, "
+            f"{told.failed_by_kubelet} failed by the kubelet"
+        )
+        self._clear(wave)
+
+    def _wait(
+        self, wave: list[Unit], test: Callable[[Unit, list[Json]], bool], limit: float
+    ) -> dict[str, list[Json]]:
+        """The pods by unit, once all units pass the test, or `limit` seconds have passed."""
+        deadline = time.monotonic() + limit
+        while True:
+            pods = by_unit(self._pods.all().values())
+            late = [unit for unit in wave if not test(unit, pods.get(unit.name, []))]
+            if not late or time.monotonic() > deadline:
+                return pods
+            time.sleep(0.1)
+
+    def _count(self, unit: Unit, pods: list[Json]) -> None:
+        """What has become of it; the story of each of its pods that is not as it should be."""
+        for pod in pods:
+            if failed_by_kubelet(pod):
+                self._tally.failed_by_kubelet += 1
+                say(f"failed by the kubelet, of a {unit.owner.name}: {self._story(pod)}")
+        fate = unit.fate(pods)
+        if fate is Fate.READY:
+            self._check(next(pod for pod in pods if ready(pod)))
+        elif fate is not Fate.FAILED_BY_KUBELET:
+            self._tally.lost += 1
+            stories = [self._story(pod) for pod in pods] or ["it has no pod"]
+            say(f"lost: {unit.name} of a {unit.owner.name} is {fate.value}\n" + "\n".join(stories))
+
+    def _story(self, pod: Json) -> str:
+        return self._pods.story(pod["metadata"]["name"])
+
+    def _clear(self, wave: list[Unit]) -> None:
+        """All of the wave is deleted, owners with their pods, and gone."""
+        api, names = self._cluster.api(), {unit.name for unit in wave}
+        for unit in wave:
+            api.delete(f"{unit.path}/{unit.name}", {"propagationPolicy": "Background"})
+        deadline = time.monotonic() + GONE_LIMIT
+        while left := names & by_unit(self._pods.all().values()).keys():
+            if time.monotonic() > deadline:
+                raise SystemExit(f"after {GONE_LIMIT:g} s still there: {', '.join(sorted(left))}")
+            time.sleep(0.1)
 
     def _restart_something(self) -> None:
         node = self._cluster.node(self._dice.choice(self._cluster.spec.node_names))
@@ -137,8 +188,8 @@ class Storm:
         time.sleep(HEARD)
         self._tally.restarts += 1
 
-    def _check(self, name: str, pod: dict[str, Any]) -> None:
-        group = group_of(pod)
+    def _check(self, pod: Json) -> None:
+        name, group = pod["metadata"]["name"], group_of(pod)
         found = opened(self._pods.log(name))
         wanted = self._members(pod["spec"]["nodeName"], group)
         if found != wanted:
