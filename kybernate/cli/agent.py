@@ -173,7 +173,8 @@ def wake(socket: str, /, seat: str, **options: Any) -> None:
 def evict(socket: str, /, seat: str, *, deadline: float | None, **options: Any) -> None:
     """Park a seat and keep it parked: its pod is about to be deleted.
 
-    Says what is saved where. A state in RAM does not outlive the pod. `wake` takes it back.
+    Says what is saved where. A state in RAM does not outlive the pod; one that was parked below RAM
+    before does, for the agent's keep_left_s. `wake` takes it back.
 
     \b
     kybernate agent evict shop/llama --deadline 60

@@ -58,7 +58,8 @@ class SeatFacts:
     """A seat as an operation sees it. `reason`: why it is in its state; `unparkable`: why it
     can't be parked now, empty if it can; `held`: bytes of device memory that it has put aside;
     `undumpable`: why its state can't leave RAM, as far as is known; `tiers`: where a state may go
-    on this node, and `deepest` how deep its pod lets it."""
+    on this node, and `deepest` how deep its pod lets it; `left_s`: seconds for which the node keeps
+    what a pod leaves below RAM, 0 if it doesn't."""
 
     name: str
     state: SeatState
@@ -69,6 +70,12 @@ class SeatFacts:
     undumpable: str = ""
     tiers: frozenset[Tier] = frozenset({Tier.RAM})
     deepest: Tier = Tier.RAM
+    left_s: float = 0.0
+
+    def outlives_pod(self) -> float:
+        """Seconds for which its state would be there once its pod is deleted now; 0: it would go
+        with the pod. In RAM it is the pod's own processes."""
+        return self.left_s if deeper(TIER_OF.get(self.state, Tier.RAM), Tier.RAM) else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +158,19 @@ def _parked(seat: SeatFacts, kind: Kind) -> str:
     kept = _KEPT_IN[TIER_OF[seat.state]]
     size = f"{seat.held / (1 << 30):.1f} GiB of GPU memory are kept {kept}"
     if kind is Kind.EVICT:
-        return (
-            f"{size}, which do not outlive the pod: deleting it ends the workload and its state; "
-            "a wake takes the eviction back"
-        )
+        return f"{size}, {_outliving(seat)}; a wake takes the eviction back"
     return f"{size}; it wakes on its next request"
+
+
+def _outliving(seat: SeatFacts) -> str:
+    """What becomes of a parked seat's state once its pod is deleted."""
+    if seconds := seat.outlives_pod():
+        return (
+            f"which outlive the pod by {seconds:g} s: so long another pod may go on from its state "
+            "(kyb.ai/restore-from), then it is dropped"
+        )
+    kept = "" if TIER_OF[seat.state] is Tier.RAM else " (keep_left_s of its node is 0)"
+    return f"which do not outlive the pod{kept}: deleting it ends the workload and its state"
 
 
 def judge_wake(
@@ -220,12 +235,21 @@ def plan_away(seat: SeatFacts, kind: Kind, tier: Tier | None = None) -> tuple[st
             steps.insert(0, f"Not possible now: {seat.unparkable}.")
     steps += _plan_tier(seat, tier)
     after = (
-        "It stays parked until its pod is deleted, or a wake takes the eviction back. The state "
-        "in RAM does not outlive the pod."
+        "It stays parked until its pod is deleted, or a wake takes the eviction back. "
+        + _plan_left(seat)
         if kind is Kind.EVICT
         else "It wakes on its next request."
     )
     return (*steps, after)
+
+
+def _plan_left(seat: SeatFacts) -> str:
+    if not seat.left_s:
+        return "Its state does not outlive the pod."
+    stays = f"for {seat.left_s:g} s, for a pod that goes on from it"
+    if seat.outlives_pod():
+        return f"Its state outlives the pod {stays}."
+    return f"A state in RAM does not outlive the pod; one below RAM does, {stays}."
 
 
 def _plan_tier(seat: SeatFacts, tier: Tier | None) -> Iterator[str]:

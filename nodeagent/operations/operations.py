@@ -354,6 +354,7 @@ class Operations:
             if operation.kind is Kind.EVICT:
                 operation.saved = sum(seat.held.values())
                 operation.saved_in = TIER_OF.get(seat.state)
+                operation.left_s = self._facts(seat).outlives_pod()
         if carrier := self._carriers.get(operation.kind):
             carrier.ended(operation)
         metrics.OPERATIONS.labels(operation.kind.value, operation.state.value).inc()
@@ -380,7 +381,7 @@ class Operations:
             self._node.world.journal.delete(OPERATION + one.name)
 
     def _facts(self, seat: Seat) -> SeatFacts:
-        return facts_of(seat, frozenset(self._node.tiers()))
+        return facts_of(seat, frozenset(self._node.tiers()), self._node.settings.keep_left_s)
 
     # --- records and time ---------------------------------------------------------------------
 

@@ -41,6 +41,7 @@ class Ask:
 class Operation:
     """One operation. Times are wall-clock seconds, 0 for not yet; `due_at` 0 for never.
 
+    Of an eviction: `left_s`, the seconds for which what is saved outlives the pod.
     Of a save: `wakes`, whether the seat served and is woken again; `artifact`, what is kept.
     Of a move: `successor`, the pod that goes on. Of an evacuation: `report`, what becomes of each
     seat.
@@ -65,6 +66,7 @@ class Operation:
     saved: int | None = None
     tier: Tier | None = None
     saved_in: Tier | None = None
+    left_s: float = 0.0
     wakes: bool = False
     artifact: str = ""
     successor: str = ""
@@ -80,8 +82,9 @@ class Operation:
         return f"{self.name} ({self.kind} of {of}, asked by {self.by})"
 
 
-def facts_of(seat: Seat, tiers: frozenset[Tier]) -> SeatFacts:
-    """A seat as an operation sees it. `tiers` are those that the node has."""
+def facts_of(seat: Seat, tiers: frozenset[Tier], left_s: float) -> SeatFacts:
+    """A seat as an operation sees it. `tiers` are those that the node has, `left_s` the seconds for
+    which it keeps what pods leave below RAM."""
     return SeatFacts(
         name=f"{seat.identity.pod}",
         state=seat.state,
@@ -92,6 +95,7 @@ def facts_of(seat: Seat, tiers: frozenset[Tier]) -> SeatFacts:
         undumpable=seat.undumpable,
         tiers=tiers,
         deepest=Tier(seat.park_tier),
+        left_s=left_s,
     )
 
 

@@ -128,7 +128,7 @@ def operation_message(operation: Operation) -> pb.Operation:
     saved = None
     if operation.saved is not None:
         tier = operation.saved_in or Tier.RAM
-        kept = operation.kind is Kind.SAVE
+        kept = operation.kind is Kind.SAVE or bool(operation.left_s)
         saved = pb.Saved(tier=tier.value, bytes=operation.saved, outlives_pod=kept)
     return pb.Operation(
         name=operation.name,

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 
 import pytest
 
 from kybernate.core.operations import Kind, Progress
 from kybernate.errors import ConfigError, ConflictError, RefusedError
 from kybernate.testing.clock import run_virtual
-from kybernate.types import SeatState, Tier
+from kybernate.types import PodUid, SeatState, Tier
 from nodeagent.api.service import _tier
 from nodeagent.kube.attendance import Attendance
 from nodeagent.kube.publish import Publisher
 from nodeagent.operations.operations import Operations
-from nodeagent.operations.record import Ask
+from nodeagent.operations.record import Ask, Operation, from_record
 from nodeagent.operations.wire import operation_message, seat_message, status_message
 
 GIB = 1 << 30
@@ -192,3 +193,41 @@ def test_a_seat_that_wakes_too_late_from_its_tier_is_not_wakeable(rig, within, w
         assert shown._wakeable[uid] is True
 
     run_virtual(main())
+
+
+@pytest.mark.parametrize("keeps", [100.0, 0.0])
+@pytest.mark.parametrize("tier", [Tier.RAM, Tier.NVME, Tier.OBJECT])
+def test_an_eviction_says_whether_the_state_outlives_the_pod_and_so_it_is(rig, tier, keeps):
+    async def main():
+        r, operations, uid = await begun(rig, tiers=TIERS, keep_left_s=keeps)
+        await ended(await operations.ask(park(uid, tier)))
+        plan = operations.plan(Ask(Kind.EVICT, uid=uid))[-1]
+        done = await ended(await operations.ask(Ask(Kind.EVICT, "e1", uid)))
+        saved, stays = operation_message(done).saved, tier is not Tier.RAM and keeps > 0
+        assert (saved.tier, saved.outlives_pod) == (tier.value, stays)
+        assert ("which outlive the pod by 100 s" in done.sentence) is stays
+        assert ("which do not outlive the pod" in done.sentence) is not stays
+        assert ("keep_left_s of its node is 0" in done.sentence) is (
+            tier is not Tier.RAM and not keeps
+        )
+        assert ("Its state outlives the pod for 100 s" in plan) is stays
+        before = set(r.machine.vault)
+        assert bool(before) is (tier is not Tier.RAM)
+        telling = asyncio.ensure_future(r.loop.reports.run())
+        r.node.seats[uid].doomed = True
+        r.machine.end_container(uid)
+        r.loop.pod_gone(uid)
+        await asyncio.sleep(50)
+        assert set(r.machine.vault) == (before if stays else set())
+        await asyncio.sleep(60)
+        assert set(r.machine.vault) == set()
+        telling.cancel()
+
+    run_virtual(main())
+
+
+def test_an_eviction_of_before_says_of_a_state_below_ram_nothing_that_it_does_not_know():
+    record = asdict(Operation("e1", Kind.EVICT, PodUid("u"), "d", "p", "", "ops", 1.0, 2.0))
+    del record["left_s"]
+    record |= {"saved": 1, "saved_in": "nvme", "state": "succeeded"}
+    assert not operation_message(from_record(record)).saved.outlives_pod
