@@ -78,7 +78,8 @@ class GrpcPeers:
         if node == self._node:
             raise RefusedError(
                 f"pod {namespace}/{name} is on this node, too; a successor here needs no move: "
-                "park and delete the one, and it goes on"
+                "park the one below RAM (--tier nvme) and delete its pod, and this one goes on, on "
+                "the GPUs of its own group"
             )
         return PodRef(namespace, name, PodUid(uid)), NodeName(node)
 

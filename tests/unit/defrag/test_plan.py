@@ -274,6 +274,63 @@ def test_with_little_effort_what_is_said_is_true_all_the_same(scene, effort):
         assert not found.proven or found.seconds == pytest.approx(least)
 
 
+def after(what, found, wanted, done):
+    """The cluster once so many steps are carried out, and who waits then: a suspended pod does."""
+    seated, views = dict(what.seated), dict(what.views)
+    waiting = {one.pod.uid: one for one in wanted}
+    for step in found.steps[:done]:
+        uid = step.pod.uid
+        one = waiting.pop(uid, None) or Pending(step.pod, seated[uid].demand)
+        if step.source is not None:
+            at, _ = step.source
+            claims = tuple(c for c in views[at].claims if c.pod != step.pod)
+            views[at] = replace(views[at], claims=claims)
+            cost = seated.pop(uid).seconds
+        else:
+            cost = 1.0
+        if step.target is None:
+            waiting[uid] = one
+            continue
+        at, group = step.target
+        views[at] = take(views[at], step.pod, one.demand, group)
+        (claim,) = (c for c in views[at].claims if c.pod == step.pod)
+        seated[uid] = Seated(claim, one.demand, cost)
+    return Cluster(views, seated), list(waiting.values())
+
+
+@settings(max_examples=60, deadline=None)
+@given(scenes(), st.data())
+def test_a_plan_that_is_left_off_anywhere_is_made_anew_for_what_was_left(scene, data):
+    """Whoever carries one out may die: the next plan costs what the rest did, and no step twice."""
+    what, wanted = scene
+    found = plan(what, wanted, Budget())
+    if not isinstance(found, Plan):
+        return
+    done = data.draw(st.integers(0, len(found.steps)))
+    rest = sum(step.seconds for step in found.steps[done:])
+    left, waiting = after(what, found, wanted, done)
+    again = plan(left, waiting, Budget())
+    assert isinstance(again, Plan)
+    assert again.seconds == pytest.approx(rest)
+    play(left, again, waiting)
+    assert again == plan(left, waiting, Budget()), "who asks twice hears the same"
+
+
+def test_a_plan_that_is_left_off_while_a_pod_is_suspended_brings_it_back():
+    what, wanted = ring()
+    found = plan(what, wanted, Budget())
+    left, waiting = after(what, found, wanted, 1)
+    assert [one.pod.name for one in waiting] == ["p", "small"]
+    again = plan(left, waiting, Budget())
+    assert {(step.kind, step.pod.name) for step in again.steps} == {
+        (Kind.MOVE, "big"),
+        (Kind.PLACE, "small"),
+        (Kind.PLACE, "p"),
+    }
+    over, none = after(what, found, wanted, len(found.steps))
+    assert plan(over, none, Budget()).steps == ()
+
+
 def ring():
     """A big pod and a small one that must change places: one node is short of room to park, all
     seats of the other are taken."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -184,3 +185,30 @@ def test_against_every_choice(seed: int) -> None:
         return max((holders[uid].priority for uid in chosen), default=-1)
 
     assert worst(gone) == min(worst(way) for way in ways)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_a_plan_that_is_left_off_names_the_same_node_and_who_is_left(seed: int) -> None:
+    """Whoever carries it out may die, or ask twice: nobody else is suspended for that."""
+    rng = random.Random(seed)
+    views, holders = [], {}
+    for name in ("n1", "n2", "n3"):
+        pods = [f"{name}p{i}" for i in range(rng.randint(1, 4))]
+        claims = ((pod, rng.choice(("G0", "G1", "G01")), rng.choice((8, 40, 80))) for pod in pods)
+        views.append(node(*claims, name=name, seats=2, budget=rng.choice((None, 100 * GIB))))
+        holders |= ranks(**{pod: rng.randrange(3) for pod in pods})
+    wanted = pending(priority=3, vram=rng.choice((8, 80)), resource=rng.choice((ONE, TWO)))
+    found = plan(wanted, views, holders, POLICY)
+    for done in range(len(found.victims) + 1):
+        gone = {victim.pod.uid for victim in found.victims[:done]}
+        without = [
+            replace(view, claims=tuple(c for c in view.claims if c.pod.uid not in gone))
+            for view in views
+        ]
+        leaving = {uid: replace(one, leaving=uid in gone) for uid, one in holders.items()}
+        for again in (
+            plan(wanted, without, holders, POLICY),
+            plan(wanted, views, leaving, POLICY),
+        ):
+            assert again.node == found.node or done == len(found.victims)
+            assert again.victims == found.victims[done:]

@@ -25,8 +25,10 @@ from tests.unit.nodeagent.below import (
     TIERS,
     WAITING,
     app_of,
+    down,
     quiet,
     reasons,
+    two,
     when,
 )
 from tests.unit.nodeagent.succession import left, of, went
@@ -72,6 +74,32 @@ def test_the_gpus_may_be_others(rig, groups):
         await r.until(new, ACTIVE)
         assert app_of(r, new).memory.keys() == {"GPU-1"}
         assert r.node.seats[new].gpu_map == {}
+        r.check()
+        telling.cancel()
+
+    run_virtual(main())
+
+
+def test_from_group_to_group_of_a_node_it_takes_a_park_and_the_pods_deletion(rig, groups):
+    """What an agent says that is asked to move a seat to a successor on its own node."""
+
+    async def main():
+        r = rig(tiers=TIERS)
+        telling = asyncio.ensure_future(r.loop.reports.run())
+        cold, _ = await two(r)
+        inner = app_of(r, cold).inner
+        new = await r.seat("new", groups["G1"], restore=of(cold, waits=True))
+        await asyncio.sleep(5)
+        assert r.state(new) is WAITING, "the one runs yet, or may"
+        await down(r, cold)
+        await asyncio.sleep(5)
+        assert r.state(new) is WAITING, "it may wake yet"
+        r.node.seats[cold].doomed = True
+        r.machine.end_container(cold)
+        r.loop.pod_gone(cold)
+        await r.until(new, ACTIVE)
+        assert (app_of(r, new).inner, app_of(r, new).memory.keys()) == (inner, {"GPU-1"})
+        assert went(r, new) == []
         r.check()
         telling.cancel()
 
