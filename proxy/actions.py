@@ -14,12 +14,14 @@ class Limits:
     """Bounds of waiting. `wait` and `lease_break` in seconds, `waiting` in requests per model.
 
     `first_namespaces`: which namespace a model's plain name leads to where several have it.
+    `name_memory`: how long a plain name stays its namespace's once no seat is left (s).
     """
 
     wait: float = 60.0
     waiting: int = 256
     lease_break: float = 3.0
     first_namespaces: tuple[str, ...] = ()
+    name_memory: float = 3600.0
 
 
 @dataclass(frozen=True, slots=True)

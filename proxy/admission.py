@@ -92,14 +92,15 @@ class Admission:
         self._queues: dict[str, _Queue] = {}
         self._in_flight: dict[int, _Seat] = {}
         self._waiting: dict[int, str] = {}
+        self._away = routing.Away(limits.name_memory)
 
     # --- requests -----------------------------------------------------------------------------
 
     def arrive(self, ticket: int, model: str, now: float) -> list[Action]:
         """A request came: Serve or Reject, or it is held (CheckAt)."""
-        routes = self.routes(model)
+        routes = self.routes(model, now)
         if len(routes) != 1:
-            return [Reject(ticket, *routing.refusal(model, routes, self.models().values()))]
+            return [Reject(ticket, *routing.refusal(model, routes))]
         best: _Seat | None = None
         for seat in self._seats.values():
             if seat.info.route == routes[0] and seat.open:
@@ -108,10 +109,10 @@ class Admission:
             return self._serve(ticket, best, 0.0)
         return self._hold(ticket, routes[0], now)
 
-    def routes(self, name: str) -> list[str]:
+    def routes(self, name: str, now: float) -> list[str]:
         """The full names of models that this name may stand for; see `routing`."""
         seats = (seat.info for seat in self._seats.values())
-        return routing.routes(seats, name, self._limits.first_namespaces)
+        return routing.routes(seats, name, self._limits.first_namespaces, self._away.seats(now))
 
     def leave(self, ticket: int, now: float, *, answered: bool = False) -> list[Action]:
         """The request is over, or its client has gone. Unknown tickets are ignored."""
@@ -149,6 +150,8 @@ class Admission:
         seat = self._seats.get(info.uid)
         if seat is None:
             seat = self._seats[info.uid] = self._add(info)
+        if seat.info.route != info.route:
+            self._away.left(seat.info, now)
         old, seat.info, seat.confirmed = seat.info.route, info, True
         actions = self._settle(info.route, now)
         return actions + (self._settle(old, now) if old != info.route else [])
@@ -156,7 +159,10 @@ class Admission:
     def gone(self, uid: PodUid, now: float) -> list[Action]:
         """A seat is no more. What is in flight there ends by itself, with its connection."""
         seat = self._seats.pop(uid, None)
-        return self._settle(seat.info.route, now) if seat else []
+        if seat is None:
+            return []
+        self._away.left(seat.info, now)
+        return self._settle(seat.info.route, now)
 
     def grant(self, uid: PodUid, generation: int, now: float) -> list[Action]:
         """Requests may go to the seat. Also takes back a drain that is under way."""
@@ -242,10 +248,10 @@ class Admission:
         """Requests held, by model."""
         return {model: len(queue.waiting) for model, queue in self._queues.items()}
 
-    def models(self) -> dict[str, str]:
+    def models(self, now: float) -> dict[str, str]:
         """All models that have a seat, whatever its state: full name → the shortest for it."""
         seats = [seat.info for seat in self._seats.values()]
-        return routing.names(seats, self._limits.first_namespaces)
+        return routing.names(seats, self._limits.first_namespaces, self._away.seats(now))
 
     # --- inside -------------------------------------------------------------------------------
 

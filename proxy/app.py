@@ -92,7 +92,7 @@ class Front:
             flight = await self._desk.admit(model)
         except ApiError:
             # Only names that exist become labels of metrics.
-            routes = self._desk.admission.routes(model)
+            routes = self._desk.admission.routes(model, self._desk.now)
             visit.model = routes[0] if len(routes) == 1 else ""
             raise
         visit.model = flight.serve.seat.route
@@ -127,16 +127,15 @@ class Front:
 
     def _listed(self) -> dict[str, Any]:
         admission = self._desk.admission
-        return model_list(admission.seats(), admission.models(), self._created)
+        return model_list(admission.seats(), admission.models(self._desk.now), self._created)
 
     async def _model(self, request: web.Request) -> web.Response:
         name = request.match_info["model"]
         for entry in self._listed()["data"]:
             if name in (entry["id"], entry["kyb"]["name"]):
                 return _json(entry)
-        admission = self._desk.admission
-        reason = refusal(name, admission.routes(name), admission.models().values())
-        return _error(ApiError(*reason))
+        found = self._desk.admission.routes(name, self._desk.now)
+        return _error(ApiError(*refusal(name, found)))
 
     async def _healthz(self, _: web.Request) -> web.Response:
         return web.Response(text="ok\n")

@@ -1,13 +1,16 @@
 """Which model a name stands for. Pure.
 
 A model's full name is `namespace/model`: no other namespace can have it, whatever its pods call
-theirs. Its plain name is short for that where only one namespace uses it. Where several do, it
-stands for none of them: who came first is forgotten with a restart, and then one tenant would get
-another's requests. The settings may put a namespace first.
+theirs, so a name with a slash is looked up as a full name and as nothing else, also while the
+model is away. A plain name is short for a full one where only one namespace uses it, or did until
+a short while ago. Where several do, it stands for none of them: who came first is forgotten with
+a restart, and then one tenant would get another's requests. The settings may put namespaces first,
+whose names count before all others'.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,38 +18,94 @@ if TYPE_CHECKING:
 
     from proxy.actions import SeatInfo
 
+_MOST_AWAY = 10_000
 
-def routes(seats: Iterable[SeatInfo], name: str, first: Sequence[str]) -> list[str]:
+
+@dataclass(slots=True)
+class Away:
+    """Models whose last seat has gone: their plain names stay taken for `keep` seconds.
+
+    Else a namesake in another namespace would get their requests while they are redeployed.
+    """
+
+    keep: float
+    _until: dict[str, tuple[float, SeatInfo]] = field(default_factory=dict)
+
+    def left(self, seat: SeatInfo, now: float) -> None:
+        """This seat, maybe the model's last, is no more."""
+        for route, (until, _) in list(self._until.items()):
+            if until > now and len(self._until) < _MOST_AWAY:
+                break
+            del self._until[route]
+        self._until.pop(seat.route, None)
+        if seat.model and self.keep:
+            self._until[seat.route] = (now + self.keep, seat)
+
+    def seats(self, now: float) -> list[SeatInfo]:
+        """What is remembered; some of it may be back."""
+        return [seat for until, seat in self._until.values() if until > now]
+
+
+def routes(
+    seats: Iterable[SeatInfo], name: str, first: Sequence[str], away: Iterable[SeatInfo] = ()
+) -> list[str]:
     """The full names that `name` may stand for: none is unknown, several are ambiguous.
 
-    `first`: namespaces that plain names lead to, the first one first.
+    `first`: namespaces that plain names lead to, the first one first. `away`: seats that left a
+    short while ago; a name that leads to one of them leads nowhere else.
     """
-    found: dict[str, str] = {}
+    here: dict[str, str] = {}
     for seat in seats:
         if seat.route == name:
             return [name]
         if seat.model == name:
-            found[seat.route] = seat.namespace
-    for namespace in first if len(found) > 1 else ():
-        for route, of in found.items():
+            here[seat.route] = seat.namespace
+    taken = here | {seat.route: seat.namespace for seat in away if seat.model == name}
+    for namespace in first:
+        for route, of in taken.items():
             if of == namespace:
-                return [route]
-    return sorted(found)
+                return [route] if route in here else []
+    return sorted(taken) if here and "/" not in name else []
 
 
-def names(seats: Sequence[SeatInfo], first: Sequence[str]) -> dict[str, str]:
+def names(
+    seats: Sequence[SeatInfo], first: Sequence[str], away: Sequence[SeatInfo] = ()
+) -> dict[str, str]:
     """Each model's full name, and the shortest name that leads to it."""
     every = {seat.route: seat.model for seat in seats if seat.model}
+    here, left = _by_model(seats), _by_model(away)
     return {
-        route: plain if routes(seats, plain, first) == [route] else route
+        route: plain
+        if plain not in every and routes(here[plain], plain, first, left.get(plain, ())) == [route]
+        else route
         for route, plain in sorted(every.items())
     }
 
 
-def refusal(name: str, found: Sequence[str], known: Iterable[str]) -> tuple[int, str, str]:
-    """Status, code and sentence for a name that doesn't stand for one model."""
+def _by_model(seats: Iterable[SeatInfo]) -> dict[str, list[SeatInfo]]:
+    found: dict[str, list[SeatInfo]] = {}
+    for seat in seats:
+        found.setdefault(seat.model, []).append(seat)
+    return found
+
+
+def refusal(name: str, found: Sequence[str]) -> tuple[int, str, str]:
+    """Status, code and sentence for a name that doesn't stand for one model.
+
+    It names no other model: those may be another tenant's.
+    """
     if found:
-        reason = f"{name} may be {' or '.join(found)}: name one of these as the model."
+        reason = (
+            f"More than one namespace has a model {name!r}, or had it a short while ago: "
+            f"write the namespace before it, as in NAMESPACE/{name}."
+        )
         return 409, "model_ambiguous", reason
-    here = ", ".join(known) or "none yet"
-    return 404, "model_not_found", f"The model {name!r} does not exist here. Known models: {here}."
+    if "/" in name:
+        namespace, _, model = name.partition("/")
+        hint = (
+            f"a name with a slash is a full one, here the model {model!r} of the namespace "
+            f"{namespace!r}; a model whose own name has a slash is NAMESPACE/{name}"
+        )
+    else:
+        hint = f"if it is new, its pod may not have a seat yet; its full name is NAMESPACE/{name}"
+    return 404, "model_not_found", f"No seat serves the model {name!r}: {hint}."

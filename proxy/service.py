@@ -39,6 +39,7 @@ class Service:
             settings.max_waiting_per_model,
             settings.lease_break_s,
             settings.first_namespaces,
+            settings.name_memory_s,
         )
         self._admission = Admission(limits)
         self._desk = Desk(self._admission, self._pools)

@@ -32,7 +32,13 @@ class ProxySettings(BaseModel):
     first_namespaces: tuple[str, ...] = Field(
         (),
         description="namespaces, the first one first, that a model's plain name leads to where "
-        "several namespaces have it; else it is refused and namespace/model has to be named",
+        "several namespaces have it; else it is refused and namespace/model has to be named. Only "
+        "their models may be called by a plain name that has a slash in it, as org/model",
+    )
+    name_memory_s: float = Field(
+        3600.0,
+        ge=0,
+        description="how long a plain name leads to no other namespace after its model left (s)",
     )
     retry_after_s: int = Field(5, ge=1, description="Retry-After of a 429 or 503 answer (s)")
     lease_break_s: float = Field(

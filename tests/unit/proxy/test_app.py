@@ -304,10 +304,10 @@ def test_models_are_listed_whatever_their_state(play):
         await stage.seat(granted=False, state="parked", model="org/m")
         async with stage.client.get("/v1/models") as answer:
             (model,) = (await answer.json())["data"]
-        assert (model["id"], model["object"]) == ("org/m", "model")
+        assert (model["id"], model["object"]) == ("default/org/m", "model")
         assert model["kyb"]["seats"][0]["state"] == "parked"
-        async with stage.client.get("/v1/models/org/m") as answer:
-            assert (await answer.json())["id"] == "org/m"
+        async with stage.client.get("/v1/models/default/org/m") as answer:
+            assert (await answer.json())["id"] == "default/org/m"
         async with stage.client.get("/v1/models/none") as answer:
             assert (answer.status, (await answer.json())["error"]["code"]) == (
                 404,
