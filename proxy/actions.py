@@ -15,6 +15,8 @@ class Limits:
 
     `first_namespaces`: which namespace a model's plain name leads to where several have it.
     `name_memory`: how long a plain name stays its namespace's once no seat is left (s).
+    `bodies` and `client_bodies`: bytes of requests in memory, of all clients and of one.
+    `client_wakes` and `namespace_wakes`: wakes a minute; 0 is no limit.
     """
 
     wait: float = 60.0
@@ -22,6 +24,17 @@ class Limits:
     lease_break: float = 3.0
     first_namespaces: tuple[str, ...] = ()
     name_memory: float = 3600.0
+    bodies: int = 256 * 2**20
+    client_bodies: int = 128 * 2**20
+    client_wakes: float = 0.0
+    namespace_wakes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Who asks: a key's or certificate's name, or an address where the proxy asks for neither."""
+
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +75,16 @@ class Serve:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """Answer the request with this status and sentence."""
+    """Answer the request with this status and sentence.
+
+    `retry_after` in seconds; 0.0 leaves it to the settings.
+    """
 
     ticket: int
     status: int
     code: str
     reason: str
+    retry_after: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

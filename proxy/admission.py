@@ -7,7 +7,9 @@ answers with actions for its owner, the event loop. What it promises, whatever t
 - `Drained` is said only when nothing is in flight on the seat, and nothing new starts after it
   until the next grant;
 - requests of one model are served in the order in which they came;
-- a request that left is counted nowhere, so that it can't wake a seat.
+- a request that left is counted nowhere, so that it can't wake a seat;
+- the bodies of all requests that wait or are being sent stay within their budgets, and the wakes
+  that clients cause within their quotas.
 
 Times are seconds of the owner's monotonic clock.
 """
@@ -22,6 +24,7 @@ from proxy import routing
 from proxy.actions import (
     Abort,
     CheckAt,
+    Client,
     Close,
     DemandView,
     Drained,
@@ -30,6 +33,7 @@ from proxy.actions import (
     SeatView,
     Serve,
 )
+from proxy.quotas import Bodies, Wakes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -83,6 +87,9 @@ _WAKE_COST: dict[SeatState, int] = {
 """Lower is sooner ready. A seat on its way is never abandoned for one that isn't."""
 
 
+_ANYONE = Client()
+
+
 class Admission:
     """Seats, leases and waiting requests of one proxy. Single owner, not thread-safe."""
 
@@ -93,11 +100,27 @@ class Admission:
         self._in_flight: dict[int, _Seat] = {}
         self._waiting: dict[int, str] = {}
         self._away = routing.Away(limits.name_memory)
+        self._bodies = Bodies(limits.bodies, limits.client_bodies)
+        self._wakes = Wakes(limits.client_wakes, limits.namespace_wakes)
 
     # --- requests -----------------------------------------------------------------------------
 
-    def arrive(self, ticket: int, model: str, now: float) -> list[Action]:
-        """A request came: Serve or Reject, or it is held (CheckAt)."""
+    def announce(self, ticket: int, size: int, client: Client = _ANYONE) -> list[Action]:
+        """A request says that its body has this size: Reject if there is no room for it now."""
+        refusal = self._bodies.refuses(client.name, size)
+        return [Reject(ticket, *refusal)] if refusal else []
+
+    def receive(self, ticket: int, more: int, client: Client = _ANYONE) -> list[Action]:
+        """So many bytes of a request's body came, and are kept until `release`; or Reject."""
+        refusal = self._bodies.take(ticket, client.name, more)
+        return [Reject(ticket, *refusal)] if refusal else []
+
+    def release(self, ticket: int) -> None:
+        """The request's body is no more in memory, as it was sent or the request is over."""
+        self._bodies.give_back(ticket)
+
+    def arrive(self, ticket: int, model: str, now: float, client: Client = _ANYONE) -> list[Action]:
+        """A request came whole: Serve or Reject, or it is held (CheckAt)."""
         routes = self.routes(model, now)
         if len(routes) != 1:
             return [Reject(ticket, *routing.refusal(model, routes))]
@@ -107,7 +130,7 @@ class Admission:
                 best = seat if best is None or _load(seat) < _load(best) else best
         if best is not None:
             return self._serve(ticket, best, 0.0)
-        return self._hold(ticket, routes[0], now)
+        return self._hold(ticket, routes[0], now, client)
 
     def routes(self, name: str, now: float) -> list[str]:
         """The full names of models that this name may stand for; see `routing`."""
@@ -248,6 +271,11 @@ class Admission:
         """Requests held, by model."""
         return {model: len(queue.waiting) for model, queue in self._queues.items()}
 
+    @property
+    def body_bytes(self) -> int:
+        """Bytes of requests in memory."""
+        return self._bodies.total
+
     def models(self, now: float) -> dict[str, str]:
         """All models that have a seat, whatever its state: full name → the shortest for it."""
         seats = [seat.info for seat in self._seats.values()]
@@ -272,11 +300,16 @@ class Admission:
             *self._report(seat, urgent=False),
         ]
 
-    def _hold(self, ticket: int, model: str, now: float) -> list[Action]:
-        queue = self._queues.setdefault(model, _Queue())
-        if len(queue.waiting) >= self._limits.waiting:
-            reason = f"{len(queue.waiting)} requests wait for {model} already; try again later."
+    def _hold(self, ticket: int, model: str, now: float, client: Client) -> list[Action]:
+        waiting = len(self._queues[model].waiting) if model in self._queues else 0
+        if waiting >= self._limits.waiting:
+            reason = f"{waiting} requests wait for {model} already; try again later."
             return [Reject(ticket, 429, "too_many_waiting", reason)]
+        if not waiting:
+            refusal = self._wakes.take(client.name, model.partition("/")[0], now)
+            if refusal:
+                return [Reject(ticket, *refusal)]
+        queue = self._queues.setdefault(model, _Queue())
         queue.waiting[ticket] = now
         self._waiting[ticket] = model
         return [CheckAt(now + self._limits.wait), *self._aim(model, changed=True)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 import secrets
 import time
@@ -13,7 +14,8 @@ import orjson
 from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 
-from proxy.openai import ApiError, model_list, model_of, with_model
+from proxy.actions import Client
+from proxy.openai import ApiError, model_list, model_of
 from proxy.routing import refusal
 from proxy.upstream import REQUEST_ID, ClientLeftError, Exchange
 
@@ -52,7 +54,7 @@ class Front:
 
     def application(self) -> web.Application:
         """The application to serve; run it with handler cancellation on."""
-        app = web.Application(client_max_size=self._settings.max_body_bytes)
+        app = web.Application()
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/v1/models/{model:.+}", self._model)
         app.router.add_post("/v1/{path:.+}", self._serve)
@@ -63,7 +65,7 @@ class Front:
         return app
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
-        visit = _Visit(request, self._desk.now)
+        visit = _Visit(request, self._desk.ticket(), self._desk.now)
         try:
             response = await self._answer(visit)
             visit.status = response.status
@@ -73,23 +75,26 @@ class Front:
         except ClientLeftError:
             response = visit.end()
         finally:
+            self._desk.admission.release(visit.ticket)
             self._account(visit)
         return response
 
     async def _answer(self, visit: _Visit) -> web.StreamResponse:
-        body = await self._body(visit.request)
+        body = await self._body(visit)
         model = model_of(body)
+        visit.exchange = Exchange(visit.request, body, visit.request_id)
+        visit.exchange.sent = lambda: self._desk.admission.release(visit.ticket)
+        del body  # the exchange lets go of it as soon as the seat has it
         flight = await self._admit(visit, model)
         visit.seat, visit.held = flight.serve.seat.name, flight.serve.held
-        if model != flight.serve.seat.model:
-            body = with_model(body, flight.serve.seat.model)
-        visit.exchange = Exchange(visit.request, body, visit.request_id)
         async with flight:
-            return await visit.exchange.run(flight, self._pools, self._settings.connect_limit_s)
+            return await visit.exchange.run(
+                flight, model, self._pools, self._settings.connect_limit_s
+            )
 
     async def _admit(self, visit: _Visit, model: str) -> Flight:
         try:
-            flight = await self._desk.admit(model)
+            flight = await self._desk.admit(visit.ticket, model, visit.client)
         except ApiError:
             # Only names that exist become labels of metrics.
             routes = self._desk.admission.routes(model, self._desk.now)
@@ -98,15 +103,27 @@ class Front:
         visit.model = flight.serve.seat.route
         return flight
 
-    async def _body(self, request: web.Request) -> bytes:
-        limit = self._settings.max_body_bytes
-        message = f"The body is larger than {limit} bytes."
-        if (request.content_length or 0) > limit:
-            raise ApiError(413, "body_too_large", message)
+    async def _body(self, visit: _Visit) -> bytearray:
+        """The request's body, its bytes counted as they come: what isn't here costs nobody's
+        budget. Raises ApiError if it is too large, too slow, broken or doesn't fit."""
+        declared = visit.request.content_length or 0
+        body, limit = bytearray(), self._settings.max_body_bytes
+        if declared <= limit:
+            self._desk.announce(visit.ticket, visit.client, declared)
         try:
-            return await request.read()
-        except web.HTTPRequestEntityTooLarge as error:
-            raise ApiError(413, "body_too_large", message) from error
+            async with asyncio.timeout(self._settings.body_limit_s):
+                while max(declared, len(body)) <= limit:
+                    chunk = await visit.request.content.readany()
+                    if not chunk:
+                        return body
+                    self._desk.receive(visit.ticket, visit.client, len(chunk))
+                    body += chunk
+        except TimeoutError as error:
+            reason = f"The body did not come within {self._settings.body_limit_s:g} s."
+            raise ApiError(408, "body_too_slow", reason) from error
+        except web.RequestPayloadError as error:
+            raise ApiError(400, "body_broken", f"The body can't be read: {error}.") from error
+        raise ApiError(413, "body_too_large", f"The body is larger than {limit} bytes.")
 
     def _account(self, visit: _Visit) -> None:
         total = self._desk.now - visit.started
@@ -160,9 +177,11 @@ class Front:
 class _Visit:
     """What is known of one request, for its answer and its log line."""
 
-    def __init__(self, request: web.Request, started: float) -> None:
+    def __init__(self, request: web.Request, ticket: int, started: float) -> None:
         given = request.headers.get(REQUEST_ID, "")
         self.request = request
+        self.ticket = ticket
+        self.client = Client(request.remote or "")
         self.request_id = given if _SAFE_ID.fullmatch(given) else f"req-{secrets.token_hex(8)}"
         self.started = started
         self.model = ""
@@ -178,7 +197,8 @@ class _Visit:
             response = _error(error)
             response.headers[REQUEST_ID] = self.request_id
             if error.status in (429, 503):
-                response.headers["Retry-After"] = str(retry_after)
+                seconds = math.ceil(error.retry_after) or retry_after
+                response.headers["Retry-After"] = str(seconds)
             return response
         if begun.prepared and begun.content_type == "text/event-stream":
             await _last_event(begun, error)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from kybernate.types import NodeName, PodUid
-    from proxy.actions import Action
+    from proxy.actions import Action, Client
     from proxy.admission import Admission
 
 
@@ -98,17 +98,34 @@ class Desk:
         """The time that decisions are made with (s, monotonic)."""
         return self._loop.time()
 
-    async def admit(self, model: str) -> Flight:
+    def ticket(self) -> int:
+        """A number for a new request."""
+        return next(self._tickets)
+
+    def announce(self, ticket: int, client: Client, size: int) -> None:
+        """The request says that its body has `size` bytes. Raises ApiError if they don't fit."""
+        self._refuse(self.admission.announce(ticket, size, client))
+
+    def receive(self, ticket: int, client: Client, more: int) -> None:
+        """So many bytes of its body came. Raises ApiError if they must not be kept."""
+        self._refuse(self.admission.receive(ticket, more, client))
+
+    @staticmethod
+    def _refuse(actions: Iterable[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Reject):
+                raise _error(action)
+
+    async def admit(self, ticket: int, model: str, client: Client) -> Flight:
         """Wait for a seat of the model. Raises ApiError if the request is refused."""
-        ticket = next(self._tickets)
-        actions = self.admission.arrive(ticket, model, self.now)
+        actions = self.admission.arrive(ticket, model, self.now, client)
         first, rest = actions[0], actions[1:]
         if isinstance(first, Serve):
             flight = self._fly(first)
             self.apply(rest)
             return flight
         if isinstance(first, Reject):
-            raise ApiError(first.status, first.code, first.reason)
+            raise _error(first)
         held: asyncio.Future[Flight] = self._loop.create_future()
         self._held[ticket] = held
         self.apply(actions)
@@ -161,7 +178,7 @@ class Desk:
             if held is not None and not held.done():
                 held.set_result(flight)
         elif held is not None and not held.done():
-            held.set_exception(ApiError(action.status, action.code, action.reason))
+            held.set_exception(_error(action))
 
     def _fly(self, serve: Serve) -> Flight:
         flight = self._flights[serve.ticket] = Flight(serve, self)
@@ -176,3 +193,7 @@ class Desk:
             flight.serve.seat.uid == uid for flight in self._flights.values()
         ):
             self._connections.drop(uid)
+
+
+def _error(refused: Reject) -> ApiError:
+    return ApiError(refused.status, refused.code, refused.reason, refused.retry_after)

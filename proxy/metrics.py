@@ -76,4 +76,9 @@ class _Now(Collector):
             values = [seat.info.route, seat.info.node, seat.info.name]
             in_flight.add_metric(values, seat.in_flight)
             granted.add_metric(values, seat.granted)
-        return waiting, in_flight, granted
+        bodies = GaugeMetricFamily(
+            "kyb_proxy_body_bytes",
+            "Bodies of requests that wait or are being sent, in bytes.",
+            value=self._admission.body_bytes,
+        )
+        return waiting, in_flight, granted, bodies

@@ -40,6 +40,10 @@ class Service:
             settings.lease_break_s,
             settings.first_namespaces,
             settings.name_memory_s,
+            settings.max_held_bytes,
+            settings.max_held_bytes_per_client,
+            settings.wakes_per_minute_per_client,
+            settings.wakes_per_minute_per_namespace,
         )
         self._admission = Admission(limits)
         self._desk = Desk(self._admission, self._pools)
@@ -50,6 +54,8 @@ class Service:
             front.application(),
             handler_cancellation=True,
             access_log=None,
+            # Also what a client has for a request's headers: its clock runs till they are here.
+            keepalive_timeout=settings.idle_client_s,
             shutdown_timeout=settings.shutdown_limit_s,
         )
 

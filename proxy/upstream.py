@@ -12,10 +12,10 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from kybernate.errors import KybernateError
-from proxy.openai import ApiError
+from proxy.openai import ApiError, rename_model
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from multidict import CIMultiDictProxy
 
@@ -44,6 +44,7 @@ _HOP_BY_HOP = frozenset(
 _OURS = {SEAT.lower(), WAKE_MS.lower(), REQUEST_ID.lower()}
 _NOT_TO_SEAT = _HOP_BY_HOP | _OURS | {"host", "content-length", "content-encoding", "expect"}
 _NOT_TO_CLIENT = _HOP_BY_HOP | _OURS | {"content-length"}
+_PIECE = 256 * 1024
 _WHOLE = 64 * 1024
 """Answers up to this many bytes are read before the first byte is passed on: one write."""
 
@@ -109,19 +110,26 @@ class Exchange:
     be answered in full.
     """
 
-    def __init__(self, request: web.Request, body: bytes, request_id: str) -> None:
+    def __init__(self, request: web.Request, body: bytearray, request_id: str) -> None:
         self.response: web.StreamResponse | None = None
+        self.sent: Callable[[], None] = lambda: None
+        """Called once a large body is no more in memory. A small one counts until the end: what a
+        seat leaves unread of it lies in the socket's buffer, however soon it answers."""
         self._request = request
         self._body = body
         self._request_id = request_id
 
-    async def run(self, flight: Flight, pools: Pools, connect_limit: float) -> web.StreamResponse:
-        """Do it.
+    async def run(
+        self, flight: Flight, model: str, pools: Pools, connect_limit: float
+    ) -> web.StreamResponse:
+        """Do it. `model` is the name that the client used.
 
-        Raises ApiError (502) if the seat doesn't answer, or stops in mid-answer, and
-        ClientLeftError.
+        Raises ApiError (502) if the seat doesn't answer, or stops in mid-answer, (400) if the model
+        can't be given the seat's name for it, and ClientLeftError.
         """
         seat = flight.serve.seat
+        if model != seat.model:
+            rename_model(self._body, model, seat.model)
         upstream = await self._open(pools.session(seat.uid), seat, connect_limit)
         try:
             async with upstream:
@@ -138,6 +146,7 @@ class Exchange:
     ) -> aiohttp.ClientResponse:
         url = URL(f"http://{seat.address}{self._request.path_qs}", encoded=True)
         headers = self._to_seat()
+        headers["Content-Length"] = str(len(self._body))
         loop = asyncio.get_running_loop()
         deadline, delay = loop.time() + limit, 0.01
         while True:
@@ -145,7 +154,7 @@ class Exchange:
                 return await session.request(
                     self._request.method,
                     url,
-                    data=self._body,
+                    data=self._payload(),
                     headers=headers,
                     allow_redirects=False,
                 )
@@ -157,6 +166,19 @@ class Exchange:
                 raise _unreachable(seat, error) from error
             await asyncio.sleep(delay)
             delay = min(delay * 2, 0.25)
+
+    def _payload(self) -> bytearray | AsyncIterator[memoryview]:
+        """The body. A large one goes in pieces: as a whole it would lie in the socket's buffer,
+        too, until the seat has read it."""
+        return self._pieces() if len(self._body) > _PIECE else self._body
+
+    async def _pieces(self) -> AsyncIterator[memoryview]:
+        view = memoryview(self._body)
+        for start in range(0, len(view), _PIECE):
+            yield view[start : start + _PIECE]
+        # A connection that was refused asks for none, so that nobody will ask for them again.
+        self._body = bytearray()
+        self.sent()
 
     async def _pass_on(self, upstream: aiohttp.ClientResponse, serve: Serve) -> web.StreamResponse:
         headers = _without(upstream.headers, _NOT_TO_CLIENT)

@@ -59,6 +59,38 @@ class ProxySettings(BaseModel):
     max_body_bytes: int = Field(
         32 * 1024 * 1024, ge=1024, description="largest request body (bytes)"
     )
+    max_held_bytes: int = Field(
+        256 * 1024 * 1024,
+        ge=1024,
+        description="bodies of all requests that wait or are being sent; one more is answered 503. "
+        "The process needs up to twice this and 150 MiB (bytes)",
+    )
+    max_held_bytes_per_client: int = Field(
+        128 * 1024 * 1024,
+        ge=1024,
+        description="the same of one client, by key, certificate or else address; one more is "
+        "answered 429 (bytes)",
+    )
+    body_limit_s: float = Field(
+        60.0, gt=0, description="longest time a request's body may take to come (s)"
+    )
+    idle_client_s: float = Field(
+        75.0,
+        gt=0,
+        description="a client's connection is closed when no request's headers came whole for so "
+        "long, counted from its begin or the last answer (s)",
+    )
+    wakes_per_minute_per_client: float = Field(
+        1200.0,
+        ge=0,
+        description="wakes that one client may cause in a minute, a minute's worth at once; more "
+        "are answered 429; 0 is no limit",
+    )
+    wakes_per_minute_per_namespace: float = Field(
+        2400.0,
+        ge=0,
+        description="wakes of one namespace's models that may be caused in a minute; 0 is no limit",
+    )
     connect_limit_s: float = Field(
         5.0, gt=0, description="how long a refused connection to a granted seat is retried (s)"
     )

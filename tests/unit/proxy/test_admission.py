@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from kybernate.types import NodeName, PodUid, SeatState
-from proxy.actions import Abort, CheckAt, Drained, Limits, Reject, Report, SeatInfo, Serve
+from proxy.actions import (
+    Abort,
+    CheckAt,
+    Client,
+    Drained,
+    Limits,
+    Reject,
+    Report,
+    SeatInfo,
+    Serve,
+)
 from proxy.admission import Admission
 
 N1 = NodeName("n1")
@@ -267,6 +277,49 @@ def test_waiting_requests_move_to_another_seat_when_theirs_is_gone(admission):
     assert admission.demand(B, 1).waiting == 1
 
 
+def test_bodies_have_a_budget_of_all_and_one_of_each_client():
+    admission = Admission(Limits(bodies=100, client_bodies=60))
+    greedy, other = Client("greedy"), Client("other")
+    assert admission.announce(1, 60, greedy) == []
+    assert admission.receive(1, 50, greedy) == []
+    assert [r.code for r in admission.announce(2, 11, greedy)] == ["client_bodies_full"]
+    assert admission.receive(2, 10, greedy) == []
+    assert [r.status for r in admission.receive(2, 1, greedy)] == [429]
+    assert admission.receive(3, 40, other) == []
+    (refused,) = admission.receive(3, 1, other)
+    assert (refused.ticket, refused.status, refused.code) == (3, 503, "bodies_full")
+    assert admission.body_bytes == 100
+    admission.release(1)
+    admission.release(1)
+    assert admission.body_bytes == 50
+    assert admission.receive(3, 20, other) == []
+
+
+def test_a_wake_is_counted_to_its_client_and_namespace_and_comes_back_with_time():
+    admission = Admission(Limits(waiting=2, client_wakes=2, namespace_wakes=3))
+    for uid, model in (("a", "m"), ("b", "n"), ("c", "o"), ("d", "p")):
+        admission.seat(replace(seat(PodUid(uid), model=model), namespace="shop"), 0)
+    one, two = Client("one"), Client("two")
+    assert of(admission.arrive(1, "m", 0, one), CheckAt)
+    assert of(admission.arrive(2, "m", 0, one), CheckAt), "joins one that is under way"
+    assert of(admission.arrive(3, "n", 0, one), CheckAt)
+    (refused,) = admission.arrive(4, "o", 0, one)
+    assert (refused.status, refused.code, refused.retry_after) == (429, "wake_quota", 30.0)
+    assert of(admission.arrive(5, "o", 0, two), CheckAt)
+    (refused,) = admission.arrive(6, "p", 0, two)
+    assert "namespace 'shop'" in refused.reason
+    assert refused.retry_after == 20.0
+    assert of(admission.arrive(7, "p", 30.0, one), CheckAt)
+
+
+def test_a_request_to_a_seat_that_is_awake_costs_no_wake():
+    admission = Admission(Limits(client_wakes=1, namespace_wakes=1))
+    admission.seat(seat(), 0)
+    admission.grant(A, 1, 0)
+    for ticket in range(5):
+        assert of(admission.arrive(ticket, "m", 0), Serve)
+
+
 UIDS = st.sampled_from([PodUid(c) for c in "abcd"])
 MODELS = {PodUid("a"): "m", PodUid("b"): "m", PodUid("c"): "n", PodUid("d"): "n"}
 NODES = {PodUid("a"): N1, PodUid("b"): NodeName("n2"), PodUid("c"): N1, PodUid("d"): N1}
@@ -278,7 +331,9 @@ class AnyOrder(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.limits = Limits(wait=10.0, waiting=4, lease_break=2.0)
+        self.limits = Limits(
+            wait=10.0, waiting=4, lease_break=2.0, bodies=50, client_bodies=30, client_wakes=9
+        )
         self.admission = Admission(self.limits)
         self.now = 0.0
         self.ticket = 0
@@ -286,6 +341,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.generation = 0
         self.held: list[tuple[int, str]] = []
         self.flying: dict[int, PodUid] = {}
+        self.bytes: dict[int, int] = {}
         self.known: set[PodUid] = set()
         self.up = {N1: True, NodeName("n2"): True}
 
@@ -302,7 +358,7 @@ class AnyOrder(RuleBasedStateMachine):
                         assert waiting[0] == ticket, "not in order of arrival"
                         self.held.remove((ticket, model))
                     self.flying[ticket] = info.uid
-                case Reject(ticket, _, _, _):
+                case Reject(ticket):
                     self.held = [(t, m) for t, m in self.held if t != ticket]
                 case Drained(_, uid, _):
                     assert uid not in self.flying.values(), "drained with requests in flight"
@@ -359,10 +415,17 @@ class AnyOrder(RuleBasedStateMachine):
         else:
             self.take(self.admission.disconnected(node, self.now))
 
-    @rule(model=st.sampled_from(["m", "n", "x"]))
-    def client_asks(self, model):
+    @rule(
+        model=st.sampled_from(["m", "n", "x"]),
+        size=st.integers(1, 20),
+        client=st.sampled_from([Client("1"), Client("2")]),
+    )
+    def client_asks(self, model, size, client):
         self.ticket += 1
-        actions = self.admission.arrive(self.ticket, model, self.now)
+        if self.admission.receive(self.ticket, size, client):
+            return
+        self.bytes[self.ticket] = size
+        actions = self.admission.arrive(self.ticket, model, self.now, client)
         if not isinstance(actions[0], Serve | Reject):
             self.held.append((self.ticket, model))
         self.take(actions)
@@ -381,6 +444,17 @@ class AnyOrder(RuleBasedStateMachine):
     def time_passes(self, seconds):
         self.now += seconds
         self.take(self.admission.tick(self.now))
+
+    @rule(data=st.data())
+    def body_is_no_more_needed(self, data):
+        if self.bytes:
+            ticket = data.draw(st.sampled_from(sorted(self.bytes)))
+            del self.bytes[ticket]
+            self.admission.release(ticket)
+
+    @invariant()
+    def bodies_stay_within_their_budget(self):
+        assert self.admission.body_bytes == sum(self.bytes.values()) <= self.limits.bodies
 
     @invariant()
     def demand_is_what_clients_want(self):

@@ -1,0 +1,100 @@
+"""What one client, one namespace and all of them together may take of the proxy. Pure.
+
+A client is a name: its key's or certificate's, or its address where none is asked for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from kybernate.core.rate import Bucket
+
+_MOST_BUCKETS = 10_000
+
+Refusal = tuple[int, str, str, float]
+"""Status, code, sentence, and after how many seconds to try again (0.0: nobody knows)."""
+
+
+@dataclass(slots=True)
+class Bodies:
+    """Bytes of request bodies in memory: at most `whole`, and `each` of one client."""
+
+    whole: int
+    each: int
+    total: int = 0
+    _of: Counter[str] = field(default_factory=Counter)
+    _held: dict[int, tuple[str, int]] = field(default_factory=dict)
+
+    def take(self, ticket: int, client: str, more: int) -> Refusal | None:
+        """Count `more` bytes for this request, or say why they don't fit; then nothing changes."""
+        if refusal := self.refuses(client, more):
+            return refusal
+        self.total += more
+        self._of[client] += more
+        self._held[ticket] = (client, self._held.get(ticket, ("", 0))[1] + more)
+        return None
+
+    def refuses(self, client: str, more: int) -> Refusal | None:
+        """Why `more` bytes of this client would not fit now, or None."""
+        if self.total + more > self.whole:
+            reason = (
+                f"The proxy holds {self.total} bytes of requests that wait or are being sent, and "
+                f"may hold {self.whole} (max_held_bytes); try again later."
+            )
+            return 503, "bodies_full", reason, 0.0
+        if self._of[client] + more > self.each:
+            reason = (
+                f"{self._of[client]} bytes of your requests wait or are being sent, of "
+                f"{self.each} that one client may have (max_held_bytes_per_client); let some end."
+            )
+            return 429, "client_bodies_full", reason, 0.0
+        return None
+
+    def give_back(self, ticket: int) -> None:
+        """The request's body is no more in memory. Unknown tickets are ignored."""
+        client, size = self._held.pop(ticket, ("", 0))
+        self.total -= size
+        self._of[client] -= size
+        if self._of[client] <= 0:
+            del self._of[client]
+
+
+@dataclass(slots=True)
+class Wakes:
+    """How many wakes a minute clients may cause, and models of a namespace may be caused.
+
+    A whole minute's worth may come at once. 0 is no limit.
+    """
+
+    per_client: float
+    per_namespace: float
+    _buckets: dict[tuple[str, str], Bucket] = field(default_factory=dict)
+
+    def take(self, client: str, namespace: str, now: float) -> Refusal | None:
+        """Count one wake, or say whose are used up."""
+        for kind, name, limit, whose in (
+            ("client", client, self.per_client, "You have used up your"),
+            (
+                "namespace",
+                namespace,
+                self.per_namespace,
+                f"The namespace {namespace!r} has used up its",
+            ),
+        ):
+            wait = self._bucket(kind, name, limit).take(now) if limit else 0.0
+            if wait:
+                reason = (
+                    f"{whose} {limit:g} wakes a minute (wakes_per_minute_per_{kind}): a request to "
+                    "a model that is awake, or is waking already, costs none."
+                )
+                return 429, "wake_quota", reason, wait
+        return None
+
+    def _bucket(self, kind: str, name: str, limit: float) -> Bucket:
+        bucket = self._buckets.pop((kind, name), None) or Bucket(limit / 60.0, limit)
+        if len(self._buckets) >= _MOST_BUCKETS:
+            # The one that was used longest ago: a full one again, or nearly so.
+            del self._buckets[next(iter(self._buckets))]
+        self._buckets[kind, name] = bucket
+        return bucket

@@ -1,0 +1,332 @@
+"""Hostile clients and tenants against the proxy: a real process on loopback, as its image runs it.
+
+The agent and the model server behind it are the test's own; every client has an address of 127/8.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import io
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tests.unit.proxy.stage import DEADLINE, FakeAgent, Model
+
+pytest_plugins = ["tests.unit.proxy.conftest"]
+pytestmark = pytest.mark.hostile
+
+MIB = 2**20
+LARGE = 31 * MIB
+MEMORY_LIMIT = 1024 * MIB
+"""Of the proxy's container, in config/proxy/deployment.yaml."""
+
+
+class Process:
+    """`kyb-proxy`, an agent that obeys the test and a model server; used as `async with`."""
+
+    def __init__(self, tls, **settings):
+        self.agent, self.model = FakeAgent(tls), Model()
+        self.url = ""
+        self._tls, self._settings = tls, settings
+        self._process = None
+
+    async def __aenter__(self):
+        await self.agent.start()
+        await self.model.start()
+        settings = {
+            "listen": "127.0.0.1:0",
+            "tls_dir": str(self._tls),
+            "agents": f"n1=127.0.0.1:{self.agent.port}",
+            **self._settings,
+        }
+        env = {f"KYB_PROXY_{name.upper()}": str(value) for name, value in settings.items()}
+        self._process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "proxy"),
+            env={**os.environ, **env},
+            stderr=asyncio.subprocess.PIPE,
+        )
+        async with asyncio.timeout(DEADLINE):
+            while not (found := re.search(rb"listening on .*:(\d+)", await self._line())):
+                pass
+        self._reader = asyncio.create_task(self._drain())
+        self.url = f"http://127.0.0.1:{int(found[1])}"
+        await self.agent.until(lambda: self.agent.hellos == 1)
+        return self
+
+    async def __aexit__(self, *_):
+        if self._process.returncode is None:
+            self._process.terminate()
+        await self._process.wait()
+        await self._reader
+        await self.agent.stop()
+        await self.model.stop()
+
+    async def _line(self):
+        line = await self._process.stderr.readline()
+        assert line, "the proxy ended"
+        return line
+
+    async def _drain(self):
+        while await self._process.stderr.readline():
+            pass
+
+    @property
+    def port(self):
+        return int(self.url.rpartition(":")[2])
+
+    def peak(self):
+        """The most memory that the process ever had (bytes)."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024
+
+    def client(self, number=1):
+        """A client with an address of its own."""
+        connector = aiohttp.TCPConnector(local_addr=(f"127.0.0.{number}", 0), limit=0)
+        return aiohttp.ClientSession(self.url, connector=connector)
+
+    async def held(self):
+        """Bytes of bodies that the proxy says it has, and its requests that wait."""
+        async with self.client() as client, client.get("/metrics") as answer:
+            text = await answer.text()
+        waiting = re.findall(r"^kyb_proxy_waiting_requests\{.*\} (\S+)$", text, re.MULTILINE)
+        (size,) = re.findall(r"^kyb_proxy_body_bytes (\S+)$", text, re.MULTILINE)
+        return int(float(size)), sum(int(float(number)) for number in waiting)
+
+    async def until(self, condition):
+        """Wait until (bytes held, requests waiting) are so."""
+        async with asyncio.timeout(2 * DEADLINE):
+            while not condition(*(now := await self.held())):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        return now
+
+    async def seat(self, **seat):
+        """A seat, parked unless said otherwise."""
+        self.agent.name_seat(self.model.address, **seat)
+        async with asyncio.timeout(DEADLINE), self.client() as client:
+            while True:
+                async with client.get("/v1/models") as answer:
+                    if seat.get("uid", "a") in await answer.text():
+                        return
+                await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def against(runner, tls):
+    """Run an attack: an async function that takes the process."""
+
+    def run(attack, **settings):
+        async def act():
+            async with asyncio.timeout(90), Process(tls, **settings) as process:
+                await attack(process)
+
+        runner.run(act())
+
+    return run
+
+
+def body(size, model="m"):
+    head = b'{"model":"%s","x":"' % model.encode()
+    return head + b"y" * (size - len(head) - 2) + b'"}'
+
+
+async def ask(client, data, path="/v1/completions", **headers):
+    async with client.post(path, data=io.BytesIO(data), headers=headers) as answer:
+        return answer.status, await answer.read(), answer.headers
+
+
+def code(answer):
+    return json.loads(answer[1])["error"]["code"]
+
+
+def test_many_large_requests_that_wait_do_not_end_the_proxy(against):
+    """Seen: 27 of them made the only replica be killed for its memory."""
+
+    async def attack(proxy):
+        await proxy.seat()
+        data = body(LARGE)
+        async with contextlib.AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(proxy.client(n)) for n in range(2, 29)]
+            asked = [asyncio.create_task(ask(client, data)) for client in clients]
+            size, _ = await proxy.until(lambda _, waiting: waiting == 8)
+            assert size == 8 * LARGE
+            async with asyncio.timeout(2 * DEADLINE):
+                while sum(one.done() for one in asked) < 19:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            refused = [one.result() for one in asked if one.done()]
+            assert {(one[0], code(one), one[2]["Retry-After"]) for one in refused} == {
+                (503, "bodies_full", "5")
+            }
+            proxy.agent.lease("grant")
+            served = await asyncio.gather(*asked)
+            assert sorted(one[0] for one in served) == [200] * 8 + [503] * 19
+        assert {len(sent) for _, _, sent in proxy.model.requests} == {LARGE}
+        await proxy.until(lambda size, _: size == 0)
+        assert proxy.peak() < 0.8 * MEMORY_LIMIT
+
+    against(attack)
+
+
+def test_one_client_can_not_take_the_room_of_all(against):
+    async def attack(proxy):
+        await proxy.seat()
+        async with proxy.client(2) as greedy, proxy.client(3) as other:
+            asked = [asyncio.create_task(ask(greedy, body(9 * MIB))) for _ in range(5)]
+            await proxy.until(lambda size, _: size == 27 * MIB)
+            async with asyncio.timeout(DEADLINE):
+                while sum(one.done() for one in asked) < 2:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            refused = [one.result() for one in asked if one.done()]
+            assert [(one[0], code(one)) for one in refused] == [(429, "client_bodies_full")] * 2
+            waits = asyncio.create_task(ask(other, body(9 * MIB)))
+            await proxy.until(lambda _, waiting: waiting == 4)
+            for one in asked:
+                one.cancel()
+            await proxy.until(lambda size, _: size == 9 * MIB)
+            proxy.agent.lease("grant")
+            assert (await waits)[0] == 200
+
+    against(attack, max_held_bytes=60 * MIB, max_held_bytes_per_client=30 * MIB)
+
+
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+def test_a_body_that_is_small_on_the_wire_or_many_objects_in_python_stays_small(against, encoding):
+    async def attack(proxy):
+        await proxy.seat()
+        proxy.agent.lease("grant")
+        data = b'{"model":"default/m","x":[' + b"[]," * (LARGE // 3) + b"[]]}"
+        sent = gzip.compress(data, 1) if encoding == "gzip" else data
+        before = proxy.peak()
+        async with proxy.client() as client:
+            answers = [await ask(client, sent, **{"Content-Encoding": encoding}) for _ in range(2)]
+        assert [status for status, *_ in answers] == [200, 200]
+        assert proxy.model.requests[0][2] == data.replace(b"default/m", b"m")
+        assert proxy.peak() - before < 200 * MIB
+
+    against(attack)
+
+
+def test_what_a_seat_that_answers_at_once_leaves_unread_counts_on(against):
+    async def attack(proxy):
+        async def early(reader, writer):
+            with contextlib.suppress(ConnectionError):
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+                await asyncio.sleep(3600)
+
+        server = await asyncio.start_server(early, "127.0.0.1", 0, limit=2**16)
+        host, port = server.sockets[0].getsockname()
+        proxy.model.address = f"{host}:{port}"
+        await proxy.seat()
+        proxy.agent.lease("grant")
+        async with proxy.client() as client:
+            asked = [asyncio.create_task(ask(client, body(LARGE))) for _ in range(2)]
+            await proxy.until(lambda size, _: size == 2 * LARGE)
+            await asyncio.sleep(0.3)
+            assert await proxy.held() == (2 * LARGE, 0)
+            status, answer, _ = await ask(client, body(LARGE))
+            assert (status, json.loads(answer)["error"]["code"]) == (503, "bodies_full")
+            for one in asked:
+                one.cancel()
+        await proxy.until(lambda size, _: size == 0)
+        server.close()
+
+    against(attack, max_held_bytes=80 * MIB)
+
+
+@pytest.mark.parametrize("dribble", [b"", b"POST /v1/completions HTTP/1.1\r\nX-A: "])
+def test_a_client_that_sends_its_headers_slowly_is_hung_up_on(against, dribble):
+    async def attack(proxy):
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+        writer.write(dribble)
+
+        async def slowly():
+            with contextlib.suppress(ConnectionError):
+                while dribble:
+                    writer.write(b"x")
+                    await writer.drain()
+                    await asyncio.sleep(0.1)
+
+        slow = asyncio.create_task(slowly())
+        async with asyncio.timeout(5):
+            with contextlib.suppress(ConnectionResetError):
+                assert await reader.read() == b""
+        slow.cancel()
+        writer.close()
+
+    against(attack, idle_client_s=1)
+
+
+def test_a_body_that_does_not_come_costs_time_but_no_room(against):
+    async def attack(proxy):
+        await proxy.seat()
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % LARGE
+        slow = [await asyncio.open_connection("127.0.0.1", proxy.port) for _ in range(20)]
+        for _, writer in slow:
+            writer.write(head + b"{")
+        await proxy.until(lambda size, _: size == 20)
+        for reader, writer in slow:
+            async with asyncio.timeout(DEADLINE):
+                answer = await reader.readuntil(b"}}")
+            assert answer.startswith(b"HTTP/1.1 408 ")
+            assert b"body_too_slow" in answer
+            writer.close()
+        await proxy.until(lambda size, _: size == 0)
+
+    against(attack, body_limit_s=2)
+
+
+def test_a_pod_that_calls_itself_like_anothers_full_name_gets_no_request(against):
+    """Seen: the thief got the victim's prompts while the victim was away."""
+
+    async def attack(proxy):
+        await proxy.seat(uid="thief", namespace="lab", model="victim/llama")
+        proxy.agent.lease("grant", uid="thief")
+        await proxy.seat(uid="namesake", namespace="lab", model="llama")
+        proxy.agent.lease("grant", uid="namesake")
+        await proxy.seat(uid="victim", namespace="victim", model="llama")
+        proxy.agent.order(gone={"uid": "victim"})
+        async with proxy.client() as client:
+            async with asyncio.timeout(DEADLINE):
+                while True:
+                    async with client.get("/v1/models") as listed:
+                        if '"victim/llama","object"' not in await listed.text():
+                            break
+            for name, status in (("victim/llama", 404), ("llama", 409), ("victim/x", 404)):
+                answer = await ask(client, body(100, name))
+                assert answer[0] == status
+                assert b"lab" not in answer[1]
+        assert proxy.model.requests == []
+
+    against(attack)
+
+
+def test_a_client_that_causes_wake_after_wake_is_slowed_and_no_other_is(against):
+    async def attack(proxy):
+        for uid in "abc":
+            await proxy.seat(uid=uid, model=f"m{uid}")
+        async with proxy.client(2) as greedy, proxy.client(3) as other:
+            for uid in "ab":
+                await asked_and_left(proxy, greedy, f"m{uid}")
+            refused = await ask(greedy, body(100, "mc"))
+            assert (refused[0], code(refused)) == (429, "wake_quota")
+            assert 25 <= int(refused[2]["Retry-After"]) <= 30
+            await asked_and_left(proxy, other, "mc")
+            refused = await ask(other, body(100, "ma"))
+            assert b"namespace 'default'" in refused[1]
+
+    against(attack, wakes_per_minute_per_client=2, wakes_per_minute_per_namespace=3)
+
+
+async def asked_and_left(proxy, client, model):
+    asked = asyncio.create_task(ask(client, body(100, model)))
+    await proxy.until(lambda _, waiting: waiting == 1)
+    asked.cancel()
+    await proxy.until(lambda _, waiting: waiting == 0)
