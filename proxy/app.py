@@ -57,12 +57,18 @@ class Front:
         app = web.Application()
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/v1/models/{model:.+}", self._model)
-        app.router.add_post("/v1/{path:.+}", self._serve)
+        app.router.add_post("/{path:.+}", self._post)
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._scrape)
         app.router.add_route("*", "/{path:.*}", self._elsewhere)
         return app
+
+    async def _post(self, request: web.Request) -> web.StreamResponse:
+        # As it was written: what a seat would take for another path is none of these.
+        if self._settings.allows(request.rel_url.raw_path):
+            return await self._serve(request)
+        return await self._elsewhere(request)
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         visit = _Visit(request, self._desk.ticket(), self._desk.now)
@@ -167,9 +173,10 @@ class Front:
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def _elsewhere(self, request: web.Request) -> web.Response:
+        allowed = ", ".join(path for path in self._settings.paths if path != "*")
         message = (
-            f"There is no {request.method} {request.path} here: POST to /v1/chat/completions, "
-            "/v1/completions or /v1/embeddings, or GET /v1/models."
+            f"{request.method} {request.path[:200]} is not allowed here: GET /v1/models, or POST "
+            f"to {allowed or 'a path below /v1/'} (the proxy's setting paths)."
         )
         return _error(ApiError(404, "unknown_url", message))
 

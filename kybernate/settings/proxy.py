@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+_PATH = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~:@!$&'()+,;=-]+)+")
+
+OPENAI_PATHS = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/embeddings",
+    "/v1/moderations",
+    "/v1/images/generations",
+    "/v1/audio/speech",
+)
+"""What OpenAI's clients POST as JSON with a model's name in it."""
 
 
 class ProxySettings(BaseModel):
@@ -58,6 +72,11 @@ class ProxySettings(BaseModel):
     )
     max_body_bytes: int = Field(
         32 * 1024 * 1024, ge=1024, description="largest request body (bytes)"
+    )
+    paths: tuple[str, ...] = Field(
+        OPENAI_PATHS,
+        description="paths that clients may POST to, each exactly as written; a seat's others, say "
+        "to load adapters or to sleep, are its administrator's; * is any below /v1/",
     )
     max_held_bytes: int = Field(
         256 * 1024 * 1024,
@@ -115,9 +134,17 @@ class ProxySettings(BaseModel):
             raise ValueError("write it as node=host:port, several separated by commas")
         return {node.strip(): address.strip() for node, _, address in pairs}
 
-    @field_validator("first_namespaces", mode="before")
+    @field_validator("paths")
     @classmethod
-    def _split_namespaces(cls, value: object) -> object:
+    def _check_paths(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for path in value:
+            if path != "*" and not _PATH.fullmatch(path):
+                raise ValueError(f"write {path!r} as /v1/… without %, //, . or .., or as *")
+        return value
+
+    @field_validator("first_namespaces", "paths", mode="before")
+    @classmethod
+    def _split_list(cls, value: object) -> object:
         if not isinstance(value, str):
             return value
         return tuple(part.strip() for part in value.split(",") if part.strip())
@@ -129,6 +156,12 @@ class ProxySettings(BaseModel):
         if not (host and colon and port.isascii() and port.isdigit() and int(port) < 65536):
             raise ValueError("write it as host:port, for example 127.0.0.1:8080")
         return value
+
+    def allows(self, path: str) -> bool:
+        """Whether clients may POST to this path, given as it was written."""
+        if path in self.paths:
+            return True
+        return "*" in self.paths and path.startswith("/v1/") and bool(_PATH.fullmatch(path))
 
     @property
     def host_port(self) -> tuple[str, int]:

@@ -325,6 +325,36 @@ def test_a_client_that_causes_wake_after_wake_is_slowed_and_no_other_is(against)
     against(attack, wakes_per_minute_per_client=2, wakes_per_minute_per_namespace=3)
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/load_lora_adapter",
+        "/sleep",
+        "/v1/chat/completions/../../load_lora_adapter",
+        "/v1/chat/completions/%2e%2e/%2e%2e/sleep",
+        "//v1/completions",
+        "/v1/completions/",
+        "/v1%2Fcompletions",
+        "http://elsewhere/sleep",
+    ],
+)
+def test_a_seats_other_paths_are_not_its_clients(against, path):
+    async def attack(proxy):
+        await proxy.seat()
+        proxy.agent.lease("grant")
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+        data = body(100)
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
+        writer.write(head.encode() + data)
+        async with asyncio.timeout(DEADLINE):
+            line = await reader.readline()
+        assert int(line.split()[1]) in (400, 404)
+        assert proxy.model.requests == []
+        writer.close()
+
+    against(attack)
+
+
 async def asked_and_left(proxy, client, model):
     asked = asyncio.create_task(ask(client, body(100, model)))
     await proxy.until(lambda _, waiting: waiting == 1)

@@ -253,6 +253,19 @@ def test_what_waits_too_long_or_too_many_is_answered_429(play):
     play(scenario, max_waiting_per_model=1, wait_limit_s=0.5)
 
 
+def test_a_path_that_is_not_allowed_is_refused_with_those_that_are(play):
+    async def scenario(stage):
+        await stage.seat()
+        async with stage.client.post("/v1/rerank", json={"model": "m"}) as answer:
+            error = (await answer.json())["error"]
+            assert (answer.status, error["code"]) == (404, "unknown_url")
+            assert "/v1/embeddings (the proxy's setting paths)" in error["message"]
+        async with stage.client.post("/v1/embeddings", json={"model": "m"}) as answer:
+            assert answer.status == 200
+
+    play(scenario, paths=("/v1/embeddings",))
+
+
 @pytest.mark.parametrize(
     ("body", "status", "code"),
     [

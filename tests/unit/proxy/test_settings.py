@@ -25,9 +25,27 @@ def test_listen_is_taken_apart(text, pair):
         ("KYB_PROXY_LISTEN", "8080", "listen"),
         ("KYB_PROXY_AGENTS", "n1", "agents"),
         ("KYB_PROXY_WAIT_LIMIT_S", "0", "wait_limit_s"),
+        ("KYB_PROXY_PATHS", "/v1/completions,v1/embeddings", "paths"),
+        ("KYB_PROXY_PATHS", "/v1/../metrics", "paths"),
+        ("KYB_PROXY_PATHS", "/v1/*", "paths"),
     ],
 )
 def test_a_wrong_setting_is_named(variable, value, field):
     with pytest.raises(ConfigError) as caught:
         load(ProxySettings, "KYB_PROXY", {}, {variable: value}, None)
     assert caught.value.field == field
+
+
+def test_paths_are_allowed_as_they_are_written_and_no_others():
+    settings = ProxySettings()
+    assert settings.allows("/v1/chat/completions")
+    for path in ("/v1/load_lora_adapter", "/v1/chat/completions/", "/v1//completions", "/sleep"):
+        assert not settings.allows(path)
+
+
+def test_a_star_allows_what_lies_below_v1_and_can_not_be_taken_for_anything_else():
+    settings = load(ProxySettings, "KYB_PROXY", {}, {"KYB_PROXY_PATHS": "*, /api/chat"}, None)
+    for path in ("/v1/rerank", "/v1/a/b.c", "/api/chat"):
+        assert settings.allows(path)
+    for path in ("/sleep", "/v1/../sleep", "/v1/%2e%2e/sleep", "/v1/a//b", "/v1/.", "/v1/"):
+        assert not settings.allows(path)
