@@ -13,6 +13,7 @@ ARTIFACT_GRANT_KIND = "ArtifactGrant"
 ARTIFACT_GRANTS_PATH = f"/apis/{GROUP}/{VERSION}/artifactgrants"
 SCHEDULER_NAME = "kybernate-scheduler"
 NAMESPACE = "kyb-system"
+PROXY_CLIENTS = "kyb-proxy-clients"  # the Secret with the records of the proxy's clients
 
 # Resources: kyb.ai/gpu-<n>x-seat
 RESOURCE_PREFIX = "kyb.ai/gpu-"

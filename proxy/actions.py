@@ -32,9 +32,21 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Who asks: a key's or certificate's name, or an address where the proxy asks for neither."""
+    """Who asks: a key's or certificate's name, or an address where the proxy asks for neither.
+
+    `namespaces` are those whose models it may ask; None is every one.
+    """
 
     name: str = ""
+    namespaces: frozenset[str] | None = None
+
+    def may(self, namespace: str) -> bool:
+        """Whether it may ask a model of this namespace."""
+        return self.namespaces is None or namespace in self.namespaces
+
+
+ANYONE = Client()
+"""Who may ask everything."""
 
 
 @dataclass(frozen=True, slots=True)

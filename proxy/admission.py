@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 from kybernate.types import SeatState
 from proxy import routing
 from proxy.actions import (
+    ANYONE,
     Abort,
     CheckAt,
-    Client,
     Close,
     DemandView,
     Drained,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from kybernate.types import NodeName, PodUid
-    from proxy.actions import Action, Limits, SeatInfo
+    from proxy.actions import Action, Client, Limits, SeatInfo
 
 
 @dataclass(slots=True, eq=False)
@@ -87,9 +87,6 @@ _WAKE_COST: dict[SeatState, int] = {
 """Lower is sooner ready. A seat on its way is never abandoned for one that isn't."""
 
 
-_ANYONE = Client()
-
-
 class Admission:
     """Seats, leases and waiting requests of one proxy. Single owner, not thread-safe."""
 
@@ -105,12 +102,12 @@ class Admission:
 
     # --- requests -----------------------------------------------------------------------------
 
-    def announce(self, ticket: int, size: int, client: Client = _ANYONE) -> list[Action]:
+    def announce(self, ticket: int, size: int, client: Client = ANYONE) -> list[Action]:
         """A request says that its body has this size: Reject if there is no room for it now."""
         refusal = self._bodies.refuses(client.name, size)
         return [Reject(ticket, *refusal)] if refusal else []
 
-    def receive(self, ticket: int, more: int, client: Client = _ANYONE) -> list[Action]:
+    def receive(self, ticket: int, more: int, client: Client = ANYONE) -> list[Action]:
         """So many bytes of a request's body came, and are kept until `release`; or Reject."""
         refusal = self._bodies.take(ticket, client.name, more)
         return [Reject(ticket, *refusal)] if refusal else []
@@ -119,9 +116,9 @@ class Admission:
         """The request's body is no more in memory, as it was sent or the request is over."""
         self._bodies.give_back(ticket)
 
-    def arrive(self, ticket: int, model: str, now: float, client: Client = _ANYONE) -> list[Action]:
+    def arrive(self, ticket: int, model: str, now: float, client: Client = ANYONE) -> list[Action]:
         """A request came whole: Serve or Reject, or it is held (CheckAt)."""
-        routes = self.routes(model, now)
+        routes = self.routes(model, now, client)
         if len(routes) != 1:
             return [Reject(ticket, *routing.refusal(model, routes))]
         best: _Seat | None = None
@@ -132,10 +129,14 @@ class Admission:
             return self._serve(ticket, best, 0.0)
         return self._hold(ticket, routes[0], now, client)
 
-    def routes(self, name: str, now: float) -> list[str]:
+    def routes(self, name: str, now: float, client: Client = ANYONE) -> list[str]:
         """The full names of models that this name may stand for; see `routing`."""
-        seats = (seat.info for seat in self._seats.values())
-        return routing.routes(seats, name, self._limits.first_namespaces, self._away.seats(now))
+        return routing.routes(
+            self._open_to(client),
+            name,
+            self._limits.first_namespaces,
+            self._left_of(client, now),
+        )
 
     def leave(self, ticket: int, now: float, *, answered: bool = False) -> list[Action]:
         """The request is over, or its client has gone. Unknown tickets are ignored."""
@@ -276,12 +277,20 @@ class Admission:
         """Bytes of requests in memory."""
         return self._bodies.total
 
-    def models(self, now: float) -> dict[str, str]:
+    def models(self, now: float, client: Client = ANYONE) -> dict[str, str]:
         """All models that have a seat, whatever its state: full name → the shortest for it."""
-        seats = [seat.info for seat in self._seats.values()]
-        return routing.names(seats, self._limits.first_namespaces, self._away.seats(now))
+        return routing.names(
+            self._open_to(client), self._limits.first_namespaces, self._left_of(client, now)
+        )
 
     # --- inside -------------------------------------------------------------------------------
+
+    def _open_to(self, client: Client) -> list[SeatInfo]:
+        every = (seat.info for seat in self._seats.values())
+        return [info for info in every if client.may(info.namespace)]
+
+    def _left_of(self, client: Client, now: float) -> list[SeatInfo]:
+        return [info for info in self._away.seats(now) if client.may(info.namespace)]
 
     def _add(self, info: SeatInfo) -> _Seat:
         """A new seat; what is still in flight on a forgotten one of the same pod counts on."""

@@ -14,7 +14,7 @@ import orjson
 from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 
-from proxy.actions import Client
+from proxy.actions import ANYONE
 from proxy.openai import ApiError, model_list, model_of
 from proxy.routing import refusal
 from proxy.upstream import REQUEST_ID, ClientLeftError, Exchange
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kybernate.settings.proxy import ProxySettings
+    from proxy.actions import Client
+    from proxy.clients import Clients
     from proxy.desk import Desk, Flight
     from proxy.metrics import Metrics
     from proxy.upstream import Pools
@@ -42,6 +44,7 @@ class Front:
         pools: Pools,
         metrics: Metrics,
         settings: ProxySettings,
+        clients: Clients,
         not_ready: Callable[[], str | None],
     ) -> None:
         """`not_ready` returns a sentence while requests can't be served, else None."""
@@ -49,12 +52,13 @@ class Front:
         self._pools = pools
         self._metrics = metrics
         self._settings = settings
+        self._clients = clients
         self._not_ready = not_ready
         self._created = int(time.time())
 
     def application(self) -> web.Application:
         """The application to serve; run it with handler cancellation on."""
-        app = web.Application()
+        app = web.Application(middlewares=[_in_openais_shape])
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/v1/models/{model:.+}", self._model)
         app.router.add_post("/{path:.+}", self._post)
@@ -86,9 +90,12 @@ class Front:
         return response
 
     async def _answer(self, visit: _Visit) -> web.StreamResponse:
+        visit.client = self._clients.who(visit.request)
         body = await self._body(visit)
         model = model_of(body)
-        visit.exchange = Exchange(visit.request, body, visit.request_id)
+        # A key of ours is for us; where certificates alone count, the header is the seat's.
+        ours = {"authorization"} if self._settings.auth in ("keys", "either") else set()
+        visit.exchange = Exchange(visit.request, body, visit.request_id, ours)
         visit.exchange.sent = lambda: self._desk.admission.release(visit.ticket)
         del body  # the exchange lets go of it as soon as the seat has it
         flight = await self._admit(visit, model)
@@ -103,7 +110,7 @@ class Front:
             flight = await self._desk.admit(visit.ticket, model, visit.client)
         except ApiError:
             # Only names that exist become labels of metrics.
-            routes = self._desk.admission.routes(model, self._desk.now)
+            routes = self._desk.admission.routes(model, self._desk.now, visit.client)
             visit.model = routes[0] if len(routes) == 1 else ""
             raise
         visit.model = flight.serve.seat.route
@@ -135,9 +142,10 @@ class Front:
         total = self._desk.now - visit.started
         self._metrics.count(visit.model, visit.status, visit.held, total)
         log.info(
-            "%s %s model=%s seat=%s status=%d held_ms=%.1f total_ms=%.1f",
+            "%s %s client=%s model=%s seat=%s status=%d held_ms=%.1f total_ms=%.1f",
             visit.request_id,
             visit.request.path,
+            visit.client.name or "-",
             visit.model or "-",
             visit.seat or "-",
             visit.status,
@@ -145,20 +153,21 @@ class Front:
             total * 1000,
         )
 
-    async def _models(self, _: web.Request) -> web.Response:
-        return _json(self._listed())
+    async def _models(self, request: web.Request) -> web.Response:
+        return _json(self._listed(self._clients.who(request)))
 
-    def _listed(self) -> dict[str, Any]:
+    def _listed(self, client: Client) -> dict[str, Any]:
         admission = self._desk.admission
-        return model_list(admission.seats(), admission.models(self._desk.now), self._created)
+        names = admission.models(self._desk.now, client)
+        return model_list(admission.seats(), names, self._created)
 
     async def _model(self, request: web.Request) -> web.Response:
-        name = request.match_info["model"]
-        for entry in self._listed()["data"]:
+        client, name = self._clients.who(request), request.match_info["model"]
+        for entry in self._listed(client)["data"]:
             if name in (entry["id"], entry["kyb"]["name"]):
                 return _json(entry)
-        found = self._desk.admission.routes(name, self._desk.now)
-        return _error(ApiError(*refusal(name, found)))
+        found = self._desk.admission.routes(name, self._desk.now, client)
+        raise ApiError(*refusal(name, found))
 
     async def _healthz(self, _: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -168,6 +177,9 @@ class Front:
         return web.Response(status=503 if reason else 200, text=f"{reason or 'ok'}\n")
 
     async def _scrape(self, request: web.Request) -> web.Response:
+        if self._clients.who(request).namespaces is not None:
+            reason = "Metrics name every namespace's models: ask as a client of all (--of-all)."
+            raise ApiError(403, "all_namespaces_needed", reason)
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         body = encode(self._metrics.registry)
         return web.Response(body=body, headers={"Content-Type": content_type})
@@ -188,7 +200,7 @@ class _Visit:
         given = request.headers.get(REQUEST_ID, "")
         self.request = request
         self.ticket = ticket
-        self.client = Client(request.remote or "")
+        self.client = ANYONE
         self.request_id = given if _SAFE_ID.fullmatch(given) else f"req-{secrets.token_hex(8)}"
         self.started = started
         self.model = ""
@@ -227,9 +239,21 @@ async def _last_event(response: web.StreamResponse, error: ApiError) -> None:
         log.debug("the client left before it could be told")
 
 
+@web.middleware
+async def _in_openais_shape(request: web.Request, handler: Any) -> web.StreamResponse:
+    try:
+        response: web.StreamResponse = await handler(request)
+    except ApiError as error:
+        response = _error(error)
+    return response
+
+
 def _json(data: object) -> web.Response:
     return web.Response(body=orjson.dumps(data), content_type="application/json")
 
 
 def _error(error: ApiError) -> web.Response:
-    return web.Response(status=error.status, body=error.body(), content_type="application/json")
+    response = web.Response(status=error.status, body=error.body(), content_type="application/json")
+    if error.status == 401:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    return response

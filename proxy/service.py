@@ -15,6 +15,7 @@ from proxy.actions import Limits
 from proxy.admission import Admission
 from proxy.agents import Agents
 from proxy.app import Front
+from proxy.clients import Clients
 from proxy.desk import Desk
 from proxy.metrics import Metrics
 from proxy.upstream import Pools
@@ -49,7 +50,9 @@ class Service:
         self._desk = Desk(self._admission, self._pools)
         self._agents = Agents(self._desk, settings)
         self._watcher: Watcher | None = None
-        front = Front(self._desk, self._pools, Metrics(self._admission), settings, self.not_ready)
+        self._clients = Clients(settings)
+        metrics = Metrics(self._admission)
+        front = Front(self._desk, self._pools, metrics, settings, self._clients, self.not_ready)
         self._runner = web.AppRunner(
             front.application(),
             handler_cancellation=True,
@@ -64,10 +67,11 @@ class Service:
         for name in ("ca.crt", "proxy.crt", "proxy.key"):
             if not (self._settings.tls_dir / name).is_file():
                 raise ConfigError("tls_dir", f"{self._settings.tls_dir}/{name} doesn't exist")
+        self._clients.start()
         self._find_agents()
         await self._runner.setup()
         host, port = self._settings.host_port
-        site = web.TCPSite(self._runner, host, port)
+        site = web.TCPSite(self._runner, host, port, ssl_context=self._clients.ssl_context)
         await site.start()
         self.port = self._runner.addresses[0][1]
         log.info("listening on %s:%d", host, self.port)
@@ -78,6 +82,7 @@ class Service:
         await self._runner.cleanup()
         if self._watcher is not None:
             await asyncio.to_thread(self._watcher.stop)
+        await self._clients.stop()
         await self._agents.stop()
         await self._pools.close()
 

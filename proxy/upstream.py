@@ -15,7 +15,7 @@ from kybernate.errors import KybernateError
 from proxy.openai import ApiError, rename_model
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator, Set
 
     from multidict import CIMultiDictProxy
 
@@ -110,7 +110,10 @@ class Exchange:
     be answered in full.
     """
 
-    def __init__(self, request: web.Request, body: bytearray, request_id: str) -> None:
+    def __init__(
+        self, request: web.Request, body: bytearray, request_id: str, ours: Set[str] = frozenset()
+    ) -> None:
+        """`ours`: more headers that the seat must not see, in lower case."""
         self.response: web.StreamResponse | None = None
         self.sent: Callable[[], None] = lambda: None
         """Called once a large body is no more in memory. A small one counts until the end: what a
@@ -118,6 +121,7 @@ class Exchange:
         self._request = request
         self._body = body
         self._request_id = request_id
+        self._not_to_seat = _NOT_TO_SEAT | ours
 
     async def run(
         self, flight: Flight, model: str, pools: Pools, connect_limit: float
@@ -205,7 +209,7 @@ class Exchange:
         return response
 
     def _to_seat(self) -> CIMultiDict[str]:
-        headers = _without(self._request.headers, _NOT_TO_SEAT)
+        headers = _without(self._request.headers, self._not_to_seat)
         headers[REQUEST_ID] = self._request_id
         return headers
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _COMMANDS: Mapping[str, str] = {
     "agent": "kybernate.cli.agent",
     "artifacts": "kybernate.cli.artifacts",
+    "clients": "kybernate.cli.clients",
     "doctor": "kybernate.cli.doctor",
     "dump": "kybernate.cli.dump",
     "explain": "kybernate.cli.explain",
@@ -36,6 +37,7 @@ A cluster comes to it in this order:
   kubectl apply -k config/default                      names, accounts, policies
   kybernate pki init --dir DIR --node NODE ...         certificates between our services
   kyb-webhook, kyb-extender, kyb-proxy                 once per cluster
+  kybernate clients add NAME --of NAMESPACE            a key for who may ask the proxy
   kyb-agent, kyb-device-plugin                         on every GPU node
   kybernate agent status                               who is active there, who is parked, why
   kubectl apply -f config/samples/two-models.yaml      two models to begin with

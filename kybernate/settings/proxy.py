@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 _PATH = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~:@!$&'()+,;=-]+)+")
 
@@ -73,6 +74,20 @@ class ProxySettings(BaseModel):
     max_body_bytes: int = Field(
         32 * 1024 * 1024, ge=1024, description="largest request body (bytes)"
     )
+    auth: Literal["off", "keys", "certificates", "either"] = Field(
+        "off",
+        description="how clients are told apart: keys (Authorization: Bearer), client certificates "
+        "or either; off lets everyone ask every model. See kybernate clients --help",
+    )
+    clients_dir: Path = Field(
+        Path("/etc/kyb/clients"),
+        description="folder with the clients' records, the mounted Secret kyb-proxy-clients",
+    )
+    serve_tls_dir: Path | None = Field(
+        None,
+        description="folder with tls.crt and tls.key to serve HTTPS with, and with ca.crt, whose "
+        "clients' certificates count; without it, plain HTTP",
+    )
     paths: tuple[str, ...] = Field(
         OPENAI_PATHS,
         description="paths that clients may POST to, each exactly as written; a seat's others, say "
@@ -123,6 +138,18 @@ class ProxySettings(BaseModel):
         30.0, ge=0, description="how long requests may finish after SIGTERM (s)"
     )
     log_level: str = Field("INFO", description="DEBUG, INFO, WARNING or ERROR")
+
+    @model_validator(mode="after")
+    def _check_certificates(self) -> Self:
+        folder = self.serve_tls_dir
+        if self.auth in ("certificates", "either") and not (
+            folder is not None and (folder / "ca.crt").is_file()
+        ):
+            raise ValueError(
+                f"auth={self.auth} needs serve_tls_dir, a folder with tls.crt, tls.key and the "
+                "ca.crt that signs the clients' certificates"
+            )
+        return self
 
     @field_validator("agents", mode="before")
     @classmethod

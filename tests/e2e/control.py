@@ -12,9 +12,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import yaml
+from click.testing import CliRunner
 
 from images.build import full_name
 from kybernate import keys
+from kybernate.cli.clients import command as clients
 from tests.cluster.images import SCHEDULER_IMAGE
 from tests.cluster.layout import REPOSITORY
 from tests.integration.extender.relay import Relay
@@ -39,19 +41,20 @@ IMAGES = (*SERVICES, "sample", "kube-scheduler")
 
 
 @contextmanager
-def deployed(cluster: Cluster) -> Iterator[None]:
-    """The control side runs as pods, all of them ready."""
+def deployed(cluster: Cluster) -> Iterator[str]:
+    """The control side runs as pods, all of them ready; the key of a client of the proxy."""
     relay = Relay(cluster.ports.apiserver, cluster.nodes[0].ip)
     try:
         objects = [*secrets(cluster), *control_side(cluster, relay)]
         text = yaml.safe_dump_all(objects)
+        key = let_in(cluster, "test", "--of", "default")
         # As who applied the cluster's own objects: what those say and these don't is taken away.
         manager = ("--server-side", "--field-manager=one-machine")
         cluster.kubectl("apply", *manager, "-f", "-", text=text)
         for name in DEPLOYMENTS:
             wait = ("rollout", "status", f"deploy/{name}", "--timeout=120s")
             cluster.kubectl("-n", keys.NAMESPACE, *wait, limit=130)
-        yield
+        yield key
     finally:
         relay.close()
 
@@ -63,6 +66,14 @@ def secrets(cluster: Cluster) -> Iterator[Json]:
         data = {file.name: base64.b64encode(file.read_bytes()).decode() for file in files}
         meta = {"name": f"kyb-{name}-tls", "namespace": keys.NAMESPACE}
         yield {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": data}
+
+
+def let_in(cluster: Cluster, name: str, *arguments: str) -> str:
+    """A client's key, as `kybernate clients add` makes it."""
+    given = ["add", name, *arguments, "--kubeconfig", str(cluster.kubeconfig)]
+    done = CliRunner().invoke(clients, given)
+    assert done.exit_code == 0, done.output
+    return done.stdout.strip()
 
 
 def control_side(cluster: Cluster, relay: Relay) -> Iterator[Json]:

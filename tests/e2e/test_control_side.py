@@ -39,12 +39,15 @@ SPEC = ClusterSpec(
     node_pods=True,
 )
 CALL_S = 30.0
+KEYS: dict[str, str] = {}
+"""Of a client of the proxy, by cluster."""
 
 
 @pytest.fixture(scope="module")
 def side() -> Iterator[Cluster]:
     """A cluster of which nothing of ours is a process of the machine."""
-    with running(SPEC, print) as up, deployed(up):
+    with running(SPEC, print) as up, deployed(up) as key:
+        KEYS[up.spec.name] = key
         yield up
 
 
@@ -63,6 +66,17 @@ def pods_of(cluster: Cluster, name: str) -> dict[str, dict[str, Any]]:
     }
 
 
+def models_of(cluster: Cluster) -> Models:
+    """The proxy, asked with the client's key; without one it answers nobody."""
+    (proxy,) = pods_of(cluster, "kyb-proxy").values()
+    models = Models(f"http://{proxy['status']['podIP']}:8080")
+    stranger = models.ask("one")
+    assert (stranger.status, stranger.body["error"]["code"]) == (401, "unknown_client")
+    headers = models._session.headers
+    headers["Authorization"] = f"Bearer {KEYS[cluster.spec.name]}"
+    return models
+
+
 def test_a_pod_goes_all_the_way_through_them(side: Cluster, seats: Pods) -> None:
     with pytest.raises(RefusedError, match="24 GB"):
         seats.create(SeatPod("wrong", vram="24 GB"))
@@ -72,8 +86,7 @@ def test_a_pod_goes_all_the_way_through_them(side: Cluster, seats: Pods) -> None
     assert {group_of(pod) for pod in made.values()} == {"G0"}
     commands = {pod["spec"]["containers"][0]["command"][0] for pod in made.values()}
     assert commands == {"/kyb/kyb-init"}
-    (proxy,) = pods_of(side, "kyb-proxy").values()
-    models = Models(f"http://{proxy['status']['podIP']}:8080")
+    models = models_of(side)
     first = {name: models.ask(name).counter for name in made}
     for name in made:
         answer = models.ask(name)
@@ -137,8 +150,7 @@ def test_the_first_sample_of_the_installation_runs(side: Cluster, seats: Pods) -
         for one in objects:
             name = one["metadata"]["name"]
             side.kubectl("rollout", "status", f"deploy/{name}", "--timeout=90s", limit=100)
-        (proxy,) = pods_of(side, "kyb-proxy").values()
-        models = Models(f"http://{proxy['status']['podIP']}:8080")
+        models = models_of(side)
         assert all(models.ask(one["metadata"]["name"]).intact for one in objects)
         models.close()
     finally:

@@ -12,12 +12,18 @@ import io
 import json
 import os
 import re
+import ssl
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import aiohttp
 import pytest
+from click.testing import CliRunner
 
+from kybernate.adapters.pki import Folder, Validity
+from kybernate.cli.clients import command
+from kybernate.core.clients import digest_of
 from tests.unit.proxy.stage import DEADLINE, FakeAgent, Model
 
 pytest_plugins = ["tests.unit.proxy.conftest"]
@@ -360,3 +366,157 @@ async def asked_and_left(proxy, client, model):
     await proxy.until(lambda _, waiting: waiting == 1)
     asked.cancel()
     await proxy.until(lambda _, waiting: waiting == 0)
+
+
+@pytest.fixture
+def records(tmp_path):
+    """Two clients' keys, and the folder with what is kept of them."""
+    folder = tmp_path / "clients"
+    return folder, {name: let_in(folder, name, "--of", name) for name in ("shop", "lab")}
+
+
+def let_in(folder, *arguments):
+    """The key that `kybernate clients add` prints."""
+    done = CliRunner().invoke(command, ["add", *arguments, "--dir", str(folder)])
+    assert done.exit_code == 0, done.output
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def keyed(against, records):
+    """Run an attack on a proxy that wants keys, with both clients' keys."""
+
+    def run(attack, **settings):
+        folder, keys = records
+
+        async def act(proxy):
+            await attack(proxy, keys)
+
+        against(act, auth="keys", clients_dir=folder, **settings)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        pytest.param({}, id="none"),
+        pytest.param({"Authorization": "Bearer "}, id="empty"),
+        pytest.param({"Authorization": "Bearer kyb-guessed"}, id="guessed"),
+        pytest.param({"Authorization": "Basic {shop}"}, id="another scheme"),
+        pytest.param({"X-Api-Key": "{shop}"}, id="another header"),
+        pytest.param({"Authorization": "Bearer {digest}"}, id="what the Secret holds"),
+        pytest.param({"Authorization": "Bearer shop"}, id="the name"),
+        pytest.param({"Authorization": "Bearer \xff\x80"}, id="no text"),
+    ],
+)
+def test_who_has_no_key_learns_nothing_and_takes_no_room(keyed, header):
+    async def attack(proxy, keys):
+        await proxy.agent.until(lambda: proxy.agent.hellos == 1)
+        given = {
+            name: value.format(shop=keys["shop"], digest=digest_of(keys["shop"]))
+            for name, value in header.items()
+        }
+        async with proxy.client() as client:
+            for path in ("/v1/models", "/v1/models/shop/llama", "/metrics"):
+                async with client.get(path, headers=given) as answer:
+                    assert answer.status == 401
+                    assert answer.headers["WWW-Authenticate"] == "Bearer"
+                    assert b"kybernate clients add" in await answer.read()
+            refused = await ask(client, body(2 * MIB), **given)
+            assert (refused[0], code(refused)) == (401, "unknown_client")
+            async with client.get("/healthz") as answer:
+                assert answer.status == 200
+        assert proxy.model.requests == []
+
+    keyed(attack)
+
+
+def test_a_key_opens_its_own_namespaces_and_is_never_shown_to_a_seat(keyed):
+    async def attack(proxy, keys):
+        for uid in ("shop", "lab"):
+            proxy.agent.name_seat(proxy.model.address, uid=uid, namespace=uid, model="llama")
+            proxy.agent.lease("grant", uid=uid)
+        mine = {"Authorization": f"Bearer {keys['shop']}"}
+        async with proxy.client() as client:
+            async with asyncio.timeout(DEADLINE):
+                while True:
+                    async with client.get("/v1/models", headers=mine) as answer:
+                        if (models := (await answer.json())["data"]) and (
+                            models[0]["kyb"]["seats"][0]["granted"]
+                        ):
+                            break
+            assert [(one["id"], one["kyb"]["name"]) for one in models] == [("llama", "shop/llama")]
+            for name in ("lab/llama", "lab/none"):
+                refused = await ask(client, body(100, name), **mine)
+                assert (refused[0], code(refused)) == (404, "model_not_found")
+            for name in ("llama", "shop/llama"):
+                _, _, headers = await ask(client, body(100, name), **mine)
+                assert headers["X-Kyb-Seat"] == "n1/G0-seat-shop"
+            async with client.get("/metrics", headers=mine) as answer:
+                assert answer.status == 403
+        assert len(proxy.model.requests) == 2
+        for _, headers, _ in proxy.model.requests:
+            assert "Authorization" not in headers
+
+    keyed(attack)
+
+
+def test_a_key_that_is_revoked_or_replaced_opens_nothing_two_seconds_later(keyed, records):
+    folder, _ = records
+
+    async def attack(proxy, keys):
+        async with proxy.client() as client:
+
+            async def status(key):
+                sent = {"Authorization": f"Bearer {key}"}
+                async with client.get("/v1/models", headers=sent) as answer:
+                    return answer.status
+
+            assert [await status(key) for key in keys.values()] == [200, 200]
+            new = let_in(folder, "shop", "--of", "shop", "--replace")
+            gone = CliRunner().invoke(command, ["revoke", "lab", "--dir", str(folder)])
+            assert gone.exit_code == 0
+            (folder / "broken").write_text('{"namespaces": "*", "keySha256": "x"}')
+            await asyncio.sleep(2)
+            assert [await status(key) for key in (*keys.values(), new)] == [401, 401, 200]
+
+    keyed(attack)
+
+
+def test_a_certificate_counts_if_our_authority_signed_it_and_its_name_is_let_in(
+    against, tls, tmp_path
+):
+    serve, foreign, folder = tmp_path / "serve", tmp_path / "foreign", tmp_path / "clients"
+    serve.mkdir()
+    for source, name in (("registry.crt", "tls.crt"), ("registry.key", "tls.key")):
+        (serve / name).write_bytes((tls / source).read_bytes())
+    (serve / "ca.crt").write_bytes((tls / "ca.crt").read_bytes())
+    Folder(foreign).init(["n1"], Validity(), datetime.now(UTC))
+    let_in(folder, "kyb-proxy", "--of", "shop", "--certificate")
+
+    def shown(where, name):
+        context = ssl.create_default_context(cafile=tls / "ca.crt")
+        context.check_hostname = False
+        if name:
+            context.load_cert_chain(where / f"{name}.crt", where / f"{name}.key")
+        return context
+
+    async def attack(proxy):
+        url = proxy.url.replace("http:", "https:") + "/v1/models"
+        async with aiohttp.ClientSession() as client:
+            for where, name, status in (
+                (tls, "proxy", 200),
+                (tls, "controller", 401),
+                (tls, "", 401),
+            ):
+                async with client.get(url, ssl=shown(where, name)) as answer:
+                    assert answer.status == status, name
+            with pytest.raises(aiohttp.ClientError):
+                async with client.get(url, ssl=shown(foreign, "proxy")) as answer:
+                    await answer.read()
+            sent = {"Authorization": "Bearer kyb-proxy"}
+            async with client.get(url, ssl=shown(tls, ""), headers=sent) as answer:
+                assert answer.status == 401
+
+    against(attack, auth="certificates", serve_tls_dir=serve, clients_dir=folder)

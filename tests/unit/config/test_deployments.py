@@ -163,3 +163,19 @@ def test_two_ways_to_run_are_never_both_installed() -> None:
     assert "../extender/beside" in default
     assert "../extender/service" not in default
     assert "../../scheduler" in read("extender/beside/kustomization.yaml")["resources"]
+
+
+def test_the_proxy_lets_nobody_in_without_a_key_and_reads_no_secret_by_the_api() -> None:
+    """Its records are mounted: its account may read GPUNodes and nothing else, kyb-ca least."""
+    container = containers("proxy")["proxy"]
+    found = settings("proxy", container)
+    assert found.auth == "keys"
+    mounts = {one["mountPath"]: one["name"] for one in container["volumeMounts"]}
+    volumes = {one["name"]: one["secret"] for one in pod("proxy")["volumes"]}
+    clients = volumes[mounts[str(found.clients_dir)]]
+    assert (clients["secretName"], clients["optional"]) == (keys.PROXY_CLIENTS, True)
+    roles = yaml.safe_load_all((CONFIG / "rbac/proxy.yaml").read_text())
+    rules = [rule for role in roles if role for rule in role.get("rules", ())]
+    assert [rule["resources"] for rule in rules] == [["gpunodes"]]
+    memory = container["resources"]["limits"]["memory"]
+    assert (memory, 2 * found.max_held_bytes + 150 * 2**20 < 2**30) == ("1Gi", True)
