@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kybernate.core.seats import shown
+
 if TYPE_CHECKING:
     from kybernate.types import NodeName, PodUid, SeatState
 
@@ -53,7 +55,9 @@ ANYONE = Client()
 class SeatInfo:
     """A seat as its agent describes it. `address` is `host:port`, empty until it has started.
 
-    `model` is what its pod calls it; another namespace may call its own the same.
+    `model` is what its pod calls it; another namespace may call its own the same. Of a parked seat:
+    `tier` is where its state is, `size` its bytes, and `wake` how long a wake from there is
+    expected to take (s; 0.0 is unknown).
     """
 
     uid: PodUid
@@ -68,11 +72,19 @@ class SeatInfo:
     wakes: int = 0
     last_wake_ms: float = 0.0
     namespace: str = ""
+    tier: str = ""
+    size: int = 0
+    wake: float = 0.0
 
     @property
     def route(self) -> str:
         """The model's full name, which no other namespace can have."""
         return f"{self.namespace}/{self.model}" if self.namespace and self.model else self.model
+
+    @property
+    def told(self) -> str:
+        """Its state, and if it is parked where, for people."""
+        return f"{shown(self.state)} in {self.tier}" if self.tier else shown(self.state)
 
 
 @dataclass(frozen=True, slots=True)

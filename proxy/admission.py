@@ -16,16 +16,13 @@ Times are seconds of the owner's monotonic clock.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kybernate.types import SeatState
 from proxy import routing
 from proxy.actions import (
     ANYONE,
-    Abort,
     CheckAt,
-    Close,
     DemandView,
     Drained,
     Reject,
@@ -34,6 +31,7 @@ from proxy.actions import (
     Serve,
 )
 from proxy.quotas import Bodies, Wakes
+from proxy.seats import Queue, Seat, end, load, order
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -42,59 +40,14 @@ if TYPE_CHECKING:
     from proxy.actions import Action, Client, Limits, SeatInfo
 
 
-@dataclass(slots=True, eq=False)
-class _Seat:
-    info: SeatInfo
-    connected: bool = True
-    confirmed: bool = True  # named by the agent on its present stream
-    lease: int | None = None
-    draining: bool = False
-    in_flight: set[int] = field(default_factory=set)
-    requests: int = 0
-    ends_at: float | None = None  # when a broken stream ends what is in flight
-
-    @property
-    def open(self) -> bool:
-        return (
-            self.connected
-            and self.lease is not None
-            and not self.draining
-            and bool(self.info.address)
-        )
-
-
-@dataclass(slots=True)
-class _Queue:
-    waiting: dict[int, float] = field(default_factory=dict)  # ticket → when it came
-    target: PodUid | None = None  # the seat that is asked to wake for them
-
-
-_WAKE_COST: dict[SeatState, int] = {
-    SeatState.ACTIVE: 0,
-    SeatState.WAKING: 1,
-    SeatState.STARTING: 2,
-    SeatState.PARKED: 3,
-    SeatState.RESTORING: 4,
-    SeatState.DRAINING: 5,
-    SeatState.PARKING: 6,
-    SeatState.DUMPING: 7,
-    SeatState.PARKED_NVME: 8,
-    SeatState.PARKED_OBJECT: 9,
-    SeatState.WAITING: 10,
-    SeatState.FAILED: 11,
-    SeatState.GONE: 12,
-}
-"""Lower is sooner ready. A seat on its way is never abandoned for one that isn't."""
-
-
 class Admission:
     """Seats, leases and waiting requests of one proxy. Single owner, not thread-safe."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._seats: dict[PodUid, _Seat] = {}
-        self._queues: dict[str, _Queue] = {}
-        self._in_flight: dict[int, _Seat] = {}
+        self._seats: dict[PodUid, Seat] = {}
+        self._queues: dict[str, Queue] = {}
+        self._in_flight: dict[int, Seat] = {}
         self._waiting: dict[int, str] = {}
         self._away = routing.Away(limits.name_memory)
         self._bodies = Bodies(limits.bodies, limits.client_bodies)
@@ -121,10 +74,10 @@ class Admission:
         routes = self.routes(model, now, client)
         if len(routes) != 1:
             return [Reject(ticket, *routing.refusal(model, routes))]
-        best: _Seat | None = None
+        best: Seat | None = None
         for seat in self._seats.values():
             if seat.info.route == routes[0] and seat.open:
-                best = seat if best is None or _load(seat) < _load(best) else best
+                best = seat if best is None or load(seat) < load(best) else best
         if best is not None:
             return self._serve(ticket, best, 0.0)
         return self._hold(ticket, routes[0], now, client)
@@ -156,7 +109,7 @@ class Admission:
         for seat in list(self._seats.values()):
             if seat.ends_at is not None and seat.ends_at <= now:
                 seat.ends_at = None
-                actions += _end(seat, f"The connection to node {seat.info.node} was lost.")
+                actions += end(seat, f"The connection to node {seat.info.node} was lost.")
         return actions
 
     # --- orders of an agent -------------------------------------------------------------------
@@ -214,7 +167,7 @@ class Admission:
             return []
         seat.lease, seat.draining = None, False
         reason = f"The seat of {seat.info.route} had to be given up before the answer was complete."
-        return [*_end(seat, reason), *self._settle(seat.info.route, now)]
+        return [*end(seat, reason), *self._settle(seat.info.route, now)]
 
     def disconnected(self, node: NodeName, now: float) -> list[Action]:
         """The stream broke: nothing new starts, what is in flight has `lease_break` seconds."""
@@ -259,7 +212,7 @@ class Admission:
 
     def seats(self) -> Iterator[SeatView]:
         """All seats, by model, node and name."""
-        for seat in sorted(self._seats.values(), key=_order):
+        for seat in sorted(self._seats.values(), key=order):
             yield SeatView(
                 seat.info,
                 seat.connected,
@@ -292,14 +245,14 @@ class Admission:
     def _left_of(self, client: Client, now: float) -> list[SeatInfo]:
         return [info for info in self._away.seats(now) if client.may(info.namespace)]
 
-    def _add(self, info: SeatInfo) -> _Seat:
+    def _add(self, info: SeatInfo) -> Seat:
         """A new seat; what is still in flight on a forgotten one of the same pod counts on."""
         tickets = {t for t, old in self._in_flight.items() if old.info.uid == info.uid}
-        seat = _Seat(info, in_flight=tickets)
+        seat = Seat(info, in_flight=tickets)
         self._in_flight.update(dict.fromkeys(tickets, seat))
         return seat
 
-    def _serve(self, ticket: int, seat: _Seat, held: float) -> list[Action]:
+    def _serve(self, ticket: int, seat: Seat, held: float) -> list[Action]:
         if seat.lease is None:
             raise AssertionError("a seat without a lease was chosen")
         seat.in_flight.add(ticket)
@@ -318,7 +271,7 @@ class Admission:
             refusal = self._wakes.take(client.name, model.partition("/")[0], now)
             if refusal:
                 return [Reject(ticket, *refusal)]
-        queue = self._queues.setdefault(model, _Queue())
+        queue = self._queues.setdefault(model, Queue())
         queue.waiting[ticket] = now
         self._waiting[ticket] = model
         return [CheckAt(now + self._limits.wait), *self._aim(model, changed=True)]
@@ -346,7 +299,7 @@ class Admission:
         if seats and all(info.state is SeatState.FAILED for info in seats):
             why = seats[0].reason or "its workload failed"
             return 503, "seat_failed", f"No seat of {model} can be woken: {why}"
-        states = ", ".join(f"{info.node}/{info.name} is {info.state}" for info in seats)
+        states = ", ".join(f"{info.node}/{info.name} is {info.told}" for info in seats)
         wait, now = f"{self._limits.wait:g}", states or "no seat is left"
         reason = f"{model} did not wake within {wait} s ({now}); try again later."
         return 429, "wait_limit", reason
@@ -358,7 +311,7 @@ class Admission:
             return []
         actions: list[Action] = []
         while queue.waiting:
-            seat = min((s for s in self._seats_of(model) if s.open), key=_load, default=None)
+            seat = min((s for s in self._seats_of(model) if s.open), key=load, default=None)
             if seat is None:
                 break
             ticket, came = next(iter(queue.waiting.items()))
@@ -383,7 +336,7 @@ class Admission:
         reports = self._report(old, urgent=new is not None or not old.open) if old else []
         return reports + (self._report(new, urgent=True) if new else [])
 
-    def _cheapest(self, model: str, old: _Seat | None) -> _Seat | None:
+    def _cheapest(self, model: str, old: Seat | None) -> Seat | None:
         usable = [
             seat
             for seat in self._seats_of(model)
@@ -392,19 +345,22 @@ class Admission:
         if not usable:
             return None
         best = min(usable, key=self._wake_order)
-        if old in usable and _wake_cost(old) <= _wake_cost(best):
+        if old in usable and old.wake_cost <= best.wake_cost:
             return old
         return best
 
-    def _wake_order(self, seat: _Seat) -> tuple[int, int, float, str]:
+    def _wake_order(self, seat: Seat) -> tuple[int, int, int, float, float, str]:
+        # A whole second counts more than having to wait for others, less of it doesn't.
         return (
-            _wake_cost(seat),
+            seat.wake_cost,
+            int(seat.info.wake),
             self._rivals(seat),
+            seat.info.wake,
             seat.info.last_wake_ms,
             str(seat.info.uid),
         )
 
-    def _rivals(self, seat: _Seat) -> int:
+    def _rivals(self, seat: Seat) -> int:
         """Requests on other seats of the same group: they would have to be drained first."""
         return sum(
             len(other.in_flight) + len(self._waiting_for(other))
@@ -412,38 +368,22 @@ class Admission:
             if other is not seat and other.info.group == seat.info.group
         )
 
-    def _waiting_for(self, seat: _Seat) -> dict[int, float]:
+    def _waiting_for(self, seat: Seat) -> dict[int, float]:
         queue = self._queues.get(seat.info.route)
         return queue.waiting if queue and queue.target == seat.info.uid else {}
 
-    def _if_drained(self, seat: _Seat) -> list[Action]:
+    def _if_drained(self, seat: Seat) -> list[Action]:
         if not seat.draining or seat.lease is None or seat.in_flight:
             return []
         return [Drained(seat.info.node, seat.info.uid, seat.lease)]
 
-    def _report(self, seat: _Seat, *, urgent: bool) -> list[Action]:
+    def _report(self, seat: Seat, *, urgent: bool) -> list[Action]:
         if self._seats.get(seat.info.uid) is not seat:
             return []
         return [Report(seat.info.node, seat.info.uid, urgent)]
 
-    def _of(self, node: NodeName) -> Iterable[_Seat]:
+    def _of(self, node: NodeName) -> Iterable[Seat]:
         return [seat for seat in self._seats.values() if seat.info.node == node]
 
-    def _seats_of(self, model: str) -> Iterable[_Seat]:
+    def _seats_of(self, model: str) -> Iterable[Seat]:
         return [seat for seat in self._seats.values() if seat.info.route == model]
-
-
-def _load(seat: _Seat) -> tuple[int, str]:
-    return len(seat.in_flight), str(seat.info.uid)
-
-
-def _wake_cost(seat: _Seat) -> int:
-    return _WAKE_COST[seat.info.state]
-
-
-def _order(seat: _Seat) -> tuple[str, str, str]:
-    return seat.info.route, seat.info.node, seat.info.name
-
-
-def _end(seat: _Seat, reason: str) -> list[Action]:
-    return [*(Abort(ticket, reason) for ticket in sorted(seat.in_flight)), Close(seat.info.uid)]

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from kybernate import keys
+from kybernate.core.seats import RESTING
 from kybernate.gen import agent_pb2, agent_pb2_grpc
-from kybernate.types import NodeName, PodUid, SeatState
+from kybernate.types import NodeName, PodUid, SeatState, Tier
 from proxy.actions import SeatInfo
 
 if TYPE_CHECKING:
@@ -294,6 +295,9 @@ def seat_info(node: NodeName, seat: agent_pb2.Seat) -> SeatInfo:
     except ValueError:
         log.warning("agent %s: seat %s is %r, which is unknown here", node, seat.name, seat.state)
         state = SeatState.WAITING
+    if state is SeatState.PARKED:
+        # Agents call a seat parked in every tier, and tell the tier beside it.
+        state = next((RESTING[tier] for tier in RESTING if tier.value == seat.tier), state)
     return SeatInfo(
         uid=PodUid(seat.uid),
         node=node,
@@ -307,6 +311,9 @@ def seat_info(node: NodeName, seat: agent_pb2.Seat) -> SeatInfo:
         wakes=seat.wakes,
         last_wake_ms=seat.last_wake_ms,
         namespace=seat.namespace,
+        tier=seat.tier,
+        size=seat.held_bytes if seat.tier in ("", Tier.RAM) else seat.saved_bytes,
+        wake=seat.wake_seconds,
     )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import orjson
 
+from kybernate.core.seats import shown
 from kybernate.errors import KybernateError
 
 if TYPE_CHECKING:
@@ -123,7 +124,10 @@ def _seat(seat: SeatView) -> dict[str, Any]:
         "group": info.group,
         "seat": info.name,
         "pod": info.pod,
-        "state": info.state.value,
+        "state": shown(info.state),
+        "tier": info.tier or None,
+        "bytes": info.size,
+        "expected_wake_ms": round(info.wake * 1000, 1),
         "reason": info.reason,
         "connected": seat.connected,
         "granted": seat.granted,

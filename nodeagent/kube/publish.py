@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
 from kybernate.core.seats import TIER_OF, shown
-from kybernate.core.tiers import Artifact, wake_seconds
 from kybernate.errors import (
     ConflictError,
     DeadlineError,
@@ -23,12 +22,12 @@ from kybernate.errors import (
     RefusedError,
     RetryableError,
 )
-from kybernate.types import NodeName, SeatState, Tier
+from kybernate.types import SeatState
 from nodeagent.kube.events import Events
 from nodeagent.kube.events import stamp as _stamp
 from nodeagent.kube.gpunode import WRITE_LIMIT, Record
 from nodeagent.kube.places import resting
-from nodeagent.operations.wire import agent_version, movable, tier_rows
+from nodeagent.operations.wire import agent_version, expected_wake, movable, tier_rows
 from nodeagent.seat.node import Inventory
 
 if TYPE_CHECKING:
@@ -349,8 +348,7 @@ def _late(seat: Seat) -> str:
     tier = TIER_OF.get(seat.state)
     if tier is None or seat.ready_within is None:
         return ""
-    size = sum(seat.held.values()) if tier is Tier.RAM else seat.saved
-    takes = wake_seconds(Artifact(tier, size), NodeName(""), len(seat.identity.gpus))
+    takes = expected_wake(seat)
     if takes <= seat.ready_within:
         return ""
     return (

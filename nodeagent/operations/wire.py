@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from kybernate.core.operations import Kind
 from kybernate.core.seats import TIER_OF, shown
+from kybernate.core.tiers import Artifact, wake_seconds
 from kybernate.gen import agent_pb2 as pb
-from kybernate.types import Gpu, GpuUuid, Group, GroupName, Tier
+from kybernate.types import Gpu, GpuUuid, Group, GroupName, NodeName, Tier
 from nodeagent.seat.node import Inventory
 
 if TYPE_CHECKING:
@@ -92,6 +93,15 @@ def movable(node: Node, seat: Seat) -> str:
     return ""
 
 
+def expected_wake(seat: Seat) -> float:
+    """How long a parked seat is expected to take from its tier into its GPUs (s); 0.0 of others."""
+    tier = TIER_OF.get(seat.state)
+    if tier is None:
+        return 0.0
+    size = sum(seat.held.values()) if tier is Tier.RAM else seat.saved
+    return wake_seconds(Artifact(tier, size), NodeName(""), len(seat.identity.gpus))
+
+
 def seat_message(seat: Seat, stranded: str = "") -> pb.Seat:
     """A seat as proxies and people see it. `stranded`: why it can't wake here, see `movable`."""
     return pb.Seat(
@@ -120,6 +130,7 @@ def seat_message(seat: Seat, stranded: str = "") -> pb.Seat:
         tier=TIER_OF.get(seat.state, ""),
         saved_bytes=seat.saved,
         undumpable=seat.undumpable,
+        wake_seconds=expected_wake(seat),
     )
 
 

@@ -87,7 +87,9 @@ def test_a_pod_goes_all_the_way_through_them(side: Cluster, seats: Pods) -> None
     commands = {pod["spec"]["containers"][0]["command"][0] for pod in made.values()}
     assert commands == {"/kyb/kyb-init"}
     models = models_of(side)
-    first = {name: models.ask(name).counter for name in made}
+    answers = {name: models.ask(name) for name in made}
+    assert {one.status for one in answers.values()} == {200}, [one.body for one in answers.values()]
+    first = {name: one.counter for name, one in answers.items()}
     for name in made:
         answer = models.ask(name)
         assert (answer.intact, answer.counter) == (True, first[name] + 1)

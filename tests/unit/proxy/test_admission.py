@@ -250,6 +250,46 @@ def test_of_several_parked_seats_the_cheapest_is_woken(admission, first, second,
     }
 
 
+PARKED = SeatState.PARKED
+NVME, OBJECT = SeatState.PARKED_NVME, SeatState.PARKED_OBJECT
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "woken"),
+    [
+        pytest.param({"state": NVME, "wake": 0.1}, {"state": PARKED, "wake": 5.0}, B, id="RAM"),
+        pytest.param({"state": OBJECT}, {"state": NVME}, B, id="NVMe before the object store"),
+        pytest.param({"state": NVME, "wake": 9.0}, {"state": NVME, "wake": 1.0}, B, id="sooner"),
+        pytest.param({"state": NVME, "wake": 9.0}, {"state": OBJECT, "wake": 1.0}, A, id="nearer"),
+        pytest.param({"state": NVME}, {"state": SeatState.RESTORING, "wake": 9.0}, B, id="begun"),
+    ],
+)
+def test_a_seat_that_is_parked_less_deep_or_sooner_awake_is_woken(admission, first, second, woken):
+    for uid, group, how in ((A, "G0", first), (B, "G1", second)):
+        admission.seat(replace(seat(uid, group=group), **how), 0)
+    admission.arrive(1, "m", 0)
+    assert admission.demand(woken, 0).waiting == 1
+
+
+@pytest.mark.parametrize(("wake", "woken"), [(1.5, A), (3.5, B)])
+def test_a_whole_second_counts_more_than_waiting_for_others(admission, wake, woken):
+    """The group of `b` is busy, the one of `a` isn't."""
+    admission.seat(replace(seat(A, group="G0"), wake=wake), 0)
+    admission.seat(replace(seat(B, group="G1"), wake=1.0), 0)
+    admission.seat(seat(PodUid("c"), model="other", group="G1"), 0)
+    admission.grant(PodUid("c"), 1, 0)
+    admission.arrive(1, "other", 0)
+    admission.arrive(2, "m", 0)
+    assert admission.demand(woken, 0).waiting == 1
+
+
+def test_who_waited_too_long_is_told_in_which_tier_the_seat_is(admission):
+    admission.seat(replace(seat(state=NVME), tier="nvme"), 0)
+    admission.arrive(1, "m", 0)
+    (reject,) = of(admission.tick(10), Reject)
+    assert "n1/G0-seat-a is parked in nvme" in reject.reason
+
+
 def test_a_seat_in_a_quiet_group_is_woken_before_one_in_a_busy_group(admission):
     admission.seat(seat(A, group="G0"), 0)
     admission.seat(seat(PodUid("c"), model="other", group="G0"), 0)

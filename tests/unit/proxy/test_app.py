@@ -8,6 +8,8 @@ import json
 import aiohttp
 import pytest
 
+from kybernate.gen import agent_pb2
+
 
 async def newcomer(port):
     async with aiohttp.request("GET", f"http://127.0.0.1:{port}/healthz") as answer:
@@ -326,6 +328,32 @@ def test_models_are_listed_whatever_their_state(play):
                 404,
                 "model_not_found",
             )
+
+    play(scenario)
+
+
+def test_models_tell_the_tier_the_bytes_and_how_soon_they_may_wake(play):
+    async def scenario(stage):
+        parked = {"state": "parked", "held_bytes": 7, "saved_bytes": 9, "wake_seconds": 1.25}
+        for uid, tier in (("a", "ram"), ("b", "nvme"), ("c", "object")):
+            seat = agent_pb2.Seat(uid=uid, name=uid, namespace="x", model="m", tier=tier, **parked)
+            stage.agent.order(seat=seat)
+        stage.agent.order(seat=agent_pb2.Seat(uid="d", name="d", model="m", state="active"))
+        seats = {seat["seat"]: seat for seat in await stage.seats(lambda seats: len(seats) == 4)}
+        told = {
+            name: (seat["state"], seat["tier"], seat["bytes"], seat["expected_wake_ms"])
+            for name, seat in seats.items()
+        }
+        assert told == {
+            "a": ("parked", "ram", 7, 1250.0),
+            "b": ("parked", "nvme", 9, 1250.0),
+            "c": ("parked", "object", 9, 1250.0),
+            "d": ("active", None, 0, 0.0),
+        }
+        waits = stage.asked(model="x/m")
+        await stage.agent.until(lambda: stage.agent.demand("a") == (0, 1))
+        assert (stage.agent.demand("b"), stage.agent.demand("c")) == (None, None)
+        waits.cancel()
 
     play(scenario)
 

@@ -8,10 +8,12 @@ from dataclasses import asdict
 import pytest
 
 from kybernate.core.operations import Kind, Progress
+from kybernate.core.tiers import Artifact, wake_seconds
 from kybernate.errors import ConfigError, ConflictError, RefusedError
 from kybernate.testing.clock import run_virtual
-from kybernate.types import PodUid, SeatState, Tier
+from kybernate.types import NodeName, PodUid, SeatState, Tier
 from nodeagent.api.service import _tier
+from nodeagent.api.streams import as_told
 from nodeagent.kube.attendance import Attendance
 from nodeagent.kube.publish import Publisher
 from nodeagent.operations.operations import Operations
@@ -50,6 +52,15 @@ def test_a_park_into_nvme_ends_when_it_is_there_and_a_wake_takes_it_back(rig):
         r, operations, uid = await begun(rig, tiers=TIERS)
         done = await ended(await operations.ask(park(uid, Tier.NVME)))
         assert (done.state, r.state(uid)) == (Progress.SUCCEEDED, SeatState.PARKED_NVME)
+        told = as_told(r.node.seats[uid])
+        assert (told.state, told.tier, told.saved_bytes) == (
+            "parked",
+            "nvme",
+            r.node.seats[uid].saved,
+        )
+        seconds = wake_seconds(Artifact(Tier.NVME, told.saved_bytes), NodeName("n1"), 1)
+        assert told.wake_seconds == pytest.approx(seconds)
+        assert seconds > 0.2
         assert "40.0 GiB of GPU memory are kept on the node's NVMe" in done.sentence
         parts = {"intent", "check", "gate", "dump", "seal", "note", "end", "all"}
         assert parts <= done.phases.keys()
@@ -57,6 +68,8 @@ def test_a_park_into_nvme_ends_when_it_is_there_and_a_wake_takes_it_back(rig):
         done = await ended(await operations.ask(Ask(Kind.WAKE, "w1", uid)))
         assert (done.state, r.state(uid)) == (Progress.SUCCEEDED, SeatState.ACTIVE)
         done = await ended(await operations.ask(Ask(Kind.PARK, "p2", uid)))
+        ram = wake_seconds(Artifact(Tier.RAM, 40 * GIB), NodeName("n1"), 1)
+        assert as_told(r.node.seats[uid]).wake_seconds == pytest.approx(ram)
         assert r.state(uid) is SeatState.PARKED, "the tier was asked for until the next wake only"
 
     run_virtual(main())
