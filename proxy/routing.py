@@ -33,10 +33,11 @@ class Away:
 
     def left(self, seat: SeatInfo, now: float) -> None:
         """This seat, maybe the model's last, is no more."""
-        for route, (until, _) in list(self._until.items()):
-            if until > now and len(self._until) < _MOST_AWAY:
+        while self._until:
+            oldest = next(iter(self._until))
+            if self._until[oldest][0] > now and len(self._until) < _MOST_AWAY:
                 break
-            del self._until[route]
+            del self._until[oldest]
         self._until.pop(seat.route, None)
         if seat.model and self.keep:
             self._until[seat.route] = (now + self.keep, seat)

@@ -26,7 +26,6 @@ from kybernate.cli.clients import command
 from kybernate.core.clients import digest_of
 from tests.unit.proxy.stage import DEADLINE, FakeAgent, Model
 
-pytest_plugins = ["tests.unit.proxy.conftest"]
 pytestmark = pytest.mark.hostile
 
 MIB = 2**20
@@ -124,6 +123,19 @@ class Process:
                 await asyncio.sleep(0.01)
 
 
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tls")
+    Folder(folder).init(["n1"], Validity(), datetime.now(UTC))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runner():
+    with asyncio.Runner() as runner:
+        yield runner
+
+
 @pytest.fixture
 def against(runner, tls):
     """Run an attack: an async function that takes the process."""
@@ -146,6 +158,12 @@ def body(size, model="m"):
 async def ask(client, data, path="/v1/completions", **headers):
     async with client.post(path, data=io.BytesIO(data), headers=headers) as answer:
         return answer.status, await answer.read(), answer.headers
+
+
+async def closed(writer):
+    writer.close()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
 
 
 def code(answer):
@@ -221,11 +239,14 @@ def test_a_body_that_is_small_on_the_wire_or_many_objects_in_python_stays_small(
 
 def test_what_a_seat_that_answers_at_once_leaves_unread_counts_on(against):
     async def attack(proxy):
+        over = asyncio.Event()
+
         async def early(reader, writer):
             with contextlib.suppress(ConnectionError):
                 await reader.readuntil(b"\r\n\r\n")
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
-                await asyncio.sleep(3600)
+                await over.wait()
+            await closed(writer)
 
         server = await asyncio.start_server(early, "127.0.0.1", 0, limit=2**16)
         host, port = server.sockets[0].getsockname()
@@ -242,7 +263,9 @@ def test_what_a_seat_that_answers_at_once_leaves_unread_counts_on(against):
             for one in asked:
                 one.cancel()
         await proxy.until(lambda size, _: size == 0)
+        over.set()
         server.close()
+        await asyncio.sleep(0.1)
 
     against(attack, max_held_bytes=80 * MIB)
 
@@ -265,7 +288,8 @@ def test_a_client_that_sends_its_headers_slowly_is_hung_up_on(against, dribble):
             with contextlib.suppress(ConnectionResetError):
                 assert await reader.read() == b""
         slow.cancel()
-        writer.close()
+        await asyncio.gather(slow, return_exceptions=True)
+        await closed(writer)
 
     against(attack, idle_client_s=1)
 
@@ -283,7 +307,7 @@ def test_a_body_that_does_not_come_costs_time_but_no_room(against):
                 answer = await reader.readuntil(b"}}")
             assert answer.startswith(b"HTTP/1.1 408 ")
             assert b"body_too_slow" in answer
-            writer.close()
+            await closed(writer)
         await proxy.until(lambda size, _: size == 0)
 
     against(attack, body_limit_s=2)
@@ -356,7 +380,7 @@ def test_a_seats_other_paths_are_not_its_clients(against, path):
             line = await reader.readline()
         assert int(line.split()[1]) in (400, 404)
         assert proxy.model.requests == []
-        writer.close()
+        await closed(writer)
 
     against(attack)
 
