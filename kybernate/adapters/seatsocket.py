@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import re
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from kybernate.ports import SeatListener
+    from kybernate.ports import Inits, SeatListener
     from kybernate.types import PodUid
 
 log = logging.getLogger(__name__)
@@ -53,6 +54,7 @@ _CONNECTIONS = (100.0, 200)
 """Frames of a connection and new connections of a seat: so many a second, and at once."""
 _COMPLAINTS = (1.0, 20)
 """Log lines about those who call at a seat: so many a second, and at once."""
+_SO_PEERPIDFD = 77
 _MAX_BACKLOG = 2 << 20
 _MAX_PATH = 107
 _UID = re.compile(r"[0-9a-z][0-9a-z-]{0,62}")
@@ -102,9 +104,6 @@ class Peers(Protocol):
     def pod_uid_of(self, pid: int) -> PodUid | None:
         """The pod the process belongs to. Raises NotFoundError if it is gone."""
 
-    def pid_in_container(self, pid: int) -> int:
-        """Its PID in its own PID namespace. Raises NotFoundError if it is gone."""
-
 
 class SeatSockets:
     """Implements `kybernate.ports.SeatDoors` with one listening Unix socket per seat.
@@ -114,10 +113,14 @@ class SeatSockets:
     """
 
     def __init__(
-        self, folder: Path, peers: Peers, now: Callable[[], float] = time.monotonic
+        self,
+        folder: Path,
+        peers: Peers,
+        inits: Inits,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._folder = folder
-        self._peers = peers
+        self._peers, self._inits = peers, inits
         self._now = now
         self._listener: SeatListener | None = None
         self._doors: dict[PodUid, _Door] = {}
@@ -137,7 +140,7 @@ class SeatSockets:
         if self._listener is None:
             raise RuntimeError("listen() comes before open()")
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-        door = self._doors[uid] = _Door(uid, self._listener, self._peers, self._now)
+        door = self._doors[uid] = _Door(uid, self._listener, self._peers, self._inits, self._now)
         try:
             await door.serve(folder / keys.SEAT_SOCKET_NAME)
         except BaseException:
@@ -208,11 +211,17 @@ class _Door:
     """One seat's socket and who is connected to it."""
 
     def __init__(
-        self, uid: PodUid, listener: SeatListener, peers: Peers, now: Callable[[], float]
+        self,
+        uid: PodUid,
+        listener: SeatListener,
+        peers: Peers,
+        inits: Inits,
+        now: Callable[[], float],
     ) -> None:
         self.uid = uid
         self.listener = listener
-        self.peers = peers
+        self.peers, self.inits = peers, inits
+        self.init = 0
         self.now = now
         self.callers: set[_Caller] = set()
         self.gate: _Caller | None = None
@@ -244,6 +253,23 @@ class _Door:
         if gate is not None:
             await gate.leave_alone(_ALONE_LIMIT)
         self.close()
+
+    def admit(self, pid: int, peer: socket.socket) -> None:
+        """Take this one for process 1, and nobody else until it has ended.
+
+        Raises RefusedError, saying why not, NotFoundError, ProtocolError while another is there.
+        """
+        taken = self.inits.there(self.init)
+        if taken and pid == self.init:
+            return
+        pidfd = _peer_pidfd(peer, pid)
+        try:
+            self.inits.admit(pidfd)
+        finally:
+            os.close(pidfd)
+        if taken:
+            raise ProtocolError(f"process {self.init} is this seat's process 1, and lives")
+        self.init = pid
 
     def settle(self, caller: _Caller, hello: GateHello) -> None:
         """The newest connection of PID 1 is the one that counts."""
@@ -399,10 +425,10 @@ class _Caller(asyncio.Protocol):
             self._refuse("This socket belongs to another pod.")
         elif verb == "hello" and arguments[:1] != [PROTOCOL]:
             self._refuse(f"This node's agent speaks protocol {PROTOCOL} of kyb-init only.")
-        elif verb == "hello" and door.peers.pid_in_container(self._pid) != 1:
-            self._refuse("Only process 1 of the seat's container may ask for its turn.")
         elif verb == "hello":
             hello = _hello(self._pid, arguments[:4])
+            if not self._is_admitted():
+                return
             self._features = frozenset(",".join(arguments[4:]).split(","))
             self._disarm()
             door.settle(self, hello)
@@ -415,8 +441,21 @@ class _Caller(asyncio.Protocol):
         else:
             raise ProtocolError(f"{verb!r} with {len(arguments)} arguments before a hello")
 
-    def _refuse(self, sentence: str) -> None:
-        self._complain("refused", sentence)
+    def _is_admitted(self) -> bool:
+        transport = self._transport
+        if transport is None:
+            return False
+        try:
+            self._door.admit(self._pid, transport.get_extra_info("socket"))
+        except RefusedError as error:
+            # What it is told doesn't say what was looked at.
+            sentence = "Only process 1 of the seat's container may ask for its turn."
+            self._refuse(sentence, str(error))
+            return False
+        return True
+
+    def _refuse(self, sentence: str, why: str = "") -> None:
+        self._complain("refused", why or sentence)
         self.send("refuse", sentence)
         self.hang_up()
 
@@ -490,6 +529,19 @@ def _bind(path: Path) -> socket.socket:
         server.close()
         raise
     return server
+
+
+def _peer_pidfd(peer: socket.socket, pid: int) -> int:
+    """Of the process that connected, which a PID alone may not name any more. NotFoundError."""
+    try:
+        return peer.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
+    except OSError as error:
+        if error.errno != errno.ENOPROTOOPT:
+            raise NotFoundError(f"process {pid} has ended") from error
+    try:  # a kernel before 6.5
+        return os.pidfd_open(pid)
+    except ProcessLookupError as error:
+        raise NotFoundError(f"process {pid} has ended") from error
 
 
 def _peer_pid(peer: socket.socket) -> int:

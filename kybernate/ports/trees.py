@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
 
     from kybernate.core.budget import HostMemory, MemoryLevel
     from kybernate.core.traffic import Traffic
@@ -45,6 +46,35 @@ class Freezer(Protocol):
 
     async def kill(self, handle: str, deadline: float) -> None:
         """Thaw and SIGKILL everything in it, again and again until nothing is left."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class HeldInit:
+    """A kyb-init by its descriptor, which whoever asked for it closes, and the file it runs."""
+
+    pidfd: int
+    program: Path
+
+
+class Inits(Protocol):
+    """Which processes are a container's kyb-init, and which only say so. All quick.
+
+    One is held from when it was first seen to be one until it ends; nobody else is taken for it.
+    """
+
+    def admit(self, pidfd: int) -> None:
+        """Hold this process. Raises RefusedError, saying why, if it is no kyb-init of a container
+        on this node, NotFoundError if it has ended."""
+        ...
+
+    def there(self, pid: int) -> bool:
+        """Whether the process that was admitted by this number has not ended."""
+        ...
+
+    def hold(self, pid: int) -> HeldInit:
+        """The kyb-init that has this number; one that was never admitted is looked at now. Raises
+        as `admit`."""
         ...
 
 

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <linux/nsfs.h>
 #include <linux/sched.h>
 #include <poll.h>
 #include <sched.h>
@@ -17,6 +18,7 @@
 #include <stdlib.h>
 #include <stdnoreturn.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -29,9 +31,10 @@
 enum { EXIT_USAGE = 2, EXIT_FAILED = 125, MOST = 32, PID_MOST = 1 << 22, ABOVE = 512 };
 
 static const char usage[] =
-	"usage: kyb-enter --target FD --run FD [--cgroup FD]... [--keep FD=AS]...\n"
+	"usage: kyb-enter --target FD --init FD --run FD [--cgroup FD]... [--keep FD=AS]...\n"
 	"                 [--last-pid N] [--die-with-me] [--status FD] -- NAME [ARG...]\n"
-	"  --target       pidfd of a process of the container's: its namespaces are entered\n"
+	"  --target       pidfd of the container's process 1: its namespaces are entered\n"
+	"  --init         the program that process 1 must run, open\n"
 	"  --run          the program, open; it is started as NAME ARG...\n"
 	"  --cgroup       a cgroup to join: its tasks (version 1) or cgroup.procs, open for\n"
 	"                 writing, or one folder of version 2, which is quicker than its file\n"
@@ -48,16 +51,23 @@ static const int namespaces = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_
 			      CLONE_NEWUTS | CLONE_NEWCGROUP | CLONE_NEWTIME;
 
 static struct {
-	int target, run, born_in;
+	int target, init, run, born_in;
 	int cgroups[MOST], keep[MOST], keep_as[MOST];
 	size_t cgroup_count, keep_count;
 	int last_pid, status;
 	bool die_with_me;
-} asked = {.target = -1, .run = -1, .born_in = -1, .status = -1};
+} asked = {.target = -1, .init = -1, .run = -1, .born_in = -1, .status = -1};
 
 static noreturn void fail(const char *what)
 {
 	fprintf(stderr, "kyb-enter: %s: %s\n", what, strerror(errno));
+	_exit(EXIT_FAILED);
+}
+
+/* The container isn't what it was taken for: nothing is started in it. */
+static noreturn void distrust(const char *why)
+{
+	fprintf(stderr, "kyb-enter: not a container's process 1: %s\n", why);
 	_exit(EXIT_FAILED);
 }
 
@@ -136,6 +146,8 @@ static char **understand(char **argv)
 		at++;
 		if (strcmp(option, "--target") == 0)
 			asked.target = descriptor(option, *at);
+		else if (strcmp(option, "--init") == 0)
+			asked.init = descriptor(option, *at);
 		else if (strcmp(option, "--run") == 0)
 			asked.run = descriptor(option, *at);
 		else if (strcmp(option, "--cgroup") == 0)
@@ -190,15 +202,23 @@ static int above(int fd)
 	return fd < 0 ? fd : fcntl(fd, F_DUPFD_CLOEXEC, ABOVE);
 }
 
-/* Of a proc file system of our own, since /proc/sys of the agent's container is read-only. */
-static int open_last_pid(void)
+/* A proc file system of our own and of our PID namespace, whatever is mounted where we are: the
+ * container's is not to be believed, and /proc/sys of the agent's is read-only. */
+static int open_proc(void)
 {
-	int system = fsopen("proc", FSOPEN_CLOEXEC), mounted = -1, file = -1;
+	int system = fsopen("proc", FSOPEN_CLOEXEC), mounted = -1;
 
 	if (system >= 0 && fsconfig(system, FSCONFIG_CMD_CREATE, NULL, NULL, 0) == 0)
-		mounted = fsmount(system, FSMOUNT_CLOEXEC, 0);
-	if (mounted >= 0)
-		file = above(openat(mounted, "sys/kernel/ns_last_pid", O_RDWR | O_CLOEXEC));
+		mounted = above(fsmount(system, FSMOUNT_CLOEXEC, 0));
+	if (mounted < 0)
+		fail("cannot open a proc file system");
+	return mounted;
+}
+
+static int open_last_pid(int proc)
+{
+	int file = above(openat(proc, "sys/kernel/ns_last_pid", O_RDWR | O_CLOEXEC));
+
 	if (file < 0)
 		fail("cannot open ns_last_pid");
 	return file;
@@ -310,37 +330,122 @@ static int told(int code)
 	return code;
 }
 
-static void enter(void)
+/* --- whose namespaces these are --------------------------------------------------------------- */
+
+/* The number that we see the target by. It must be process 1 one PID namespace below ours: deeper
+ * ones anybody can make. */
+static int number_of_target(int proc)
 {
-	struct statfs proc;
+	char path[48], line[128];
+	int pid = 0, inside = 0, deeper = 0, found = 0;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "self/fdinfo/%d", asked.target);
+	file = fdopen(openat(proc, path, O_RDONLY | O_CLOEXEC), "r");
+	while (file && fgets(line, sizeof(line), file))
+		if (strncmp(line, "NSpid:", 6) == 0)
+			found = sscanf(line + 6, "%d %d %d", &pid, &inside, &deeper);
+	if (file)
+		fclose(file);
+	if (found != 2 || pid <= 0 || inside != 1)
+		distrust("it is not number 1 of the PID namespace below ours");
+	return pid;
+}
+
+static bool same(const struct stat *one, const struct stat *other)
+{
+	return one->st_dev == other->st_dev && one->st_ino == other->st_ino;
+}
+
+static void check_program(int proc, int pid)
+{
+	struct stat runs, wanted;
+	char path[32];
+
+	snprintf(path, sizeof(path), "%d/exe", pid);
+	if (fstatat(proc, path, &runs, 0) < 0 || fstat(asked.init, &wanted) < 0 ||
+	    !same(&runs, &wanted))
+		distrust("it runs another program than ours");
+}
+
+static int namespace_of(int proc, const char *path)
+{
+	int found = openat(proc, path, O_RDONLY | O_CLOEXEC);
+
+	if (found < 0)
+		fail(path);
+	return found;
+}
+
+/* Whether this question about the namespace at `path` is answered by the one at `ours`. */
+static bool leads_to(int proc, const char *path, unsigned long question, const char *ours)
+{
+	int one = namespace_of(proc, path), own = namespace_of(proc, ours);
+	int answer = ioctl(one, question);
+	struct stat told, wanted;
+	bool right = answer >= 0 && fstat(answer, &told) == 0 && fstat(own, &wanted) == 0 &&
+		     same(&told, &wanted);
+
+	close(one);
+	close(own);
+	if (answer >= 0)
+		close(answer);
+	return right;
+}
+
+/* What we have entered must be the node's own making: who owns a user namespace lays out what he
+ * likes in the namespaces that belong to it. Asked of this process, since the target's may change. */
+static void check_namespaces(int proc)
+{
+	static const char *const entered[] = {"self/ns/mnt", "self/ns/pid_for_children",
+					      "self/ns/net", "self/ns/ipc", "self/ns/uts"};
+
+	for (size_t i = 0; i < sizeof(entered) / sizeof(*entered); i++)
+		if (!leads_to(proc, entered[i], NS_GET_USERNS, "self/ns/user"))
+			distrust("its namespaces belong to another user namespace than ours");
+	if (!leads_to(proc, "self/ns/pid_for_children", NS_GET_PARENT, "self/ns/pid"))
+		distrust("its PID namespace is not the one below ours");
+}
+
+static void enter(int proc)
+{
+	struct statfs found;
+	int pid;
 
 	if (setns(asked.target, namespaces) < 0)
 		fail("cannot enter the container's namespaces");
-	if (statfs("/proc", &proc) < 0 || proc.f_type != PROC_SUPER_MAGIC) {
+	pid = number_of_target(proc);
+	check_program(proc, pid);
+	check_namespaces(proc);
+	if (statfs("/proc", &found) < 0 || found.f_type != PROC_SUPER_MAGIC) {
 		fputs("kyb-enter: the container's /proc is no proc file system\n", stderr);
 		_exit(EXIT_FAILED);
 	}
+	/* While it is there nobody else has its number: what was asked by number was asked of it. */
+	if (has_ended(asked.target))
+		distrust("it has ended");
 }
 
 int main(int argc, char **argv)
 {
 	char **program;
-	int self, last_pid;
+	int self, proc, last_pid;
 	pid_t child;
 
 	if (argc == 2 && strcmp(argv[1], "--help") == 0)
 		return fputs(usage, stdout) < 0;
 	program = understand(argv);
-	if (asked.target < 0 || asked.run < 0 || !*program)
-		refuse("--target, --run and the program's name are needed");
+	if (asked.target < 0 || asked.init < 0 || asked.run < 0 || !*program)
+		refuse("--target, --init, --run and the program's name are needed");
 	for (size_t i = 0; i < asked.cgroup_count; i++)
 		join(asked.cgroups[i]);
 	if (asked.born_in >= 0)
 		be_born_in(asked.born_in);
 	self = own_pidfd();
-	last_pid = asked.last_pid ? open_last_pid() : -1;
+	proc = open_proc();
+	last_pid = asked.last_pid ? open_last_pid(proc) : -1;
 	close_others();
-	enter();
+	enter(proc);
 	/* Only who is in the namespace may raise its number, and the program shall be above it. */
 	if (asked.last_pid) {
 		child = forked();

@@ -88,8 +88,9 @@ int main(int argc, char **argv)
 	int skipped = liveness >= 0 ? 2 : 0;
 	char **args = after_dashes(argc, argv, image || probe ? 2 + skipped : 1);
 
-	/* The agent reads /proc of a process that may run as any user. */
-	prctl(PR_SET_DUMPABLE, 1);
+	/* Who runs as the same user, by a hook or kubectl exec, must not trace this process, nor take
+	 * its connection to the agent. Its command is dumpable again, by its exec. */
+	prctl(PR_SET_DUMPABLE, 0);
 	if (strcmp(first, "--help") == 0)
 		return fputs(usage, stdout) < 0;
 	if (strcmp(first, "--version") == 0)

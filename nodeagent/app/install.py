@@ -11,7 +11,14 @@ from kybernate.errors import ConfigError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kybernate.settings.agent import AgentSettings
+
 _PREFIX = "kyb-init-"
+
+
+def kyb_inits(settings: AgentSettings) -> Path:
+    """The folder with every kyb-init that this node's containers were ever given."""
+    return settings.state_dir / "bin"
 
 
 def install_kyb_init(built: Path | None, folder: Path) -> Path:

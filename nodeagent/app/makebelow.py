@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from kybernate.checkpoint.places import Place
     from kybernate.core.artifacts.grants import Grant
-    from kybernate.ports import Images
+    from kybernate.ports import Images, Inits
     from kybernate.settings.agent import AgentSettings
     from nodeagent.offload.arrivals import GuardedFreezer
     from nodeagent.seat.node import Inventory
@@ -47,6 +47,7 @@ _VERSION = re.compile(r"Version:\s*([0-9.]+)")
 def make_below(
     settings: AgentSettings,
     freezer: GuardedFreezer,
+    inits: Inits,
     inventory: Callable[[], Inventory | None],
     images: Images,
     grants: Callable[[], tuple[Grant, ...]] = no_grants,
@@ -60,7 +61,8 @@ def make_below(
         if not os.access(path, os.X_OK):
             raise ConfigError(field, f"{path} is no program; build it, or leave out criu")
     criu = _fit_version(settings.criu)
-    dumper = Criu(Tools(settings.kyb_enter, settings.criu), freezer, settings.state_dir / "criu")
+    tools, work = Tools(settings.kyb_enter, settings.criu), settings.state_dir / "criu"
+    dumper = Criu(tools, freezer, work, inits=inits)
     procs = Procfs()
     places, artifact_keys, seen = _places(settings), read_folder(settings.artifact_keys), Seen()
     local = places[Tier.NVME]

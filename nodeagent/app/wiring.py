@@ -14,6 +14,7 @@ from kybernate import keys
 from kybernate.adapters.arrivals import SocketArrivals
 from kybernate.adapters.cdi import CdiSpecs
 from kybernate.adapters.freezer import CgroupFreezer
+from kybernate.adapters.inits import KernelInits
 from kybernate.adapters.journal import FileJournal
 from kybernate.adapters.memory import KernelMemory
 from kybernate.adapters.nvml import Nvml
@@ -29,7 +30,7 @@ from nodeagent.api.servers import serve_network, serve_node
 from nodeagent.api.service import NodeApi, Parts
 from nodeagent.api.streams import Streams
 from nodeagent.api.teller import Teller
-from nodeagent.app.install import install_kyb_init
+from nodeagent.app.install import install_kyb_init, kyb_inits
 from nodeagent.app.loop import Loop
 from nodeagent.app.makeregistry import with_registry
 from nodeagent.app.recover import recover
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
     from kybernate.adapters.cuda import CudaHelpers
     from kybernate.adapters.k8s import Api, Watcher
     from kybernate.core.artifacts.grants import Grant
-    from kybernate.ports import Freezer, Holder, ImageCommand, Images, Journal, PodResources
+    from kybernate.ports import Freezer, Holder, ImageCommand, Images, Inits, Journal, PodResources
     from kybernate.settings.agent import AgentSettings
     from kybernate.types import PodUid
     from nodeagent.api.peersapi import PeersApi
@@ -91,8 +92,9 @@ class Agent:
         arrivals = SocketArrivals(cgroups.pids)
         freezer = GuardedFreezer(cgroups, arrivals)
         self._grants = ArtifactGrants()
-        below = _below(settings, freezer, self._inventory, self._images, self._grants.all)
-        world = _world(settings, helpers, self._images, journal, freezer, below)
+        inits = KernelInits(kyb_inits(settings))
+        below = _below(settings, freezer, inits, self._inventory, self._images, self._grants.all)
+        world = _world(settings, helpers, self._images, journal, freezer, inits, below)
         self.world = with_registry(world, settings)
         self.node = Node(settings, self.world, Leases(settings.lease_break_s))
         self.node.park_budget = settings.park_bytes or _host_memory()
@@ -171,7 +173,7 @@ class Agent:
 
     def _preparer(self, cache: PodCache, publisher: Publisher) -> Preparer:
         settings = self._settings
-        kyb_init = install_kyb_init(settings.kyb_init, settings.state_dir / "bin")
+        kyb_init = install_kyb_init(settings.kyb_init, kyb_inits(settings))
         return Preparer(
             self.loop,
             cache,
@@ -374,12 +376,13 @@ def file_journal(settings: AgentSettings) -> FileJournal:
     return FileJournal(settings.state_dir / "state" / "journal", _boot_id())
 
 
-def _world(
+def _world(  # noqa: PLR0913, PLR0917 - each is made, or given, once
     settings: AgentSettings,
     helpers: CudaHelpers,
     images: Images,
     journal: Journal,
     freezer: Freezer,
+    inits: Inits,
     below: Below | None,
 ) -> World:
     procs, nvml = Procfs(), Nvml(renews=True)
@@ -388,7 +391,7 @@ def _world(
         helpers=helpers,
         freezer=freezer,
         procs=procs,
-        doors=SeatSockets(settings.run_dir / "seats", procs),
+        doors=SeatSockets(settings.run_dir / "seats", procs, inits),
         specs=CdiSpecs(settings.cdi_dir, links=settings.run_dir / "ids"),
         pod_resources=_LatePodResources(settings),
         images=images,
@@ -404,6 +407,7 @@ def _world(
 def _below(
     settings: AgentSettings,
     freezer: GuardedFreezer,
+    inits: Inits,
     inventory: Callable[[], Inventory | None],
     images: Images,
     grants: Callable[[], tuple[Grant, ...]],
@@ -412,7 +416,7 @@ def _below(
         return None
     from nodeagent.app.makebelow import make_below  # noqa: PLC0415 - slow, and only where it is used
 
-    return make_below(settings, freezer, inventory, images, grants)
+    return make_below(settings, freezer, inits, inventory, images, grants)
 
 
 def _open_api(settings: AgentSettings) -> Api:

@@ -24,7 +24,7 @@ from kybernate.ports import DumpState
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kybernate.ports import Freezer
+    from kybernate.ports import Freezer, Inits
 
 _HOLD = signal.SIGRTMIN + 1
 _RESUME = signal.SIGRTMIN + 2
@@ -64,7 +64,7 @@ class Clock:
 
 
 def state_of(init: int, proc: Path = Path("/proc")) -> DumpState:
-    """By the name that process 1 gives itself, which nobody else can. Raises NotFoundError."""
+    """By the name that process 1 gives itself. Raises NotFoundError."""
     name = ""
     for _ in range(_LOOKS):
         try:
@@ -79,32 +79,32 @@ def state_of(init: int, proc: Path = Path("/proc")) -> DumpState:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """One container while a call works on it. `pidfd` names its PID 1, `work` is our folder."""
+    """One container while a call works on it. `pidfd` names its PID 1, which runs the file
+    `program`; `work` is our folder."""
 
     init: int
     handle: Path
     pidfd: int
     work: Path
     proc: Path
+    program: Path = Path()
 
     @classmethod
     @contextmanager
     def opened(
-        cls, init: int, handle: str, root: Path, proc: Path = Path("/proc")
+        cls, inits: Inits, init: int, handle: str, root: Path, proc: Path = Path("/proc")
     ) -> Iterator[Container]:
-        """Holds the process, so that its PID can't get another owner. Raises NotFoundError."""
-        try:
-            pidfd = os.pidfd_open(init)
-        except ProcessLookupError as error:
-            raise NotFoundError(f"There is no process {init} any more.") from error
+        """Holds the process, so that its PID can't get another owner. Raises NotFoundError, and
+        RefusedError if it is no kyb-init."""
+        held = inits.hold(init)
         try:
             state_of(init, proc)
             stat = smallfile.read(f"{proc}/{init}/stat").rpartition(")")[2].split()
             work = root / f"{init}-{stat[19]}"
             work.mkdir(mode=0o700, parents=True, exist_ok=True)
-            yield cls(init, Path(handle), pidfd, work, proc)
+            yield cls(init, Path(handle), held.pidfd, work, proc, held.program)
         finally:
-            os.close(pidfd)
+            os.close(held.pidfd)
 
     @property
     def state(self) -> DumpState:

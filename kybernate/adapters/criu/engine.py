@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kybernate.adapters.inits import KernelInits
 from kybernate.errors import (
     DeadlineError,
     DumpError,
@@ -21,13 +22,26 @@ from kybernate.errors import (
 from kybernate.ports import DumpState
 
 from . import container as containers
-from . import ended, features, limits, loans, looks, pages, record, refusals, running, starving, tcp
+from . import (
+    ended,
+    features,
+    holders,
+    limits,
+    loans,
+    looks,
+    pages,
+    record,
+    refusals,
+    running,
+    starving,
+    tcp,
+)
 from .container import Clock, Container
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator, Sequence
 
-    from kybernate.ports import Freezer, Phases
+    from kybernate.ports import Freezer, Inits, Phases
 
 _DUMP = (
     *("dump", "--leave-stopped", "--manage-cgroups=ignore", "--file-locks"),
@@ -56,7 +70,8 @@ class Criu:
     """Implements `kybernate.ports.Dumper`.
 
     `work` is a folder of the agent's that survives its restarts, for logs and locks. `mount` is
-    where the node mounts its cgroups. Calls come from one event loop, one at a time for a seat.
+    where the node mounts its cgroups; `inits` tells containers' kyb-inits from others, by default
+    by the one that lies beside kyb-enter. Calls come from one event loop, one at a time for a seat.
     """
 
     def __init__(
@@ -66,10 +81,12 @@ class Criu:
         work: Path,
         mount: Path = Path("/sys/fs/cgroup"),
         proc: Path = Path("/proc"),
+        inits: Inits | None = None,
     ) -> None:
         tools.check()
         features.learn(tools)
         self._tools, self._freezer = tools, freezer
+        self._inits = inits or KernelInits(tools.enter.parent, proc)
         self._work, self._mount, self._proc = work, mount, proc
         self._work.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._left: set[asyncio.Task[Any]] = set()
@@ -204,7 +221,7 @@ class Criu:
 
     @contextmanager
     def _opened(self, init: int, handle: str) -> Iterator[Container]:
-        with Container.opened(init, handle, self._work, self._proc) as container:
+        with Container.opened(self._inits, init, handle, self._work, self._proc) as container:
             yield container
 
     def _put_back_all(self) -> None:
@@ -389,8 +406,8 @@ def _stdio(
     for number, link in enumerate(written.stdio):
         if not link.startswith("pipe:") or any(link in option for option in options):
             continue
-        flags = os.O_WRONLY if number else os.O_RDONLY
-        opened = os.open(container.proc / str(container.init) / "fd" / str(number), flags)
+        # Not opened by its link: who opens a FIFO waits for its other end, which is a stranger's.
+        opened = holders.duplicate(container.pidfd, number)
         stack.callback(os.close, opened)
         keep[_FIRST_STDIO + number] = opened
         options += ["--inherit-fd", f"fd[{_FIRST_STDIO + number}]:{link}"]

@@ -48,7 +48,7 @@ def duplicates(pid: int, lock: Path) -> Iterator[int]:
         for name in os.listdir(f"/proc/{pid}/fd"):
             with suppress(*_GONE):
                 if os.readlink(f"/proc/{pid}/fd/{name}") == _KIND:
-                    yield _duplicate(pidfd, int(name))
+                    yield duplicate(pidfd, int(name))
 
 
 def below(pid: int) -> Iterator[int]:
@@ -96,8 +96,9 @@ def _at_work(pid: int, lock: Path) -> Iterator[int]:
         os.close(pidfd)
 
 
-def _duplicate(pidfd: int, descriptor: int) -> int:
-    """Raises ProcessLookupError if either is gone, OSError."""
+def duplicate(pidfd: int, descriptor: int) -> int:
+    """This descriptor of the process, here; nothing is opened for it. Raises ProcessLookupError if
+    either is gone, OSError."""
     made = int(_libc.syscall(_PIDFD_GETFD, pidfd, descriptor, 0))
     if made < 0:
         number = ctypes.get_errno()

@@ -119,7 +119,9 @@ def _command(
         keep[FREEZER] = folder(run.freezer)
     groups = [joined(stack, path, run) for path in run.cgroups]
     said = _opened(stack, container.work / "said", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-    argv = [str(tools.enter), "--target", str(container.pidfd), "--run", str(program)]
+    init = _opened(stack, container.program, os.O_PATH)
+    argv = [str(tools.enter), "--target", str(container.pidfd)]
+    argv += ["--init", str(init), "--run", str(program)]
     argv += [word for one in groups for word in ("--cgroup", str(one))]
     argv += [word for at, one in keep.items() for word in ("--keep", f"{one}={at}")]
     argv += ["--last-pid", str(run.last_pid)] if run.last_pid else []
@@ -131,7 +133,7 @@ def _command(
         "stdin": subprocess.DEVNULL,
         "stdout": said,
         "stderr": said,
-        "pass_fds": (container.pidfd, program, *groups, *keep.values(), *told, *run.lent),
+        "pass_fds": (container.pidfd, init, program, *groups, *keep.values(), *told, *run.lent),
         "start_new_session": True,
         "env": {},
         "cwd": "/",

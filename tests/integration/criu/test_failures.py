@@ -15,6 +15,7 @@ import pytest
 from kybernate.adapters.criu import limits, running
 from kybernate.adapters.criu.container import Clock, Container
 from kybernate.adapters.criu.engine import forget_pages
+from kybernate.adapters.inits import KernelInits
 from kybernate.errors import DeadlineError, DumpError, RestoreError
 from kybernate.ports import DumpState
 from tests.cluster.host import run
@@ -121,7 +122,8 @@ def orphan(seat: Seat) -> int | None:
 
 async def leave_behind(seat: Seat) -> None:
     """A CRIU whose child goes on without it, as one does whose parent is killed at a bad moment."""
-    opened = Container.opened(seat.container.init, seat.handle, seat.node.work / "criu")
+    inits, work = KernelInits(seat.node.tools.enter.parent), seat.node.work / "criu"
+    opened = Container.opened(inits, seat.container.init, seat.handle, work)
     with opened as container:
         run = running.Run(argv=["service", "--daemon"], images=seat.images, log="service.log")
         process = await running.start(seat.node.tools, container, run)

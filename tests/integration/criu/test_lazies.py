@@ -12,6 +12,7 @@ import pytest
 
 from kybernate.adapters.criu import holders, pages, running
 from kybernate.adapters.criu.container import Clock, Container
+from kybernate.adapters.inits import KernelInits
 from kybernate.errors import DeadlineError, DumpError, RestoreError
 from tests.kit import mortal
 from tests.kit.containers import wait_for
@@ -168,7 +169,8 @@ def test_a_server_that_a_dead_agent_has_started_for_no_tree_is_ended(
     one = redis(seat, keys=1_000)
     before = digest(one)
     one.park()
-    with Container.opened(one.container.init, one.handle, one.node.work / "criu") as container:
+    inits, work = KernelInits(one.node.tools.enter.parent), one.node.work / "criu"
+    with Container.opened(inits, one.container.init, one.handle, work) as container:
         served, _ = one.run(pages.serve(one.node.tools, container, one.images, (), Clock(LIMIT)))
     served.let_go()
     assert len(_serving(one)) == 2

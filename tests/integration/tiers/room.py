@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from kybernate.adapters.arrivals import SocketArrivals
 from kybernate.adapters.freezer import CgroupFreezer
+from kybernate.adapters.inits import KernelInits
 from kybernate.adapters.journal import FileJournal
 from kybernate.adapters.procfs import Procfs
 from kybernate.adapters.seatsocket import SeatSockets
@@ -171,12 +172,13 @@ class Above:
         arrivals = SocketArrivals(cgroups.pids)
         freezer = GuardedFreezer(cgroups, arrivals)
         machine, procs = fakes.Machine({GPU.uuid: GPU.memory}), Procfs()
+        inits = KernelInits(REPOSITORY / "build")
         world = World(
             gpus=fakes.FakeGpus(machine),
             helpers=fakes.FakeHelpers(machine),
             freezer=freezer,
             procs=procs,
-            doors=SeatSockets(self.settings.run_dir / "seats", procs),
+            doors=SeatSockets(self.settings.run_dir / "seats", procs, inits),
             specs=fakes.FakeSpecs(machine),
             pod_resources=fakes.FakePodResources(machine),
             images=fakes.FakeImages(machine),
@@ -185,7 +187,9 @@ class Above:
             asking=blocking,
             now=time.monotonic,
             wall=time.time,
-            below=make_below(self.settings, freezer, lambda: None, fakes.FakeImages(machine)),
+            below=make_below(
+                self.settings, freezer, inits, lambda: None, fakes.FakeImages(machine)
+            ),
         )
         node = Node(self.settings, world, Leases(5.0))
         node.park_budget = 1 << 40

@@ -22,6 +22,7 @@ from kybernate.adapters.seatsocket import (
 )
 from kybernate.errors import ConfigError, NotFoundError, RefusedError
 from kybernate.ports import CooperationPhase, GateHello, GatePhase
+from kybernate.testing.inits import EveryInit
 
 UID = "0f9c2d1e-8a3b-4c5d-9e6f-0123456789ab"
 LIMIT = 60.0
@@ -33,7 +34,6 @@ class Peers:
 
     def __init__(self) -> None:
         self.pod = UID
-        self.inner = 1
         self.gone = False
 
     def pod_uid_of(self, pid):
@@ -41,9 +41,6 @@ class Peers:
         if self.gone:
             raise NotFoundError("gone")
         return self.pod
-
-    def pid_in_container(self, pid):
-        return self.inner
 
 
 class Listener:
@@ -108,9 +105,10 @@ class Caller:
 class World:
     def __init__(self, folder) -> None:
         self.peers = Peers()
+        self.inits = EveryInit()
         self.listener = Listener()
         self.now = 1000.0
-        self.doors = SeatSockets(folder, self.peers, lambda: self.now)
+        self.doors = SeatSockets(folder, self.peers, self.inits, lambda: self.now)
         self.doors.listen(self.listener)
         self.callers: list[Caller] = []
 
@@ -248,7 +246,7 @@ def test_status_and_probe_are_answered_beside_the_gate(play):
     async def scene(world):
         gate = await world.call(*HELLO)
         await world.told()
-        world.peers.inner = 40
+        world.inits.refused = "it is process 40"
         status = await world.call("status")
         assert await status.receive() == ["status", "parked", "another seat is active"]
         probe = await world.call("probe")
@@ -264,16 +262,16 @@ def test_status_and_probe_are_answered_beside_the_gate(play):
 @pytest.mark.parametrize(
     ("prepare", "first", "said"),
     [
-        (lambda peers: setattr(peers, "pod", "other"), HELLO, "another pod"),
-        (lambda peers: setattr(peers, "pod", None), ("status",), "another pod"),
-        (lambda peers: setattr(peers, "inner", 7), HELLO, "process 1"),
-        (lambda peers: None, ("hello", "2", "waiting", "0", "plain"), "protocol 1"),
-        (lambda peers: None, ("hello",), "protocol 1"),
+        (lambda world: setattr(world.peers, "pod", "other"), HELLO, "another pod"),
+        (lambda world: setattr(world.peers, "pod", None), ("status",), "another pod"),
+        (lambda world: setattr(world.inits, "refused", "no process 1"), HELLO, "process 1"),
+        (lambda world: None, ("hello", "2", "waiting", "0", "plain"), "protocol 1"),
+        (lambda world: None, ("hello",), "protocol 1"),
     ],
 )
 def test_who_may_not_speak_is_refused_with_a_sentence(play, caplog, prepare, first, said):
     async def scene(world):
-        prepare(world.peers)
+        prepare(world)
         caller = await world.call(*first)
         verb, sentence = await caller.receive()
         assert verb == "refuse"

@@ -16,6 +16,7 @@ import pytest
 
 from kybernate.adapters.criu import Criu, Tools, addresses, loans, network
 from kybernate.adapters.criu.container import Container
+from kybernate.testing.inits import EveryInit
 from kybernate.testing.machine import FakeFreezer, Machine
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Space:
 
     @contextmanager
     def opened(self) -> Iterator[Container]:
-        with Container.opened(self.process.pid, "", self.work) as container:
+        with Container.opened(EveryInit(), self.process.pid, "", self.work) as container:
             yield container
 
     def lend(self, *wanted: str) -> None:

@@ -69,7 +69,9 @@ def container() -> Iterator[int]:
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
     path = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    yield int(path.read_text())
+    init = int(path.read_text())
+    wait_for(lambda: Path(f"/proc/{init}/comm").read_text() == "sleep\n")
+    yield init
     process.kill()
     process.communicate()
 
@@ -117,10 +119,11 @@ def staying(
     enter: Path, show: Path, container: int, cgroup: tuple[Path, int], *more: str
 ) -> Iterator[subprocess.Popen[bytes]]:
     """kyb-enter below which a program stays, in a cgroup that is given as this file."""
-    files = os.pidfd_open(container), os.open(show, os.O_PATH), os.open(*cgroup)
-    target, program, joined = map(str, files)
-    words = ("--target", target, "--run", program, "--cgroup", joined, *more, "--", "stays")
-    process = subprocess.Popen([str(enter), *words], pass_fds=files)
+    init = os.open(f"/proc/{container}/exe", os.O_PATH)
+    files = os.pidfd_open(container), init, os.open(show, os.O_PATH), os.open(*cgroup)
+    target, runs, program, joined = map(str, files)
+    words = ["--target", target, "--init", runs, "--run", program, "--cgroup", joined, *more]
+    process = subprocess.Popen([str(enter), *words, "--", "stays"], pass_fds=files)
     for one in files:
         os.close(one)
     try:
@@ -149,10 +152,12 @@ def run(
     [
         (),
         ("--target",),
-        ("--target", "x", "--run", "0", "--", "a"),
-        ("--target", "-1", "--run", "3", "--", "a"),
-        ("--target", "99999", "--run", "3", "--", "a"),
-        ("--target", "2", "--run", "3", "--", "a"),
+        ("--target", "x", "--init", "3", "--run", "0", "--", "a"),
+        ("--target", "-1", "--init", "3", "--run", "3", "--", "a"),
+        ("--target", "99999", "--init", "3", "--run", "3", "--", "a"),
+        ("--target", "2", "--init", "3", "--run", "3", "--", "a"),
+        ("--target", "3", "--init", "2", "--run", "3", "--", "a"),
+        ("--target", "3", "--run", "3", "--", "a"),
         ("--", "a"),
         ("--unknown", "3", "--", "a"),
         ("--last-pid", "0", "--", "a"),
@@ -175,11 +180,8 @@ def test_nonsense_is_refused_before_anything_is_done(
 def test_a_cgroup_must_be_one(enter: Path, show: Path, container: int, tmp_path: Path) -> None:
     wrong = os.open(tmp_path / "cgroup.procs", os.O_RDWR | os.O_CREAT)
     target, program = os.pidfd_open(container), os.open(show, os.O_PATH)
-    found = run(
-        enter,
-        *("--target", str(target), "--run", str(program), "--cgroup", str(wrong), "--", "x"),
-        fds=(target, program, wrong),
-    )
+    words = ("--target", target, "--init", program, "--run", program, "--cgroup", wrong, "--", "x")
+    found = run(enter, *map(str, words), fds=(target, program, wrong))
     for one in (wrong, target, program):
         os.close(one)
     assert found.returncode == 2
@@ -247,15 +249,16 @@ def test_the_program_gets_what_is_named_and_nothing_else(
 ) -> None:
     folder, other = (os.open(tmp_path, os.O_RDONLY) for _ in range(2))
     target, program = os.pidfd_open(container), os.open(show, os.O_PATH)
+    init = os.open(f"/proc/{container}/exe", os.O_PATH)
     try:
+        words = ("--target", target, "--init", init, "--run", program, "--keep", f"{folder}=90")
         found = run(
             enter,
-            *("--target", str(target), "--run", str(program), "--keep", f"{folder}=90"),
-            *("--last-pid", "3000", "--", "criu", "one"),
-            fds=(target, program, folder, other),
+            *map(str, (*words, "--last-pid", "3000", "--", "criu", "one")),
+            fds=(target, init, program, folder, other),
         )
     finally:
-        for one in (folder, other, target, program):
+        for one in (folder, other, target, init, program):
             os.close(one)
     assert found.returncode == 2, "the program's own status"
     words = found.stdout.split()
@@ -272,11 +275,8 @@ def test_a_container_that_is_gone_is_told(enter: Path, show: Path) -> None:
     gone.wait()
     program = os.open(show, os.O_PATH)
     try:
-        found = run(
-            enter,
-            *("--target", str(target), "--run", str(program), "--", "x"),
-            fds=(target, program),
-        )
+        words = ("--target", target, "--init", program, "--run", program, "--", "x")
+        found = run(enter, *map(str, words), fds=(target, program))
     finally:
         os.close(target)
         os.close(program)

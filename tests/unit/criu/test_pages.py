@@ -18,6 +18,7 @@ from kybernate.adapters.criu import Criu, Tools, holders, pages, running
 from kybernate.adapters.criu.container import Clock, Container, is_free
 from kybernate.adapters.freezer import CgroupFreezer
 from kybernate.errors import DeadlineError, NotFoundError
+from kybernate.testing.inits import EveryInit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -259,9 +260,9 @@ def test_a_container_that_ends_meanwhile_is_not_waited_for(tmp_path: Path) -> No
 
     async def main() -> None:
         tools = Tools(tmp_path / "enter", tmp_path / "criu", tmp_path / "cache")
-        engine = Criu(tools, CgroupFreezer(), tmp_path / "work")
+        engine = Criu(tools, CgroupFreezer(), tmp_path / "work", inits=EveryInit())
         container = await asyncio.create_subprocess_exec(tmp_path / "kyb-run", "1000")
-        with Container.opened(container.pid, "", tmp_path / "work") as opened:
+        with Container.opened(EveryInit(), container.pid, "", tmp_path / "work") as opened:
             work = opened.work
         async with server(work) as one:
             engine._served[work] = one.served

@@ -26,10 +26,12 @@ def entered(
     """kyb-enter at work, which has more than it was told of."""
     files = (
         os.pidfd_open(container),
+        os.open(f"/proc/{container}/exe", os.O_PATH),
         os.open(program, os.O_PATH),
         os.open(status, os.O_WRONLY | os.O_CREAT),
     )
-    words = ("--target", str(files[0]), "--run", str(files[1]), "--status", str(files[2]))
+    options = ("--target", "--init", "--run", "--status")
+    words = [word for pair in zip(options, map(str, files), strict=True) for word in pair]
     process = subprocess.Popen([str(enter), *words, "--", "x"], pass_fds=(*files, *lent))
     for one in (*files, *lent):
         os.close(one)

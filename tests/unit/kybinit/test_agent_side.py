@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from kybernate.adapters.freezer import CgroupFreezer
+from kybernate.adapters.inits import KernelInits
 from kybernate.adapters.procfs import Procfs
 from kybernate.adapters.seatsocket import SeatSockets
 
@@ -76,7 +77,8 @@ def node(binary, pod_cgroup):
 
     def run(scene, *command):
         async def main(run_dir: Path):
-            listener, doors = Listener(), SeatSockets(run_dir, Procfs())
+            listener = Listener()
+            doors = SeatSockets(run_dir, Procfs(), KernelInits(binary.parent))
             doors.listen(listener)
             path = await doors.open(UID) / "seat.sock"
             process = await asyncio.create_subprocess_exec(

@@ -235,8 +235,11 @@ def test_a_killed_tree_is_the_containers_end(running):
 def test_it_runs_as_any_user(running):
     container, line = running(FOREVER, before=("setpriv", "--reuid=65534", "--clear-groups"))
     assert line.uid == 65534
-    # Dumpable: the agent finds the descriptors under the user's own name.
-    assert Path(f"/proc/{container.tree}/fd").stat().st_uid == 65534
+    # Not dumpable: nobody but root looks into them. The command is as it would be without us.
+    (command,) = children(container.tree)
+    owners = [Path(f"/proc/{pid}/fd").stat().st_uid for pid in (container.init, container.tree)]
+    assert owners == [0, 0]
+    assert Path(f"/proc/{command}/fd").stat().st_uid == 65534
 
 
 def test_an_empty_read_only_image_without_shell_or_libc_is_enough(

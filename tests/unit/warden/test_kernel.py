@@ -29,6 +29,7 @@ from kybernate.adapters.procfs import Procfs
 from kybernate.adapters.seatsocket import SeatSockets
 from kybernate.settings.agent import AgentSettings
 from kybernate.testing import machine as fakes
+from kybernate.testing.inits import EveryInit
 from kybernate.testing.warden import FakeAnnouncer
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, PodRef, PodUid, SeatName, SeatState
 from nodeagent.app.loop import Loop
@@ -184,7 +185,7 @@ class Agent:
             helpers=fakes.FakeHelpers(machine),
             freezer=CgroupFreezer(container.mount),
             procs=procs,
-            doors=SeatSockets(container.seats, procs),
+            doors=SeatSockets(container.seats, procs, EveryInit()),
             specs=fakes.FakeSpecs(machine),
             pod_resources=fakes.FakePodResources(machine),
             images=fakes.FakeImages(machine),
