@@ -111,7 +111,7 @@ class Gatekeeper(Protocol):
 
         `on_arrival` is called on the event loop, once and later, with what has arrived in words
         for people. Idempotent: the latest `on_arrival` counts. Raises NotFoundError if the
-        process is gone, OSError, DeadlineError.
+        process is gone, RefusedError if the network is the node's, OSError, DeadlineError.
         """
         ...
 
@@ -125,7 +125,8 @@ class Gatekeeper(Protocol):
 
     async def open(self, init: int, deadline: float) -> int:
         """Let TCP pass, and tell of nothing any more; how many packets were dropped, if that is
-        known. Idempotent; a namespace that is gone is open. Raises OSError, DeadlineError."""
+        known. Idempotent; a namespace that is gone, or is the node's, is open. Raises OSError,
+        DeadlineError."""
         ...
 
 

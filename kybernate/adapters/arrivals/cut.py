@@ -7,36 +7,12 @@ CAP_NET_ADMIN in the namespace can't bring it up again.
 from __future__ import annotations
 
 import fcntl
-import os
 import socket
 import struct
-from contextlib import suppress
-from typing import TYPE_CHECKING
-
-from kybernate.errors import RefusedError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _GET_FLAGS, _SET_FLAGS = 0x8913, 0x8914
 _UP, _LOOPBACK = 0x1, 0x8
 _REQUEST = "16sh14x"
-
-
-def see_own_network(pid: int) -> None:
-    """Raises RefusedError if the process's network is the node's or ours, FileNotFoundError if it
-    is gone."""
-    if os.stat(f"/proc/{pid}/ns/net").st_ino in set(_own()):
-        raise RefusedError(
-            "its pod shares the node's network (hostNetwork), which can't be cut off; a clone "
-            "needs a pod with a network of its own"
-        )
-
-
-def _own() -> Iterator[int]:
-    for one in ("self", "1"):
-        with suppress(PermissionError):
-            yield os.stat(f"/proc/{one}/ns/net").st_ino
 
 
 def cut_off() -> None:

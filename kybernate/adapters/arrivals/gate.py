@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 from kybernate.adapters.arrivals import nftables, tap
 from kybernate.adapters.arrivals.closing import close_aside
-from kybernate.adapters.arrivals.cut import cut_off, see_own_network
+from kybernate.adapters.arrivals.cut import cut_off
 from kybernate.adapters.arrivals.duplicates import Duplicator, let_go
 from kybernate.adapters.arrivals.namespace import inside
-from kybernate.errors import DeadlineError, NotFoundError
+from kybernate.errors import DeadlineError, NotFoundError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
@@ -87,13 +87,14 @@ class NetworkGate:
                 self._hang_up(shut)
                 self._file(shut).unlink(missing_ok=True)
             return 0
+        except RefusedError:
+            return 0  # there nothing was ever held back
         self._file(space).unlink(missing_ok=True)
         return dropped
 
     async def cut(self, init: int, deadline: float) -> None:
         """See `ports.Gatekeeper.cut`."""
         try:
-            see_own_network(init)
             await asyncio.wait_for(inside(init, cut_off), deadline)
         except TimeoutError as error:
             raise DeadlineError(f"its network is not cut off within {deadline:g} s") from error

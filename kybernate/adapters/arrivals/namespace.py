@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from kybernate.adapters.arrivals.rights import take_sys_admin
 from kybernate.adapters.arrivals.sockdiag import CLOSE_WAIT, ESTABLISHED, Diag, open_diag
+from kybernate.adapters.nodespace import see_pods_network
 from kybernate.errors import DeadlineError
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Network:
     async def diag(self) -> Diag:
         """Quick questions."""
         if self._diag is None:
-            self._diag = await inside(self._pid, lambda: open_diag(_ANSWER), Diag.close)
+            self._diag = await inside(self._pid, lambda: open_diag(_ANSWER), Diag.close, looks=True)
         return self._diag
 
     async def unaccepted(self) -> list[InetRow]:
@@ -49,7 +50,7 @@ class Network:
 
         The kernel walks the table of the whole machine's connections for it: 1 to 30 ms.
         """
-        return await inside(self._pid, _unaccepted)
+        return await inside(self._pid, _unaccepted, looks=True)
 
     def close(self) -> None:
         """Let go of it; idempotent."""
@@ -66,8 +67,15 @@ def _unaccepted() -> list[InetRow]:
     return [row for row in rows if not row.inode]
 
 
-async def inside(pid: int, call: Callable[[], T], drop: Callable[[T], None] = lambda _: None) -> T:
-    """What `call` returns in the namespace; `drop` ends a result that nobody waits for."""
+async def inside(
+    pid: int,
+    call: Callable[[], T],
+    drop: Callable[[T], None] = lambda _: None,
+    *,
+    looks: bool = False,
+) -> T:
+    """What `call` returns in the namespace; `drop` ends a result that nobody waits for. Raises
+    RefusedError if it is the node's, unless the call only `looks`."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()
 
@@ -83,7 +91,7 @@ async def inside(pid: int, call: Callable[[], T], drop: Callable[[T], None] = la
     def run() -> None:
         result, problem = None, None
         try:
-            _enter(pid)
+            _enter(pid, looks=looks)
             result = call()
         except Exception as error:  # noqa: BLE001 - all of it is the caller's
             problem = error
@@ -97,10 +105,12 @@ async def inside(pid: int, call: Callable[[], T], drop: Callable[[T], None] = la
         raise DeadlineError(f"its network did not answer in {_DEADLINE:g} s") from error
 
 
-def _enter(pid: int) -> None:
+def _enter(pid: int, *, looks: bool) -> None:
     take_sys_admin()
     namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
+        if not looks:
+            see_pods_network(namespace)
         if _libc.setns(namespace, _CLONE_NEWNET):
             number = ctypes.get_errno()
             raise OSError(number, f"setns: {os.strerror(number)}")

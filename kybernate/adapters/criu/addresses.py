@@ -81,7 +81,7 @@ class Lent:
 
 def lacking(container: Container, wanted: Collection[str]) -> Lent:
     """What the container's network must be lent to have these addresses. Blocks. Raises OSError."""
-    return network.inside(container.init, lambda: _lacking(wanted))
+    return network.inside(container.init, lambda: _lacking(wanted), looks=True)
 
 
 def _lacking(wanted: Collection[str]) -> Lent:
@@ -95,7 +95,7 @@ def _lacking(wanted: Collection[str]) -> Lent:
 
 def lend(container: Container, lent: Lent) -> None:
     """Puts the addresses on lo, and the routes. Blocks; an error may leave a part there. Raises
-    OSError."""
+    OSError, RefusedError on the node's own network."""
     network.inside(container.init, lambda: _lend(lent))
 
 
@@ -116,7 +116,8 @@ def _remove(link: socket.socket, lent: Lent) -> None:
 
 def take_back(container: Container, lent: Lent) -> None:
     """Ends connections from these addresses, and removes those that nothing is bound to, and the
-    routes; what is gone already is no error. Blocks. Raises OSError."""
+    routes; what is gone already is no error. Blocks. Raises OSError, RefusedError on the node's
+    own network."""
     network.inside(container.init, lambda: _take_back(container, lent))
 
 

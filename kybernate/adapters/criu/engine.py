@@ -17,6 +17,7 @@ from kybernate.errors import (
     DumpError,
     DumpRefusedError,
     NotFoundError,
+    RefusedError,
     RestoreError,
 )
 from kybernate.ports import DumpState
@@ -228,7 +229,7 @@ class Criu:
         for folder in self._work.iterdir():
             with suppress(OSError, ValueError):
                 limits.put_back(folder)
-            with suppress(OSError, ValueError, NotFoundError):
+            with suppress(OSError, ValueError, NotFoundError, RefusedError):
                 loans.take_back_left(folder, self._proc)
         ended.forget(self._work, self._proc)
 

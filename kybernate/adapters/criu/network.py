@@ -8,6 +8,8 @@ import struct
 import threading
 from typing import TYPE_CHECKING, TypeVar
 
+from kybernate.adapters.nodespace import see_pods_network
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -20,16 +22,16 @@ _CAPABILITY_VERSION_3 = 0x20080522
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def inside(pid: int, call: Callable[[], T]) -> T:
-    """What `call` returns in the process's network namespace; blocks. Raises OSError, and what
-    `call` raises."""
+def inside(pid: int, call: Callable[[], T], *, looks: bool = False) -> T:
+    """What `call` returns in the process's network namespace; blocks. Raises OSError, what `call`
+    raises, and RefusedError if the namespace is the node's, unless the call only `looks`."""
     results: list[T] = []
     problems: list[BaseException] = []
 
     def run() -> None:
         try:
             _take_sys_admin()
-            _enter(pid)
+            _enter(pid, looks=looks)
             results.append(call())
         except BaseException as error:  # noqa: BLE001 - raised again by the caller's thread
             problems.append(error)
@@ -52,9 +54,11 @@ def _take_sys_admin() -> None:
         _libc.capset(header, ctypes.create_string_buffer(struct.pack("=6I", *words), 24))
 
 
-def _enter(pid: int) -> None:
+def _enter(pid: int, *, looks: bool) -> None:
     descriptor = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
+        if not looks:
+            see_pods_network(descriptor)
         if _libc.setns(descriptor, _CLONE_NEWNET):
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kybernate.adapters import smallfile
-from kybernate.errors import NotFoundError
+from kybernate.adapters.nodespace import see_pods_network
+from kybernate.errors import NotFoundError, RefusedError
 
 from . import rights, sockets, watches
 
@@ -59,6 +60,7 @@ def find(container: Container, opened: Opened) -> tuple[str, ...]:
     _ = container.state
     found = [
         *_terminal(container),
+        *_network(container),
         *_of_processes(container, opened),
         *sockets.problems(container, sockets.of(container, opened)),
         *_watched(container, opened),
@@ -112,6 +114,17 @@ def _of_processes(container: Container, opened: Opened) -> Iterator[str]:
             with suppress(*_GONE):
                 for problem in look(process, around, links):
                     yield f"Process {pid} ({_printable(container.name(pid))}) {problem}"
+
+
+def _network(container: Container) -> Iterator[str]:
+    with suppress(*_GONE):
+        space = os.open(f"{container.proc}/{container.init}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            see_pods_network(space)
+        except RefusedError as error:
+            yield f"TCP can't be held back from it alone: {error}."
+        finally:
+            os.close(space)
 
 
 def _terminal(container: Container) -> Iterator[str]:
