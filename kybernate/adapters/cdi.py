@@ -7,15 +7,19 @@ mounts. The vendor's hooks are kept as they are. One file per device ID, whole o
 For a runtime without CDI there is a folder per device ID instead, with a link for each mount: the
 kubelet names these links long before it is known which pod has the ID, and the runtime follows them
 when it makes the container.
+
+With a `DeviceDoor` that shuts, the seat's file names its devices by number and gives the container
+no right to open them; `release` does, when its turn comes.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 import yaml
@@ -44,6 +48,8 @@ _LINKS = {keys.SEAT_SOCKET_DIR: keys.ID_SOCKETS, keys.KYB_INIT_PATH: keys.ID_KYB
 _SUFFIXES = frozenset({".json", ".yaml", ".yml"})
 _MOUNT_OPTIONS = ("ro", "nosuid", "nodev", "bind", "rprivate")
 _MIN_VERSION = "0.5.0"
+_SHUT = "m"
+"""What a container may do with a device before its turn: make its node, and not open it."""
 
 _IDENTITY: Mapping[str, Callable[[Any], object]] = {
     "env": lambda item: item.partition("=")[0],
@@ -51,6 +57,17 @@ _IDENTITY: Mapping[str, Callable[[Any], object]] = {
     "mounts": lambda item: item.get("containerPath"),
 }
 """What makes two items of a list the same thing; in other lists only equal items are."""
+
+
+class DeviceDoor(Protocol):
+    """Who keeps containers from their devices; `kybernate.adapters.devices` does."""
+
+    @property
+    def shuts(self) -> bool:
+        """Whether what is shut here can be opened again."""
+
+    def open(self, init: int, devices: Iterable[tuple[int, int]]) -> None:
+        """Let the container of this process open these character devices (major and minor)."""
 
 
 def compose(vendor: Sequence[Mapping[str, Any]], device_id: str, spec: SeatSpec) -> Json:
@@ -114,10 +131,33 @@ def _version_key(version: str) -> tuple[int, ...]:
     return tuple(int(part) if part.isdigit() else 0 for part in version.split("."))
 
 
+def shut(spec: Json) -> Json:
+    """The specification with each device that can be seen here by number, and not to be opened."""
+    for device in spec["devices"]:
+        edits = device["containerEdits"]
+        if "deviceNodes" in edits:
+            edits["deviceNodes"] = [_shut_node(node) for node in edits["deviceNodes"]]
+    return spec
+
+
+def _shut_node(node: Mapping[str, Any]) -> Mapping[str, Any]:
+    path = str(node.get("hostPath") or node.get("path"))
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        log.warning("%s can be opened before its seat's turn: %s", path, error)
+        return node
+    if not stat.S_ISCHR(found.st_mode):
+        return node
+    number = {"major": os.major(found.st_rdev), "minor": os.minor(found.st_rdev)}
+    return {**node, "type": "c", **number, "permissions": _SHUT}
+
+
 class CdiSpecs:
     """Implements `kybernate.ports.Specs`: our files in `out`, the vendor's in `vendor_dirs`.
 
-    Folders of device IDs, for runtimes without CDI, are in `links`.
+    Folders of device IDs, for runtimes without CDI, are in `links`. Without a `door` containers may
+    open their devices from the start.
     """
 
     def __init__(
@@ -125,7 +165,9 @@ class CdiSpecs:
         out: Path,
         vendor_dirs: Sequence[Path] = DEFAULT_DIRS,
         links: Path = DEFAULT_LINKS,
+        door: DeviceDoor | None = None,
     ) -> None:
+        self._door = door if door is not None and door.shuts else None
         self._out = out
         self._links = links
         self._dirs = tuple(vendor_dirs)
@@ -140,7 +182,9 @@ class CdiSpecs:
         if not spec.cdi:
             self._link(device_id, spec.mounts)
             return
-        content = orjson.dumps(compose(self._vendor(), device_id, spec), option=orjson.OPT_INDENT_2)
+        made = compose(self._vendor(), device_id, spec)
+        made = made if self._door is None else shut(made)
+        content = orjson.dumps(made, option=orjson.OPT_INDENT_2)
         target = self._file(device_id)
         self._out.mkdir(mode=0o755, parents=True, exist_ok=True)
         # Not a name that CDI reads.
@@ -160,6 +204,20 @@ class CdiSpecs:
             (folder / name).unlink(missing_ok=True)
         with suppress(FileNotFoundError):
             folder.rmdir()
+
+    def release(self, device_id: str, init: int) -> None:
+        """Let the container of this process open what the device's file shuts. Idempotent."""
+        if self._door is None:
+            return
+        with suppress(FileNotFoundError):
+            found = orjson.loads(self._file(device_id).read_bytes())
+            nodes = [
+                node
+                for device in found["devices"]
+                for node in device["containerEdits"].get("deviceNodes", [])
+                if node.get("permissions") == _SHUT
+            ]
+            self._door.open(init, [(node["major"], node["minor"]) for node in nodes])
 
     def ids(self) -> frozenset[str]:
         """Device IDs that have a file or a folder."""

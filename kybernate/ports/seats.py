@@ -154,6 +154,11 @@ class Specs(Protocol):
         """Idempotent."""
         ...
 
+    def release(self, device_id: str, init: int) -> None:
+        """Let the container of this process 1 open the device's GPUs, which it can't before where
+        that can be kept from it. Idempotent. Raises NotFoundError if it is gone, OSError."""
+        ...
+
     def ids(self) -> frozenset[str]:
         """Device IDs that have a file."""
         ...

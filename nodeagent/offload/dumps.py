@@ -297,6 +297,7 @@ class Dumps(Transfers):
         try:
             await written
             await cut_off(self.below, seat)
+            await self._steps.open_devices(seat)
             images = await self._images(seat)
             if seat.paging:
                 self.lazies.fillings.begin(seat)

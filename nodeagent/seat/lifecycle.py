@@ -126,6 +126,12 @@ class Lifecycle:
         if unwritten is not None:
             self._put_off(seat, SeatEvent.ENDED, unwritten)
             return
+        try:
+            await self._steps.open_devices(seat)
+        except (KybernateError, OSError) as error:
+            why = f"its container can't be let to its GPUs: {error}"
+            self._put_off(seat, SeatEvent.ENDED, why)
+            return
         self._world.doors.go(seat.uid, seat.generation, prefix)
         await self.await_started(seat)
 

@@ -35,6 +35,7 @@ T = TypeVar("T")
 _NVML_DEADLINE = 5.0
 _HELPERS = 4
 _STATES_DEADLINE = 5.0
+_DEVICES_DEADLINE = 5.0
 _ROOM_PATIENCE = 0.25
 _POLL = 0.002
 _NO_CONTEXT = (None, ProcessState.NO_CUDA)
@@ -247,6 +248,13 @@ class Steps:
         rows = (await self._processes(gpus)).values()
         return {pid for row in rows for pid, size in row if pid in mine and size != 0}
 
+    async def open_devices(self, seat: Seat) -> None:
+        """Its container may open its GPUs. Raises NotFoundError, DeadlineError, OSError."""
+        init, device = seat.init, seat.identity.device_id
+        if init is not None:
+            specs = self._world.specs
+            await self._world.blocking(lambda: specs.release(device, init.pid), _DEVICES_DEADLINE)
+
     async def wake(self, seat: Seat) -> dict[str, float]:
         """Thaw, restore, unlock, check. Returns seconds by phase; raises Broken."""
         began = self._world.now()
@@ -258,6 +266,9 @@ class Steps:
     async def finish_wake(self, seat: Seat) -> dict[str, float]:
         """From wherever its processes are to RUNNING. Raises Broken."""
         self._world.freezer.thaw(seat.handle)
+        # It was let to them when it began, and the runtime may have laid down its own list again.
+        with contextlib.suppress(KybernateError, OSError):
+            await self.open_devices(seat)
         if not seat.cuda:
             return {}
         try:

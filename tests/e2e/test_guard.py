@@ -38,6 +38,20 @@ sys.stdin.read()
 """
 
 
+TRY = """
+import glob, os
+said = []
+for path in glob.glob('/dev/nvidia[0-9]*'):
+    try:
+        said.append(os.open(path, os.O_RDWR))
+    except OSError as error:
+        said.append(error.strerror)
+with open('/proc/1/comm') as gate, open('/tmp/tried', 'w') as file:
+    print(gate.read().strip(), *said, sep=': ', file=file)
+"""
+"""A hook: what comes of opening each GPU that its container has, and whether its gate is shut."""
+
+
 @contextmanager
 def holding(*command: str, **environment: str) -> Iterator[None]:
     """A process that holds device memory until the end of the block."""
@@ -117,6 +131,33 @@ def test_a_process_outside_kubernetes_is_reported_and_its_memory_respected(
     )
     (told,) = events(cluster, "ForeignProcess")
     assert "GPU-" in told
+
+
+def test_a_hook_has_no_gpu_before_its_seats_turn(
+    cluster: Cluster, pods: Pods, models: Models
+) -> None:
+    node = cluster.node("n1")
+    entry = ("nsenter", "-m", "-p", "-t", str(node.pid), "--", sys.executable, "-c", HOLD)
+    environment = {"LD_LIBRARY_PATH": "/run/simgpu/lib", "PYTHONPATH": str(REPOSITORY)}
+    hook = {"postStart": {"exec": {"command": ["python3", "-c", TRY]}}}
+    cat = ("exec", "hooked", "-c", "server", "--", "cat", "/tmp/tried")
+    kubectl = (str(cluster.kubectl_path), f"--kubeconfig={cluster.kubeconfig}")
+    found = ""
+
+    def tried() -> bool:
+        nonlocal found
+        run = subprocess.run([*kubectl, *cat], capture_output=True, text=True, check=False)
+        found = run.stdout.strip()
+        return bool(found)
+
+    # There is no room on its GPU: it waits at its gate.
+    with holding(*entry, str(40 * GIB), **environment):
+        where = {keys.REQUIRE_GROUP: "G0"}
+        pods.create(SeatPod("hooked", node="n1", annotations=where, more={"lifecycle": hook}))
+        wait_until(tried, 60, "its hook does not run")
+    assert found == "kyb-wait: Operation not permitted"
+    pods.wait(("hooked",), ready, 90, "Ready")
+    assert models.ask("hooked").status == 200
 
 
 def test_a_command_run_in_a_parked_pod_is_told_on_the_pod(

@@ -17,10 +17,12 @@ T = TypeVar("T")
 
 
 class FakeSpecs:
-    """Implements `ports.Specs`. Fault: no-vendor-spec."""
+    """Implements `ports.Specs`. Faults: no-vendor-spec, shut-devices. `released` are the processes
+    1 that were let to their GPUs."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
+        self.released: set[int] = set()
 
     def write(self, device_id: str, spec: SeatSpec) -> None:
         """Kept."""
@@ -31,6 +33,12 @@ class FakeSpecs:
     def remove(self, device_id: str) -> None:
         """Dropped."""
         self._machine.specs.pop(device_id, None)
+
+    def release(self, device_id: str, init: int) -> None:
+        """Written down."""
+        if self._machine.fault("shut-devices"):
+            raise OSError(1, "Operation not permitted")
+        self.released.add(init)
 
     def ids(self) -> frozenset[str]:
         """All kept."""

@@ -326,6 +326,19 @@ def test_a_gpu_that_somebody_else_fills_delays_the_wake(rig, proxy):
     run_virtual(main())
 
 
+def test_a_seat_is_let_to_its_gpus_before_it_starts_or_it_does_not(rig):
+    async def main():
+        r = rig()
+        r.begin()
+        r.machine.faults.add("shut-devices")
+        a = await r.seat("a")
+        await r.until(a, ACTIVE)
+        assert any("can't be let to its GPUs" in said for _, said in r.seen.events)
+        assert r.node.world.specs.released == {r.machine.inits[a]}
+
+    run_virtual(main())
+
+
 def test_a_pod_deleted_while_parked_is_thawed_and_forgotten(rig):
     async def main():
         r = rig()

@@ -1,4 +1,4 @@
-"""The right to enter namespaces, taken by one thread for as long as it lives.
+"""The right to enter namespaces and to change device cgroups, taken by one thread for its life.
 
 The agent keeps CAP_SYS_ADMIN permitted and not effective: a thread that needs it takes it up.
 """
@@ -8,6 +8,13 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+import threading
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
 
 _SYS_ADMIN = 1 << 21
 _VERSION_3 = 0x20080522
@@ -26,6 +33,27 @@ def take_sys_admin() -> None:
     if not effective & _SYS_ADMIN:
         wanted = _SETS.pack(effective | _SYS_ADMIN, *others)
         _checked(_libc.capset(header, ctypes.create_string_buffer(wanted, _SETS.size)))
+
+
+def as_admin(call: Callable[[], T]) -> T:
+    """What `call` returns in a thread that has CAP_SYS_ADMIN, and ends with it; blocks. Raises
+    PermissionError without it, and what `call` raises."""
+    results: list[T] = []
+    problems: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            take_sys_admin()
+            results.append(call())
+        except BaseException as error:  # noqa: BLE001 - raised again by the caller's thread
+            problems.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if problems:
+        raise problems[0]
+    return results[0]
 
 
 def _checked(result: int) -> None:

@@ -1,0 +1,63 @@
+"""Device cgroups: a seat's container can't open its GPUs before it is let to them.
+
+Its CDI file has the runtime allow no more than to make their nodes (`m`), so that also a hook that
+runs while the gate is shut, or a command of `kubectl exec`, is refused by the kernel. In version 1
+of cgroups the agent then adds the rest to the container's own list. In version 2 a runtime's list
+can't be added to: there its containers have their devices from the start.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kybernate.adapters import smallfile
+from kybernate.adapters.sysadmin import as_admin
+from kybernate.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_OPEN = "rw"
+_CONTROLLER = "devices"
+
+
+class DeviceCgroups:
+    """Lets containers to devices. `mount` is where the node mounts its cgroups; needs
+    CAP_SYS_ADMIN, which one thread takes for the while."""
+
+    def __init__(self, mount: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")) -> None:
+        self._base, self._proc = mount / _CONTROLLER, proc
+
+    @property
+    def shuts(self) -> bool:
+        """Whether what is shut here can be opened again."""
+        return (self._base / "devices.allow").exists()
+
+    def open(self, init: int, devices: Iterable[tuple[int, int]]) -> None:
+        """Let the container of this process open these character devices (major and minor) from
+        now on. Idempotent. Blocks. Raises NotFoundError if the process is gone, OSError."""
+        file = self._group(init) / "devices.allow"
+        rules = [f"c {major}:{minor} {_OPEN}".encode() for major, minor in devices]
+
+        def write() -> None:
+            for rule in rules:
+                with open(os.open(file, os.O_WRONLY), "wb", buffering=0) as allowed:
+                    allowed.write(rule)
+
+        try:
+            as_admin(write)
+        except FileNotFoundError as error:
+            raise NotFoundError(f"The container of process {init} is gone.") from error
+
+    def _group(self, init: int) -> Path:
+        try:
+            lines = smallfile.read(f"{self._proc}/{init}/cgroup").splitlines()
+        except (FileNotFoundError, ProcessLookupError) as error:
+            raise NotFoundError(f"There is no process {init} any more.") from error
+        for line in lines:
+            _, names, path = line.split(":", 2)
+            if _CONTROLLER in names.split(","):
+                return self._base / path.lstrip("/")
+        raise NotFoundError(f"Process {init} is in no cgroup of devices.")
