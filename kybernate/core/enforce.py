@@ -1,7 +1,7 @@
 """Who may hold GPU memory now and how much, and what becomes of those that may not.
 
 Pure judgements over a snapshot: the processes that the GPUs' driver lists, the pods they belong
-to, and where those pods' seats are. A judgement is acted upon only when it stands twice in a row
+to, and where those pods' seats are. A judgement is acted upon only when it stands at two looks
 (`confirmed`): a wake, a start or an end may lie between two looks at the machine.
 """
 
@@ -28,6 +28,7 @@ class IntruderRule(StrEnum):
     """What is done with a process that holds a GPU without its turn."""
 
     PARK = "park"
+    """Parked where a park can reach it, else ended."""
     KILL = "kill"
     REPORT = "report"
 
@@ -132,9 +133,15 @@ class Verdict:
     epoch: str = ""
 
     @property
-    def key(self) -> tuple[int, int, Cause, str]:
-        """What makes it the same judgement as an earlier one."""
-        return self.sighting.pid, self.sighting.start, self.cause, self.epoch
+    def key(self) -> tuple[Hashable, Cause, str]:
+        """What makes it the same judgement as an earlier one: of a pod, whichever of its processes
+        it is, lest those with short lives be never confirmed."""
+        return self.whose, self.cause, self.epoch
+
+    @property
+    def whose(self) -> Hashable:
+        """The pod; of a process of none its PID and start time."""
+        return self.sighting.pod or (self.sighting.pid, self.sighting.start)
 
 
 def judge(
@@ -257,24 +264,19 @@ def _not_active(one: Sighting, seat: Standing, rule: IntruderRule) -> Verdict:
 def _seat_ended_or_told(
     one: Sighting, cause: Cause, said: str, rule: IntruderRule, seat: Standing
 ) -> Verdict:
-    if rule is IntruderRule.KILL:
-        return Verdict(Remedy.KILL_SEAT, cause, one, said, seat.epoch)
-    return Verdict(Remedy.REPORT, cause, one, f"{said}; end it, or its pod", seat.epoch)
+    if rule is IntruderRule.REPORT:
+        return Verdict(Remedy.REPORT, cause, one, f"{said}; end it, or its pod", seat.epoch)
+    return Verdict(Remedy.KILL_SEAT, cause, one, f"{said}; its workload is ended", seat.epoch)
 
 
 def _ended_or_told(
     one: Sighting, cause: Cause, said: str, rule: IntruderRule, seat: Standing | None = None
 ) -> Verdict:
     epoch = seat.epoch if seat else ""
-    if rule is IntruderRule.KILL:
+    if rule is not IntruderRule.REPORT:
         return Verdict(Remedy.KILL_PROCESS, cause, one, f"{said}; it is killed", epoch)
-    return Verdict(
-        Remedy.REPORT,
-        cause,
-        one,
-        f"{said}; end it, or have the agent kill such (intruder: kill)",
-        epoch,
-    )
+    said = f"{said}; end it, or have the agent kill such (intruder: park, or kill)"
+    return Verdict(Remedy.REPORT, cause, one, said, epoch)
 
 
 def _who(one: Sighting) -> str:

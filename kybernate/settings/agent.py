@@ -186,7 +186,7 @@ class AgentSettings(BaseModel):
     intruder: Literal["park", "kill", "report"] = Field(
         "park",
         description="What is done with a process that uses a GPU without its turn: park, kill or "
-        "report. Processes that no park can reach are reported unless this says kill.",
+        "report. Processes of pods that no park can reach are killed unless this says report.",
     )
     vram_tolerance_bytes: int = Field(
         1 << 30,

@@ -11,7 +11,9 @@ import asyncio
 import contextlib
 import logging
 import os
+from collections import deque
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from kybernate.core.enforce import (
@@ -32,7 +34,7 @@ from nodeagent.seat.node import Notice
 from nodeagent.seat.repark import park_again
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Hashable, Iterable, Mapping
 
     from kybernate.core.enforce import Excess, Verdict
     from kybernate.types import GpuUuid, PodUid
@@ -46,6 +48,8 @@ log = logging.getLogger(__name__)
 
 _NVML_DEADLINE = 5.0
 _UNHINDERED = 3600.0
+_LOOKS = 30
+"""So many looks back a judgement has stood before: processes that come and go meet few of them."""
 _CALLS_WITHIN = 30.0
 """Seconds that a seat's kyb-init has to call before its processes count as not of its tree."""
 CONDITION = "ExclusiveGpus"
@@ -69,8 +73,8 @@ class Enforcer:
         self._node = loop.node
         self._outside = outside
         self._known: dict[int, _Known] = {}
-        self._before: tuple[Verdict, ...] = ()
-        self._told: dict[tuple[int, int, Cause], str] = {}
+        self._before: deque[tuple[Verdict, ...]] = deque(maxlen=_LOOKS)
+        self._told: dict[tuple[Hashable, Cause], str] = {}
         self._over: tuple[Excess, ...] = ()
         self._told_over: set[tuple[PodUid, GpuUuid, Remedy]] = set()
         self._held: dict[PodUid, int] = {}
@@ -83,7 +87,7 @@ class Enforcer:
         return self._held.get(uid)
 
     async def look(self) -> None:
-        """Look once, and act on what stood at the last look, too."""
+        """Look once, and act on what stood at one of the last looks, too."""
         epochs = {uid: _epoch(seat) for uid, seat in self._node.seats.items()}
         lists = await self._lists()
         if not lists:
@@ -96,7 +100,8 @@ class Enforcer:
         }
         rule = IntruderRule(self._node.settings.intruder)
         found = judge(sightings, standings, rule, pods_known=self._outside.pods_known())
-        acted_on, self._before = confirmed(self._before, found), found
+        acted_on = confirmed(chain.from_iterable(self._before), found)
+        self._before.append(found)
         self._respect(lists, sightings)
         for verdict in acted_on:
             self._act(verdict)
@@ -203,7 +208,7 @@ class Enforcer:
         self._loop.kick()
 
     def _act(self, verdict: Verdict) -> None:
-        """Told once for each process; what must be done is done until it is gone."""
+        """Told once for each pod; what must be done is done until it is gone."""
         one = verdict.sighting
         seat = self._node.seats.get(one.pod) if one.pod else None
         if _identity(verdict) not in self._told:
@@ -298,5 +303,5 @@ def _epoch(seat: Seat) -> str:
     return f"{seat.generation}/{seat.wakes}/{seat.lease}/{seat.state}"
 
 
-def _identity(verdict: Verdict) -> tuple[int, int, Cause]:
-    return verdict.sighting.pid, verdict.sighting.start, verdict.cause
+def _identity(verdict: Verdict) -> tuple[Hashable, Cause]:
+    return verdict.whose, verdict.cause

@@ -147,20 +147,20 @@ def test_a_hook_has_no_gpu_before_its_seats_turn(
     def tried() -> bool:
         nonlocal found
         run = subprocess.run([*kubectl, *cat], capture_output=True, text=True, check=False)
-        found = run.stdout.strip()
-        return bool(found)
+        found = run.stdout.strip() or run.stderr.strip()
+        return bool(run.stdout)
 
     # There is no room on its GPU: it waits at its gate.
     with holding(*entry, str(40 * GIB), **environment):
         where = {keys.REQUIRE_GROUP: "G0"}
         pods.create(SeatPod("hooked", node="n1", annotations=where, more={"lifecycle": hook}))
-        wait_until(tried, 60, "its hook does not run")
+        wait_until(tried, 40, lambda: f"its hook does not run: {found} {pods.get('hooked')}")
     assert found == "kyb-wait: Operation not permitted"
     pods.wait(("hooked",), ready, 90, "Ready")
     assert models.ask("hooked").status == 200
 
 
-def test_a_command_run_in_a_parked_pod_is_told_on_the_pod(
+def test_a_command_run_in_a_parked_pod_is_killed_and_told_on_the_pod(
     cluster: Cluster, pods: Pods, models: Models
 ) -> None:
     two_models(pods, models)
@@ -169,6 +169,7 @@ def test_a_command_run_in_a_parked_pod_is_told_on_the_pod(
     with holding(*command):
         wait_until(lambda: bool(events(cluster, "Intruder")), 10, "no event tells of it")
     assert "did not start" in events(cluster, "Intruder")[0]
+    assert "it is killed" in events(cluster, "Intruder")[0]
     assert models.ask("left").intact
 
 

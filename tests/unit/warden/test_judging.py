@@ -25,8 +25,8 @@ POD = PodUid("pod")
 GIB = 1 << 30
 
 
-def seen(pod=POD, in_tree=True, gpu=GPU, size=GIB):
-    return Sighting(7, 70, "app", {gpu: size}, pod, in_tree)
+def seen(pod=POD, in_tree=True, gpu=GPU, size=GIB, pid=7):
+    return Sighting(pid, 10 * pid, "app", {gpu: size}, pod, in_tree)
 
 
 def seat(state, **more):
@@ -51,7 +51,7 @@ def test_whoever_has_the_turn_is_left_alone(state, rule, in_tree):
         ("park", True, Remedy.PARK, Cause.NOT_ACTIVE),
         ("kill", True, Remedy.KILL_SEAT, Cause.NOT_ACTIVE),
         ("report", True, Remedy.REPORT, Cause.NOT_ACTIVE),
-        ("park", False, Remedy.REPORT, Cause.OUTSIDE_TREE),
+        ("park", False, Remedy.KILL_PROCESS, Cause.OUTSIDE_TREE),
         ("kill", False, Remedy.KILL_PROCESS, Cause.OUTSIDE_TREE),
         ("report", False, Remedy.REPORT, Cause.OUTSIDE_TREE),
     ],
@@ -73,7 +73,7 @@ def test_outside_of_kubernetes_nothing_is_ever_killed(rule):
 def test_a_gpu_of_another_group_is_nobodys_right(rule):
     found = verdict(seen(gpu=OTHER), SeatState.ACTIVE, rule)
     assert found.cause is Cause.OTHER_GPU
-    assert found.remedy is (Remedy.KILL_SEAT if rule is IntruderRule.KILL else Remedy.REPORT)
+    assert found.remedy is (Remedy.REPORT if rule is IntruderRule.REPORT else Remedy.KILL_SEAT)
 
 
 def test_pods_that_are_not_known_yet_are_left_alone():
@@ -93,6 +93,8 @@ def test_one_look_is_none():
     first = judge([seen()], {POD: seat(SeatState.PARKED)}, IntruderRule.PARK, pods_known=True)
     assert confirmed((), first) == ()
     assert confirmed(first, first) == first
+    other = judge([seen(pid=8)], {POD: seat(SeatState.PARKED)}, IntruderRule.PARK, pods_known=True)
+    assert confirmed(first, other) == other, "it is the pod that is judged"
     woken = Standing(POD, "G0-seat-1", frozenset({GPU}), SeatState.PARKED, "1/1")
     again = judge([seen()], {POD: woken}, IntruderRule.PARK, pods_known=True)
     assert confirmed(first, again) == ()
@@ -176,12 +178,12 @@ def test_an_excess_must_stand_at_two_looks_of_one_epoch():
     st.sampled_from(list(SeatState)),
     st.sampled_from(list(IntruderRule)),
 )
-def test_nothing_is_killed_unless_the_rule_says_so(sightings, state, rule):
+def test_nothing_is_killed_that_the_rule_spares(sightings, state, rule):
     found = judge(sightings, {POD: seat(state)}, rule, pods_known=True)
     for one in found:
         assert one.sighting.gpus
-        if rule is not IntruderRule.KILL:
-            assert one.remedy in (Remedy.PARK, Remedy.REPORT)
+        if rule is IntruderRule.REPORT or one.sighting.pod is None:
+            assert one.remedy is Remedy.REPORT
         if one.remedy is Remedy.PARK:
             assert (one.sighting.in_tree, state) == (True, SeatState.PARKED)
     total = sum(foreign_bytes(sightings).values())

@@ -74,7 +74,7 @@ def test_two_processes_of_a_seat_are_parked_again_together(rig, proxy):
             workers = [r.machine.add_worker(handle) for _ in range(2)]
             await asyncio.sleep(3)
             assert [one.cuda for one in workers] == [ProcessState.CHECKPOINTED] * 2
-            assert len(g.events("Intruder")) == 2
+            assert len(g.events("Intruder")) == 1, "told of the pod, not of each"
             assert len(g.events("ParkedAgain")) == 1
             proxy(r.loop).request(a)
             await r.until(a, ACTIVE, 5)
@@ -134,10 +134,9 @@ def test_a_wake_does_not_meet_the_second_park(rig, proxy):
     run_virtual(main())
 
 
-@pytest.mark.parametrize("rule", ["park", "report"])
-def test_an_execed_process_is_reported_once_and_lives(rig, rule):
+def test_an_execed_process_is_reported_once_and_lives_where_the_policy_says_so(rig):
     async def main():
-        r, g, a, _ = await two_seats(rig, intruder=rule)
+        r, g, a, _ = await two_seats(rig, intruder="report")
         async with g.running():
             process = stray(r, a)
             await asyncio.sleep(10)
@@ -149,9 +148,10 @@ def test_an_execed_process_is_reported_once_and_lives(rig, rule):
     run_virtual(main())
 
 
-def test_an_execed_process_is_killed_where_the_policy_says_so(rig):
+@pytest.mark.parametrize("settings", [{}, {"intruder": "kill"}])
+def test_an_execed_process_is_killed(rig, settings):
     async def main():
-        r, g, a, b = await two_seats(rig, intruder="kill")
+        r, g, a, b = await two_seats(rig, **settings)
         async with g.running():
             of_parked, of_active = stray(r, a), stray(r, b)
             await asyncio.sleep(3)
@@ -162,7 +162,26 @@ def test_an_execed_process_is_killed_where_the_policy_says_so(rig):
     run_virtual(main())
 
 
-@pytest.mark.parametrize("rule", ["park", "kill"])
+def test_processes_with_short_lives_are_judged_by_their_pod(rig):
+    """None of them is there at two looks."""
+
+    async def main():
+        r, g, a, b = await two_seats(rig)
+        async with g.running():
+            for _ in range(8):
+                one = stray(r, a)
+                await asyncio.sleep(0.6)
+                one.memory, one.alive = {}, False
+                await asyncio.sleep(0.5)
+            last = stray(r, a)
+            await asyncio.sleep(1.5)
+            assert g.culprits.killed[-1] == last.pid, "at the first look at it"
+            assert (r.state(a), r.state(b)) == (PARKED, ACTIVE)
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("rule", ["report", "park", "kill"])
 def test_a_pod_whose_kyb_init_never_calls_is_judged_once_it_could_have(rig, rule):
     async def main():
         r, g, _, b = await two_seats(rig, intruder=rule)
@@ -176,7 +195,7 @@ def test_a_pod_whose_kyb_init_never_calls_is_judged_once_it_could_have(rig, rule
             (said,) = g.events("Intruder")
             assert "did not start" in said
             assert "while the seat is waiting" in said
-            assert process.alive is (rule == "park")
+            assert process.alive is (rule == "report")
             assert r.state(b) is ACTIVE
 
     run_virtual(main())
@@ -344,7 +363,7 @@ def test_a_process_outside_kubernetes_is_reported_once_and_its_memory_respected(
     run_virtual(main())
 
 
-@pytest.mark.parametrize("rule", ["park", "kill"])
+@pytest.mark.parametrize("rule", ["report", "park", "kill"])
 def test_a_pod_without_a_seat_is_told_by_its_name(rig, rule):
     async def main():
         r, g, _, _ = await two_seats(rig, intruder=rule)
@@ -360,7 +379,7 @@ def test_a_pod_without_a_seat_is_told_by_its_name(rig, rule):
             ((pod, reason, sentence),) = g.announcer.pods
             assert (pod, reason) == ("x/thief", "Intruder")
             assert "without a seat" in sentence
-            assert process.alive is (rule == "park")
+            assert process.alive is (rule == "report")
 
     run_virtual(main())
 
