@@ -53,9 +53,10 @@ class NetworkGate:
         """See `ports.Gatekeeper.shut`."""
         try:
             space = _space_of(init)
-            now = frozenset((*_ports_of(init, self._tree(init)), *((port,) if port else ())))
 
             def do() -> socket.socket:
+                # Not on the event loop: a tree may have ten thousand sockets.
+                now = frozenset((*_ports_of(init, self._tree(init)), *((port,) if port else ())))
                 if nftables.is_shut():
                     return tap.open_tap(self._known(space) or now)
                 self._remember(space, now)

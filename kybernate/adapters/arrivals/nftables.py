@@ -44,6 +44,8 @@ _LOOPBACK = 1
 _TRANSPORT = 2
 _REGISTER = 1
 _SET = "ports"
+_AT_ONCE = 2000
+"""Ports in a message: the length of its list is a number of 16 bits."""
 
 
 def shut(ports: Iterable[int]) -> None:
@@ -101,11 +103,13 @@ def _set_of(ports: Iterable[int]) -> Iterable[bytes]:
         + _number(5, _PORT_LENGTH)
         + _number(10, 1),
     )
-    elements = b"".join(
-        _nested(1, _nested(1, _attribute(1, struct.pack(">H", port))))
-        for port in sorted(set(ports))
-    )
-    yield _create(_NEWSETELEM, _text(1, TABLE) + _text(2, _SET) + _nested(3, elements))
+    wanted = sorted(set(ports))
+    for at in range(0, max(1, len(wanted)), _AT_ONCE):
+        elements = b"".join(
+            _nested(1, _nested(1, _attribute(1, struct.pack(">H", port))))
+            for port in wanted[at : at + _AT_ONCE]
+        )
+        yield _create(_NEWSETELEM, _text(1, TABLE) + _text(2, _SET) + _nested(3, elements))
 
 
 def _chains() -> Iterable[bytes]:
