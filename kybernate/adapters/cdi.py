@@ -8,8 +8,8 @@ For a runtime without CDI there is a folder per device ID instead, with a link f
 kubelet names these links long before it is known which pod has the ID, and the runtime follows them
 when it makes the container.
 
-With a `DeviceDoor` that shuts, the seat's file names its devices by number and gives the container
-no right to open them; `release` does, when its turn comes.
+With a `DeviceDoor` the seat's file names its devices by number, and the container can't open them
+until `release` lets it, when its turn comes.
 """
 
 from __future__ import annotations
@@ -63,11 +63,16 @@ class DeviceDoor(Protocol):
     """Who keeps containers from their devices; `kybernate.adapters.devices` does."""
 
     @property
-    def shuts(self) -> bool:
-        """Whether what is shut here can be opened again."""
+    def born_shut(self) -> bool:
+        """Whether a container that the runtime lets open nothing can be let to it later."""
+
+    def shut(self, uid: str, devices: Iterable[tuple[int, int]]) -> None:
+        """Keep the pod from these character devices (major and minor), before its container is
+        made. Idempotent. Blocks. Raises OSError."""
 
     def open(self, init: int, devices: Iterable[tuple[int, int]]) -> None:
-        """Let the container of this process open these character devices (major and minor)."""
+        """Let the container of this process open these character devices from now on. Idempotent.
+        Blocks. Raises NotFoundError if the process is gone, OSError."""
 
 
 def compose(vendor: Sequence[Mapping[str, Any]], device_id: str, spec: SeatSpec) -> Json:
@@ -131,16 +136,25 @@ def _version_key(version: str) -> tuple[int, ...]:
     return tuple(int(part) if part.isdigit() else 0 for part in version.split("."))
 
 
-def shut(spec: Json) -> Json:
-    """The specification with each device that can be seen here by number, and not to be opened."""
+def numbered(spec: Json, *, born_shut: bool) -> Json:
+    """The specification with each device that can be seen here by number, and not to be opened if
+    its container is to be born so."""
     for device in spec["devices"]:
         edits = device["containerEdits"]
         if "deviceNodes" in edits:
-            edits["deviceNodes"] = [_shut_node(node) for node in edits["deviceNodes"]]
+            nodes = [_numbered(node) for node in edits["deviceNodes"]]
+            more = {"permissions": _SHUT} if born_shut else {}
+            edits["deviceNodes"] = [{**one, **(more if "major" in one else {})} for one in nodes]
     return spec
 
 
-def _shut_node(node: Mapping[str, Any]) -> Mapping[str, Any]:
+def _numbers(spec: Json) -> list[tuple[int, int]]:
+    edits = [device["containerEdits"] for device in spec["devices"]]
+    nodes = [node for one in edits for node in one.get("deviceNodes", [])]
+    return [(node["major"], node["minor"]) for node in nodes if node.get("type") == "c"]
+
+
+def _numbered(node: Mapping[str, Any]) -> Mapping[str, Any]:
     path = str(node.get("hostPath") or node.get("path"))
     try:
         found = os.stat(path)
@@ -150,7 +164,7 @@ def _shut_node(node: Mapping[str, Any]) -> Mapping[str, Any]:
     if not stat.S_ISCHR(found.st_mode):
         return node
     number = {"major": os.major(found.st_rdev), "minor": os.minor(found.st_rdev)}
-    return {**node, "type": "c", **number, "permissions": _SHUT}
+    return {**node, "type": "c", **number}
 
 
 class CdiSpecs:
@@ -167,7 +181,7 @@ class CdiSpecs:
         links: Path = DEFAULT_LINKS,
         door: DeviceDoor | None = None,
     ) -> None:
-        self._door = door if door is not None and door.shuts else None
+        self._door = door
         self._out = out
         self._links = links
         self._dirs = tuple(vendor_dirs)
@@ -183,7 +197,10 @@ class CdiSpecs:
             self._link(device_id, spec.mounts)
             return
         made = compose(self._vendor(), device_id, spec)
-        made = made if self._door is None else shut(made)
+        if self._door is not None:
+            made = numbered(made, born_shut=self._door.born_shut)
+            if spec.pod:
+                self._door.shut(spec.pod, _numbers(made))
         content = orjson.dumps(made, option=orjson.OPT_INDENT_2)
         target = self._file(device_id)
         self._out.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -211,13 +228,7 @@ class CdiSpecs:
             return
         with suppress(FileNotFoundError):
             found = orjson.loads(self._file(device_id).read_bytes())
-            nodes = [
-                node
-                for device in found["devices"]
-                for node in device["containerEdits"].get("deviceNodes", [])
-                if node.get("permissions") == _SHUT
-            ]
-            self._door.open(init, [(node["major"], node["minor"]) for node in nodes])
+            self._door.open(init, _numbers(found))
 
     def ids(self) -> frozenset[str]:
         """Device IDs that have a file or a folder."""

@@ -133,13 +133,15 @@ class SeatSpec:
 
     Mounts are read-only binds. The vendor's device nodes and libraries of exactly these GPUs
     are added from the vendor's own specification. Without `cdi` the container gets GPUs and
-    environment by its device ID, and only where the mounts lead to is settled here.
+    environment by its device ID, and only where the mounts lead to is settled here. `pod` is kept
+    from the GPUs until `Specs.release`, where that can be done; None: it runs already.
     """
 
     gpus: tuple[Gpu, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     mounts: Mapping[str, str] = field(default_factory=dict)
     cdi: bool = True
+    pod: PodUid | None = None
 
 
 class Specs(Protocol):

@@ -91,7 +91,10 @@ class Preparer:
             retry.cancel()
         return seat
 
-    async def _prepare(self, resource: str, device_ids: Sequence[str]) -> Seat:
+    async def _prepare(
+        self, resource: str, device_ids: Sequence[str], *, runs: bool = False
+    ) -> Seat:
+        """`runs`: its container may be there already."""
         if len(device_ids) != 1:
             raise RefusedError(
                 f"a container holds {len(device_ids)} seats of {resource}; ask for exactly one"
@@ -103,7 +106,7 @@ class Preparer:
         facts = await self._facts(holder)
         await self._same_pod(facts, holder, device_ids[0])
         async with self._one:
-            return await self._seat_for(facts, holder, device_ids[0])
+            return await self._seat_for(facts, holder, device_ids[0], runs=runs)
 
     async def _facts(self, holder: Holder) -> PodFacts:
         try:
@@ -147,7 +150,9 @@ class Preparer:
                 f"not {device_id} alone: an older pod of the same name is going"
             )
 
-    async def _seat_for(self, facts: PodFacts, holder: Holder, device_id: str) -> Seat:
+    async def _seat_for(
+        self, facts: PodFacts, holder: Holder, device_id: str, *, runs: bool
+    ) -> Seat:
         inventory, group = self._group_of(facts)
         gpus = _gpus_of(inventory, group)
         seat = self._node.seats.get(facts.ref.uid)
@@ -176,7 +181,7 @@ class Preparer:
             seat.identity = replace(seat.identity, device_id=device_id)
             self._node.save(seat)
         folder = await self._node.world.doors.open(facts.ref.uid)
-        await self._write(device_id, seat, gpus, folder)
+        await self._write(device_id, self._spec(seat, gpus, folder, runs=runs))
         if self._cache.is_gone(facts.ref.uid):
             # Of a seat that was there before, its own end closes the door.
             if facts.ref.uid not in self._node.seats:
@@ -235,7 +240,7 @@ class Preparer:
         names_free = (SeatName(keys.seat_name(group.name, k)) for k in numbers)
         return next(name for name in names_free if name not in taken)
 
-    async def _write(self, device_id: str, seat: Seat, gpus: tuple[Gpu, ...], folder: Path) -> None:
+    def _spec(self, seat: Seat, gpus: tuple[Gpu, ...], folder: Path, *, runs: bool) -> SeatSpec:
         uuids = ",".join(gpu.uuid for gpu in gpus)
         env = {
             keys.ENV_GROUP: str(seat.identity.group),
@@ -245,7 +250,11 @@ class Preparer:
             keys.ENV_NVIDIA_VISIBLE: uuids,
         }
         mounts = {keys.SEAT_SOCKET_DIR: str(folder), keys.KYB_INIT_PATH: str(self._kyb_init)}
-        spec = SeatSpec(gpus, env, mounts, cdi=not self._by_device_id())
+        # What runs has had its turn: to shut it out now would be for good.
+        pod = None if runs else seat.uid
+        return SeatSpec(gpus, env, mounts, cdi=not self._by_device_id(), pod=pod)
+
+    async def _write(self, device_id: str, spec: SeatSpec) -> None:
         world = self._node.world
         await world.blocking(lambda: world.specs.write(device_id, spec), _SPEC_DEADLINE)
 
@@ -297,7 +306,7 @@ class Preparer:
             if facts is None or facts.ref.uid in self._node.seats or facts.over:
                 continue
             try:
-                await self._prepare(facts.resource, (device_id,))
+                await self._prepare(facts.resource, (device_id,), runs=True)
             except KybernateError as error:
                 log.warning("pod %s holds %s, but: %s", facts.ref, device_id, error)
                 complete = complete and not isinstance(error, RetryableError | DeadlineError)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from kybernate import keys
 from kybernate.adapters.arrivals import SocketArrivals
 from kybernate.adapters.cdi import CdiSpecs
-from kybernate.adapters.devices import DeviceCgroups
+from kybernate.adapters.devices import device_door
 from kybernate.adapters.freezer import CgroupFreezer
 from kybernate.adapters.inits import KernelInits
 from kybernate.adapters.journal import FileJournal
@@ -393,7 +393,7 @@ def _world(  # noqa: PLR0913, PLR0917 - each is made, or given, once
         freezer=freezer,
         procs=procs,
         doors=SeatSockets(settings.run_dir / "seats", procs, inits),
-        specs=CdiSpecs(settings.cdi_dir, links=settings.run_dir / "ids", door=DeviceCgroups()),
+        specs=CdiSpecs(settings.cdi_dir, links=settings.run_dir / "ids", door=device_door()),
         pod_resources=_LatePodResources(settings),
         images=images,
         journal=journal,

@@ -46,10 +46,11 @@ for path in glob.glob('/dev/nvidia[0-9]*'):
         said.append(os.open(path, os.O_RDWR))
     except OSError as error:
         said.append(error.strerror)
-with open('/proc/1/comm') as gate, open('/tmp/tried', 'w') as file:
+with open('/proc/1/comm') as gate, open('/dev/shm/tried', 'w') as file:
     print(gate.read().strip(), *said, sep=': ', file=file)
 """
 """A hook: what comes of opening each GPU that its container has, and whether its gate is shut."""
+SHOW = "print(open('/dev/shm/tried').read())"
 
 
 @contextmanager
@@ -140,13 +141,13 @@ def test_a_hook_has_no_gpu_before_its_seats_turn(
     entry = ("nsenter", "-m", "-p", "-t", str(node.pid), "--", sys.executable, "-c", HOLD)
     environment = {"LD_LIBRARY_PATH": "/run/simgpu/lib", "PYTHONPATH": str(REPOSITORY)}
     hook = {"postStart": {"exec": {"command": ["python3", "-c", TRY]}}}
-    cat = ("exec", "hooked", "-c", "server", "--", "cat", "/tmp/tried")
+    show = ("exec", "hooked", "-c", "server", "--", "python3", "-c", SHOW)
     kubectl = (str(cluster.kubectl_path), f"--kubeconfig={cluster.kubeconfig}")
     found = ""
 
     def tried() -> bool:
         nonlocal found
-        run = subprocess.run([*kubectl, *cat], capture_output=True, text=True, check=False)
+        run = subprocess.run([*kubectl, *show], capture_output=True, text=True, check=False)
         found = run.stdout.strip() or run.stderr.strip()
         return bool(run.stdout)
 

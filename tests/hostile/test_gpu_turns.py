@@ -16,10 +16,10 @@ import pytest
 import yaml
 
 from kybernate.adapters.cdi import CdiSpecs
-from kybernate.adapters.devices import DeviceCgroups
+from kybernate.adapters.devices import DeviceLists, DevicePrograms
 from kybernate.errors import NotFoundError
 from kybernate.ports import SeatSpec
-from kybernate.types import Gpu, GpuUuid
+from kybernate.types import Gpu, GpuUuid, PodUid
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,10 +44,11 @@ for line in sys.stdin:
 class Container:
     """A process in a device cgroup as runc makes one: all is denied but what the CDI file says."""
 
-    def __init__(self, rules: list[str]) -> None:
-        self.group = CGROUPS / "devices" / f"kyb-test-{uuid.uuid4().hex[:8]}"
-        self.group.mkdir()
-        for file, rule in [("devices.deny", "a"), *(("devices.allow", one) for one in rules)]:
+    def __init__(self, rules: list[str], group: Path | None = None) -> None:
+        self.group = group or CGROUPS / "devices" / f"kyb-test-{uuid.uuid4().hex[:8]}"
+        self.group.mkdir(exist_ok=True)
+        first = [] if group else [("devices.deny", "a")]
+        for file, rule in [*first, *(("devices.allow", one) for one in rules)]:
             (self.group / file).write_text(rule)
         self.process = subprocess.Popen(
             [sys.executable, "-c", TRY],
@@ -68,7 +69,8 @@ class Container:
     def close(self) -> None:
         self.process.kill()
         self.process.communicate()
-        self.group.rmdir()
+        if self.group.parent.name == "devices":
+            self.group.rmdir()
 
 
 @pytest.fixture
@@ -79,15 +81,18 @@ def node(tmp_path: Path) -> Iterator[Path]:
     for minor in (0, 1):
         os.mknod(tmp_path / f"nvidia{minor}", 0o20666, os.makedev(MAJOR, minor))
     nodes = [{"path": "/dev/nvidia0", "hostPath": str(tmp_path / "nvidia0")}]
-    spec = {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu"}
+    spec: dict[str, object] = {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu"}
     devices = [{"name": GPU.uuid, "containerEdits": {"deviceNodes": nodes}}]
+    os.mknod(tmp_path / "nvidiactl", 0o20666, os.makedev(MAJOR, 255))
+    control = [{"path": "/dev/nvidiactl", "hostPath": str(tmp_path / "nvidiactl")}]
+    spec["containerEdits"] = {"deviceNodes": control}
     (tmp_path / "vendor").mkdir()
     (tmp_path / "vendor" / "nvidia.yaml").write_text(yaml.safe_dump({**spec, "devices": devices}))
     yield tmp_path
     shutil.rmtree(tmp_path)
 
 
-def specs_at(node: Path, door: DeviceCgroups | None) -> CdiSpecs:
+def specs_at(node: Path, door: DeviceLists | DevicePrograms) -> CdiSpecs:
     return CdiSpecs(node / "out", (node / "vendor",), node / "links", door)
 
 
@@ -101,7 +106,7 @@ def rules_of(node: Path) -> list[str]:
 
 
 def test_before_its_turn_a_container_can_not_open_its_gpu(node: Path) -> None:
-    specs = specs_at(node, DeviceCgroups())
+    specs = specs_at(node, DeviceLists())
     specs.write("one", SeatSpec((GPU,)))
     container = Container(rules_of(node))
     try:
@@ -117,7 +122,7 @@ def test_before_its_turn_a_container_can_not_open_its_gpu(node: Path) -> None:
 
 def test_what_a_container_lays_where_its_gpu_was_is_not_opened_to_it(node: Path) -> None:
     """With CAP_MKNOD it makes a node of the host's disk, and waits for its turn."""
-    specs = specs_at(node, DeviceCgroups())
+    specs = specs_at(node, DeviceLists())
     specs.write("one", SeatSpec((GPU,)))
     container = Container(rules_of(node))
     try:
@@ -130,7 +135,7 @@ def test_what_a_container_lays_where_its_gpu_was_is_not_opened_to_it(node: Path)
 
 
 def test_a_container_that_is_gone_is_told(node: Path) -> None:
-    specs = specs_at(node, DeviceCgroups())
+    specs = specs_at(node, DeviceLists())
     specs.write("one", SeatSpec((GPU,)))
     container = Container(rules_of(node))
     container.close()
@@ -138,12 +143,53 @@ def test_a_container_that_is_gone_is_told(node: Path) -> None:
         specs.release("one", container.process.pid)
 
 
-def test_where_nothing_can_be_opened_later_nothing_is_shut(node: Path) -> None:
-    """Version 2 of cgroups: a container without its GPUs for ever would be worse."""
-    specs = specs_at(node, DeviceCgroups(node))
-    specs.write("one", SeatSpec((GPU,)))
-    (made,) = orjson.loads((node / "out" / "kyb-one.json").read_bytes())["devices"]
-    assert made["containerEdits"]["deviceNodes"] == [
-        {"path": "/dev/nvidia0", "hostPath": str(node / "nvidia0")}
-    ]
-    specs.release("one", os.getpid())
+@pytest.fixture
+def pod() -> Iterator[tuple[str, Path]]:
+    """A pod of version 2: its UID, and its container's cgroup."""
+    root = next((one for one in (CGROUPS, CGROUPS / "unified") if _is_version2(one)), None)
+    if os.geteuid() != 0 or root is None:
+        pytest.skip("needs root and a mount of cgroup version 2")
+    uid = str(uuid.uuid4())
+    top = root / f"kyb-test-{uuid.uuid4().hex[:8]}"
+    group = top / f"pod{uid}" / "container"
+    group.mkdir(parents=True)
+    yield uid, group
+    for one in (group, group.parent, top):
+        one.rmdir()
+
+
+def _is_version2(mount: Path) -> bool:
+    return (mount / "cgroup.procs").exists() and not (mount / "release_agent").exists()
+
+
+def test_with_version_2_a_program_of_ours_keeps_the_pod_from_it(
+    node: Path, pod: tuple[str, Path]
+) -> None:
+    uid, group = pod
+    root = group.parents[2]
+    specs = specs_at(node, DevicePrograms(root))
+    specs.write("one", SeatSpec((GPU,), pod=PodUid(uid)))
+    assert rules_of(node) == [f"c {MAJOR}:255 rwm", f"c {MAJOR}:0 rwm"], "the runtime allows them"
+    container = Container([], group)
+    try:
+        assert container.tries(node / "nvidia0") == errno.EPERM
+        assert container.tries(node / "nvidiactl") == errno.EPERM
+        assert container.tries(node / "nvidia1") == errno.ENXIO, "only the seat's own are shut"
+        assert container.tries(Path("/dev/null")) == 0
+        specs.write("one", SeatSpec((GPU,), pod=PodUid(uid)))
+        specs.release("one", container.process.pid)
+        assert container.tries(node / "nvidia0") == errno.ENXIO
+        assert container.tries(node / "nvidiactl") == errno.ENXIO
+        specs.release("one", container.process.pid)
+        specs.write("one", SeatSpec((GPU,)))
+        assert container.tries(node / "nvidia0") == errno.ENXIO, "it runs: it is not shut out again"
+    finally:
+        container.close()
+
+
+def test_a_pod_without_a_cgroup_of_version_2_is_let_in_rather_than_lost(
+    node: Path, pod: tuple[str, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    specs = specs_at(node, DevicePrograms(pod[1].parents[2]))
+    specs.write("one", SeatSpec((GPU,), pod=PodUid(str(uuid.uuid4()))))
+    assert "before its turn" in caplog.text

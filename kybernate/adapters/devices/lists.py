@@ -1,10 +1,4 @@
-"""Device cgroups: a seat's container can't open its GPUs before it is let to them.
-
-Its CDI file has the runtime allow no more than to make their nodes (`m`), so that also a hook that
-runs while the gate is shut, or a command of `kubectl exec`, is refused by the kernel. In version 1
-of cgroups the agent then adds the rest to the container's own list. In version 2 a runtime's list
-can't be added to: there its containers have their devices from the start.
-"""
+"""Version 1: each cgroup has a list of what may be opened, which the agent adds to."""
 
 from __future__ import annotations
 
@@ -23,21 +17,23 @@ _OPEN = "rw"
 _CONTROLLER = "devices"
 
 
-class DeviceCgroups:
-    """Lets containers to devices. `mount` is where the node mounts its cgroups; needs
+class DeviceLists:
+    """`mount` is where the node mounts its cgroups; needs
     CAP_SYS_ADMIN, which one thread takes for the while."""
 
     def __init__(self, mount: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")) -> None:
         self._base, self._proc = mount / _CONTROLLER, proc
 
     @property
-    def shuts(self) -> bool:
-        """Whether what is shut here can be opened again."""
+    def born_shut(self) -> bool:
+        """See `cdi.DeviceDoor.born_shut`."""
         return (self._base / "devices.allow").exists()
 
+    def shut(self, uid: str, devices: Iterable[tuple[int, int]]) -> None:
+        """Nothing is left to do: its containers are born so."""
+
     def open(self, init: int, devices: Iterable[tuple[int, int]]) -> None:
-        """Let the container of this process open these character devices (major and minor) from
-        now on. Idempotent. Blocks. Raises NotFoundError if the process is gone, OSError."""
+        """See `cdi.DeviceDoor.open`."""
         file = self._group(init) / "devices.allow"
         rules = [f"c {major}:{minor} {_OPEN}".encode() for major, minor in devices]
 

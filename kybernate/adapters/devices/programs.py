@@ -1,0 +1,94 @@
+"""Version 2: a program on the pod's cgroup denies its GPUs until the turn comes."""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kybernate.adapters import smallfile
+from kybernate.adapters.sysadmin import as_admin
+from kybernate.errors import NotFoundError
+
+from . import bpf
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+log = logging.getLogger(__name__)
+
+_NAME = "kyb_gate"
+_DEPTH = 4
+"""Folders below the mount in which a pod's cgroup is looked for: kubepods, and a class of it."""
+
+
+class DevicePrograms:
+    """Needs CAP_SYS_ADMIN, which one thread takes for the while. What is attached outlives the
+    agent, and ends with the pod's cgroup."""
+
+    born_shut = False
+
+    def __init__(self, mount: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")) -> None:
+        self._mount, self._proc = mount, proc
+
+    def shut(self, uid: str, devices: Iterable[tuple[int, int]]) -> None:
+        """See `cdi.DeviceDoor.shut`."""
+        folder = next(self._pods(uid), None)
+        if folder is None:
+            log.warning("Pod %s has no cgroup yet: it can open its GPUs before its turn", uid)
+            return
+        program = bpf.denies(devices)
+
+        def act() -> None:
+            with _opened(folder) as group:
+                bpf.attach(group, program, _NAME)
+
+        try:
+            self._undone(folder)
+            as_admin(act)
+        except OSError as error:
+            log.warning("Pod %s can open its GPUs before its turn: %s", uid, error)
+
+    def open(self, init: int, devices: Iterable[tuple[int, int]]) -> None:
+        """See `cdi.DeviceDoor.open`."""
+        try:
+            lines = smallfile.read(f"{self._proc}/{init}/cgroup").splitlines()
+        except (FileNotFoundError, ProcessLookupError) as error:
+            raise NotFoundError(f"There is no process {init} any more.") from error
+        path = next((line[3:] for line in lines if line.startswith("0::")), "/")
+        try:
+            for group in (self._mount / path.lstrip("/")).parents:
+                if group in (self._mount, *self._mount.parents):
+                    break
+                # Some runtimes put another group between a pod's and its container's.
+                if "pod" in group.name:
+                    self._undone(group)
+        except FileNotFoundError as error:
+            raise NotFoundError(f"The pod of process {init} is gone.") from error
+
+    def _undone(self, folder: Path) -> None:
+        def act() -> None:
+            with _opened(folder) as group:
+                bpf.detach(group, _NAME)
+
+        as_admin(act)
+
+    def _pods(self, uid: str) -> Iterator[Path]:
+        names = {f"pod{uid}", f"pod{uid.replace('-', '_')}.slice"}
+        for path, folders, _ in os.walk(self._mount):
+            for name in folders:
+                if name in names or any(name.endswith(f"-{one}") for one in names):
+                    yield Path(path) / name
+            if len(Path(path).relative_to(self._mount).parts) >= _DEPTH - 1:
+                folders.clear()
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    group = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield group
+    finally:
+        os.close(group)
