@@ -193,3 +193,11 @@ def test_a_pod_without_a_cgroup_of_version_2_is_let_in_rather_than_lost(
     specs = specs_at(node, DevicePrograms(pod[1].parents[2]))
     specs.write("one", SeatSpec((GPU,), pod=PodUid(str(uuid.uuid4()))))
     assert "before its turn" in caplog.text
+
+
+def test_without_a_controller_of_devices_nothing_is_shut(node: Path) -> None:
+    """A container without its GPUs for ever would be worse."""
+    specs = specs_at(node, DeviceLists(node))
+    specs.write("one", SeatSpec((GPU,)))
+    assert rules_of(node) == [f"c {MAJOR}:255 rwm", f"c {MAJOR}:0 rwm"]
+    specs.release("one", os.getpid())

@@ -34,6 +34,8 @@ class DeviceLists:
 
     def open(self, init: int, devices: Iterable[tuple[int, int]]) -> None:
         """See `cdi.DeviceDoor.open`."""
+        if not self.born_shut:
+            return
         file = self._group(init) / "devices.allow"
         rules = [f"c {major}:{minor} {_OPEN}".encode() for major, minor in devices]
 
