@@ -110,19 +110,21 @@ class Bare:
 
             target = os.pidfd_open(self._init)
             stack.callback(os.close, target)
+            init = opened(Path(f"/proc/{self._init}/exe"), os.O_PATH)
             program = opened(self._tools.criu, os.O_PATH)
             folders = {"images": self.images, "work": self._work, "cache": self._tools.cache}
             kept = {NAMES[name]: opened(path, os.O_RDONLY) for name, path in folders.items()}
             kept |= keep or {}
             joined = [opened(*_entrance(path)) for path in cgroups]
-            command = [str(self._tools.enter), "--target", str(target), "--run", str(program)]
+            command = [str(self._tools.enter), "--target", str(target), "--init", str(init)]
+            command += ["--run", str(program)]
             for number, descriptor in kept.items():
                 command += ["--keep", f"{descriptor}={number}"]
             for descriptor in joined:
                 command += ["--cgroup", str(descriptor)]
             command += ["--", "criu", *argv, "-D", f"/proc/self/fd/{NAMES['images']}"]
             command += ["-W", f"/proc/self/fd/{NAMES['work']}", "-o", f"{argv[0]}.log"]
-            yield command, [target, program, *kept.values(), *joined]
+            yield command, [target, init, program, *kept.values(), *joined]
 
     @contextlib.contextmanager
     def _inherited(self) -> Iterator[tuple[dict[int, int], list[str]]]:

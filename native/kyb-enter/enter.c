@@ -33,8 +33,10 @@ enum { EXIT_USAGE = 2, EXIT_FAILED = 125, MOST = 32, PID_MOST = 1 << 22, ABOVE =
 static const char usage[] =
 	"usage: kyb-enter --target FD --init FD --run FD [--cgroup FD]... [--keep FD=AS]...\n"
 	"                 [--last-pid N] [--die-with-me] [--status FD] -- NAME [ARG...]\n"
+	"       kyb-enter --here --run FD [--keep FD=AS]... -- NAME [ARG...]\n"
 	"  --target       pidfd of the container's process 1: its namespaces are entered\n"
 	"  --init         the program that process 1 must run, open\n"
+	"  --here         no container: the program is run where kyb-enter is\n"
 	"  --run          the program, open; it is started as NAME ARG...\n"
 	"  --cgroup       a cgroup to join: its tasks (version 1) or cgroup.procs, open for\n"
 	"                 writing, or one folder of version 2, which is quicker than its file\n"
@@ -55,7 +57,7 @@ static struct {
 	int cgroups[MOST], keep[MOST], keep_as[MOST];
 	size_t cgroup_count, keep_count;
 	int last_pid, status;
-	bool die_with_me;
+	bool die_with_me, here;
 } asked = {.target = -1, .init = -1, .run = -1, .born_in = -1, .status = -1};
 
 static noreturn void fail(const char *what)
@@ -139,8 +141,8 @@ static char **understand(char **argv)
 
 		if (strcmp(option, "--") == 0)
 			return at + 1;
-		if (strcmp(option, "--die-with-me") == 0) {
-			asked.die_with_me = true;
+		if (strcmp(option, "--die-with-me") == 0 || strcmp(option, "--here") == 0) {
+			*(option[2] == 'h' ? &asked.here : &asked.die_with_me) = true;
 			continue;
 		}
 		at++;
@@ -435,8 +437,11 @@ int main(int argc, char **argv)
 	if (argc == 2 && strcmp(argv[1], "--help") == 0)
 		return fputs(usage, stdout) < 0;
 	program = understand(argv);
-	if (asked.target < 0 || asked.init < 0 || asked.run < 0 || !*program)
-		refuse("--target, --init, --run and the program's name are needed");
+	if (asked.run < 0 || !*program)
+		refuse("--run and the program's name are needed");
+	if (asked.here ? asked.target >= 0 || asked.init >= 0 || asked.status >= 0
+		       : asked.target < 0 || asked.init < 0)
+		refuse("either --target and --init are needed, or --here without them and --status");
 	for (size_t i = 0; i < asked.cgroup_count; i++)
 		join(asked.cgroups[i]);
 	if (asked.born_in >= 0)
@@ -445,7 +450,8 @@ int main(int argc, char **argv)
 	proc = open_proc();
 	last_pid = asked.last_pid ? open_last_pid(proc) : -1;
 	close_others();
-	enter(proc);
+	if (!asked.here)
+		enter(proc);
 	/* Only who is in the namespace may raise its number, and the program shall be above it. */
 	if (asked.last_pid) {
 		child = forked();

@@ -44,18 +44,16 @@ def _tried(tools: Tools) -> subprocess.CompletedProcess[str]:
             stack.callback(os.close, found)
             return found
 
-        here = os.pidfd_open(os.getpid())
-        stack.callback(os.close, here)
         program = opened(str(tools.criu), os.O_PATH)
         cache = opened(str(tools.cache), os.O_RDONLY | os.O_DIRECTORY)
-        argv = [str(tools.enter), "--target", str(here), "--run", str(program)]
+        argv = [str(tools.enter), "--here", "--run", str(program)]
         argv += ["--keep", f"{cache}={running.CACHE}", "--", "criu", "check", "--no-default-config"]
         return subprocess.run(
             argv,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            pass_fds=(here, program, cache),
+            pass_fds=(program, cache),
             env={},
             cwd="/",
             text=True,

@@ -158,6 +158,7 @@ def run(
         ("--target", "2", "--init", "3", "--run", "3", "--", "a"),
         ("--target", "3", "--init", "2", "--run", "3", "--", "a"),
         ("--target", "3", "--run", "3", "--", "a"),
+        ("--target", "3", "--init", "3", "--here", "--run", "3", "--", "a"),
         ("--", "a"),
         ("--unknown", "3", "--", "a"),
         ("--last-pid", "0", "--", "a"),
@@ -282,3 +283,16 @@ def test_a_container_that_is_gone_is_told(enter: Path, show: Path) -> None:
         os.close(program)
     assert found.returncode == 125
     assert "cannot enter" in found.stderr
+
+
+def test_here_the_program_is_run_where_it_is_started(enter: Path, show: Path) -> None:
+    """In no container's namespaces: what the node's kernel can is tried so."""
+    program = os.open(show, os.O_PATH)
+    try:
+        found = run(enter, "--here", "--run", str(program), "--", "criu", fds=(program,))
+    finally:
+        os.close(program)
+    assert found.returncode == 1, "the program's own status"
+    words = found.stdout.split()
+    assert [word for word in words if word.startswith("env=")] == ["env=PATH=/proc/none"]
+    assert int(words[1].removeprefix("pid=")) > 1
