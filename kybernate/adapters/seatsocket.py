@@ -49,6 +49,8 @@ _NO_COOPERATION = "none"
 _ALONE_LIMIT = 2.0
 """Seconds that process 1 has to hang up."""
 _MAX_CALLERS = 64
+_AT_ONCE = 4
+"""New connections of a seat that the event loop takes before it does something else."""
 _FRAMES = (100.0, 400)
 _CONNECTIONS = (100.0, 200)
 """Frames of a connection and new connections of a seat: so many a second, and at once."""
@@ -233,7 +235,11 @@ class _Door:
     async def serve(self, path: Path) -> None:
         """Bind the socket, whatever an earlier agent left there, and let any user connect."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_unix_server(lambda: _Caller(self), sock=_bind(path))
+        server = _bind(path)
+        self._server = await loop.create_unix_server(
+            lambda: _Caller(self), sock=server, backlog=_AT_ONCE
+        )
+        server.listen(_MAX_CALLERS)  # the loop has made it as short as what it takes at once
 
     def close(self) -> None:
         """Stop serving; connections are closed without a further word to the listener."""

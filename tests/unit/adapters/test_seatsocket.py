@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import stat
 import struct
 import tempfile
@@ -570,5 +571,27 @@ def test_no_caller_ever_breaks_the_door(play, frames):
             pass
         probe = await world.call("probe")
         assert await probe.receive() == ["alive"]
+
+    play(scene)
+
+
+def test_a_storm_of_connections_is_taken_a_few_at_a_time(play):
+    """All other seats are served by the same event loop."""
+
+    async def scene(world):
+        path = await world.doors.open(UID) / "seat.sock"
+        door = world.doors._doors[UID]
+        ones = [socket.socket(socket.AF_UNIX) for _ in range(40)]
+        for one in ones:
+            one.setblocking(False)
+            one.connect(str(path))
+        taken, before = [], 0
+        while before < len(ones):
+            await asyncio.sleep(0)
+            taken.append(len(door.callers) - before)
+            before = len(door.callers)
+        for one in ones:
+            one.close()
+        assert max(taken) <= 5
 
     play(scene)
