@@ -197,8 +197,7 @@ class CgroupFreezer:
         family = [pid]
         for member in family:
             with suppress(FileNotFoundError, ProcessLookupError):
-                children = smallfile.read(f"{self._proc}/{member}/task/{member}/children")
-                family += [int(word) for word in children.split()]
+                family += smallfile.children(self._proc, member)
         return [member for member in family if self._runs(member)]
 
     def _move(self, pid: int, group: Path) -> None:

@@ -137,7 +137,10 @@ class Procfs:
             raise NotFoundError(f"There is no process {pid} any more.") from error
 
     def _children(self, pid: int) -> list[int]:
-        return [int(word) for word in self._text(pid, f"task/{pid}/children").split()]
+        try:
+            return smallfile.children(self._root, pid)
+        except (FileNotFoundError, ProcessLookupError) as error:
+            raise NotFoundError(f"There is no process {pid} any more.") from error
 
     def _stat(self, pid: int) -> list[str]:
         # The name, in parentheses, may itself hold spaces and parentheses.

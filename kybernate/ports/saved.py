@@ -123,6 +123,15 @@ class Gatekeeper(Protocol):
         """
         ...
 
+    async def plain(self, init: int, deadline: float) -> None:
+        """From now on the pod's network has no MPTCP, which can't be saved: who asks for it takes
+        TCP. Sockets that are open stay.
+
+        Idempotent. Raises RefusedError if the network is the node's, NotFoundError if the process
+        is gone, OSError, DeadlineError.
+        """
+        ...
+
     async def open(self, init: int, deadline: float) -> int:
         """Let TCP pass, and tell of nothing any more; how many packets were dropped, if that is
         known. Idempotent; a namespace that is gone, or is the node's, is open. Raises OSError,

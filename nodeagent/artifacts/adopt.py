@@ -234,6 +234,7 @@ class Adoptions:
 
     async def _expect(self, seat: Seat, root: int) -> None:
         """kyb-init starts nothing any more. Raises DeadlineError, RefusedError, NotFoundError."""
+        await self._loop.life.make_network_plain(seat)
         until = self._node.world.now() + _DEADLINE
         while not await self._is_parked(seat):
             if seat.init is None or not seat.connected or self._node.world.now() >= until:

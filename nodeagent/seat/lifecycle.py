@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 _STARTED_POLL = 0.05
 _END_POLL = (0.02, 0.5)
 _RETRY = 1.0
+_NETWORK_DEADLINE = 2.0
 _COMPLAIN_EVERY = 60.0
 _TERM_PATIENCE = 1.0
 _KILLED_BY_NOW = 5.0
@@ -122,6 +123,7 @@ class Lifecycle:
             self._world.doors.refuse(seat.uid, str(error))
             self._put_off(seat, SeatEvent.ENDED, str(error))
             return
+        await self.make_network_plain(seat)
         unwritten = await self._journalled(self._node.save(seat, synced=True))
         if unwritten is not None:
             self._put_off(seat, SeatEvent.ENDED, unwritten)
@@ -134,6 +136,18 @@ class Lifecycle:
             return
         self._world.doors.go(seat.uid, seat.generation, prefix)
         await self.await_started(seat)
+
+    async def make_network_plain(self, seat: Seat) -> None:
+        """MPTCP, which keeps a seat in RAM, is off before its program can ask for it. It starts in
+        any case; a pod in the node's network has the node's."""
+        below = self._world.below
+        if below is None or seat.init is None:
+            return
+        try:
+            with contextlib.suppress(RefusedError, NotFoundError):
+                await below.gatekeeper.plain(seat.init.pid, _NETWORK_DEADLINE)
+        except (KybernateError, OSError) as error:
+            self.complain(seat, "MptcpStays", f"MPTCP can't be switched off in its pod: {error}")
 
     async def _lack(self, seat: Seat) -> str | None:
         try:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from images import criu as criu_builder
 from images import debs
+from kybernate.adapters import smallfile
 from kybernate.adapters.criu import Tools
 from kybernate.errors import KybernateError
 from tests.cluster import prefix, servers
@@ -151,8 +152,7 @@ class Container:
 
     def children(self, pid: int) -> list[int]:
         """The host's PIDs of a process's children."""
-        path = Path(f"/proc/{pid}/task/{pid}/children")
-        return [int(word) for word in path.read_text().split()]
+        return smallfile.children("/proc", pid)
 
     def below(self, pid: int) -> list[int]:
         """All processes below this one."""

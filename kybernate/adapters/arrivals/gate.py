@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kybernate.adapters.arrivals import nftables, tap
+from kybernate.adapters.arrivals import mptcp, nftables, tap
 from kybernate.adapters.arrivals.closing import close_aside
 from kybernate.adapters.arrivals.cut import cut_off
 from kybernate.adapters.arrivals.duplicates import Duplicator, let_go
@@ -95,10 +95,20 @@ class NetworkGate:
 
     async def cut(self, init: int, deadline: float) -> None:
         """See `ports.Gatekeeper.cut`."""
+        await self._change(init, cut_off, "its network is not cut off", deadline)
+
+    async def plain(self, init: int, deadline: float) -> None:
+        """See `ports.Gatekeeper.plain`."""
+        await self._change(init, mptcp.switch_off, "MPTCP is not switched off", deadline)
+
+    async def _change(
+        self, init: int, change: Callable[[], None], late: str, deadline: float
+    ) -> None:
+        """Something of the pod's network that would be the node's where it has none of its own."""
         try:
-            await asyncio.wait_for(inside(init, cut_off), deadline)
+            await asyncio.wait_for(inside(init, change), deadline)
         except TimeoutError as error:
-            raise DeadlineError(f"its network is not cut off within {deadline:g} s") from error
+            raise DeadlineError(f"{late} within {deadline:g} s") from error
         except FileNotFoundError as error:
             raise NotFoundError(f"There is no process {init} any more.") from error
 

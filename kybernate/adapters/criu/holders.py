@@ -54,7 +54,7 @@ def duplicates(pid: int, lock: Path) -> Iterator[int]:
 def below(pid: int) -> Iterator[int]:
     """All of a process's descendants; none if it is gone."""
     with suppress(*_GONE):
-        for child in map(int, smallfile.read(f"/proc/{pid}/task/{pid}/children").split()):
+        for child in smallfile.children("/proc", pid):
             yield child
             yield from below(child)
 

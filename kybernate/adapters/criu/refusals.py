@@ -44,6 +44,10 @@ _GONE = (FileNotFoundError, ProcessLookupError, PermissionError, NotADirectoryEr
 
 _LOG = (
     ("In-flight connection", "a connection waits to be accepted; it is served first"),
+    (
+        "on an in-flight socket",
+        "what came to a unix socket waits to be accepted; it is served first",
+    ),
     ("External socket is used", "a unix socket leads to a process outside the container's tree"),
     ("half of stream unix", "a unix socket leads to a process outside the container's tree"),
     ("Unsupported mapping", "it maps a device or a kind of memory that CRIU doesn't know"),

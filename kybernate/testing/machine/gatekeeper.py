@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 class FakeGatekeeper:
-    """Implements `ports.Gatekeeper`. Faults: shut-fails, open-fails, cut-refused."""
+    """Implements `ports.Gatekeeper`. Faults: shut-fails, open-fails, cut-refused,
+    plain-refused, plain-fails."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -34,6 +35,14 @@ class FakeGatekeeper:
         if self._machine.fault("cut-refused"):
             raise RefusedError("its pod shares the node's network (hostNetwork)")
         self._machine.cut.add(self._machine.procs[init].uid)
+
+    async def plain(self, init: int, deadline: float) -> None:
+        """No MPTCP from now on."""
+        if self._machine.fault("plain-fails"):
+            raise OSError(1, "Operation not permitted")
+        if self._machine.fault("plain-refused"):
+            raise RefusedError("its pod shares the node's network (hostNetwork)")
+        self._machine.log.append(("plain", self._machine.procs[init].uid))
 
     async def open(self, init: int, deadline: float) -> int:
         """TCP passes; what `arrive` brought was one packet each time."""

@@ -199,3 +199,25 @@ def test_a_connection_nobody_has_accepted_is_served_before_the_tree_is_ended(
     one.park()
     one.resume()
     assert one.container.ask(8080, b"x") == b"served"
+
+
+def test_what_nobody_has_accepted_within_the_tree_is_served_before_it_is_ended(
+    seat: Callable[..., Seat], tmp_path: Path
+) -> None:
+    script = (
+        "import os, socket, time\ns = socket.socket(socket.AF_UNIX)\ns.bind('/tmp/s')\ns.listen()\n"
+        "one = socket.socket(socket.AF_UNIX)\none.connect('/tmp/s')\none.sendall(b'x')\n"
+        "print('ready', flush=True)\nwhile not os.path.exists('/app/go'):\n    time.sleep(0.01)\n"
+        "other, _ = s.accept()\nprint('got', other.recv(10), flush=True)\ntime.sleep(600)\n"
+    )
+    one = python(seat, tmp_path, script)
+    assert one.check() == ()
+    one.freeze()
+    with pytest.raises(DumpRefusedError, match="waits to be accepted"):
+        one.dump()
+    one.keep()
+    one.thaw()
+    (tmp_path / "go").touch()
+    wait_for(lambda: "got b'x'" in one.container.log, lambda: one.container.log)
+    one.park()
+    one.resume()

@@ -10,18 +10,20 @@ import shutil
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from kybernate.adapters.arrivals import NetworkGate, nftables, tap
 from kybernate.adapters.arrivals.namespace import inside
 from kybernate.adapters.procfs import Procfs
-from kybernate.errors import NotFoundError
+from kybernate.errors import NotFoundError, RefusedError
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("ip") is None, reason="needs root and iproute2"
 )
 
+MPTCP = Path("/proc/sys/net/mptcp/enabled")
 HERE, THERE = "10.231.7.1", "10.231.7.2"
 SERVER = """
 import os, socket, sys, threading
@@ -260,10 +262,41 @@ def test_only_one_table_is_made_and_it_is_taken_away(pod, gate):
     asyncio.run(main())
 
 
+@pytest.mark.skipif(not MPTCP.exists(), reason="this kernel has no MPTCP")
+def test_a_pod_without_mptcp_is_told_that_there_is_none_and_the_node_keeps_it(pod, gate):
+    before = MPTCP.read_text()
+
+    async def main():
+        assert await inside(pod.tree.pid, speaks_mptcp)
+        for _ in range(2):
+            await gate.plain(pod.tree.pid, 5.0)
+        assert not await inside(pod.tree.pid, speaks_mptcp)
+
+    asyncio.run(main())
+    assert MPTCP.read_text() == before
+
+
+def speaks_mptcp():
+    with contextlib.suppress(OSError):
+        socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP).close()
+        return True
+    return False
+
+
+def test_the_nodes_own_network_stays_as_it_is(gate):
+    async def main():
+        with pytest.raises(RefusedError, match="hostNetwork"):
+            await gate.plain(os.getpid(), 5.0)
+
+    asyncio.run(main())
+
+
 def test_a_process_that_is_gone_has_no_gate(gate):
     async def main():
         with pytest.raises(NotFoundError):
             await gate.shut(2**22 + 1, print, 5.0)
+        with pytest.raises(NotFoundError):
+            await gate.plain(2**22 + 1, 5.0)
         await gate.open(2**22 + 1, 5.0)
 
     asyncio.run(main())

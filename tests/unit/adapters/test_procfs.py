@@ -91,6 +91,29 @@ def test_descendants_come_parents_first():
         os.kill(child, signal.SIGKILL)
 
 
+THREAD = """
+import subprocess, sys, threading
+def make():
+    child = subprocess.Popen(["sleep", "600"])
+    print(child.pid, flush=True)
+    child.wait()
+threading.Thread(target=make).start()
+"""
+
+
+def test_the_children_of_all_threads_are_descendants():
+    argv = [sys.executable, "-c", THREAD]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as threaded:
+        assert threaded.stdout is not None
+        child = int(threaded.stdout.readline())
+        try:
+            leader = Path(f"/proc/{threaded.pid}/task/{threaded.pid}/children").read_text()
+            assert not leader, "the kernel notes it with the thread that made it"
+            assert Procfs().descendants(threaded.pid) == (child,)
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
 @pytest.mark.parametrize(
     ("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
 )

@@ -1,0 +1,178 @@
+"""What stands close to a refusal and is none: it is dumped, and goes on as it was."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kybernate.adapters.arrivals.gate import NetworkGate
+from kybernate.adapters.procfs import Procfs
+from tests.kit.containers import wait_for
+from tests.kit.programs import python
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.kit.parking import Seat
+
+pytestmark = pytest.mark.integration
+LIMIT = 10.0
+
+GOES_ON = """
+import ctypes, mmap, os, socket, subprocess, sys, threading, time
+libc = ctypes.CDLL(None, use_errno=True)
+{script}
+print("ready", flush=True)
+while not os.path.exists("/app/look"):
+    time.sleep(0.01)
+{look}
+print("as it was", flush=True)
+while True:
+    time.sleep(1)
+"""
+SCRIPTS = {
+    "a socket whose other end the tree has closed": (
+        "one, other = socket.socketpair()\nother.sendall(b'left')\nother.close()\n",
+        "assert one.recv(10) == b'left'\nassert one.recv(10) == b''\n",
+    ),
+    "a connection within the tree that nobody has accepted": (
+        (
+            "s = socket.socket(socket.AF_UNIX)\ns.bind('/tmp/s')\ns.listen()\n"
+            "one = socket.socket(socket.AF_UNIX)\none.connect('/tmp/s')\n"
+        ),
+        (
+            "other, _ = s.accept()\none.sendall(b'left')\nassert other.recv(10) == b'left'\n"
+            "other.sendall(b'back')\nassert one.recv(10) == b'back'\n"
+        ),
+    ),
+    "POSIX shared memory": (
+        (
+            "from multiprocessing import shared_memory\n"
+            "one = shared_memory.SharedMemory(create=True, size=4096)\none.buf[:4] = b'left'\n"
+        ),
+        "other = shared_memory.SharedMemory(one.name)\nassert bytes(other.buf[:4]) == b'left'\n",
+    ),
+    "a small file that is deleted": (
+        "one = open('/tmp/one', 'w+b')\none.write(b'left')\none.flush()\nos.unlink('/tmp/one')\n",
+        "one.seek(0)\nassert one.read() == b'left'\n",
+    ),
+    "a netlink socket that has read all": (
+        "one = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)\none.bind((0, 0))\n",
+        "assert one.getsockname()[0]\n",
+    ),
+    "a process that is a thread's, and not its leader's": (
+        (
+            "made = []\ndef make():\n    made.append(subprocess.Popen(['sleep', '600']))\n"
+            "    made[0].wait()\nthreading.Thread(target=make, daemon=True).start()\n"
+            "while not made:\n    time.sleep(0.01)\n"
+        ),
+        "assert made[0].poll() is None\nmade[0].kill()\nassert made[0].wait() == -9\n",
+    ),
+}
+
+SERVER = """
+package main
+
+import (
+	"io"
+	"net"
+)
+
+func main() {
+	listener, err := net.Listen("tcp", ":8080")
+	if err != nil {
+		panic(err)
+	}
+	println("ready")
+	for {
+		if one, err := listener.Accept(); err == nil {
+			go io.Copy(one, one)
+		}
+	}
+}
+"""
+"""As Go has it: by MPTCP, if there is any."""
+WHEN_TOLD = "until [ -e /app/go ]; do sleep 0.05; done; exec /app/server"
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_it_is_not_refused_and_goes_on(
+    seat: Callable[..., Seat], tmp_path: Path, name: str
+) -> None:
+    script, look = SCRIPTS[name]
+    one = python(seat, tmp_path, GOES_ON.format(script=script, look=look))
+    for _ in range(2):
+        assert one.check() == ()
+        one.park()
+        one.resume()
+    (tmp_path / "look").touch()
+    wait_for(lambda: "as it was" in one.container.log, lambda: one.container.log)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a server of Go's."""
+    if shutil.which("go") is None:
+        pytest.skip("needs Go")
+    folder = tmp_path_factory.mktemp("go")
+    for path in (folder, *folder.parents[:2]):
+        path.chmod(0o755)
+    (folder / "main.go").write_text(SERVER)
+    command = ("go", "build", "-o", str(folder / "server"), str(folder / "main.go"))
+    subprocess.run(command, check=True, timeout=240, cwd=folder)
+    return folder
+
+
+def echoes(one: Seat) -> bool:
+    try:
+        return one.container.ask(8080, b"x") == b"x"
+    except OSError:
+        return False
+
+
+def test_a_go_server_leaves_ram_in_a_pod_without_mptcp(
+    seat: Callable[..., Seat], server: Path
+) -> None:
+    (server / "go").unlink(missing_ok=True)
+    one = seat("sh", "-c", WHEN_TOLD, mounts={server: "/app"})
+    gate = NetworkGate(one.node.work / "gates", Procfs().descendants)
+    one.run(gate.plain(one.container.init, LIMIT))
+    (server / "go").touch()
+    wait_for(lambda: echoes(one), lambda: one.container.log)
+    with one.container.connect(8080) as link:
+        for _ in range(2):
+            link.sendall(b"asked")
+            assert link.recv(10) == b"asked"
+            assert one.check() == ()
+            one.park()
+            one.resume()
+            link.sendall(b"asked again")
+            assert link.recv(20) == b"asked again"
+    assert echoes(one)
+
+
+def test_a_go_server_that_has_mptcp_already_is_told_with_a_remedy_that_helps(
+    seat: Callable[..., Seat], server: Path
+) -> None:
+    if not Path("/proc/sys/net/mptcp/enabled").exists():
+        pytest.skip("this kernel has no MPTCP")
+    (server / "go").touch()
+    one = seat("sh", "-c", WHEN_TOLD, mounts={server: "/app"})
+    wait_for(lambda: echoes(one), lambda: one.container.log)
+    (told,) = one.check()
+    assert "GODEBUG=multipathtcp=0" in told
+    other = seat("sh", "-c", WHEN_TOLD, mounts={server: "/app"}, flags=("--env", told_of(told)))
+    wait_for(lambda: echoes(other), lambda: other.container.log)
+    assert other.check() == ()
+    other.park()
+    other.resume()
+    assert echoes(other)
+
+
+def told_of(sentence: str) -> str:
+    """The setting that a refusal names."""
+    return next(word.strip("(),.") for word in sentence.split() if "=" in word)
