@@ -46,6 +46,7 @@ ALONE: Mapping[str, str] = {
 IN_CLUSTER: Mapping[str, str] = {
     "wake": "--samples 5",
     "wake --connect": "--samples 5",
+    "wake --connect --tier nvme": "--samples 10",
     "recover": "--kills 1",
     "storm": "--pods 20",
     "soak": "--cycles 50 --rest 1",

@@ -6,7 +6,8 @@ active, less the same request to a model that is active already, both taken in t
 
 With --connect a sample is a request on a new connection straight to the parked pod's address, from
 before the connect to the first byte, and nothing is taken off; next to it, in turn, the same
-request through the proxy.
+request through the proxy. With --tier, too, the pod's seat is below RAM, and alone on its GPU
+(`bench/wakebelow.py`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import time
 
 import click
 
+from bench import wakebelow
 from bench.report import emit, median, percentile, say
 from tests.cluster import Cluster, ClusterSpec, GpuSpec
 from tests.cluster.cluster import running
@@ -32,9 +34,19 @@ NAMES = ("left", "right")
 @click.command()
 @click.option("--samples", default=200, show_default=True, help="Wakes to measure.")
 @click.option("--connect", is_flag=True, help="Requests to the pods themselves, by no proxy.")
+@click.option(
+    "--tier",
+    type=click.Choice(["nvme", "object"]),
+    help="With --connect: where the seat is parked; each of two servers SAMPLES/10 times.",
+)
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON line on stdout.")
-def main(samples: int, connect: bool, as_json: bool) -> None:
+def main(samples: int, connect: bool, tier: str | None, as_json: bool) -> None:
     """Measure the orchestration overhead of a wake."""
+    if tier is not None:
+        if not connect:
+            raise click.UsageError("--tier goes with --connect: state both")
+        wakebelow.measure(tier, max(1, samples // 10), as_json=as_json)
+        return
     spec = ClusterSpec(
         nodes=("n1",),
         gpus=GpuSpec(count=1, zero_copy=True),

@@ -60,7 +60,7 @@ JOURNAL_DAMAGED = Counter(
 )
 HELD_PACKETS = Counter(
     "kyb_agent_held_packets_total",
-    "TCP packets dropped while their pods were parked below RAM, as of when TCP passed again.",
+    "TCP packets held or dropped while pods were parked below RAM, as of when TCP passed again.",
 )
 ENDED_CONNECTIONS = Counter(
     "kyb_agent_ended_connections_total", "Idle connections that were reset when a seat was parked."

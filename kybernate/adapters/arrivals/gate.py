@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kybernate.adapters.arrivals import mptcp, nftables, tap
+from kybernate.adapters.arrivals import held, mptcp, nftables, tap
 from kybernate.adapters.arrivals.closing import close_aside
 from kybernate.adapters.arrivals.cut import cut_off
 from kybernate.adapters.arrivals.duplicates import Duplicator, let_go
@@ -45,6 +45,7 @@ class NetworkGate:
         self._folder = folder
         self._tree = tree
         self._taps: dict[int, socket.socket] = {}
+        self._held: dict[int, socket.socket] = {}
         self._spaces: dict[int, int] = {}
 
     async def shut(
@@ -57,6 +58,7 @@ class NetworkGate:
             def do() -> socket.socket:
                 # Not on the event loop: a tree may have ten thousand sockets.
                 now = frozenset((*_ports_of(init, self._tree(init)), *((port,) if port else ())))
+                self._hold(space)
                 if nftables.is_shut():
                     return tap.open_tap(self._known(space) or now)
                 self._remember(space, now)
@@ -79,17 +81,20 @@ class NetworkGate:
         try:
             space = _space_of(init, shut)
             self._hang_up(space)
-            dropped = await asyncio.wait_for(inside(init, _open_again), deadline)
+            queue = self._held.get(space)
+            dropped = await asyncio.wait_for(inside(init, lambda: _open_again(queue)), deadline)
         except TimeoutError as error:
             raise DeadlineError(f"TCP is still held back after {deadline:g} s") from error
         except FileNotFoundError:
             # It is gone, perhaps with its namespace, which our tap would keep alive.
             if shut is not None:
                 self._hang_up(shut)
+                self._drop_held(shut)
                 self._file(shut).unlink(missing_ok=True)
             return 0
         except RefusedError:
             return 0  # there nothing was ever held back
+        self._drop_held(space)
         self._file(space).unlink(missing_ok=True)
         return dropped
 
@@ -116,6 +121,20 @@ class NetworkGate:
         """Tell of nothing any more; what is held back is held back."""
         for space in tuple(self._taps):
             self._hang_up(space)
+        for space in tuple(self._held):
+            self._drop_held(space)
+
+    def _hold(self, space: int) -> None:
+        """Connections' first packets wait for the gate; where the kernel has no queue for them, or
+        another has it, they are dropped like all others."""
+        if space not in self._held:
+            with suppress(OSError):
+                self._held[space] = held.hold()
+
+    def _drop_held(self, space: int) -> None:
+        one = self._held.pop(space, None)
+        if one is not None:
+            held.drop(one)
 
     def _listen(self, space: int, one: socket.socket, on_arrival: Callable[[str], None]) -> None:
         self._hang_up(space)
@@ -157,10 +176,14 @@ class NetworkGate:
         part.replace(self._file(space))
 
 
-def _open_again() -> int:
+def _open_again(queue: socket.socket | None) -> int:
     dropped = 0
     with suppress(OSError):  # a number for people holds nobody back
         dropped = nftables.dropped()
+    if queue is not None:
+        nftables.let_pass()
+        with suppress(OSError):  # it would be sent again
+            dropped += held.let_go(queue)
     nftables.open_again()
     return dropped
 

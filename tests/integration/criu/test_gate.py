@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +15,6 @@ from kybernate.errors import NotFoundError
 from tests.kit.programs import GET, nginx
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable
 
     from tests.kit.parking import Seat
@@ -75,18 +76,26 @@ def test_a_new_connection_waits_for_the_wake(asked: tuple[Seat, socket.socket]) 
     one, link = asked
     gate, heard = gate_of(one), list[str]()
 
-    async def shut_and_connect() -> asyncio.Task[bytes]:
+    async def shut_and_connect() -> socket.socket:
         await gate.shut(one.container.init, heard.append, LIMIT)
         await one.park_inside()
-        asking = asyncio.create_task(asyncio.to_thread(one.container.ask, 8080, GET))
+        connecting = asyncio.create_task(asyncio.to_thread(one.container.connect, 8080))
         assert await heard_within(heard, LIMIT)
         await one.resume_inside()
         await gate.open(one.container.init, LIMIT)
-        assert b"nginx is here" in await asking
-        return asking
+        return await connecting
 
-    one.run(shut_and_connect())
+    with one.run(shut_and_connect()) as new:
+        assert sent_again(new) == 0, "its first packet was lost"
+        new.sendall(GET)
+        assert answered(new)
     link.close()
+
+
+def sent_again(link: socket.socket) -> int:
+    """Packets, by the kernel's count."""
+    told = link.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+    return int.from_bytes(told[100:104], sys.byteorder)
 
 
 def test_a_new_agent_finds_the_gate_shut(asked: tuple[Seat, socket.socket]) -> None:

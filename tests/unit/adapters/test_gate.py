@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
+import select
 import shutil
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from kybernate.adapters.arrivals import NetworkGate, nftables, tap
+from kybernate.adapters.arrivals import NetworkGate, held, nftables, tap
 from kybernate.adapters.arrivals.namespace import inside
 from kybernate.adapters.procfs import Procfs
 from kybernate.errors import NotFoundError, RefusedError
@@ -108,7 +111,11 @@ def pod():
 
 @pytest.fixture
 def gate(tmp_path):
-    return NetworkGate(tmp_path / "gates", lambda pid: (pid, *Procfs().descendants(pid)))
+    one = NetworkGate(tmp_path / "gates", lambda pid: (pid, *Procfs().descendants(pid)))
+    yield one
+    # The loop of the test has ended, and with it who listened.
+    one._taps.clear()
+    one.close()
 
 
 def talk(conversation, limit=0.5):
@@ -155,20 +162,145 @@ def test_what_is_dropped_is_counted_and_told_when_the_gate_is_open_again(pod, ga
         assert await inside(pod.tree.pid, nftables.dropped) == 0
         assert await asyncio.to_thread(connects, 9000)
         assert await inside(pod.tree.pid, nftables.dropped) == 0, "a neighbour's packets count"
+        assert not await asyncio.to_thread(talk, old)
+        dropped = await inside(pod.tree.pid, nftables.dropped)
+        assert dropped >= 1
         for _ in range(2):
             assert not await asyncio.to_thread(connects, 8000, 0.3)
-        dropped = await inside(pod.tree.pid, nftables.dropped)
-        assert dropped >= 2
-        assert await gate.open(pod.tree.pid, 5.0) >= dropped
+        assert await gate.open(pod.tree.pid, 5.0) >= dropped + 2, "what was held counts, too"
         assert await gate.open(pod.tree.pid, 5.0) == 0, "they were counted before"
 
     asyncio.run(main())
+
+
+def timed(port):
+    """Seconds that a connection takes."""
+    began = time.monotonic()
+    socket.create_connection((THERE, port), 5).close()
+    return time.monotonic() - began
+
+
+def test_who_connects_meanwhile_is_answered_as_soon_as_it_is_open(pod, gate):
+    """And not a second after the first packet, when its kernel would send it again."""
+
+    async def main():
+        for _ in range(3):
+            await gate.shut(pod.tree.pid, print, 5.0)
+            with contextlib.ExitStack() as stack:
+                some = [stack.enter_context(calling(8000)) for _ in range(9)]
+                assert not await asyncio.to_thread(connected, some, 1, 0.2)
+                assert await gate.open(pod.tree.pid, 5.0) >= 9
+                assert len(await asyncio.to_thread(connected, some, 9, 0.7)) == 9
+        assert await asyncio.to_thread(timed, 8000) < 0.1
+
+    asyncio.run(main())
+
+
+def test_a_new_agent_holds_what_comes_from_then_on(pod, gate, tmp_path):
+    async def main():
+        await gate.shut(pod.tree.pid, print, 5.0)
+        gate.close()
+        # As long as nobody holds it, it is dropped.
+        assert not await asyncio.to_thread(connects, 8000)
+        again = NetworkGate(tmp_path / "gates", lambda _: ())
+        await again.shut(pod.tree.pid, print, 5.0)
+        one = asyncio.create_task(asyncio.to_thread(timed, 8000))
+        await asyncio.sleep(0.2)
+        await again.open(pod.tree.pid, 5.0)
+        assert await one < 0.7
+
+    asyncio.run(main())
+
+
+def test_a_queue_that_was_let_go_can_be_had_again_at_once(pod, monkeypatch):
+    """Its socket is closed aside, which may take a while."""
+    waiting = []
+    monkeypatch.setattr(held, "close_aside", waiting.append)
+
+    async def main():
+        for _ in range(3):
+            held.drop(await inside(pod.tree.pid, held.hold))
+        assert len(waiting) == 3
+
+    asyncio.run(main())
+    for one in waiting:
+        one.close()
+
+
+@pytest.mark.parametrize("lacks", ["rule", "queue"])
+def test_where_nothing_can_be_held_it_is_dropped_and_sent_again(pod, gate, monkeypatch, lacks):
+    def nowhere():
+        return nftables._expression("nowhere", b"")
+
+    def none():
+        raise OSError(errno.EPERM, "somebody else has it")
+
+    if lacks == "rule":
+        monkeypatch.setattr(nftables, "_ways", [nowhere])
+    else:
+        monkeypatch.setattr(held, "hold", none)
+
+    async def main():
+        await gate.shut(pod.tree.pid, print, 5.0)
+        one = asyncio.create_task(asyncio.to_thread(timed, 8000))
+        await asyncio.sleep(0.2)
+        await gate.open(pod.tree.pid, 5.0)
+        assert 0.8 < await one < 3
+
+    asyncio.run(main())
+
+
+def test_an_agent_that_died_while_it_opened_leaves_no_half_gate(pod, gate):
+    async def main():
+        await gate.shut(pod.tree.pid, print, 5.0)
+        await inside(pod.tree.pid, nftables.let_pass)
+        assert await asyncio.to_thread(connects, 8000)
+        await gate.shut(pod.tree.pid, print, 5.0)
+        assert not await asyncio.to_thread(connects, 8000)
+        await gate.open(pod.tree.pid, 5.0)
+        assert await asyncio.to_thread(connects, 8000)
+
+    asyncio.run(main())
+
+
+def test_no_more_than_so_many_packets_are_held(pod, gate, monkeypatch):
+    monkeypatch.setattr(held, "MOST", 2)
+
+    async def main():
+        await gate.shut(pod.tree.pid, print, 5.0)
+        with contextlib.ExitStack() as stack:
+            # Each has sent its first packet when this is done.
+            some = [stack.enter_context(calling(8000)) for _ in range(4)]
+            assert await gate.open(pod.tree.pid, 5.0) == 2
+            assert len(await asyncio.to_thread(connected, some, 2, 0.6)) == 2
+            assert len(await asyncio.to_thread(connected, some, 4, 5)) == 4
+
+    asyncio.run(main())
+
+
+def calling(port):
+    one = socket.socket()
+    one.setblocking(False)
+    one.connect_ex((THERE, port))
+    return one
+
+
+def connected(those, count, limit):
+    """Those that are once so many are, or the limit has passed."""
+    end = time.monotonic() + limit
+    while time.monotonic() < end:
+        _, found, _ = select.select([], those, [], end - time.monotonic())
+        if len(found) >= count:
+            break
+        time.sleep(0.01)
+    return found
 
 
 def test_what_a_table_of_others_drops_is_not_counted(pod, gate, monkeypatch):
     async def main():
         with monkeypatch.context() as patched:
             patched.setattr(nftables, "TABLE", "other")
+            patched.setattr(nftables, "QUEUE", 7)
             await inside(pod.tree.pid, lambda: nftables.shut([9000]))
         await gate.shut(pod.tree.pid, print, 5.0)
         assert not await asyncio.to_thread(connects, 9000)
