@@ -26,6 +26,7 @@ CAPABILITIES = {
     "SYS_ADMIN": 21,
     "SYS_CHROOT": 18,
     "IPC_LOCK": 14,
+    "IPC_OWNER": 15,
     "NET_ADMIN": 12,
     "NET_RAW": 13,
     "SETUID": 7,

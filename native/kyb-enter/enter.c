@@ -32,7 +32,7 @@ enum { EXIT_USAGE = 2, EXIT_FAILED = 125, MOST = 32, PID_MOST = 1 << 22, ABOVE =
 
 static const char usage[] =
 	"usage: kyb-enter --target FD --init FD --run FD [--cgroup FD]... [--keep FD=AS]...\n"
-	"                 [--last-pid N] [--die-with-me] [--status FD] -- NAME [ARG...]\n"
+	"                 [--last-pid N] [--but-ipc] [--die-with-me] [--status FD] -- NAME [ARG...]\n"
 	"       kyb-enter --here --run FD [--keep FD=AS]... -- NAME [ARG...]\n"
 	"  --target       pidfd of the container's process 1: its namespaces are entered\n"
 	"  --init         the program that process 1 must run, open\n"
@@ -42,6 +42,7 @@ static const char usage[] =
 	"                 writing, or one folder of version 2, which is quicker than its file\n"
 	"  --keep         a descriptor that the program gets, as number AS\n"
 	"  --last-pid     the program and what follows it get PIDs above this one\n"
+	"  --but-ipc      the namespace of System V IPC is not entered\n"
 	"  --die-with-me  the program is killed when kyb-enter dies\n"
 	"  --status       a file whose first character becomes 0 if the program ends well, else 1;\n"
 	"                 then kyb-enter stays, with all that it was given, until the target ends\n";
@@ -57,7 +58,7 @@ static struct {
 	int cgroups[MOST], keep[MOST], keep_as[MOST];
 	size_t cgroup_count, keep_count;
 	int last_pid, status;
-	bool die_with_me, here;
+	bool die_with_me, here, but_ipc;
 } asked = {.target = -1, .init = -1, .run = -1, .born_in = -1, .status = -1};
 
 static noreturn void fail(const char *what)
@@ -143,6 +144,10 @@ static char **understand(char **argv)
 			return at + 1;
 		if (strcmp(option, "--die-with-me") == 0 || strcmp(option, "--here") == 0) {
 			*(option[2] == 'h' ? &asked.here : &asked.die_with_me) = true;
+			continue;
+		}
+		if (strcmp(option, "--but-ipc") == 0) {
+			asked.but_ipc = true;
 			continue;
 		}
 		at++;
@@ -414,7 +419,7 @@ static void enter(int proc)
 	struct statfs found;
 	int pid;
 
-	if (setns(asked.target, namespaces) < 0)
+	if (setns(asked.target, namespaces & ~(asked.but_ipc ? CLONE_NEWIPC : 0)) < 0)
 		fail("cannot enter the container's namespaces");
 	pid = number_of_target(proc);
 	check_program(proc, pid);

@@ -27,6 +27,7 @@ from . import (
     ended,
     features,
     holders,
+    ipc,
     limits,
     loans,
     looks,
@@ -140,6 +141,8 @@ class Criu:
             if container.state is DumpState.RUNNING:
                 raise DumpError(f"The tree of process {init} was not dumped; end its container.")
             half = container.state is DumpState.PARKED
+            if not half:
+                await asyncio.to_thread(ipc.remove, container)
             await (self._undo(container, clock) if half else container.killed(self._freezer, clock))
             await container.parked(clock)
 
@@ -252,6 +255,7 @@ class Criu:
             log="dump.log",
             cgroups=_roots(self._mount),
             freezer=container.handle,
+            but_ipc=record.Record.read(images).ipc,
         )
         process = await running.start(self._tools, container, run)
         self._reap(process.wait())
@@ -337,6 +341,7 @@ class Criu:
                 cgroups=_homes(container, self._mount, self._proc),
                 last_pid=written.highest + 1,
                 die_with_agent=True,
+                but_ipc=written.ipc,
             )
             groups = limits.groups_of(container.init, self._mount, self._proc)
             memory = starving.Watch(groups)

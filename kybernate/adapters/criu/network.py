@@ -1,4 +1,4 @@
-"""Work in a container's network namespace, from a thread that enters it and ends there."""
+"""Work in a container's network or IPC namespace, from a thread that enters it and ends there."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_CLONE_NEWNET = 0x40000000
+_KINDS = {"net": 0x40000000, "ipc": 0x08000000}
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def inside(pid: int, call: Callable[[], T], *, looks: bool = False) -> T:
-    """What `call` returns in the process's network namespace; blocks. Raises OSError, what `call`
-    raises, and RefusedError if the namespace is the node's, unless the call only `looks`."""
+def inside(pid: int, call: Callable[[], T], kind: str = "net", *, looks: bool = False) -> T:
+    """What `call` returns in the process's namespace of this kind; blocks. Raises OSError, what
+    `call` raises, and RefusedError if a network is the node's, unless the call only `looks`."""
 
     def run() -> T:
-        _enter(pid, looks=looks)
+        _enter(pid, kind, looks=looks)
         return call()
 
     return as_admin(run)
 
 
-def _enter(pid: int, *, looks: bool) -> None:
-    descriptor = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+def _enter(pid: int, kind: str, *, looks: bool) -> None:
+    descriptor = os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        if not looks:
+        if kind == "net" and not looks:
             see_pods_network(descriptor)
-        if _libc.setns(descriptor, _CLONE_NEWNET):
+        if _libc.setns(descriptor, _KINDS[kind]):
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
     finally:

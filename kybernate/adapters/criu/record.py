@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kybernate.errors import RestoreError
 
-from . import addresses, sockets
+from . import addresses, ipc, sockets
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +29,8 @@ class Record:
     `stdio`: what process 1's descriptors 0, 1 and 2 led to. `pinned`: the CPUs of threads that may
     not run where process 1 may, by their numbers in the container. `stopped`: processes that were
     stopped by a signal. `addresses`: those that its sockets are bound to. `first`: bytes of what
-    was on its GPUs that also a lazy restore brings in at once.
+    was on its GPUs that also a lazy restore brings in at once. `ipc`: it has System V shared
+    memory, and gets a namespace of its own for it.
     """
 
     tree: int
@@ -39,6 +40,7 @@ class Record:
     stopped: tuple[int, ...] = ()
     addresses: tuple[str, ...] = ()
     first: int = 0
+    ipc: bool = False
 
     def write(self, images: Path) -> None:
         """Beside the images, in place of an older one. Raises OSError."""
@@ -66,6 +68,7 @@ class Record:
                 stopped=tuple(map(int, found["stopped"])),
                 addresses=tuple(map(str, found["addresses"])),
                 first=int(found.get("first", 0)),
+                ipc=bool(found.get("ipc", False)),
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise RestoreError(f"{images / FILE} can't be understood: {error}") from error
@@ -97,6 +100,7 @@ def take(container: Container, tree: int, opened: Opened | None = None) -> Recor
         pinned=pinned,
         stopped=tuple(stopped),
         addresses=addresses.used(container, sockets.of(container, opened)),
+        ipc=ipc.is_in_use(container),
     )
 
 

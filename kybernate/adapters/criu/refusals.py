@@ -18,7 +18,7 @@ from kybernate.adapters import smallfile
 from kybernate.adapters.nodespace import see_pods_network
 from kybernate.errors import NotFoundError, RefusedError
 
-from . import rights, sockets, watches
+from . import ipc, rights, sockets, watches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -36,9 +36,7 @@ _DEVICES = frozenset({"/dev/tty", "/dev/ptmx", "/dev/pts/ptmx", "/dev/console", 
 _TERMINAL = re.compile(r"/dev/(pts/\d+|console)")
 _MEMORY_FILES = ("/dev/shm/", "/dev/zero", "/dev/hugepages")  # noqa: S108 - names, not used
 _GPU = re.compile(r"/dev/(nvidia|simgpu)")
-_MAPPING = re.compile(
-    r"^\S+ \S+ \S+ \S+ \d+ +((?:/SYSV|anon_inode:|/dev/).*)$", re.MULTILINE | re.ASCII
-)
+_MAPPING = re.compile(r"^\S+ \S+ \S+ \S+ \d+ +((?:anon_inode:|/dev/).*)$", re.MULTILINE | re.ASCII)
 """Of a line of maps what could stand against a dump."""
 _GONE = (FileNotFoundError, ProcessLookupError, PermissionError, NotADirectoryError)
 
@@ -67,6 +65,7 @@ def find(container: Container, opened: Opened) -> tuple[str, ...]:
         *_network(container),
         *_of_processes(container, opened),
         *sockets.problems(container, sockets.of(container, opened)),
+        *ipc.problems(container),
         *_watched(container, opened),
     ]
     return tuple(dict.fromkeys(found))
@@ -103,6 +102,9 @@ class _Around:
         init = f"{container.proc}/{container.init}"
         try:
             spaces = {name: os.readlink(f"{init}/ns/{name}") for name in _NAMESPACES}
+            if (tree := container.tree()) is not None:
+                # A restore may have given the whole tree one.
+                spaces["ipc"] = os.readlink(f"{container.proc}/{tree}/ns/ipc")
             return cls(spaces, _queue_devices(init), rights.read("/proc/self/status"))
         except (FileNotFoundError, ProcessLookupError) as error:
             raise NotFoundError(f"There is no process {container.init} any more.") from error
@@ -155,9 +157,7 @@ def _namespaced(process: str, around: _Around, _: Mapping[int, str]) -> Iterator
 def _mapped(process: str, around: _Around, _: Mapping[int, str]) -> Iterator[str]:
     for match in _MAPPING.finditer(smallfile.read(f"{process}/maps")):
         name = match[1]
-        if name.startswith("/SYSV"):
-            yield "has System V shared memory attached: let it use POSIX shared memory or mmap."
-        elif name.startswith("anon_inode:"):
+        if name.startswith("anon_inode:"):
             yield _unknown_kind(name)
         elif not (name.startswith(_MEMORY_FILES) or _GPU.match(name)):
             yield f"has the device {_printable(name)} mapped."

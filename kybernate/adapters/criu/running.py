@@ -61,7 +61,8 @@ class Tools:
 class Run:
     """One start of CRIU. `keep`: more descriptors by the number that CRIU shall see. `status`: a
     file that will say how it ended. If that is not well kyb-enter stays, and with it what it has:
-    also `lent`, descriptors that CRIU doesn't get."""
+    also `lent`, descriptors that CRIU doesn't get. `but_ipc`: it stands outside the container's
+    namespace of System V IPC."""
 
     argv: Sequence[str]
     images: Path
@@ -74,6 +75,7 @@ class Run:
     freezer: Path | None = None
     status: Path | None = None
     lent: Sequence[int] = ()
+    but_ipc: bool = False
 
 
 class Apart(subprocess.Popen[bytes]):
@@ -125,6 +127,7 @@ def _command(
     argv += [word for one in groups for word in ("--cgroup", str(one))]
     argv += [word for at, one in keep.items() for word in ("--keep", f"{one}={at}")]
     argv += ["--last-pid", str(run.last_pid)] if run.last_pid else []
+    argv += ["--but-ipc"] if run.but_ipc else []
     argv += ["--die-with-me"] if run.die_with_agent else []
     told = [] if run.status is None else [_opened(stack, run.status, os.O_WRONLY)]
     argv += [word for one in told for word in ("--status", str(one))]

@@ -56,6 +56,18 @@ SCRIPTS = {
         ),
         "other = shared_memory.SharedMemory(one.name)\nassert bytes(other.buf[:4]) == b'left'\n",
     ),
+    "System V shared memory that no other container has": (
+        (
+            "at = libc.shmget(0x77, 4096, 0o1600)\nassert at >= 0\n"
+            "libc.shmat.restype = ctypes.c_void_p\nwhere = libc.shmat(at, None, 0)\n"
+            "ctypes.memmove(where, b'left', 4)\nchild = os.fork()\n"
+            "if not child:\n    time.sleep(600)\n"
+        ),
+        (
+            "assert ctypes.string_at(where, 4) == b'left'\n"
+            "assert libc.shmget(0x77, 4096, 0) == at\nos.kill(child, 9)\n"
+        ),
+    ),
     "a small file that is deleted": (
         "one = open('/tmp/one', 'w+b')\none.write(b'left')\none.flush()\nos.unlink('/tmp/one')\n",
         "one.seek(0)\nassert one.read() == b'left'\n",

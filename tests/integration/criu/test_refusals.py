@@ -35,10 +35,11 @@ while True:
 
 SYSCALL = "import ctypes, os, socket, mmap\nlibc = ctypes.CDLL(None, use_errno=True)\n"
 SCRIPTS = {
-    "SysV shared memory": (
-        "System V shared memory",
+    "SysV semaphores beside shared memory": (
+        "nobody can tell whose they are",
         SYSCALL + "at = libc.shmget(0, 4096, 0o1600)\nassert at >= 0\n"
-        "libc.shmat.restype = ctypes.c_void_p\nassert libc.shmat(at, None, 0) not in (-1, None)\n",
+        "libc.shmat.restype = ctypes.c_void_p\nassert libc.shmat(at, None, 0) not in (-1, None)\n"
+        "assert libc.semget(0, 1, 0o1600) >= 0\n",
     ),
     "io_uring": (
         "io_uring",
@@ -221,3 +222,39 @@ def test_what_nobody_has_accepted_within_the_tree_is_served_before_it_is_ended(
     wait_for(lambda: "got b'x'" in one.container.log, lambda: one.container.log)
     one.park()
     one.resume()
+
+
+SEGMENT = SYSCALL + (
+    "import time\nat = libc.shmget(0x77, 1 << 20, 0o1600)\nassert at >= 0, ctypes.get_errno()\n"
+    "libc.shmat.restype = ctypes.c_void_p\nassert libc.shmat(at, None, 0) not in (-1, None)\n"
+    "print('ready', flush=True)\ntime.sleep(600)\n"
+)
+
+
+def segments(one: Seat) -> list[str]:
+    """Keys of the System V shared memory in the container's own namespace."""
+    table = one.container.inside("cat", "/proc/sysvipc/shm")
+    return [line.split()[0] for line in table.splitlines()[1:]]
+
+
+def test_shared_memory_that_another_has_too_is_told_and_the_trees_own_goes_with_it(
+    seat: Callable[..., Seat], tmp_path: Path
+) -> None:
+    one = python(seat, tmp_path, SEGMENT)
+    until_told = SEGMENT.replace(
+        "time.sleep(600)", "while not os.path.exists('/app/end'):\n    time.sleep(0.01)"
+    )
+    other = one.container.spawn("python3", "-u", "-c", until_told)
+    assert other.stdout is not None
+    assert other.stdout.readline() == "ready\n"
+    (told,) = one.check()
+    assert "is not the tree's alone" in told
+    (tmp_path / "end").touch()
+    other.communicate()
+    assert one.check() == ()
+    assert len(segments(one)) == 1
+    for _ in range(2):
+        one.park()
+        assert segments(one) == [], "its memory is not free"
+        one.resume()
+        assert segments(one) == [], "it has a namespace of its own"

@@ -27,7 +27,9 @@ int main(int argc, char **argv, char **environment)
 	if (strcmp(argv[0], "stays") == 0)
 		return pause();
 	DIR *folder = opendir("/proc/self/fd");
-	printf("name=%s pid=%d", argv[0], (int)getpid());
+	char ipc[64] = "";
+	readlink("/proc/self/ns/ipc", ipc, sizeof(ipc) - 1);
+	printf("name=%s pid=%d ipc=%s", argv[0], (int)getpid(), ipc);
 	for (; *environment; environment++)
 		printf(" env=%s", *environment);
 	for (struct dirent *one; (one = readdir(folder));)
@@ -145,6 +147,21 @@ def run(
         check=False,
         env={"LD_PRELOAD": "/nowhere.so", "HOME": "/root"},
     )
+
+
+@pytest.mark.parametrize("stays_out", [False, True])
+def test_the_namespace_of_ipc_is_entered_unless_it_is_left_out(
+    enter: Path, show: Path, container: int, stays_out: bool
+) -> None:
+    target, program = os.pidfd_open(container), os.open(show, os.O_PATH)
+    more = ("--but-ipc",) if stays_out else ()
+    words = ("--target", str(target), "--run", str(program), *more, "--", "show")
+    done = run(enter, *words, fds=(target, program))
+    os.close(target)
+    os.close(program)
+    spaces = {pid: os.readlink(f"/proc/{pid}/ns/ipc") for pid in ("self", str(container))}
+    assert spaces["self"] != spaces[str(container)]
+    assert f"ipc={spaces['self' if stays_out else str(container)]}" in done.stdout.split()
 
 
 @pytest.mark.parametrize(
