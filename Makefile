@@ -8,7 +8,7 @@ K      ?=
 GPU_PYTHON ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup native criu ready proto states lock check test fuzz test-hostile e2e test-faults demo cluster images down bench bench-smoke test-gpu clean
+.PHONY: help setup native criu ready proto states lock check test fuzz test-hostile test-strangers e2e test-faults demo cluster images down bench bench-smoke test-gpu clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -66,6 +66,10 @@ fuzz: setup ## 100,000 spoilt bodies at extender and webhook, in process (2,000 
 test-hostile: ready ## what a hostile tenant tries against the real thing; K=expression selects
 	@$(PY) -m tests.kit --cluster
 	$(PY) -m pytest tests/hostile -m hostile $(if $(K),-k "$(K)")
+
+test-strangers: ready ## park programs of the registries in every tier; K=expression selects
+	@$(PY) -m tests.kit --strangers
+	$(PY) -m pytest tests/strangers -m strangers $(if $(K),-k "$(K)")
 
 e2e: ready ## the whole cluster on this machine; K=expression selects
 	@$(PY) -m tests.kit --cluster

@@ -1,4 +1,4 @@
-"""`python -m tests.kit [--cluster]`: what the tests need is there before any of them runs.
+"""`python -m tests.kit [--cluster] [--strangers]`: what tests need is there before any of them run.
 
 On a machine that has nothing yet this takes many minutes, more than a test may take. What can't be
 had is told; the tests that need it are skipped then, or say why they fail.
@@ -6,6 +6,7 @@ had is told; the tests that need it are skipped then, or say why they fail.
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from images import criu, debs
 from kybernate.errors import KybernateError
 from tests.cluster import binaries, images, prefix
 from tests.kit import postgresql, s3
+from tests.strangers.programs import STRANGERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,11 +44,21 @@ def _say(line: str) -> None:
     click.echo(f"[{time.monotonic() - _STARTED:6.1f} s] {line}")
 
 
+def _of_strangers() -> dict[str, Callable[[Progress], object]]:
+    return {
+        f"{one.name}, to be parked": functools.partial(debs.unpack, one.packages)
+        for one in STRANGERS
+        if one.packages is not None
+    }
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--cluster", is_flag=True, help="What whole clusters need, too.")
-def main(cluster: bool) -> None:
+@click.option("--strangers", is_flag=True, help="The programs that are parked, too.")
+def main(cluster: bool, strangers: bool) -> None:
     """Build and fetch what the tests need, one after the other; what is there stays."""
-    for name, ensure in (NEEDS | (OF_CLUSTERS if cluster else {})).items():
+    more = (OF_CLUSTERS if cluster else {}) | (_of_strangers() if strangers else {})
+    for name, ensure in (NEEDS | more).items():
         try:
             ensure(_say)
         except KybernateError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shlex
 import subprocess
 import sys
 import threading
@@ -36,6 +37,8 @@ from nodeagent.seat.record import Seat, SeatIdentity
 from tests.cluster.layout import REPOSITORY
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kybernate.ports import Journal
     from kybernate.settings.agent import AgentSettings
     from kybernate.types import SeatState, Tier
@@ -104,12 +107,9 @@ class Pod:
         """A container, with the seat's socket where kyb-init looks for it; the next one where one
         has ended."""
         joins = "; ".join(f"echo $$ >{group}/cgroup.procs" for group in self._make_groups())
-        inner = (
-            f"mkdir -p /run/kyb && mount --bind {door} /run/kyb && "
-            f"exec {REPOSITORY}/build/kyb-init -- {sys.executable} {WORKLOAD} {PORT} </dev/null"
-        )
         spaces = "--pid --fork --mount --ipc --uts --cgroup --mount-proc"
-        script = f"{joins}; exec ip netns exec {self.name} unshare {spaces} sh -c '{inner}'"
+        inner = shlex.quote(self._inner(door))
+        script = f"{joins}; exec ip netns exec {self.name} unshare {spaces} sh -c {inner}"
         read, write = os.pipe()
         self.process = subprocess.Popen(
             ["sh", "-c", script], stdout=write, stderr=write, start_new_session=True
@@ -117,6 +117,13 @@ class Pod:
         os.close(write)
         self._reader = threading.Thread(target=self._read, args=(read,), daemon=True)
         self._reader.start()
+
+    def _inner(self, door: Path) -> str:
+        """What a shell does in the container's namespaces: kyb-init is the last of it."""
+        return (
+            f"mkdir -p /run/kyb && mount --bind {door} /run/kyb && "
+            f"exec {REPOSITORY}/build/kyb-init -- {sys.executable} {WORKLOAD} {PORT} </dev/null"
+        )
 
     def _read(self, pipe: int) -> None:
         with os.fdopen(pipe, "rb", buffering=0) as source, self.log.open("ab", 0) as log:
@@ -242,10 +249,12 @@ class Above:
 class Room(Above):
     """One agent above one pod of its own."""
 
-    def __init__(self, work: Path, settings: AgentSettings) -> None:
+    def __init__(
+        self, work: Path, settings: AgentSettings, make: Callable[[PodUid, Path], Pod] = Pod
+    ) -> None:
         uid = PodUid(str(uuid.uuid4()))
         super().__init__(settings, uid, FileJournal(work / "journal", "a boot"))
-        self.pod = Pod(uid, work)
+        self.pod = make(uid, work)
 
     async def begin(self, state: SeatState) -> Seat:
         """The pod's container is started, and comes to this state."""

@@ -1,0 +1,193 @@
+"""The programs: what each is, how it is started, and what it must still know after each tier."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from images import debs
+from tests.strangers import talks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PORT = 8000
+SETPRIV = ("/usr/bin/setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+POSTGRES = "/usr/lib/postgresql/15/bin"
+_POSTGRES_START = (
+    f"cd /tmp && {POSTGRES}/initdb -D /tmp/data -A trust -U kyb --no-sync >/dev/null && "
+    "echo 'host all all all trust' >>/tmp/data/pg_hba.conf && "
+    f"exec {POSTGRES}/postgres -D /tmp/data -p {PORT} -c listen_addresses='*' -k /tmp "
+    "-c fsync=off"
+)
+
+
+def _of(name: str, *packages: str, suite: str = "bookworm") -> debs.DebSet:
+    """What these packages need, of this suite of Debian's as it is now."""
+    return debs.DebSet(f"stranger-{name}", suite, tuple((one, "") for one in packages), True)
+
+
+_MARIADB = _of("mariadb", "mariadb-server-core")
+_MARIADBD = (
+    *("/usr/sbin/mariadbd", "--no-defaults", "--user=root", "--datadir=/tmp", "--socket=/tmp/s"),
+    *("--skip-grant-tables", "--bind-address=0.0.0.0", f"--port={PORT}", "--skip-networking=0"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """`is_`: what it is, for people. `packages`: None for what is built from a source of ours.
+
+    `refused`: part of the sentence that says why it can't leave RAM; empty if it can.
+    `says`: what is said to it on each connection, and how its answer is read.
+    """
+
+    name: str
+    is_: str
+    packages: debs.DebSet | None
+    command: tuple[str, ...]
+    talk: Callable[[str], talks.Talk]
+    refused: str = ""
+    remedy: str = ""
+
+
+STRANGERS = (
+    Stranger(
+        "node",
+        "Node.js: an HTTP server that counts in a worker thread",
+        _of("node", "nodejs"),
+        ("/usr/bin/node", "/app/server.js"),
+        talks.Http,
+    ),
+    Stranger(
+        "go",
+        "Go: `net/http`, which listens by MPTCP where there is any",
+        None,
+        ("/app/main",),
+        talks.Http,
+    ),
+    Stranger(
+        "go-runners",
+        "Go: a server that starts a runner and asks it over loopback, as Ollama does",
+        None,
+        ("/app/main", "runners"),
+        talks.Http,
+    ),
+    Stranger(
+        "jvm-17",
+        "OpenJDK 17: `HttpServer` with a pool of threads, compiled at its start",
+        _of("jvm-17", "openjdk-17-jdk-headless"),
+        ("/usr/lib/jvm/java-17-openjdk-amd64/bin/java", "/app/Server.java"),
+        talks.Http,
+    ),
+    Stranger(
+        "jvm-25",
+        "OpenJDK 25: the same",
+        _of("jvm-25", "openjdk-25-jdk-headless", suite="forky"),
+        ("/usr/lib/jvm/java-25-openjdk-amd64/bin/java", "/app/Server.java"),
+        talks.Http,
+    ),
+    Stranger(
+        "gunicorn",
+        "gunicorn: two workers of two threads, which count in memory that they share",
+        _of("gunicorn", "gunicorn"),
+        (
+            *("/usr/bin/python3", "/usr/bin/gunicorn", "--preload", "--workers=2", "--threads=2"),
+            *("--keep-alive=600", f"--bind=0.0.0.0:{PORT}", "--chdir=/app", "wsgi_app"),
+        ),
+        talks.Http,
+    ),
+    Stranger(
+        "uvicorn",
+        "uvicorn on uvloop",
+        _of("uvicorn", "uvicorn", "python3-uvloop", "python3-httptools"),
+        (
+            *("/usr/bin/python3", "/usr/bin/uvicorn", "--loop=uvloop", "--host=0.0.0.0"),
+            *(f"--port={PORT}", "--timeout-keep-alive=600", "--app-dir=/app"),
+            "asgi_app:application",
+        ),
+        talks.Http,
+    ),
+    Stranger(
+        "puma",
+        "Ruby 3.1: puma with four threads",
+        _of("puma", "puma"),
+        ("/usr/bin/ruby", "/usr/bin/puma", "-t4:4", f"-btcp://0.0.0.0:{PORT}", "/app/config.ru"),
+        talks.Http,
+    ),
+    Stranger(
+        "starman",
+        "Perl 5.36: Starman with two workers, which count in a deleted file that they lock",
+        _of("starman", "starman"),
+        (
+            *("/usr/bin/perl", "/usr/bin/starman", "--preload-app", "--workers=2"),
+            *(f"--listen=0.0.0.0:{PORT}", "--keepalive-timeout=600", "/app/app.psgi"),
+        ),
+        talks.Http,
+    ),
+    Stranger(
+        "redis",
+        "Redis 7",
+        _of("redis", "redis-server"),
+        ("/usr/bin/redis-server", "--port", str(PORT), "--protected-mode", "no", "--save", ""),
+        talks.Redis,
+    ),
+    Stranger(
+        "beanstalkd",
+        "beanstalkd: a queue of jobs",
+        _of("beanstalkd", "beanstalkd"),
+        ("/usr/bin/beanstalkd", "-l", "0.0.0.0", "-p", str(PORT)),
+        talks.Beanstalk,
+    ),
+    Stranger(
+        "etcd",
+        "etcd 3.4: a Go server of Debian's with its log on a disk",
+        _of("etcd", "etcd-server"),
+        (
+            *(
+                "/usr/bin/etcd",
+                "--data-dir=/tmp/etcd",
+                f"--listen-client-urls=http://0.0.0.0:{PORT}",
+            ),
+            f"--advertise-client-urls=http://127.0.0.1:{PORT}",
+        ),
+        talks.Etcd,
+    ),
+    Stranger(
+        "memcached",
+        "memcached with four threads",
+        _of("memcached", "memcached"),
+        ("/usr/bin/memcached", "-u", "nobody", "-p", str(PORT), "-l", "0.0.0.0"),
+        talks.Memcached,
+    ),
+    Stranger(
+        "php-fpm",
+        "PHP 8.2: FPM with two workers, which count in memory that they share (APCu)",
+        _of("php-fpm", "php8.2-fpm", "php8.2-apcu"),
+        ("/usr/sbin/php-fpm8.2", "-F", "-dextension=apcu", "-y", "/app/fpm.conf"),
+        talks.FastCgi,
+    ),
+    Stranger(
+        "postgresql",
+        "PostgreSQL 15 with a client that is connected; System V shared memory",
+        _of("postgresql", "postgresql-15", "util-linux", "dash"),
+        (*SETPRIV, "/bin/dash", "-c", _POSTGRES_START),
+        talks.Sql,
+    ),
+    Stranger(
+        "mariadb",
+        "MariaDB 10.11 with a client that is connected, as it is",
+        _MARIADB,
+        _MARIADBD,
+        talks.MariaDb,
+        refused="io_uring",
+        remedy="`--innodb-use-native-aio=0`: the next line of the table",
+    ),
+    Stranger(
+        "mariadb-aio-off",
+        "MariaDB 10.11 with `--innodb-use-native-aio=0`",
+        _MARIADB,
+        (*_MARIADBD, "--innodb-use-native-aio=0"),
+        talks.MariaDb,
+    ),
+)

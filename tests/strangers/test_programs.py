@@ -1,0 +1,108 @@
+"""Each program in each tier, twice in a row, with a connection that is kept; or refused, truly."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kybernate.adapters import smallfile
+from kybernate.types import SeatState, Tier
+from tests.integration.tiers.room import THERE
+from tests.strangers.programs import STRANGERS
+from tests.strangers.rig import TIERS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.strangers.programs import Stranger
+    from tests.strangers.rig import Stand
+    from tests.strangers.talks import Talk
+
+pytestmark = pytest.mark.strangers
+TIMES = 2
+LIMIT = 40.0
+QUIET = 5.5
+"""Seconds until a request that was answered is no longer taken for one that waits."""
+
+WHOLE = [one for one in STRANGERS if not one.refused]
+REFUSED = [one for one in STRANGERS if one.refused]
+
+
+class Visitor:
+    """Somebody with a connection that is kept, who now and then makes another."""
+
+    def __init__(self, stand: Stand, kept: Talk) -> None:
+        self._stand, self._kept = stand, kept
+        self._number, self._token = 0, ""
+
+    async def see(self) -> None:
+        """It goes on where it was: the next number, from the same server, on both."""
+        await self._see(self._kept)
+        other = await asyncio.to_thread(self._stand.stranger.talk, THERE)
+        await self._see(other)
+        other.close()
+
+    async def _see(self, link: Talk) -> None:
+        number, token = await asyncio.to_thread(link.next)
+        self._number += 1
+        self._token = self._token or token
+        assert (number, token) == (self._number, self._token)
+
+
+async def parked(stand: Stand, state: SeatState) -> None:
+    """It is in the tier, and no process of it is left below RAM."""
+    await asyncio.sleep(QUIET)
+    stand.park(TIERS[state])
+    await stand.until(state)
+    seat = stand.seat()
+    assert seat.handle
+    left = smallfile.read(f"{seat.handle}/cgroup.procs").split()
+    assert bool(left) is (state is SeatState.PARKED)
+
+
+@pytest.mark.parametrize("stranger", WHOLE, ids=lambda one: one.name)
+def test_it_comes_back_whole_from_every_tier(
+    stand: Callable[[Stranger], Stand], fetched: Callable[[Stranger], None], stranger: Stranger
+) -> None:
+    fetched(stranger)
+    one = stand(stranger)
+
+    async def main() -> None:
+        await one.begin(SeatState.ACTIVE)
+        kept = await one.serving()
+        visitor = Visitor(one, kept)
+        await visitor.see()
+        for state in [state for state in TIERS for _ in range(TIMES)]:
+            await parked(one, state)
+            await visitor.see()
+            assert one.seat().state is SeatState.ACTIVE
+        kept.close()
+        await one.end()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("stranger", REFUSED, ids=lambda one: one.name)
+def test_it_is_refused_with_a_true_sentence_and_runs_on(
+    stand: Callable[[Stranger], Stand], fetched: Callable[[Stranger], None], stranger: Stranger
+) -> None:
+    fetched(stranger)
+    one = stand(stranger)
+
+    async def main() -> None:
+        await one.begin(SeatState.ACTIVE)
+        kept = await one.serving()
+        visitor = Visitor(one, kept)
+        await visitor.see()
+        await asyncio.sleep(QUIET)
+        one.park(Tier.NVME)
+        await asyncio.wait_for(one.events.heard.wait(), LIMIT)
+        assert all(stranger.refused in sentence for sentence in one.events.kept_in_ram)
+        assert one.seat().state is SeatState.PARKED
+        await visitor.see()
+        kept.close()
+        await one.end()
+
+    asyncio.run(main())
