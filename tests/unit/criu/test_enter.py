@@ -153,12 +153,14 @@ def run(
 def test_the_namespace_of_ipc_is_entered_unless_it_is_left_out(
     enter: Path, show: Path, container: int, stays_out: bool
 ) -> None:
-    target, program = os.pidfd_open(container), os.open(show, os.O_PATH)
+    init = os.open(f"/proc/{container}/exe", os.O_PATH)
+    files = os.pidfd_open(container), init, os.open(show, os.O_PATH)
+    target, runs, program = map(str, files)
     more = ("--but-ipc",) if stays_out else ()
-    words = ("--target", str(target), "--run", str(program), *more, "--", "show")
-    done = run(enter, *words, fds=(target, program))
-    os.close(target)
-    os.close(program)
+    words = ("--target", target, "--init", runs, "--run", program, *more, "--", "show")
+    done = run(enter, *words, fds=files)
+    for one in files:
+        os.close(one)
     spaces = {pid: os.readlink(f"/proc/{pid}/ns/ipc") for pid in ("self", str(container))}
     assert spaces["self"] != spaces[str(container)]
     assert f"ipc={spaces['self' if stays_out else str(container)]}" in done.stdout.split()
