@@ -15,7 +15,7 @@ import click
 from images import criu, debs
 from kybernate.errors import KybernateError
 from tests.cluster import binaries, images, prefix
-from tests.kit import postgresql, s3
+from tests.kit import linearizable, postgresql, s3
 from tests.strangers.programs import STRANGERS
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ NEEDS: dict[str, Callable[[Progress], object]] = {
     "PostgreSQL": lambda say: debs.unpack(postgresql.PACKAGES, say),
     "CRIU": criu.ensure,
     "the S3 server": s3.ensure,
+    "the checker of histories": linearizable.ensure,
     "the control plane of Kubernetes": lambda say: binaries.ensure(_KUBERNETES, say),
 }
 OF_CLUSTERS: dict[str, Callable[[Progress], object]] = {

@@ -34,14 +34,23 @@ def certificates(folder: Path, nodes: Sequence[str]) -> Path:
 class Server:
     """One replica; its ports stay the same over restarts."""
 
-    def __init__(self, tls: Path, log: Path, database: str, **more: str) -> None:
+    def __init__(
+        self,
+        tls: Path,
+        log: Path,
+        database: str,
+        *,
+        program: Sequence[str] = ("registry",),
+        **more: str,
+    ) -> None:
+        """`program`: the module that runs, and its arguments; `more`: further settings."""
         with socket.socket() as first, socket.socket() as second:
             first.bind(("127.0.0.1", 0))
             second.bind(("127.0.0.1", 0))
             self.port, probe = first.getsockname()[1], second.getsockname()[1]
         self.url = f"https://127.0.0.1:{self.port}"
         self.probe = f"http://127.0.0.1:{probe}"
-        self.tls, self._log = tls, log
+        self.tls, self._log, self._program = tls, log, program
         settings = {
             "LISTEN": f"127.0.0.1:{self.port}",
             "PROBE_LISTEN": f"127.0.0.1:{probe}",
@@ -67,7 +76,7 @@ class Server:
         """Start it. Raises KybernateError if it is not ready in time."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "registry"],
+                [sys.executable, "-m", *self._program],
                 env=self._environ,
                 stdout=log,
                 stderr=log,

@@ -1,0 +1,1 @@
+"""Histories of the registry's leases, claims and stops, judged by a checker of linearizability."""
