@@ -1,6 +1,7 @@
-"""`python -m bench.histories.faulty FAULT`: the registry with a mistake planted in it.
+"""`python -m bench.histories.faulty NAME`: the registry with a mistake planted in it.
 
-What a checker is worth shows in what it finds.
+What a checker is worth shows in what it finds. One is no mistake of the registry's: its clock is
+set now and then.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ from typing import TYPE_CHECKING
 
 from kybernate.core import succession
 from registry import pods, server
+from registry.database import Database
 from registry.pods import Pods
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from sqlalchemy import Connection
 
     from kybernate.core.succession import Asked, PodRecord
 
@@ -146,15 +150,32 @@ FAULTS: dict[str, Callable[[], None]] = {
         writes_behind,
     )
 }
+JUMP_MS = 5_000
+"""How far off a clock that jumps is at most."""
+
+
+def clock_jumps() -> None:
+    """No fault of the registry's: now and then its clock is set, forwards or back."""
+    random, off = Random(2), [0]
+
+    def now(self: Database, connection: Connection) -> int:
+        if random.random() < 0.05:
+            off[0] = random.randint(-JUMP_MS, JUMP_MS)
+        return time.time_ns() // 1_000_000 + off[0]
+
+    Database.now = now  # type: ignore[method-assign]
+
+
+CLOCK_JUMPS = "clock-jumps"
 BY_KILLS = frozenset({"writes-behind"})
 """Faults that nothing but a kill brings to light."""
 
 
 def main() -> None:
-    """Serve with the fault that the first word names."""
+    """Serve with what the first word names."""
     from registry.__main__ import main as serve  # noqa: PLC0415 - the fault is planted first
 
-    FAULTS[sys.argv.pop(1)]()
+    (FAULTS | {CLOCK_JUMPS: clock_jumps})[sys.argv.pop(1)]()
     serve()
 
 

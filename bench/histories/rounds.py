@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -37,6 +37,12 @@ class Figures:
     kills: int = 0
     wrong: list[Story] = field(default_factory=list)
 
+    def count(self, other: Figures) -> Figures:
+        """These and the others."""
+        for one in fields(self):
+            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
+        return self
+
     def add(self, stories: Sequence[Story]) -> None:
         """Have them judged. Raises KybernateError where there is no checker."""
         for story, verdict in zip(stories, judge([one.calls for one in stories]), strict=True):
@@ -51,10 +57,11 @@ class Figures:
 class Rounds:
     """Replicas of one registry that run, and rounds of histories on them."""
 
-    def __init__(self, servers: Sequence[Server], tls: Path, seed: int) -> None:
+    def __init__(self, servers: Sequence[Server], tls: Path, seed: int, off_ms: int = 0) -> None:
+        """`off_ms`: as a Story has it."""
         self._replicas = [Replica(one) for one in servers]
         self._contexts = Contexts(tls, NAMES)
-        self._seed = seed
+        self._seed, self._off_ms = seed, off_ms
         self.figures = Figures()
 
     def run(
@@ -76,7 +83,7 @@ class Rounds:
         self, pool: ThreadPoolExecutor, number: int, count: int, *, kills: bool
     ) -> list[Story]:
         names = [f"h{number}-{one}" for one in range(count)]
-        stories = [Story(name, f"{self._seed} {name}", LOSSES) for name in names]
+        stories = [Story(name, f"{self._seed} {name}", LOSSES, self._off_ms) for name in names]
         lines = [Lines(self._replicas, self._contexts) for _ in range(count * CLIENTS)]
         for story, line in zip(stories, lines, strict=False):
             story.begin(line)

@@ -44,11 +44,13 @@ _RECORD = (
 class Story:
     """A namespace of its own, which nobody touched before."""
 
-    def __init__(self, namespace: str, seed: str, losses: float) -> None:
-        """`losses`: which share of the calls gets no answer."""
+    def __init__(self, namespace: str, seed: str, losses: float, off_ms: int = 0) -> None:
+        """`losses`: which share of the calls gets no answer; `off_ms`: how far the registry's clock
+        may be from its own of a moment ago."""
         self.namespace = namespace
         self.calls: list[dict[str, Any]] = []
         """As tests/kit/porcupine/model.go has them."""
+        self.off_ms = off_ms
         self._losses, self._seed = losses, seed
         self._about = Random(seed).choice(sorted(_WEIGHTS))
         self._tokens: dict[int, list[tuple[str, int]]] = {}
@@ -132,7 +134,7 @@ class Client:
         request = _request(self._story.namespace, wish)
         replicas, until = self._lines.replicas, time.monotonic() + PATIENCE_S
         while True:
-            call = {**wish, "client": self._number, **_times("call")}
+            call = {**wish, "client": self._number, **_times("call", -self._story.off_ms)}
             try:
                 answer = self._lines.ask(self._random.randrange(replicas), request, way)
             except NotSentError:
@@ -143,7 +145,7 @@ class Client:
                 return self._note(call, answer)
 
     def _note(self, call: Wish, answer: Answer) -> int:
-        call |= {**_times("return"), "status": answer.status}
+        call |= {**_times("return", self._story.off_ms), "status": answer.status}
         if answer.status == 200 and call["kind"] != "record":
             told = {name: answer.body[name] for name in _RECORD}
             call["answer"] = {**told, "stopped": answer.body["stopped"] or ""}
@@ -153,8 +155,8 @@ class Client:
         return answer.status
 
 
-def _times(name: str) -> dict[str, int]:
-    return {name: time.monotonic_ns(), f"{name}_ms": time.time_ns() // 1_000_000}
+def _times(name: str, off_ms: int) -> dict[str, int]:
+    return {name: time.monotonic_ns(), f"{name}_ms": time.time_ns() // 1_000_000 + off_ms}
 
 
 def _artifact(namespace: str, pod: int) -> str:

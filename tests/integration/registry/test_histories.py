@@ -6,17 +6,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bench.histories.__main__ import Bench
-from bench.histories.faulty import FAULTS
+from bench.histories.__main__ import Bench, Kind
+from bench.histories.faulty import CLOCK_JUMPS, FAULTS
+from kybernate.errors import KybernateError
+from tests.integration.registry.conftest import new_database
 from tests.kit import linearizable
 from tests.kit.linearizable import ILLEGAL, OK
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.kit.postgresql import Postgresql
+
 pytestmark = pytest.mark.integration
 
 HISTORIES = 200
+FEWER = 40
 KILL_EVERY = 10
 
 BLANK = {
@@ -121,7 +126,7 @@ def test_the_model_judges() -> None:
 
 
 def test_what_the_checker_cannot_read_is_no_verdict() -> None:
-    with pytest.raises(linearizable.KybernateError, match='no rule for kind "sleep"'):
+    with pytest.raises(KybernateError, match='no rule for kind "sleep"'):
         linearizable.judge([[call("sleep", 0, 200)]])
 
 
@@ -138,6 +143,23 @@ def test_histories_of_the_registry_are_linearizable(tmp_path: Path) -> None:
     assert (found.histories, found.wrong, found.undecided) == (HISTORIES, [], 0)
     assert found.kills == HISTORIES // 4 // KILL_EVERY
     assert found.lost > HISTORIES // 2
+
+
+def test_a_clock_that_jumps_breaks_no_promise(tmp_path: Path) -> None:
+    found = Bench(tmp_path, seed=1).jumping(FEWER, 5)
+    assert (found.histories, found.wrong, found.undecided) == (FEWER, [], 0)
+
+
+def test_that_clock_is_told_where_nothing_is_allowed_for(tmp_path: Path) -> None:
+    kind = Kind("off", program=("bench.histories.faulty", CLOCK_JUMPS))
+    assert Bench(tmp_path, seed=1)._on(kind, FEWER, 0).wrong
+
+
+def test_two_replicas_on_postgresql_are_one_registry(
+    tmp_path: Path, postgresql: Postgresql
+) -> None:
+    found = Bench(tmp_path, seed=1).several(FEWER, 5, new_database(postgresql))
+    assert (found.histories, found.wrong, found.undecided) == (FEWER, [], 0)
 
 
 @pytest.mark.parametrize("fault", FAULTS)

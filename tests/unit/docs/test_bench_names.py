@@ -21,6 +21,7 @@ NAMES = {
     "incremental.py": "bytes_ratio_region bytes_ratio_scattered time_ratio_dump extra_rss_mib "
     "extra_disk_mib",
     "move.py": "pause_ratio keys_equal",
+    "histories/__main__.py": "histories violations undecided planted_found",
     "registry/__main__.py": "list_p99_ms lookup_p99_ms rebuild_per_s",
 }
 CASES = [(sources, name) for sources, names in NAMES.items() for name in names.split()]
