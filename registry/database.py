@@ -2,15 +2,20 @@
 
 A transaction that writes takes its locks at once: of the whole file in SQLite, of the rows that it
 reads `for_update` in PostgreSQL.
+
+A replica of PostgreSQL that was promoted may lack what was acknowledged last, claims among it. Each
+promotion begins a new timeline; the first write on another one than before unsettles all pods.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import create_engine, event, make_url, text
+from psycopg import OperationalError
+from sqlalchemy import create_engine, event, make_url, select, text, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as NoneFreeError
@@ -25,7 +30,10 @@ if TYPE_CHECKING:
 
     from kybernate.settings.registry import RegistrySettings
 
+log = logging.getLogger(__name__)
+
 _WRITE = "kyb_write"
+_TIMELINE = "kyb_timeline"
 _RETRY_S = 0.2
 
 
@@ -54,10 +62,11 @@ class Database:
         alone = {"isolation_level": "AUTOCOMMIT"} if self.several else {}
         self._reader = self._engine.execution_options(**alone)
         self._clock = clock
+        self._timeline = ""
 
     def prepare(self) -> int:
         """Migrate to the newest version; gives the steps. Raises RetryableError, ConfigError."""
-        with self.write() as connection:
+        with _told(), self._begun() as connection, connection.begin():
             return schema.migrate(connection)
 
     @contextmanager
@@ -72,10 +81,19 @@ class Database:
 
         After a RetryableError it may have been committed all the same.
         """
-        with _told(), self._engine.connect() as connection:
-            connection = connection.execution_options(**{_WRITE: True})  # noqa: PLW2901
+        with _told(), self._begun() as connection:
+            timeline = connection.info.get(_TIMELINE, "")
+            if timeline != self._timeline:
+                with connection.begin():
+                    _follow(connection, timeline)
+                self._timeline = timeline
             with connection.begin():
                 yield connection
+
+    @contextmanager
+    def _begun(self) -> Iterator[Connection]:
+        with self._engine.connect() as connection:
+            yield connection.execution_options(**{_WRITE: True})
 
     def now(self, connection: Connection) -> int:
         """Milliseconds since 1970, by one clock for all replicas."""
@@ -122,6 +140,30 @@ def insert_new(connection: Connection, table: Table, rows: Sequence[dict[str, An
     return connection.execute(statement, rows[0] if len(rows) == 1 else list(rows)).rowcount
 
 
+def unsettle(connection: Connection) -> int:
+    """Claims may exist that aren't here, on any pod; gives how many pods there are."""
+    connection.execute(schema.MARKS.delete().where(schema.MARKS.c.name == schema.SETTLED))
+    pods = schema.PODS
+    known = update(pods).values(settled=False, version=pods.c.version + 1)
+    return connection.execute(known).rowcount
+
+
+def _follow(connection: Connection, timeline: str) -> None:
+    """Remember the timeline; if another was remembered, claims may have been lost."""
+    marks = schema.MARKS
+    insert_new(connection, marks, [{"name": schema.TIMELINE, "value": timeline}])
+    ours = marks.c.name == schema.TIMELINE
+    before = connection.execute(select(marks.c.value).where(ours).with_for_update()).scalar_one()
+    if before == timeline:
+        return
+    connection.execute(update(marks).where(ours).values(value=timeline))
+    log.warning(
+        "PostgreSQL is on timeline %s, and was on %s: a replica was promoted, or a backup "
+        "restored, and may lack claims; %d pods can't be claimed until `kyb-registry settle`",
+        *(timeline, before, unsettle(connection)),
+    )
+
+
 @contextmanager
 def _told() -> Iterator[None]:
     try:
@@ -158,7 +200,9 @@ def _postgresql(url: URL, limit_s: float, pool: dict[str, Any]) -> Engine:
     )
     alive = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3}
     arguments = {"connect_timeout": max(2, round(limit_s)), "options": options, **alive}
-    return create_engine(url, connect_args=arguments, isolation_level="READ COMMITTED", **pool)
+    engine = create_engine(url, connect_args=arguments, isolation_level="READ COMMITTED", **pool)
+    event.listen(engine, "connect", _note_timeline)
+    return engine
 
 
 def _sqlite(url: URL, limit_s: float, pool: dict[str, Any]) -> Engine:
@@ -167,6 +211,16 @@ def _sqlite(url: URL, limit_s: float, pool: dict[str, Any]) -> Engine:
     event.listen(engine, "connect", _set_up)
     event.listen(engine, "begin", _begin)
     return engine
+
+
+def _note_timeline(connection: Any, record: Any) -> None:
+    # A standby's connections would outlive its promotion, and tell of states of before.
+    if connection.execute("SELECT pg_is_in_recovery()").fetchone()[0]:
+        connection.close()
+        raise OperationalError("it is a standby; the URL must lead to the primary")
+    found = connection.execute("SELECT left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)")
+    record.info[_TIMELINE] = found.fetchone()[0]
+    connection.rollback()
 
 
 def _set_up(connection: Any, _record: object) -> None:

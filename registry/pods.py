@@ -10,7 +10,7 @@ from sqlalchemy import and_, select, update
 from kybernate.core import succession
 from kybernate.core.succession import PodRecord
 from kybernate.errors import ConflictError, NotFoundError, RefusedError
-from registry.database import insert_new
+from registry.database import insert_new, unsettle
 from registry.schema import ARTIFACTS, MARKS, PODS, SETTLED
 
 if TYPE_CHECKING:
@@ -115,9 +115,7 @@ class Pods:
     def unsettle_all(self) -> int:
         """Claims may exist that aren't here, on any pod; gives how many pods there are."""
         with self._database.write() as connection:
-            connection.execute(MARKS.delete().where(MARKS.c.name == SETTLED))
-            known = update(PODS).values(settled=False, version=PODS.c.version + 1)
-            return connection.execute(known).rowcount
+            return unsettle(connection)
 
     def settled(self) -> bool:
         """Whether claims on pods that are new here are known."""

@@ -58,10 +58,11 @@ PODS = _table(
     *map(_flag, ("settled", "ended")),
 )
 MARKS = _table("marks", _text("name", key=True), _text("value"))
-"""Single values: the schema's version, and since when all claims are known."""
+"""Single values: the schema's version, since when all claims are known, PostgreSQL's timeline."""
 
 VERSION = "schema"
 SETTLED = "settled"
+TIMELINE = "timeline"
 
 _FIRST = (
     """CREATE TABLE artifacts (
