@@ -40,6 +40,7 @@ ALONE: Mapping[str, str] = {
     "move": "--mib 32 --samples 1",
     "move --workload redis": "--mib 16 --samples 1",
     "registry": "--artifacts 100 --calls 10 --kills 1",
+    "histories": "--histories 40",
 }
 """By bench, with what makes it another one: the options of its smallest form."""
 
