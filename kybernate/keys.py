@@ -38,6 +38,8 @@ GPU_TOPOLOGY = "nvidia.com/gpu-topology"
 POLICY = "kyb.ai/policy"
 READY_WITHIN = "kyb.ai/ready-within"
 PARK_TIER = "kyb.ai/park-tier"
+TURN = "kyb.ai/turn"
+IDLE = "kyb.ai/idle"
 COOPERATE = "kyb.ai/cooperate"
 ON_PREEMPT = "kyb.ai/on-preempt"
 CONNECTIONS = "kyb.ai/connections"
@@ -55,6 +57,7 @@ GANG_GATE = "kyb.ai/gang"
 # All of them; others of our group are taken for slips of the pen
 USER_ANNOTATIONS = (
     *(MODEL, VRAM, GPUS_ANNOTATION, PREFER_GROUP, REQUIRE_GROUP, GPU_PRODUCT, POLICY, READY_WITHIN),
+    *(TURN, IDLE),
     *(PARK_TIER, COOPERATE, ON_PREEMPT, CONNECTIONS, GANG, GANG_SIZE),
     *(RESTORE_FROM, RESTORE_AS, RESTORE_ELSE, CLONE_STOPPED),
 )

@@ -6,13 +6,19 @@ that must leave (`victims`); they are drained together once each has had its res
 and until then its GPUs are kept from younger demand, also while the demander's own state is on
 its way from NVMe into RAM: both go on at once. So a group of several GPUs can't be starved
 by smaller groups that keep taking one of them, and the oldest demander always gets its turn.
+
+After all requests come seats that always want their GPUs and take turns (`kybernate.core.turns`
+says whose it is). They displace nobody who has requests to answer, unless those kept them out for
+`max_wait`; a request displaces them once they had `min_residency`. While the next of them has to
+wait for what it needs, others may use what is empty, but displace nobody.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kybernate.core.seats import OCCUPYING, TIER_OF
 from kybernate.types import SeatState
@@ -21,6 +27,26 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from kybernate.types import GpuUuid, GroupName, PodUid, SeatName
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a seat that always wants its GPUs says of it: whose it is, and its `weight` among those
+    of its namespace. `yields`: it gives up the turn that it has."""
+
+    namespace: str
+    weight: float = 1.0
+    yields: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a seat that takes turns is owed. The smallest `place` comes first. Before `until` it
+    need not give way to others who take turns. `due`: since when only requests keep it out."""
+
+    place: tuple[float, int] = (0.0, 0)
+    until: float = -math.inf
+    due: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +61,8 @@ class SeatView:
     though nobody needs its GPUs; meanwhile it asks for nothing. `unparkable`: why it can't be
     parked now. `on_demand`: at the gate it asks for its turn only when called for.
     `apart`: nobody knows yet whether it uses its GPUs, which go to no other meanwhile.
+    `turn`: it wants its GPUs whenever it may have them; None: only when called for. `idle_limit`:
+    unused for so long it leaves GPU memory though nobody needs its GPUs; None: it stays.
     """
 
     uid: PodUid
@@ -60,6 +88,8 @@ class SeatView:
     unparkable: str = ""
     on_demand: bool = False
     apart: bool = False
+    turn: Turn | None = None
+    idle_limit: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +108,8 @@ class SwapView:
     """A node: its seats, bytes per healthy GPU, slots per group, bytes never given out.
 
     `foreign`: bytes per GPU in use by processes of no seat. `draining`: why nothing may start or
-    wake on this node and everything active must leave, empty if it may stay.
+    wake on this node and everything active must leave, empty if it may stay. `claims`: of those
+    who take turns.
     """
 
     seats: tuple[SeatView, ...]
@@ -87,6 +118,7 @@ class SwapView:
     reserve: int = 0
     foreign: Mapping[GpuUuid, int] = field(default_factory=dict)
     draining: str = ""
+    claims: Mapping[PodUid, Claim] = field(default_factory=dict)
 
 
 class ActionKind(StrEnum):
@@ -116,10 +148,11 @@ def decide(view: SwapView, policy: SwapPolicy, now: float) -> tuple[Action, ...]
 
 def next_check(view: SwapView, policy: SwapPolicy, now: float) -> float | None:
     """The next time at which `decide` may answer differently without an event, or None."""
-    if not view.draining and not any(wants(seat) or seat.leave for seat in view.seats):
+    moved = (wants(seat) or seat.leave or seat.idle_limit is not None for seat in view.seats)
+    if not view.draining and not any(moved):
         return None
-    times = [time for seat in view.seats for time in _turning_points(seat, policy)]
-    return min((time for time in times if time > now), default=None)
+    times = [time for seat in view.seats for time in _turning_points(seat, view, policy)]
+    return min((time for time in times if now < time < math.inf), default=None)
 
 
 def order(view: SwapView, policy: SwapPolicy, now: float) -> tuple[PodUid, ...]:
@@ -159,7 +192,7 @@ def obstacle(view: SwapView, policy: SwapPolicy, uid: PodUid, now: float) -> str
         return bar
     if fits(view, uid):
         return "older or more urgent demand for its GPUs comes first"
-    return "; ".join(_excuse(other, seat, policy) for other in in_its_way)
+    return "; ".join(_excuse(other, seat, view, policy, now) for other in in_its_way)
 
 
 def _bar(seat: SeatView, view: SwapView, now: float) -> str:
@@ -179,37 +212,69 @@ def _bar(seat: SeatView, view: SwapView, now: float) -> str:
     return ""
 
 
-def _excuse(other: SeatView, seat: SeatView, policy: SwapPolicy) -> str:
+def _excuse(other: SeatView, seat: SeatView, view: SwapView, policy: SwapPolicy, now: float) -> str:
     busy = other.in_flight or other.waiting
     if other.state is SeatState.ACTIVE and other.unparkable:
         return f"seat {other.name} can't be parked: {other.unparkable}"
     if other.state is SeatState.ACTIVE and busy and other.priority > seat.priority:
         return f"seat {other.name} has work of a higher priority, for {policy.max_wait:g} s at most"
+    left = _claim(other, view).until - now
+    if other.state is SeatState.ACTIVE and takes_turns(seat) and 0 < left < math.inf:
+        return f"seat {other.name} has its turn for another {left:.1f} s"
     return f"seat {other.name} is {other.state}"
 
 
 def wants(seat: SeatView) -> bool:
-    """Whether the seat asks for its turn: at the gate, or parked and called for."""
+    """Whether the seat asks for its turn: at the gate, or parked and called for, or always."""
     if seat.leave:
         return False
-    called = seat.waiting > 0 or seat.asked_since is not None
+    asks = _called(seat) or seat.turn is not None
     if seat.state is SeatState.WAITING:
-        return seat.connected and (called or not seat.on_demand)
-    return seat.state in TIER_OF and called
+        return seat.connected and (asks or not seat.on_demand)
+    return seat.state in TIER_OF and asks
 
 
-def _turning_points(seat: SeatView, policy: SwapPolicy) -> Iterable[float]:
+def takes_turns(seat: SeatView) -> bool:
+    """Whether it wants its GPUs for no other reason than that it always does."""
+    return seat.turn is not None and wants(seat) and not _called(seat)
+
+
+def _called(seat: SeatView) -> bool:
+    return seat.waiting > 0 or seat.asked_since is not None
+
+
+_NO_CLAIM: Final = Claim()
+
+
+def _claim(seat: SeatView, view: SwapView) -> Claim:
+    return view.claims.get(seat.uid, _NO_CLAIM)
+
+
+def _turning_points(seat: SeatView, view: SwapView, policy: SwapPolicy) -> Iterable[float]:
+    claim = _claim(seat, view)
     if wants(seat):
         yield seat.not_before
         yield asks_since(seat) + policy.max_wait
+        yield claim.due + policy.max_wait
     if seat.state is SeatState.ACTIVE:
         yield seat.stays_until
         if seat.active_since is not None:
             yield seat.active_since + policy.min_residency
         if seat.idle_since is not None:
             yield seat.idle_since + policy.idle_after
+            yield _idles_at(seat, policy)
+        yield claim.until
     if seat.state is SeatState.DRAINING and seat.drain_since is not None:
         yield seat.drain_since + policy.drain_limit
+
+
+def _idles_at(seat: SeatView, policy: SwapPolicy) -> float:
+    """When it has been unused for as long as it may be in GPU memory."""
+    idle, limit = seat.idle_since, seat.idle_limit
+    if idle is None or limit is None or seat.in_flight or seat.waiting or seat.turn is not None:
+        return math.inf
+    since = idle if seat.active_since is None else seat.active_since
+    return max(idle + limit, since + policy.min_residency)
 
 
 def asks_since(seat: SeatView) -> float:
@@ -266,6 +331,7 @@ class _Decision:
         self._occupying = [seat for seat in view.seats if seat.state in OCCUPYING]
         self._held: list[SeatView] = []
         self._held_for_starts: list[SeatView] = []
+        self._next_turns: list[SeatView] = []
         self._needed: set[PodUid] = set()
         self._actions: list[Action] = []
 
@@ -283,28 +349,47 @@ class _Decision:
     def _see_off(self) -> None:
         """Seats that must leave whoever needs their GPUs."""
         for seat in self._view.seats:
-            why = seat.leave or self._view.draining
+            why = seat.leave or self._view.draining or self._idled_out(seat)
             if why and not seat.unparkable and self._now >= seat.stays_until:
                 self._needed.add(seat.uid)
                 self._send_away(seat, why, at_once=True)
+
+    def _idled_out(self, seat: SeatView) -> str:
+        there = seat.state in (SeatState.ACTIVE, SeatState.DRAINING)
+        if not there or self._now < _idles_at(seat, self._policy):
+            return ""
+        return f"nobody has used it for {seat.idle_limit:g} s"
 
     def demand(self) -> list[SeatView]:
         """Who may be served now, whose turn it is first."""
         asking = [s for s in self._view.seats if wants(s) and self._now >= s.not_before]
         return sorted(asking, key=self._rank)
 
-    def _rank(self, seat: SeatView) -> tuple[int, int, float, str]:
+    def _rank(self, seat: SeatView) -> tuple[int, float, float, str]:
         if self._aged(seat):
-            return 0, 0, asks_since(seat), seat.uid
+            return 0, 0, self._asks_since(seat), seat.uid
+        if takes_turns(seat):
+            return 2, *_claim(seat, self._view).place, seat.uid
         return 1, -seat.priority, asks_since(seat), seat.uid
 
+    def _asks_since(self, seat: SeatView) -> float:
+        return _claim(seat, self._view).due if takes_turns(seat) else asks_since(seat)
+
     def _aged(self, seat: SeatView) -> bool:
-        return self._now >= asks_since(seat) + self._policy.max_wait
+        return self._now >= self._asks_since(seat) + self._policy.max_wait
+
+    def _waits_its_turn(self, seat: SeatView) -> bool:
+        """Whether it wants its GPUs only for its turn's sake, and has not been kept out of it."""
+        return takes_turns(seat) and not self._aged(seat)
 
     def _serve(self, seat: SeatView) -> None:
         starts = seat.state is SeatState.WAITING
         held = self._held + (self._held_for_starts if starts else [])
         if not _fits(seat, held, self._view) or self._is_unclear(seat):
+            return
+        if seat.state not in _ENTERS and self._waits_its_turn(seat):
+            # Nobody's GPUs stand empty until its state is in RAM.
+            self._next_turns.append(seat)
             return
         if _fits(seat, self._occupying + held, self._view):
             self._occupying.append(seat)
@@ -317,8 +402,13 @@ class _Decision:
         return any(other.apart and other.gpus & seat.gpus for other in self._view.seats)
 
     def _make_room(self, seat: SeatView) -> None:
+        if self._waits_its_turn(seat) and not _fits(seat, self._next_turns, self._view):
+            return
         victims = self._victims(seat)
         states = {victim.state for victim in victims}
+        if self._waits_its_turn(seat) and not self._is_over(victims):
+            self._next_turns.append(seat)
+            return
         if not victims or SeatState.FAILED in states:
             return
         if SeatState.STARTING in states:
@@ -330,17 +420,34 @@ class _Decision:
         self._needed.update(victim.uid for victim in victims)
         settled = not states & {SeatState.WAKING, SeatState.WAITING, *TIER_OF}
         together = settled and all(
-            self._may_leave(v) for v in victims if v.state is SeatState.ACTIVE
+            self._may_leave(v, seat) for v in victims if v.state is SeatState.ACTIVE
         )
         for victim in victims:
             self._evict(victim, seat, together=together)
+
+    def _is_over(self, victims: Collection[SeatView]) -> bool:
+        """Whether those who must leave for the next turn have left, or may leave now."""
+        leaving = (SeatState.PARKING, SeatState.DRAINING)
+        return bool(victims) and all(
+            v.state in leaving or (v.state is SeatState.ACTIVE and self._turn_is_over(v))
+            for v in victims
+        )
+
+    def _turn_is_over(self, victim: SeatView) -> bool:
+        """Whether it must give way to those who take turns."""
+        if self._now < victim.stays_until:
+            return False
+        if victim.turn is not None:
+            return self._now >= _claim(victim, self._view).until
+        idle = victim.idle_since
+        return idle is not None and self._now >= idle + self._policy.idle_after
 
     def _victims(self, seat: SeatView) -> list[SeatView]:
         """The fewest seats, in order of preference, without which this one fits; or none."""
         held = self._held
         candidates = sorted(
             (s for s in self._occupying if s.gpus & seat.gpus and self._yields(s, seat)),
-            key=self._preference,
+            key=lambda candidate: self._preference(candidate, seat),
         )
         chosen: list[SeatView] = []
         stay = [*self._occupying, *held]
@@ -362,25 +469,30 @@ class _Decision:
         if victim.state not in (SeatState.ACTIVE, SeatState.DRAINING):
             return True
         busy = victim.in_flight or victim.waiting
-        ranks_higher = victim.priority > seat.priority and not self._aged(seat)
+        ranks_higher = victim.priority > seat.priority or takes_turns(seat)
+        ranks_higher = ranks_higher and not self._aged(seat)
         return not victim.unparkable and not (busy and ranks_higher)
 
-    def _preference(self, seat: SeatView) -> tuple[int, int, float, str]:
+    def _preference(self, seat: SeatView, whom: SeatView) -> tuple[int, int, float, str]:
         leaving = (SeatState.PARKING, SeatState.DRAINING)
         if seat.state in leaving:
             rank = leaving.index(seat.state)
         elif seat.state is SeatState.ACTIVE:
-            rank = 2 if self._may_leave(seat) else 3
+            rank = 2 if self._may_leave(seat, whom) else 3
         else:
             rank = 5 if seat.state is SeatState.FAILED else 4
         busy = int(seat.in_flight + seat.waiting > 0)
         return rank, busy, seat.active_since or 0.0, seat.uid
 
-    def _may_leave(self, seat: SeatView) -> bool:
+    def _may_leave(self, seat: SeatView, whom: SeatView) -> bool:
         since, idle = seat.active_since, seat.idle_since
         if self._now < seat.stays_until:
             return False
+        if self._waits_its_turn(whom):
+            return self._turn_is_over(seat)
         resided = since is None or self._now >= since + self._policy.min_residency
+        if seat.turn is not None:
+            return resided  # without requests it isn't idle
         unused = not seat.in_flight and not seat.waiting
         idled = unused and idle is not None and self._now >= idle + self._policy.idle_after
         return resided or idled

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _GIB = 1 << 30
 _FIRST, _LAST = float("-inf"), float("inf")
 """Turns of needs: before that of anybody who is called for, and after."""
+_BELOW = {Tier.RAM: Tier.NVME, Tier.NVME: Tier.OBJECT}
 _DEPTH = {Tier.RAM: 0, Tier.NVME: 1, Tier.OBJECT: 2}
 
 
@@ -52,7 +53,8 @@ class Parked:
     among those that are called for, 0 for the next, None if it isn't. `asked`: the tier that an
     operator wants it in. `deepest`: how deep its pod lets it go. `copies`: tiers that hold a
     verified saved state of it. Before `not_before` nothing is tried with it. `behind`: bytes that
-    must be parked before it can wake.
+    must be parked before it can wake. `idle`: seconds without use after which it leaves a tier,
+    instead of the policy's; `timely`: the deepest tier to which it goes for want of use alone.
     """
 
     uid: PodUid
@@ -70,6 +72,15 @@ class Parked:
     copies: frozenset[Tier] = frozenset()
     not_before: float = 0.0
     behind: int = 0
+    idle: Mapping[Tier, float] = field(default_factory=dict)
+    timely: Tier = Tier.OBJECT
+
+    def idle_limit(self, policy: TierPolicy) -> float | None:
+        """Seconds without use after which it goes one tier deeper; None: it stays."""
+        below = _BELOW.get(self.tier)
+        if below is None or deeper(below, self.timely):
+            return None
+        return self.idle.get(self.tier, policy.idle.get(self.tier))
 
     def cost(self, tier: Tier) -> int:
         """Bytes that it takes in this tier."""
@@ -161,8 +172,9 @@ def _turning_points(seat: Parked, policy: TierPolicy) -> Iterable[float]:
     yield seat.not_before
     if seat.moved_at is not None:
         yield seat.moved_at + policy.min_residency
-    if seat.tier in policy.idle:
-        yield _idle_since(seat) + policy.idle[seat.tier]
+    limit = seat.idle_limit(policy)
+    if limit is not None:
+        yield _idle_since(seat) + limit
 
 
 def _idle_since(seat: Parked) -> float:
@@ -227,7 +239,7 @@ class _Decision:
     def _let_sink(self) -> None:
         """What nobody has used for long goes deeper."""
         for seat in self._coldest(self._resting()):
-            limit = self._policy.idle.get(seat.tier)
+            limit = seat.idle_limit(self._policy)
             idle = self._now - _idle_since(seat)
             if limit is not None and idle >= limit and self._movable(seat, _LAST):
                 self._sink(seat, f"nobody has used it for {idle:.0f} s")

@@ -6,7 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kybernate.core.seats import OCCUPYING
-from kybernate.core.swap import SeatView, SwapPolicy, SwapView, decide, fits, next_check
+from kybernate.core.swap import (
+    Claim,
+    SeatView,
+    SwapPolicy,
+    SwapView,
+    Turn,
+    decide,
+    fits,
+    next_check,
+)
 from kybernate.types import GpuUuid, GroupName, PodUid, SeatName, SeatState
 
 POLICY = SwapPolicy(min_residency=1.0, idle_after=0.5, drain_limit=4.0, max_wait=6.0)
@@ -14,6 +23,7 @@ GPUS = ("g0", "g1", "g2")
 GROUPS = {"G0": {"g0"}, "G1": {"g1"}, "G01": {"g0", "g1"}, "G012": {"g0", "g1", "g2"}}
 TIMES = st.sampled_from([0.0, 1.0, 2.5, 4.0, 7.5])
 MAYBE = st.none() | TIMES
+CLAIMS = st.builds(Claim, st.tuples(TIMES, st.integers(0, 5)), TIMES, TIMES)
 
 
 @st.composite
@@ -43,6 +53,8 @@ def seats(draw, number):
         unparkable=draw(st.sampled_from(["", "", "", "no memory"])),
         on_demand=draw(st.booleans()),
         apart=draw(st.sampled_from([False, False, False, True])),
+        turn=draw(st.sampled_from([None, None, Turn("ns"), Turn("other", 2.0)])),
+        idle_limit=draw(st.sampled_from([None, None, 0.0, 3.0])),
     )
 
 
@@ -56,6 +68,7 @@ def nodes(draw):
         reserve=draw(st.sampled_from([0, 10])),
         foreign=draw(st.sampled_from([{}, {GpuUuid("g0"): 25}])),
         draining=draw(st.sampled_from(["", "", "", "maintenance"])),
+        claims={PodUid(f"s{n}"): draw(CLAIMS) for n in range(draw(st.integers(0, 5)))},
     )
 
 

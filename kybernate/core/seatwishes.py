@@ -1,0 +1,94 @@
+"""What a pod says of its seat's turns and of its idle times. Pure."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from kybernate import keys
+from kybernate.core.quantity import parse_duration
+from kybernate.errors import ConfigError
+from kybernate.types import Tier
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ON_REQUEST: Final = "on-request"
+ALWAYS: Final = "always"
+AUTO: Final = "auto"
+VRAM: Final = "vram"
+"""What `kyb.ai/idle` calls GPU memory; it calls tiers by their names."""
+
+_CHOICES = (ON_REQUEST, ALWAYS, AUTO)
+_WEIGHT = "weight="
+_MOST_WEIGHT = 1000
+_LEAST_S, _MOST_S = 1.0, 366 * 86400.0
+_LEAVES: Mapping[str, Tier] = MappingProxyType(
+    {VRAM: Tier.RAM, Tier.RAM.value: Tier.NVME, Tier.NVME.value: Tier.OBJECT}
+)
+"""Where a seat goes from there."""
+_DEPTH = (Tier.RAM, Tier.NVME, Tier.OBJECT)
+
+
+def read_turn(notes: Mapping[str, str], *, of_job: bool, callable_: bool) -> float | None:
+    """The seat's weight among those that always want their GPUs; None: it waits for requests.
+
+    Of itself (`auto`) a seat of a Job always wants them; of the others, one that can be called
+    (`callable_`: its pod names a model or a port) waits, and one that nobody can call would wait
+    for ever, so it does not. Raises ConfigError, naming the annotation.
+    """
+    kind, _, rest = notes.get(keys.TURN, AUTO).partition(",")
+    if kind not in _CHOICES:
+        raise ConfigError(keys.TURN, f"is {kind[:100]!r}; write {', '.join(_CHOICES)}")
+    weight = _weight(rest) if rest else 1
+    if kind == ON_REQUEST and rest:
+        raise ConfigError(
+            keys.TURN, f"{ON_REQUEST} has no weight; leave it out, or write {ALWAYS},{rest[:100]}"
+        )
+    waits = kind == ON_REQUEST or (kind == AUTO and callable_ and not of_job)
+    return None if waits else float(weight)
+
+
+def read_idle(notes: Mapping[str, str]) -> Mapping[str, float]:
+    """Seconds without use after which the seat leaves GPU memory (`vram`), RAM or NVMe.
+
+    Raises ConfigError, naming the annotation; also if a state would go deeper than
+    `kyb.ai/park-tier` lets it.
+    """
+    found: dict[str, float] = {}
+    for part in notes[keys.IDLE].split(",") if keys.IDLE in notes else ():
+        tier, _, time = part.strip().partition("=")
+        if tier not in _LEAVES or tier in found:
+            raise ConfigError(
+                keys.IDLE,
+                f"{part[:100]!r} names no tier that a seat leaves, or one twice; write for example "
+                "vram=30s,ram=5m,nvme=1h",
+            )
+        found[tier] = parse_duration(time, keys.IDLE)
+        if not _LEAST_S <= found[tier] <= _MOST_S:
+            raise ConfigError(keys.IDLE, f"{part[:100]!r} is not between 1s and 8784h (a year)")
+        _check_depth(tier, notes)
+    return found
+
+
+def _weight(text: str) -> int:
+    digits = text.strip().removeprefix(_WEIGHT)
+    plain = digits.isascii() and digits.isdigit() and len(digits) <= len(str(_MOST_WEIGHT))
+    if not text.strip().startswith(_WEIGHT) or not plain or not 1 <= int(digits) <= _MOST_WEIGHT:
+        raise ConfigError(
+            keys.TURN,
+            f"{text[:100]!r} is no weight; write for example {ALWAYS},{_WEIGHT}4, a whole number "
+            f"from 1 to {_MOST_WEIGHT}",
+        )
+    return int(digits)
+
+
+def _check_depth(tier: str, notes: Mapping[str, str]) -> None:
+    deepest = notes.get(keys.PARK_TIER, Tier.OBJECT.value)
+    into = _LEAVES[tier]
+    if deepest in set(_DEPTH) and _DEPTH.index(into) > _DEPTH.index(Tier(deepest)):
+        raise ConfigError(
+            keys.IDLE,
+            f"{tier}= sends its state to {into}, and {keys.PARK_TIER} is {deepest}; leave {tier}= "
+            f"out, or set {keys.PARK_TIER}: {into}",
+        )
