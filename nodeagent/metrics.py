@@ -47,6 +47,20 @@ PARKED_GIB_HOURS = Counter(
     "GiB of GPU memory kept in the host's RAM times hours, exact over restarts of the agent.",
     ["namespace"],
 )
+TURN_SECONDS = Counter(
+    "kyb_agent_turn_seconds_total",
+    "Seconds that a seat that always wants its GPUs held them.",
+    ["namespace", "seat"],
+)
+TURN_SWAP_SECONDS = Counter(
+    "kyb_agent_turn_swap_seconds_total",
+    "Seconds of GPUs that swaps took from seats that always want them, by cause: turn, request.",
+    ["cause"],
+)
+TURN_SWAP_SHARE = Gauge(
+    "kyb_agent_turn_swap_share",
+    "Part of the time since the agent began that swaps among seats that always want GPUs took.",
+)
 EVENTS_DROPPED = Counter(
     "kyb_agent_events_dropped_total", "Kubernetes events left out: their object had too many."
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, field_validator
 
 
 class AgentSettings(BaseModel):
@@ -43,6 +43,19 @@ class AgentSettings(BaseModel):
     )
     max_wait_s: float = Field(
         60.0, ge=0, description="Demand that has waited this long comes before all priorities (s)."
+    )
+    turn_swap_percent: float = Field(
+        5.0,
+        ge=0.1,
+        le=50,
+        description="Swaps among seats that always want their GPUs take no more of the time (%).",
+    )
+    turn_shares: str = Field(
+        "",
+        pattern=r"^$|^[a-z0-9-]{1,63}=[0-9]{1,6}(\.[0-9]{1,3})?"
+        r"(,[a-z0-9-]{1,63}=[0-9]{1,6}(\.[0-9]{1,3})?)*$",
+        description="What namespaces get of GPUs that all of them always want, against 1 for those "
+        "that aren't named, such as research=3,batch=0.5.",
     )
     start_limit_s: PositiveFloat = Field(
         1800.0, description="A workload that doesn't serve after this is started anew (s)."
@@ -206,7 +219,25 @@ class AgentSettings(BaseModel):
     probe_listen: str = Field("0.0.0.0:9444", description="host:port of probes and metrics.")
     log_level: str = Field("INFO", description="DEBUG, INFO, WARNING or ERROR.")
 
+    @field_validator("turn_shares")
+    @classmethod
+    def _are_above_zero(cls, text: str) -> str:
+        for name, share in _shares(text).items():
+            if share <= 0:
+                raise ValueError(f"the share of {name} is 0; write a number above it, such as 0.1")
+        return text
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """`turn_shares` by namespace."""
+        return _shares(self.turn_shares)
+
     @property
     def lock_timeout_s(self) -> float:
         """`lock_timeout_ms` in seconds."""
         return self.lock_timeout_ms / 1000
+
+
+def _shares(text: str) -> dict[str, float]:
+    parts = (part.partition("=") for part in text.split(",") if part)
+    return {name: float(share) for name, _, share in parts}

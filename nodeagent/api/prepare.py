@@ -191,6 +191,7 @@ class Preparer:
             seat.pod_ip = facts.ip
             seat.keep_connections = facts.keep_connections
             seat.restore, seat.spec_hash = facts.restore, facts.spec_hash
+            seat.weight, seat.idle = facts.weight, facts.idle
             self._loop.add(seat)
         if facts.seat is None:
             self._pods.mark_seat(facts, seat.identity.name)

@@ -237,6 +237,10 @@ class Loop(DoorSide, ProxySide):
         seat.keep_connections = facts.keep_connections
         seat.park_tier, seat.ready_within = facts.park_tier.value, facts.ready_within
         seat.spec_hash = facts.spec_hash
+        if (seat.weight, seat.idle) != (facts.weight, facts.idle):
+            seat.weight, seat.idle = facts.weight, facts.idle
+            self.node.save(seat)
+            self.kick()
         if facts.ip and facts.ip != seat.pod_ip:
             seat.pod_ip = facts.ip
             self.node.save(seat)
@@ -309,13 +313,15 @@ class Loop(DoorSide, ProxySide):
     def send_away(self, uid: PodUid, why: str, *, stays_away: bool = False) -> bool:
         """The seat must leave GPU memory though nobody needs its GPUs; whether there is such.
 
-        Once it is parked it wakes on demand as ever; with `stays_away` only after `let_stay`.
+        Once it is parked it wakes on demand as ever, but not for a turn that nobody called it for;
+        with `stays_away` only after `let_stay`.
         """
         seat = self.node.seats.get(uid)
         if seat is None:
             return False
         if stays_away or seat.state in OCCUPYING:
             seat.leave, seat.stays_away = why, stays_away
+            seat.rests = not stays_away
             self._noted(seat, f"to be parked: {why}")
         return True
 
@@ -325,7 +331,7 @@ class Loop(DoorSide, ProxySide):
         if seat is None:
             return False
         if seat.leave:
-            seat.leave, seat.stays_away = "", False
+            seat.leave, seat.stays_away, seat.rests = "", False, False
             self._noted(seat, "may stay in GPU memory")
         return True
 

@@ -6,13 +6,14 @@ import hashlib
 import json
 import logging
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
 from kybernate.core.quantity import parse_duration, parse_quantity
 from kybernate.core.restores import read_wish
+from kybernate.core.seatwishes import read_idle, read_turn
 from kybernate.errors import ConfigError
 from kybernate.types import GroupName, PodRef, PodUid, Tier
 
@@ -37,7 +38,9 @@ class PodFacts:
     `keep_connections`: idle ones aren't reset when the seat is parked. `park_tier`: how deep its
     state may go. `ready_within` (s): what is a timely wake, None if the pod doesn't say.
     `spec_hash` is of what the seat's container is, alike for all replicas of one template.
-    `restore`: the saved state that it wants to go on from.
+    `restore`: the saved state that it wants to go on from. `weight`: of a seat that always wants
+    its GPUs, None if it waits for requests. `idle` (s): unused for so long it leaves GPU memory
+    ("vram") or the tier of that name.
     """
 
     ref: PodRef
@@ -61,6 +64,8 @@ class PodFacts:
     ready_within: float | None = None
     spec_hash: str = ""
     restore: RestoreWish | None = None
+    weight: float | None = None
+    idle: Mapping[str, float] = field(default_factory=dict)
 
 
 def read_pod(pod: Mapping[str, Any]) -> PodFacts | None:
@@ -98,6 +103,8 @@ def read_pod(pod: Mapping[str, Any]) -> PodFacts | None:
         ready_within=_ready_within(meta, notes),
         spec_hash=_spec_hash(container),
         restore=read_wish(notes),
+        weight=_weight(meta, notes, callable_=bool(notes.get(keys.MODEL) or ports)),
+        idle=_idle(meta, notes),
     )
 
 
@@ -179,6 +186,24 @@ def _ready_within(meta: Mapping[str, Any], notes: Mapping[str, str]) -> float | 
     except ConfigError as error:
         log.warning("pod %s: %s", meta["uid"], error)
         return None
+
+
+def _weight(meta: Mapping[str, Any], notes: Mapping[str, str], *, callable_: bool) -> float | None:
+    owners = meta.get("ownerReferences") or ()
+    of_job = any(o.get("kind") == "Job" and o.get("controller") for o in owners)
+    try:
+        return read_turn(notes, of_job=of_job, callable_=callable_)
+    except ConfigError as error:
+        log.warning("pod %s: %s; it is left out", meta["uid"], error)
+        return read_turn({}, of_job=of_job, callable_=callable_)
+
+
+def _idle(meta: Mapping[str, Any], notes: Mapping[str, str]) -> Mapping[str, float]:
+    try:
+        return read_idle(notes)
+    except ConfigError as error:
+        log.warning("pod %s: %s; it is left out", meta["uid"], error)
+        return {}
 
 
 def _spec_hash(container: Mapping[str, Any]) -> str:

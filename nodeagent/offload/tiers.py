@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from kybernate.core.seats import OCCUPYING, TIER_OF
-from kybernate.core.swap import asks_since, fits, order, wants
+from kybernate.core.swap import asks_since, fits, order, takes_turns, wants
 from kybernate.core.tiering import (
     Coming,
     Parked,
@@ -24,7 +24,8 @@ from kybernate.core.tiering import (
     next_check,
     used,
 )
-from kybernate.types import SeatState, Tier
+from kybernate.core.tiers import Artifact, wake_seconds
+from kybernate.types import NodeName, SeatState, Tier
 from nodeagent import metrics
 
 if TYPE_CHECKING:
@@ -136,7 +137,23 @@ class Tiers:
             seat.copies,
             _NEVER if busy else seat.move_not_before,
             self._behind(seat, swap_view) if wanted else 0,
+            {tier: seat.idle[tier.value] for tier in Tier if tier.value in seat.idle},
+            self._timely(seat),
         )
+
+    def _timely(self, seat: Seat) -> Tier:
+        """The deepest tier from which it wakes within what its pod calls ready."""
+        if seat.ready_within is None:
+            return Tier.OBJECT
+        ram = self._node.park_size(seat)
+        sizes = {Tier.RAM: ram, **dict.fromkeys((Tier.NVME, Tier.OBJECT), seat.saved or ram)}
+        gpus, node = len(seat.identity.gpus), NodeName(self._node.settings.node)
+        timely = [
+            tier
+            for tier, size in sizes.items()
+            if wake_seconds(Artifact(tier, size), node, gpus) <= seat.ready_within
+        ]
+        return timely[-1] if timely else Tier.RAM
 
     def _weight(self, seat: Seat) -> int:
         """About how many bytes its dump takes, 0 if nobody can tell; a frozen tree keeps them."""
@@ -182,7 +199,11 @@ class Tiers:
             for other in self._node.seats.values()
             if other is not seat and mine & {*other.identity.gpus}
         ]
-        times = [asks_since(view) for view in views if wants(view)]
+        claims, now = self._node.turns.claims, self._node.world.now()
+        # Whoever waits for its turn is not kept from it before that comes.
+        times = [claims[v.uid].due for v in views if takes_turns(v) and v.uid in claims]
+        times = [time for time in times if time <= now]
+        times += [asks_since(view) for view in views if wants(view) and not takes_turns(view)]
         if seat.leave or self._node.draining:
             times.append(self._node.world.now())
         return min(times, default=None)

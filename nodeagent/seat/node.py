@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from kybernate.core.seats import TIER_OF, SeatEvent, next_state
 from kybernate.core.swap import SwapView
+from kybernate.core.turns import Book, TurnPolicy
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, SeatState, Tier, of_record
 from nodeagent import metrics
 
@@ -198,7 +199,7 @@ class Node:
     RAM has no room, by seat that can't be parked for want of them; `free_ram` is what the host can
     give to parked seats besides, None while unknown, `ram_freed_at` when a state last left RAM;
     `makes_room` says whether other seats' states can leave RAM so that so many bytes of this one
-    fit.
+    fit. `turns` is what seats that always want their GPUs have had of them since this agent began.
     """
 
     settings: AgentSettings
@@ -221,6 +222,12 @@ class Node:
     free_ram: int | None = None
     ram_freed_at: float = 0.0
     makes_room: Callable[[Seat, int], bool] = no_room_made
+    turns: Book = field(init=False)
+
+    def __post_init__(self) -> None:
+        one = self.settings
+        policy = TurnPolicy(one.turn_swap_percent / 100, one.min_residency_s, one.shares)
+        self.turns = Book(policy, self.world.now())
 
     def move(
         self, seat: Seat, event: SeatEvent, reason: str, *, synced: bool = False
@@ -236,6 +243,10 @@ class Node:
         self._count_active(seat, before)
         if event is SeatEvent.AWAKE:
             seat.tier_asked = ""
+        if event in (SeatEvent.AWAKE, SeatEvent.ENDED):
+            seat.rests = False
+        if event in (SeatEvent.PARKED, SeatEvent.ENDED):
+            seat.yields = False
         written = self.save(seat, synced=synced)
         self.changed(seat)
         return written
@@ -301,7 +312,7 @@ class Node:
     def swap_view(self) -> SwapView:
         """What the swap decision looks at."""
         inventory, drained = self.inventory or Inventory(), self.leases.drained
-        return SwapView(
+        view = SwapView(
             seats=tuple(seat.view(drained=drained(uid)) for uid, seat in self.seats.items()),
             gpu_memory=inventory.memory(),
             active_slots={group.name: group.active_slots for group in inventory.groups},
@@ -309,6 +320,7 @@ class Node:
             foreign=self.foreign,
             draining=self.draining,
         )
+        return self.turns.look(view, self.world.now())
 
     def parked_bytes(self) -> int:
         """Bytes of device memory that parked seats keep in the host's RAM."""

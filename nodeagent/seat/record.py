@@ -8,7 +8,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from kybernate.core.restores import RestoreAs, RestoreWish
-from kybernate.core.swap import SeatView
+from kybernate.core.seatwishes import VRAM
+from kybernate.core.swap import SeatView, Turn
 from kybernate.types import GpuUuid, GroupName, PodRef, PodUid, SeatName, SeatState, Tier, of_record
 
 if TYPE_CHECKING:
@@ -56,6 +57,9 @@ _PLAIN = (
     "borrowed",
     "predecessor",
     "claimed",
+    "weight",
+    "acquired",
+    "rests",
 )
 """Fields that go into the journal as they are. A journal of an older release may lack some."""
 
@@ -134,8 +138,12 @@ class Seat:
     once the seat has gone on; `gpu_map`: GPUs of that state and, for each, the seat's own.
     `unsealed`: its container ended while it was written down, and a state of it may lie somewhere
     that nobody needs. `ready_within` (s): what is a timely wake; `spec_hash`: what
-    its container is. `ending`: its container was asked to end, or its tree
-    is being killed; `doomed`: the pod is being deleted; `deleted`: the pod is gone.
+    its container is. `weight`: of a seat that always wants its GPUs, None if it waits for requests;
+    `acquired`: its workload says that it wants them until it says otherwise; `yields`: that it
+    gives up the turn that it has; `rests`: it was sent away, and wants nothing until called for.
+    `idle` (s): unused for so long it leaves GPU memory, or the tier of that name. `ending`: its
+    container was asked to end, or its tree is being killed; `doomed`: the pod is being deleted;
+    `deleted`: the pod is gone.
     """
 
     identity: SeatIdentity
@@ -181,6 +189,10 @@ class Seat:
     borrowed: bool = False
     predecessor: str = ""
     claimed: str = ""
+    weight: float | None = None
+    acquired: bool = False
+    rests: bool = False
+    idle: Mapping[str, float] = field(default_factory=dict)
     may_drop: tuple[str, ...] = ()
     gpu_map: Mapping[GpuUuid, GpuUuid] = field(default_factory=dict)
     # Known only while this agent runs.
@@ -203,6 +215,7 @@ class Seat:
     stays_away: bool = False
     unparkable: str = ""
     undumpable: str = ""
+    yields: bool = False
     unlooked: bool = False
     move_not_before: float = 0.0
     sinks_to: Tier | None = None
@@ -233,6 +246,13 @@ class Seat:
     def awaits_state(self) -> bool:
         """Whether it is not yet settled if it goes on from a saved state."""
         return self.restore is not None and self.begins in (Begins.OPEN, Begins.ADOPTING)
+
+    @property
+    def turn(self) -> Turn | None:
+        """Its part in taking turns, if it does that now."""
+        if self.rests or self.ending or (self.weight is None and not self.acquired):
+            return None
+        return Turn(self.identity.pod.namespace, self.weight or 1.0, self.yields)
 
     def __str__(self) -> str:
         return f"{self.identity.name} ({self.identity.pod})"
@@ -267,6 +287,8 @@ class Seat:
             self.unparkable,
             self.on_demand,
             self.apart,
+            self.turn,
+            self.idle.get(VRAM),
         )
         if self._shown is None or now != self._shown_of:
             one = self.identity
@@ -303,6 +325,7 @@ class Seat:
             "cuda": [_pair(process) for process in self.cuda],
             "held": dict(self.held),
             "copies": sorted(self.copies),
+            "idle": dict(self.idle),
             "inner": list(self.inner),
             "restore": asdict(self.restore) if self.restore else None,
             "begins": self.begins.value,
@@ -338,6 +361,7 @@ def from_record(record: Mapping[str, Any]) -> Seat:
     seat.cuda = tuple(Process(pid, start) for pid, start in record["cuda"])
     seat.held = {GpuUuid(gpu): size for gpu, size in record["held"].items()}
     seat.copies = frozenset(Tier(tier) for tier in record.get("copies", ()))
+    seat.idle = dict(record.get("idle", {}))
     seat.inner = tuple(record.get("inner", ()))
     if wish := record.get("restore"):
         seat.restore = of_record(RestoreWish, {**wish, "kind": RestoreAs(wish["kind"])})

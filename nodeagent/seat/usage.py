@@ -82,6 +82,7 @@ class Usage:
         self._gone: dict[str, Total] = {}
         self._meters: dict[PodUid, Meter] = {}
         self._shown: dict[str, Total] = {}
+        self._turns: dict[str, float] = {}  # by seat, and by cause
 
     def resume(self, records: Mapping[str, Mapping[str, Any]]) -> None:
         """Go on where the last agent was; seats that are gone since end now."""
@@ -125,6 +126,25 @@ class Usage:
             )
             shown.active = max(shown.active, total.active)
             shown.parked = max(shown.parked, total.parked)
+        self._show_turns()
+
+    def _show_turns(self) -> None:
+        book, before = self._node.turns, self._turns
+        book.count(self._node.world.now())
+        for uid, seconds in book.held.items():
+            if uid in self._node.seats:
+                one = self._node.seats[uid].identity
+                more = seconds - before.get(uid, 0.0)
+                metrics.TURN_SECONDS.labels(one.pod.namespace, one.name).inc(max(0.0, more))
+        for cause, seconds in (("turn", book.swapping), ("request", book.serving)):
+            more = seconds - before.get(cause, 0.0)
+            metrics.TURN_SWAP_SECONDS.labels(cause).inc(max(0.0, more))
+        self._turns = {
+            **{str(uid): held for uid, held in book.held.items()},
+            "turn": book.swapping,
+            "request": book.serving,
+        }
+        metrics.TURN_SWAP_SHARE.set(book.swap_share())
 
     # --- Observer -----------------------------------------------------------------------------
 

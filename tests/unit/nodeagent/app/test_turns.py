@@ -1,0 +1,120 @@
+"""Seats that nobody calls, by the whole agent over simulated GPUs."""
+
+from __future__ import annotations
+
+import asyncio
+
+from kybernate.core.swap import Turn
+from kybernate.testing.clock import run_virtual
+from kybernate.types import SeatState
+from nodeagent.seat.record import from_record
+
+ACTIVE, PARKED = SeatState.ACTIVE, SeatState.PARKED
+
+
+async def _trainers(r, weights, **more):
+    uids = []
+    for number, weight in enumerate(weights):
+        uid = await r.seat(f"t{number}", port=None, **more)
+        r.node.seats[uid].weight = weight
+        r.loop.kick()
+        uids.append(uid)
+    return uids
+
+
+def _held(r, uid):
+    r.node.turns.count(r.clock.time())
+    return r.node.turns.held.get(uid, 0.0)
+
+
+def test_a_seat_that_nobody_calls_wakes_again_after_a_request_for_another(rig, proxy):
+    async def main():
+        r = rig(min_residency_s=0.1, idle_after_s=0.1)
+        r.begin()
+        server = await r.seat("server")
+        await r.until(server, ACTIVE)
+        (trainer,) = await _trainers(r, [1.0])
+        await r.until(trainer, ACTIVE)
+        p = proxy(r.loop)
+        p.request(server)
+        await r.until(server, ACTIVE)
+        assert r.state(trainer) is PARKED
+        await r.until(trainer, ACTIVE, 5.0)
+        await asyncio.sleep(100)
+        assert (r.state(trainer), r.node.seats[trainer].wakes) == (ACTIVE, 1)
+        assert p.answered == {server: 1}
+        r.check()
+
+    run_virtual(main())
+
+
+def test_those_who_always_want_a_gpu_share_its_time_by_weight(rig):
+    async def main():
+        r = rig(min_residency_s=0.1, idle_after_s=0.1)
+        r.begin()
+        uids = await _trainers(r, [1.0, 1.0, 2.0, 4.0])
+        await asyncio.sleep(20)
+        before = [_held(r, uid) for uid in uids]
+        await asyncio.sleep(600)
+        held = [_held(r, uid) - then for uid, then in zip(uids, before, strict=True)]
+        for got, due in zip(held, (75, 75, 150, 300), strict=True):
+            assert abs(got - due) < 0.05 * 600
+        assert sum(held) > 0.95 * 600
+        assert r.node.turns.swapping < 0.05 * 620
+        r.check()
+
+    run_virtual(main())
+
+
+def test_one_that_an_operator_parks_stays_parked_until_it_is_called_for(rig):
+    async def main():
+        r = rig(min_residency_s=0.1, idle_after_s=0.1)
+        r.begin()
+        (uid,) = await _trainers(r, [1.0])
+        await r.until(uid, ACTIVE)
+        r.loop.send_away(uid, "an operator parks it")
+        await r.until(uid, PARKED)
+        await asyncio.sleep(100)
+        assert r.state(uid) is PARKED
+        r.loop.call_for(uid, "an operator wakes it")
+        await r.until(uid, ACTIVE)
+        await asyncio.sleep(100)
+        assert r.node.seats[uid].turn == Turn("default", 1.0)
+
+    run_virtual(main())
+
+
+def test_a_server_that_is_idle_leaves_gpu_memory_if_its_pod_says_so(rig, proxy):
+    async def main():
+        r = rig(min_residency_s=0.1, idle_after_s=0.1)
+        r.begin()
+        server = await r.seat("server")
+        r.node.seats[server].idle = {"vram": 30.0}
+        await r.until(server, ACTIVE)
+        p = proxy(r.loop)
+        await asyncio.sleep(20)
+        p.request(server)
+        await asyncio.sleep(29)
+        assert r.state(server) is ACTIVE
+        await asyncio.sleep(2)
+        assert r.state(server) is PARKED
+        p.request(server)
+        await r.until(server, ACTIVE, 2.0)
+        assert "nobody has used it for 30 s" not in r.node.seats[server].reason
+
+    run_virtual(main())
+
+
+def test_what_a_seat_says_of_turns_outlives_the_agent(rig):
+    async def main():
+        r = rig()
+        r.begin()
+        (uid,) = await _trainers(r, [4.0])
+        seat = r.node.seats[uid]
+        seat.idle, seat.rests, seat.acquired = {"ram": 60.0}, True, True
+        read = from_record(seat.record())
+        assert (read.weight, read.idle) == (4.0, {"ram": 60.0})
+        assert read.rests
+        assert read.acquired
+
+    run_virtual(main())
