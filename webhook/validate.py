@@ -11,6 +11,7 @@ from kybernate.core.gang import parse_size
 from kybernate.core.placement import POLICIES
 from kybernate.core.quantity import parse_quantity
 from kybernate.core.restores import RestoreAs, read_wish
+from kybernate.core.seatwishes import read_idle, read_turn
 from kybernate.errors import ConfigError
 from kybernate.types import Link, Tier
 from webhook import asking, companion, probes
@@ -251,7 +252,17 @@ def _annotation_rules(pod: Json) -> list[str]:
         problems.append(
             f"{keys.GPU_PRODUCT} is empty; write product names separated by |, or leave it out."
         )
-    return problems + _gang_rules(given) + _restore_rules(pod, given)
+    return problems + _turn_rules(given) + _gang_rules(given) + _restore_rules(pod, given)
+
+
+def _turn_rules(given: dict[str, str]) -> list[str]:
+    problems = []
+    for judge in (lambda: read_turn(given, of_job=False, callable_=True), lambda: read_idle(given)):
+        try:
+            judge()
+        except ConfigError as error:
+            problems.append(f"{error}.")
+    return problems
 
 
 def _restore_rules(pod: Json, given: dict[str, str]) -> list[str]:

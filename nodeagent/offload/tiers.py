@@ -24,8 +24,7 @@ from kybernate.core.tiering import (
     next_check,
     used,
 )
-from kybernate.core.tiers import Artifact, wake_seconds
-from kybernate.types import NodeName, SeatState, Tier
+from kybernate.types import SeatState, Tier
 from nodeagent import metrics
 
 if TYPE_CHECKING:
@@ -143,16 +142,7 @@ class Tiers:
 
     def _timely(self, seat: Seat) -> Tier:
         """The deepest tier from which it wakes within what its pod calls ready."""
-        if seat.ready_within is None:
-            return Tier.OBJECT
-        ram = self._node.park_size(seat)
-        sizes = {Tier.RAM: ram, **dict.fromkeys((Tier.NVME, Tier.OBJECT), seat.saved or ram)}
-        gpus, node = len(seat.identity.gpus), NodeName(self._node.settings.node)
-        timely = [
-            tier
-            for tier, size in sizes.items()
-            if wake_seconds(Artifact(tier, size), node, gpus) <= seat.ready_within
-        ]
+        timely = [tier for tier in Tier if self._node.wakes_in_time(seat, tier)]
         return timely[-1] if timely else Tier.RAM
 
     def _weight(self, seat: Seat) -> int:

@@ -21,7 +21,7 @@ from kybernate.errors import (
     RetryableError,
 )
 from kybernate.ports import CooperationPhase
-from kybernate.types import SeatState
+from kybernate.types import SeatState, Tier
 from nodeagent import metrics
 from nodeagent.seat.steps import Broken, Reverted
 
@@ -200,6 +200,7 @@ class Lifecycle:
         seat.cuda, seat.held, seat.gpu_map = (), {}, {}
         seat.asked_since = None
         self._outdated(seat, "its workload has gone on since")
+        seat.untimely = not self._node.wakes_in_time(seat, Tier.RAM)
         self._refresh_idle(seat)
         self._set_address(seat)
         if seat.ending:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from kybernate.core.seats import TIER_OF, SeatEvent, next_state
 from kybernate.core.swap import SwapView
+from kybernate.core.tiers import Artifact, wake_seconds
 from kybernate.core.turns import Book, TurnPolicy
-from kybernate.types import Gpu, GpuUuid, Group, GroupName, SeatState, Tier, of_record
+from kybernate.types import Gpu, GpuUuid, Group, GroupName, NodeName, SeatState, Tier, of_record
 from nodeagent import metrics
 
 if TYPE_CHECKING:
@@ -351,6 +352,15 @@ class Node:
             return one.vram * len(one.gpus)
         memory = self.inventory.memory() if self.inventory else {}
         return sum(max(0, memory.get(gpu, 0) - self.settings.reserve_bytes) for gpu in one.gpus)
+
+    def wakes_in_time(self, seat: Seat, tier: Tier) -> bool:
+        """Whether it wakes from this tier within what its pod calls ready, if it says so."""
+        if seat.ready_within is None:
+            return True
+        size = self.park_size(seat)
+        size = size if tier is Tier.RAM else seat.saved or size
+        gpus, node = len(seat.identity.gpus), NodeName(self.settings.node)
+        return wake_seconds(Artifact(tier, size), node, gpus) <= seat.ready_within
 
     def count_states(self) -> None:
         """Set the gauge of seats by state."""

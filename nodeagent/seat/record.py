@@ -141,7 +141,8 @@ class Seat:
     its container is. `weight`: of a seat that always wants its GPUs, None if it waits for requests;
     `acquired`: its workload says that it wants them until it says otherwise; `yields`: that it
     gives up the turn that it has; `rests`: it was sent away, and wants nothing until called for.
-    `idle` (s): unused for so long it leaves GPU memory, or the tier of that name. `ending`: its
+    `idle` (s): unused for so long it leaves GPU memory, or the tier of that name; `untimely`: a
+    wake from RAM takes longer than `ready_within`. `ending`: its
     container was asked to end, or its tree is being killed; `doomed`: the pod is being deleted;
     `deleted`: the pod is gone.
     """
@@ -216,6 +217,7 @@ class Seat:
     unparkable: str = ""
     undumpable: str = ""
     yields: bool = False
+    untimely: bool = False
     unlooked: bool = False
     move_not_before: float = 0.0
     sinks_to: Tier | None = None
@@ -288,7 +290,7 @@ class Seat:
             self.on_demand,
             self.apart,
             self.turn,
-            self.idle.get(VRAM),
+            None if self.untimely else self.idle.get(VRAM),
         )
         if self._shown is None or now != self._shown_of:
             one = self.identity

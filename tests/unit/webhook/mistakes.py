@@ -133,6 +133,13 @@ REFUSED: dict[str, list[tuple[str, Pod]]] = {
         (f"`{keys.ON_PREEMPT}: evict`", noted(on_preempt="evict")),
         (f"`{keys.POLICY}: fastest`", noted(policy="fastest")),
         (f"`{keys.PARK_TIER}: disk`", noted(park_tier="disk")),
+        (f"`{keys.TURN}: sometimes`", noted(turn="sometimes")),
+        (f"`{keys.TURN}: always,weight=0`", noted(turn="always,weight=0")),
+        (f"`{keys.IDLE}: 30s`", noted(idle="30s")),
+        (
+            f"`{keys.IDLE}: nvme=1h` with `{keys.PARK_TIER}: nvme`",
+            noted(idle="nvme=1h", park_tier="nvme"),
+        ),
         (f"`{keys.RESTORE_FROM}: llama-0`", noted(restore_from="llama-0")),
         (f"`{keys.RESTORE_FROM}: pod/..`", noted(restore_from="pod/..")),
         (
