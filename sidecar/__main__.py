@@ -7,6 +7,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
+from sidecar import hints
 from sidecar.engines import Engine
 from sidecar.link import Link
 from sidecar.options import Options, UsageError, parse
@@ -38,6 +39,7 @@ def main() -> int:
         options = parse(sys.argv[1:])
         link = _link(options)
         link.start()
+        hints.start(link)
         Listeners(options.probes, link).serve()
     except (UsageError, OSError) as error:
         sys.stderr.write(f"kyb-sidecar: {error}\n")

@@ -76,6 +76,10 @@ class Link:
             self._progress = sentence
             self._send("progress", sentence[:_SENTENCE_LIMIT])
 
+    def turn(self, hint: str) -> bool:
+        """`acquire` or `yield`, for the agent; whether process 1 could be told."""
+        return self._send("turn", hint)
+
     def cooperated(self, phase: str, sentence: str, *, done: bool) -> None:
         """The workload's answer to the agent's question."""
         self._send("cooperated", phase, "done" if done else "failed", sentence[:_SENTENCE_LIMIT])
@@ -128,16 +132,17 @@ class Link:
             for event in self._watchers:
                 os.eventfd_write(event, 1)
 
-    def _send(self, *fields: str) -> None:
+    def _send(self, *fields: str) -> bool:
         payload = "\0".join(fields).encode()
         with self._lock:
             connection = self._connection
             if connection is None:
-                return
+                return False
             try:
                 connection.sendall(_HEADER.pack(len(payload)) + payload)
             except OSError:
-                return
+                return False
+            return True
 
 
 def _frames(connection: socket.socket) -> Iterator[list[str]]:

@@ -46,6 +46,7 @@ _HELLO_LIMIT = 5.0
 _PROGRESS_EVERY = 0.2
 """Seconds; what a workload reports more often than this is not passed on."""
 _NO_COOPERATION = "none"
+_HINTS = ("acquire", "yield")
 _ALONE_LIMIT = 2.0
 """Seconds that process 1 has to hang up."""
 _MAX_CALLERS = 64
@@ -401,6 +402,12 @@ class _Caller(asyncio.Protocol):
             self._progress_at = now
             self._door.listener.on_progress(self._door.uid, _plain(sentence))
 
+    def turn(self, hint: str) -> None:
+        """The workload says that a phase begins that needs its GPUs (`acquire`), or is over."""
+        if hint not in _HINTS:
+            raise ProtocolError(f"turn {hint[:20]!r}")
+        self._door.listener.on_turn(self._door.uid, wanted=hint == _HINTS[0])
+
     def _settle(self, answer: str) -> None:
         if self._asked is not None and not self._asked[1].done():
             self._asked[1].set_result(answer)
@@ -492,6 +499,7 @@ _FROM_POD: dict[str, tuple[int, Callable[..., None]]] = {
     "cooperates": (1, _Caller.cooperates),
     "cooperated": (3, _Caller.cooperated),
     "progress": (1, _Caller.progress),
+    "turn": (1, _Caller.turn),
 }
 
 

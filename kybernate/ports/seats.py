@@ -75,6 +75,10 @@ class SeatListener(Protocol):
         """The workload's sidecar says how far it is; at most a few times a second."""
         ...
 
+    def on_turn(self, uid: PodUid, *, wanted: bool) -> None:
+        """The workload wants its GPUs until it says otherwise, or gives up its turn."""
+        ...
+
 
 class SeatDoors(Protocol):
     """Each seat's socket: the one a caller comes through says which seat it speaks for.

@@ -173,6 +173,8 @@ static void on_caller_frame(struct caller *caller, struct frame frame)
 		}
 	} else if (strcmp(verb, "progress") == 0 && first) {
 		agent_tell(2, (const char *const[]){"progress", first});
+	} else if (strcmp(verb, "turn") == 0 && first) {
+		agent_tell(2, (const char *const[]){"turn", first});
 	} else if (strcmp(verb, "cooperated") == 0 && first && second && third) {
 		agent_tell(4, (const char *const[]){"cooperated", first, second, third});
 	} else {

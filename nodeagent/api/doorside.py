@@ -152,6 +152,17 @@ class DoorSide(ABC):
         asks = (SeatState.STARTING, SeatState.ACTIVE, SeatState.DRAINING)
         return "run" if seat.state in asks else "alive"
 
+    def on_turn(self, uid: PodUid, *, wanted: bool) -> None:
+        """The workload knows its phases: it wants its GPUs from now on, or gives up its turn."""
+        seat = self.node.seats.get(uid)
+        if seat is None or (seat.acquired, seat.yields) == (wanted, not wanted):
+            return
+        seat.acquired = wanted
+        # Whose turn is over already gives up none.
+        seat.yields = not wanted and seat.state in (SeatState.ACTIVE, SeatState.DRAINING)
+        self.node.save(seat)
+        self.kick()
+
     def on_progress(self, uid: PodUid, sentence: str) -> None:
         """The workload's sidecar says how far it is: worth a look while it isn't serving yet."""
         seat = self.node.seats.get(uid)

@@ -68,6 +68,9 @@ class Listener:
     def on_probe(self, uid):
         return "alive"
 
+    def on_turn(self, uid, *, wanted):
+        self.told.put_nowait(("turn", uid, wanted))
+
     def on_progress(self, uid, sentence):
         self.told.put_nowait(("progress", uid, sentence))
 
@@ -593,5 +596,18 @@ def test_a_storm_of_connections_is_taken_a_few_at_a_time(play):
         for one in ones:
             one.close()
         assert max(taken) <= 5
+
+    play(scene)
+
+
+def test_hints_of_turns_are_passed_on_and_others_end_the_connection(play):
+    async def scene(world):
+        gate = await cooperating(world)
+        gate.send("turn", "acquire")
+        assert await world.told() == ("turn", UID, True)
+        gate.send("turn", "yield")
+        assert await world.told() == ("turn", UID, False)
+        gate.send("turn", "for ever")
+        assert await world.told() == ("lost", UID)
 
     play(scene)

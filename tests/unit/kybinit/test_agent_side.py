@@ -53,6 +53,9 @@ class Listener:
     def on_probe(self, uid):
         return "run"
 
+    def on_turn(self, uid, *, wanted):
+        self.told.put_nowait(("turn", wanted))
+
     def on_progress(self, uid, sentence):
         self.told.put_nowait(("progress", sentence))
 

@@ -108,6 +108,8 @@ def test_cooperation_is_asked_of_the_sidecar_and_answered_to_the_agent(running, 
     assert line.receive() == ["cooperated", "park", "done", "vLLM sleeps"]
     watcher.send("progress", "loading 40 %")
     assert line.receive() == ["progress", "loading 40 %"]
+    watcher.send("turn", "yield")
+    assert line.receive() == ["turn", "yield"]
     watcher.close()
     assert line.receive() == ["cooperates", "none"]
     line.send("cooperate", "wake", "5000")

@@ -118,3 +118,44 @@ def test_what_a_seat_says_of_turns_outlives_the_agent(rig):
         assert read.acquired
 
     run_virtual(main())
+
+
+def test_a_workload_that_acquires_takes_turns_until_it_yields(rig):
+    async def main():
+        r = rig(min_residency_s=0.1, idle_after_s=0.1)
+        r.begin()
+        server = await r.seat("server")
+        await r.until(server, ACTIVE)
+        (trainer,) = await _trainers(r, [1.0])
+        await r.until(trainer, ACTIVE)
+        await asyncio.sleep(50)
+        assert r.state(server) is PARKED
+        r.loop.on_turn(server, wanted=True)
+        await r.until(server, ACTIVE, 30.0)
+        await r.until(trainer, ACTIVE, 30.0)
+        await r.until(server, ACTIVE, 30.0)
+        r.loop.on_turn(server, wanted=False)
+        await r.until(trainer, ACTIVE, 30.0)
+        await asyncio.sleep(50)
+        assert (r.state(server), r.node.seats[server].turn) == (PARKED, None)
+        r.check()
+
+    run_virtual(main())
+
+
+def test_a_workload_that_yields_gives_up_its_turn_and_gets_another(rig):
+    async def main():
+        r = rig(min_residency_s=0.1, idle_after_s=0.1)
+        r.begin()
+        a, b = await _trainers(r, [1.0, 1000.0])
+        await asyncio.sleep(60)
+        await r.until(b, ACTIVE)
+        before = r.node.turns.held[a]
+        r.loop.on_turn(b, wanted=False)
+        await r.until(a, ACTIVE, 10.0)
+        assert not r.node.seats[b].yields
+        await r.until(b, ACTIVE, 60.0)
+        assert _held(r, a) > before
+        r.check()
+
+    run_virtual(main())
