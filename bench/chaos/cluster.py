@@ -59,6 +59,8 @@ class Pod:
             over=False,
             priority=plan.priority,
             grace=GRACE,
+            weight=plan.weight,
+            idle=plan.idle,
         )
 
     def identity(self) -> SeatIdentity:
@@ -201,6 +203,7 @@ class Cluster:
         if pod.uid not in agent.node.seats:
             seat = Seat(pod.identity(), world.now(), world.wall())
             seat.pod_ip, seat.restore = "10.0.0.1", pod.plan.restore
+            seat.weight, seat.idle = pod.plan.weight, pod.plan.idle
             agent.add(seat)
         await world.doors.open(pod.uid)
         if not pod.begun:

@@ -10,6 +10,8 @@ from kybernate.types import Gpu, GpuUuid, Group, GroupName
 from nodeagent.seat.node import Inventory
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kybernate.core.restores import RestoreWish
 
 GIB = 1 << 30
@@ -104,7 +106,8 @@ MOVES = {**BETWEEN, "move": 8}
 @dataclass(frozen=True, slots=True)
 class PodPlan:
     """A pod. `size` in bytes per GPU that it really takes, `vram` what it declares; `restore` says
-    whose state it goes on from."""
+    whose state it goes on from. `weight`: of one that always wants its GPUs. `idle` (s): when it
+    leaves GPU memory, or a tier."""
 
     name: str
     group: Group
@@ -115,6 +118,8 @@ class PodPlan:
     priority: int
     ignores_term: bool
     restore: RestoreWish | None = None
+    weight: float | None = None
+    idle: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +249,8 @@ def _pod(rng: random.Random, inventory: Inventory, name: str) -> PodPlan:
         delay=rng.choice([0.05, 0.15, 0.4]),
         priority=rng.choice([0, 0, 0, 10]),
         ignores_term=rng.random() < 0.2,
+        weight=rng.choice([None, None, None, 1.0, 4.0]),
+        idle=rng.choice([{}, {}, {}, {"vram": 0.2}, {"vram": 0.3, "ram": 0.5, "nvme": 0.5}]),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kybernate.core.seats import OCCUPYING, WITHOUT_TREE
-from kybernate.core.swap import violations
+from kybernate.core.swap import fits, takes_turns, violations
 from kybernate.ports import ProcessState
 from kybernate.types import PodUid, SeatState
 from nodeagent.artifacts.arrived import ARRIVED
@@ -151,7 +151,18 @@ class Watch:
             wanted = ProcessState.CHECKPOINTED if process.handle in parked else ProcessState.RUNNING
             if process.cuda is not wanted:
                 found.append(f"{process.uid} is {process.cuda}, should be {wanted}")
+        self._look_for_starved()
         self._look_below()
+
+    def _look_for_starved(self) -> None:
+        """Nobody who always wants its GPUs rests in RAM beside GPUs that are free."""
+        node = self._node
+        view = node.swap_view() if node else None
+        for seat in view.seats if view else ():
+            rests = seat.state is SeatState.PARKED and takes_turns(seat)
+            if node and view and rests and not view.draining and fits(view, seat.uid):
+                late = seat.not_before <= node.world.now()
+                self._life.found += [f"{seat.name} is parked beside free GPUs"] if late else []
 
     def _gates_askew(self) -> set[PodUid]:
         """Seats whose TCP is held back though their tree is there, or the other way round."""

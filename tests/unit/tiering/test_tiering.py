@@ -170,6 +170,26 @@ def test_what_nobody_uses_sinks_after_its_time():
     assert steps(seat("a", tier=NVME, used=100.0, moved_at=400.0), policy=policy) == [("pack", "a")]
 
 
+def test_a_seats_own_times_come_before_the_policys():
+    policy = TierPolicy(idle={RAM: 60.0, NVME: 600.0})
+    own = {"idle": {RAM: 10.0}, "used": 985.0}
+    assert steps(seat("a", **own), policy=policy) == [("dump", "a")]
+    assert steps(seat("a", **own)) == [("dump", "a")]
+    assert steps(seat("a", **own, tier=NVME, moved_at=500.0), policy=policy) == []
+    assert steps(seat("a", idle={RAM: 100.0}, used=930.0), policy=policy) == []
+
+
+def test_nothing_sinks_for_want_of_use_alone_to_where_it_would_wake_late():
+    policy = TierPolicy(idle={RAM: 60.0, NVME: 60.0})
+    late = {"idle": {RAM: 10.0}, "used": 100.0}
+    assert steps(seat("a", **late, timely=RAM), policy=policy) == []
+    assert steps(seat("a", **late, tier=NVME, timely=NVME), policy=policy) == []
+    assert steps(seat("a", **late, timely=NVME), policy=policy) == [("dump", "a")]
+    assert steps(seat("a", **late, deepest=RAM), policy=policy) == []
+    asked = seat("a", **late, timely=RAM, asked=NVME)
+    assert steps(asked, policy=policy) == [("dump", "a")]
+
+
 def test_what_is_likely_to_be_called_for_comes_up_where_there_is_room_to_spare():
     policy = TierPolicy(prefetch_calls=2.0)
     below = seat("a", 40, NVME, calls=3.0)
@@ -209,6 +229,8 @@ def parked(draw, number):
         copies=frozenset(copies),
         not_before=draw(st.just(0.0) | _TIME),
         behind=draw(st.sampled_from([0, 0, 20 * GIB])),
+        idle=draw(st.sampled_from([{}, {RAM: 30.0}, {NVME: 30.0}])),
+        timely=draw(_TIERS),
     )
 
 

@@ -233,3 +233,59 @@ def test_less_host_memory_than_the_budget_also_makes_the_coldest_leave(rig):
         r.check()
 
     run_virtual(main())
+
+
+def test_a_seat_sinks_by_its_own_times_but_not_to_where_it_would_wake_late(rig):
+    async def main():
+        r = rig(tiers=TIERS, min_residency_s=0.1, idle_after_s=0.1)
+        Watched(r, budget=1000 * GIB)
+        r.begin()
+        prompt, patient, last = [await r.seat(name, vram=40 * GIB) for name in "abc"]
+        await r.until(last, ACTIVE)
+        for uid, within in ((prompt, 10.0), (patient, 60.0)):
+            r.node.seats[uid].ready_within = within
+            r.node.seats[uid].idle = {"ram": 20.0}
+        r.loop.kick()
+        await asyncio.sleep(60)
+        assert (r.state(prompt), r.state(patient)) == (PARKED, SeatState.PARKED_NVME)
+
+    run_virtual(main())
+
+
+def test_a_seat_that_would_wake_late_from_ram_stays_in_gpu_memory(rig):
+    async def main():
+        r = rig(min_residency_s=0.1, idle_after_s=0.1)
+        r.begin()
+        uid = await r.seat("a", vram=40 * GIB)
+        r.node.seats[uid].idle, r.node.seats[uid].ready_within = {"vram": 5.0}, 2.0
+        await r.until(uid, ACTIVE)
+        await asyncio.sleep(60)
+        assert r.state(uid) is ACTIVE
+        r.loop.send_away(uid, "an operator parks it")
+        await r.until(uid, PARKED)
+        r.node.seats[uid].ready_within = 60.0
+        r.loop.call_for(uid, "an operator wakes it")
+        await r.until(uid, ACTIVE)
+        await asyncio.sleep(60)
+        assert r.state(uid) is PARKED
+
+    run_virtual(main())
+
+
+def test_turns_go_on_where_ram_has_no_room_for_those_that_wait(rig):
+    async def main():
+        r = rig(tiers=TIERS, min_residency_s=0.1, idle_after_s=0.1, max_wait_s=20.0)
+        Watched(r, budget=50 * GIB)
+        r.begin()
+        uids = [await r.seat(name, vram=40 * GIB) for name in "abc"]
+        for uid in uids:
+            r.node.seats[uid].weight = 1.0
+        r.loop.kick()
+        await asyncio.sleep(3600)
+        r.node.turns.count(r.clock.time())
+        held = [r.node.turns.held[uid] for uid in uids]
+        assert min(held) > 0.2 * sum(held)
+        assert sum(held) > 0.8 * 3600
+        r.check()
+
+    run_virtual(main())
