@@ -48,14 +48,16 @@ _POLL = 0.05
 
 @click.command()
 @click.option("--seconds", default=600.0, show_default=True, help="How long they share the GPU.")
+@click.option("--settle", default=60.0, show_default=True, help="Seconds from Ready to the look.")
 @click.option("--servers", default=0, show_default=True, help="Models that are asked meanwhile.")
 @click.option("--seed", default=1, show_default=True, help="When requests come.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON line on stdout.")
-def main(seconds: float, servers: int, seed: int, as_json: bool) -> None:
+def main(seconds: float, settle: float, servers: int, seed: int, *, as_json: bool) -> None:
     """Measure how seats that nobody calls share a GPU."""
     with running(_spec(), say) as cluster:
         uids = _fill(cluster, servers)
         asking = [_Asking(cluster, f"server{n}", seed + n) for n in range(servers)]
+        time.sleep(settle)  # starts take turns, too: what they had is evened out
         try:
             before = _Counters.at_advance(cluster)
             for one in asking:

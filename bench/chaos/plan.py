@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from kybernate.types import Gpu, GpuUuid, Group, GroupName
@@ -157,6 +157,8 @@ class Plan:
 
 
 _WITH_TIERS = 0.7
+_WITH_WISHES = (2, 3)
+"""Of five seeds."""
 _PAIR_EVENTS = {
     "burst": 5,
     "to-object": 4,
@@ -175,7 +177,7 @@ def draw_plan(seed: int, kind: str = "storm") -> Plan:
     rng = random.Random(f"{kind}-{seed}")
     plan = Plan(seed, kind, rng)
     plan.inventory = _inventory(rng, "")
-    plan.pods = [_pod(rng, plan.inventory, f"p{n}") for n in range(rng.randint(2, 4))]
+    plan.pods = [another_pod(plan, number) for number in range(rng.randint(2, 4))]
     storm = kind == "storm"
     chosen = EVENTS if storm else {"burst": 8, "long-request": 1, "call": 1, "kill-at-write": 6}
     plan.tiers = rng.random() < _WITH_TIERS
@@ -203,7 +205,7 @@ def draw_pair(seed: int, kind: str = "pair") -> tuple[Plan, Plan]:
         plan = Plan(seed, kind, rng, tiers=True, object_store=True, node=node)
         plan.inventory = _inventory(rng, f"{node}-")
         names = [f"{node}-p{number}" for number in range(rng.randint(1, 2))]
-        plan.pods = [_pod(rng, plan.inventory, name) for name in names]
+        plan.pods = [_with_wishes(plan, _pod(rng, plan.inventory, name)) for name in names]
         plan.ram = rng.choice([0, 3 * MEMORY])
         plan.besides = rng.choice([0, MEMORY])
         plan.events = _draw_events(rng, _PAIR_EVENTS, rng.randint(1, 5))
@@ -249,11 +251,19 @@ def _pod(rng: random.Random, inventory: Inventory, name: str) -> PodPlan:
         delay=rng.choice([0.05, 0.15, 0.4]),
         priority=rng.choice([0, 0, 0, 10]),
         ignores_term=rng.random() < 0.2,
-        weight=rng.choice([None, None, None, 1.0, 4.0]),
-        idle=rng.choice([{}, {}, {}, {"vram": 0.2}, {"vram": 0.3, "ram": 0.5, "nvme": 0.5}]),
     )
 
 
+def _with_wishes(plan: Plan, pod: PodPlan) -> PodPlan:
+    """In a part of the schedules some pods always want their GPUs, or have idle times. Drawn from
+    the pod's name, so that seeds that once found something find the rest as it was."""
+    if plan.seed % 5 not in _WITH_WISHES:
+        return pod
+    rng = random.Random(f"wishes-{plan.kind}-{plan.seed}-{pod.name}")
+    idle = [{}, {}, {"vram": 0.2}, {"vram": 0.3, "ram": 0.5, "nvme": 0.5}]
+    return replace(pod, weight=rng.choice([None, 1.0, 1.0, 4.0]), idle=rng.choice(idle))
+
+
 def another_pod(plan: Plan, number: int) -> PodPlan:
-    """A pod that comes later."""
-    return _pod(plan.rng, plan.inventory, f"p{number}")
+    """The pod of this number; one may come later."""
+    return _with_wishes(plan, _pod(plan.rng, plan.inventory, f"p{number}"))
