@@ -21,7 +21,7 @@ from kybernate.core.budget import (
     pressure,
     refusals,
 )
-from kybernate.core.swap import wants
+from kybernate.core.swap import takes_turns, wants
 from kybernate.errors import NotFoundError
 from kybernate.types import SeatState
 from nodeagent import metrics
@@ -116,8 +116,22 @@ class Pressure:
         return {
             uid: one.sentence
             for uid, one in self._refused.items()
-            if one.lack is not Lack.PRESSURE and uid not in self._passing
+            if one.lack is not Lack.PRESSURE
+            and uid not in self._passing
+            and not self._is_wanted_for_turns_only(self._node.seats[uid])
         }
+
+    def _is_wanted_for_turns_only(self, seat: Seat) -> bool:
+        """Among those who always want their GPUs nobody's work is lost for another's turn."""
+        if seat.turn is None or seat.leave or self._node.draining:
+            return False
+        gpus = frozenset(seat.identity.gpus)
+        views = (
+            other.view(drained=False)
+            for other in self._node.seats.values()
+            if other is not seat and gpus & frozenset(other.identity.gpus)
+        )
+        return not any(wants(view) and not takes_turns(view) for view in views)
 
     def _judge(self, known: list[Seat], candidates: list[Seat]) -> Mapping[PodUid, Refusal]:
         host = self._host()

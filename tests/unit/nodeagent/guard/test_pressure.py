@@ -153,6 +153,24 @@ def test_under_restart_the_seat_starts_anew_and_only_when_it_is_called_for(rig, 
     run_virtual(main())
 
 
+def test_under_restart_nobodys_work_is_lost_for_anothers_turn(rig, proxy):
+    async def main():
+        r, g, a, b = await two_seats(rig, memory_short="restart")
+        for uid in (a, b):
+            r.node.seats[uid].weight = 1.0
+        async with g.running():
+            no_room_in_container(r, g, b)
+            r.loop.kick()
+            await asyncio.sleep(60)
+            assert r.state(b) is ACTIVE
+            assert g.events("SeatFailed") == []
+            proxy(r.loop).request(a)
+            await r.until(a, ACTIVE, 5)
+            assert "memory limit" in g.events("SeatFailed")[0]
+
+    run_virtual(main())
+
+
 def test_under_restart_a_node_that_is_short_just_now_gives_nothing_up(rig, proxy):
     async def main():
         r, g, a, b = await two_seats(rig, memory_short="restart")
