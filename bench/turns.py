@@ -48,7 +48,7 @@ _POLL = 0.05
 
 @click.command()
 @click.option("--seconds", default=600.0, show_default=True, help="How long they share the GPU.")
-@click.option("--settle", default=60.0, show_default=True, help="Seconds from Ready to the look.")
+@click.option("--settle", default=120.0, show_default=True, help="Seconds from Ready to the look.")
 @click.option("--servers", default=0, show_default=True, help="Models that are asked meanwhile.")
 @click.option("--seed", default=1, show_default=True, help="When requests come.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON line on stdout.")

@@ -182,6 +182,11 @@ def fits(view: SwapView, uid: PodUid) -> bool:
     return _fits(seat, beside, view)
 
 
+def barred(view: SwapView, seat: SeatView) -> bool:
+    """Whether the seat could not be in GPU memory now even if nobody else were."""
+    return bool(view.draining) or not _fits(seat, (), view)
+
+
 def obstacle(view: SwapView, policy: SwapPolicy, uid: PodUid, now: float) -> str:
     """Why a seat that asks for its turn hasn't got it yet, as a sentence; empty if nothing stands
     in its way."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from kybernate.core.seats import OCCUPYING
-from kybernate.core.swap import Claim, takes_turns, wants
+from kybernate.core.swap import Claim, barred, takes_turns, wants
 from kybernate.types import SeatState
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ _HOLDS = (SeatState.STARTING, SeatState.ACTIVE, SeatState.DRAINING)
 _MOVES = (SeatState.PARKING, SeatState.WAKING)
 _AIM: Final = 0.8
 """Of `swap_share`: what was not seen of a swap, and the one that comes next, stay within it."""
+_LONGEST: Final = 60.0
+"""Seconds of a swap in which nothing moves: whoever is kept out longer is kept out by other things,
+which nobody's turns are to pay for."""
 _PAST: Final = 0.01
 """Seconds by which a turn goes on after the next seat's has come, so that no rounding of the sums
 hands it straight back."""
@@ -83,7 +86,7 @@ class Book:
         self._among: dict[PodUid, tuple[_Party, ...]] = {}
         self._debt: dict[GpuUuid, float] = {}
         self._gaps: dict[GpuUuid, tuple[float, bool]] = {}
-        self._seats: tuple[SeatView, ...] = ()
+        self._seen: SwapView | None = None
         self.claims: Mapping[PodUid, Claim] = {}
         """What everybody is owed, as of the last look."""
         self.held: dict[PodUid, float] = {}
@@ -98,9 +101,10 @@ class Book:
     def look(self, view: SwapView, now: float) -> SwapView:
         """The view with everybody's claim as of now."""
         # Those of whom nothing has changed are the same objects: this is quick.
-        if view.seats == self._seats:
+        seen = replace(view, claims={})
+        if seen == self._seen:
             return replace(view, claims=self.claims)
-        self._seats, parties = view.seats, tuple(_party(seat) for seat in view.seats)
+        self._seen, parties = seen, tuple(_party(seat, view) for seat in view.seats)
         if parties != self._parties:
             self.count(now)
             self._take_in(parties)
@@ -136,6 +140,7 @@ class Book:
         if holders or not (moves or (gpu in self._gaps and self._goes_on(there))):
             return
         gap, asked = self._gaps.get(gpu, (0.0, False))
+        passed = passed if moves else min(passed, max(0.0, _LONGEST - gap))
         asks = any(
             not one.turns or one.called for one in there if one.state is not SeatState.FAILED
         )
@@ -256,7 +261,7 @@ class Book:
         return max([since, *(until[o.uid] for o in rivals if o.uid in until)])
 
 
-def _party(seat: SeatView) -> _Party:
+def _party(seat: SeatView, view: SwapView) -> _Party:
     turn, called = seat.turn, seat.waiting > 0 or seat.asked_since is not None
     there = seat.state in _HOLDS or seat.state in _MOVES
     return _Party(
@@ -267,14 +272,15 @@ def _party(seat: SeatView) -> _Party:
         bool(turn and turn.yields),
         seat.active_since,
         # A seat that rests does so alike for the book, wherever its state is and why.
-        seat.state if there or seat.state is SeatState.FAILED else _resting(seat),
-        turn is not None and (there or takes_turns(seat)),
+        seat.state if there or seat.state is SeatState.FAILED else _resting(seat, view),
+        turn is not None and (there or (takes_turns(seat) and not barred(view, seat))),
         called and not there,
     )
 
 
-def _resting(seat: SeatView) -> SeatState:
-    return SeatState.PARKED if wants(seat) else SeatState.GONE
+def _resting(seat: SeatView, view: SwapView) -> SeatState:
+    """Who couldn't have its GPUs if they were empty waits for none: a node may be drained long."""
+    return SeatState.PARKED if wants(seat) and not barred(view, seat) else SeatState.GONE
 
 
 def _by_gpu(parties: Iterable[_Party]) -> dict[GpuUuid, list[_Party]]:

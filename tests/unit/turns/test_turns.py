@@ -136,6 +136,32 @@ def test_who_was_away_has_neither_credit_nor_more_debt_than_others():
         assert abs((world.held[name] - held[name]) / 400 - 0.5) < 0.05
 
 
+def test_nobody_pays_for_the_time_in_which_the_node_was_drained():
+    world = World([trainer("a"), trainer("b")])
+    world.run(100.0)
+    world.draining = "maintenance"
+    world.run(10000.0)
+    assert {one.state for one in world.seats.values()} == {S.PARKED}
+    world.draining, held = "", dict(world.held)
+    world.run(10060.0)
+    for name in "ab":
+        assert world.held[name] - held[name] > 15.0
+
+
+def test_nobody_pays_for_the_time_in_which_its_gpu_was_lost():
+    world = World([trainer("a"), trainer("b")], gpus=("g0",))
+    world.run(100.0)
+    size = world.memory.pop("g0")
+    for uid, one in world.seats.items():
+        if one.state is S.ACTIVE:
+            world.put(uid, state=S.PARKED, active_since=None)
+    world.run(10000.0)
+    world.memory["g0"], held = size, dict(world.held)
+    world.run(10060.0)
+    for name in "ab":
+        assert world.held[name] - held[name] > 15.0
+
+
 def test_one_that_gives_up_its_turn_lets_the_next_one_in_and_gets_another():
     world = World([trainer("a"), trainer("b")], costs=0.01)
     world.run(100.0)

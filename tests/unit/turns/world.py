@@ -77,6 +77,7 @@ class World:
         self.empty = dict.fromkeys(self.memory, 0.0)
         """Seconds that a GPU stood empty, nothing on its way, though one took turns for it."""
         self.swaps = 0
+        self.draining = ""
         self._due = []
         self._count = itertools.count()
         self._act()
@@ -119,7 +120,8 @@ class World:
                 self.empty[gpu] += passed if alone else 0.0
 
     def view(self):
-        view = SwapView(tuple(self.seats.values()), self.memory, {})
+        seats = tuple(self.seats.values())
+        view = SwapView(seats, dict(self.memory), {}, draining=self.draining)
         return self.book.look(view, self.now)
 
     def ask(self, name, seconds):
