@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from kybernate.core.swap import Turn
 from kybernate.testing.clock import run_virtual
 from kybernate.types import SeatState
+from nodeagent.kube.pods import PodFacts
 from nodeagent.seat.record import from_record
 
 ACTIVE, PARKED = SeatState.ACTIVE, SeatState.PARKED
@@ -157,5 +159,40 @@ def test_a_workload_that_yields_gives_up_its_turn_and_gets_another(rig):
         await r.until(b, ACTIVE, 60.0)
         assert _held(r, a) > before
         r.check()
+
+    run_virtual(main())
+
+
+def test_what_a_pod_says_may_change_while_it_runs(rig):
+    async def main():
+        r = rig(min_residency_s=0.1, idle_after_s=0.1)
+        r.begin()
+        a, b = await r.seat("a"), await r.seat("b")
+        await r.until(b, ACTIVE)
+        assert r.state(a) is PARKED
+        seat = r.node.seats[a]
+        facts = PodFacts(
+            ref=seat.identity.pod,
+            resource=seat.identity.resource,
+            container="main",
+            group=seat.identity.group,
+            assigned_at=0.0,
+            seat=None,
+            model="a",
+            vram=None,
+            image="img",
+            port=8000,
+            has_args=False,
+            ip="10.0.0.1",
+            deleting=False,
+            over=False,
+        )
+        r.loop.pod_changed(replace(facts, weight=2.0, idle={"vram": 5.0}))
+        await r.until(a, ACTIVE, 5.0)
+        await asyncio.sleep(60)
+        assert (r.state(a), seat.turn) == (ACTIVE, Turn("default", 2.0))
+        r.loop.pod_changed(replace(facts, idle={"vram": 5.0}))
+        await asyncio.sleep(6)
+        assert (r.state(a), seat.turn) == (PARKED, None)
 
     run_virtual(main())
