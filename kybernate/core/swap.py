@@ -16,109 +16,19 @@ wait for what it needs, others may use what is empty, but displace nobody.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from kybernate.core.seats import OCCUPYING, TIER_OF
+from kybernate.core.swapview import Claim
 from kybernate.types import SeatState
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable
 
-    from kybernate.types import GpuUuid, GroupName, PodUid, SeatName
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """What a seat that always wants its GPUs says of it: whose it is, and its `weight` among those
-    of its namespace. `yields`: it gives up the turn that it has."""
-
-    namespace: str
-    weight: float = 1.0
-    yields: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """What a seat that takes turns is owed. The smallest `place` comes first. Before `until` it
-    need not give way to others who take turns. `due`: since when only requests keep it out."""
-
-    place: tuple[float, int] = (0.0, 0)
-    until: float = -math.inf
-    due: float = math.inf
-
-
-@dataclass(frozen=True, slots=True)
-class SeatView:
-    """What the decision knows of a seat. All times are of one monotonic clock, in seconds.
-
-    `vram` in bytes per GPU, None for the whole GPU. `bound_at` is since when it wants to start;
-    `idle_since` since when nothing was in flight or waiting; before `not_before` it asks for
-    nothing (an attempt has just been refused), and before `stays_until` it isn't asked to leave (a
-    park has just failed). `asked_since`: since when somebody other than a
-    proxy wants it awake (an operator, bytes at its sockets). `leave`: why it must leave GPU memory
-    though nobody needs its GPUs; meanwhile it asks for nothing. `unparkable`: why it can't be
-    parked now. `on_demand`: at the gate it asks for its turn only when called for.
-    `apart`: nobody knows yet whether it uses its GPUs, which go to no other meanwhile.
-    `turn`: it wants its GPUs whenever it may have them; None: only when called for. `idle_limit`:
-    unused for so long it leaves GPU memory though nobody needs its GPUs; None: it stays.
-    """
-
-    uid: PodUid
-    name: SeatName
-    group: GroupName
-    gpus: frozenset[GpuUuid]
-    vram: int | None
-    state: SeatState
-    bound_at: float
-    active_since: float | None = None
-    idle_since: float | None = None
-    in_flight: int = 0
-    waiting: int = 0
-    waiting_since: float | None = None
-    drained: bool = False
-    drain_since: float | None = None
-    connected: bool = False
-    priority: int = 0
-    not_before: float = 0.0
-    stays_until: float = 0.0
-    asked_since: float | None = None
-    leave: str = ""
-    unparkable: str = ""
-    on_demand: bool = False
-    apart: bool = False
-    turn: Turn | None = None
-    idle_limit: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SwapPolicy:
-    """Seconds. `drain_limit`: how long requests in flight may hold up a switch. `max_wait`: demand
-    this old comes before all priorities."""
-
-    min_residency: float = 1.0
-    idle_after: float = 0.5
-    drain_limit: float = 30.0
-    max_wait: float = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class SwapView:
-    """A node: its seats, bytes per healthy GPU, slots per group, bytes never given out.
-
-    `foreign`: bytes per GPU in use by processes of no seat. `draining`: why nothing may start or
-    wake on this node and everything active must leave, empty if it may stay. `claims`: of those
-    who take turns.
-    """
-
-    seats: tuple[SeatView, ...]
-    gpu_memory: Mapping[GpuUuid, int]
-    active_slots: Mapping[GroupName, int]
-    reserve: int = 0
-    foreign: Mapping[GpuUuid, int] = field(default_factory=dict)
-    draining: str = ""
-    claims: Mapping[PodUid, Claim] = field(default_factory=dict)
+    from kybernate.core.swapview import SeatView, SwapPolicy, SwapView
+    from kybernate.types import GpuUuid, PodUid
 
 
 class ActionKind(StrEnum):

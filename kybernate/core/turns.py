@@ -15,13 +15,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from kybernate.core.seats import OCCUPYING
-from kybernate.core.swap import Claim, barred, takes_turns, wants
+from kybernate.core.swap import barred, takes_turns, wants
+from kybernate.core.swapview import Claim
 from kybernate.types import SeatState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from kybernate.core.swap import SeatView, SwapView
+    from kybernate.core.swapview import SeatView, SwapView
     from kybernate.types import GpuUuid, PodUid
 
 _HOLDS = (SeatState.STARTING, SeatState.ACTIVE, SeatState.DRAINING)

@@ -13,7 +13,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kybernate.core.seats import OCCUPYING, SeatEvent
-from kybernate.core.swap import ActionKind, SwapPolicy, decide, next_check
+from kybernate.core.swap import ActionKind, decide, next_check
+from kybernate.core.swapview import SwapPolicy
 from kybernate.errors import RefusedError
 from kybernate.types import SeatState
 from nodeagent import metrics
@@ -38,7 +39,8 @@ from nodeagent.seat.steps import Steps
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kybernate.core.swap import Action, SwapView
+    from kybernate.core.swap import Action
+    from kybernate.core.swapview import SwapView
     from kybernate.types import PodUid, Tier
     from nodeagent.kube.pods import PodFacts
     from nodeagent.seat.node import Inventory, Node

@@ -30,7 +30,7 @@ from nodeagent import metrics
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from kybernate.core.swap import SwapPolicy, SwapView
+    from kybernate.core.swapview import SwapPolicy, SwapView
     from kybernate.core.tiering import TierAction
     from kybernate.types import PodUid
     from nodeagent.offload.dumps import Dumps

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from kybernate.core.seats import TIER_OF, SeatEvent, next_state
-from kybernate.core.swap import SwapView
+from kybernate.core.swapview import SwapView
 from kybernate.core.tiers import Artifact, wake_seconds
 from kybernate.core.turns import Book, TurnPolicy
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, NodeName, SeatState, Tier, of_record

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kybernate.core.restores import RestoreAs, RestoreWish
 from kybernate.core.seatwishes import VRAM
-from kybernate.core.swap import SeatView, Turn
+from kybernate.core.swapview import SeatView, Turn
 from kybernate.types import GpuUuid, GroupName, PodRef, PodUid, SeatName, SeatState, Tier, of_record
 
 if TYPE_CHECKING:

@@ -10,18 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kybernate.core.seats import OCCUPYING, SeatEvent, next_state
-from kybernate.core.swap import (
-    ActionKind,
-    SeatView,
-    SwapPolicy,
-    SwapView,
-    decide,
-    fits,
-    next_check,
-    obstacle,
-    violations,
-    wants,
-)
+from kybernate.core.swap import ActionKind, decide, fits, next_check, obstacle, violations, wants
+from kybernate.core.swapview import SeatView, SwapPolicy, SwapView
 from kybernate.types import GpuUuid, GroupName, PodUid, SeatName, SeatState
 
 GIB = 1 << 30

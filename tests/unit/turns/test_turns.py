@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kybernate.core.swap import SwapPolicy, Turn
+from kybernate.core.swapview import SwapPolicy, Turn
 from kybernate.core.turns import TurnPolicy
 from kybernate.types import SeatState
 from tests.unit.turns.world import POLICY, World, server, trainer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from kybernate.core.swap import Turn
+from kybernate.core.swapview import Turn
 from kybernate.testing.clock import run_virtual
 from kybernate.types import SeatState
 from nodeagent.kube.pods import PodFacts
