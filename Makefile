@@ -100,7 +100,7 @@ down: setup ## take the one-machine cluster down, whatever is left of it
 	$(PY) -m tests.cluster down
 
 bench: ready ## every bench, one JSON line each
-	@for b in wake 'wake --connect' 'wake --connect --tier nvme' recover storm sidecar chaos soak 'park --workload nginx' 'park --workload redis' 'park --workload llama' 'park --workload redis --lazy' 'park --workload redis --lazy --pod' lazily saves gpu colocate defrag leaders openb.table extender ledger throughput incremental tiers 'tiers --plain' move 'move --workload redis' registry histories; do $(PY) -m bench.$$b --json || exit 1; done
+	@for b in wake 'wake --connect' 'wake --connect --tier nvme' recover storm sidecar chaos soak turns 'park --workload nginx' 'park --workload redis' 'park --workload llama' 'park --workload redis --lazy' 'park --workload redis --lazy --pod' lazily saves gpu colocate defrag leaders openb.table extender ledger throughput incremental tiers 'tiers --plain' move 'move --workload redis' registry histories; do $(PY) -m bench.$$b --json || exit 1; done
 
 bench-smoke: ready ## every bench that needs no cluster, in its smallest form; CLUSTER=1: those that bring one up, too
 	@$(PY) -m tests.kit $(if $(CLUSTER),--cluster)

@@ -51,6 +51,7 @@ IN_CLUSTER: Mapping[str, str] = {
     "recover": "--kills 1",
     "storm": "--pods 20",
     "soak": "--cycles 50 --rest 1",
+    "turns": "--seconds 10 --settle 1 --servers 1",
     "park --workload nginx": "--samples 1",
     "park --workload redis": "--mib 16 --samples 1",
     "park --workload llama": "--samples 1",

@@ -63,6 +63,8 @@ _PLAIN = (
 )
 """Fields that go into the journal as they are. A journal of an older release may lack some."""
 
+_BEGINS = (SeatState.WAITING, SeatState.STARTING)
+
 _read_plain = attrgetter(*_PLAIN)
 
 
@@ -251,7 +253,10 @@ class Seat:
 
     @property
     def turn(self) -> Turn | None:
-        """Its part in taking turns, if it does that now."""
+        """Its part in taking turns, if it does that now. Its first start is no turn: whoever waits
+        for its pod to be Ready waits for that."""
+        if self.state in _BEGINS and not self.started_once:
+            return None
         if self.rests or self.ending or (self.weight is None and not self.acquired):
             return None
         return Turn(self.identity.pod.namespace, self.weight or 1.0, self.yields)

@@ -196,3 +196,19 @@ def test_what_a_pod_says_may_change_while_it_runs(rig):
         assert (r.state(a), seat.turn) == (PARKED, None)
 
     run_virtual(main())
+
+
+def test_a_first_start_waits_for_no_turn_but_a_later_one_does(rig):
+    async def main():
+        r = rig(min_residency_s=0.5, idle_after_s=0.5)
+        r.begin()
+        first, second = await _trainers(r, [1.0, 1.0])
+        await asyncio.sleep(30)
+        r.node.turns._debt = dict.fromkeys(r.node.seats[first].identity.gpus, 10.0)
+        new = await r.seat("new", port=None)
+        r.node.seats[new].weight = 1.0
+        await r.until(new, ACTIVE, 5.0)
+        assert {r.state(first), r.state(second)} == {PARKED}
+        assert r.node.seats[new].turn is not None
+
+    run_virtual(main())
