@@ -30,6 +30,7 @@ patch -s -p1 <"$HERE/subreaper.patch"
 patch -s -p1 <"$HERE/lazypages.patch"
 patch -s -p1 <"$HERE/eagerpages.patch"
 patch -s -p1 <"$HERE/filling.patch"
+patch -s -p1 <"$HERE/inroot.patch"
 compile criu
 patch -s -p1 <"$HERE/rlimit.patch"
 compile criu-test

@@ -40,7 +40,8 @@ static const char usage[] =
 	"  --run          the program, open; it is started as NAME ARG...\n"
 	"  --cgroup       a cgroup to join: its tasks (version 1) or cgroup.procs, open for\n"
 	"                 writing, or one folder of version 2, which is quicker than its file\n"
-	"  --keep         a descriptor that the program gets, as number AS\n"
+	"  --keep         a descriptor that the program gets, as number AS; a folder becomes a mount\n"
+	"                 of its own, which nothing leads out of\n"
 	"  --last-pid     the program and what follows it get PIDs above this one\n"
 	"  --but-ipc      the namespace of System V IPC is not entered\n"
 	"  --die-with-me  the program is killed when kyb-enter dies\n"
@@ -194,19 +195,36 @@ static void join(int cgroup)
 		fail("cannot join a cgroup");
 }
 
+static int above(int fd)
+{
+	return fd < 0 ? fd : fcntl(fd, F_DUPFD_CLOEXEC, ABOVE);
+}
+
+/* A folder as the root of a mount of its own, which is nowhere: ".." stays there. The program works
+ * in the container's mounts, where a link may lead to what it has open or is in. */
+static int alone(int fd)
+{
+	struct stat file;
+	int copy;
+
+	if (fstat(fd, &file) < 0)
+		fail("--keep");
+	if (!S_ISDIR(file.st_mode))
+		return fd;
+	copy = above(open_tree(fd, "", AT_EMPTY_PATH | OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC));
+	if (copy < 0)
+		fail("--keep: cannot take a folder out of its surroundings");
+	return copy;
+}
+
 /* Everything but 0, 1, 2 and what is to be kept ends with exec. */
 static void close_others(void)
 {
 	if (syscall(SYS_close_range, 3, ~0u, 4 /* CLOSE_RANGE_CLOEXEC */) < 0)
 		fail("close_range");
 	for (size_t i = 0; i < asked.keep_count; i++)
-		if (dup2(asked.keep[i], asked.keep_as[i]) < 0)
+		if (dup2(alone(asked.keep[i]), asked.keep_as[i]) < 0)
 			fail("--keep");
-}
-
-static int above(int fd)
-{
-	return fd < 0 ? fd : fcntl(fd, F_DUPFD_CLOEXEC, ABOVE);
 }
 
 /* A proc file system of our own and of our PID namespace, whatever is mounted where we are: the

@@ -1,8 +1,9 @@
-"""A real API server with config/ applied, and our webhook as a process beside it."""
+"""A real API server with config/ applied, our webhook as a process beside it, and containers."""
 
 from __future__ import annotations
 
 from tests.cluster.fixtures import control_plane
+from tests.integration.criu.conftest import node, seat
 from tests.integration.webhook.conftest import gpu_node, namespace, webhook
 
-__all__ = ["control_plane", "gpu_node", "namespace", "webhook"]
+__all__ = ["control_plane", "gpu_node", "namespace", "node", "seat", "webhook"]

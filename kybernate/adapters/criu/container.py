@@ -111,6 +111,12 @@ class Container:
         """By process 1's own word. Raises NotFoundError."""
         return state_of(self.init, self.proc)
 
+    @property
+    def home(self) -> str:
+        """Names the container exactly: boot, process 1 and its start."""
+        boot = smallfile.read(f"{self.proc}/sys/kernel/random/boot_id").strip()
+        return f"{boot}/{self.work.name}"
+
     async def hold(self, clock: Clock) -> None:
         """From now on the tree's end is not the container's."""
         signal.pidfd_send_signal(self.pidfd, _HOLD)

@@ -331,10 +331,12 @@ class Criu:
         lazy: bool,
     ) -> None:
         with ExitStack() as stack:
-            inherited, keep = _stdio(container, written, stack)
+            options, keep = _stdio(container, written, stack)
+            # In another container files have other numbers; links are refused in both.
+            options += ["--same-files"] if container.home == written.home else []
             served = await self._serve(container, images, clock) if lazy else None
             run = running.Run(
-                argv=[*_RESTORE, *inherited, *(["--lazy-pages"] if lazy else [])],
+                argv=[*_RESTORE, *options, *(["--lazy-pages"] if lazy else [])],
                 images=images,
                 log="restore.log",
                 keep=keep,

@@ -30,7 +30,8 @@ class Record:
     not run where process 1 may, by their numbers in the container. `stopped`: processes that were
     stopped by a signal. `addresses`: those that its sockets are bound to. `first`: bytes of what
     was on its GPUs that also a lazy restore brings in at once. `ipc`: it has System V shared
-    memory, and gets a namespace of its own for it.
+    memory, and gets a namespace of its own for it. `home`: the container that it is of;
+    empty in images of older releases.
     """
 
     tree: int
@@ -41,6 +42,7 @@ class Record:
     addresses: tuple[str, ...] = ()
     first: int = 0
     ipc: bool = False
+    home: str = ""
 
     def write(self, images: Path) -> None:
         """Beside the images, in place of an older one. Raises OSError."""
@@ -69,6 +71,7 @@ class Record:
                 addresses=tuple(map(str, found["addresses"])),
                 first=int(found.get("first", 0)),
                 ipc=bool(found.get("ipc", False)),
+                home=str(found.get("home", "")),
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise RestoreError(f"{images / FILE} can't be understood: {error}") from error
@@ -101,6 +104,7 @@ def take(container: Container, tree: int, opened: Opened | None = None) -> Recor
         stopped=tuple(stopped),
         addresses=addresses.used(container, sockets.of(container, opened)),
         ipc=ipc.is_in_use(container),
+        home=container.home,
     )
 
 

@@ -1,0 +1,284 @@
+"""What a tree had open leads elsewhere when it comes back: CRIU, which is root, must not go there.
+
+The attacker is another container of the pod with the same emptyDir and the same user. While the
+tree is away it puts links, or other files, where the tree's own were.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kybernate.errors import RestoreError
+from tests.kit.containers import wait_for
+from tests.kit.programs import python
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.kit.parking import Seat
+
+pytestmark = pytest.mark.hostile
+
+NOBODY = "65534:65534"
+ROOTS = "/proc/self/cwd/../.."
+"""Of CRIU's working folder, the folder that the agent keeps its own in."""
+SECRET = b"a root-only file of the node's " * 8
+BEGIN = """
+import ctypes, mmap, os, shutil, socket, subprocess, time
+libc = ctypes.CDLL(None)
+os.umask(0o077)
+os.makedirs("/shared/folder", exist_ok=True)
+with open("/shared/folder/file", "wb") as file:
+    file.write(bytes({size}))
+"""
+END = """
+print("ready")
+number = 0
+while True:
+    number += 1
+    time.sleep(0.01)
+    if number % 10 == 0:
+        print("alive", number)
+"""
+
+
+@dataclass(frozen=True)
+class Attack:
+    """What the tree opens, and what is put in place of `/shared/<victim>`: a link to there."""
+
+    opens: str
+    victim: str
+    link: str
+
+    @property
+    def program(self) -> str:
+        return BEGIN.format(size=len(SECRET)) + self.opens + END
+
+
+FILE, FOLDER = ("folder/file", f"{ROOTS}/secret"), ("folder", f"{ROOTS}/secrets")
+ATTACKS = {
+    "a log": Attack("one = open('/shared/folder/file', 'ab')\n", *FILE),
+    "a file": Attack("one = open('/shared/folder/file', 'r+b')\n", *FILE),
+    "a file, by its folder": Attack("one = open('/shared/folder/file', 'ab')\n", *FOLDER),
+    "a folder": Attack("one = os.open('/shared/folder', os.O_RDONLY)\n", *FOLDER),
+    "a folder, into CRIU's own": Attack(
+        "one = os.open('/shared/folder', os.O_RDONLY)\n", "folder", "/proc/self/cwd"
+    ),
+    "a program that runs": Attack(
+        "shutil.copy('/bin/busybox', '/shared/folder/busybox')\n"
+        "subprocess.Popen(['/shared/folder/busybox', 'sleep', '600'])\n",
+        *FOLDER,
+    ),
+    "a path": Attack("one = os.open('/shared/folder', os.O_PATH)\n", *FOLDER),
+    "a mapping": Attack(
+        "with open('/shared/folder/file', 'r+b') as file:\n    one = mmap.mmap(file.fileno(), 0)\n",
+        *FILE,
+    ),
+    "the working folder": Attack("os.chdir('/shared/folder')\n", *FOLDER),
+    "a deleted file": Attack(
+        "one = open('/shared/folder/gone', 'w+b')\nos.unlink('/shared/folder/gone')\n", *FOLDER
+    ),
+    "a pipe with a name": Attack(
+        "os.mkfifo('/shared/folder/pipe')\none = os.open('/shared/folder/pipe', os.O_RDWR)\n",
+        "folder/pipe",
+        f"{ROOTS}/pipe",
+    ),
+    "a socket": Attack(
+        "one = socket.socket(socket.AF_UNIX)\none.bind('/shared/folder/socket')\none.listen()\n",
+        *FOLDER,
+    ),
+    "a socket in the working folder": Attack(
+        "os.chdir('/shared/folder')\n"
+        "one = socket.socket(socket.AF_UNIX)\none.bind('socket')\none.listen()\nos.chdir('/')\n",
+        *FOLDER,
+    ),
+    "a watched folder": Attack(
+        "one = libc.inotify_init1(0)\n"
+        "assert libc.inotify_add_watch(one, b'/shared/folder', 0x100) >= 0\n",
+        *FOLDER,
+    ),
+}
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Iterator[Path]:
+    """The emptyDir."""
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    folder.chmod(0o777)
+    for one in (tmp_path, *tmp_path.parents[:2]):
+        one.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def victim_of(seat: Callable[..., Seat], tmp_path: Path, shared: Path, program: str) -> Seat:
+    (tmp_path / "app").mkdir()
+    return python(seat, tmp_path / "app", program, mounts={shared: "/shared"}, user=NOBODY)
+
+
+def neighbour_of(seat: Callable[..., Seat], shared: Path) -> Callable[[str], str]:
+    """The attacker's container: runs Python in it."""
+    one = seat("/bin/busybox", "sleep", "600", mounts={shared: "/shared"}, user=NOBODY)
+    return lambda script: one.container.inside("python3", "-c", "import os, socket\n" + script)
+
+
+def lay_secrets(root: Path, shared: Path) -> None:
+    (root / "secret").write_bytes(SECRET)
+    (root / "secret").chmod(0o600)
+    shutil.rmtree(root / "secrets", ignore_errors=True)
+    (root / "secrets").mkdir(mode=0o700)
+    (root / "secrets/file").write_bytes(SECRET)
+    (root / "secrets/file").chmod(0o600)
+    with suppress(FileNotFoundError):
+        shutil.copy(shared / "folder/busybox", root / "secrets/busybox")
+    (root / "pipe").unlink(missing_ok=True)
+    os.mkfifo(root / "pipe", 0o600)
+
+
+def is_untouched(root: Path) -> bool:
+    names = [one.name for one in (root / "secrets").iterdir() if one.name != "busybox"]
+    bytes_ = [(root / name).read_bytes() for name in ("secret", "secrets/file")]
+    return names == ["file"] and bytes_ == [SECRET, SECRET]
+
+
+def is_alive(one: Seat) -> bool:
+    before = one.container.log.count("alive")
+    wait_for(lambda: one.container.log.count("alive") > before, one.logs)
+    return True
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_link_to_the_agents_folders_is_not_followed(
+    name: str, seat: Callable[..., Seat], tmp_path: Path, shared: Path
+) -> None:
+    attack = ATTACKS[name]
+    victim = victim_of(seat, tmp_path, shared, attack.program)
+    neighbour = neighbour_of(seat, shared)
+    lay_secrets(victim.node.work, shared)
+    victim.park()
+    neighbour(
+        f"os.rename('/shared/{attack.victim}', '/shared/kept')\n"
+        f"os.symlink('{attack.link}', '/shared/{attack.victim}')"
+    )
+    with pytest.raises(RestoreError):
+        victim.restore()
+    assert is_untouched(victim.node.work)
+    assert victim.container.comm == "kyb-parked"
+
+    neighbour(
+        f"os.unlink('/shared/{attack.victim}')\n"
+        f"os.rename('/shared/kept', '/shared/{attack.victim}')"
+    )
+    victim.resume()
+    assert is_alive(victim), "what is as it was comes back"
+
+
+INSIDE = {
+    "a link to where it was": "os.symlink('kept', '/shared/folder')",
+    "another folder": "os.mkdir('/shared/folder', 0o700)",
+}
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_what_is_not_what_was_dumped_is_refused(
+    name: str, seat: Callable[..., Seat], tmp_path: Path, shared: Path
+) -> None:
+    victim = victim_of(seat, tmp_path, shared, ATTACKS["a folder"].program)
+    neighbour = neighbour_of(seat, shared)
+    victim.park()
+    neighbour("os.rename('/shared/folder', '/shared/kept')\n" + INSIDE[name])
+    with pytest.raises(RestoreError):
+        victim.restore()
+
+
+def test_another_file_of_the_same_size_is_refused(
+    seat: Callable[..., Seat], tmp_path: Path, shared: Path
+) -> None:
+    victim = victim_of(seat, tmp_path, shared, ATTACKS["a file"].program)
+    neighbour = neighbour_of(seat, shared)
+    victim.park()
+    neighbour(
+        "os.umask(0o077)\n"
+        "data = open('/shared/folder/file', 'rb').read()\n"
+        "open('/shared/other', 'wb').write(data)\n"
+        "os.rename('/shared/other', '/shared/folder/file')"
+    )
+    with pytest.raises(RestoreError, match="is another one now"):
+        victim.restore()
+
+
+def test_a_pipe_in_place_of_a_file_holds_nobody_up(
+    seat: Callable[..., Seat], tmp_path: Path, shared: Path
+) -> None:
+    victim = victim_of(seat, tmp_path, shared, ATTACKS["a log"].program)
+    neighbour = neighbour_of(seat, shared)
+    victim.park()
+    neighbour("os.unlink('/shared/folder/file')\nos.mkfifo('/shared/folder/file', 0o600)")
+    with pytest.raises(RestoreError, match="is of type"):
+        victim.restore(deadline=10.0)
+
+
+def test_another_container_follows_no_link_either(
+    seat: Callable[..., Seat], tmp_path: Path, shared: Path
+) -> None:
+    victim = victim_of(seat, tmp_path, shared, ATTACKS["a folder"].program)
+    victim.freeze()
+    number = victim.container.number_inside(victim.container.tree)
+    victim.dump()
+    victim.end()
+    mounts = {shared: "/shared", tmp_path / "app": "/app"}
+    other = seat(init=("--parked", str(number)), mounts=mounts, user=NOBODY)
+    shutil.copytree(victim.images, other.images)
+    (shared / "folder").rename(shared / "kept")
+    (shared / "folder").symlink_to("kept")
+    with pytest.raises(RestoreError):
+        other.restore()
+    (shared / "folder").unlink()
+    shutil.copytree(shared / "kept", shared / "folder")
+    os.chown(shared / "folder", 65534, 65534)
+    other.resume()
+    assert is_alive(other), "a copy of the folder is as good in another container"
+
+
+PLACES = ("cwd", "fd/90", "fd/91", "fd/92", "fd/96")
+
+
+def led_to(pid: int | None) -> Iterator[str]:
+    """What is above the folders that CRIU is in, or has open."""
+    for place in PLACES if pid else ():
+        with suppress(OSError):
+            here = f"/proc/{pid}/{place}"
+            nowhere = os.path.samefile(f"{here}/..", f"{here}/.")
+            yield f"{place} leads {'nowhere' if nowhere else 'out'}"
+
+
+def test_nothing_leads_out_of_crius_own_folders(
+    seat: Callable[..., Seat], tmp_path: Path, shared: Path
+) -> None:
+    """By names of sockets the kernel goes itself; so there is nowhere to go to."""
+    victim = victim_of(seat, tmp_path, shared, ATTACKS["a log"].program)
+    seen: set[str] = set()
+    victim.freeze()
+
+    async def look() -> None:
+        victim.renew()
+        init = victim.container.init
+        call = asyncio.ensure_future(victim.criu.dump(init, victim.handle, victim.images, 60.0))
+        while not call.done():
+            seen.update(led_to(victim.criu_pid()))
+            await asyncio.sleep(0)
+        await call
+
+    victim.run(look())
+    victim.keep()
+    victim.thaw()
+    assert seen == {f"{place} leads nowhere" for place in PLACES}
