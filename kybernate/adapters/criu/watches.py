@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from kybernate.adapters import smallfile
+from kybernate.adapters import beneath, smallfile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,16 +55,19 @@ def _watches(container: Container, opened: Opened) -> Iterator[tuple[int, int]]:
 
 
 def _walk(container: Container) -> Iterator[tuple[int, str]]:
-    """(inode, path in the container) of files and folders, links not followed."""
-    root = container.proc / str(container.init) / "root"
-    for place in _PLACES:
-        yield from _below(f"{root}{place}".rstrip("/"), place.rstrip("/"), _DEPTH)
+    """(inode, path in the container) of files and folders. No link is followed on any step: one of
+    the container's would lead to the node's own folders."""
+    with beneath.root_of(container.init, str(container.proc)) as root:
+        for place in _PLACES:
+            with suppress(OSError), beneath.opened_below(root, place) as folder:
+                yield from _below(folder, place.rstrip("/"), _DEPTH)
 
 
-def _below(path: str, shown: str, depth: int) -> Iterator[tuple[int, str]]:
-    with suppress(*_GONE), os.scandir(path) as entries:
-        yield os.lstat(path + "/.").st_ino, shown or "/"
+def _below(folder: int, shown: str, depth: int) -> Iterator[tuple[int, str]]:
+    yield os.fstat(folder).st_ino, shown or "/"
+    with os.scandir(folder) as entries:
         for entry in entries:
             yield entry.inode(), f"{shown}/{entry.name}"
-            if depth and entry.is_dir(follow_symlinks=False) and shown + entry.name != "/proc":
-                yield from _below(entry.path, f"{shown}/{entry.name}", depth - 1)
+            if depth and entry.is_dir(follow_symlinks=False) and shown + entry.name != "proc":
+                with suppress(OSError), beneath.opened(entry.name, folder) as below:
+                    yield from _below(below, f"{shown}/{entry.name}", depth - 1)

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import IO, TYPE_CHECKING
 
-from . import folders, mounts
+from kybernate.adapters import beneath
+
+from . import mounts
 from .note import ARCHIVE, Clock, Note, home_of
 
 if TYPE_CHECKING:
@@ -56,7 +58,7 @@ def gather(
     """
     clock = Clock(deadline, "To gather the files that its container had changed", stop)
     home = home_of(init, proc)
-    with folders.opened(images) as folder:
+    with beneath.opened(images) as folder:
         try:
             note = _archive(init, home, folder, _Terms(limit, clock), proc)
         except _TooMuchError as error:
@@ -80,19 +82,19 @@ def _archive(init: int, home: str, folder: int, terms: _Terms, proc: str) -> Not
     there = mounts.of(init, proc)
     own = mounts.own_of(there, mounts.of_node(proc))
     others = frozenset(there)
-    file = os.fdopen(folders.made(ARCHIVE, folder), "wb")
+    file = os.fdopen(beneath.made(ARCHIVE, folder), "wb")
     with (
         file,
-        folders.root_of(init, proc) as root,
+        beneath.root_of(init, proc) as root,
         tarfile.open(fileobj=file, mode="w:", format=tarfile.PAX_FORMAT) as archive,
     ):
         writer = _Writer(archive, terms)
         if layer := _layer(there.get("/")):
-            with folders.opened(layer) as upper:
+            with beneath.opened(layer) as upper:
                 writer.take_all(upper, "", others)
         for place in LOOSE:
             if own.get(f"/{place}"):
-                with suppress(FileNotFoundError), folders.opened_below(root, place) as loose:
+                with suppress(FileNotFoundError), beneath.opened_below(root, place) as loose:
                     writer.take_all(loose, place, others - {f"/{place}"})
     return Note(home, writer.files, writer.size, volumes=_volumes(own))
 
@@ -128,7 +130,7 @@ class _Writer:
         self._count(entry)
         if stat.S_ISDIR(found.st_mode):
             self._archive.addfile(entry)
-            with folders.opened(name, folder) as below:
+            with beneath.opened(name, folder) as below:
                 self.take_all(below, path, others)
             return
         if stat.S_ISLNK(found.st_mode):
@@ -159,7 +161,7 @@ class _Writer:
             self._archive.addfile(entry)
             return
         # Somebody in the container may have put a device there since: to open one has effects.
-        with folders.named(folder, name) as path:
+        with beneath.named(folder, name) as path:
             if stat.S_ISREG(os.stat(path).st_mode):
                 with open(path, "rb") as file:
                     self._archive.addfile(entry, _Whole(file, self._terms.clock))
@@ -205,5 +207,5 @@ def _layer(root: mounts.Mount | None) -> str:
             return base + upper
     raise _TooMuchError(
         "The agent could not read what its container had changed: it needs the host's PID "
-        "namespace (hostPID), to see the container runtime's folders."
+        "namespace (hostPID), to see the container runtime's beneath."
     )

@@ -8,9 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kybernate.adapters import beneath
 from kybernate.errors import RestoreError
 
-from . import folders, mounts
+from . import mounts
 from .gathering import KEPT_MODE, MOST_FILES
 from .note import ARCHIVE, Clock, Note, home_of
 
@@ -45,7 +46,7 @@ def lay_out(
         _see_volumes(note, own)
         if not (images / ARCHIVE).exists():
             return 0
-        with folders.root_of(init, proc) as root, tarfile.open(images / ARCHIVE, "r:") as archive:
+        with beneath.root_of(init, proc) as root, tarfile.open(images / ARCHIVE, "r:") as archive:
             return _Layer(archive, root, own, clock).lay_all(limit)
     except (OSError, ValueError, OverflowError, tarfile.TarError, EOFError) as error:
         raise RestoreError(f"the files that it had changed can't be laid out: {error}") from error
@@ -106,7 +107,7 @@ class _Layer:
 
     def _lay(self, entry: tarfile.TarInfo) -> None:
         *above, name = _parts(entry.name)
-        with folders.opened_below(self.root, "/".join(above), make=True) as folder:
+        with beneath.opened_below(self.root, "/".join(above), make=True) as folder:
             if entry.isdir():
                 with suppress(FileExistsError):
                     os.mkdir(name, 0o700, dir_fd=folder)
@@ -120,7 +121,7 @@ class _Layer:
 
     def _lay_file(self, entry: tarfile.TarInfo, folder: int, name: str) -> None:
         source = self.archive.extractfile(entry)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | folders.NO_LINK
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | beneath.NO_LINK
         with os.fdopen(os.open(name, flags, 0o600, dir_fd=folder), "wb") as file:
             while source is not None and (data := source.read(_CHUNK)):
                 self.clock.check()
@@ -131,7 +132,7 @@ class _Layer:
             os.utime(file.fileno(), _times(entry))
 
     def _finish_folder(self, entry: tarfile.TarInfo) -> None:
-        with folders.opened_below(self.root, "/".join(_parts(entry.name))) as folder:
+        with beneath.opened_below(self.root, "/".join(_parts(entry.name))) as folder:
             os.fchown(folder, entry.uid, entry.gid)
             os.fchmod(folder, entry.mode & KEPT_MODE)
             os.utime(folder, _times(entry))
@@ -144,7 +145,7 @@ def _lay_other(entry: tarfile.TarInfo, folder: int, name: str) -> None:
     elif entry.isfifo():
         os.mkfifo(name, 0o600, dir_fd=folder)
         os.chown(name, entry.uid, entry.gid, dir_fd=folder, follow_symlinks=False)
-        with folders.named(folder, name) as path:
+        with beneath.named(folder, name) as path:
             os.chmod(path, entry.mode & KEPT_MODE)
 
 

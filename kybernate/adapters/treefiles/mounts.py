@@ -9,10 +9,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kybernate.adapters import smallfile
+from kybernate.adapters import beneath, smallfile
 from kybernate.errors import NotFoundError
-
-from . import folders
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -79,7 +77,7 @@ def of(init: int, proc: str) -> dict[str, Mount]:
     """A process's by their points; the last at each is what is seen. Raises NotFoundError."""
     try:
         found = parse(smallfile.read(f"{proc}/{init}/mountinfo"))
-    except folders.GONE as error:
+    except beneath.GONE as error:
         raise NotFoundError(f"There is no process {init} any more.") from error
     return {mount.point: mount for mount in found}
 

@@ -8,10 +8,8 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from kybernate.adapters import smallfile
+from kybernate.adapters import beneath, smallfile
 from kybernate.errors import DeadlineError, NotFoundError, RestoreError
-
-from . import folders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +35,7 @@ class Note:
         said = asdict(self)
         if not self.volumes:
             del said["volumes"]  # agents of before read none
-        with os.fdopen(folders.made(NOTE, folder), "w") as file:
+        with os.fdopen(beneath.made(NOTE, folder), "w") as file:
             json.dump(said, file)
 
     @classmethod
@@ -73,6 +71,6 @@ def home_of(init: int, proc: str) -> str:
     """Names the container exactly: boot, process 1 and its start. Raises NotFoundError."""
     try:
         start = smallfile.read(f"{proc}/{init}/stat").rpartition(")")[2].split()[19]
-    except folders.GONE as error:
+    except beneath.GONE as error:
         raise NotFoundError(f"There is no process {init} any more.") from error
     return f"{smallfile.read('/proc/sys/kernel/random/boot_id').strip()}/{init}/{start}"
