@@ -27,6 +27,7 @@ from . import (
     ended,
     features,
     holders,
+    imagerights,
     ipc,
     limits,
     loans,
@@ -181,6 +182,7 @@ class Criu:
         written = record.Record.read(images)
         with self._opened(init, handle) as container:
             await self._clear(container, clock)
+            await asyncio.to_thread(_see_rights, container, images)
             groups = limits.groups_of(init, self._mount, self._proc)
             await asyncio.to_thread(limits.lift, groups, container.work)
             try:
@@ -388,6 +390,13 @@ class Criu:
             with suppress(ProcessLookupError, NotFoundError):
                 if not stopped or container.number_inside(pid) not in stopped:
                     os.kill(pid, signal.SIGCONT)
+
+
+def _see_rights(container: Container, images: Path) -> None:
+    try:
+        imagerights.check(container, images)
+    except OSError as error:
+        raise RestoreError(f"what the tree may do can't be read: {error}") from error
 
 
 def _roots(mount: Path) -> list[Path]:

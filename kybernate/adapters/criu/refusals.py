@@ -16,12 +16,15 @@ from typing import TYPE_CHECKING
 
 from kybernate.adapters import smallfile
 from kybernate.adapters.nodespace import see_pods_network
+from kybernate.core.artifacts.privileges import beyond
 from kybernate.errors import NotFoundError, RefusedError
 
-from . import ipc, rights, sockets, watches
+from . import imagerights, ipc, rights, sockets, watches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from kybernate.core.artifacts.privileges import Privileges
 
     from .container import Container
     from .descriptors import Opened
@@ -90,10 +93,11 @@ def from_log(said: list[str]) -> str:
 @dataclass(frozen=True, slots=True)
 class _Around:
     """What each process of a tree is held against: its container's namespaces and message queues
-    (device numbers of their file systems), and the agent's rights."""
+    (device numbers of their file systems), what its process 1 may do, and the agent's rights."""
 
     namespaces: Mapping[str, str]
     queues: frozenset[int]
+    container: Privileges
     rights: Mapping[str, str]
 
     @classmethod
@@ -105,7 +109,8 @@ class _Around:
             if (tree := container.tree()) is not None:
                 # A restore may have given the whole tree one.
                 spaces["ipc"] = os.readlink(f"{container.proc}/{tree}/ns/ipc")
-            return cls(spaces, _queue_devices(init), rights.read("/proc/self/status"))
+            own = imagerights.of_status(rights.read(f"{init}/status"))
+            return cls(spaces, _queue_devices(init), own, rights.read("/proc/self/status"))
         except (FileNotFoundError, ProcessLookupError) as error:
             raise NotFoundError(f"There is no process {container.init} any more.") from error
 
@@ -146,6 +151,8 @@ def _stated(process: str, around: _Around, _: Mapping[int, str]) -> Iterator[str
     if tracer != "0":
         yield f"is traced by process {tracer}: detach the debugger."
     yield from rights.lacking(state, around.rights)
+    for more in beyond(imagerights.of_status(state), around.container):
+        yield f"has come to more than its container began with, and could not get it back: {more}"
 
 
 def _namespaced(process: str, around: _Around, _: Mapping[int, str]) -> Iterator[str]:

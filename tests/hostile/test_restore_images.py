@@ -1,0 +1,131 @@
+"""Images that were changed since they were written: CRIU would give a tree what they say."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, TypeVar
+
+import pytest
+
+from kybernate.errors import RestoreError
+from kybernate.gen.criuimages_pb2 import Core, Namespaces
+from tests.kit.containers import wait_for
+from tests.kit.programs import python
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.kit.parking import Seat
+
+pytestmark = pytest.mark.hostile
+
+M = TypeVar("M", Core, Namespaces)
+PROGRAM = """
+import os, threading, time
+threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+print("ready")
+while True:
+    print("as", os.getuid())
+    time.sleep(0.02)
+"""
+ALL = [(1 << 32) - 1, 255]
+
+
+def to_root(core: Core) -> None:
+    creds = core.thread.creds
+    creds.uid = creds.euid = creds.suid = creds.fsuid = 0
+
+
+def to_all(core: Core) -> None:
+    core.thread.creds.cap_prm[:] = core.thread.creds.cap_eff[:] = ALL
+
+
+CHANGES: dict[str, tuple[Callable[[Core], object], str]] = {
+    "root": (to_root, "as user 0"),
+    "a group": (lambda core: core.thread.creds.groups.append(42), "as group 42"),
+    "capabilities": (to_all, "permitted capabilities"),
+    "a bounding set": (
+        lambda core: core.thread.creds.cap_bnd.__setitem__(slice(None), ALL),
+        "bounding capabilities",
+    ),
+    "new privileges": (
+        lambda core: setattr(core.thread.creds, "no_new_privs", 0),
+        "forbids new privileges",
+    ),
+    "no seccomp filter, a process": (
+        lambda core: core.thread.ClearField("seccomp_mode"),
+        "seccomp",
+    ),
+}
+SPACES = ("pid", "net", "ipc", "uts", "mnt", "user")
+
+
+def without_rights(core: Core) -> None:
+    """CRIU would then take them from a file of an older format."""
+    core.thread.ClearField("creds")
+
+
+@pytest.fixture
+def parked(seat: Callable[..., Seat], tmp_path: Path) -> Seat:
+    """Nobody's, under a seccomp filter, who may gain nothing; two threads, so two images."""
+    (tmp_path / "app").mkdir()
+    one = python(seat, tmp_path / "app", PROGRAM, user="65534:65534", flags=("--seccomp",))
+    one.park()
+    return one
+
+
+def change(path: Path, message: M, how: Callable[[M], object]) -> None:
+    """Changes the first message of an image; what isn't known of it stays."""
+    data = path.read_bytes()
+    (size,) = struct.unpack_from("<I", data, 8)
+    message.ParseFromString(data[12 : 12 + size])
+    how(message)
+    changed = message.SerializeToString()
+    path.write_bytes(data[:8] + struct.pack("<I", len(changed)) + changed + data[12 + size :])
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_more_than_the_container_has_is_not_given_back(name: str, parked: Seat) -> None:
+    how, said = CHANGES[name]
+    kept = {path: path.read_bytes() for path in parked.images.glob("core-*.img")}
+    assert len(kept) >= 3, "kyb-tree and two threads"
+    ordered = sorted(kept, key=lambda path: int(path.stem.partition("-")[2]))
+    change(ordered[0 if "process" in name else -1], Core(), how)
+    with pytest.raises(RestoreError, match=said):
+        parked.restore()
+    assert parked.container.comm == "kyb-parked"
+
+    for path, data in kept.items():
+        path.write_bytes(data)
+    parked.resume()
+    before = parked.container.log.count("as 65534")
+    wait_for(lambda: parked.container.log.count("as 65534") > before, parked.logs)
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_a_namespace_of_its_own_is_not_made(name: str, parked: Seat) -> None:
+    path = min(parked.images.glob("ids-*.img"))
+    change(path, Namespaces(), lambda ids: setattr(ids, name, 99))
+    with pytest.raises(RestoreError, match=f"{name} namespace of its own"):
+        parked.restore()
+
+
+def test_a_process_of_which_too_little_is_said_is_refused(parked: Seat) -> None:
+    change(min(parked.images.glob("core-*.img")), Core(), without_rights)
+    with pytest.raises(RestoreError, match="too little"):
+        parked.restore()
+
+
+def test_mounts_in_the_images_are_refused(parked: Seat) -> None:
+    (parked.images / "mountpoints-12.img").write_bytes(b"whatever")
+    with pytest.raises(RestoreError, match=r"mountpoints-12\.img"):
+        parked.restore()
+
+
+@pytest.mark.parametrize("name", ["inventory.img", "core-*.img"])
+def test_images_that_are_cut_off_are_refused(name: str, parked: Seat) -> None:
+    path = min(parked.images.glob(name))
+    path.write_bytes(path.read_bytes()[:11])
+    with pytest.raises(RestoreError, match="cut off"):
+        parked.restore()
