@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kybernate.adapters.criu import descriptors, watches
-from kybernate.adapters.criu.container import Container
 from kybernate.adapters.treefiles import gather
 from tests.kit.programs import python
 
@@ -46,9 +45,7 @@ def watcher(seat: Callable[..., Seat], tmp_path: Path) -> Seat:
 
 
 def test_what_is_watched_is_looked_for_in_the_container_alone(watcher: Seat) -> None:
-    with Container.opened(
-        watcher.container.init, watcher.handle, watcher.node.work / "criu"
-    ) as container:
+    with watcher.criu._opened(watcher.container.init, watcher.handle) as container:
         found, lost = watches.folders(container, descriptors.of(container))
     assert (found, lost) == (["/shared/folder/below"], [])
 
