@@ -20,6 +20,7 @@ from kybernate.errors import RestoreError
 from kybernate.gen.criuimages_pb2 import Core, Inventory, Namespaces
 
 from . import rights
+from .record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -117,8 +118,12 @@ def _namespaces(images: Path, inventory: Inventory, cores: Iterable[Core]) -> It
     paths = sorted(images.glob("ids-*.img"))
     found = [core.namespaces for core in cores if core.HasField("namespaces")]
     found += [_read(path, _IDS, Namespaces()) for path in paths]
+    spaces = list(_SPACES)
+    if Record.read(images).ipc and len({one.ipc for one in found}) == 1:
+        # Of a tree with System V shared memory: CRIU makes it anew, with that and nothing else.
+        spaces.remove("ipc")
     for one in found:
-        for name in _SPACES:
+        for name in spaces:
             if getattr(one, name) != getattr(inventory.own, name):
                 yield f"a process has a {name} namespace of its own"
     for pattern in _MADE:
