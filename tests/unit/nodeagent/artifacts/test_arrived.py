@@ -128,7 +128,7 @@ def test_what_a_seat_goes_on_from_is_not_dropped_for_a_late_word(rig, tls, tmp_p
                 two.receiver.seat_changed(seat)
             assert (ARRIVED + artifact in two.r.machine.journal) is (found == "as a copy")
             await peers.call_off(two.to, LIMIT)
-            assert begun == []
+            assert not {"_see_off", "_drop"} & {*begun}
             two.receiver.seat_gone(seat)
             assert ("_see_off" in begun) is (found == "as a copy")
             assert "_drop" not in begun
