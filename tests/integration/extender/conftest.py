@@ -126,8 +126,15 @@ class Extender:
             return session.post(f"https://127.0.0.1:{self.port}/{verb}", json=body, timeout=LIMIT_S)
 
     def ask(self, verb: str, body: Any) -> Any:
-        """The answer of a call that must be answered."""
-        answer = self.post(f"v1/{verb}", body)
+        """The answer of a call that must be answered, once all that it needs has been listed:
+        after a broken connection a list begins anew, and the scheduler asks again."""
+        end = time.monotonic() + LIMIT_S
+        while True:
+            answer = self.post(f"v1/{verb}", body)
+            listing = answer.status_code == 503 and "the first list of" in answer.text
+            if not listing or time.monotonic() > end:
+                break
+            time.sleep(0.05)
         assert answer.status_code == 200, answer.text
         return answer.json()
 
