@@ -27,7 +27,8 @@ CRIU = ("--no-default-config", "--manage-cgroups=ignore", "--tcp-established", "
 
 
 class Bare:
-    """One container. `init` is the host's PID of its process 1, `tree` finds that of the tree.
+    """One container. `init` is the host's PID of its process 1, ours for a tree in none; `tree`
+    finds that of the tree.
 
     `cgroups`: where the tree is recreated; by default where process 1 is.
     """
@@ -116,8 +117,9 @@ class Bare:
             kept = {NAMES[name]: opened(path, os.O_RDONLY) for name, path in folders.items()}
             kept |= keep or {}
             joined = [opened(*_entrance(path)) for path in cgroups]
-            command = [str(self._tools.enter), "--target", str(target), "--init", str(init)]
-            command += ["--run", str(program)]
+            entered = ["--target", str(target), "--init", str(init)]
+            entered = ["--here"] if self._init == os.getpid() else entered
+            command = [str(self._tools.enter), *entered, "--run", str(program)]
             for number, descriptor in kept.items():
                 command += ["--keep", f"{descriptor}={number}"]
             for descriptor in joined:
