@@ -344,18 +344,21 @@ class Admission:
         ]
         if not usable:
             return None
-        best = min(usable, key=self._wake_order)
-        if old in usable and old.wake_cost <= best.wake_cost:
+        least = min(seat.wake_cost for seat in usable)
+        if old in usable and old.wake_cost <= least:
             return old
-        return best
+        cheap = [seat for seat in usable if seat.wake_cost == least]
+        # 0 is of an agent that doesn't say: then times tell nothing of which one is faster.
+        timed = all(seat.info.wake for seat in cheap)
+        return min(cheap, key=lambda seat: self._wake_order(seat, timed=timed))
 
-    def _wake_order(self, seat: Seat) -> tuple[int, int, int, float, float, str]:
+    def _wake_order(self, seat: Seat, *, timed: bool) -> tuple[int, int, float, float, str]:
+        wake = seat.info.wake if timed else 0.0
         # A whole second counts more than having to wait for others, less of it doesn't.
         return (
-            seat.wake_cost,
-            int(seat.info.wake),
+            int(wake),
             self._rivals(seat),
-            seat.info.wake,
+            wake,
             seat.info.last_wake_ms,
             str(seat.info.uid),
         )

@@ -283,6 +283,17 @@ def test_a_whole_second_counts_more_than_waiting_for_others(admission, wake, wok
     assert admission.demand(woken, 0).waiting == 1
 
 
+def test_a_seat_of_an_agent_that_tells_no_time_is_not_taken_for_the_fastest(admission):
+    """An agent of before says 0. Its seat's group is busy, so that the other's turn comes first."""
+    admission.seat(replace(seat(A, group="G0"), wake=0.0), 0)
+    admission.seat(replace(seat(B, group="G1"), wake=2.0), 0)
+    admission.seat(seat(PodUid("c"), model="other", group="G0"), 0)
+    admission.grant(PodUid("c"), 1, 0)
+    admission.arrive(1, "other", 0)
+    admission.arrive(2, "m", 0)
+    assert admission.demand(B, 0).waiting == 1
+
+
 def test_who_waited_too_long_is_told_in_which_tier_the_seat_is(admission):
     admission.seat(replace(seat(state=NVME), tier="nvme"), 0)
     admission.arrive(1, "m", 0)
