@@ -27,7 +27,7 @@ class Limits:
     first_namespaces: tuple[str, ...] = ()
     name_memory: float = 3600.0
     bodies: int = 256 * 2**20
-    client_bodies: int = 128 * 2**20
+    client_bodies: int = 32 * 2**20
     client_wakes: float = 0.0
     namespace_wakes: float = 0.0
 

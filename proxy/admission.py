@@ -57,7 +57,7 @@ class Admission:
 
     def announce(self, ticket: int, size: int, client: Client = ANYONE) -> list[Action]:
         """A request says that its body has this size: Reject if there is no room for it now."""
-        refusal = self._bodies.refuses(client.name, size)
+        refusal = self._bodies.refuses(ticket, client.name, size)
         return [Reject(ticket, *refusal)] if refusal else []
 
     def receive(self, ticket: int, more: int, client: Client = ANYONE) -> list[Action]:

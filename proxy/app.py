@@ -125,10 +125,12 @@ class Front:
             self._desk.announce(visit.ticket, visit.client, declared)
         try:
             async with asyncio.timeout(self._settings.body_limit_s):
-                while max(declared, len(body)) <= limit:
+                while declared <= limit:
                     chunk = await visit.request.content.readany()
                     if not chunk:
                         return body
+                    if len(body) + len(chunk) > limit:
+                        break
                     self._desk.receive(visit.ticket, visit.client, len(chunk))
                     body += chunk
         except TimeoutError as error:

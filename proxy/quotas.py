@@ -12,35 +12,48 @@ from kybernate.core.rate import Bucket
 
 _MOST_BUCKETS = 10_000
 
+SMALL = 256 * 2**10
+"""Bytes of a body up to which it may use what is kept free of larger ones."""
+
 Refusal = tuple[int, str, str, float]
 """Status, code, sentence, and after how many seconds to try again (0.0: nobody knows)."""
 
 
 @dataclass(slots=True)
 class Bodies:
-    """Bytes of request bodies in memory: at most `whole`, and `each` of one client."""
+    """Bytes of request bodies in memory: at most `whole`, and `each` of one client.
+
+    Bodies over SMALL have 7/8 of it, so that they can't keep out the small ones.
+    """
 
     whole: int
     each: int
     total: int = 0
+    _large: int = 0
     _of: Counter[str] = field(default_factory=Counter)
     _held: dict[int, tuple[str, int]] = field(default_factory=dict)
 
     def take(self, ticket: int, client: str, more: int) -> Refusal | None:
         """Count `more` bytes for this request, or say why they don't fit; then nothing changes."""
-        if refusal := self.refuses(client, more):
+        if refusal := self.refuses(ticket, client, more):
             return refusal
+        before = self._held.get(ticket, ("", 0))[1]
         self.total += more
+        self._large += _as_large(before + more) - _as_large(before)
         self._of[client] += more
-        self._held[ticket] = (client, self._held.get(ticket, ("", 0))[1] + more)
+        self._held[ticket] = (client, before + more)
         return None
 
-    def refuses(self, client: str, more: int) -> Refusal | None:
-        """Why `more` bytes of this client would not fit now, or None."""
-        if self.total + more > self.whole:
+    def refuses(self, ticket: int, client: str, more: int) -> Refusal | None:
+        """Why `more` bytes of this client's request would not fit now, or None."""
+        before = self._held.get(ticket, ("", 0))[1]
+        large = _as_large(before + more)
+        after = self._large + large - _as_large(before)
+        if self.total + more > self.whole or (large and after > self.whole - self.whole // 8):
             reason = (
                 f"The proxy holds {self.total} bytes of requests that wait or are being sent, and "
-                f"may hold {self.whole} (max_held_bytes); try again later."
+                f"may hold {self.whole} (max_held_bytes), 7/8 of them of bodies over {SMALL} "
+                "bytes; try again later."
             )
             return 503, "bodies_full", reason, 0.0
         if self._of[client] + more > self.each:
@@ -55,9 +68,14 @@ class Bodies:
         """The request's body is no more in memory. Unknown tickets are ignored."""
         client, size = self._held.pop(ticket, ("", 0))
         self.total -= size
+        self._large -= _as_large(size)
         self._of[client] -= size
         if self._of[client] <= 0:
             del self._of[client]
+
+
+def _as_large(size: int) -> int:
+    return size if size > SMALL else 0
 
 
 @dataclass(slots=True)

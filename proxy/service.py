@@ -42,7 +42,7 @@ class Service:
             settings.first_namespaces,
             settings.name_memory_s,
             settings.max_held_bytes,
-            settings.max_held_bytes_per_client,
+            settings.client_bytes,
             settings.wakes_per_minute_per_client,
             settings.wakes_per_minute_per_namespace,
         )

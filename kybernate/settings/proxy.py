@@ -96,14 +96,14 @@ class ProxySettings(BaseModel):
     max_held_bytes: int = Field(
         256 * 1024 * 1024,
         ge=1024,
-        description="bodies of all requests that wait or are being sent; one more is answered 503. "
-        "The process needs up to twice this and 150 MiB (bytes)",
+        description="bodies of all requests that wait or are being sent, 1/8 of it for those up to "
+        "256 KiB; one more is answered 503. The process needs up to twice this and 150 MiB (bytes)",
     )
-    max_held_bytes_per_client: int = Field(
-        128 * 1024 * 1024,
+    max_held_bytes_per_client: int | None = Field(
+        None,
         ge=1024,
         description="the same of one client, by key, certificate or else address; one more is "
-        "answered 429 (bytes)",
+        "answered 429. Without it, 1/8 of max_held_bytes, or max_body_bytes if more (bytes)",
     )
     body_limit_s: float = Field(
         60.0, gt=0, description="longest time a request's body may take to come (s)"
@@ -151,6 +151,17 @@ class ProxySettings(BaseModel):
             )
         return self
 
+    @model_validator(mode="after")
+    def _check_room(self) -> Self:
+        room = self.max_held_bytes - self.max_held_bytes // 8
+        if self.max_body_bytes > min(room, self.client_bytes):
+            raise ValueError(
+                f"max_body_bytes is {self.max_body_bytes}, but 7/8 of max_held_bytes are {room}, "
+                f"and one client may have {self.client_bytes} (max_held_bytes_per_client): such a "
+                "body would always be refused; raise these, or lower max_body_bytes"
+            )
+        return self
+
     @field_validator("agents", mode="before")
     @classmethod
     def _split_agents(cls, value: object) -> object:
@@ -189,6 +200,11 @@ class ProxySettings(BaseModel):
         if path in self.paths:
             return True
         return "*" in self.paths and path.startswith("/v1/") and bool(_PATH.fullmatch(path))
+
+    @property
+    def client_bytes(self) -> int:
+        """Bytes of bodies that one client may have; its largest one fits into it."""
+        return self.max_held_bytes_per_client or max(self.max_held_bytes // 8, self.max_body_bytes)
 
     @property
     def host_port(self) -> tuple[str, int]:

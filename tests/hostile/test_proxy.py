@@ -179,10 +179,10 @@ def test_many_large_requests_that_wait_do_not_end_the_proxy(against):
         async with contextlib.AsyncExitStack() as stack:
             clients = [await stack.enter_async_context(proxy.client(n)) for n in range(2, 29)]
             asked = [asyncio.create_task(ask(client, data)) for client in clients]
-            size, _ = await proxy.until(lambda _, waiting: waiting == 8)
-            assert size == 8 * LARGE
+            size, _ = await proxy.until(lambda _, waiting: waiting == 7)
+            assert size == 7 * LARGE
             async with asyncio.timeout(2 * DEADLINE):
-                while sum(one.done() for one in asked) < 19:  # noqa: ASYNC110
+                while sum(one.done() for one in asked) < 20:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
             refused = [one.result() for one in asked if one.done()]
             assert {(one[0], code(one), one[2]["Retry-After"]) for one in refused} == {
@@ -190,12 +190,30 @@ def test_many_large_requests_that_wait_do_not_end_the_proxy(against):
             }
             proxy.agent.lease("grant")
             served = await asyncio.gather(*asked)
-            assert sorted(one[0] for one in served) == [200] * 8 + [503] * 19
+            assert sorted(one[0] for one in served) == [200] * 7 + [503] * 20
         assert {len(sent) for _, _, sent in proxy.model.requests} == {LARGE}
         await proxy.until(lambda size, _: size == 0)
         assert proxy.peak() < 0.8 * MEMORY_LIMIT
 
     against(attack)
+
+
+def test_large_bodies_of_many_clients_do_not_keep_out_small_ones(against):
+    async def attack(proxy):
+        await proxy.seat()
+        async with contextlib.AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(proxy.client(n)) for n in range(2, 14)]
+            greedy, others = clients[:8], clients[8:]
+            asked = [asyncio.create_task(ask(one, body(8 * MIB))) for one in greedy]
+            await proxy.until(lambda size, waiting: (size, waiting) == (56 * MIB, 7))
+            refused, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+            assert [code(one.result()) for one in refused] == ["bodies_full"]
+            small = [asyncio.create_task(ask(one, body(MIB // 4))) for one in others]
+            await proxy.until(lambda size, waiting: (size, waiting) == (57 * MIB, 11))
+            proxy.agent.lease("grant")
+            assert [(await one)[0] for one in small] == [200] * 4
+
+    against(attack, max_held_bytes=64 * MIB, max_body_bytes=8 * MIB)
 
 
 def test_one_client_can_not_take_the_room_of_all(against):
@@ -217,7 +235,7 @@ def test_one_client_can_not_take_the_room_of_all(against):
             proxy.agent.lease("grant")
             assert (await waits)[0] == 200
 
-    against(attack, max_held_bytes=60 * MIB, max_held_bytes_per_client=30 * MIB)
+    against(attack, max_held_bytes=60 * MIB, max_held_bytes_per_client=32 * MIB)
 
 
 @pytest.mark.parametrize("encoding", ["identity", "gzip"])
@@ -267,7 +285,7 @@ def test_what_a_seat_that_answers_at_once_leaves_unread_counts_on(against):
         server.close()
         await asyncio.sleep(0.1)
 
-    against(attack, max_held_bytes=80 * MIB)
+    against(attack, max_held_bytes=80 * MIB, max_held_bytes_per_client=80 * MIB)
 
 
 @pytest.mark.parametrize("dribble", [b"", b"POST /v1/completions HTTP/1.1\r\nX-A: "])

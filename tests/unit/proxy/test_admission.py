@@ -22,6 +22,7 @@ from proxy.actions import (
     Serve,
 )
 from proxy.admission import Admission
+from proxy.quotas import SMALL
 
 N1 = NodeName("n1")
 A = PodUid("a")
@@ -344,6 +345,23 @@ def test_bodies_have_a_budget_of_all_and_one_of_each_client():
     admission.release(1)
     assert admission.body_bytes == 50
     assert admission.receive(3, 20, other) == []
+
+
+def test_large_bodies_leave_an_eighth_to_small_ones():
+    whole = 32 * SMALL
+    admission = Admission(Limits(bodies=whole, client_bodies=whole))
+    assert admission.receive(1, SMALL, Client("a")) == []
+    assert admission.receive(1, 26 * SMALL, Client("a")) == []
+    assert [r.code for r in admission.announce(2, SMALL + 1, Client("b"))] == ["bodies_full"]
+    assert admission.receive(2, SMALL, Client("b")) == [], "a small one so far"
+    (refused,) = admission.receive(2, 1, Client("b"))
+    assert (refused.status, refused.code) == (503, "bodies_full")
+    for ticket in (3, 4, 5, 6):
+        assert admission.receive(ticket, SMALL, Client("c")) == []
+    assert [r.code for r in admission.receive(7, 1, Client("d"))] == ["bodies_full"]
+    admission.release(1)
+    assert admission.receive(2, SMALL, Client("b")) == []
+    assert admission.body_bytes == 6 * SMALL
 
 
 def test_a_wake_is_counted_to_its_client_and_namespace_and_comes_back_with_time():

@@ -291,6 +291,20 @@ def test_a_request_that_can_not_be_right_is_refused_in_openais_shape(play, body,
     play(scenario, max_body_bytes=1024)
 
 
+def test_a_body_that_turns_out_too_large_is_not_taken_for_one_too_many(play):
+    async def scenario(stage):
+        await stage.seat()
+
+        async def chunks():
+            for _ in range(2):
+                yield b"x" * 600
+
+        async with stage.client.post("/v1/chat/completions", data=chunks()) as answer:
+            assert answer.status == 413
+
+    play(scenario, max_body_bytes=1024, max_held_bytes_per_client=1024)
+
+
 def test_a_server_that_listens_late_after_its_wake_is_tried_again(play):
     async def scenario(stage):
         await stage.model.stop()

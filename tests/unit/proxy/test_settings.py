@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import ValidationError
 
 from kybernate.errors import ConfigError
 from kybernate.runtime.load import load
 from kybernate.settings.proxy import ProxySettings
+
+MIB = 2**20
 
 
 def test_agents_are_read_from_one_line():
@@ -34,6 +37,23 @@ def test_a_wrong_setting_is_named(variable, value, field):
     with pytest.raises(ConfigError) as caught:
         load(ProxySettings, "KYB_PROXY", {}, {variable: value}, None)
     assert caught.value.field == field
+
+
+def test_one_client_has_an_eighth_of_the_room_or_as_much_as_the_largest_body():
+    assert ProxySettings().client_bytes == 32 * MIB == ProxySettings().max_held_bytes // 8
+    assert ProxySettings(max_held_bytes=800 * MIB).client_bytes == 100 * MIB
+    assert ProxySettings(max_body_bytes=64 * MIB).client_bytes == 64 * MIB
+    assert ProxySettings(max_held_bytes_per_client=50 * MIB).client_bytes == 50 * MIB
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"max_held_bytes": 36 * MIB}, {"max_held_bytes_per_client": 32 * MIB - 1}],
+    ids=["of all", "of one client"],
+)
+def test_the_largest_body_must_have_room(given):
+    with pytest.raises(ValidationError, match="such a body would always be refused"):
+        ProxySettings(**given)
 
 
 def test_paths_are_allowed_as_they_are_written_and_no_others():
