@@ -48,7 +48,8 @@ class Database:
         threads: int = 16,
         clock: Callable[[], int] | None = None,
     ) -> None:
-        """Connects at the first use. `limit_s` is for a statement, and for the wait for a lock.
+        """Connects at the first use. `limit_s` is for a statement, and for the wait for a lock;
+        only `unlimited` transactions have no limit to their statements.
 
         `clock` gives milliseconds since 1970; by default it is the database's own where there are
         replicas. Raises ConfigError for a URL that names no database.
@@ -140,8 +141,18 @@ def insert_new(connection: Connection, table: Table, rows: Sequence[dict[str, An
     return connection.execute(statement, rows[0] if len(rows) == 1 else list(rows)).rowcount
 
 
+def unlimited(connection: Connection) -> None:
+    """The rest of this transaction may change every row: no time is enough for it at any size.
+
+    Cut off, it would begin again each time, and without it nothing can be written any more.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SET LOCAL statement_timeout = 0"))
+
+
 def unsettle(connection: Connection) -> int:
     """Claims may exist that aren't here, on any pod; gives how many pods there are."""
+    unlimited(connection)
     connection.execute(schema.MARKS.delete().where(schema.MARKS.c.name == schema.SETTLED))
     pods = schema.PODS
     known = update(pods).values(settled=False, version=pods.c.version + 1)

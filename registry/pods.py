@@ -10,7 +10,7 @@ from sqlalchemy import and_, select, update
 from kybernate.core import succession
 from kybernate.core.succession import PodRecord
 from kybernate.errors import ConflictError, NotFoundError, RefusedError
-from registry.database import insert_new, unsettle
+from registry.database import insert_new, unlimited, unsettle
 from registry.schema import ARTIFACTS, MARKS, PODS, SETTLED
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ class Pods:
             now = str(self._database.now(connection))
             connection.execute(MARKS.delete().where(MARKS.c.name == SETTLED))
             connection.execute(MARKS.insert().values(name=SETTLED, value=now))
+            unlimited(connection)
             unsettled = update(PODS).where(PODS.c.settled.is_(False))
             return connection.execute(
                 unsettled.values(settled=True, version=PODS.c.version + 1)

@@ -11,6 +11,7 @@ import pytest
 
 from kybernate.errors import KybernateError, RetryableError
 from registry.database import Database
+from registry.pods import Pods
 from tests.kit import postgresql as servers
 from tests.unit.registry.replica import Replica, name_of, pod
 
@@ -100,6 +101,34 @@ def test_after_a_failover_claims_are_granted_again_once_it_is_settled(
     other = Replica(server.dsn)
     assert other.claim("n1", "u1", STATE, "u3").status == 200
     other.close()
+
+
+def test_more_pods_than_the_limit_of_a_statement_is_long_enough_for_can_be_unsettled_and_settled(
+    server: Postgresql, registry: Replica
+) -> None:
+    """One row takes as long as very many: else the first write would fail again and again."""
+    registry.pods.lease(("ns", "slow"), "n1", 60.0)
+    with psycopg.connect(server.dsn, autocommit=True) as connection:
+        connection.execute(
+            "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS "
+            "'BEGIN PERFORM pg_sleep(1); RETURN NEW; END'"
+        )
+        connection.execute(
+            "CREATE TRIGGER wait BEFORE UPDATE ON pods FOR EACH ROW "
+            "WHEN (OLD.uid = 'slow') EXECUTE FUNCTION wait()"
+        )
+        connection.execute("UPDATE marks SET value = '00000000' WHERE name = 'timeline'")
+    database = Database(server.dsn, limit_s=0.3)
+    try:
+        pods = Pods(database, 600.0)
+        pods.lease(("ns", "u2"), "n1", 60.0)
+        assert not pods.get(("ns", "slow")).settled
+        assert pods.settle_all() == 3
+        assert pods.unsettle_all() == 3
+        with pytest.raises(RetryableError, match="statement timeout"):
+            pods.stop(("ns", "slow"), "exited", "n1", "it ended")
+    finally:
+        database.close()
 
 
 def test_a_restart_is_no_failover(server: Postgresql, registry: Replica) -> None:
