@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 CONFIG = Path(__file__).parents[3] / "config"
+INSTALL = CONFIG.parent / "docs/install.md"
 FOLDERS = (
     *("extender/beside", "extender/service", "webhook", "proxy"),
     *("registry/sqlite", "registry/postgresql"),
@@ -163,6 +164,22 @@ def test_two_ways_to_run_are_never_both_installed() -> None:
     assert "../extender/beside" in default
     assert "../extender/service" not in default
     assert "../../scheduler" in read("extender/beside/kustomization.yaml")["resources"]
+
+
+def test_an_upgrade_can_replace_the_webhook_before_what_sends_pods_to_it() -> None:
+    """The selector of docs/install.md, "Upgrading", finds the Deployment and nothing else."""
+    selector = "app.kubernetes.io/name=kyb-webhook"
+    assert f"kubectl apply -k OVERLAY -l {selector} " in INSTALL.read_text()
+    name, _, value = selector.partition("=")
+    every = [
+        one
+        for path in CONFIG.rglob("*.yaml")
+        for one in yaml.safe_load_all(path.read_text())
+        if one and value == ((one.get("metadata") or {}).get("labels") or {}).get(name)
+    ]
+    assert [(one["kind"], one["metadata"]["name"]) for one in every] == [
+        ("Deployment", "kyb-webhook")
+    ]
 
 
 def test_the_proxy_lets_nobody_in_without_a_key_and_reads_no_secret_by_the_api() -> None:
