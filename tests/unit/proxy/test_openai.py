@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.openai import ApiError, model_of, rename_model
 
 NAME = "shop/llama"
+LIKE_IT = re.compile(rf'"model": "{NAME}"')
 VALUES = st.recursive(
     st.none()
     | st.booleans()
@@ -28,10 +30,17 @@ VALUES = st.recursive(
     before=st.dictionaries(st.sampled_from("ab"), VALUES),
     after=st.dictionaries(st.sampled_from("cd"), VALUES),
 )
-def test_only_the_models_name_is_changed(before, after):
+@example(before={"a": [{"model": NAME}] * 3}, after={})
+@example(before={"a": [{"model": NAME}] * 4}, after={})
+def test_only_the_models_name_is_changed_or_nothing_where_four_others_come_first(before, after):
     whole = {**before, "model": NAME, **after}
     for text in (json.dumps(whole), json.dumps(whole).replace("/", "\\/")):
         body = bytearray(text.encode())
+        if len(LIKE_IT.findall(json.dumps(before))) >= 4:
+            with pytest.raises(ApiError, match="Write the model's name plainly"):
+                rename_model(body, NAME, "llama")
+            assert body == text.encode()
+            continue
         rename_model(body, NAME, "llama")
         assert json.loads(body) == {**whole, "model": "llama"}
         assert len(body) in (len(text) - 5, len(text) - 6)
