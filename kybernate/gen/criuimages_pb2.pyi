@@ -79,18 +79,46 @@ class Namespaces(_message.Message):
     def __init__(self, pid: _Optional[int] = ..., net: _Optional[int] = ..., ipc: _Optional[int] = ..., uts: _Optional[int] = ..., mnt: _Optional[int] = ..., user: _Optional[int] = ...) -> None: ...
 
 class ThreadCore(_message.Message):
-    __slots__ = ("creds", "seccomp_mode")
+    __slots__ = ("creds", "seccomp_mode", "seccomp_filter")
     CREDS_FIELD_NUMBER: _ClassVar[int]
     SECCOMP_MODE_FIELD_NUMBER: _ClassVar[int]
+    SECCOMP_FILTER_FIELD_NUMBER: _ClassVar[int]
     creds: Creds
     seccomp_mode: int
-    def __init__(self, creds: _Optional[_Union[Creds, _Mapping]] = ..., seccomp_mode: _Optional[int] = ...) -> None: ...
+    seccomp_filter: int
+    def __init__(self, creds: _Optional[_Union[Creds, _Mapping]] = ..., seccomp_mode: _Optional[int] = ..., seccomp_filter: _Optional[int] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("state",)
+    __slots__ = ("state", "old_seccomp_mode", "old_seccomp_filter")
     STATE_FIELD_NUMBER: _ClassVar[int]
+    OLD_SECCOMP_MODE_FIELD_NUMBER: _ClassVar[int]
+    OLD_SECCOMP_FILTER_FIELD_NUMBER: _ClassVar[int]
     state: int
-    def __init__(self, state: _Optional[int] = ...) -> None: ...
+    old_seccomp_mode: int
+    old_seccomp_filter: int
+    def __init__(self, state: _Optional[int] = ..., old_seccomp_mode: _Optional[int] = ..., old_seccomp_filter: _Optional[int] = ...) -> None: ...
+
+class Process(_message.Message):
+    __slots__ = ("pid", "threads")
+    PID_FIELD_NUMBER: _ClassVar[int]
+    THREADS_FIELD_NUMBER: _ClassVar[int]
+    pid: int
+    threads: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, pid: _Optional[int] = ..., threads: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class SeccompFilter(_message.Message):
+    __slots__ = ("prev", "flags")
+    PREV_FIELD_NUMBER: _ClassVar[int]
+    FLAGS_FIELD_NUMBER: _ClassVar[int]
+    prev: int
+    flags: int
+    def __init__(self, prev: _Optional[int] = ..., flags: _Optional[int] = ...) -> None: ...
+
+class Seccomp(_message.Message):
+    __slots__ = ("filters",)
+    FILTERS_FIELD_NUMBER: _ClassVar[int]
+    filters: _containers.RepeatedCompositeFieldContainer[SeccompFilter]
+    def __init__(self, filters: _Optional[_Iterable[_Union[SeccompFilter, _Mapping]]] = ...) -> None: ...
 
 class Core(_message.Message):
     __slots__ = ("task", "namespaces", "thread")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
+from kybernate.adapters.criu.record import Record
 from kybernate.errors import RestoreError
-from kybernate.gen.criuimages_pb2 import Core, Namespaces
+from kybernate.gen.criuimages_pb2 import Core, Namespaces, Seccomp
 from tests.kit.containers import wait_for
 from tests.kit.programs import python
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.hostile
 
-M = TypeVar("M", Core, Namespaces)
+M = TypeVar("M", Core, Namespaces, Seccomp)
 PROGRAM = """
 import os, threading, time
 threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
@@ -41,8 +43,15 @@ def to_all(core: Core) -> None:
     core.thread.creds.cap_prm[:] = core.thread.creds.cap_eff[:] = ALL
 
 
+def to_root_ended(core: Core) -> None:
+    """CRIU takes no notice of a thread's own state."""
+    to_root(core)
+    core.task.state = 2
+
+
 CHANGES: dict[str, tuple[Callable[[Core], object], str]] = {
     "root": (to_root, "as user 0"),
+    "root, as if it had ended": (to_root_ended, "as user 0"),
     "a group": (lambda core: core.thread.creds.groups.append(42), "as group 42"),
     "capabilities": (to_all, "permitted capabilities"),
     "a bounding set": (
@@ -56,6 +65,10 @@ CHANGES: dict[str, tuple[Callable[[Core], object], str]] = {
     "no seccomp filter, a process": (
         lambda core: core.thread.ClearField("seccomp_mode"),
         "seccomp",
+    ),
+    "no seccomp filter, a process by its old field": (
+        lambda core: setattr(core.task, "old_seccomp_mode", 0),
+        "old releases",
     ),
 }
 SPACES = ("pid", "net", "ipc", "uts", "mnt", "user")
@@ -101,6 +114,27 @@ def test_more_than_the_container_has_is_not_given_back(name: str, parked: Seat) 
     parked.resume()
     before = parked.container.log.count("as 65534")
     wait_for(lambda: parked.container.log.count("as 65534") > before, parked.logs)
+
+
+def test_a_filter_that_its_threads_do_not_get_is_refused(parked: Seat) -> None:
+    """They have none in their own images, as CRIU writes it where all threads have the same."""
+
+    def for_the_first(filters: Seccomp) -> None:
+        assert all(one.flags & 1 for one in filters.filters)
+        for one in filters.filters:
+            one.flags = 0
+
+    change(parked.images / "seccomp.img", Seccomp(), for_the_first)
+    with pytest.raises(RestoreError, match="seccomp"):
+        parked.restore()
+
+
+def test_crius_own_ipc_namespace_is_none_of_the_trees(parked: Seat) -> None:
+    """For System V shared memory CRIU stands outside the container's."""
+    written = Record.read(parked.images)
+    replace(written, ipc=True).write(parked.images)
+    with pytest.raises(RestoreError, match="ipc namespace of their own"):
+        parked.restore()
 
 
 @pytest.mark.parametrize("name", SPACES)

@@ -7,9 +7,10 @@ whoever saved it; so the images are read before CRIU starts, also those of a con
 from __future__ import annotations
 
 import struct
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import reduce
 from operator import or_
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
@@ -17,28 +18,33 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from kybernate.adapters import smallfile
 from kybernate.core.artifacts.privileges import Privileges, beyond
 from kybernate.errors import RestoreError
-from kybernate.gen.criuimages_pb2 import Core, Inventory, Namespaces
+from kybernate.gen.criuimages_pb2 import Core, Inventory, Namespaces, Process, Seccomp
 
 from . import rights
 from .record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from io import BufferedReader
 
-    from kybernate.gen.criuimages_pb2 import Creds
+    from kybernate.gen.criuimages_pb2 import Creds, SeccompFilter
 
     from .container import Container
 
-M = TypeVar("M", Core, Inventory, Namespaces)
+M = TypeVar("M", Core, Inventory, Namespaces, Process, Seccomp)
 
 _WORD = struct.Struct("<I")
 _COMMON = (0x54564319, 0x55105940)
 _INVENTORY, _CORE, _IDS = 0x58313116, 0x55053847, 0x54432030
+_PSTREE, _SECCOMP = 0x50273030, 0x64413049
 _MOST = 1 << 20
 """Bytes of one message: a core with all registers takes some KiB."""
+_MOST_FILTERS = 1 << 26
+"""Each process's are there once more, with some KiB for those of a container runtime."""
 _APPARMOR = 2
 _ENDED = 2
+_FILTER = 2
+_TSYNC = 1
 _SPACES = ("pid", "net", "ipc", "uts", "mnt", "user")
 """Not that of time: CRIU gives each tree that it recreates one, for its clocks."""
 _MADE = ("mountpoints-*", "userns-*", "tmpfs-*", "autofs-*", "binfmt-misc*", "netdev-*")
@@ -55,13 +61,15 @@ def check(container: Container, images: Path) -> None:
 def problems(container: Container, images: Path) -> Iterator[str]:
     """Sentences. Raises RestoreError of images that can't be understood, OSError."""
     inventory = _read(images / "inventory.img", _INVENTORY, Inventory())
-    cores = [_read(path, _CORE, Core()) for path in sorted(images.glob("core-*.img"))]
-    cores = [core for core in cores if core.task.state != _ENDED]
+    named = {path.name: _read(path, _CORE, Core()) for path in sorted(images.glob("core-*.img"))}
+    cores = [core for core in named.values() if not _is_dead(core)]
     if not cores or not all(core.thread.HasField("creds") for core in cores):
         raise RestoreError(f"{images} has no process, or one of which it says too little")
     yield from _namespaces(images, inventory, cores)
     status = rights.read(f"{container.proc}/{container.init}/status")
-    yield from beyond(_of_images(cores), of_status(status))
+    yield from beyond(_of_images(cores, _least_filtered(images, named)), of_status(status))
+    if any(map(_is_of_old, cores)):
+        yield "a process has its seccomp filter as old releases of CRIU wrote it"
     if inventory.lsm == _APPARMOR:
         yield from _profiles(container, (core.thread.creds for core in cores))
 
@@ -85,10 +93,45 @@ def of_status(status: Mapping[str, str]) -> Privileges:
     )
 
 
-def _of_images(cores: Sequence[Core]) -> Privileges:
+def _is_dead(core: Core) -> bool:
+    """Nothing runs as it says. CRIU looks at the state of a process's first thread only."""
+    return bool(core.task.state == _ENDED and not core.HasField("thread"))
+
+
+def _is_of_old(core: Core) -> bool:
+    return any(map(core.task.HasField, ("old_seccomp_mode", "old_seccomp_filter")))
+
+
+def _least_filtered(images: Path, cores: Mapping[str, Core]) -> int:
+    """The least seccomp mode that CRIU gives any thread: its own image's, unless the filter of its
+    process's first is one for all threads. So CRIU writes it where all have the same."""
+    filters: Sequence[SeccompFilter] = ()
+    if any(core.thread.seccomp_mode == _FILTER for core in cores.values()):
+        filters = _read(images / "seccomp.img", _SECCOMP, Seccomp(), _MOST_FILTERS).filters
+    modes = []
+    for process in _all_of(images / "pstree.img", _PSTREE, Process):
+        first = cores.get(f"core-{process.pid}.img", Core()).thread
+        for_all = first.seccomp_mode == _FILTER and _is_for_all(first.seccomp_filter, filters)
+        for number in process.threads:
+            core = cores.get(f"core-{number}.img", Core())
+            if not _is_dead(core):
+                modes.append(_FILTER if for_all else core.thread.seccomp_mode)
+    return min(modes, default=0)
+
+
+def _is_for_all(number: int, filters: Sequence[SeccompFilter]) -> bool:
+    """Whether each of those that lie over each other, from this one on, is for all threads."""
+    for _ in filters:
+        if number >= len(filters) or not filters[number].flags & _TSYNC:
+            return False
+        if not filters[number].HasField("prev"):
+            return True
+        number = filters[number].prev
+    return False
+
+
+def _of_images(cores: Collection[Core], seccomp: int) -> Privileges:
     creds = [core.thread.creds for core in cores]
-    # Other threads have that of the first, which CRIU gives to all.
-    modes = [core.thread.seccomp_mode for core in cores if core.HasField("task")]
 
     def union(words: Iterable[Sequence[int]]) -> int:
         return reduce(or_, map(_mask, words), 0)
@@ -101,7 +144,7 @@ def _of_images(cores: Sequence[Core]) -> Privileges:
         inheritable=union(one.cap_inh for one in creds),
         ambient=union(one.cap_amb for one in creds),
         bounding=union(one.cap_bnd for one in creds),
-        seccomp=min(modes, default=0),
+        seccomp=seccomp,
         no_new_privs=all(one.no_new_privs for one in creds),
     )
 
@@ -119,9 +162,13 @@ def _namespaces(images: Path, inventory: Inventory, cores: Iterable[Core]) -> It
     found = [core.namespaces for core in cores if core.HasField("namespaces")]
     found += [_read(path, _IDS, Namespaces()) for path in paths]
     spaces = list(_SPACES)
-    if Record.read(images).ipc and len({one.ipc for one in found}) == 1:
+    if Record.read(images).ipc:
         # Of a tree with System V shared memory: CRIU makes it anew, with that and nothing else.
+        # CRIU itself is not in the container's then, and so who is in CRIU's own isn't either.
         spaces.remove("ipc")
+        ipcs = {one.ipc for one in found}
+        if len(ipcs) != 1 or ipcs & {0, inventory.own.ipc}:
+            yield "the processes are not all in one ipc namespace of their own"
     for one in found:
         for name in spaces:
             if getattr(one, name) != getattr(inventory.own, name):
@@ -141,22 +188,42 @@ def _profiles(container: Container, creds: Iterable[Creds]) -> Iterator[str]:
             yield f"a process has the AppArmor profile {one.lsm_profile!r}, the container {own!r}"
 
 
-def _read(path: Path, magic: int, message: M) -> M:
+def _read(path: Path, magic: int, message: M, most: int = _MOST) -> M:
     """The first message of an image. Raises RestoreError if it is none, OSError."""
+    with _opened(path, magic) as file:
+        return _next(file, message, most)
+
+
+def _all_of(path: Path, magic: int, kind: type[M]) -> Iterator[M]:
+    """All messages of an image. Raises RestoreError if it is none, OSError."""
+    with _opened(path, magic) as file:
+        while file.peek(1):
+            yield _next(file, kind(), _MOST)
+
+
+@contextmanager
+def _opened(path: Path, magic: int) -> Iterator[BufferedReader]:
     with path.open("rb") as file:
         found = _word(file.read(_WORD.size))
         if found in _COMMON:
             found = _word(file.read(_WORD.size))
-        size = _word(file.read(_WORD.size))
-        data = file.read(size) if size <= _MOST else b""
-    if found != magic or len(data) != size:
-        raise RestoreError(f"{path.name} is no image of CRIU's, or is cut off")
+        if found != magic:
+            raise RestoreError(f"{path.name} is no image of CRIU's, or is cut off")
+        yield file
+
+
+def _next(file: BufferedReader, message: M, most: int) -> M:
+    name = Path(file.name).name
+    size = _word(file.read(_WORD.size))
+    data = file.read(size) if 0 <= size <= most else b""
+    if len(data) != size:
+        raise RestoreError(f"{name} is no image of CRIU's, or is cut off")
     try:
         message.ParseFromString(data)
     except DecodeError as error:
-        raise RestoreError(f"{path.name} can't be understood: {error}") from error
+        raise RestoreError(f"{name} can't be understood: {error}") from error
     return message
 
 
 def _word(data: bytes) -> int:
-    return int(_WORD.unpack(data)[0]) if len(data) == _WORD.size else _MOST + 1
+    return int(_WORD.unpack(data)[0]) if len(data) == _WORD.size else -1
