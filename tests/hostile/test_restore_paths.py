@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import struct
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -225,6 +226,50 @@ def test_a_pipe_in_place_of_a_file_holds_nobody_up(
     neighbour("os.unlink('/shared/folder/file')\nos.mkfifo('/shared/folder/file', 0o600)")
     with pytest.raises(RestoreError, match="is of type"):
         victim.restore(deadline=10.0)
+
+
+def test_a_file_that_the_images_call_external_is_not_opened_by_its_path(
+    seat: Callable[..., Seat], tmp_path: Path, shared: Path
+) -> None:
+    """Such a one would be passed in, as the tree's output is; nobody looks where its path leads."""
+    victim = victim_of(seat, tmp_path, shared, ATTACKS["a log"].program)
+    neighbour = neighbour_of(seat, shared)
+    lay_secrets(victim.node.work, shared)
+    victim.park()
+    call_external(victim.images / "files.img", b"/shared/folder/file")
+    neighbour(
+        "os.rename('/shared/folder/file', '/shared/kept')\n"
+        f"os.symlink('{ROOTS}/secret', '/shared/folder/file')"
+    )
+    with pytest.raises(RestoreError, match="was not passed in"):
+        victim.restore()
+    assert is_untouched(victim.node.work)
+
+
+def call_external(path: Path, name: bytes) -> None:
+    """Sets `ext` of the regular file of this name: after its entry's type and number."""
+    data = path.read_bytes()
+    changed, at, count = data[:8], 8, 0
+    while at < len(data):
+        (size,) = struct.unpack_from("<I", data, at)
+        one, at = data[at + 4 : at + 4 + size], at + 4 + size
+        head, _, _ = one.partition(name)
+        if head != one:
+            start = next(
+                number
+                for number, byte in enumerate(head)
+                if byte == 0x1A and varint(len(one) - number - 2) == one[number + 1 : number + 2]
+            )
+            inside = one[start + 2 :] + b"\x48\x01"
+            one = one[: start + 1] + varint(len(inside)) + inside
+            count += 1
+        changed += struct.pack("<I", len(one)) + one
+    assert count == 1
+    path.write_bytes(changed)
+
+
+def varint(number: int) -> bytes:
+    return bytes((number,)) if number < 128 else bytes((number & 0x7F | 0x80, number >> 7))
 
 
 def test_another_container_follows_no_link_either(
