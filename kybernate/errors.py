@@ -77,12 +77,21 @@ class DumpError(KybernateError):
 
 class RestoreError(KybernateError):
     """A dumped process tree could not be recreated; its images are as they were. `starved`: for
-    want of memory, as it seems; `killed`: something was killed for it."""
+    want of memory, as it seems; `killed`: something was killed for it. `refused`: what lies in the
+    container, or in the images, is not what was dumped, and may be put back."""
 
-    def __init__(self, message: str, *, starved: bool = False, killed: bool = False) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        starved: bool = False,
+        killed: bool = False,
+        refused: bool = False,
+    ) -> None:
         super().__init__(message)
         self.starved = starved
         self.killed = killed
+        self.refused = refused
 
 
 class CorruptError(KybernateError):

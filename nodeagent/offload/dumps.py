@@ -34,7 +34,7 @@ from kybernate.types import ArtifactId, Tier
 from nodeagent import metrics
 from nodeagent.artifacts.clones import cut_off, leave_gpus_alone, stays_stopped
 from nodeagent.offload.gates import AGAIN
-from nodeagent.offload.retries import is_starved, is_unsure, pause, speaks_against, told
+from nodeagent.offload.retries import is_unsure, pause, speaks_against, told, waits
 from nodeagent.offload.transfers import Transfers
 from nodeagent.seat.record import Process
 from nodeagent.seat.steps import Broken, Reverted
@@ -372,12 +372,12 @@ class Dumps(Transfers):
     async def _restore_failed(self, seat: Seat, error: Exception) -> None:
         metrics.failed("restore")
         metrics.TIER_MOVES.labels("restore", "failed").inc()
-        seat.starved_restores = seat.starved_restores + 1 if is_starved(error) else 0
+        seat.waiting_restores = seat.waiting_restores + 1 if waits(error) else 0
         seat.unsure_restores = seat.unsure_restores + 1 if is_unsure(error) else 0
         seat.failed_restores += speaks_against(error, seat.unsure_restores)
         if seat.failed_restores >= _RESTORES:
             raise Broken(f"it could not be recreated from its saved state: {error}") from error
-        seat.move_not_before = self._world.now() + pause(error, seat.starved_restores)
+        seat.move_not_before = self._world.now() + pause(error, seat.waiting_restores)
         seat.not_before = max(seat.not_before, seat.move_not_before)
         self._life.complain(seat, "RestoreFailed", told(error))
         await self.revert_restore(seat, f"not restored: {error}")
@@ -412,7 +412,7 @@ class Dumps(Transfers):
         await self._node.save(seat)
         await self._steps.settle(seat)
         await self.open(seat)
-        seat.failed_restores = seat.starved_restores = seat.unsure_restores = 0
+        seat.failed_restores = seat.waiting_restores = seat.unsure_restores = 0
         self._moved(seat)
         self._node.move(seat, SeatEvent.RESTORED, "parked in RAM, restored from its saved state")
         metrics.TIER_MOVES.labels("restore", "done").inc()

@@ -17,28 +17,48 @@ def is_starved(error: Exception) -> bool:
     return isinstance(error, RestoreError) and error.starved
 
 
+def is_refused(error: Exception) -> bool:
+    """Whether something else is there than what was dumped: somebody else's doing, mostly."""
+    return isinstance(error, RestoreError) and error.refused
+
+
+def waits(error: Exception) -> bool:
+    """Whether the saved state has to wait until something beside it has changed."""
+    return is_starved(error) or is_refused(error)
+
+
 def is_unsure(error: Exception) -> bool:
     """Whether it may be something else that is short, and stays so."""
-    return isinstance(error, RestoreError) and error.starved and not error.killed
+    return is_starved(error) and not is_refused(error) and not _is_killed(error)
+
+
+def _is_killed(error: Exception) -> bool:
+    return isinstance(error, RestoreError) and error.killed
 
 
 def speaks_against(error: Exception, unsure: int) -> bool:
-    """Whether it says something against the saved state. Memory that is short doesn't, however
-    often. `unsure`: how often in a row that was unsure, this time included."""
+    """Whether it says something against the saved state. Memory that is short doesn't, nor what
+    others have put in its files' place, however often: else who shares a folder with a tree could
+    have its state given up. `unsure`: how often in a row that was unsure, this time included."""
     if not isinstance(error, RestoreError):
         return False
-    return not error.starved or (is_unsure(error) and unsure > _BELIEVED)
+    return not waits(error) or (is_unsure(error) and unsure > _BELIEVED)
 
 
 def pause(error: Exception, times: int) -> float:
-    """Seconds until the next try. `times`: how often in a row memory has been short."""
-    if is_starved(error):
+    """Seconds until the next try. `times`: how often in a row it has had to wait."""
+    if waits(error):
         return min(_LONGEST, AGAIN * (1 << min(times, _DOUBLINGS)))
     return max(AGAIN, error.delay) if isinstance(error, RetryableError) else AGAIN
 
 
 def told(error: Exception) -> str:
     """What people read."""
+    if is_refused(error):
+        return (
+            f"it is not recreated, for something is not what was saved ({error}); put back what "
+            "was there, as it was. Its saved state is kept; trying again"
+        )
     if is_starved(error):
         other = ", or a limit on maps or locked memory stands against it" * is_unsure(error)
         return (

@@ -225,7 +225,7 @@ class Seat:
     sinks_to: Tier | None = None
     to_save: bool = False
     failed_restores: int = 0
-    starved_restores: int = 0
+    waiting_restores: int = 0
     unsure_restores: int = 0
     forfeit: str = ""
     on_demand: bool = False

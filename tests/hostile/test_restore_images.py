@@ -105,8 +105,9 @@ def test_more_than_the_container_has_is_not_given_back(name: str, parked: Seat) 
     assert len(kept) >= 3, "kyb-tree and two threads"
     ordered = sorted(kept, key=lambda path: int(path.stem.partition("-")[2]))
     change(ordered[0 if "process" in name else -1], Core(), how)
-    with pytest.raises(RestoreError, match=said):
+    with pytest.raises(RestoreError, match=said) as caught:
         parked.restore()
+    assert caught.value.refused, "its state is kept"
     assert parked.container.comm == "kyb-parked"
 
     for path, data in kept.items():

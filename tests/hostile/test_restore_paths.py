@@ -170,8 +170,9 @@ def test_a_link_to_the_agents_folders_is_not_followed(
         f"os.rename('/shared/{attack.victim}', '/shared/kept')\n"
         f"os.symlink('{attack.link}', '/shared/{attack.victim}')"
     )
-    with pytest.raises(RestoreError):
+    with pytest.raises(RestoreError) as caught:
         victim.restore()
+    assert caught.value.refused, f"its state would be given up: {caught.value}"
     assert is_untouched(victim.node.work)
     assert victim.container.comm == "kyb-parked"
 
@@ -213,8 +214,9 @@ def test_another_file_of_the_same_size_is_refused(
         "open('/shared/other', 'wb').write(data)\n"
         "os.rename('/shared/other', '/shared/folder/file')"
     )
-    with pytest.raises(RestoreError, match="is another one now"):
+    with pytest.raises(RestoreError, match="is another one now") as caught:
         victim.restore()
+    assert caught.value.refused
 
 
 def test_a_pipe_in_place_of_a_file_holds_nobody_up(
@@ -224,8 +226,9 @@ def test_a_pipe_in_place_of_a_file_holds_nobody_up(
     neighbour = neighbour_of(seat, shared)
     victim.park()
     neighbour("os.unlink('/shared/folder/file')\nos.mkfifo('/shared/folder/file', 0o600)")
-    with pytest.raises(RestoreError, match="is of type"):
+    with pytest.raises(RestoreError, match="is of type") as caught:
         victim.restore(deadline=10.0)
+    assert caught.value.refused
 
 
 def test_a_file_that_the_images_call_external_is_not_opened_by_its_path(

@@ -367,7 +367,12 @@ class Criu:
             killed = memory.killed(code)
             why = " / ".join(said[:3]) or "it was killed, or said nothing"
             starved = killed or starving.lacked(said)
-            raise RestoreError(f"CRIU's restore failed: {why}", starved=starved, killed=killed)
+            raise RestoreError(
+                f"CRIU's restore failed: {why}",
+                starved=starved,
+                killed=killed,
+                refused=not killed and running.refused(said),
+            )
 
     async def _serve(self, container: Container, images: Path, clock: Clock) -> pages.Served:
         served, process = await pages.serve(

@@ -55,7 +55,8 @@ def check(container: Container, images: Path) -> None:
     """Raises RestoreError if the images give a tree more than the container has; OSError."""
     found = next(problems(container, images), "")
     if found:
-        raise RestoreError(f"the images say more than the container may have: {found}")
+        why = f"the images say more than the container may have: {found}"
+        raise RestoreError(why, refused=True)
 
 
 def problems(container: Container, images: Path) -> Iterator[str]:

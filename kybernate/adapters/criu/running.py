@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from kybernate.errors import ConfigError, DeadlineError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from .container import Clock, Container
 
@@ -36,6 +36,14 @@ COMMON = (
 
 
 _NOISE = ("Can't setup RLIMIT_NOFILE", "cgroupd: recv req")
+_ANOTHER = (
+    "is another one now",
+    "is of type 0",
+    "was replaced while it was being opened",
+    "was bound in another folder",
+    "Too many levels of symbolic links",
+    "Stale file handle",
+)
 """Errors that stop nothing: of a missing capability, and of its own helper's end."""
 
 
@@ -163,6 +171,12 @@ def complaints(container: Container, log: str) -> list[str]:
         for line in lines
         if ("Error" in line or line.startswith("kyb-enter")) and not any(n in line for n in _NOISE)
     ]
+
+
+def refused(said: Iterable[str]) -> bool:
+    """By CRIU's errors: whether something else lies where the tree had something open, or a link
+    stands in its way (inroot.patch)."""
+    return any(word in line for line in said for word in _ANOTHER)
 
 
 def joined(stack: ExitStack, group: Path, run: Run) -> int:

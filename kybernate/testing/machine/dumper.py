@@ -29,7 +29,7 @@ _HELD_OPEN = (ProcessState.RUNNING, ProcessState.LOCKED, ProcessState.FAILED)
 class FakeDumper:
     """Implements `ports.Dumper`. Faults: undumpable (at `check`), dump-refused, dump-fails,
     dump-suspect (the tree runs), dump-hangs, end-hangs (half of it lives), keep-fails,
-    restore-fails-criu, restore-starves and restore-hangs (half of it is there).
+    restore-fails-criu, restore-refused, restore-starves and restore-hangs (half of it is there).
 
     Sees that nothing is lost: what is ended was sealed as it is, what is restored is what was
     ended last, and nothing runs twice.
@@ -129,6 +129,8 @@ class FakeDumper:
         snapshot = self._restorable(init, handle, images)
         if machine.fault("restore-fails-criu"):
             raise RestoreError("Can't open file dev/shm/x")
+        if machine.fault("restore-refused"):
+            raise RestoreError("File data/log is another one now", refused=True)
         pids: dict[int, int] = {}
         starves, hangs = machine.fault("restore-starves"), machine.fault("restore-hangs")
         for process in snapshot.processes[: 1 if hangs or starves else None]:

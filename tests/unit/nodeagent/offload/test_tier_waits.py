@@ -28,14 +28,14 @@ from tests.unit.nodeagent.below import (
 KINDS = {"driver": "570.1", "cuda": "12.8", "gpu_product": "NVIDIA A100", "kernel": "7.0"}
 
 
-def starving(r, times):
+def starving(r, times, what="restore-starves"):
     """Memory is short at so many restores; when each of them was tried."""
     tried = []
 
     def fault(name):
-        if name == "restore-starves":
+        if name == what:
             tried.append(r.clock.time())
-        return name == "restore-starves" and len(tried) <= times
+        return name == what and len(tried) <= times
 
     r.machine.fault = fault
     return tried
@@ -73,6 +73,26 @@ def test_a_restore_that_lacks_memory_is_tried_until_there_is_some(rig, proxy):
         pauses = [later - at for at, later in pairwise(tried)]
         assert pauses[0] < 5
         assert 55 < max(pauses) < 65
+        r.check()
+
+    run_virtual(main())
+
+
+def test_what_others_put_in_its_files_place_costs_no_state(rig, proxy):
+    async def main():
+        r = rig(tiers=TIERS)
+        cold, _ = await two(r)
+        inner = app_of(r, cold).inner
+        await down(r, cold)
+        tried, p = starving(r, 12, "restore-refused"), proxy(r.loop)
+        p.request(cold)
+        await r.until(cold, ACTIVE, 1000)
+        await asyncio.sleep(1)
+        assert app_of(r, cold).inner == inner, "it was started anew"
+        assert (len(tried), p.answered) == (13, {cold: 1})
+        assert "SeatFailed" not in reasons(r)
+        assert "put back what was there" in told(r, "RestoreFailed")[0]
+        assert 55 < max(later - at for at, later in pairwise(tried)) < 65
         r.check()
 
     run_virtual(main())
