@@ -7,6 +7,7 @@ recreated by a CRIU that stands outside the container's: it comes back in a name
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import re
 from collections import Counter
@@ -18,13 +19,15 @@ from kybernate.adapters import smallfile
 from . import network
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from .container import Container
 
 _TABLES = ("shm", "sem", "msg")
 _ATTACHED = re.compile(r"^\S+ \S+ \S+ \S+ (\d+) +/SYSV", re.MULTILINE | re.ASCII)
 _REMOVE = 0
+_REMOVED = (errno.EINVAL, errno.EIDRM)
+"""What is there no more, or goes with the last process that has it."""
 _GONE = (FileNotFoundError, ProcessLookupError)
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -33,7 +36,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def is_in_use(container: Container) -> bool:
     """Whether the tree has shared memory attached, or a namespace of its own. Mostly there is none
     in the namespace, and no mapping is read."""
-    return is_own(container) or bool(_tables(container)["shm"] and _attached(container))
+    return is_own(container) or bool(_attached(container, _tables(container)["shm"]))
 
 
 def is_own(container: Container) -> bool:
@@ -49,7 +52,7 @@ def problems(container: Container) -> Iterator[str]:
     if is_own(container):
         return
     tables = _tables(container)
-    attached = _attached(container) if tables["shm"] else Counter()
+    attached = _attached(container, tables["shm"])
     if not attached:
         return
     if tables["sem"] or tables["msg"]:
@@ -69,13 +72,12 @@ def problems(container: Container) -> Iterator[str]:
 def remove(container: Container) -> None:
     """What the tree has attached goes with its last process; so does a namespace of its own. Raises
     OSError."""
-    if is_own(container) or not (attached := _attached(container)):
+    if is_own(container) or not (attached := _attached(container, _tables(container)["shm"])):
         return
 
     def do() -> None:
         for number in attached:
-            if _libc.shmctl(number, _REMOVE, None):
-                code = ctypes.get_errno()
+            if _libc.shmctl(number, _REMOVE, None) and (code := ctypes.get_errno()) not in _REMOVED:
                 raise OSError(code, f"System V shared memory {number}: {os.strerror(code)}")
 
     network.inside(container.init, do, "ipc")
@@ -95,14 +97,16 @@ def _tables(container: Container) -> dict[str, list[list[str]]]:
     return {name: [] for name in _TABLES}
 
 
-def _attached(container: Container) -> Counter[int]:
-    """How often the tree's processes have each segment mapped."""
+def _attached(container: Container, rows: Collection[list[str]]) -> Counter[int]:
+    """How often the tree's processes have each segment of these mapped. A file may have such a
+    name, too, and its number is none of theirs."""
     found: Counter[int] = Counter()
-    for pid in container.pids():
+    for pid in container.pids() if rows else ():
         with suppress(*_GONE):
             maps = smallfile.read(f"{container.proc}/{pid}/maps")
             found.update(int(number) for number in _ATTACHED.findall(maps))
-    return found
+    numbers = {int(row[1]) for row in rows}
+    return Counter({number: count for number, count in found.items() if number in numbers})
 
 
 def _space(container: Container, pid: int) -> str:
