@@ -207,5 +207,5 @@ def _layer(root: mounts.Mount | None) -> str:
             return base + upper
     raise _TooMuchError(
         "The agent could not read what its container had changed: it needs the host's PID "
-        "namespace (hostPID), to see the container runtime's beneath."
+        "namespace (hostPID), to see the container runtime's folders."
     )
