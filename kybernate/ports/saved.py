@@ -134,8 +134,7 @@ class Gatekeeper(Protocol):
 
     async def open(self, init: int, deadline: float) -> int:
         """Let TCP pass, and tell of nothing any more; how many packets were dropped, if that is
-        known. Idempotent; a namespace that is gone, or is the node's, is open. Raises OSError,
-        DeadlineError."""
+        known. Idempotent; a namespace that is gone is open. Raises OSError, DeadlineError."""
         ...
 
 

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from kybernate.errors import KybernateError, NotFoundError
+from kybernate.errors import KybernateError, NotFoundError, RefusedError
 from kybernate.ports import DumpState
 from kybernate.types import ArtifactId, PodUid, SeatState, Tier
 from nodeagent.offload.gates import BELOW
@@ -198,6 +198,8 @@ async def _shut(loop: Loop, seat: Seat) -> None:
             break
         except (KybernateError, OSError) as error:
             loop.life.complain(seat, "GateDeaf", f"what arrives at its pod is not told: {error}")
+            if isinstance(error, RefusedError):
+                break  # nor will it be
             await asyncio.sleep(_AGAIN)
 
 

@@ -51,7 +51,7 @@ class Gates:
     async def shut(self, seat: Seat, port: int = 0) -> None:
         """Hold TCP back and hear of it, also at this port, where nobody listens yet.
 
-        Raises NotFoundError, OSError, DeadlineError.
+        Raises NotFoundError, OSError, DeadlineError, RefusedError on the node's own network.
         """
         uid = seat.uid
         if seat.init is None:

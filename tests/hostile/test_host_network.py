@@ -59,11 +59,19 @@ def test_no_interface_of_it_goes_down(seat: Container, tmp_path: Path) -> None:
         asyncio.run(NetworkGate(tmp_path, lambda _: ()).cut(seat.init, LIMIT))
 
 
-def test_it_is_lent_no_address(seat: Container) -> None:
+def test_it_is_lent_no_address(seat: Container, tmp_path: Path) -> None:
     with pytest.raises(RefusedError, match="hostNetwork"):
         loans.lend(seat, (OLD,))
-    with pytest.raises(RefusedError, match="hostNetwork"):
-        addresses.take_back(seat, addresses.Lent((OLD,), ()))
+    assert OLD not in subprocess.check_output(["ip", "-o", "address"], text=True)
+    assert not (tmp_path / loans.FILE).exists()
+
+
+def test_what_an_older_release_did_there_is_taken_back(seat: Container, tmp_path: Path) -> None:
+    nftables.shut((65000,))
+    subprocess.run(["ip", "address", "add", OLD, "dev", "lo"], check=True)
+    asyncio.run(NetworkGate(tmp_path / "gates", lambda _: ()).open(seat.init, LIMIT))
+    addresses.take_back(seat, addresses.Lent((OLD,), ()))
+    assert not nftables.is_shut()
     assert OLD not in subprocess.check_output(["ip", "-o", "address"], text=True)
 
 

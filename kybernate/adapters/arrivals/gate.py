@@ -20,7 +20,7 @@ from kybernate.adapters.arrivals.closing import close_aside
 from kybernate.adapters.arrivals.cut import cut_off
 from kybernate.adapters.arrivals.duplicates import Duplicator, let_go
 from kybernate.adapters.arrivals.namespace import inside
-from kybernate.errors import DeadlineError, NotFoundError, RefusedError
+from kybernate.errors import DeadlineError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
@@ -77,25 +77,23 @@ class NetworkGate:
 
     async def open(self, init: int, deadline: float) -> int:
         """See `ports.Gatekeeper.open`."""
-        shut = self._spaces.pop(init, None)
+        shut = self._spaces.get(init)
         try:
             space = _space_of(init, shut)
             self._hang_up(space)
             queue = self._held.get(space)
-            dropped = await asyncio.wait_for(inside(init, lambda: _open_again(queue)), deadline)
+            # Also on the node's network: older releases shut there.
+            opening = inside(init, lambda: _open_again(queue), anywhere=True)
+            dropped = await asyncio.wait_for(opening, deadline)
         except TimeoutError as error:
             raise DeadlineError(f"TCP is still held back after {deadline:g} s") from error
         except FileNotFoundError:
             # It is gone, perhaps with its namespace, which our tap would keep alive.
             if shut is not None:
                 self._hang_up(shut)
-                self._drop_held(shut)
-                self._file(shut).unlink(missing_ok=True)
+                self._let_go(init, shut)
             return 0
-        except RefusedError:
-            return 0  # there nothing was ever held back
-        self._drop_held(space)
-        self._file(space).unlink(missing_ok=True)
+        self._let_go(init, space)
         return dropped
 
     async def cut(self, init: int, deadline: float) -> None:
@@ -135,6 +133,12 @@ class NetworkGate:
         one = self._held.pop(space, None)
         if one is not None:
             held.drop(one)
+
+    def _let_go(self, init: int, space: int) -> None:
+        """Nothing is held back there any more. Not before: what is held keeps the namespace."""
+        self._drop_held(space)
+        self._file(space).unlink(missing_ok=True)
+        self._spaces.pop(init, None)
 
     def _listen(self, space: int, one: socket.socket, on_arrival: Callable[[str], None]) -> None:
         self._hang_up(space)

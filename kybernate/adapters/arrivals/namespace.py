@@ -42,7 +42,9 @@ class Network:
     async def diag(self) -> Diag:
         """Quick questions."""
         if self._diag is None:
-            self._diag = await inside(self._pid, lambda: open_diag(_ANSWER), Diag.close, looks=True)
+            self._diag = await inside(
+                self._pid, lambda: open_diag(_ANSWER), Diag.close, anywhere=True
+            )
         return self._diag
 
     async def unaccepted(self) -> list[InetRow]:
@@ -50,7 +52,7 @@ class Network:
 
         The kernel walks the table of the whole machine's connections for it: 1 to 30 ms.
         """
-        return await inside(self._pid, _unaccepted, looks=True)
+        return await inside(self._pid, _unaccepted, anywhere=True)
 
     def close(self) -> None:
         """Let go of it; idempotent."""
@@ -72,10 +74,10 @@ async def inside(
     call: Callable[[], T],
     drop: Callable[[T], None] = lambda _: None,
     *,
-    looks: bool = False,
+    anywhere: bool = False,
 ) -> T:
     """What `call` returns in the namespace; `drop` ends a result that nobody waits for. Raises
-    RefusedError if it is the node's, unless the call only `looks`."""
+    RefusedError if it is the node's, unless the call works `anywhere`: it looks, or takes back."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()
 
@@ -91,7 +93,7 @@ async def inside(
     def run() -> None:
         result, problem = None, None
         try:
-            _enter(pid, looks=looks)
+            _enter(pid, anywhere=anywhere)
             result = call()
         except Exception as error:  # noqa: BLE001 - all of it is the caller's
             problem = error
@@ -105,11 +107,11 @@ async def inside(
         raise DeadlineError(f"its network did not answer in {_DEADLINE:g} s") from error
 
 
-def _enter(pid: int, *, looks: bool) -> None:
+def _enter(pid: int, *, anywhere: bool) -> None:
     take_sys_admin()
     namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        if not looks:
+        if not anywhere:
             see_pods_network(namespace)
         if _libc.setns(namespace, _CLONE_NEWNET):
             number = ctypes.get_errno()

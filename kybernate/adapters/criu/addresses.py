@@ -81,7 +81,7 @@ class Lent:
 
 def lacking(container: Container, wanted: Collection[str]) -> Lent:
     """What the container's network must be lent to have these addresses. Blocks. Raises OSError."""
-    return network.inside(container.init, lambda: _lacking(wanted), looks=True)
+    return network.inside(container.init, lambda: _lacking(wanted), anywhere=True)
 
 
 def _lacking(wanted: Collection[str]) -> Lent:
@@ -116,9 +116,9 @@ def _remove(link: socket.socket, lent: Lent) -> None:
 
 def take_back(container: Container, lent: Lent) -> None:
     """Ends connections from these addresses, and removes those that nothing is bound to, and the
-    routes; what is gone already is no error. Blocks. Raises OSError, RefusedError on the node's
-    own network."""
-    network.inside(container.init, lambda: _take_back(container, lent))
+    routes; what is gone already is no error. Blocks. Raises OSError."""
+    # Also on the node's network: older releases lent there.
+    network.inside(container.init, lambda: _take_back(container, lent), anywhere=True)
 
 
 def _take_back(container: Container, lent: Lent) -> None:

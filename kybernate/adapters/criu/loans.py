@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kybernate.adapters import smallfile
-from kybernate.errors import NotFoundError
+from kybernate.errors import NotFoundError, RefusedError
 from kybernate.ports import DumpState
 
 from . import addresses
@@ -31,7 +31,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 def lend(container: Container, wanted: Collection[str]) -> None:
     """The container's network has these addresses until `take_back`. Blocks; on an error all is as
-    before. Raises OSError."""
+    before. Raises OSError, RefusedError on the node's own network."""
     take_back(container)
     lent = addresses.lacking(container, wanted) if wanted else addresses.Lent()
     if lent == addresses.Lent():
@@ -41,7 +41,7 @@ def lend(container: Container, wanted: Collection[str]) -> None:
     part.replace(container.work / FILE)
     try:
         addresses.lend(container, lent)
-    except OSError:
+    except (OSError, RefusedError):
         take_back(container)
         raise
 

@@ -19,21 +19,22 @@ _KINDS = {"net": 0x40000000, "ipc": 0x08000000}
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def inside(pid: int, call: Callable[[], T], kind: str = "net", *, looks: bool = False) -> T:
+def inside(pid: int, call: Callable[[], T], kind: str = "net", *, anywhere: bool = False) -> T:
     """What `call` returns in the process's namespace of this kind; blocks. Raises OSError, what
-    `call` raises, and RefusedError if a network is the node's, unless the call only `looks`."""
+    `call` raises, and RefusedError if a network is the node's, unless the call works `anywhere`: it
+    looks, or takes back."""
 
     def run() -> T:
-        _enter(pid, kind, looks=looks)
+        _enter(pid, kind, anywhere=anywhere)
         return call()
 
     return as_admin(run)
 
 
-def _enter(pid: int, kind: str, *, looks: bool) -> None:
+def _enter(pid: int, kind: str, *, anywhere: bool) -> None:
     descriptor = os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        if kind == "net" and not looks:
+        if kind == "net" and not anywhere:
             see_pods_network(descriptor)
         if _libc.setns(descriptor, _KINDS[kind]):
             number = ctypes.get_errno()

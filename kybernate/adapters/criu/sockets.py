@@ -174,7 +174,7 @@ def _unix_peers(container: Container) -> dict[int, int]:
     without the right to ask there.
     """
     with suppress(OSError, struct.error):
-        return network.inside(container.init, _diag, looks=True)
+        return network.inside(container.init, _diag, anywhere=True)
     return {}
 
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 class FakeGatekeeper:
-    """Implements `ports.Gatekeeper`. Faults: shut-fails, open-fails, cut-refused,
-    plain-refused, plain-fails."""
+    """Implements `ports.Gatekeeper`. Faults: shut-fails, shut-refused, open-fails,
+    cut-refused, plain-refused, plain-fails."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -28,6 +28,8 @@ class FakeGatekeeper:
             raise NotFoundError(f"process {init} is gone")
         if self._machine.fault("shut-fails"):
             raise OSError(1, "Operation not permitted")
+        if self._machine.fault("shut-refused"):
+            raise RefusedError("its pod shares the node's network (hostNetwork)")
         self._machine.gates[process.uid] = on_arrival
 
     async def cut(self, init: int, deadline: float) -> None:

@@ -365,6 +365,26 @@ def test_a_tree_that_ends_behind_it_resets_nobody_and_a_new_agent_hears_of_the_n
     asyncio.run(main())
 
 
+def test_a_pod_that_ends_after_it_could_not_be_opened_leaves_nothing_held(pod, gate, monkeypatch):
+    """What is held would keep its namespace for good."""
+
+    def fail():
+        raise OSError(105, "the kernel's queue is full")
+
+    async def main():
+        await gate.shut(pod.tree.pid, print, 5.0)
+        with monkeypatch.context() as patched:
+            patched.setattr(nftables, "open_again", fail)
+            with pytest.raises(OSError, match="full"):
+                await gate.open(pod.tree.pid, 5.0)
+        pod.tree.kill()
+        pod.tree.wait()
+        assert await gate.open(pod.tree.pid, 5.0) == 0
+        assert (gate._held, gate._spaces, list(gate._folder.iterdir())) == ({}, {}, [])
+
+    asyncio.run(main())
+
+
 def test_what_was_noted_of_a_namespace_that_is_gone_is_not_believed_of_the_next(pod, gate):
     """The kernel gives its number to a new pod's."""
 

@@ -348,3 +348,39 @@ def test_a_seat_below_ram_ends_at_once(rig, state, how):
         r.check()
 
     run_virtual(main())
+
+
+def test_a_seat_on_the_nodes_network_is_not_shut_for_ever_after_a_restart(rig, proxy):
+    """A release before held TCP back there, too."""
+
+    async def first():
+        r = rig(tiers=TIERS)
+        cold, _ = await two(r)
+        await down(r, cold)
+        return r.machine, cold
+
+    machine, cold = run_virtual(first())
+
+    async def second():
+        r = rig(machine, tiers=TIERS)
+        r.node.park_budget = 1000 << 30
+        tried = []
+
+        def fault(name):
+            tried.append(name)
+            return name == "shut-refused"
+
+        machine.fault = fault
+        await r.recover()
+        r.begin()
+        await when(lambda: "GateDeaf" in reasons(r))
+        await asyncio.sleep(30)
+        assert tried.count("shut-refused") == 1
+        p = proxy(r.loop)
+        p.request(cold)
+        await r.until(cold, ACTIVE)
+        await asyncio.sleep(1)
+        assert (p.answered, machine.gates) == ({cold: 1}, {})
+        r.check()
+
+    run_virtual(second(), start=3000.0)
