@@ -70,9 +70,12 @@ class DeviceDoor(Protocol):
         """Keep the pod from these character devices (major and minor), before its container is
         made. Idempotent. Blocks. Raises OSError."""
 
-    def open(self, init: int, devices: Iterable[tuple[int, int]]) -> None:
+    def open(
+        self, init: int, devices: Iterable[tuple[int, int]], is_there: Callable[[], bool]
+    ) -> None:
         """Let the container of this process open these character devices from now on. Idempotent.
-        Blocks. Raises NotFoundError if the process is gone, OSError."""
+        Blocks. `is_there` is asked once the container is known, before anything is let to it.
+        Raises NotFoundError if the process is gone, OSError."""
 
 
 def compose(vendor: Sequence[Mapping[str, Any]], device_id: str, spec: SeatSpec) -> Json:
@@ -222,13 +225,13 @@ class CdiSpecs:
         with suppress(FileNotFoundError):
             folder.rmdir()
 
-    def release(self, device_id: str, init: int) -> None:
+    def release(self, device_id: str, init: int, is_there: Callable[[], bool]) -> None:
         """Let the container of this process open what the device's file shuts. Idempotent."""
         if self._door is None:
             return
         with suppress(FileNotFoundError):
             found = orjson.loads(self._file(device_id).read_bytes())
-            self._door.open(init, _numbers(found))
+            self._door.open(init, _numbers(found), is_there)
 
     def ids(self) -> frozenset[str]:
         """Device IDs that have a file or a folder."""

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from kybernate.types import Gpu, PodUid
@@ -160,9 +160,10 @@ class Specs(Protocol):
         """Idempotent."""
         ...
 
-    def release(self, device_id: str, init: int) -> None:
+    def release(self, device_id: str, init: int, is_there: Callable[[], bool]) -> None:
         """Let the container of this process 1 open the device's GPUs, which it can't before where
-        that can be kept from it. Idempotent. Raises NotFoundError if it is gone, OSError."""
+        that can be kept from it. Idempotent. `is_there`: whether the number still is the process
+        that is meant. Raises NotFoundError if it is gone, OSError."""
         ...
 
     def ids(self) -> frozenset[str]:

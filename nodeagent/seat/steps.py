@@ -251,9 +251,14 @@ class Steps:
     async def open_devices(self, seat: Seat) -> None:
         """Its container may open its GPUs. Raises NotFoundError, DeadlineError, OSError."""
         init, device = seat.init, seat.identity.device_id
-        if init is not None:
-            specs = self._world.specs
-            await self._world.blocking(lambda: specs.release(device, init.pid), _DEVICES_DEADLINE)
+        if init is None:
+            return
+        specs, procs = self._world.specs, self._world.procs
+
+        def release() -> None:
+            specs.release(device, init.pid, lambda: procs.alive(init.pid, init.start))
+
+        await self._world.blocking(release, _DEVICES_DEADLINE)
 
     async def wake(self, seat: Seat) -> dict[str, float]:
         """Thaw, restore, unlock, check. Returns seconds by phase; raises Broken."""

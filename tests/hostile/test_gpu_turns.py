@@ -111,9 +111,12 @@ def test_before_its_turn_a_container_can_not_open_its_gpu(node: Path) -> None:
     container = Container(rules_of(node))
     try:
         assert container.tries(node / "nvidia0") == errno.EPERM
-        specs.release("one", container.process.pid)
+        with pytest.raises(NotFoundError):
+            specs.release("one", container.process.pid, lambda: False)
+        assert container.tries(node / "nvidia0") == errno.EPERM, "its number was another's"
+        specs.release("one", container.process.pid, lambda: True)
         assert container.tries(node / "nvidia0") == errno.ENXIO
-        specs.release("one", container.process.pid)
+        specs.release("one", container.process.pid, lambda: True)
         assert container.tries(node / "nvidia0") == errno.ENXIO
         assert container.tries(node / "nvidia1") == errno.EPERM, "it is another seat's"
     finally:
@@ -128,7 +131,7 @@ def test_what_a_container_lays_where_its_gpu_was_is_not_opened_to_it(node: Path)
     try:
         (node / "nvidia0").unlink()
         os.mknod(node / "nvidia0", 0o20666, os.makedev(MAJOR + 1, 0))
-        specs.release("one", container.process.pid)
+        specs.release("one", container.process.pid, lambda: True)
         assert container.tries(node / "nvidia0") == errno.EPERM
     finally:
         container.close()
@@ -140,7 +143,7 @@ def test_a_container_that_is_gone_is_told(node: Path) -> None:
     container = Container(rules_of(node))
     container.close()
     with pytest.raises(NotFoundError):
-        specs.release("one", container.process.pid)
+        specs.release("one", container.process.pid, lambda: True)
 
 
 @pytest.fixture
@@ -177,10 +180,10 @@ def test_with_version_2_a_program_of_ours_keeps_the_pod_from_it(
         assert container.tries(node / "nvidia1") == errno.ENXIO, "only the seat's own are shut"
         assert container.tries(Path("/dev/null")) == 0
         specs.write("one", SeatSpec((GPU,), pod=PodUid(uid)))
-        specs.release("one", container.process.pid)
+        specs.release("one", container.process.pid, lambda: True)
         assert container.tries(node / "nvidia0") == errno.ENXIO
         assert container.tries(node / "nvidiactl") == errno.ENXIO
-        specs.release("one", container.process.pid)
+        specs.release("one", container.process.pid, lambda: True)
         specs.write("one", SeatSpec((GPU,)))
         assert container.tries(node / "nvidia0") == errno.ENXIO, "it runs: it is not shut out again"
     finally:
@@ -200,4 +203,4 @@ def test_without_a_controller_of_devices_nothing_is_shut(node: Path) -> None:
     specs = specs_at(node, DeviceLists(node))
     specs.write("one", SeatSpec((GPU,)))
     assert rules_of(node) == [f"c {MAJOR}:255 rwm", f"c {MAJOR}:0 rwm"]
-    specs.release("one", os.getpid())
+    specs.release("one", os.getpid(), lambda: True)

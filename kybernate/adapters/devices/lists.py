@@ -11,7 +11,7 @@ from kybernate.adapters.sysadmin import as_admin
 from kybernate.errors import NotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 _OPEN = "rw"
 _CONTROLLER = "devices"
@@ -32,11 +32,15 @@ class DeviceLists:
     def shut(self, uid: str, devices: Iterable[tuple[int, int]]) -> None:
         """Nothing is left to do: its containers are born so."""
 
-    def open(self, init: int, devices: Iterable[tuple[int, int]]) -> None:
+    def open(
+        self, init: int, devices: Iterable[tuple[int, int]], is_there: Callable[[], bool]
+    ) -> None:
         """See `cdi.DeviceDoor.open`."""
         if not self.born_shut:
             return
         file = self._group(init) / "devices.allow"
+        if not is_there():  # its number, and so the group, may be another's
+            raise NotFoundError(f"There is no process {init} any more.")
         rules = [f"c {major}:{minor} {_OPEN}".encode() for major, minor in devices]
 
         def write() -> None:

@@ -15,7 +15,7 @@ from kybernate.errors import NotFoundError
 from . import bpf
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 log = logging.getLogger(__name__)
 
@@ -51,13 +51,17 @@ class DevicePrograms:
         except OSError as error:
             log.warning("Pod %s can open its GPUs before its turn: %s", uid, error)
 
-    def open(self, init: int, devices: Iterable[tuple[int, int]]) -> None:
+    def open(
+        self, init: int, devices: Iterable[tuple[int, int]], is_there: Callable[[], bool]
+    ) -> None:
         """See `cdi.DeviceDoor.open`."""
         try:
             lines = smallfile.read(f"{self._proc}/{init}/cgroup").splitlines()
         except (FileNotFoundError, ProcessLookupError) as error:
             raise NotFoundError(f"There is no process {init} any more.") from error
         path = next((line[3:] for line in lines if line.startswith("0::")), "/")
+        if not is_there():  # its number, and so the group, may be another's
+            raise NotFoundError(f"There is no process {init} any more.")
         try:
             for group in (self._mount / path.lstrip("/")).parents:
                 if group in (self._mount, *self._mount.parents):

@@ -34,7 +34,7 @@ class FakeSpecs:
         """Dropped."""
         self._machine.specs.pop(device_id, None)
 
-    def release(self, device_id: str, init: int) -> None:
+    def release(self, device_id: str, init: int, is_there: Callable[[], bool]) -> None:
         """Written down."""
         if self._machine.fault("shut-devices"):
             raise OSError(1, "Operation not permitted")
