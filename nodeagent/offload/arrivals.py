@@ -4,7 +4,9 @@ keeps it.
 To the rest of the agent the node's sockets are one more proxy. It holds a lease on every active
 seat; asked to drain one, it looks at the seat's connections, and lets go once no request is
 outstanding on them. So a seat that answers a request which came by no proxy isn't parked under it,
-for as long as the drain limit, and nobody looks at sockets while nobody needs the seat's GPUs.
+for as long as the drain limit, and nobody looks at sockets while nobody needs the seat's GPUs. If
+what it saw had the drain taken back, it goes on looking until that is answered: nobody else would
+ever say so.
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ DOUBT = 5.0
 
 _LOOK_DEADLINE = 2.0
 _LOOK_AGAIN = (0.002, 0.25)
+_LOOK_ON = 1.0
+"""Seconds between looks at a request for whose sake a drain was taken back: it may take hours."""
 
 
 class GuardedFreezer:
@@ -189,6 +193,8 @@ class Arriving:
         self._stop(uid)
         seat = self._node.seats[uid]
         self._granted[uid] = (self._node.world.now(), seat.requests)
+        if self._reported.get(uid):
+            self._drains[uid] = asyncio.create_task(self._look_on(uid))
 
     def drain(self, uid: PodUid, generation: int) -> None:
         """Somebody needs its GPUs: let go when no request is outstanding at its sockets."""
@@ -204,6 +210,18 @@ class Arriving:
         task = self._drains.pop(uid, None)
         if task is not None and task is not asyncio.current_task():
             task.cancel()
+
+    async def _look_on(self, uid: PodUid) -> None:
+        """A drain was taken back, maybe for what was reported: say when it is answered."""
+        seat = self._node.seats[uid]
+        requests = 1
+        while requests and not seat.ending:
+            await asyncio.sleep(_LOOK_ON)
+            requests = (await self._traffic(seat)).outstanding(self._doubt(seat))
+            if requests:
+                self._report(uid, requests)
+        self._drains.pop(uid, None)
+        self._report(uid, 0)
 
     async def _let_go(self, uid: PodUid, generation: int) -> None:
         seat = self._node.seats[uid]

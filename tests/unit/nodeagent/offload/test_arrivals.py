@@ -186,6 +186,31 @@ def test_no_socket_is_looked_at_while_nobody_needs_the_gpu(rig, proxy):
     run_virtual(main())
 
 
+def test_a_drain_taken_back_for_a_request_leaves_nothing_in_flight_once_that_is_answered(rig):
+    async def main():
+        r, _, b = await two(rig)
+        r.node.seats[b].idle = {"vram": 5.0}
+        comes(r, b, BUSY)
+        r.loop.kick()
+        await asyncio.sleep(10)
+        assert r.state(b) is ACTIVE
+        looks = r.arrivals.looks
+        await asyncio.sleep(60)
+        # A long request has it drained no further time, and its sockets looked at now and then.
+        assert (r.state(b), r.node.seats[b].in_flight) == (ACTIVE, 1)
+        assert r.arrivals.looks - looks <= 60
+        comes(r, b, replace(ANSWERED, since_sent=1.0))
+        await asyncio.sleep(2.0)
+        assert (r.state(b), r.node.seats[b].in_flight) == (ACTIVE, 0)
+        looks = r.arrivals.looks
+        await asyncio.sleep(2.0)
+        assert r.arrivals.looks == looks
+        await r.until(b, PARKED, 5.0)
+        r.check()
+
+    run_virtual(main())
+
+
 @pytest.mark.parametrize("through_proxy", [True, False])
 def test_a_tie_is_a_request_where_no_proxy_knows_better(rig, proxy, through_proxy):
     async def main():
