@@ -244,8 +244,8 @@ class Node:
         self._count_active(seat, before)
         if event is SeatEvent.AWAKE:
             seat.tier_asked = ""
-        if event in (SeatEvent.AWAKE, SeatEvent.ENDED):
-            seat.rests = False
+        if event is SeatEvent.ENDED or (event is SeatEvent.AWAKE and not seat.leave):
+            seat.rests = False  # sent away while it woke, it rests once it is parked again
         if event in (SeatEvent.PARKED, SeatEvent.ENDED):
             seat.yields = False
         written = self.save(seat, synced=synced)

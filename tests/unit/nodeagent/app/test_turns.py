@@ -86,6 +86,42 @@ def test_one_that_an_operator_parks_stays_parked_until_it_is_called_for(rig):
     run_virtual(main())
 
 
+class ParksWhileWaking:
+    """An operator who parks a seat as soon as it begins to wake for a call."""
+
+    def __init__(self, loop):
+        self.loop = loop
+        self.done = False
+
+    def seat_changed(self, seat):
+        if seat.state is SeatState.WAKING and not self.done:
+            self.done = True
+            self.loop.send_away(seat.uid, "an operator parks it")
+
+    def seat_gone(self, seat):
+        pass
+
+    def told(self, seat, kind, reason, sentence):
+        pass
+
+
+def test_one_that_an_operator_parks_while_it_wakes_stays_parked_too(rig):
+    async def main():
+        r = rig(min_residency_s=0.1, idle_after_s=0.1)
+        r.begin()
+        (uid,) = await _trainers(r, [1.0])
+        await r.until(uid, ACTIVE)
+        r.loop.send_away(uid, "an operator parks it")
+        await r.until(uid, PARKED)
+        r.node.observers.append(ParksWhileWaking(r.loop))
+        r.loop.call_for(uid, "an operator wakes it")
+        await asyncio.sleep(100)
+        assert (r.state(uid), r.node.seats[uid].wakes) == (PARKED, 1)
+        r.check()
+
+    run_virtual(main())
+
+
 def test_a_server_that_is_idle_leaves_gpu_memory_if_its_pod_says_so(rig, proxy):
     async def main():
         r = rig(min_residency_s=0.1, idle_after_s=0.1)
