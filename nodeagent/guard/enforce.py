@@ -50,6 +50,10 @@ _NVML_DEADLINE = 5.0
 _UNHINDERED = 3600.0
 _LOOKS = 30
 """So many looks back a judgement has stood before: processes that come and go meet few of them."""
+_TAKES_NO_TURN = (
+    "it takes no more turns, each of which would take that memory anew, until it is called for: "
+    "kybernate agent wake {pod}"
+)
 _CALLS_WITHIN = 30.0
 """Seconds that a seat's kyb-init has to call before its processes count as not of its tree."""
 CONDITION = "ExclusiveGpus"
@@ -236,7 +240,10 @@ class Enforcer:
         if told not in self._told_over:
             self._told_over.add(told)
             metrics.INTRUDERS.labels(Cause.OVER_DECLARED.value, excess.remedy.value).inc()
-            self._node.tell(seat, "Warning", "OverDeclared", excess.sentence)
+            said = excess.sentence
+            if excess.remedy is Remedy.SEND_AWAY and seat.turn is not None:
+                said = f"{said}; {_TAKES_NO_TURN.format(pod=seat.identity.pod)}"
+            self._node.tell(seat, "Warning", "OverDeclared", said)
         why = "it holds more GPU memory than it declares"
         if excess.remedy is Remedy.KILL_SEAT:
             self._loop.life.fail(seat, why)

@@ -247,6 +247,23 @@ def test_a_seat_over_what_it_declares_is_parked_for_those_beside_it(rig, proxy):
     run_virtual(main())
 
 
+def test_one_that_takes_turns_stays_parked_for_its_excess_and_is_told_how_it_wakes(rig):
+    async def main():
+        r, g, a, b = await sharing(rig)
+        r.node.seats[a].weight = 1.0
+        async with g.running():
+            await r.until(a, PARKED, 4)
+            await asyncio.sleep(60)
+            assert (r.state(a), r.state(b)) == (PARKED, ACTIVE)
+            (said,) = g.events("OverDeclared")
+            assert said.endswith(f"kybernate agent wake {r.node.seats[a].identity.pod}")
+            r.loop.call_for(a, "an operator asked")
+            await r.until(a, ACTIVE)
+            r.check()
+
+    run_virtual(main())
+
+
 def test_a_seat_over_what_it_declares_makes_room_that_another_has_on_paper(rig):
     async def main():
         r = rig()
