@@ -159,7 +159,7 @@ class Watch:
         node = self._node
         view = node.swap_view() if node else None
         for seat in view.seats if view else ():
-            rests = seat.state is SeatState.PARKED and takes_turns(seat)
+            rests = view and seat.state is SeatState.PARKED and takes_turns(seat, view)
             if node and view and rests and not view.draining and fits(view, seat.uid):
                 late = seat.not_before <= node.world.now()
                 self._life.found += [f"{seat.name} is parked beside free GPUs"] if late else []

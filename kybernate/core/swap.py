@@ -10,7 +10,8 @@ by smaller groups that keep taking one of them, and the oldest demander always g
 After all requests come seats that always want their GPUs and take turns (`kybernate.core.turns`
 says whose it is). They displace nobody who has requests to answer, unless those kept them out for
 `max_wait`; a request displaces them once they had `min_residency`. While the next of them has to
-wait for what it needs, others may use what is empty, but displace nobody.
+wait for what it needs, others may use what is empty, but displace nobody. Requests for one of them
+are no reason to have it awake before or longer than its turn, while others take turns for its GPUs.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ def _excuse(other: SeatView, seat: SeatView, view: SwapView, policy: SwapPolicy,
     if other.state is SeatState.ACTIVE and busy and other.priority > seat.priority:
         return f"seat {other.name} has work of a higher priority, for {policy.max_wait:g} s at most"
     left = _claim(other, view).until - now
-    if other.state is SeatState.ACTIVE and takes_turns(seat) and 0 < left < math.inf:
+    if other.state is SeatState.ACTIVE and takes_turns(seat, view) and 0 < left < math.inf:
         return f"seat {other.name} has its turn for another {left:.1f} s"
     return f"seat {other.name} is {other.state}"
 
@@ -149,9 +150,22 @@ def wants(seat: SeatView) -> bool:
     return seat.state in TIER_OF and asks
 
 
-def takes_turns(seat: SeatView) -> bool:
-    """Whether it wants its GPUs for no other reason than that it always does."""
-    return seat.turn is not None and wants(seat) and not _called(seat)
+def takes_turns(seat: SeatView, view: SwapView) -> bool:
+    """Whether it wants its GPUs because it always does: then it has them in its turn.
+
+    A call changes that only where nobody else takes turns for them: it may have called itself.
+    """
+    if seat.turn is None or not wants(seat):
+        return False
+    return not _called(seat) or any(_rivals(other, seat, view) for other in view.seats)
+
+
+def _rivals(other: SeatView, seat: SeatView, view: SwapView) -> bool:
+    """Whether the other takes turns with the seat, or could at once."""
+    if other.turn is None or other.uid == seat.uid or not other.gpus & seat.gpus:
+        return False
+    there = other.state in OCCUPYING and other.state is not SeatState.FAILED
+    return there or (wants(other) and not barred(view, other))
 
 
 def _called(seat: SeatView) -> bool:
@@ -283,19 +297,20 @@ class _Decision:
     def _rank(self, seat: SeatView) -> tuple[int, float, float, str]:
         if self._aged(seat):
             return 0, 0, self._asks_since(seat), seat.uid
-        if takes_turns(seat):
+        if takes_turns(seat, self._view):
             return 2, *_claim(seat, self._view).place, seat.uid
         return 1, -seat.priority, asks_since(seat), seat.uid
 
     def _asks_since(self, seat: SeatView) -> float:
-        return _claim(seat, self._view).due if takes_turns(seat) else asks_since(seat)
+        turns = takes_turns(seat, self._view)
+        return _claim(seat, self._view).due if turns else asks_since(seat)
 
     def _aged(self, seat: SeatView) -> bool:
         return self._now >= self._asks_since(seat) + self._policy.max_wait
 
     def _waits_its_turn(self, seat: SeatView) -> bool:
         """Whether it wants its GPUs only for its turn's sake, and has not been kept out of it."""
-        return takes_turns(seat) and not self._aged(seat)
+        return takes_turns(seat, self._view) and not self._aged(seat)
 
     def _serve(self, seat: SeatView) -> None:
         starts = seat.state is SeatState.WAITING
@@ -383,9 +398,10 @@ class _Decision:
         """Whether it may be asked to leave for this one: work of a higher priority is not."""
         if victim.state not in (SeatState.ACTIVE, SeatState.DRAINING):
             return True
-        busy = victim.in_flight or victim.waiting
-        ranks_higher = victim.priority > seat.priority or takes_turns(seat)
-        ranks_higher = ranks_higher and not self._aged(seat)
+        turns = takes_turns(seat, self._view)
+        # Requests make nobody's turn longer.
+        busy = (victim.in_flight or victim.waiting) and not (turns and victim.turn is not None)
+        ranks_higher = (turns or victim.priority > seat.priority) and not self._aged(seat)
         return not victim.unparkable and not (busy and ranks_higher)
 
     def _preference(self, seat: SeatView, whom: SeatView) -> tuple[int, int, float, str]:

@@ -63,6 +63,7 @@ class _Party:
     turns: bool
     """It holds its GPUs, or wants them, for its turn's sake."""
     called: bool
+    """It is called for, and not in its turn."""
 
     @property
     def holds(self) -> bool:
@@ -265,6 +266,7 @@ class Book:
 def _party(seat: SeatView, view: SwapView) -> _Party:
     turn, called = seat.turn, seat.waiting > 0 or seat.asked_since is not None
     there = seat.state in _HOLDS or seat.state in _MOVES
+    turns = turn is not None and (there or (takes_turns(seat, view) and not barred(view, seat)))
     return _Party(
         seat.uid,
         seat.gpus,
@@ -274,8 +276,8 @@ def _party(seat: SeatView, view: SwapView) -> _Party:
         seat.active_since,
         # A seat that rests does so alike for the book, wherever its state is and why.
         seat.state if there or seat.state is SeatState.FAILED else _resting(seat, view),
-        turn is not None and (there or (takes_turns(seat) and not barred(view, seat))),
-        called and not there,
+        turns,
+        called and not turns and not there,
     )
 
 

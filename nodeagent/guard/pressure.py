@@ -125,13 +125,9 @@ class Pressure:
         """Among those who always want their GPUs nobody's work is lost for another's turn."""
         if seat.turn is None or seat.leave or self._node.draining:
             return False
-        gpus = frozenset(seat.identity.gpus)
-        views = (
-            other.view(drained=False)
-            for other in self._node.seats.values()
-            if other is not seat and gpus & frozenset(other.identity.gpus)
-        )
-        return not any(wants(view) and not takes_turns(view) for view in views)
+        gpus, node = frozenset(seat.identity.gpus), self._node.swap_view()
+        others = (one for one in node.seats if one.uid != seat.uid and gpus & one.gpus)
+        return not any(wants(one) and not takes_turns(one, node) for one in others)
 
     def _judge(self, known: list[Seat], candidates: list[Seat]) -> Mapping[PodUid, Refusal]:
         host = self._host()

@@ -183,17 +183,13 @@ class Tiers:
 
     def _awaited_since(self, seat: Seat) -> float | None:
         """Since when somebody waits for its GPUs, or None."""
-        mine = set(seat.identity.gpus)
-        views = [
-            other.view(drained=False)
-            for other in self._node.seats.values()
-            if other is not seat and mine & {*other.identity.gpus}
-        ]
-        claims, now = self._node.turns.claims, self._node.world.now()
+        mine, node = set(seat.identity.gpus), self._node.swap_view()
+        views = [one for one in node.seats if one.uid != seat.uid and mine & one.gpus]
+        claims, now = node.claims, self._node.world.now()
         # Whoever waits for its turn is not kept from it before that comes.
-        times = [claims[v.uid].due for v in views if takes_turns(v) and v.uid in claims]
+        times = [claims[v.uid].due for v in views if takes_turns(v, node) and v.uid in claims]
         times = [time for time in times if time <= now]
-        times += [asks_since(view) for view in views if wants(view) and not takes_turns(view)]
+        times += [asks_since(v) for v in views if wants(v) and not takes_turns(v, node)]
         if seat.leave or self._node.draining:
             times.append(self._node.world.now())
         return min(times, default=None)

@@ -291,3 +291,39 @@ def test_an_endless_stream_of_requests_leaves_everybody_a_turn_within_its_bound(
     world.run(len(names) * (policy.max_wait + policy.drain_limit + 5.0))
     for name in names:
         assert world.held[name] > 0.0
+
+
+@settings(max_examples=15)
+@given(
+    st.floats(0.05, 5.0),
+    st.floats(0.01, 9.0),
+    st.sampled_from([0, 5]),
+    st.lists(st.sampled_from([0.01, 0.1, 0.3]), min_size=4, max_size=4),
+    st.integers(1, 3),
+)
+def test_who_calls_itself_takes_nothing_from_another_namespace(every, takes, priority, costs, many):
+    """One that takes turns and has a port sends itself requests, however many and long."""
+    at = iter(range(10**9))
+    seats = [replace(trainer("taker", namespace="x"), priority=priority)]
+    seats += [trainer(f"t{number}", namespace="y") for number in range(many)]
+    world = World(seats, lambda uid: costs[next(at) % 4], turns=TurnPolicy(shares={"y": 3.0}))
+
+    def calls():
+        if world.seats["taker"].state in (S.ACTIVE, S.PARKED):
+            world.ask("taker", takes)
+        world.at(world.now + every, calls)
+
+    calls()
+    world.run(1500.0)
+    assert share_of(world)["taker"] < 0.25 + 0.05
+
+
+def test_one_that_is_called_is_served_like_any_other_where_nobody_else_takes_turns():
+    world = World([trainer("a"), server("s")], costs=0.0)
+    world.run(10.0)
+    world.ask("s", 2.0)
+    world.run(10.5)
+    world.ask("a", 0.1)
+    world.run(13.0)
+    assert not world.seats["a"].waiting
+    assert world.seats["a"].state is S.ACTIVE

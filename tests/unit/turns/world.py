@@ -104,10 +104,11 @@ class World:
                 self.held[uid] += passed
         if any(one.state in ENDS for one in self.seats.values()):
             return  # a wide seat may wait for what is on its way elsewhere
+        view = SwapView(tuple(self.seats.values()), dict(self.memory), {}, draining=self.draining)
         for gpu in self.memory:
             there = [one for one in self.seats.values() if gpu in one.gpus]
             if not any(one.state in OCCUPYING for one in there):
-                alone = [one for one in there if takes_turns(one) and len(one.gpus) == 1]
+                alone = [one for one in there if takes_turns(one, view) and len(one.gpus) == 1]
                 self.empty[gpu] += passed if alone else 0.0
 
     def view(self):

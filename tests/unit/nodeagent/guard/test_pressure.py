@@ -164,7 +164,12 @@ def test_under_restart_nobodys_work_is_lost_for_anothers_turn(rig, proxy):
             await asyncio.sleep(60)
             assert r.state(b) is ACTIVE
             assert g.events("SeatFailed") == []
+            # Nor for its own calls, but for one of a seat that waits for requests.
             proxy(r.loop).request(a)
+            await asyncio.sleep(10)
+            assert r.state(b) is ACTIVE
+            r.node.seats[a].weight = None
+            r.loop.kick()
             await r.until(a, ACTIVE, 5)
             assert "memory limit" in g.events("SeatFailed")[0]
 
