@@ -191,6 +191,7 @@ def _turning_points(seat: SeatView, view: SwapView, policy: SwapPolicy) -> Itera
             yield seat.active_since + policy.min_residency
         if seat.idle_since is not None:
             yield seat.idle_since + policy.idle_after
+            yield seat.idle_since + claim.rest
             yield _idles_at(seat, policy)
         yield claim.until
     if seat.state is SeatState.DRAINING and seat.drain_since is not None:
@@ -370,7 +371,8 @@ class _Decision:
         if victim.turn is not None:
             return self._now >= _claim(victim, self._view).until
         idle = victim.idle_since
-        return idle is not None and self._now >= idle + self._policy.idle_after
+        rest = max(self._policy.idle_after, _claim(victim, self._view).rest)
+        return idle is not None and self._now >= idle + rest
 
     def _victims(self, seat: SeatView) -> list[SeatView]:
         """The fewest seats, in order of preference, without which this one fits; or none."""

@@ -25,11 +25,13 @@ class Turn:
 @dataclass(frozen=True, slots=True)
 class Claim:
     """What a seat that takes turns is owed. The smallest `place` comes first. Before `until` it
-    need not give way to others who take turns. `due`: since when only requests keep it out."""
+    need not give way to others who take turns. `due`: since when only requests keep it out. Of a
+    seat that answers requests, `rest`: unused for so many seconds it gives way to a turn."""
 
     place: tuple[float, int] = (0.0, 0)
     until: float = -math.inf
     due: float = math.inf
+    rest: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

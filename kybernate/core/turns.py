@@ -88,6 +88,7 @@ class Book:
         self._among: dict[PodUid, tuple[_Party, ...]] = {}
         self._debt: dict[GpuUuid, float] = {}
         self._gaps: dict[GpuUuid, tuple[float, bool]] = {}
+        self._last_gap: dict[GpuUuid, float] = {}
         self._seen: SwapView | None = None
         self.claims: Mapping[PodUid, Claim] = {}
         """What everybody is owed, as of the last look."""
@@ -164,6 +165,7 @@ class Book:
             if self._goes_on(those) and not any(one.holds for one in those):
                 continue
             del self._gaps[gpu]
+            self._last_gap[gpu] = gap
             if not any(one.turns for one in those):
                 continue
             if asked:
@@ -221,7 +223,7 @@ class Book:
                 self._give_up(one)
         until = {one.uid: self._until(one, now) for one in mine if one.holds}
         self._due = {one.uid: self._due_of(one, until, now) for one in mine if one.waits}
-        self.claims = {
+        claims = {
             one.uid: Claim(
                 (self._served[one.uid], self._place[one.uid]),
                 until.get(one.uid, -math.inf),
@@ -229,6 +231,13 @@ class Book:
             )
             for one in mine
         }
+        # Who is quiet for less than a swap takes would be swapped in again before that pays.
+        served = {
+            one.uid: Claim(rest=max((self._last_gap.get(gpu, 0.0) for gpu in one.gpus), default=0))
+            for one in self._parties
+            if one.holds and not one.turns
+        }
+        self.claims = {**claims, **served}
 
     def _give_up(self, one: _Party) -> None:
         """Who gives up its turn does not come before those who wait now."""

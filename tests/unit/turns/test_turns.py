@@ -84,6 +84,23 @@ def test_a_request_waits_for_the_residency_of_one_that_has_just_begun():
     assert world.seats["s"].state is S.ACTIVE
 
 
+def test_a_turn_waits_until_the_server_was_idle_for_as_long_as_its_swap_took():
+    world = World([trainer("a"), server("s")], costs=2.0)
+    world.run(10.0)
+
+    def asks():
+        world.ask("s", 0.1)
+        if world.now < 25.0:
+            world.at(world.now + 3.0, asks)
+
+    asks()
+    world.run(28.0)
+    # A swap takes 4 s: a request every 3 s keeps the server, up to max_wait.
+    assert (world.seats["s"].state, world.swaps) == (S.ACTIVE, 2)
+    world.run(60.0)
+    assert (world.seats["a"].state, world.swaps) == (S.ACTIVE, 3)
+
+
 def test_nobody_starves_while_requests_never_end():
     world = World([trainer("a"), trainer("b"), trainer("c"), server("s"), server("t")])
     for second in range(600):
