@@ -45,6 +45,8 @@ _HELLO_LIMIT = 5.0
 """Seconds within which a new connection must have said who it is."""
 _PROGRESS_EVERY = 0.2
 """Seconds; what a workload reports more often than this is not passed on."""
+_HINTS_EVERY = 0.2
+"""Seconds; of hints that come more often than this, the last one is passed on at their end."""
 _NO_COOPERATION = "none"
 _HINTS = ("acquire", "yield")
 _ALONE_LIMIT = 2.0
@@ -307,6 +309,8 @@ class _Caller(asyncio.Protocol):
         self._mode = _NO_COOPERATION
         self._asked: tuple[CooperationPhase, asyncio.Future[str]] | None = None
         self._progress_at = 0.0
+        self._hint = ""
+        self._hint_timer: asyncio.TimerHandle | None = None
         self._frames = Bucket(*_FRAMES)
         self._ended = asyncio.Event()
 
@@ -334,6 +338,7 @@ class _Caller(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
+        self._end_hints()
         self._ended.set()
         self._settle("kyb-init hung up")
         self._door.leave(self)
@@ -406,7 +411,27 @@ class _Caller(asyncio.Protocol):
         """The workload says that a phase begins that needs its GPUs (`acquire`), or is over."""
         if hint not in _HINTS:
             raise ProtocolError(f"turn {hint[:20]!r}")
+        self._hint = hint
+        if self._hint_timer is None:
+            self._pass_hint_on()
+
+    def _pass_hint_on(self) -> None:
+        self._hint_timer = None
+        if not self._hint or self._door.gate is not self:
+            return
+        hint, self._hint = self._hint, ""
+        loop = asyncio.get_running_loop()
+        self._hint_timer = loop.call_later(_HINTS_EVERY, self._pass_hint_on)
         self._door.listener.on_turn(self._door.uid, wanted=hint == _HINTS[0])
+
+    def _end_hints(self) -> None:
+        """Pass on what still waits: it was the last word."""
+        if self._hint_timer is None:
+            return
+        self._hint_timer.cancel()
+        self._pass_hint_on()
+        if self._hint_timer is not None:  # for what comes after what was passed on just now
+            self._hint_timer.cancel()
 
     def _settle(self, answer: str) -> None:
         if self._asked is not None and not self._asked[1].done():

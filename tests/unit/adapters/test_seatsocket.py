@@ -600,6 +600,31 @@ def test_a_storm_of_connections_is_taken_a_few_at_a_time(play):
     play(scene)
 
 
+def test_of_many_hints_the_last_counts(play):
+    async def scene(world):
+        gate = await cooperating(world)
+        for _ in range(30):
+            gate.send("turn", "acquire")
+            gate.send("turn", "yield")
+        gate.send("turn", "yield")
+        await asyncio.sleep(0.5)
+        hints = []
+        while not world.listener.told.empty():
+            hints.append(await world.told())
+        assert hints[0] == ("turn", UID, True)
+        assert hints[-1] == ("turn", UID, False)
+        assert len(hints) <= 4
+        # The last word counts also if nothing follows it.
+        for hint in ("acquire", "yield", "acquire"):
+            gate.send("turn", hint)
+        gate.close()
+        assert await world.told() == ("turn", UID, True)
+        told = [await world.told(), await world.told()]
+        assert told == [("turn", UID, True), ("lost", UID)]
+
+    play(scene)
+
+
 def test_hints_of_turns_are_passed_on_and_others_end_the_connection(play):
     async def scene(world):
         gate = await cooperating(world)
