@@ -287,6 +287,7 @@ class _Door:
             previous.hang_up()
         self.listener.on_hello(self.uid, hello)
         caller.tell(*self.listener.on_status(self.uid))
+        caller.hear_hints()
 
     def leave(self, caller: _Caller) -> None:
         """A connection has ended."""
@@ -356,6 +357,11 @@ class _Caller(asyncio.Protocol):
         """Send the seat's state, if this kyb-init knows what to do with it."""
         if "state" in self._features:
             self.send("state", state, sentence)
+
+    def hear_hints(self) -> None:
+        """Say that `turn` may be sent: an agent of an older release would drop the connection."""
+        if "turn" in self._features:
+            self.send("turn")
 
     def expect(self, root: int) -> None:
         """Have it start nothing. Raises RefusedError if it doesn't know that word."""

@@ -18,7 +18,7 @@
 enum { RETRY_MS = 100, RETRY_REFUSED_MS = 1000, TERM_LIMIT_MS = 2000, NEVER = -1 };
 
 /* What this build understands beyond the protocol's first words; an agent sends nothing else. */
-#define FEATURES "state,cooperate,parked,alone"
+#define FEATURES "state,cooperate,parked,alone,turn"
 
 enum phase { WAITING, RUNNING, HELD, PARKED };
 
@@ -101,7 +101,7 @@ static void call_agent(void)
 					    self.generation, self.mode, FEATURES});
 	if (self.term_signal)
 		tell_number("term", self.term_signal);
-	pod_repeat_mode();
+	pod_greet();
 }
 
 static void forward_term(void)
@@ -190,6 +190,8 @@ static void on_frame(struct frame frame)
 		pod_ask(argument, frame_field(&frame));
 	else if (strcmp(verb, "alone") == 0)
 		be_alone();
+	else if (strcmp(verb, "turn") == 0)
+		pod_hints_heard();
 	else if (strcmp(verb, "refuse") == 0)
 		on_refusal(argument ? argument : "the agent refused this container");
 	else

@@ -61,7 +61,8 @@ void pod_started(pid_t tree);
 long long pod_next_check(void); /* when pod_check() is due, by now_ms(); -1: never */
 void pod_check(void);
 void pod_ask(const char *phase, const char *limit);
-void pod_repeat_mode(void); /* to an agent that is new here */
+void pod_greet(void); /* an agent that is new here */
+void pod_hints_heard(void); /* this agent knows what hints of turns are */
 
 /* Prints "kyb-init: ..." on standard error. */
 void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -29,6 +29,8 @@ static pid_t tree;
 static long long check_at;        /* when a parked command is looked at next */
 static bool serves;               /* whether a probe of the command has succeeded since */
 static char told_mode[16] = "none";
+static bool acquired;             /* the last hint of this run was "acquire" */
+static bool hints_heard;          /* whether the agent of this connection knows what hints are */
 
 void pod_open(void)
 {
@@ -73,11 +75,12 @@ static struct caller *cooperating(void)
 	return NULL;
 }
 
-void pod_repeat_mode(void)
+void pod_greet(void)
 {
 	const struct caller *found = cooperating();
 	const char *mode = found ? found->mode : "none";
 
+	hints_heard = false;
 	strcpy(told_mode, mode);
 	if (found)
 		agent_tell(2, (const char *const[]){"cooperates", mode});
@@ -92,6 +95,23 @@ static void mode_may_have_changed(void)
 		return;
 	strcpy(told_mode, mode);
 	agent_tell(2, (const char *const[]){"cooperates", mode});
+}
+
+/* --- hints of turns ------------------------------------------------------------------------- */
+
+static void hint(const char *what)
+{
+	acquired = strcmp(what, "acquire") == 0;
+	if (hints_heard)
+		agent_tell(2, (const char *const[]){"turn", what});
+}
+
+/* What it was told while it was away holds; "yield" was about a turn that may be over by now. */
+void pod_hints_heard(void)
+{
+	hints_heard = true;
+	if (acquired)
+		agent_tell(2, (const char *const[]){"turn", "acquire"});
 }
 
 /* --- callers ---------------------------------------------------------------------------------- */
@@ -174,7 +194,7 @@ static void on_caller_frame(struct caller *caller, struct frame frame)
 	} else if (strcmp(verb, "progress") == 0 && first) {
 		agent_tell(2, (const char *const[]){"progress", first});
 	} else if (strcmp(verb, "turn") == 0 && first) {
-		agent_tell(2, (const char *const[]){"turn", first});
+		hint(first);
 	} else if (strcmp(verb, "cooperated") == 0 && first && second && third) {
 		agent_tell(4, (const char *const[]){"cooperated", first, second, third});
 	} else {
@@ -247,6 +267,7 @@ void pod_started(pid_t started)
 	tree = started;
 	started_at = now_ms();
 	serves = false;
+	acquired = false;
 	if (strcmp(state, "waiting") == 0)
 		pod_state("running", "");
 }

@@ -600,6 +600,19 @@ def test_a_storm_of_connections_is_taken_a_few_at_a_time(play):
     play(scene)
 
 
+def test_hints_are_offered_to_a_kyb_init_that_knows_that_word(play):
+    async def scene(world):
+        gate = await world.call("hello", "1", "running", "1", "plain", "state,turn")
+        assert (await gate.receive())[0] == "state"
+        assert await gate.receive() == ["turn"]
+        older = await world.call("hello", "1", "running", "1", "plain", "state")
+        await older.receive()
+        world.doors.tell(UID, "active", "")
+        assert await older.receive() == ["state", "active", ""]
+
+    play(scene)
+
+
 def test_of_many_hints_the_last_counts(play):
     async def scene(world):
         gate = await cooperating(world)

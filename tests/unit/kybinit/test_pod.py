@@ -93,7 +93,7 @@ def test_hello_says_what_this_build_understands(launch, agent):
         "waiting",
         "0",
         "plain",
-        "state,cooperate,parked,alone",
+        "state,cooperate,parked,alone,turn",
     ]
 
 
@@ -108,6 +108,8 @@ def test_cooperation_is_asked_of_the_sidecar_and_answered_to_the_agent(running, 
     assert line.receive() == ["cooperated", "park", "done", "vLLM sleeps"]
     watcher.send("progress", "loading 40 %")
     assert line.receive() == ["progress", "loading 40 %"]
+    line.send("turn")
+    settled(line, dial, "active")
     watcher.send("turn", "yield")
     assert line.receive() == ["turn", "yield"]
     watcher.close()
@@ -125,6 +127,42 @@ def test_a_new_agent_is_told_who_cooperates(running, dial, agent):
     line = agent.accept()
     assert line.receive()[0] == "hello"
     assert line.receive() == ["cooperates", "http"]
+
+
+def test_a_new_agent_is_told_what_was_acquired_and_of_no_yield(running, dial, agent):
+    _, line = running(UP)
+    line.send("turn")
+    settled(line, dial, "active")
+    sidecar = dial("watch", "1", "none")
+    state(sidecar)
+
+    def away(*hints):
+        agent.die()
+        for hint in hints:
+            sidecar.send("turn", hint)
+        assert state(dial("look"))[0] == "active"
+        agent.listen()
+        again = agent.accept()
+        assert again.receive()[0] == "hello"
+        again.send("turn")
+        again.send("ok")
+        return again
+
+    assert away("yield", "acquire").receive() == ["turn", "acquire"]
+    last = away("acquire", "yield")
+    settled(last, dial, "parked")
+    sidecar.send("progress", "nothing came before")
+    assert last.receive() == ["progress", "nothing came before"]
+
+
+def test_an_agent_that_knows_no_hints_is_sent_none(running, dial):
+    _, line = running(UP)
+    sidecar = dial("watch", "1", "none")
+    sidecar.send("turn", "acquire")
+    sidecar.send("progress", "10 %")
+    assert line.receive() == ["progress", "10 %"]
+    line.send("turn")
+    assert line.receive() == ["turn", "acquire"]
 
 
 @pytest.mark.parametrize(
