@@ -114,6 +114,7 @@ ID_KYB_INIT = "kyb-init"
 SIDECAR = "kyb-sidecar"
 SIDECAR_FIRST_PORT = 15480
 SIDECAR_SCRAPE_PORT = 15483
+SIDECAR_HINTS_PORT = 15484
 SCRAPE = "prometheus.io/scrape"
 SCRAPE_PORT = "prometheus.io/port"
 POD_VOLUME = "kyb-pod"

@@ -25,7 +25,7 @@ ENGINES = ("vllm", "sglang", "http", "none")
 _PORT = re.compile(r"[0-9]{1,5}")
 _LONGEST = 16 * 1024
 """Characters of a handler, which the record in the pod's annotations repeats."""
-_OURS = range(keys.SIDECAR_FIRST_PORT, keys.SIDECAR_SCRAPE_PORT + 1)
+_OURS = range(keys.SIDECAR_FIRST_PORT, keys.SIDECAR_HINTS_PORT + 1)
 
 
 def port_of(field: str) -> int:

@@ -104,13 +104,16 @@ WRONG = [
         forged(spec={"initContainers": [{"name": "kyb-sidecar"}]}),
         "choose another name",
     ),
-    (
-        "forged record and the sidecar's port",
-        forged(
-            '{"probes": {"livenessProbe": {"httpGet": {"port": 15483}}}}',
-            container={"livenessProbe": {"httpGet": {"port": 15480}}},
-        ),
-        "use another port",
+    *(
+        (
+            f"forged record and the sidecar's port {port}",
+            forged(
+                f'{{"probes": {{"livenessProbe": {{"httpGet": {{"port": {port}}}}}}}}}',
+                container={"livenessProbe": {"httpGet": {"port": 15480}}},
+            ),
+            "use another port",
+        )
+        for port in (15483, 15484)
     ),
     *(
         (
