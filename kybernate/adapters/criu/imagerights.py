@@ -111,12 +111,14 @@ def _least_filtered(images: Path, cores: Mapping[str, Core]) -> int:
         filters = _read(images / "seccomp.img", _SECCOMP, Seccomp(), _MOST_FILTERS).filters
     modes = []
     for process in _all_of(images / "pstree.img", _PSTREE, Process):
-        first = cores.get(f"core-{process.pid}.img", Core()).thread
+        leader = cores.get(f"core-{process.pid}.img", Core())
+        if _is_dead(leader):
+            continue  # its threads' numbers are whatever lay there
+        first = leader.thread
         for_all = first.seccomp_mode == _FILTER and _is_for_all(first.seccomp_filter, filters)
         for number in process.threads:
-            core = cores.get(f"core-{number}.img", Core())
-            if not _is_dead(core):
-                modes.append(_FILTER if for_all else core.thread.seccomp_mode)
+            mode = cores.get(f"core-{number}.img", Core()).thread.seccomp_mode
+            modes.append(_FILTER if for_all else mode)
     return min(modes, default=0)
 
 

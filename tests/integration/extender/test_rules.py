@@ -39,12 +39,16 @@ def nodes(world: World, tainted: tuple[str, ...] = ()) -> dict[str, str]:
 
 
 def a_pod(world: World, name: str, **spec: Any) -> dict[str, Any]:
-    """A pod with a seat, and these fields in its spec."""
+    """A pod with a seat, and these fields in its spec. By its policy all nodes are worth the same,
+    but for a point for the first by name: what else says where it goes decides."""
     limits = {"limits": {ONE: "1"}, "requests": {"cpu": "0"}}
     body = {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"generateName": f"{name}-", "annotations": {keys.VRAM: "8Gi"}},
+        "metadata": {
+            "generateName": f"{name}-",
+            "annotations": {keys.VRAM: "8Gi", keys.POLICY: "first-fit"},
+        },
         "spec": {
             "schedulerName": keys.SCHEDULER_NAME,
             "automountServiceAccountToken": False,
