@@ -48,7 +48,9 @@ def doubt(node: Node) -> None:
 
 def impossible(node: Node) -> tuple[Seat, ...]:
     """Seats that can't all be where their records have them. Of two that clash, the one that was
-    on its way is less sure than one that rests there."""
+    on its way is less sure than one that rests there. Without an inventory nobody can tell."""
+    if node.inventory is None:
+        return ()
     view = node.swap_view()
     clashing = [
         seat

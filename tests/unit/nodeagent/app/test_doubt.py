@@ -55,6 +55,19 @@ def test_two_records_that_cannot_both_be_true_are_asked(rig, state):
     assert after == before + 1
 
 
+def test_without_the_inventory_s_line_active_seats_go_on(rig):
+    machine, (_, active) = swapped(rig)
+    del machine.journal["inventory"]
+    machine.journal_damage = "1 of the journal's lines can't be read"
+
+    async def second():
+        r = rig(machine)
+        await r.recover()
+        assert r.state(active["uid"]) is ACTIVE
+
+    run_virtual(second(), start=5000.0)
+
+
 def test_an_intact_journal_is_not_doubted(rig):
     machine, (_, active) = swapped(rig)
 
