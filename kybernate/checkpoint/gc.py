@@ -42,6 +42,7 @@ class Swept:
     plans: dict[str, Plan] = field(default_factory=dict)
     held: dict[str, str] = field(default_factory=dict)
     leftovers: tuple[Path, ...] = ()
+    clocks: tuple[str, ...] = ()
 
 
 def sweep(
@@ -69,7 +70,10 @@ def sweep(
             indexed=frozenset(index[namespace]),
         )
         plans[namespace] = plan(seen, grace, now)
-    swept = Swept(plans, held, tuple(_leftovers(place, now - grace)))
+    # Of those who asked for the time, and were killed before they had it.
+    asked = place.objects.scan(layout.CLOCKS)
+    clocks = tuple(info.key for info in asked if now - info.modified >= grace)
+    swept = Swept(plans, held, tuple(_leftovers(place, now - grace)), clocks)
     if not dry_run:
         _do(place, swept)
     return swept
@@ -86,6 +90,7 @@ def _do(place: Place, swept: Swept) -> None:
         _delete(place, layout.INDEX, namespace, (*todo.delete, *todo.strays))
         _delete(place, layout.CONDEMNED, namespace, todo.strays)
         _delete(place, layout.LEASES, namespace, todo.ended)
+    place.objects.delete(list(swept.clocks))
     for path in swept.leftovers:
         if path.is_dir():
             remove_folder(path)

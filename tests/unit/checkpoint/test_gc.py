@@ -200,5 +200,6 @@ def test_what_a_sweep_takes_for_old_is_old_by_the_places_clock(tmp_path, ahead):
         found = read_lease(bytes(where.objects.get(info.key)), info.modified)
         assert abs(found.began - time_of(where)) < 5
         assert 0 < found.until - time_of(where) < 3600
+    where.objects.put("clocks/of-one-that-was-killed", b"1")
     assert swept(4).delete == (pack.rpartition("/")[2],)
     assert not list(where.objects.scan("clocks/"))
