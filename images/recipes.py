@@ -142,7 +142,7 @@ RECIPES = {
             module="registry",
             code=("kybernate", "registry"),
             left_out=(*_TESTING, "kybernate/adapters/k8s/"),
-            layers=(wheels.COMMON, "registry", "checkpoint"),
+            layers=(wheels.COMMON, "registry", "checkpoint", "pkcs11"),
             sqlite=True,
         ),
         Recipe(

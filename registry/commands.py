@@ -1,4 +1,4 @@
-"""What is done with the database beside serving it: `rebuild` and `settle`."""
+"""What is done beside serving: with the database, and with the keys that wrap others."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from kybernate.runtime.load import load
 from kybernate.settings.registry import RegistrySettings
 from kybernate.types import Tier
 from registry.database import open_database
+from registry.kms import open_kms, tried
 from registry.pods import Pods
 from registry.rebuild import rebuild
 
@@ -92,11 +93,33 @@ def unsettle_command() -> None:
     click.echo(f"{count} pods can't be claimed until `kyb-registry settle`")
 
 
-COMMANDS = {one.name: one for one in (rebuild_command, settle_command, unsettle_command)}
+@click.command("kms")
+@click.option("--new-key", is_flag=True, help="Make a key that wraps from now on; others stay.")
+def kms_command(new_key: bool) -> None:
+    """Say which key wraps the namespaces' keys, once it has wrapped and opened something.
+
+    By the settings KYB_REGISTRY_KMS, _WRAP_KEYS and _PKCS11_*. A token's keys are made here, the
+    first one too, and never leave it.
+    """
+    try:
+        kms = open_kms(_settings())
+        if new_key:
+            click.echo(f"made key {kms.renew()}")
+        click.echo(f"key {tried(kms)} wraps, and opens what it has wrapped")
+    except KybernateError as error:
+        raise click.ClickException(str(error)) from error
+
+
+_ALL = (rebuild_command, settle_command, unsettle_command, kms_command)
+COMMANDS = {one.name: one for one in _ALL}
+
+
+def _settings() -> RegistrySettings:
+    return load(RegistrySettings, "KYB_REGISTRY", {}, os.environ, None)
 
 
 def _database() -> Database:
-    database = open_database(load(RegistrySettings, "KYB_REGISTRY", {}, os.environ, None))
+    database = open_database(_settings())
     database.prepare()
     return database
 

@@ -17,6 +17,7 @@ from registry import metrics
 from registry.app import create_app
 from registry.artifacts import Artifacts
 from registry.database import open_database
+from registry.kms import open_kms
 from registry.pods import Pods
 from registry.routes import routes
 
@@ -86,9 +87,10 @@ class Server(BaseApplication):  # type: ignore[misc]
     """Serves until SIGTERM; requests under way are finished."""
 
     def __init__(self, settings: RegistrySettings) -> None:
-        """Raises ConfigError for certificates or a database that can't be right."""
+        """Raises ConfigError for certificates, a database or keys that can't be right."""
         self._settings = settings
         check_tls(settings.tls_dir, "registry")
+        open_kms(settings)
         open_database(settings).close()
         super().__init__()
 

@@ -4,8 +4,8 @@ A folder holds them, flat as a mounted Secret is:
 
     sign.key           Ed25519, PEM: signs new manifests (only agents and the registry have it)
     trust-NAME.pub     Ed25519, PEM: a manifest signed by one of these is believed
-    wrap-N.key         32 bytes in hexadecimal: wraps the namespaces' data keys; the highest N is
-                       used for new ones, the others still open what they have wrapped
+    wrap-N.key         32 bytes in hexadecimal: wraps the namespaces' keys; the highest N is used
+                       for new ones, the others still open what they have wrapped
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from kybernate.errors import ConfigError, RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
+
+    from kybernate.ports import Kms
 
 _DOMAIN = b"kybernate artifact manifest 1\n"
 _LINE = re.compile(rb"kyb-artifact ed25519 ([0-9a-f]{16}) ([0-9a-f]{128})\n")
@@ -35,12 +37,60 @@ _NONCE = 12
 
 
 @dataclass(frozen=True, slots=True)
+class WrapKeys:
+    """Implements `ports.Kms` by keys in this process's memory, oldest first."""
+
+    keys: tuple[bytes, ...] = field(default=(), repr=False)
+
+    @property
+    def newest(self) -> str:
+        """See `ports.Kms.newest`."""
+        return wrapping_id(self.keys[-1]) if self.keys else ""
+
+    def holds(self, by: str) -> bool:
+        """Whether the key of this ID is among them."""
+        return any(wrapping_id(key) == by for key in self.keys)
+
+    def wrap(self, secret: bytes, bound_to: str) -> tuple[str, str]:
+        """See `ports.Kms.wrap`. Raises ConfigError if there is no key."""
+        if not self.keys:
+            raise ConfigError(
+                "keys", "the folder has no wrap-1.key; nothing can be packed without it"
+            )
+        nonce = secrets.token_bytes(_NONCE)
+        wrapped = AESGCM(self.keys[-1]).encrypt(nonce, secret, bound_to.encode())
+        return self.newest, (nonce + wrapped).hex()
+
+    def unwrap(self, by: str, wrapped: str, bound_to: str) -> bytes:
+        """See `ports.Kms.unwrap`."""
+        try:
+            data = bytes.fromhex(wrapped)
+            for key in self.keys:
+                if wrapping_id(key) == by:
+                    return AESGCM(key).decrypt(data[:_NONCE], data[_NONCE:], bound_to.encode())
+        except (InvalidTag, ValueError) as error:
+            raise RefusedError(f"the data key of {bound_to} was not wrapped by key {by}") from error
+        raise RefusedError(
+            f"the data key of {bound_to} is wrapped by key {by}, which is not here; put it back as "
+            "wrap-N.key"
+        )
+
+    def renew(self) -> str:
+        """See `ports.Kms.renew`. Raises ConfigError: a mounted Secret is not ours to write."""
+        raise ConfigError(
+            "wrap_keys",
+            "a Secret is not written from here: add a file wrap-N.key with the next higher N to "
+            "it (64 hexadecimal digits, as `openssl rand -hex 32` prints), and keep the others",
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class ArtifactKeys:
-    """`signer`: None where nothing is signed. `trusted` by key ID; `wrapping` oldest first."""
+    """`signer`: None where nothing is signed. `trusted` by key ID; `kms` wraps data keys."""
 
     signer: Ed25519PrivateKey | None
     trusted: Mapping[str, Ed25519PublicKey]
-    wrapping: tuple[bytes, ...] = field(default=(), repr=False)
+    kms: Kms = field(default=WrapKeys(), repr=False)
 
     def sign(self, body: bytes) -> bytes:
         """The body below the line that says who signs it. Raises ConfigError without a signer."""
@@ -69,30 +119,6 @@ class ArtifactKeys:
             raise RefusedError(f"{what} was changed after it was signed by key {signer}") from error
         return body
 
-    def wrap(self, secret: bytes, bound_to: str) -> tuple[str, str]:
-        """(ID of the wrapping key, the secret wrapped). Raises ConfigError if there is no key."""
-        if not self.wrapping:
-            raise ConfigError(
-                "keys", "the folder has no wrap-1.key; nothing can be packed without it"
-            )
-        nonce = secrets.token_bytes(_NONCE)
-        wrapped = AESGCM(self.wrapping[-1]).encrypt(nonce, secret, bound_to.encode())
-        return wrapping_id(self.wrapping[-1]), (nonce + wrapped).hex()
-
-    def unwrap(self, by: str, wrapped: str, bound_to: str) -> bytes:
-        """The secret. Raises RefusedError if our keys don't open it for `bound_to`."""
-        try:
-            data = bytes.fromhex(wrapped)
-            for key in self.wrapping:
-                if wrapping_id(key) == by:
-                    return AESGCM(key).decrypt(data[:_NONCE], data[_NONCE:], bound_to.encode())
-        except (InvalidTag, ValueError) as error:
-            raise RefusedError(f"the data key of {bound_to} was not wrapped by key {by}") from error
-        raise RefusedError(
-            f"the data key of {bound_to} is wrapped by key {by}, which is not here; put it back as "
-            "wrap-N.key"
-        )
-
 
 def key_id(key: Ed25519PublicKey) -> str:
     """How manifests name it: 16 hexadecimal digits."""
@@ -110,8 +136,7 @@ def read_folder(folder: Path) -> ArtifactKeys:
         names = sorted(path.name for path in folder.iterdir())
         signer = _signer(folder) if "sign.key" in names else None
         trusted = [_public(folder / n) for n in names if re.fullmatch(r"trust-.+\.pub", n)]
-        numbers = sorted(int(m.group(1)) for n in names if (m := _WRAP.fullmatch(n)))
-        wrapping = tuple(_wrapping(folder / f"wrap-{number}.key") for number in numbers)
+        wrapping = _wrap_keys(folder, names)
     except OSError as error:
         raise ConfigError(str(error.filename), f"can't be read: {error.strerror}") from error
     if not trusted:
@@ -119,6 +144,16 @@ def read_folder(folder: Path) -> ArtifactKeys:
             str(folder), "has no trust-NAME.pub; make keys with `kybernate artifacts keys --dir`"
         )
     return ArtifactKeys(signer, {key_id(key): key for key in trusted}, wrapping)
+
+
+def read_wrap_keys(folder: Path) -> WrapKeys:
+    """The wrapping keys of a folder alone; none if it isn't there. Raises ConfigError."""
+    try:
+        return _wrap_keys(folder, [path.name for path in folder.iterdir()])
+    except FileNotFoundError:
+        return WrapKeys()
+    except OSError as error:
+        raise ConfigError(str(error.filename), f"can't be read: {error.strerror}") from error
 
 
 def make_folder(folder: Path, name: str) -> list[str]:
@@ -148,7 +183,7 @@ def generated() -> ArtifactKeys:
     """Keys of nobody's, for one use."""
     signer = Ed25519PrivateKey.generate()
     public = signer.public_key()
-    return ArtifactKeys(signer, {key_id(public): public}, (secrets.token_bytes(32),))
+    return ArtifactKeys(signer, {key_id(public): public}, WrapKeys((secrets.token_bytes(32),)))
 
 
 def public_pem(key: Ed25519PublicKey) -> bytes:
@@ -180,6 +215,11 @@ def write_wrapping(path: Path) -> None:
         _write(path, secrets.token_hex(32).encode())
     except OSError as error:
         raise ConfigError(str(path), f"can't be written: {error.strerror}") from error
+
+
+def _wrap_keys(folder: Path, names: Iterable[str]) -> WrapKeys:
+    numbers = sorted(int(m.group(1)) for name in names if (m := _WRAP.fullmatch(name)))
+    return WrapKeys(tuple(_wrapping(folder / f"wrap-{number}.key") for number in numbers))
 
 
 def _signer(folder: Path) -> Ed25519PrivateKey:

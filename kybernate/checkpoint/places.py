@@ -98,7 +98,7 @@ def time_of(place: Place) -> float:
 def cipher_of(manifest: Manifest, keys: ArtifactKeys) -> Cipher:
     """What opens the chunks of a packed artifact. Raises RefusedError if our keys don't."""
     namespace = manifest.facts.namespace
-    return Cipher(keys.unwrap(manifest.key.by, manifest.key.wrapped, namespace))
+    return Cipher(keys.kms.unwrap(manifest.key.by, manifest.key.wrapped, namespace))
 
 
 def data_key(place: Place, namespace: str, keys: ArtifactKeys) -> tuple[DataKey, bytes]:
@@ -111,7 +111,7 @@ def data_key(place: Place, namespace: str, keys: ArtifactKeys) -> tuple[DataKey,
     for number in range(1, _MOST_KEYS):
         try:
             wrapped = _agreed_key(place, f"{prefix}{number}", number, namespace, keys)
-            return wrapped, keys.unwrap(wrapped.by, wrapped.wrapped, namespace)
+            return wrapped, keys.kms.unwrap(wrapped.by, wrapped.wrapped, namespace)
         except CorruptError as error:
             log.warning("a data key is passed over: %s", error)
     raise CorruptError(f"{prefix} in {place.name} holds nothing but damaged keys; remove them")
@@ -121,7 +121,7 @@ def _agreed_key(place: Place, at: str, number: int, namespace: str, keys: Artifa
     try:
         return _read_key(place, at)
     except NotFoundError:
-        by, secret = keys.wrap(os.urandom(32), namespace)
+        by, secret = keys.kms.wrap(os.urandom(32), namespace)
         with suppress(ConflictError):
             place.objects.put(at, codec.encode(DataKey(number, by, secret)), create=True)
         return _read_key(place, at)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from kybernate.adapters.artifactkeys import WrapKeys
 from kybernate.checkpoint import fetch, pack
 from kybernate.checkpoint import seal as sealing
 from kybernate.checkpoint.blocks import raw_sources
@@ -65,7 +66,7 @@ def exported(
     """
     if next(iter(target.objects.scan(layout.KEYS)), None):
         raise RefusedError(f"{target.name} holds an export already; name one that is empty")
-    keys = replace(source[1], wrapping=(transport,))
+    keys = replace(source[1], kms=WrapKeys((transport,)))
     return copy(artifact, source, (target, keys), deadline, progress)
 
 

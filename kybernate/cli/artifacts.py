@@ -280,12 +280,12 @@ def import_command(
     """
     own = artifactkeys.read_folder(folder)
     believed = [artifactkeys.read_public(path) for path in trust]
-    wrapping = (artifactkeys.read_wrapping(options["transport"]),)
+    transport = artifactkeys.WrapKeys((artifactkeys.read_wrapping(options["transport"]),))
     theirs = replace(
         own,
         signer=None,
         trusted={artifactkeys.key_id(key): key for key in believed},
-        wrapping=wrapping,
+        kms=transport,
     )
     archive = Place(export_path.name, TarReader(export_path)) if export_path.is_file() else None
     source = archive or open_place(str(export_path.resolve()))

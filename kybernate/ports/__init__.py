@@ -9,6 +9,7 @@ Methods that are neither quick nor `async` block and are called from a worker th
 
 from kybernate.ports.elsewhere import Handover, Line, Peers, Registry
 from kybernate.ports.gpus import DriverHelper, DriverHelpers, Gpus, Phases, ProcessState
+from kybernate.ports.keys import Kms
 from kybernate.ports.records import Journal, KubeApi
 from kybernate.ports.saved import Dumper, DumpState, Gatekeeper, Objects, Sealed, Vault
 from kybernate.ports.seats import (
@@ -58,6 +59,7 @@ __all__ = [
     "Images",
     "Inits",
     "Journal",
+    "Kms",
     "KubeApi",
     "Line",
     "Memory",

@@ -33,6 +33,24 @@ class RegistrySettings(BaseModel):
     max_lease_s: float = Field(
         600.0, ge=1, description="longest time that a writer's lease is granted for (s)"
     )
+    kms: Literal["files", "pkcs11"] = Field(
+        "files",
+        description="what wraps the namespaces' keys: files (those of wrap_keys) or pkcs11 "
+        "(a token, such as an HSM)",
+    )
+    wrap_keys: Path = Field(
+        Path("/etc/kyb/wrap-keys"),
+        description="folder with wrap-N.key, also read with pkcs11: what these wrapped still opens",
+    )
+    pkcs11_module: Path | None = Field(
+        None, description="PKCS#11 library of the token, such as /usr/lib/softhsm/libsofthsm2.so"
+    )
+    pkcs11_token: str = Field("", description="label of the token")
+    pkcs11_pin: SecretStr = Field(SecretStr(""), description="PIN of the token's user")
+    pkcs11_key: str = Field(
+        "kyb-wrap", description="keys in the token are called this, a hyphen and a number"
+    )
+    kms_s: float = Field(5.0, gt=0, le=60, description="limit for one call of the token (s)")
     threads: int = Field(16, ge=1, le=128, description="calls served at the same time")
     request_s: float = Field(
         10.0, gt=0, description="limit for a request to come, TLS handshake included (s)"

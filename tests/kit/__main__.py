@@ -15,7 +15,7 @@ import click
 from images import criu, debs
 from kybernate.errors import KybernateError
 from tests.cluster import binaries, images, prefix
-from tests.kit import linearizable, postgresql, s3
+from tests.kit import linearizable, postgresql, s3, softhsm
 from tests.strangers.programs import STRANGERS
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ NEEDS: dict[str, Callable[[Progress], object]] = {
     "containerd": lambda say: debs.unpack(prefix.RUNTIME, say),
     "runc": lambda say: debs.unpack(prefix.RUNC, say),
     "PostgreSQL": lambda say: debs.unpack(postgresql.PACKAGES, say),
+    "SoftHSM2": lambda say: debs.unpack(softhsm.PACKAGES, say),
     "CRIU": criu.ensure,
     "the S3 server": s3.ensure,
     "the checker of histories": linearizable.ensure,

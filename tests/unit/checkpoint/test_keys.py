@@ -22,16 +22,16 @@ def test_a_folder_is_made_once_and_read(tmp_path):
 
 def test_what_was_wrapped_by_an_older_key_still_opens(tmp_path):
     make_folder(tmp_path, "here")
-    by, wrapped = read_folder(tmp_path).wrap(b"s" * 32, "team-a")
+    by, wrapped = read_folder(tmp_path).kms.wrap(b"s" * 32, "team-a")
     (tmp_path / "wrap-2.key").write_text(os.urandom(32).hex())
-    keys = read_folder(tmp_path)
+    keys = read_folder(tmp_path).kms
     assert keys.unwrap(by, wrapped, "team-a") == b"s" * 32
     assert keys.wrap(b"s" * 32, "team-a")[0] != by
     with pytest.raises(RefusedError, match="was not wrapped"):
         keys.unwrap(by, wrapped, "team-b")
     (tmp_path / "wrap-1.key").unlink()
     with pytest.raises(RefusedError, match="put it back"):
-        read_folder(tmp_path).unwrap(by, wrapped, "team-a")
+        read_folder(tmp_path).kms.unwrap(by, wrapped, "team-a")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 import pytest
 
 from kybernate.adapters import artifactkeys
+from kybernate.adapters.artifactkeys import WrapKeys
 from kybernate.adapters.tarobjects import TarReader, TarWriter
 from kybernate.checkpoint import transfer
 from kybernate.checkpoint.deadline import Deadline
@@ -24,7 +25,7 @@ TRANSPORT = os.urandom(32)
 OTHER = artifactkeys.generated()
 """The keys of another cluster."""
 ARRIVAL = transfer.Arrival(datetime(2026, 2, 1, tzinfo=UTC), 7)
-BELIEVED = replace(KEYS, signer=None, wrapping=(TRANSPORT,))
+BELIEVED = replace(KEYS, signer=None, kms=WrapKeys((TRANSPORT,)))
 """What the other cluster is given: our public key, and the transport key."""
 
 
@@ -97,13 +98,13 @@ def test_an_export_opens_no_other_artifact_of_the_namespace(tmp_path):
 
 
 def test_who_is_not_trusted_is_not_believed(export, tmp_path):
-    stranger = replace(artifactkeys.generated(), wrapping=(TRANSPORT,))
+    stranger = replace(artifactkeys.generated(), kms=WrapKeys((TRANSPORT,)))
     with pytest.raises(RefusedError, match="not trusted here"):
         arrive(archive(export[0]), stranger, place(tmp_path / "there"))
 
 
 def test_without_the_transport_key_nothing_opens(export, tmp_path):
-    without = replace(BELIEVED, wrapping=(os.urandom(32),))
+    without = replace(BELIEVED, kms=WrapKeys((os.urandom(32),)))
     with pytest.raises(RefusedError, match="not here"):
         arrive(archive(export[0]), without, place(tmp_path / "there"))
 

@@ -1,0 +1,33 @@
+"""Who wraps keys: a system for which nobody outside it knows its own keys, or a mounted Secret."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Kms(Protocol):
+    """Wraps secrets of a few bytes by keys of its own, of which the newest wraps new ones.
+
+    Calls block, each for a limited time. They raise RetryableError while it can't be reached, and
+    ConfigError if it is not set up as it must be. Any thread may call.
+    """
+
+    @property
+    def newest(self) -> str:
+        """The ID of the key that wraps new secrets, empty if there is none."""
+        ...
+
+    def wrap(self, secret: bytes, bound_to: str) -> tuple[str, str]:
+        """(ID of the key, the secret wrapped), to be opened for `bound_to` alone."""
+        ...
+
+    def unwrap(self, by: str, wrapped: str, bound_to: str) -> bytes:
+        """The secret. Raises RefusedError if it can't be opened for `bound_to` by that key."""
+        ...
+
+    def renew(self) -> str:
+        """Make a key that wraps what comes from now on, and give its ID; those of before stay.
+
+        Raises ConfigError where keys are made by other means, saying how.
+        """
+        ...
