@@ -47,8 +47,8 @@ class Between:
         if event.kind == "cut-off":
             here.machine.cut_off = True
             here.machine.later(2 * draw, partial(setattr, here.machine, "cut_off", False))
-        elif pod is not None and event.kind == "move":
-            self._move(here, pod, there)
+        elif pod is not None and event.kind in ("move", "move-within"):
+            self._move(here, pod, there if event.kind == "move" else here)
         elif pod is not None:
             to = [there, here] if event.kind == "rivals" else [there]
             self._sink(here, pod, to, 0 if event.kind == "succeed" else _PATIENCE)
@@ -79,6 +79,8 @@ class Between:
         fit = [g for g in groups if len(g.gpus) == len(pod.plan.group.gpus)]
         if not fit:
             return ""
+        # On its own node, other GPUs than its own if there are such.
+        fit.sort(key=lambda group: group.gpus == pod.plan.group.gpus)
         self._numbers += 1
         name, wish = f"{pod.plan.name}-s{self._numbers}", RestoreWish(uid=pod.uid)
         plan = replace(pod.plan, name=name, group=fit[0], restore=wish)

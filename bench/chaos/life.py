@@ -24,6 +24,7 @@ from nodeagent.artifacts.reporting import ReportingVault
 from nodeagent.artifacts.reports import Reports
 from nodeagent.migration.moves import Moves
 from nodeagent.migration.receive import Receiver
+from nodeagent.migration.within import Within
 from nodeagent.operations.operations import Operations
 from nodeagent.seat.below import Below
 from nodeagent.seat.leases import Leases
@@ -160,10 +161,11 @@ class Life:
         """As the agent is wired to those of other nodes."""
         self.operations = operations = Operations(agent)
         agent.node.observers.append(operations)
-        moves = Moves(agent, StormPeers(self, other), operations.advanced)
-        operations.carry(Kind.MOVE, moves)
         self.receiver = Receiver(agent, self.inbox, agent.adoptions)  # type: ignore[arg-type]
         self.receiver.resume(records)
+        peers = Within(self.plan.node, self.receiver, StormPeers(self, other))
+        moves = Moves(agent, peers, operations.advanced)
+        operations.carry(Kind.MOVE, moves)
         agent.dumps.came_in = self.receiver.bytes_in
         agent.node.observers.append(self.receiver)
         agent.adoptions.whole = self.receiver.is_whole

@@ -93,11 +93,12 @@ class StormPeers:
         self._other = other
 
     async def find(self, namespace: str, name: str, deadline: float) -> tuple[PodRef, NodeName]:
-        """On the other node."""
+        """On the other node, or on this one."""
         await asyncio.sleep(_LATENCY)
-        for pod in self._other.cluster.pods.values():
-            if pod.plan.name == name and not pod.gone:
-                return PodRef(namespace, name, pod.uid), NodeName(self._other.plan.node)
+        for life in (self._other, self._here):
+            for pod in life.cluster.pods.values():
+                if pod.plan.name == name and not pod.gone:
+                    return PodRef(namespace, name, pod.uid), NodeName(life.plan.node)
         raise RefusedError(f"pod {namespace}/{name} is on no node")
 
     async def expect(self, handover: Handover, deadline: float, *, size: int = 0) -> None:

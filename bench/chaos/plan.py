@@ -99,8 +99,8 @@ TIER_EVENTS = {"to-nvme": 8, "to-object": 3, "to-ram": 1, "any-tier": 1, "arrive
 BETWEEN = {"go-by-the-store": 6, "succeed": 4, "rivals": 3, "cut-off": 3}
 """What happens between two nodes."""
 
-MOVES = {**BETWEEN, "move": 8}
-"""The same where states also go from agent to agent."""
+MOVES = {**BETWEEN, "move": 8, "move-within": 6}
+"""The same where states also go from agent to agent, or from pod to pod of one node."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ def command(ctx: click.Context, socket: str) -> None:
     kybernate agent save shop/llama               keep its state, and let it go on
     kybernate agent drain --why "new driver"      park all, let nothing wake
     kybernate agent undrain
-    kybernate agent move shop/llama --to llama-2  go on on another node, with all its state
+    kybernate agent move shop/llama --to llama-2  go on in another pod, with all its state
     kybernate agent evacuate --within 30          save what can be saved till then
     kybernate agent operations --all              what was asked for, and what came of it
     """
@@ -219,7 +219,7 @@ def save(socket: str, /, seat: str, *, tier: str | None, **options: Any) -> None
 def move(
     socket: str, /, seat: str, *, successor: str, deadline: float | None, **options: Any
 ) -> None:
-    """Let a seat's workload go on in another pod, on another node, with its state as it is.
+    """Let a seat's workload go on in another pod, on any node, with its state as it is.
 
     The successor is there already and waits: it has the annotation kyb.ai/restore-from: pod/UID.
     What goes wrong before it goes on leaves the workload here. Save first for a shorter pause.

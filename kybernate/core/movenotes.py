@@ -1,7 +1,7 @@
 """What an agent notes of a move of one of its seats, and what the next agent makes of that. Pure.
 
     met        the successor was there: something may have come there since
-    kept       its node has verified and kept the state `artifact`
+    kept       its node has verified and kept the state `artifact`; this one, that it is its own
     done       the successor goes on, and nothing ever wakes the seat here again
 
 A note that is kept binds only while the seat is as it was then: once the workload may have gone on
@@ -77,7 +77,7 @@ def done(note: MoveNote) -> MoveNote:
 def goes_on_there(note: MoveNote, state: SeatState | None, artifact: str) -> bool:
     """Whether the successor may go on: by its note, and by the seat's own record, None and "" if
     there is no seat, its tree is ended, or must be."""
-    ended = state in (None, SeatState.WAITING)
+    ended = note.done or state in (None, SeatState.WAITING)
     return bool(note.artifact) and (ended or artifact == note.artifact)
 
 

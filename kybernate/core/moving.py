@@ -1,4 +1,4 @@
-"""What a move of a seat to another node needs and does, in words. Pure."""
+"""What a move of a seat to another pod needs and does, in words. Pure."""
 
 from __future__ import annotations
 
@@ -28,23 +28,26 @@ def why_unmovable(seat: SeatFacts, successor: str) -> str:
 def plan_move(seat: SeatFacts, uid: PodUid, successor: str) -> tuple[str, ...]:
     """What a move would do, in order."""
     there = (
-        f"Pod {successor} is looked for: it must be on another node, hold a seat there and wait "
-        f"for this state (kyb.ai/restore-from: pod/{uid})."
+        f"Pod {successor} is looked for: it must hold a seat, on another node or on this one, and "
+        f"wait for this state (kyb.ai/restore-from: pod/{uid})."
     )
     steps = [there]
     if seat.state not in WITHOUT_TREE:
         steps.append(
-            "If a state of before lies on this node's NVMe, its memory is sent in advance."
+            "To another node the memory of a state of before, if NVMe has one, goes in advance."
         )
     if seat.state in OCCUPYING:
         steps.append(f"{seat.name} is {seat.state}: its requests in flight end, and it is parked.")
     if seat.state not in WITHOUT_TREE:
-        steps.append("Its frozen processes are written down, and sent while they are.")
+        steps.append(
+            "Its frozen processes are written down, and sent while they are; within the node they "
+            "stay where they are written."
+        )
         if seat.undumpable:
             steps.append(f"The last try was refused: {seat.undumpable}.")
     return (
         *steps,
-        "The other node verifies all of it against the signed manifest, and keeps it.",
+        "Another node verifies all of it against the signed manifest; it is the successor's then.",
         "The processes here are ended, the registry is told, and the successor goes on.",
         f"What is left of {seat.name} is an empty container: delete the pod.",
     )

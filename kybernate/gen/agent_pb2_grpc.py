@@ -227,7 +227,7 @@ class NodeAgentServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Move(self, request, context):
-        """Let a seat's workload go on in another pod, on another node, with its state as it is.
+        """Let a seat's workload go on in another pod, with its state as it is.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

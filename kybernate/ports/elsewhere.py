@@ -86,8 +86,8 @@ class Registry(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """`pod`, whose seat is here, leaves this node; `successor`, of the same namespace, waits on
-    `node` to go on with its state."""
+    """`pod`, whose seat is here, leaves its GPUs; `successor`, of the same namespace, waits on
+    `node`, which may be this one, to go on with its state."""
 
     pod: PodRef
     successor: PodRef
@@ -95,7 +95,7 @@ class Handover:
 
 
 class Peers(Protocol):
-    """Agents of other nodes, to which states go.
+    """Agents to which states go: of other nodes, and this one, for moves within its node.
 
     Every call may be made again when its answer was lost, also by the next agent here. Errors:
     RefusedError (the successor doesn't take it: the sentence says why), NotFoundError, CorruptError

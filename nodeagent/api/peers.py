@@ -75,12 +75,6 @@ class GrpcPeers:
         uid, node = pod["metadata"]["uid"], pod.get("spec", {}).get("nodeName")
         if not node:
             raise RefusedError(f"pod {namespace}/{name} is on no node yet; wait until it is bound")
-        if node == self._node:
-            raise RefusedError(
-                f"pod {namespace}/{name} is on this node, too; a successor here needs no move: "
-                "park the one below RAM (--tier nvme) and delete its pod, and this one goes on, on "
-                "the GPUs of its own group"
-            )
         return PodRef(namespace, name, PodUid(uid)), NodeName(node)
 
     async def expect(self, handover: Handover, deadline: float, *, size: int = 0) -> None:

@@ -209,7 +209,7 @@ class NodeApi(agent_pb2_grpc.NodeAgentServicer):
     async def Move(  # noqa: N802 - gRPC's name
         self, request: pb.MoveRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.Operation:
-        """Let a seat's workload go on in another pod, on another node."""
+        """Let a seat's workload go on in another pod, with its state as it is."""
         ask = replace(_of_seat(Kind.MOVE, request, context), successor=request.successor)
         ask = replace(ask, limit=request.deadline_seconds)
         return await self._operate(ask, dry_run=request.dry_run)

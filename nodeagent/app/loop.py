@@ -23,6 +23,7 @@ from nodeagent.api.doorside import DoorSide
 from nodeagent.app.recover import adopt
 from nodeagent.artifacts.adopt import Adoptions
 from nodeagent.artifacts.adopted import Adopted
+from nodeagent.artifacts.arrived import Arrived
 from nodeagent.artifacts.claims import Claims
 from nodeagent.artifacts.left import Left
 from nodeagent.artifacts.lines import OwnLines
@@ -76,7 +77,7 @@ class Loop(DoorSide, ProxySide):
         self.tiers = Tiers(node, self.dumps, self.policy, self.kick)
         self.registry = node.world.registry or OwnLines(node.world, settings.node)
         self.reports = node.world.reports or Reports(node.world.journal, self.registry, no_manifest)
-        self.left = Left(self, self.registry)
+        self.left, self.arrived = Left(self, self.registry), Arrived(self)
         node.saved = Places(node, self.dumps.kept, self.left).rows
         newest = Newest(self, self.registry)
         self.claims = Claims(self, self.registry, self.reports, newest)
@@ -97,6 +98,7 @@ class Loop(DoorSide, ProxySide):
             self.registry.load(records)
         self.reports.load(records)
         self.left.load(records)
+        self.arrived.load(records)
 
     # --- deciding -----------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from nodeagent.migration.evacuations import Evacuations
 from nodeagent.migration.moves import Moves
 from nodeagent.migration.parts import Pacer
 from nodeagent.migration.receive import Receiver
+from nodeagent.migration.within import Within
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -34,10 +35,10 @@ def make_moves(
         return None
     pacer = Pacer(float(settings.move_bytes_per_s))
     peers = GrpcPeers(settings.node, settings.tls_dir, below.outbox, api, pacer)
-    moves = Moves(loop, peers, operations.advanced)
-    operations.carry(Kind.MOVE, moves)
     receiver = Receiver(loop, below.inbox, loop.adoptions)
     receiver.resume(records)
+    moves = Moves(loop, Within(settings.node, receiver, peers), operations.advanced)
+    operations.carry(Kind.MOVE, moves)
     loop.dumps.came_in = receiver.bytes_in
     loop.adoptions.whole = receiver.is_whole
     moves.resume(records)

@@ -215,7 +215,9 @@ async def drop_unnoticed(loop: Loop, seat: Seat) -> None:
         kept = await _kept(loop, seat)
     named = {one.artifact for one in loop.left.all()}
     named |= {one.artifact for one in loop.node.seats.values()}
-    for artifact in kept - named - dumps.made:
+    unnamed = kept - named - dumps.made
+    # What was handed to a successor here goes with the move, once its note says that it failed.
+    for artifact in (one for one in unnamed if not dumps.succeeded(one)):
         dumps.drop_later(artifact, "the agent was restarted before it was needed")
 
 

@@ -30,7 +30,8 @@ class Adopted:
         self._reports = reports
         self._left = left
         loop.dumps.spares, loop.dumps.left_in = self.spares, left.bytes_in
-        loop.dumps.outgrown = self.outgrown
+        loop.dumps.outgrown, loop.dumps.succeeded = self.outgrown, self.succeeded
+        loop.dumps.dropped = loop.arrived.forget
 
     def spares(self, seat: Seat, artifact: str) -> bool:
         """A seat has gone on, or its container has ended: whether its state, if it had one, is
@@ -44,7 +45,14 @@ class Adopted:
         # What the successor was handed by way of the object store it may be fetching still.
         moved = self._loop.dumps.leavers.where(seat.uid)
         handed_over = bool(moved) and Tier.OBJECT not in seat.copies
-        return bool(artifact) and not handed_over and self._left.leave(seat, artifact)
+        left = bool(artifact) and not handed_over and self._left.leave(seat, artifact)
+        return left or self.succeeded(artifact)
+
+    def succeeded(self, artifact: str) -> bool:
+        """Whether the state is a successor's on this node: a pod that ended doesn't drop it."""
+        seats = self._node.seats.values()
+        taken = any(seat.borrowed and seat.claimed == artifact for seat in seats)
+        return bool(artifact) and (taken or artifact in self._loop.arrived)
 
     def _outlived(self, seat: Seat, artifact: str) -> None:
         """It was another pod's: it has gone on since, or its container ended before it could."""

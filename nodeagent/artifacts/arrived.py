@@ -1,5 +1,6 @@
-"""States that other nodes' agents delivered here, until a seat goes on from them, or nobody will.
+"""States that were handed over to seats here, until they go on from them, or nobody will.
 
+Other nodes' agents delivered them, or a seat of this node left them: it lets go of its own then.
 `arrived/<artifact>` in the journal says for which successor it came. A seat that goes on from it
 has it for its own then, with the rules for all that seats have. Else it goes: at once where the
 sender calls its move off, since the pod goes on over there, or has delivered a newer one; and
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ARRIVED = "arrived/"
-"""Journal keys of states that came from other nodes and that no seat has gone on from."""
+"""Journal keys of states that were handed over and that no seat has gone on from."""
 
 _AGAIN = 5.0
 _OFF = "its move was called off"
@@ -37,7 +38,8 @@ _OFF = "its move was called off"
 @dataclass(frozen=True, slots=True)
 class Arrival:
     """A state of the pod `uid`, for a successor that is here. `off`: nothing comes of it. `spare`:
-    the successor goes on from another copy. `size`: its bytes."""
+    the successor goes on from another copy. `size`: its bytes. `home`: that pod's seat is, or was,
+    on this node, too, and its state has come from nowhere."""
 
     artifact: str
     uid: str
@@ -45,6 +47,7 @@ class Arrival:
     off: bool = False
     spare: bool = False
     size: int = 0
+    home: bool = False
 
 
 class Arrived:
@@ -57,17 +60,21 @@ class Arrived:
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
     def load(self, records: Mapping[str, Mapping[str, Any]]) -> None:
-        """After a restart, when the seats are known."""
+        """After a restart, before anything is dropped."""
         for key, record in records.items():
             if key.startswith(ARRIVED):
                 one = of_record(Arrival, record)
                 self._all[one.artifact] = one
-                if one.off:
-                    self._loop.life.aside(self._drop(one, _OFF))
-                elif one.spare:
-                    self._loop.life.aside(self._drop_spare(one))
-                elif PodUid(one.successor) not in self._node.seats:
-                    self._loop.life.aside(self._see_off(one))
+
+    def begin(self) -> None:
+        """After a restart, when the seats are known: see off what nobody will go on from."""
+        for one in tuple(self._all.values()):
+            if one.off:
+                self._loop.life.aside(self._drop(one, _OFF))
+            elif one.spare:
+                self._loop.life.aside(self._drop_spare(one))
+            elif PodUid(one.successor) not in self._node.seats:
+                self._loop.life.aside(self._see_off(one))
 
     def one(self, artifact: str) -> asyncio.Lock:
         """Held by whoever keeps this state, goes on from it or drops it."""
@@ -78,6 +85,11 @@ class Arrived:
 
     def __contains__(self, artifact: str) -> bool:
         return artifact in self._all
+
+    def is_home(self, artifact: str) -> bool:
+        """Whether it is a state of a pod of this node."""
+        one = self._all.get(artifact)
+        return one is not None and one.home
 
     def size(self, artifact: str) -> int:
         """Its bytes, 0 if it isn't here."""
@@ -113,13 +125,25 @@ class Arrived:
         return ""
 
     def call_off(self, uid: PodUid, successor: PodUid, *, but: str = "") -> None:
-        """Nothing comes of what came of that pod for the successor, since the pod goes on over
-        there; or since a newer state of it, `but`, has come."""
+        """Nothing comes of what came of that pod for the successor, since the pod goes on where it
+        was; or since a newer state of it, `but`, has come."""
         for one in self._of(successor):
-            if one.uid == uid and one.artifact != but and not one.off and not self._is_used(one):
+            if one.uid != uid or one.artifact == but or one.off:
+                continue
+            if one.home:
+                self._give_back(one)
+            elif not self._is_used(one):
                 off = replace(one, off=True)
                 self.put(off)
                 self._loop.life.aside(self._drop(off, _OFF))
+
+    def _give_back(self, one: Arrival) -> None:
+        """It is its own pod's again, if that one's seat still has it. If nobody has, it goes, and
+        from now on nobody goes on from it."""
+        if self._is_kept(one):
+            self.forget(one.artifact)
+        else:
+            self._loop.dumps.drop_later(one.artifact, _OFF)
 
     def gone(self, successor: PodUid) -> None:
         """Its pod is gone, and nobody took over what came for it."""
@@ -147,19 +171,25 @@ class Arrived:
     def _is_used(self, one: Arrival) -> bool:
         return any(seat.artifact == one.artifact for seat in self._node.seats.values())
 
+    def _is_kept(self, one: Arrival) -> bool:
+        loop, artifact = self._loop, one.artifact
+        return self._is_used(one) or artifact in loop.dumps.kept or artifact in loop.left
+
     def _is_wanted(self, one: Arrival) -> bool:
         wishes = [s.restore for s in self._node.seats.values() if s.restore and s.awaits_state]
         named = any(one.uid == wish.uid or one.artifact == wish.artifact for wish in wishes)
         return named or self._is_used(one)
 
     async def _drop(self, one: Arrival, why: str) -> None:
-        """Unless it was delivered again meanwhile, a seat has gone on from it since, or it is kept
-        for people."""
+        """Unless it was delivered again meanwhile, a seat has it, or it is kept for people or as
+        what a pod has left."""
         while (below := self._node.world.below) is not None:
             try:
                 async with self.one(one.artifact):
                     if self._all.get(one.artifact) is one:
-                        if not self._is_used(one) and one.artifact not in self._loop.dumps.kept:
+                        if one.home:
+                            self._give_back(one)
+                        elif not self._is_kept(one):
                             await below.vault.drop(ArtifactId(one.artifact), Tier.NVME, forget=why)
                         self.forget(one.artifact)
                 break

@@ -74,6 +74,9 @@ class Left:
         """What all of them take there."""
         return sum(one.places.get(tier.value, 0) for one in self._all.values())
 
+    def __contains__(self, artifact: str) -> bool:
+        return artifact in self._all
+
     def all(self) -> tuple[Leftover, ...]:
         """All that is kept for successors."""
         return tuple(self._all.values())

@@ -1,12 +1,13 @@
-"""Seats that go on from states which other nodes' agents delivered, and which took over what."""
+"""Seats that go on from states which were handed over to them, and which took over what."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
 
-from kybernate.errors import RefusedError
-from kybernate.types import ArtifactId, PodUid, Tier
+from kybernate.core.seats import WITHOUT_TREE
+from kybernate.errors import CorruptError, RefusedError, RetryableError
+from kybernate.types import ArtifactId, PodUid, SeatState, Tier
 from nodeagent.seat.record import Begins
 
 if TYPE_CHECKING:
@@ -58,8 +59,33 @@ class TakenOver:
         if not await self._has_taken(pod, successor, artifact):
             await self._adopt(awaited.expect(pod, successor), pod, artifact)
             self._loop.call_for(successor, f"moved here, as {artifact}")
-        if self._taken.get(artifact) != successor:
-            await self._note(successor, artifact)
+        await self._noted(successor, artifact)
+
+    async def hand_on(
+        self, pod: PodRef, successor: PodUid, artifact: ArtifactId, awaited: Awaited
+    ) -> None:
+        """The same, of a pod of this node. Raises CorruptError if the state is nowhere any more."""
+        if not await self._has_taken(pod, successor, artifact):
+            self._see_ended(pod)
+            tier = await self._tier_of(artifact)
+            await self._adopter.adopt(awaited.expect(pod, successor), artifact, tier, of=pod)
+            self._loop.call_for(successor, f"moved here from pod {pod}, as {artifact}")
+        await self._noted(successor, artifact)
+
+    def _see_ended(self, pod: PodRef) -> None:
+        """Its seat, if it has one, has no tree: that was journalled once the last process ended."""
+        seat = self._node.seats.get(pod.uid)
+        if seat is not None and seat.state not in {*WITHOUT_TREE, SeatState.WAITING}:
+            raise RetryableError(f"the processes of pod {pod} are not ended: it is {seat.state}")
+
+    async def _tier_of(self, artifact: ArtifactId) -> Tier:
+        below = self._node.world.below
+        for tier in (Tier.NVME, Tier.OBJECT):
+            if below is not None and tier in below.limits:
+                listed = await below.vault.ls(tier)
+                if any(one.id == artifact for one in listed):
+                    return tier
+        raise CorruptError(f"{artifact} is in none of this node's tiers any more")
 
     async def _adopt(self, seat: Seat, pod: PodRef, artifact: ArtifactId) -> None:
         if self._node.world.registry is None:
@@ -84,7 +110,9 @@ class TakenOver:
         line = await self._loop.registry.line(pod.namespace, pod.uid, _DEADLINE)
         return (line.successor, line.artifact) == (successor, artifact)
 
-    async def _note(self, successor: PodUid, artifact: str) -> None:
+    async def _noted(self, successor: PodUid, artifact: str) -> None:
+        if self._taken.get(artifact) == successor:
+            return
         record = {"successor": successor}
         await self._node.world.journal.put(TAKEN + artifact, record, synced=True)
         self._taken[artifact] = successor

@@ -58,7 +58,7 @@ class Departure:
 
         going = self._leavers.going[seat.uid] = Going(send, keep)
         why = words(one.operation)
-        one.say(f"it is parked, written down and sent to node {note.node}")
+        one.say(f"it is parked, written down and handed to {note.successor} on node {note.node}")
         self._loop.send_away(seat.uid, why, stays_away=True)
         try:
             if seat.state is not SeatState.PARKED_OBJECT:

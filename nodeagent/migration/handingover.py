@@ -79,7 +79,8 @@ class HandingOver:
             await self._peers.deliver(to, artifact, self._patience)
             await self._peers.take_over(to, artifact, self._patience)
         except (RetryableError, DeadlineError):
-            if self._node.world.registry is not None:
+            # Of a pod of this node its own journal knows as well who goes on.
+            if self._node.world.registry is not None or self._is_here(note):
                 await see_there(self._peers, to, _DEADLINE)
             raise
 
@@ -91,9 +92,20 @@ class HandingOver:
         one.reached("all", self._node.world.now())
         if seat is not None:
             seat.reason = there
+            self.let_go(note)
             self._node.changed(seat)
             self._loop.life.aside(self._loop.dumps.open(seat))
         one.end(Progress.SUCCEEDED, f"{there} ({note.artifact}); delete this pod")
+
+    def let_go(self, note: MoveNote) -> None:
+        """The successor has the state, on this node: no other seat here names it. After the move is
+        noted as done, since until then the seat's record tells how far it is."""
+        seat = self._node.seats.get(note.pod.uid)
+        if seat is not None and seat.artifact == note.artifact and self._is_here(note):
+            self._loop.dumps.let_go(seat)
+
+    def _is_here(self, note: MoveNote) -> bool:
+        return note.node == self._node.settings.node
 
     async def _go_back(self, one: Move, note: MoveNote, why: str) -> str:
         """The successor never goes on: the pod succeeds itself, unless somebody else did."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kybernate.core.movenotes import MoveNote
 from kybernate.core.seats import WITHOUT_TREE
-from kybernate.errors import KybernateError
+from kybernate.errors import KybernateError, RefusedError
 from kybernate.types import PodRef, Tier
 from nodeagent import metrics
 from nodeagent.migration.journal import handover_of
@@ -58,10 +58,12 @@ class Meeting:
         wish = one.operation
         pod = PodRef(wish.namespace, wish.pod, wish.uid)
         successor, node = await self._peers.find(pod.namespace, wish.successor, _DEADLINE)
+        if successor.uid == pod.uid:
+            raise RefusedError(f"{pod} is the pod that is to be moved; name another as successor")
         one.note = note = MoveNote(wish.name, pod, successor, node)
         to = handover_of(note)
         await self._offs.withdraw(to)
-        await self._peers.expect(to, _DEADLINE, size=self._size(pod.uid))
+        await self._peers.expect(to, _DEADLINE, size=self._size(note))
         return note
 
     def _serve_on(self, uid: PodUid, why: str) -> None:
@@ -72,19 +74,25 @@ class Meeting:
             self._loop.ask_for_tier(uid, None)
             self._loop.let_stay(uid)
 
-    def _size(self, uid: PodUid) -> int:
-        """About how many bytes will be sent."""
-        seat = self._node.seats.get(uid)
+    def _size(self, note: MoveNote) -> int:
+        """About how many bytes more its node will hold."""
+        seat = self._node.seats.get(note.pod.uid)
         if seat is None:
             return 0
         if seat.state in WITHOUT_TREE:
-            return seat.saved if Tier.NVME in seat.copies else 0
+            sent = Tier.NVME in seat.copies and not self._is_here(note)
+            return seat.saved if sent else 0
         return sum(weight(self._node, seat))
+
+    def _is_here(self, note: MoveNote) -> bool:
+        return note.node == self._node.settings.node
 
     async def stage(self, one: Move, note: MoveNote) -> None:
         """The blocks of a state of before go first; without them it only takes longer. Raises
         RefusedError if the seat is gone."""
         seat, patience = seat_of(one, self._node), self._node.settings.transfer_deadline_s
+        if self._is_here(note):
+            return
         try:
             listed = await self._loop.dumps.below.vault.ls(Tier.NVME)
             mine = [found.id for found in listed if found.uid == seat.uid and found.verified]

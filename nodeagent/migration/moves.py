@@ -1,4 +1,5 @@
-"""Moves: a seat's workload goes on in another pod, on another node, with its state as it is here.
+"""Moves: a seat's workload goes on in another pod, with its state as it is here: on another node,
+or on this one (`within`), where nothing is sent and this agent is that of both.
 
     the operation's record     the wish: the successor is found, and asked whether it waits and
                                whether its node has room
@@ -8,6 +9,7 @@
     `move/<uid>` `artifact`    the successor's node has verified and kept it: it may go on
     DUMPING with `artifact`    from here on the tree is ended, and the successor goes on
     `move/<uid>` `done`        it does, and nothing ever wakes the seat here again
+    (lets go)                  on the same node: its record names the state no more
 
 An agent that dies before the seat's record has the artifact leaves the tree here, and its successor
 begins the move anew; afterwards the move is brought to its end, however long that takes. Where the
@@ -98,8 +100,8 @@ class Moves:
         one = self._all.get(operation.name) or self._move(operation, again=True)
         if one.gone:
             raise RefusedError(
-                f"{operation} can't be taken back: the state is on the other node; delete the "
-                "successor's pod if nobody is to go on"
+                f"{operation} can't be taken back: the state is the successor's; delete that pod "
+                "if nobody is to go on"
             )
         if one.task is not None:
             one.task.cancel()
@@ -125,6 +127,7 @@ class Moves:
                     self._journal.delete(note.pod.uid)
                 case Found.KEEP_ASLEEP:
                     self._leavers.leave(note.pod.uid, where(handover_of(note)))
+                    self._handing.let_go(note)
                     self._loop.life.aside(self._loop.dumps.open(self._node.seats[note.pod.uid]))
                 case Found.CALL_OFF:
                     self._call_off(note)
@@ -133,6 +136,7 @@ class Moves:
 
     def _call_off(self, note: MoveNote) -> None:
         """The last agent died before it did."""
+        self._loop.arrived.call_off(note.pod.uid, note.successor.uid)
         self._offs.owe(to := handover_of(note))
         self._journal.delete(note.pod.uid)
         self._loop.life.aside(self._offs.tell(to))
@@ -145,6 +149,9 @@ class Moves:
             state, artifact = (seat.state, seat.artifact) if seat is not None else (None, "")
             one.gone = one.met = goes_on_there(note, state, artifact)
             one.note = note if one.gone else outdated(note)
+            if not one.gone:
+                # The workload may go on here: nobody goes on from what was handed over before.
+                self._loop.arrived.call_off(note.pod.uid, note.successor.uid)
         return one
 
     # --- one move -------------------------------------------------------------------------------

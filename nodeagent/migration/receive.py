@@ -1,4 +1,5 @@
-"""This node as the one to which other nodes' agents send states: answers to each of their calls.
+"""This node as the one to which states go: answers to each call of other nodes' agents, or of this
+one for moves within the node.
 
 A state is taken for a seat that is here, of the sender's namespace, and that waits for just the
 pod whose state it is, as its manifest says, too; and no more of it than NVMe has room for. It
@@ -11,9 +12,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from kybernate.core.moving import see_own
 from kybernate.errors import CorruptError, NotFoundError, RefusedError, RetryableError
 from kybernate.types import ArtifactId, PodUid, Tier
-from nodeagent.artifacts.arrived import Arrival, Arrived
+from nodeagent.artifacts.arrived import Arrival
 from nodeagent.artifacts.awaited import Awaited
 from nodeagent.artifacts.reports import Kind, Report
 from nodeagent.artifacts.takenover import TakenOver
@@ -27,7 +29,10 @@ if TYPE_CHECKING:
     from kybernate.types import PodRef
     from nodeagent.app.loop import Loop
     from nodeagent.artifacts.awaited import Adopter
+    from nodeagent.seat.below import Below
     from nodeagent.seat.record import Seat
+
+_DEADLINE = 10.0
 
 
 class Receiver:
@@ -40,13 +45,13 @@ class Receiver:
         self._inbox = inbox
         self.awaited = Awaited(loop.node, inbox, adopter)
         self.coming = ComingIn(loop.node, inbox, self.awaited)
-        self._arrived = Arrived(loop)
+        self._arrived = loop.arrived
         self._taken = TakenOver(loop, inbox, adopter, self._arrived, self._lacks)
         self._accepting: set[str] = set()
 
     def resume(self, records: Mapping[str, Mapping[str, object]]) -> None:
-        """After a restart: who took over what, and what arrived."""
-        self._arrived.load(records)
+        """After a restart: who took over what; and what arrived for nobody goes."""
+        self._arrived.begin()
         self._taken.load(records)
 
     def seat_gone(self, seat: Seat) -> None:
@@ -57,7 +62,8 @@ class Receiver:
     def seat_changed(self, seat: Seat) -> None:
         """See `node.Observer`."""
         if artifact := self._arrived.taken_by(seat):
-            self._tell(Kind.COPIED, artifact)
+            if not self._arrived.is_home(artifact):
+                self._tell(Kind.COPIED, artifact)
             self._arrived.forget(artifact)
 
     def told(self, seat: Seat, kind: str, reason: str, sentence: str) -> None:
@@ -68,6 +74,7 @@ class Receiver:
         if tier is not Tier.NVME:
             return 0
         counted = {one.artifact for one in self._loop.dumps.kept.all()} | self._accepting
+        counted |= {one.artifact for one in self._loop.left.all()}
         return self._inbox.room.taken + self._arrived.bytes(but=counted)
 
     async def deliver(
@@ -133,6 +140,34 @@ class Receiver:
             await asyncio.to_thread(self._inbox.sync, artifact)
         seat_now = self._node.seats.get(successor)
         return f"it is {seat_now.state}" if seat_now else "it went on here, and its pod is gone"
+
+    async def hold(self, pod: PodRef, successor: PodUid, artifact: ArtifactId) -> None:
+        """A state that was sealed on this node is the successor's from now on, to go on from once
+        the pod's processes are ended. Raises KybernateError, OSError."""
+        async with self.coming.one(successor), self._arrived.one(artifact):
+            self.awaited.expect(pod, successor)
+            manifest = await self._below().vault.manifest(artifact, _DEADLINE)
+            see_own(manifest, pod)
+            self._arrived.put(
+                Arrival(artifact, pod.uid, successor, size=manifest.stored, home=True)
+            )
+        self._arrived.call_off(pod.uid, successor, but=artifact)
+
+    async def hand_on(self, pod: PodRef, successor: PodUid, artifact: ArtifactId) -> None:
+        """As `take_over`, of a pod of this node, whose agent is this one and ended it. Raises
+        KybernateError, OSError."""
+        await seen_through(self._hand_on(pod, successor, artifact))
+
+    async def _hand_on(self, pod: PodRef, successor: PodUid, artifact: ArtifactId) -> None:
+        async with self.coming.one(successor):
+            await self._taken.hand_on(pod, successor, artifact, self.awaited)
+            self._arrived.call_off(pod.uid, successor)
+
+    def _below(self) -> Below:
+        below = self._node.world.below
+        if below is None:
+            raise RefusedError("this node's agent has no CRIU (criu), so it has no states")
+        return below
 
     async def call_off(self, pod: PodRef, successor: PodUid) -> None:
         """Nothing comes of it: the pod goes on over there. What comes of another pod stays."""

@@ -1,6 +1,6 @@
-"""Seats whose workloads go to other nodes, as far as the rest of the agent must know of it.
+"""Seats whose workloads go on in other pods, as far as the rest of the agent must know of it.
 
-going      the next dump goes to another node
+going      the next dump goes to the successor
 handed     the workload may go on elsewhere: whoever calls for it, it does not wake
 elsewhere  it does, for good
 """

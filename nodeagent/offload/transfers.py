@@ -46,6 +46,15 @@ def _outgrows_none(seat: Seat, artifact: str) -> None:
     """`Transfers.outgrown` where no pod goes on from another's state."""
 
 
+def _nobodys(artifact: str) -> bool:
+    """`Transfers.succeeded` where no pod goes on from another's state."""
+    return False
+
+
+def _tells_none(artifact: str) -> None:
+    """`Transfers.dropped` where no state comes for a successor."""
+
+
 def _nothing_in(tier: Tier) -> int:
     """`Transfers.left_in` where pods leave no states behind, `came_in` where none come."""
     return 0
@@ -54,8 +63,9 @@ def _nothing_in(tier: Tier) -> int:
 class Transfers(Gates):
     """Moves saved states, and forgets them. `spares` is told that a seat needs its state no more,
     or that it has none, and says whether it is left where it is; `outgrown` is told that a seat
-    which has another's state is written down itself; `left_in` says how many bytes of a tier such
-    states take, `came_in` what comes from other nodes and is no seat's yet.
+    which has another's state is written down itself; `succeeded` says whether a state is that of a
+    successor on this node, and `dropped` is told that one goes all the same; `left_in` says how
+    many bytes of a tier left states take, `came_in` what came for seats and is no seat's yet.
 
     `leavers`: seats whose workloads go to other nodes; `dropping`: states that nobody may go on
     from any more, though they may be there yet; `unnoted`: states that are sealed and that no
@@ -83,6 +93,8 @@ class Transfers(Gates):
         self.made: set[str] = set()
         self.spares: Callable[[Seat, str], bool] = _spares_none
         self.outgrown: Callable[[Seat, str], None] = _outgrows_none
+        self.succeeded: Callable[[str], bool] = _nobodys
+        self.dropped: Callable[[str], None] = _tells_none
         self.left_in: Callable[[Tier], int] = _nothing_in
         self.came_in: Callable[[Tier], int] = _nothing_in
 
@@ -229,6 +241,7 @@ class Transfers(Gates):
             return
         self._world.journal.put(DROP + artifact, {"why": why}, synced=False)
         self.dropping.add(artifact)
+        self.dropped(artifact)
         self._tell_dropped(artifact, why)
         self._life.aside(self._forget(artifact, why))
 
@@ -275,6 +288,12 @@ class Transfers(Gates):
             self._life.aside(self._abandon(seat))
         if seat.state in BELOW and seat.init is not None:
             self._life.aside(self._hang_up(seat.init.pid))
+
+    def let_go(self, seat: Seat) -> None:
+        """It stays without a tree, and its saved state is its successor's."""
+        seat.artifact, seat.images, seat.copies, seat.saved = "", "", frozenset(), 0
+        self._node.save(seat)
+        self._life.aside(self._abandon(seat))
 
     async def _hang_up(self, init: int) -> None:
         """Nobody needs to hear any more of who calls a container that has ended."""

@@ -1,10 +1,13 @@
-"""A pod's workload moves to the other node with its state, whichever agent dies on the way."""
+"""A pod's workload moves with its state, to the other node or to another GPU of its own, whichever
+agent dies on the way."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +16,8 @@ from kybernate import keys
 from tests.cluster.control import wait_until
 from tests.cluster.layout import REPOSITORY
 from tests.e2e.test_restores import Site, ask, pod, seats, site
-from tests.kit.pods import PODS
+from tests.kit.models import Models
+from tests.kit.pods import PODS, ready
 
 if TYPE_CHECKING:
     from tests.kit.models import Answer
@@ -48,25 +52,26 @@ def operation(site: Site, name: str) -> Json:
     return found
 
 
-def begun(site: Site, seats: Pods) -> tuple[str, str, Answer]:
+def begun(site: Site, seats: Pods, node: str = "n2") -> tuple[str, str, Answer]:
     """A pod that has answered twice, and its successor, which waits: UIDs, and the last answer."""
     api = site.cluster.api()
-    first = api.post(PODS, pod("a", "n1"))["metadata"]["uid"]
+    first = api.post(PODS, pod("a", "n1", require_group="G0"))["metadata"]["uid"]
     assert ask(seats, "a").counter == 1
     last = ask(seats, "a")
-    there = pod("b", "n2", restore_from=f"pod/{first}", restore_else="fail")
+    wish = {"restore_from": f"pod/{first}", "restore_else": "fail", "require_group": "G1"}
+    there = pod("b", node, **wish)
     second = api.post(PODS, there)["metadata"]["uid"]
     return first, second, last
 
 
-def moved(site: Site, seats: Pods, uids: tuple[str, str], last: Answer) -> None:
+def moved(site: Site, seats: Pods, uids: tuple[str, str], last: Answer, node: str = "n2") -> None:
     """The successor goes on where the other one was, and that one never again."""
     answer = ask(seats, "b")
     assert (answer.status, answer.counter, answer.intact) == (200, last.counter + 1, True)
     for what in ("boot", "pid"):
         assert answer.body["kyb"][what] == last.body["kyb"][what]
     claim = site.registry.pod("default", uids[0])
-    assert (claim.successor, claim.successor_node) == (uids[1], "n2")
+    assert (claim.successor, claim.successor_node) == (uids[1], node)
 
     def left() -> bool:
         told = site.seat("n1", "a")
@@ -92,6 +97,56 @@ def test_a_running_pod_goes_on_on_the_other_node(site: Site, seats: Pods) -> Non
     assert done["state"] == "succeeded", done
     assert "b on node n2 goes on" in done["sentence"]
     moved(site, seats, (uids[0], uids[1]), last)
+
+
+def test_a_running_pod_goes_on_on_another_gpu_of_its_node(site: Site, seats: Pods) -> None:
+    *uids, last = begun(site, seats, "n1")
+    counted: list[int] = []
+    over = threading.Event()
+
+    def ask_on() -> None:
+        """Whoever calls the model, by the proxy: it waits for a moment, and counts on."""
+        models = Models(site.cluster.proxy_url)
+        while not over.is_set():
+            answer = models.ask("toy", limit=90)
+            counted.append(answer.counter if answer.status == 200 and answer.intact else -1)
+        models.close()
+
+    caller = threading.Thread(target=ask_on)
+    caller.start()
+    try:
+        done = agent(site, "n1", "move", "a", "--to", "b")
+        assert done["state"] == "succeeded", done
+        assert "b on node n1 goes on" in done["sentence"]
+        seats.wait(["b"], ready, 90, "Ready")
+        since = len(counted)
+        wait_until(lambda: len(counted) > since + 3, 60, "nobody is answered any more")
+    finally:
+        over.set()
+        caller.join(120)
+    assert counted == list(range(last.counter + 1, last.counter + 1 + len(counted)))
+    last = ask(seats, "b")
+    assert last.counter == counted[-1] + 1
+    assert site.used("n1", uids[0]) == {0, 1}
+    moved(site, seats, (uids[0], uids[1]), last, "n1")
+
+
+def test_an_agent_killed_in_the_middle_of_a_move_within_its_node(site: Site, seats: Pods) -> None:
+    *uids, last = begun(site, seats, "n1")
+    for number in range(3):
+        name = f"w{number}"
+        agent(site, "n1", "move", "a", "--to", "b", "--name", name, "--no-wait")
+        time.sleep(0.4 * number)
+        site.cluster.node("n1").agent.kill9()
+
+        def ended(name: str = name) -> bool:
+            return operation(site, name).get("state") in ("succeeded", "failed")
+
+        wait_until(ended, 120, f"the move doesn't end: {name}")
+        if operation(site, name)["state"] == "succeeded":
+            break
+    assert operation(site, name)["state"] == "succeeded", operation(site, name)
+    moved(site, seats, (uids[0], uids[1]), last, "n1")
 
 
 def test_one_that_can_not_go_stays(site: Site, seats: Pods) -> None:

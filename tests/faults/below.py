@@ -22,6 +22,7 @@ _ADOPT = "tests/unit/nodeagent/artifacts/test_adopt.py"
 _CLAIMS = "tests/unit/nodeagent/artifacts/test_claims.py"
 _CALL_OFFS = "tests/unit/nodeagent/migration/test_calloffs.py"
 _BEGUN_ANEW = "tests/unit/nodeagent/migration/test_moves_begun_anew.py"
+_WITHIN = "tests/unit/nodeagent/migration/test_within_killed.py"
 _COMING = "tests/unit/nodeagent/migration/test_coming_in.py"
 _PEERS = "tests/unit/nodeagent/api/test_peers.py"
 _HALVES = "tests/integration/criu/test_halves.py"
@@ -588,6 +589,27 @@ BREAKAGES = (
         "the agent dies once the other node keeps a state, and the workload goes on here since",
         "nobody goes on from that state",
         f"{_BEGUN_ANEW}::test_what_was_kept_there_is_nobodys_once_the_workload_has_gone_on_here",
+    ),
+    Breakage(
+        "the agent dies at any write of a move to other GPUs of its node",
+        "the next one brings it to its end: the successor goes on, and nothing else has the state",
+        f"{_WITHIN}::test_an_agent_killed_at_any_write[24-after]",
+    ),
+    Breakage(
+        "it dies once the state is the successor's, and the workload goes on where it was since",
+        "nobody goes on from that state",
+        f"{_WITHIN}::test_what_was_handed_over_is_nobodys_once_the_workload_has_gone_on",
+    ),
+    Breakage(
+        "the container ends just then, and the agent dies, too",
+        "the successor goes on from the last state if the journal says so, else nobody does",
+        f"{_WITHIN}::test_a_container_that_ends_when_its_state_is_handed_over",
+    ),
+    Breakage(
+        "the pod that was moved within its node is deleted before its successor runs",
+        "the successor goes on, also where `keep_left_s` is 0",
+        "tests/unit/nodeagent/migration/test_within.py"
+        "::test_the_state_outlives_the_pod_that_left_it",
     ),
     Breakage(
         "a successor's pod goes while its state comes",

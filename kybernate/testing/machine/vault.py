@@ -187,6 +187,8 @@ class FakeVault:
         present = any(p.parent == init and p.handle == handle for p in machine.procs.values())
         needed = present and keeping.snapshot.ran == latest and not others
         elsewhere, line = machine.elsewhere, keeping.snapshot.line
+        # What its successor here has gone on from is the newest of neither any more.
+        needed = needed and keeping.snapshot.ran >= elsewhere.ran.get(line, 0)
         awaited = not others and elsewhere.awaited(uid, keeping.snapshot.ran, line)
         if (ended and needed and not machine.given_up(uid)) or awaited:
             machine.breach(f"{uid} lost its last state: {why}")

@@ -31,6 +31,7 @@ def test_the_successor_goes_on_only_where_the_tree_here_is_ended_or_must_be(stat
     assert goes_on_there(KEPT, state, "") is ended
     assert goes_on_there(KEPT, state, "ns/a@0") is ended, "another state of the seat's"
     assert goes_on_there(KEPT, state, "ns/a@1"), "its own record has it end the tree"
+    assert goes_on_there(movenotes.done(KEPT), state, ""), "on one node it names it no more"
     for artifact in ("", "ns/a@1"):
         assert not goes_on_there(MET, state, artifact)
 

@@ -93,8 +93,7 @@ def test_successors_are_found_by_name(rig, tls, tmp_path):
     async def main():
         async with two_nodes(rig, tls, tmp_path) as (_, peers):
             assert await peers.find("team-a", "b", LIMIT) == (PodRef("team-a", "b", "u"), "n2")
-            with pytest.raises(RefusedError, match=r"on this node, too.*--tier nvme"):
-                await peers.find("team-a", "c", LIMIT)
+            assert await peers.find("team-a", "c", LIMIT) == (PodRef("team-a", "c", "u"), "n1")
             with pytest.raises(RefusedError, match="on no node yet"):
                 await peers.find("team-a", "d", LIMIT)
             with pytest.raises(NotFoundError):
