@@ -141,8 +141,8 @@ RECIPES = {
             title="knows which saved states there are, and where",
             module="registry",
             code=("kybernate", "registry"),
-            left_out=(*_TESTING, "kybernate/adapters/k8s/"),
-            layers=(wheels.COMMON, "registry", "checkpoint", "pkcs11"),
+            left_out=_TESTING,
+            layers=(*_CLUSTER, "registry", "checkpoint", "pkcs11"),
             sqlite=True,
         ),
         Recipe(

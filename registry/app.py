@@ -20,7 +20,7 @@ from kybernate.errors import (
     RetryableError,
 )
 from registry import metrics, openapi
-from registry.callers import Caller, read_caller
+from registry.callers import Caller, ForbiddenError, read_caller
 from registry.routes import Call
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 _STATUS: Mapping[type[KybernateError], int] = {
     RefusedError: 400,
     ConfigError: 400,
+    ForbiddenError: 403,
     NotFoundError: 404,
     ConflictError: 409,
     RetryableError: 503,

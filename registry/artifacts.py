@@ -105,6 +105,15 @@ class Artifacts:
         with self._database.read() as connection:
             return _one(connection, artifact)
 
+    def pod_of(self, artifact: str) -> str:
+        """The UID of the pod whose state it is. Raises NotFoundError."""
+        query = select(ARTIFACTS.c.pod_uid).where(ARTIFACTS.c.id == artifact)
+        with self._database.read() as connection:
+            found = connection.execute(query).scalar_one_or_none()
+        if found is None:
+            raise NotFoundError(f"artifact {artifact} is not known; record it first")
+        return str(found)
+
     def latest(self, wanted: Latest) -> Json:
         """The newest artifact of a pod or a model. Raises NotFoundError."""
         query = select(ARTIFACTS.c.id).where(ARTIFACTS.c.namespace == wanted.namespace)

@@ -22,7 +22,7 @@ PATH = "/openapi.json"
 _REFERENCE = "#/components/schemas/{model}"
 _ERRORS = {
     "400": "The request is wrong; the sentence names the field.",
-    "403": "The certificate's role may not do that.",
+    "403": "The certificate's role may not do that, or it is of a pod of another node.",
     "409": "The world is another than the caller thought; read again and decide anew.",
     "503": "The database does not answer; ask again after Retry-After.",
 }

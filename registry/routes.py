@@ -13,7 +13,7 @@ from kybernate.adapters.registry import wire
 from kybernate.core.succession import Asked, PodRecord
 from kybernate.errors import RefusedError
 from kybernate.types import Tier
-from registry.callers import Caller, Role
+from registry.callers import Caller, Role, check_node
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from registry.artifacts import Artifacts
+    from registry.callers import Standing
     from registry.pods import Pods
 
     Json = dict[str, Any]
@@ -93,9 +94,12 @@ _ARTIFACT = "/v1/artifacts/{namespace}/{name}"
 _POD = "/v1/pods/{namespace}/{uid}"
 
 
-def routes(artifacts: Artifacts, pods: Pods) -> tuple[Route, ...]:
-    """All calls of the API."""
-    return (*_of_artifacts(_ArtifactCalls(artifacts)), *_of_pods(_PodCalls(pods)))
+def routes(artifacts: Artifacts, pods: Pods, standing: Standing) -> tuple[Route, ...]:
+    """All calls of the API. `standing` says for which pods an agent may speak."""
+    return (
+        *_of_artifacts(_ArtifactCalls(artifacts, standing)),
+        *_of_pods(_PodCalls(pods, standing)),
+    )
 
 
 def _of_artifacts(calls: _ArtifactCalls) -> tuple[Route, ...]:
@@ -272,8 +276,9 @@ def _of_pods(calls: _PodCalls) -> tuple[Route, ...]:
 
 
 class _ArtifactCalls:
-    def __init__(self, artifacts: Artifacts) -> None:
+    def __init__(self, artifacts: Artifacts, standing: Standing) -> None:
         self._artifacts = artifacts
+        self._standing = standing
 
     def page(self, call: Call) -> Answer:
         return self._artifacts.page(call.query), 200
@@ -285,18 +290,22 @@ class _ArtifactCalls:
         return self._artifacts.get(call.path.id), 200
 
     def record(self, call: Call) -> Answer:
-        _check_node(call.caller, call.body.held.node, "held.node")
+        check_node(call.caller, call.body.held.node, "held.node")
+        self._standing.check_recording(call.caller, call.path.namespace, call.body.artifact)
         entry, new = self._artifacts.record(call.path.id, call.caller.node, call.body)
         return entry, 201 if new else 200
 
     def report(self, call: Call) -> Answer:
-        _check_node(call.caller, call.body.held.node, "held.node")
+        check_node(call.caller, call.body.held.node, "held.node")
+        self._standing.check_copy(call.caller, call.path.id, call.body.held)
         return self._artifacts.report(call.path.id, call.body.digest, call.body.held), 200
 
     def drop(self, call: Call) -> Answer:
         if (call.query.place is Tier.OBJECT) == bool(call.query.node):
             raise RefusedError("node: name it for a copy in ram or nvme, and for no other")
-        _check_node(call.caller, call.query.node, "node")
+        check_node(call.caller, call.query.node, "node")
+        if call.query.place is Tier.OBJECT:
+            self._standing.check_state(call.caller, call.path.id)
         answer = self._artifacts.drop(call.path.id, call.query)
         if call.query.forget and answer["dropped"]:
             log.warning(
@@ -307,18 +316,21 @@ class _ArtifactCalls:
 
 
 class _PodCalls:
-    def __init__(self, pods: Pods) -> None:
+    def __init__(self, pods: Pods, standing: Standing) -> None:
         self._pods = pods
+        self._standing = standing
 
     def get(self, call: Call) -> Answer:
         return _pod(self._pods.get(call.path.key))
 
     def lease(self, call: Call) -> Answer:
         node, wish = call.caller.node, call.body
+        self._standing.check_pod(call.caller, call.path.key)
         return _pod(self._pods.lease(call.path.key, node, wish.seconds, runs=wish.runs))
 
     def renew(self, call: Call) -> Answer:
         node, wish = call.caller.node, call.body
+        self._standing.check_pod(call.caller, call.path.key)
         return _pod(self._pods.renew(call.path.key, node, wish.token, wish.seconds))
 
     def give_back(self, call: Call) -> Answer:
@@ -333,14 +345,18 @@ class _PodCalls:
             raise RefusedError(
                 f"proof: {caller.name} can say {' or '.join(sorted(own))}, and not {proof}"
             )
+        self._standing.check_pod(caller, call.path.key)
         by = caller.node or caller.name
         return _pod(self._pods.stop(call.path.key, proof, by, call.body.why))
 
     def claim(self, call: Call) -> Answer:
-        _check_node(call.caller, call.body.node, "node")
-        return _pod(self._pods.claim(call.path.key, Asked(**call.body.model_dump())))
+        check_node(call.caller, call.body.node, "node")
+        asked = Asked(**call.body.model_dump())
+        self._standing.check_claim(call.caller, call.path.key, asked)
+        return _pod(self._pods.claim(call.path.key, asked))
 
     def release(self, call: Call) -> Answer:
+        self._standing.check_line(call.caller, call.path.key)
         return _pod(self._pods.release(call.path.key, call.query.successor))
 
     def settle(self, call: Call) -> Answer:
@@ -350,12 +366,6 @@ class _PodCalls:
     def settle_all(self, call: Call) -> Answer:
         log.warning("%s settled all pods: %r", call.caller.name, call.body.why)
         return {"pods": self._pods.settle_all()}, 200
-
-
-def _check_node(caller: Caller, node: str, field: str) -> None:
-    """An agent speaks for its own node alone. Raises RefusedError."""
-    if caller.role is Role.AGENT and node and node != caller.node:
-        raise RefusedError(f"{field}: {caller.name} can't speak for node {node}")
 
 
 def _pod(record: PodRecord) -> Answer:

@@ -16,6 +16,7 @@ from kybernate.runtime.tls import Contexts, check_tls
 from registry import metrics
 from registry.app import create_app
 from registry.artifacts import Artifacts
+from registry.callers import Standing
 from registry.database import open_database
 from registry.kms import open_kms
 from registry.pods import Pods
@@ -25,11 +26,23 @@ if TYPE_CHECKING:
     from flask import Flask
 
     from kybernate.settings.registry import RegistrySettings
+    from registry.cluster import Kubernetes
 
 log = logging.getLogger(__name__)
 
 _SHUTDOWN_S = 5
 _RETRY_S = 1.0
+
+
+def open_cluster(settings: RegistrySettings) -> Kubernetes | None:
+    """The cluster's facts, not watched yet; None where none are wanted. Raises ConfigError if the
+    credentials can't be read."""
+    if settings.cluster == "none":
+        return None
+    from kybernate.adapters.k8s import Api  # noqa: PLC0415 - slow, and not always wanted
+    from registry.cluster import Kubernetes  # noqa: PLC0415 - as above
+
+    return Kubernetes(Api(settings.kubeconfig, "kyb-registry"))
 
 
 class Service:
@@ -38,6 +51,7 @@ class Service:
     def __init__(self, settings: RegistrySettings) -> None:
         self._settings = settings
         self._database = open_database(settings)
+        self._cluster = open_cluster(settings)
         self._stopping = threading.Event()
         self._problem: str | None = "the database is not ready yet"
         self._probes = ProbeServer(*settings.probe_address, self.not_ready)
@@ -47,12 +61,16 @@ class Service:
         """Start the probes, and get the database ready as soon as it answers."""
         self._probes.start()
         self._preparing.start()
+        if self._cluster is not None:
+            self._cluster.start()
 
     def stop(self) -> None:
         """Stop everything, within seconds."""
         self._stopping.set()
         self._probes.stop()
         self._preparing.join(_SHUTDOWN_S)
+        if self._cluster is not None:
+            self._cluster.stop()
         self._database.close()
 
     def app(self) -> Flask:
@@ -60,7 +78,8 @@ class Service:
         artifacts = Artifacts(self._database)
         metrics.COPIES.source = artifacts.counts
         pods = Pods(self._database, self._settings.max_lease_s)
-        return create_app(routes(artifacts, pods), self._settings.max_body_bytes)
+        standing = Standing(pods, artifacts, self._cluster)
+        return create_app(routes(artifacts, pods, standing), self._settings.max_body_bytes)
 
     def not_ready(self) -> str | None:
         """Why calls can't be answered now, in a sentence."""
@@ -92,6 +111,11 @@ class Server(BaseApplication):  # type: ignore[misc]
         check_tls(settings.tls_dir, "registry")
         open_kms(settings)
         open_database(settings).close()
+        if open_cluster(settings) is None:
+            log.warning(
+                "cluster is none: every agent is believed whichever pod it speaks for; set it to "
+                "kubernetes unless there is none"
+            )
         super().__init__()
 
     def load_config(self) -> None:

@@ -27,6 +27,14 @@ class RegistrySettings(BaseModel):
         description="sqlite:////path for one replica, postgresql://user:password@host/name for "
         "several",
     )
+    cluster: Literal["kubernetes", "none"] = Field(
+        "kubernetes",
+        description="what agents' words are held against: kubernetes, where an agent speaks only "
+        "for pods of its own node; none believes every agent, for installations without Kubernetes",
+    )
+    kubeconfig: Path | None = Field(
+        None, description="kubeconfig to read pods with; none: the pod's service account"
+    )
     database_s: float = Field(
         5.0, gt=0, le=60, description="limit for one statement, and for the wait for a lock (s)"
     )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .layout import Layout
     from .spec import ClusterSpec, Ports
 
-ACCOUNTS = ("agent", "extender", "webhook", "proxy", "scheduler")
+ACCOUNTS = ("agent", "extender", "webhook", "proxy", "registry", "scheduler")
 """Each has the service account kyb-<name> and a kubeconfig of that name."""
 
 KYB_INIT = REPOSITORY / "build" / "kyb-init"

@@ -57,6 +57,8 @@ class Server:
             "TLS_DIR": str(tls),
             "DATABASE": database,
             "LOG_LEVEL": "WARNING",
+            # Unless a test has a cluster for it.
+            "CLUSTER": "none",
             **more,
         }
         ours = {f"KYB_REGISTRY_{name}": value for name, value in settings.items()}

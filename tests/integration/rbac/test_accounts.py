@@ -57,7 +57,7 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         **SEES_GRANTS,
     },
     "proxy": SEES_NODES,
-    "registry": {},
+    "registry": {"pods": READ, "namespaces": READ},
 }
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
 RESOURCES = (
@@ -457,14 +457,11 @@ def test_the_webhook_publishes_its_ca(control_plane: Cluster, kind: str) -> None
     control_plane.api().patch(path, [step, {**step, "op": "remove"}], "json")
 
 
-@pytest.mark.parametrize("account", ["webhook", "proxy", "scheduler"])
+@pytest.mark.parametrize("account", ["webhook", "proxy", "scheduler", "registry"])
 def test_no_other_account_writes_what_is_the_system_s(
     control_plane: Cluster, pod: str, account: str
 ) -> None:
-    """By RBAC or by a policy: the scheduler may bind each pod and write its status.
-
-    The registry's account has no right at all, and no token in its pod.
-    """
+    """By RBAC or by a policy: the scheduler may bind each pod and write its status."""
     api = control_plane.api(account)
     for change in (notes(group="G0"), notes(seat="G0-seat-1"), notes(gang_plan="{}")):
         for path in (pod, f"{pod}/status"):

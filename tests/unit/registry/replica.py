@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 from kybernate import keys
 from registry.app import create_app
 from registry.artifacts import Artifacts
+from registry.callers import Standing
 from registry.database import Database
 from registry.pods import Pods
 from registry.routes import routes
@@ -17,6 +18,8 @@ from registry.routes import routes
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
+
+    from registry.cluster import Cluster
 
     Json = dict[str, Any]
 
@@ -63,12 +66,18 @@ def named_certificate(name: str) -> Json:
 class Replica:
     """Calls by role; every answer is JSON."""
 
-    def __init__(self, url: str, clock: Callable[[], int] | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        clock: Callable[[], int] | None = None,
+        cluster: Cluster | None = None,
+    ) -> None:
         self.database = Database(url, threads=4, clock=clock)
         self.database.prepare()
         self.artifacts = Artifacts(self.database)
         self.pods = Pods(self.database, 600.0)
-        self.routes = routes(self.artifacts, self.pods)
+        standing = Standing(self.pods, self.artifacts, cluster)
+        self.routes = routes(self.artifacts, self.pods, standing)
         self._certificate: Mapping[str, Any] = {}
         self.app = create_app(self.routes, MAX_BODY, lambda _environ: self._certificate)
         self._client = self.app.test_client()

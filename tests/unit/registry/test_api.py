@@ -73,7 +73,7 @@ def test_each_call_is_for_its_roles(replica: Replica) -> None:
 
 def test_proxies_read_and_agents_write() -> None:
     """What the roles are meant to be, apart from the table that says so."""
-    for route in routes(None, None):  # type: ignore[arg-type]  # nothing is called
+    for route in routes(None, None, None):  # type: ignore[arg-type]  # nothing is called
         if route.method == "GET":
             assert route.roles == READERS
         else:
@@ -109,14 +109,14 @@ def test_an_agents_name_may_be_longer_than_a_common_name() -> None:
 
 def test_an_agent_speaks_for_its_own_node(replica: Replica) -> None:
     token = replica.token("n1", "u1")
-    assert replica.record("n1", ONE, token, held={"node": "n2"}).status == 400
+    assert replica.record("n1", ONE, token, held={"node": "n2"}).status == 403
     assert replica.record("n1", ONE, token).status == 201
     body = {"digest": "ab" * 32, "held": {"place": "ram", "node": "n2", "state": "verified"}}
     got = replica.agent("n1", "PUT", f"{artifact(ONE)}/copies", body)
-    assert (got.status, "can't speak for node n2" in got.error) == (400, True)
+    assert (got.status, "can't speak for node n2" in got.error) == (403, True)
     path = f"{artifact(ONE)}/copies?place=nvme&node=n1&forget=gone"
-    assert replica.agent("n2", "DELETE", path).status == 400
-    assert replica.claim("n1", "u1", ONE, "u2", node="n2").status == 400
+    assert replica.agent("n2", "DELETE", path).status == 403
+    assert replica.claim("n1", "u1", ONE, "u2", node="n2").status == 403
     assert replica.controller("DELETE", path).status == 200
 
 
