@@ -8,7 +8,7 @@ K      ?=
 GPU_PYTHON ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup native criu ready proto states lock check test fuzz test-hostile test-strangers e2e test-faults demo cluster images down bench bench-smoke test-gpu clean
+.PHONY: help setup native criu ready proto states lock check test fuzz test-hostile test-strangers test-strangers-slice e2e test-faults demo cluster images down bench bench-smoke test-gpu clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -67,9 +67,14 @@ test-hostile: ready ## what a hostile tenant tries against the real thing; K=exp
 	@$(PY) -m tests.kit --cluster
 	$(PY) -m pytest tests/hostile -m hostile $(if $(K),-k "$(K)")
 
-test-strangers: ready ## park programs of the registries in every tier; K=expression selects
-	@$(PY) -m tests.kit --strangers
-	$(PY) -m pytest tests/strangers -m strangers $(if $(K),-k "$(K)")
+test-strangers: ready ## park programs of the registries in every tier, and renew docs/programs.md; K=expression selects, without that
+	@$(PY) -m tests.kit --strangers all; rm -rf build/strangers
+	$(PY) -m pytest tests/strangers -m strangers -n 8 --dist worksteal $(if $(K),-k "$(K)")
+	@[ -n "$(K)" ] || { $(PY) -m tests.strangers.table --keep >build/programs.md && mv build/programs.md docs/programs.md; }
+
+test-strangers-slice: ready ## of test-strangers three programs, which change with the commit
+	@$(PY) -m tests.kit --strangers slice
+	$(PY) -m pytest tests/strangers -m strangers -n 3 -k "$$($(PY) -m tests.strangers.commits)"
 
 e2e: ready ## the whole cluster on this machine; K=expression selects
 	@$(PY) -m tests.kit --cluster

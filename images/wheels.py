@@ -118,14 +118,16 @@ def build(layer: str, progress: Progress) -> Path:
             progress(f"fetching the images' wheels: {layer}")
             part = target.with_suffix(".part")
             shutil.rmtree(part, ignore_errors=True)
-            _install(lines, part)
+            install(lines, part)
             _prune(part / SITE)
             userland.compile_modules(base, part / SITE, keep_source=False, place=f"/{SITE}")
             part.rename(target)
     return target
 
 
-def _install(lines: str, target: Path) -> None:
+def install(lines: str, target: Path) -> None:
+    """What pip makes of these lines of a lock, below a new folder; only wheels that run on Debian
+    12. Raises KybernateError."""
     target.mkdir(parents=True)
     listed = target / "requirements.txt"
     listed.write_text(lines)

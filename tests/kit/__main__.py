@@ -1,4 +1,5 @@
-"""`python -m tests.kit [--cluster] [--strangers]`: what tests need is there before any of them run.
+"""`python -m tests.kit [--cluster] [--strangers all|slice]`: what tests need is there before any of
+them run.
 
 On a machine that has nothing yet this takes many minutes, more than a test may take. What can't be
 had is told; the tests that need it are skipped then, or say why they fail.
@@ -16,6 +17,7 @@ from images import criu, debs
 from kybernate.errors import KybernateError
 from tests.cluster import binaries, images, prefix
 from tests.kit import linearizable, postgresql, s3, softhsm
+from tests.strangers import commits, layers
 from tests.strangers.programs import STRANGERS
 
 if TYPE_CHECKING:
@@ -46,20 +48,21 @@ def _say(line: str) -> None:
     click.echo(f"[{time.monotonic() - _STARTED:6.1f} s] {line}")
 
 
-def _of_strangers() -> dict[str, Callable[[Progress], object]]:
-    return {
-        f"{one.name}, to be parked": functools.partial(debs.unpack, one.packages)
-        for one in STRANGERS
-        if one.packages is not None
-    }
+def _of_strangers(which: str) -> dict[str, Callable[[Progress], object]]:
+    chosen = STRANGERS if which == "all" else commits.here()
+    return {f"{one.name}, to be parked": functools.partial(layers.fetch, one) for one in chosen}
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--cluster", is_flag=True, help="What whole clusters need, too.")
-@click.option("--strangers", is_flag=True, help="The programs that are parked, too.")
-def main(cluster: bool, strangers: bool) -> None:
+@click.option(
+    "--strangers",
+    type=click.Choice(("all", "slice")),
+    help="The programs that are parked, too: all, or those of this commit.",
+)
+def main(cluster: bool, strangers: str | None) -> None:
     """Build and fetch what the tests need, one after the other; what is there stays."""
-    more = (OF_CLUSTERS if cluster else {}) | (_of_strangers() if strangers else {})
+    more = (OF_CLUSTERS if cluster else {}) | (_of_strangers(strangers) if strangers else {})
     for name, ensure in (NEEDS | more).items():
         try:
             ensure(_say)

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from images import criu, debs
+from images import criu
 from kybernate.errors import KybernateError
 from kybernate.settings.agent import AgentSettings
 from tests.cluster.layout import REPOSITORY
+from tests.strangers import layers
 from tests.strangers.rig import Stand, built
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def stand(app: Path) -> Iterator[Callable[[Stranger], Stand]]:
         yield make
         for one in stands:
             one.pod.close()
+            print("it said:", *one.pod.lines()[-20:], sep="\n")
 
 
 def _settings(work: Path) -> AgentSettings:
@@ -82,9 +84,8 @@ def fetched() -> Callable[[Stranger], None]:
 
     def fetch(stranger: Stranger) -> None:
         try:
-            if stranger.packages is not None:
-                debs.unpack(stranger.packages, print)
+            layers.fetch(stranger, print)
         except KybernateError as error:
-            pytest.skip(f"needs Debian's packages: {error}")
+            pytest.skip(f"needs the registries: {error}")
 
     return fetch

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from images import debs
 from images.cache import silent
 from kybernate.types import SeatState, Tier
-from tests.cluster import images
+from tests.cluster import gguf, images
 from tests.cluster.layout import REPOSITORY
 from tests.integration.tiers.room import THERE, Pod, Room
+from tests.strangers import layers
 
 if TYPE_CHECKING:
     from kybernate.settings.agent import AgentSettings
@@ -59,8 +60,7 @@ class Booth(Pod):
         self.stranger, self.app = stranger, app
 
     def _inner(self, door: Path) -> str:
-        packages = self.stranger.packages
-        lower = debs.unpack(packages, silent).folder if packages else self.work / "none"
+        lowers = layers.fetch(self.stranger, silent) or [self.work / "none"]
         root, upper, beside = (self.work / name for name in ("root", "upper", "beside"))
         for path in (root, upper, beside, self.work / "none"):
             path.mkdir(exist_ok=True)
@@ -68,8 +68,9 @@ class Booth(Pod):
         _fill(upper)
         for name in MERGED:
             # Newer suites leave these links to a package that nothing here depends on.
-            if not (lower / name).exists():
+            if not any((one / name).exists() for one in lowers):
                 (upper / name).symlink_to(f"usr/{name}")
+        lower = ":".join(map(str, lowers))
         overlay = f"lowerdir={lower},upperdir={upper},workdir={beside}"
         then = _THEN.format(command=shlex.join(self.stranger.command))
         laid = _LAID.format(
@@ -100,6 +101,7 @@ def built(folder: Path) -> None:
     """All sources, and what Go makes of its own. Raises CalledProcessError."""
     shutil.copytree(SOURCES, folder, dirs_exist_ok=True)
     folder.chmod(0o755)
+    (folder / "model.gguf").write_bytes(gguf.model())
     subprocess.run(
         ["go", "build", "-o", str(folder / "main"), str(folder / "main.go")],
         check=True,

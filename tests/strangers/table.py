@@ -1,4 +1,7 @@
-"""`python -m tests.strangers.table`: docs/programs.md, from what the tests park."""
+"""`python -m tests.strangers.table`: docs/programs.md, from what the last whole run has shown.
+
+With `--keep` the records of the run that just ended are kept first.
+"""
 
 from __future__ import annotations
 
@@ -6,46 +9,71 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kybernate.errors import KybernateError
+from tests.strangers import seen
 from tests.strangers.programs import STRANGERS
+from tests.strangers.rig import TIERS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+
+    from kybernate.types import Tier
+    from tests.strangers.programs import Stranger
 
 HEAD = """\
 # What has been parked
 
-Programs that nobody here wrote, of Debian 12 or built by Go, as they are. `make test-strangers`
+Programs that nobody here wrote, as Debian and PyPI have them or Go builds them. `make test-strangers`
 starts each in a container with its own root below a whole agent, asks it over a connection that
 is kept and over new ones, parks it in each tier twice in a row and wakes it by a request. *Whole*
 means: the next answer has the next number, from the same server, on the old connection and on a
-new one. What can't be saved stays in RAM, and the event `KeptInRam` says why ([what can't be
-dumped](criu.md#what-cant-be-dumped)).
+new one; the seconds are those until the first answer, the slower of two, with eight programs side
+by side on two cores. What can't be saved stays in RAM, and the event `KeptInRam` says why ([what
+can't be dumped](criu.md#what-cant-be-dumped)).
 
-This page is generated: `python -m tests.strangers.table >docs/programs.md`.
+This page is generated from a whole run (`make test-strangers`), which renews it.
 
-| program | what | RAM | NVMe | object store |
-|---|---|---|---|---|
+| program | what | version | RAM | NVMe | object store |
+|---|---|---|---|---|---|
 """
 
 
-def page() -> str:
-    """All of it."""
-    return HEAD + "".join(f"{row}\n" for row in _rows()) + "".join(_remedies())
+def page(records: Mapping[str, seen.Seen]) -> str:
+    """All of it. Raises KeyError for a program that no whole run has parked."""
+    rows = [_row(one, records[one.name]) for one in STRANGERS]
+    return HEAD + "".join(f"{row}\n" for row in rows) + "".join(_remedies(records))
 
 
-def _rows() -> Iterator[str]:
-    for one in STRANGERS:
-        below = "stays in RAM" if one.refused else "whole"
-        yield f"| `{one.name}` | {one.is_} | whole | {below} | {below} |"
+def _row(one: Stranger, shown: seen.Seen) -> str:
+    assert bool(one.refused) is bool(shown.refused), f"{one.name} was another in the last whole run"
+    tiers = [_tier(shown, name) for name in TIERS.values()]
+    return f"| `{one.name}` | {one.is_} | {shown.version} | {' | '.join(tiers)} |"
 
 
-def _remedies() -> Iterator[str]:
+def _tier(shown: seen.Seen, name: Tier) -> str:
+    at = shown.answered_s.get(name)
+    return "stays in RAM" if at is None else f"whole, {at:.1f} s"
+
+
+def _remedies(records: Mapping[str, seen.Seen]) -> Iterator[str]:
     refused = [one for one in STRANGERS if one.refused]
     if refused:
-        yield "\n| stays in RAM | why | what helps |\n|---|---|---|\n"
+        yield "\n| stays in RAM | what is said | what helps |\n|---|---|---|\n"
     for one in refused:
-        yield f"| `{one.name}` | {one.refused} | {one.remedy} |\n"
+        yield f"| `{one.name}` | {records[one.name].refused} | {one.remedy} |\n"
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--keep", is_flag=True, help="Keep the records of the run that just ended.")
+def main(keep: bool) -> None:
+    """Print the page."""
+    if keep:
+        try:
+            seen.keep([one.name for one in STRANGERS])
+        except KybernateError as error:
+            raise click.ClickException(str(error)) from error
+    click.echo(page(seen.kept()), nl=False)
 
 
 if __name__ == "__main__":
-    click.echo(page(), nl=False)
+    main()

@@ -6,10 +6,12 @@ import http.client
 import json
 import socket
 import struct
+import uuid
 from contextlib import suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 import psycopg
+import websocket
 
 from tests.kit.served import said
 
@@ -145,6 +147,125 @@ class Etcd:
     def close(self) -> None:
         """See `Talk`."""
         self._link.close()
+
+
+class Prometheus:
+    """How often it said that it is well, by its own count, and since when it runs."""
+
+    def __init__(self, address: str) -> None:
+        self._link = http.client.HTTPConnection(address, PORT, timeout=LIMIT)
+        self._link.connect()
+        self._get("/-/ready")
+
+    def next(self) -> tuple[int, str]:
+        """See `Talk`."""
+        self._get("/-/healthy")
+        lines = dict(line.rsplit(" ", 1) for line in self._get("/metrics").splitlines())
+        number = lines['prometheus_http_requests_total{code="200",handler="/-/healthy"}']
+        # By its own clock: `process_start_time_seconds` is the kernel's, and a restore's.
+        told = json.loads(self._get("/api/v1/status/runtimeinfo"))
+        return int(number), told["data"]["startTime"]
+
+    def _get(self, path: str) -> str:
+        self._link.request("GET", path)
+        answer = self._link.getresponse()
+        body = answer.read().decode()
+        if answer.status != 200:
+            raise ConnectionRefusedError(body)
+        return body
+
+    def close(self) -> None:
+        """See `Talk`."""
+        self._link.close()
+
+
+class Llama:
+    """A token more each time, by the server's own count; the model says always the same. It hangs
+    up on whoever says nothing for 5 s, so each question has a connection of its own."""
+
+    def __init__(self, address: str) -> None:
+        self._link = http.client.HTTPConnection(address, PORT, timeout=LIMIT)
+        if self._ask("GET", "/health")[0] != 200:
+            raise ConnectionRefusedError("the model isn't loaded yet")
+
+    def next(self) -> tuple[int, str]:
+        """See `Talk`."""
+        asked = {"prompt": "once upon", "n_predict": 1, "temperature": 0}
+        status, answer = self._ask("POST", "/completion", json.dumps(asked))
+        if status != 200:
+            raise AssertionError(answer)
+        _, told = self._ask("GET", "/metrics")
+        lines = dict(line.split(" ", 1) for line in told.splitlines() if line[:1] != "#")
+        return int(lines["llamacpp:tokens_predicted_total"]), json.loads(answer)["content"]
+
+    def _ask(self, verb: str, path: str, body: str | None = None) -> tuple[int, str]:
+        self._link.request(verb, path, body, {"Content-Type": "application/json"})
+        answer = self._link.getresponse()
+        said = answer.read().decode()
+        self._link.close()
+        return answer.status, said
+
+    def close(self) -> None:
+        """See `Talk`."""
+        self._link.close()
+
+
+TOKEN = "kyb"
+"""A notebook server's: whoever has it may come from anywhere."""
+_AUTHORIZED = {"Authorization": f"token {TOKEN}"}
+
+
+class Notebook:
+    """A cell that is run in the one kernel that there is, over a WebSocket of one's own."""
+
+    _CELL = (
+        "import os, uuid\nnumber = globals().get('number', 0) + 1\n"
+        "token = globals().get('token') or f'{uuid.uuid4()} {os.getpid()}'\nprint(number, token)"
+    )
+
+    def __init__(self, address: str) -> None:
+        link = http.client.HTTPConnection(address, PORT, timeout=LIMIT)
+        link.connect()
+        try:
+            kernels = self._ask(link, "GET") or [self._ask(link, "POST", '{"name": "python3"}')]
+        finally:
+            link.close()
+        self._id = kernels[0]["id"]
+        self._socket = websocket.create_connection(
+            f"ws://{address}:{PORT}/api/kernels/{self._id}/channels",
+            timeout=LIMIT,
+            header=_AUTHORIZED,
+        )
+
+    @staticmethod
+    def _ask(link: http.client.HTTPConnection, verb: str, body: str | None = None) -> Any:
+        link.request(verb, "/api/kernels", body, _AUTHORIZED)
+        answer = link.getresponse()
+        said = answer.read().decode()
+        if answer.status >= 300:
+            raise ConnectionRefusedError(said)
+        return json.loads(said)
+
+    def next(self) -> tuple[int, str]:
+        """See `Talk`."""
+        name = uuid.uuid4().hex
+        head = {"msg_id": name, "msg_type": "execute_request", "session": name, "username": ""}
+        content = {"code": self._CELL, "silent": False, "allow_stdin": False}
+        sent = {"header": head, "parent_header": {}, "metadata": {}, "content": content}
+        self._socket.send(json.dumps({**sent, "channel": "shell"}))
+        while True:
+            told = json.loads(self._socket.recv())
+            if told["parent_header"].get("msg_id") != name:
+                continue
+            if told["msg_type"] == "error":
+                raise AssertionError(told["content"])
+            if told["msg_type"] == "stream":
+                number, _, token = told["content"]["text"].partition(" ")
+                return int(number), f"{self._id} {token}"
+
+    def close(self) -> None:
+        """See `Talk`."""
+        self._socket.close()
 
 
 class MariaDb:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from kybernate.adapters import smallfile
 from kybernate.types import SeatState, Tier
 from tests.integration.tiers.room import THERE
+from tests.strangers import layers, seen
 from tests.strangers.programs import STRANGERS
 from tests.strangers.rig import TIERS
 
@@ -37,12 +40,16 @@ class Visitor:
         self._stand, self._kept = stand, kept
         self._number, self._token = 0, ""
 
-    async def see(self) -> None:
-        """It goes on where it was: the next number, from the same server, on both."""
+    async def see(self) -> float:
+        """It goes on where it was: the next number, from the same server, on both. Returns the
+        seconds until the first answer."""
+        began = time.monotonic()
         await self._see(self._kept)
+        answered = time.monotonic() - began
         other = await asyncio.to_thread(self._stand.stranger.talk, THERE)
         await self._see(other)
         other.close()
+        return answered
 
     async def _see(self, link: Talk) -> None:
         number, token = await asyncio.to_thread(link.next)
@@ -74,12 +81,16 @@ def test_it_comes_back_whole_from_every_tier(
         kept = await one.serving()
         visitor = Visitor(one, kept)
         await visitor.see()
+        shown = seen.Seen(stranger.name, layers.version(stranger, print))
         for state in [state for state in TIERS for _ in range(TIMES)]:
             await parked(one, state)
-            await visitor.see()
+            answered = await visitor.see()
             assert one.seat().state is SeatState.ACTIVE
+            slowest = max(answered, shown.answered_s.get(TIERS[state], 0.0))
+            shown.answered_s[TIERS[state]] = round(slowest, 2)
         kept.close()
         await one.end()
+        seen.record(shown)
 
     asyncio.run(main())
 
@@ -101,8 +112,11 @@ def test_it_is_refused_with_a_true_sentence_and_runs_on(
         await asyncio.wait_for(one.events.heard.wait(), LIMIT)
         assert all(stranger.refused in sentence for sentence in one.events.kept_in_ram)
         assert one.seat().state is SeatState.PARKED
-        await visitor.see()
+        answered = await visitor.see()
         kept.close()
         await one.end()
+        said = re.sub(r"Process \d+", "Process N", one.events.kept_in_ram[0])
+        version = layers.version(stranger, print)
+        seen.record(seen.Seen(stranger.name, version, {Tier.RAM: round(answered, 2)}, said))
 
     asyncio.run(main())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import shlex
 import subprocess
@@ -18,6 +19,7 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from images.cache import cache_root
 from kybernate.adapters.arrivals import SocketArrivals
 from kybernate.adapters.freezer import CgroupFreezer
 from kybernate.adapters.inits import KernelInits
@@ -45,10 +47,18 @@ if TYPE_CHECKING:
 
 
 def _free_net() -> str:
-    """The first three numbers of addresses that nobody has here, from this process's own on."""
+    """The first three numbers of addresses that nobody has here, from this process's own on. They
+    are this process's until it ends: those beside it lay their cables at other times."""
     taken = Path("/proc/net/fib_trie").read_text()
-    nets = (f"10.231.{(os.getpid() + n) % 250}" for n in range(250))
-    return next(net for net in nets if f" {net}." not in taken)
+    cache_root().mkdir(parents=True, exist_ok=True)
+    for number in ((os.getpid() + n) % 250 for n in range(250)):
+        lock = os.open(cache_root() / f".net-{number}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if f" 10.231.{number}." not in taken:
+                return f"10.231.{number}"
+        os.close(lock)
+    raise AssertionError("All of 10.231 is taken: remove the links kybt*h of runs that ended.")
 
 
 _NET = _free_net()
