@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 HEAD = """\
 # What has been parked
 
-Programs that nobody here wrote, as Debian and PyPI have them or Go builds them. `make test-strangers`
-starts each in a container with its own root below a whole agent, asks it over a connection that
-is kept and over new ones, parks it in each tier twice in a row and wakes it by a request. *Whole*
-means: the next answer has the next number, from the same server, on the old connection and on a
-new one; the seconds are those until the first answer, the slower of two, with eight programs side
-by side on two cores. What can't be saved stays in RAM, and the event `KeptInRam` says why ([what
-can't be dumped](criu.md#what-cant-be-dumped)).
+Programs that nobody here wrote, as Debian and PyPI have them or Go builds them. Each is started
+(`make test-strangers`) in a container with its own root below a whole agent, asked over a
+connection that is kept and over new ones, parked in each tier twice in a row and woken by a
+request. *Whole* means: the next answer has the next number, from the same server, on the old
+connection and on a new one; the seconds are those until the first answer, the slower of two, with
+eight programs side by side on two cores. What can't be saved stays in RAM, and the event
+`KeptInRam` says why ([what can't be dumped](criu.md#what-cant-be-dumped)).
 
 This page is generated from a whole run (`make test-strangers`), which renews it.
 
@@ -52,7 +52,7 @@ def _row(one: Stranger, shown: seen.Seen) -> str:
 
 def _tier(shown: seen.Seen, name: Tier) -> str:
     at = shown.answered_s.get(name)
-    return "stays in RAM" if at is None else f"whole, {at:.1f} s"
+    return "stays in RAM" if at is None else f"whole, {at:.2f} s"
 
 
 def _remedies(records: Mapping[str, seen.Seen]) -> Iterator[str]:

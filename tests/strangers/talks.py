@@ -155,7 +155,11 @@ class Prometheus:
     def __init__(self, address: str) -> None:
         self._link = http.client.HTTPConnection(address, PORT, timeout=LIMIT)
         self._link.connect()
-        self._get("/-/ready")
+        try:
+            self._get("/-/ready")
+        except OSError:
+            self._link.close()
+            raise
 
     def next(self) -> tuple[int, str]:
         """See `Talk`."""

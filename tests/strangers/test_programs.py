@@ -85,7 +85,7 @@ def test_it_comes_back_whole_from_every_tier(
         for state in [state for state in TIERS for _ in range(TIMES)]:
             await parked(one, state)
             answered = await visitor.see()
-            assert one.seat().state is SeatState.ACTIVE
+            await one.until(SeatState.ACTIVE)
             slowest = max(answered, shown.answered_s.get(TIERS[state], 0.0))
             shown.answered_s[TIERS[state]] = round(slowest, 2)
         kept.close()
