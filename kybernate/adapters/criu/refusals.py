@@ -33,13 +33,18 @@ GHOST_LIMIT = 256 << 20
 """Bytes of a deleted file that is still open, up to which it becomes part of the image."""
 
 _KNOWN_KINDS = frozenset({"eventfd", "eventpoll", "inotify", "signalfd", "timerfd", "pidfd"})
-_NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
+_NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts", "time", "time_for_children")
+"""Not every kernel has one of time."""
+_OF_TREES = {"ipc": "ipc", "time": "time", "time_for_children": "time"}
 _MEMORY_MAJOR = 1
-_DEVICES = frozenset({"/dev/tty", "/dev/ptmx", "/dev/pts/ptmx", "/dev/console", "/dev/net/tun"})
+_DEVICES = frozenset({"/dev/tty", "/dev/ptmx", "/dev/pts/ptmx", "/dev/console"})
 _TERMINAL = re.compile(r"/dev/(pts/\d+|console)")
 _MEMORY_FILES = ("/dev/shm/", "/dev/zero", "/dev/hugepages")  # noqa: S108 - names, not used
+_SECRETMEM = "/secretmem (deleted)"
 _GPU = re.compile(r"/dev/(nvidia|simgpu)")
-_MAPPING = re.compile(r"^\S+ \S+ \S+ \S+ \d+ +((?:anon_inode:|/dev/).*)$", re.MULTILINE | re.ASCII)
+_MAPPING = re.compile(
+    r"^\S+ \S+ \S+ \S+ \d+ +((?:anon_inode:|/dev/|/secretmem).*)$", re.MULTILINE | re.ASCII
+)
 """Of a line of maps what could stand against a dump."""
 _GONE = (FileNotFoundError, ProcessLookupError, PermissionError, NotADirectoryError)
 
@@ -54,6 +59,7 @@ _LOG = (
     ("Unsupported mapping", "it maps a device or a kind of memory that CRIU doesn't know"),
     ("Can't dump ghost file", "a deleted file that is still open is too large"),
     ("Can't dump that handle", "it watches a folder (inotify) that can't be found again"),
+    ("path=/memfd:", "it has a memfd of huge pages; CRIU saves those only where the node has some"),
     ("Can't lookup mount", "it has a file open that lies outside the container's mounts"),
     ("Unsupported", "it holds something that CRIU doesn't know"),
     ("not supported", "it holds something that CRIU doesn't know"),
@@ -92,10 +98,12 @@ def from_log(said: list[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Around:
-    """What each process of a tree is held against: its container's namespaces and message queues
-    (device numbers of their file systems), what its process 1 may do, and the agent's rights."""
+    """What each process of a tree is held against: its container's namespaces, mounts and message
+    queues (device numbers of their file systems), what its process 1 may do, and the agent's
+    rights."""
 
     namespaces: Mapping[str, str]
+    devices: frozenset[int]
     queues: frozenset[int]
     container: Privileges
     rights: Mapping[str, str]
@@ -105,14 +113,27 @@ class _Around:
         """Raises NotFoundError."""
         init = f"{container.proc}/{container.init}"
         try:
-            spaces = {name: os.readlink(f"{init}/ns/{name}") for name in _NAMESPACES}
-            if (tree := container.tree()) is not None:
-                # A restore may have given the whole tree one.
-                spaces["ipc"] = os.readlink(f"{container.proc}/{tree}/ns/ipc")
-            own = imagerights.of_status(rights.read(f"{init}/status"))
-            return cls(spaces, _queue_devices(init), own, rights.read("/proc/self/status"))
+            return cls(
+                _spaces(container),
+                _devices(init),
+                _devices(init, "mqueue"),
+                imagerights.of_status(rights.read(f"{init}/status")),
+                rights.read("/proc/self/status"),
+            )
         except (FileNotFoundError, ProcessLookupError) as error:
             raise NotFoundError(f"There is no process {container.init} any more.") from error
+
+
+def _spaces(container: Container) -> dict[str, str]:
+    init, tree = f"{container.proc}/{container.init}", container.tree()
+    has = set(os.listdir(f"{init}/ns"))
+    found = {name: os.readlink(f"{init}/ns/{name}") for name in _NAMESPACES if name in has}
+    if tree is not None:
+        # A restore may have given the whole tree one, and gives it one of time.
+        for name, own in _OF_TREES.items():
+            if name in has:
+                found[name] = os.readlink(f"{container.proc}/{tree}/ns/{own}")
+    return found
 
 
 def _of_processes(container: Container, opened: Opened) -> Iterator[str]:
@@ -159,14 +180,26 @@ def _namespaced(process: str, around: _Around, _: Mapping[int, str]) -> Iterator
     for name, own in around.namespaces.items():
         if os.readlink(f"{process}/ns/{name}") != own:
             yield f"has a {name} namespace of its own, which can't be dumped in place."
+    if _has_left_its_children(process):
+        yield "gives its children a pid namespace of their own, which would be lost."
+
+
+def _has_left_its_children(process: str) -> bool:
+    """Whether what it starts next is process 1 of a new namespace: nothing tells that the dump."""
+    own = os.readlink(f"{process}/ns/pid")
+    try:
+        return os.readlink(f"{process}/ns/pid_for_children") != own
+    except FileNotFoundError:
+        # It has unshared and started nothing yet; or it has just ended.
+        return os.readlink(f"{process}/ns/pid") == own
 
 
 def _mapped(process: str, around: _Around, _: Mapping[int, str]) -> Iterator[str]:
     for match in _MAPPING.finditer(smallfile.read(f"{process}/maps")):
         name = match[1]
-        if name.startswith("anon_inode:"):
+        if name.startswith("anon_inode:") or name == _SECRETMEM:
             yield _unknown_kind(name)
-        elif not (name.startswith(_MEMORY_FILES) or _GPU.match(name)):
+        elif name.startswith("/dev/") and not (name.startswith(_MEMORY_FILES) or _GPU.match(name)):
             yield f"has the device {_printable(name)} mapped."
 
 
@@ -176,14 +209,21 @@ def _opened(process: str, around: _Around, links: Mapping[int, str]) -> Iterator
             kind = target.removeprefix("anon_inode:").strip("[]")
             if kind not in _KNOWN_KINDS:
                 yield _unknown_kind(target)
+        elif target == _SECRETMEM and _is_nowhere(f"{process}/fd/{descriptor}", around.devices):
+            yield _unknown_kind(target)
         elif target.startswith("/") and not target.startswith("/memfd:"):
             with suppress(FileNotFoundError):
                 yield from _file_problem(f"{process}/fd/{descriptor}", target, around.queues)
 
 
 def _unknown_kind(target: str) -> str:
-    kind = _printable(target.removeprefix("anon_inode:").strip("[]"))
+    kind = _printable(target.removeprefix("anon_inode:").strip("[]/").removesuffix(" (deleted)"))
     return f"uses {kind}, which can't be dumped: switch it off in the workload if you can."
+
+
+def _is_nowhere(path: str, devices: frozenset[int]) -> bool:
+    """Whether what is open is on none of the container's mounts, but the kernel's own."""
+    return os.stat(path).st_dev not in devices
 
 
 def _file_problem(path: str, target: str, queues: frozenset[int]) -> Iterator[str]:
@@ -214,10 +254,11 @@ def _is_known_device(found: os.stat_result, target: str) -> bool:
     )
 
 
-def _queue_devices(process: str) -> frozenset[int]:
+def _devices(process: str, kind: str = "") -> frozenset[int]:
+    """Of its mounts; of those of one kind."""
     found = set()
     for line in smallfile.read(f"{process}/mountinfo").splitlines():
-        if " - mqueue " in line:
+        if f" - {kind}" in line:
             major, minor = line.split()[2].split(":")
             found.add(os.makedev(int(major), int(minor)))
     return frozenset(found)

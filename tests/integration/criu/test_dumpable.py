@@ -11,6 +11,7 @@ import pytest
 
 from kybernate.adapters.arrivals.gate import NetworkGate
 from kybernate.adapters.procfs import Procfs
+from tests.integration.criu.rules import HELP, RULES, Beside, with_sleep
 from tests.kit.containers import wait_for
 from tests.kit.programs import python
 
@@ -23,8 +24,7 @@ pytestmark = pytest.mark.integration
 LIMIT = 10.0
 
 GOES_ON = """
-import ctypes, mmap, os, socket, subprocess, sys, threading, time
-libc = ctypes.CDLL(None, use_errno=True)
+{help}
 {script}
 print("ready", flush=True)
 while not os.path.exists("/app/look"):
@@ -35,48 +35,11 @@ while True:
     time.sleep(1)
 """
 SCRIPTS = {
-    "a socket whose other end the tree has closed": (
-        "one, other = socket.socketpair()\nother.sendall(b'left')\nother.close()\n",
-        "assert one.recv(10) == b'left'\nassert one.recv(10) == b''\n",
-    ),
-    "a connection within the tree that nobody has accepted": (
-        (
-            "s = socket.socket(socket.AF_UNIX)\ns.bind('/tmp/s')\ns.listen()\n"
-            "one = socket.socket(socket.AF_UNIX)\none.connect('/tmp/s')\n"
-        ),
-        (
-            "other, _ = s.accept()\none.sendall(b'left')\nassert other.recv(10) == b'left'\n"
-            "other.sendall(b'back')\nassert one.recv(10) == b'back'\n"
-        ),
-    ),
-    "POSIX shared memory": (
-        (
-            "from multiprocessing import shared_memory\n"
-            "one = shared_memory.SharedMemory(create=True, size=4096)\none.buf[:4] = b'left'\n"
-        ),
-        "other = shared_memory.SharedMemory(one.name)\nassert bytes(other.buf[:4]) == b'left'\n",
-    ),
-    "System V shared memory that no other container has": (
-        (
-            "at = libc.shmget(0x77, 4096, 0o1600)\nassert at >= 0\n"
-            "libc.shmat.restype = ctypes.c_void_p\nwhere = libc.shmat(at, None, 0)\n"
-            "ctypes.memmove(where, b'left', 4)\nchild = os.fork()\n"
-            "if not child:\n    time.sleep(600)\n"
-        ),
-        (
-            "assert ctypes.string_at(where, 4) == b'left'\n"
-            "assert libc.shmget(0x77, 4096, 0) == at\nos.kill(child, 9)\n"
-        ),
-    ),
-    "a small file that is deleted": (
-        "one = open('/tmp/one', 'w+b')\none.write(b'left')\none.flush()\nos.unlink('/tmp/one')\n",
-        "one.seek(0)\nassert one.read() == b'left'\n",
-    ),
-    "a netlink socket that has read all": (
-        "one = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)\none.bind((0, 0))\n",
-        "assert one.getsockname()[0]\n",
-    ),
-    "a process that is a thread's, and not its leader's": (
+    f"{name}, {number}": beside
+    for name, rule in RULES.items()
+    for number, beside in enumerate(rule.beside)
+} | {
+    "a process that is a thread's, and not its leader's": Beside(
         (
             "made = []\ndef make():\n    made.append(subprocess.Popen(['sleep', '600']))\n"
             "    made[0].wait()\nthreading.Thread(target=make, daemon=True).start()\n"
@@ -115,8 +78,10 @@ WHEN_TOLD = "until [ -e /app/go ]; do sleep 0.05; done; exec /app/server"
 def test_it_is_not_refused_and_goes_on(
     seat: Callable[..., Seat], tmp_path: Path, name: str
 ) -> None:
-    script, look = SCRIPTS[name]
-    one = python(seat, tmp_path, GOES_ON.format(script=script, look=look))
+    beside = SCRIPTS[name]
+    with_sleep(tmp_path)
+    script = GOES_ON.format(help=HELP, script=beside.script, look=beside.look)
+    one = python(seat, tmp_path, script, flags=beside.flags, user=beside.user)
     for _ in range(2):
         assert one.check() == ()
         one.park()

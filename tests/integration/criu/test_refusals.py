@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
 from kybernate.errors import DumpError, DumpRefusedError
+from tests.integration.criu.rules import HELP, RULES, with_sleep
 from tests.kit.containers import wait_for
 from tests.kit.programs import nginx, python
 
@@ -34,61 +37,19 @@ while True:
 """A script that stays, also if the kernel refuses it: what it made would be gone with it."""
 
 SYSCALL = "import ctypes, os, socket, mmap\nlibc = ctypes.CDLL(None, use_errno=True)\n"
-SCRIPTS = {
-    "SysV semaphores beside shared memory": (
-        "nobody can tell whose they are",
-        SYSCALL + "at = libc.shmget(0, 4096, 0o1600)\nassert at >= 0\n"
-        "libc.shmat.restype = ctypes.c_void_p\nassert libc.shmat(at, None, 0) not in (-1, None)\n"
-        "assert libc.semget(0, 1, 0o1600) >= 0\n",
-    ),
-    "io_uring": (
-        "io_uring",
-        SYSCALL + "ring = libc.syscall(425, 8, ctypes.create_string_buffer(120))\n"
-        "assert ring >= 0, ctypes.get_errno()\n",
-    ),
-    "message queue": (
-        "message queue",
-        SYSCALL + "queue = libc.syscall(240, b'kyb', os.O_CREAT | os.O_RDWR, 0o600, None)\n"
-        "assert queue >= 0, ctypes.get_errno()\n",
-    ),
-    "raw socket": (
-        "raw socket",
-        SYSCALL + "raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)\n",
-    ),
-    "foreign family": (
-        "family 38",
-        SYSCALL + "odd = socket.socket(socket.AF_ALG, socket.SOCK_SEQPACKET, 0)\n",
-    ),
-    "large deleted file": (
-        "deleted file",
-        SYSCALL + "file = open('/tmp/large', 'wb')\nfile.truncate(300 << 20)\n"
-        "os.unlink('/tmp/large')\n",
-    ),
-    "deleted with another name": (
-        "another name",
-        SYSCALL + "file = open('/tmp/one', 'wb')\nos.link('/tmp/one', '/tmp/two')\n"
-        "os.unlink('/tmp/one')\n",
-    ),
-    "userfaultfd": (
-        "userfaultfd",
-        SYSCALL + "fd = libc.syscall(323, 1)\nassert fd >= 0, ctypes.get_errno()\n",
-    ),
-    "unix socket to process 1's neighbours": (
-        "outside its own tree",
-        SYSCALL + "link = socket.socket(socket.AF_UNIX)\nlink.connect('/app/foreign.sock')\n",
-    ),
-}
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", RULES)
 def test_it_is_told(seat: Callable[..., Seat], tmp_path: Path, name: str) -> None:
-    wanted, script = SCRIPTS[name]
+    rule = RULES[name]
+    with_sleep(tmp_path)
     with listening(tmp_path / "foreign.sock"):
-        one = python(seat, tmp_path, DONE.format(script=script))
+        script = DONE.format(script=SYSCALL + HELP + rule.told)
+        one = python(seat, tmp_path, script, flags=rule.flags, user=rule.user)
         if (log := one.container.log).startswith("refused:"):
             pytest.skip(f"this kernel refuses it itself: {log[-200:]}")
         found = one.check()
-        assert any(wanted in sentence for sentence in found), found
+        assert any(rule.said in sentence for sentence in found), found
         assert all(sentence.endswith(".") for sentence in found)
         one.freeze()
         refused_or_done(one)
@@ -151,12 +112,6 @@ assert ctypes.CDLL(None).ptrace(0x4206, int(sys.argv[1]), None, None) == 0
 print("traced", flush=True)
 time.sleep(60)
 """
-
-
-def test_a_namespace_of_its_own_is_told(seat: Callable[..., Seat], tmp_path: Path) -> None:
-    script = SYSCALL + "assert libc.unshare(0x08000000) == 0\n"
-    one = python(seat, tmp_path, DONE.format(script=script), flags=("--cap-add=CAP_SYS_ADMIN",))
-    assert any("ipc namespace of its own" in sentence for sentence in one.check())
 
 
 def test_watched_folders_are_found(seat: Callable[..., Seat], tmp_path: Path) -> None:
@@ -258,3 +213,55 @@ def test_shared_memory_that_another_has_too_is_told_and_the_trees_own_goes_with_
         assert segments(one) == [], "its memory is not free"
         one.resume()
         assert segments(one) == [], "it has a namespace of its own"
+
+
+CHECK = """
+import asyncio, sys
+from pathlib import Path
+from kybernate.adapters.criu import Criu, Tools
+from kybernate.adapters.freezer import CgroupFreezer
+enter, criu, work, init, handle = sys.argv[1:]
+agent = Criu(Tools(enter=Path(enter), criu=Path(criu)), CgroupFreezer(), Path(work))
+print(*asyncio.run(agent.check(int(init), handle, 20)), sep="\\n")
+"""
+LESS = {
+    "may gain rights": ("--no-new-privs", "--allow-new-privs", ""),
+    "may have NET_RAW": ("--bounding-set=-net_raw", "", "--cap-drop=CAP_NET_RAW"),
+}
+"""What is said if the agent is started so and the container so; and how a container is like it."""
+
+
+@pytest.mark.parametrize("said", LESS)
+def test_what_an_agent_could_not_give_back_is_told_and_nothing_else(
+    seat: Callable[..., Seat], tmp_path: Path, said: str
+) -> None:
+    agents, more, alike = LESS[said]
+    for container, is_told in ((more, True), (alike, False)):
+        one = nginx(seat, flags=(container,) if container else ())
+        words = [
+            one.node.tools.enter,
+            one.node.tools.criu,
+            tmp_path,
+            one.container.init,
+            one.handle,
+        ]
+        argv = ["setpriv", agents, sys.executable, "-c", CHECK, *map(str, words)]
+        run = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
+        assert (said in run.stdout) is is_told, run.stdout
+        assert is_told or not run.stdout.strip(), run.stdout
+
+
+def test_a_terminal_of_the_containers_is_told(seat: Callable[..., Seat]) -> None:
+    """Those that a program has made itself come back: `rules.py`, devices."""
+    ours, theirs = os.openpty()
+    before = os.dup(0)
+    os.dup2(theirs, 0)  # ctr wants one of its own
+    try:
+        one = nginx(seat, flags=("--tty",))
+    finally:
+        os.dup2(before, 0)
+        for each in (ours, theirs, before):
+            os.close(each)
+    assert one.check() == (
+        "The container has a terminal, which can't be recreated: leave out `tty: true`.",
+    )
