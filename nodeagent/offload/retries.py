@@ -18,7 +18,8 @@ def is_starved(error: Exception) -> bool:
 
 
 def is_refused(error: Exception) -> bool:
-    """Whether something else is there than what was dumped: somebody else's doing, mostly."""
+    """Whether something else is there than what was dumped, or nothing: somebody else's doing,
+    mostly."""
     return isinstance(error, RestoreError) and error.refused
 
 
@@ -57,7 +58,8 @@ def told(error: Exception) -> str:
     if is_refused(error):
         return (
             f"it is not recreated, for something is not what was saved ({error}); put back what "
-            "was there, as it was. Its saved state is kept; trying again"
+            "was there, as it was, or delete the pod, which then starts anew. Its saved state is "
+            "kept; trying again"
         )
     if is_starved(error):
         other = ", or a limit on maps or locked memory stands against it" * is_unsure(error)

@@ -401,7 +401,7 @@ BREAKAGES = (
         f"{_FAILURES}::test_a_restore_that_fails_is_tried_again_from_the_same_state[restore-hangs]",
     ),
     Breakage(
-        "something else, or a link, lies where the tree had a file",
+        "where the tree had a file lies something else, a link or nothing, or it has another size",
         "tried again, each minute in the end; the event says to put back what was there",
         f"{_WAITS}::test_what_others_put_in_its_files_place_costs_no_state",
     ),

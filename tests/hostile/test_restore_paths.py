@@ -202,6 +202,49 @@ def test_what_is_not_what_was_dumped_is_refused(
         victim.restore()
 
 
+FILE_AT = "/shared/folder/file"
+CHANGES = {
+    **{f"{name} is gone": (name, "os.rename('/shared/{0}', '/shared/kept')") for name in ATTACKS},
+    "a file is cut": ("a file", f"os.truncate('{FILE_AT}', 1)"),
+    "a file is longer": ("a file", f"os.truncate('{FILE_AT}', {len(SECRET) + 1})"),
+    "a mapping is cut": ("a mapping", f"os.truncate('{FILE_AT}', 1)"),
+    "a file has another mode": ("a file", f"os.chmod('{FILE_AT}', 0o640)"),
+    "its folder is a file": (
+        "a file, by its folder",
+        "os.rename('/shared/folder', '/shared/kept')\nopen('/shared/folder', 'w').close()",
+    ),
+}
+del CHANGES["a deleted file is gone"]
+BACK = f"""
+if os.path.exists('/shared/kept'):
+    if os.path.exists('/shared/folder') and not os.path.isdir('/shared/folder'):
+        os.unlink('/shared/folder')
+    os.rename('/shared/kept', '/shared/{{0}}')
+elif os.path.exists('{FILE_AT}'):
+    os.truncate('{FILE_AT}', {len(SECRET)})
+    os.chmod('{FILE_AT}', 0o600)
+"""
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_a_neighbour_takes_away_or_changes_costs_no_state(
+    name: str, seat: Callable[..., Seat], tmp_path: Path, shared: Path
+) -> None:
+    of, does = CHANGES[name]
+    attack = ATTACKS[of]
+    victim = victim_of(seat, tmp_path, shared, attack.program)
+    neighbour = neighbour_of(seat, shared)
+    victim.park()
+    neighbour(does.format(attack.victim))
+    with pytest.raises(RestoreError) as caught:
+        victim.restore()
+    assert caught.value.refused, f"its state would be given up: {caught.value}"
+
+    neighbour(BACK.format(attack.victim))
+    victim.resume()
+    assert is_alive(victim), "what is as it was comes back"
+
+
 def test_another_file_of_the_same_size_is_refused(
     seat: Callable[..., Seat], tmp_path: Path, shared: Path
 ) -> None:

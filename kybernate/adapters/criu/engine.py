@@ -335,7 +335,8 @@ class Criu:
         with ExitStack() as stack:
             options, keep = _stdio(container, written, stack)
             # In another container files have other numbers; links are refused in both.
-            options += ["--same-files"] if container.home == written.home else []
+            same = container.home == written.home
+            options += ["--same-files"] if same else []
             served = await self._serve(container, images, clock) if lazy else None
             run = running.Run(
                 argv=[*_RESTORE, *options, *(["--lazy-pages"] if lazy else [])],
@@ -371,7 +372,7 @@ class Criu:
                 f"CRIU's restore failed: {why}",
                 starved=starved,
                 killed=killed,
-                refused=not killed and running.refused(said),
+                refused=not killed and running.refused(said, same=same),
             )
 
     async def _serve(self, container: Container, images: Path, clock: Clock) -> pages.Served:

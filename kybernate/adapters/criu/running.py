@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import re
 import subprocess
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ COMMON = (
 
 
 _NOISE = ("Can't setup RLIMIT_NOFILE", "cgroupd: recv req")
+"""Errors that stop nothing: of a missing capability, and of its own helper's end."""
+
 _ANOTHER = (
     "is another one now",
     "is of type 0",
@@ -44,7 +47,11 @@ _ANOTHER = (
     "Too many levels of symbolic links",
     "Stale file handle",
 )
-"""Errors that stop nothing: of a missing capability, and of its own helper's end."""
+_CHANGED = re.compile(
+    r"has bad (size|mode) |(Can't open (file|fake fifo|the folder of socket)|"
+    r"Can't change working dir|fsnotify: Unable to open) .*: (No such file|Not a directory)"
+)
+"""What the same container's files have come to meanwhile; in another one they never were there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,10 +180,13 @@ def complaints(container: Container, log: str) -> list[str]:
     ]
 
 
-def refused(said: Iterable[str]) -> bool:
+def refused(said: Iterable[str], *, same: bool) -> bool:
     """By CRIU's errors: whether something else lies where the tree had something open, or a link
-    stands in its way (inroot.patch)."""
-    return any(word in line for line in said for word in _ANOTHER)
+    stands in its way (inroot.patch). `same`: of its own container, in which it was there; then
+    also if nothing does, or if it has another size or mode now."""
+    return any(
+        any(word in line for word in _ANOTHER) or (same and _CHANGED.search(line)) for line in said
+    )
 
 
 def joined(stack: ExitStack, group: Path, run: Run) -> int:
