@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from nodeagent.kube.replacement import refused_seat
+from kybernate.api.pods import read_pod
 from tests.kit.pods import SeatPod, admitted, ready
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Unit:
 
 def failed_by_kubelet(pod: Mapping[str, Any]) -> bool:
     """Whether its kubelet failed it for good, since it had no seat to give at that moment."""
-    return refused_seat(pod) is not None
+    return read_pod(pod).refused_seat is not None
 
 
 def _failed(pod: Mapping[str, Any]) -> bool:

@@ -22,10 +22,10 @@ from extender.events import ApiWrites, Events
 from extender.explain import Explainer
 from extender.gangplanner import GangPlanner, Means
 from extender.gangs import Gangs
-from extender.house import HOUSE
 from extender.leader import Leader, Leases, Open, Terms
 from extender.learner import Learner
 from extender.nodes import Nodes, NodeWatch, gpu_node_reader
+from extender.objects import Rules
 from extender.pages import register, register_whole
 from extender.preempting import Preemption
 from extender.rendezvous import Rendezvous
@@ -36,6 +36,7 @@ from extender.snapshot import Snapshot
 from extender.watches import Watches
 from kybernate.adapters.k8s import Api
 from kybernate.core.placement import Choosing, Table, candidates, parse_policies, parse_weights
+from kybernate.core.sharing import parse_sharing
 from kybernate.errors import ConfigError
 from kybernate.runtime.load import command
 from kybernate.runtime.serve import ProbeServer, configure_logging
@@ -53,8 +54,8 @@ if TYPE_CHECKING:
 def run(settings: ExtenderSettings) -> None:
     """Wire the parts and serve until SIGTERM."""
     configure_logging(settings.log_level)
-    api = _checked(settings)
-    snapshot = Snapshot(time.monotonic, settings.reserve_bytes, _table(settings))
+    api, table, rules = _checked(settings)
+    snapshot = Snapshot(time.monotonic, settings.reserve_bytes, table, rules)
     watches = Watches(api, snapshot)
     nodes = Nodes(snapshot.node_event, gpu_node_reader(api, settings.api_timeout_s))
     watches.node_event, node_watch = nodes.gpu_node_event, NodeWatch(api, nodes)
@@ -107,19 +108,15 @@ def run(settings: ExtenderSettings) -> None:
     Server(settings, app, started, stopped).run()
 
 
-def _checked(settings: ExtenderSettings) -> Api:
-    """Take over what can be wrong in ways that the settings' types don't see."""
+def _checked(settings: ExtenderSettings) -> tuple[Api, Table, Rules]:
+    """What is made of settings that can be wrong in ways that their types don't see."""
     try:
-        _table(settings)
-        HOUSE.set(settings.sharing, apart=settings.hot_apart, choosing=_choosing(settings))
+        table = Table(settings.policy, parse_weights(settings.weights, "weights"))
+        rules = Rules(parse_sharing(settings.sharing), settings.hot_apart, _choosing(settings))
         check_tls(settings.tls_dir, "extender")
-        return Api(settings.kubeconfig, "kyb-extender")
+        return Api(settings.kubeconfig, "kyb-extender"), table, rules
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
-
-
-def _table(settings: ExtenderSettings) -> Table:
-    return Table(settings.policy, parse_weights(settings.weights, "weights"))
 
 
 def _choosing(settings: ExtenderSettings) -> Choosing:

@@ -11,8 +11,8 @@ import orjson
 from werkzeug.exceptions import HTTPException
 
 from extender import metrics, wire
-from extender.objects import has_wishes, read_pod
 from extender.verbs import allowed_victims, filter_nodes, prioritize_nodes
+from kybernate.api import pods
 from kybernate.core.verdicts import Fits
 from kybernate.errors import RefusedError
 
@@ -54,9 +54,9 @@ class Verbs:
     def filter(self, body: object) -> object:
         """Which nodes have a seat for the pod."""
         args = wire.read_filter(body)
-        pod = read_pod(args.pod)
+        pod = self._snapshot.read_pod(args.pod)
         # No more nodes than the scheduler is to weigh, unless the pod has wishes of its own.
-        chosen = bool(self.most) and not has_wishes(args.pod)
+        chosen = bool(self.most) and not pods.read_pod(args.pod).has_wishes
         if chosen and self.most == 1 and pod.demand is not None and not pod.gang:
             node = self._snapshot.offer_best(pod.ref, pod.demand, args.names)
             if node is not None:
@@ -78,7 +78,7 @@ class Verbs:
     def prioritize(self, body: object) -> object:
         """How well each node suits the pod."""
         args = wire.read_filter(body)
-        pod = read_pod(args.pod)
+        pod = self._snapshot.read_pod(args.pod)
 
         def rank(uid: PodUid, demand: Demand, names: Sequence[NodeName]) -> Sequence[int]:
             return self._snapshot.points(uid, demand, names)
@@ -92,7 +92,7 @@ class Verbs:
     def preempt(self, body: object) -> object:
         """Which of the proposed victims may be deleted."""
         args = wire.read_preempt(body)
-        return wire.preempt_answer(self.veto(read_pod(args.pod), args.victims))
+        return wire.preempt_answer(self.veto(self._snapshot.read_pod(args.pod), args.victims))
 
 
 VERBS = ("filter", "prioritize", "bind", "preempt")

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from extender import metrics
 from extender.leader import Open
-from extender.objects import read_pod
 from kybernate import keys
 from kybernate.core.ledger import Claim
 from kybernate.errors import (
@@ -132,7 +131,7 @@ class Binder:
         return known if known is not None else self._read(args)
 
     def _read(self, args: BindArgs) -> SeatPod:
-        pod = read_pod(self._cluster.pod(args.pod.namespace, args.pod.name))
+        pod = self._snapshot.read_pod(self._cluster.pod(args.pod.namespace, args.pod.name))
         if pod.ref.uid != args.pod.uid:
             raise NotFoundError(
                 f"its UID is {pod.ref.uid} now and not {args.pod.uid}: it was deleted and made anew"

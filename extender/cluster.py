@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from kybernate.api import pods
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -36,7 +38,7 @@ class ApiCluster:
 
     def pod(self, namespace: str, name: str) -> dict[str, Any]:
         """Read a pod."""
-        return self._api.get(f"/api/v1/namespaces/{namespace}/pods/{name}", timeout=self._timeout)
+        return self._api.get(pods.path(namespace, name), timeout=self._timeout)
 
     def bind(self, pod: PodRef, node: NodeName, annotations: Mapping[str, str]) -> None:
         """POST a Binding. The API server merges its annotations into the pod in the same update."""
@@ -51,5 +53,5 @@ class ApiCluster:
             },
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
-        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/binding"
-        self._api.post(path, body, timeout=self._timeout)
+        path = pods.path(pod.namespace, pod.name)
+        self._api.post(f"{path}/binding", body, timeout=self._timeout)

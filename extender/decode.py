@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from pydantic_core import SchemaValidator, core_schema
 
-from extender.objects import TOLD_OF_SEATS, slim_node, slim_pod
+from extender.objects import TOLD_OF_SEATS
+from kybernate.api.lenient import mappings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,15 +71,15 @@ def _answers(kind: CoreSchema) -> SchemaValidator:
     return SchemaValidator(_only("type", metadata=_OBJECT, items=_list(kind), object=kind))
 
 
-def _decode(known: SchemaValidator, slim: Callable[[Json], Json], body: bytes) -> Json | None:
+def _decode(known: SchemaValidator, body: bytes) -> Json | None:
     try:
         found: Json = known.validate_json(body)
     except ValueError:
-        return _whole(slim, body)
+        return _whole(body)
     return found
 
 
-def _whole(slim: Callable[[Json], Json], body: bytes) -> Json | None:
+def _whole(body: bytes) -> Json | None:
     """What isn't as such objects are is read as it is, if it is JSON at all."""
     try:
         found = orjson.loads(body)
@@ -87,14 +88,12 @@ def _whole(slim: Callable[[Json], Json], body: bytes) -> Json | None:
     if not isinstance(found, dict):
         return None
     if isinstance(found.get("items"), list):
-        return {**found, "items": [slim(one) for one in found["items"] if isinstance(one, dict)]}
-    if isinstance(found.get("object"), dict) and found.get("type") != "ERROR":
-        return {**found, "object": slim(found["object"])}
+        return {**found, "items": mappings(found["items"])}
     return found
 
 
-pods: Callable[[bytes], Json | None] = partial(_decode, _answers(_POD), slim_pod)
+pods: Callable[[bytes], Json | None] = partial(_decode, _answers(_POD))
 """A list or an event of pods; None if the bytes are no JSON object."""
 
-gpu_nodes: Callable[[bytes], Json | None] = partial(_decode, _answers(_NODE), slim_node)
+gpu_nodes: Callable[[bytes], Json | None] = partial(_decode, _answers(_NODE))
 """The same of GPUNodes."""

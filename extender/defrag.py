@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import flask
 
-from extender.objects import read_pod
 from kybernate.core.defrag import Budget, Cluster, Pending, Seated, document, plan
 from kybernate.core.parking import seat_cost
 from kybernate.core.placement import Demand
@@ -75,7 +74,7 @@ class Defragmenter:
         ]
 
     def _one(self, namespace: str, name: str) -> Pending:
-        pod = read_pod(self._cluster.pod(namespace, name))
+        pod = self._snapshot.read_pod(self._cluster.pod(namespace, name))
         if pod.demand is None:
             raise RefusedError(pod.problem or f"pod {pod.ref} asks for no seat")
         if pod.node is not None:

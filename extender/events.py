@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from kybernate.api import pods
 from kybernate.core.rate import Bucket
 from kybernate.errors import KybernateError
 
@@ -144,7 +145,7 @@ class ApiWrites:
 
     def patch(self, pod: PodRef, body: Json, kind: str) -> Json:
         """Patch a pod, and return it as it is then."""
-        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
+        path = pods.path(pod.namespace, pod.name)
         return self._api.patch(path, body, kind, timeout=self._timeout)
 
     def event(self, namespace: str, body: Json) -> None:

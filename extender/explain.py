@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from extender import metrics
 from extender.events import NO_SEAT
-from extender.objects import read_pod
+from kybernate.api.pods import read_pod
 from kybernate.core.explain import FITS, NO_NODE, document, explain, kinds, summarize
 from kybernate.errors import KybernateError, RefusedError
 
@@ -73,7 +73,7 @@ class Explainer:
     def page(self, namespace: str, name: str) -> Json:
         """Everything about one pod, as JSON. Raises KybernateError."""
         raw = self._cluster.pod(namespace, name)
-        pod = read_pod(raw)
+        pod = self._snapshot.read_pod(raw)
         if pod.resource is None:
             raise RefusedError(f"pod {pod.ref} asks for no seat: it is none of ours to place")
         known = {"pod": str(pod.ref), "uid": pod.ref.uid, "node": pod.node, "group": pod.group}
@@ -179,7 +179,7 @@ def _waits(pod: SeatPod) -> bool:
 
 def _condition(pod: Json) -> str | None:
     """What the kube-scheduler says of the pod."""
-    for one in (pod.get("status") or {}).get("conditions") or ():
-        if one.get("type") == "PodScheduled" and one.get("status") != "True":
-            return str(one.get("message") or one.get("reason") or "")
-    return None
+    one = read_pod(pod).condition("PodScheduled")
+    if one is None or one.get("status") == "True":
+        return None
+    return str(one.get("message") or one.get("reason") or "")

@@ -68,7 +68,7 @@ class Gangs:
             return
         version = str(item["metadata"].get("resourceVersion", ""))
         number = int(version) if version.isdecimal() else 0
-        member = None if kind == "DELETED" else read_member(item)
+        member = None if kind == "DELETED" else read_member(item, self._snapshot.rules)
         with self._lock:
             if number < self._versions.get(uid, 0):
                 # We know of our own write before the watch does: this event is from before it.

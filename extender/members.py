@@ -9,10 +9,13 @@ import orjson
 
 from extender.objects import read_pod
 from kybernate import keys
+from kybernate.api import pods
 from kybernate.core.gang import Member, PlannedSeat
 from kybernate.types import GroupName, NodeName
 
 if TYPE_CHECKING:
+    from extender.objects import Rules
+
     Json = dict[str, Any]
 
 _FORM = "%Y-%m-%dT%H:%M:%SZ"
@@ -20,32 +23,27 @@ _FORM = "%Y-%m-%dT%H:%M:%SZ"
 
 def is_member(pod: Json) -> bool:
     """Whether the pod says that it belongs to a gang."""
-    return bool(_notes(pod).get(keys.GANG))
+    return bool(pods.read_pod(pod).gang)
 
 
-def read_member(pod: Json) -> Member | None:
-    """Read a pod, whole or slimmed; None if it is of no gang, has ended or is about to."""
-    if not is_member(pod) or pod["metadata"].get("deletionTimestamp"):
+def read_member(raw: Json, rules: Rules) -> Member | None:
+    """Read a pod; None if it is of no gang, has ended or is about to."""
+    pod = pods.read_pod(raw)
+    if not pod.gang or pod.leaving or pod.over:
         return None
-    found, notes = read_pod(pod), _notes(pod)
-    if found.finished:
-        return None
-    spec = _dict(pod.get("spec"))
-    gates, priority = spec.get("schedulingGates"), spec.get("priority")
-    gates = gates if isinstance(gates, list) else []
-    size = notes.get(keys.GANG_SIZE)
+    found = read_pod(raw, rules)
     return Member(
         pod=found.ref,
-        gang=str(notes[keys.GANG]),
-        size=None if size is None else str(size),
+        gang=pod.gang,
+        size=pod.notes.get(keys.GANG_SIZE),
         demand=found.demand,
         problem=found.problem,
         node=found.node,
         group=found.group,
-        seat=read_seat(notes.get(keys.GANG_PLAN)),
-        gates=tuple(str(_dict(gate).get("name")) for gate in gates),
-        priority=priority if isinstance(priority, int) else 0,
-        created=str(pod["metadata"].get("creationTimestamp") or ""),
+        seat=read_seat(pod.notes.get(keys.GANG_PLAN)),
+        gates=pod.gates,
+        priority=pod.priority,
+        created=pod.created,
     )
 
 
@@ -73,11 +71,3 @@ def lift_patch(member: Member) -> Json:
     """The strategic merge patch that takes our gate away, and leaves those of others."""
     gates = [{"name": keys.GANG_GATE, "$patch": "delete"}]
     return {"metadata": {"uid": member.pod.uid}, "spec": {"schedulingGates": gates}}
-
-
-def _notes(pod: Json) -> Json:
-    return _dict(_dict(pod.get("metadata")).get("annotations"))
-
-
-def _dict(value: object) -> Json:
-    return value if isinstance(value, dict) else {}

@@ -6,39 +6,40 @@ becomes a sentence (`problem`, `not_ready`) and never an exception.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from sys import intern
 from typing import TYPE_CHECKING, Any
 
-from extender.house import HOUSE
 from extender.states import read_rests, read_saved
 from kybernate import keys
+from kybernate.api import podnotes, pods
 from kybernate.core.forecast import observed
 from kybernate.core.ledger import Claim, NodeSeats
-from kybernate.core.placement import Demand
-from kybernate.core.quantity import parse_quantity
+from kybernate.core.placement import Choosing, Demand
+from kybernate.core.sharing import Sharing
 from kybernate.errors import ConfigError
-from kybernate.types import Gpu, GpuUuid, Group, GroupName, Link, NodeName, PodRef, PodUid
+from kybernate.types import Gpu, GpuUuid, Group, GroupName, Link, NodeName, PodUid
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from kybernate.core.forecast import Traffic
+    from kybernate.types import PodRef
 
     Json = dict[str, Any]
 
-_FINISHED = ("Succeeded", "Failed")
 
-_LINKS = {
-    "system": Link.SYSTEM,
-    "numa": Link.NUMA_NODE,
-    "numanode": Link.NUMA_NODE,
-    "hostbridge": Link.HOST_BRIDGE,
-    "pcie": Link.PCIE_SWITCH,
-    "pcieswitch": Link.PCIE_SWITCH,
-    "nvlink": Link.NVLINK,
-}
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The cluster's rules, under which every pod is read wherever it comes from (a watch, a call,
+    the API server): one read without them could get a seat beside one that it must not share with.
+
+    `apart`: no two models share that are hot at the same hours. `choosing`: who is placed how.
+    """
+
+    sharing: Sharing = field(default_factory=Sharing)
+    apart: bool = False
+    choosing: Choosing = field(default_factory=Choosing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,81 +79,79 @@ class SeatPod:
         return Claim(self.ref, self.node, self.group, self.resource, vram, self.party)
 
 
-def slim_pod(pod: Json) -> Json:
-    """The parts of a pod that `read_pod` reads, and those by which a watch keeps pods apart."""
-    meta, spec = _dict(pod.get("metadata")), _dict(pod.get("spec"))
-    notes = _dict(meta.get("annotations"))
-    more = _OF_GANGS if keys.GANG in notes else ()
-    labels = _dict(meta.get("labels"))
-    return {
-        "metadata": {
-            **{k: meta[k] for k in (*_NAMES, *more) if k in meta},
-            **({_DELETED: meta[_DELETED]} if _DELETED in meta else {}),
-            "annotations": {k: v for k, v in notes.items() if k in _ANNOTATIONS},
-            **({"labels": _named(labels)} if HOUSE.sharing.labels else {}),
-        },
-        "spec": {
-            **{k: spec[k] for k in (*_RANK, *more) if k in spec},
-            **({_PROFILE: spec.get(_PROFILE)} if HOUSE.choosing.profiles else {}),
-            "nodeName": spec.get("nodeName"),
-            "containers": [_slim_container(c) for c in _dicts(spec.get("containers"))],
-            "initContainers": [_slim_container(c) for c in _dicts(spec.get("initContainers"))],
-        },
-        "status": {"phase": _dict(pod.get("status")).get("phase")},
-    }
-
-
-def read_pod(pod: Json) -> SeatPod:
-    """Read a pod, whole or slimmed."""
-    meta, spec = _dict(pod.get("metadata")), _dict(pod.get("spec"))
-    notes = _dict(meta.get("annotations"))
-    seats = list(_seats(_dicts(spec.get("containers"))))
-    resource = seats[0][0] if seats else None
-    party = HOUSE.sharing.party(str(meta.get("namespace", "")), _named(_dict(meta.get("labels"))))
+def read_pod(raw: Json, rules: Rules) -> SeatPod:
+    """Read a pod, whole or without what nobody reads."""
+    pod = pods.read_pod(raw)
+    ref, ask, notes = pod.ref, pod.ask, pod.notes
+    party = rules.sharing.party(ref.namespace, pod.labels if rules.sharing.labels else {})
     demand, problem = None, ""
     try:
-        _check_seats(seats, list(_seats(_dicts(spec.get("initContainers")))))
-        demand = _demand(resource, meta, spec, party) if resource else None
+        pod.check()
+        demand = _demand(ask.resource, pod, party, rules) if ask else None
     except ConfigError as error:
         problem = str(error)
-    group = notes.get(keys.ASSIGNED_GROUP)
     return SeatPod(
-        ref=PodRef(
-            intern(str(meta.get("namespace", ""))),
-            str(meta.get("name", "")),
-            PodUid(str(meta.get("uid", ""))),
-        ),
-        resource=resource,
+        ref=ref,
+        resource=ask.resource if ask else None,
         demand=demand,
         problem=problem,
-        node=NodeName(intern(str(spec["nodeName"]))) if spec.get("nodeName") else None,
-        group=GroupName(intern(str(group))) if group else None,
-        expendable=notes.get(keys.ON_PREEMPT) == "kill",
-        finished=_dict(pod.get("status")).get("phase") in _FINISHED,
-        seated=keys.SEAT in notes,
-        gang=str(notes.get(keys.GANG) or ""),
-        priority=_whole(spec.get("priority")),
-        preempts=spec.get("preemptionPolicy") != "Never",
-        leaving=bool(meta.get(_DELETED)),
-        model=str(notes.get(keys.MODEL) or meta.get("name", "")),
+        node=pod.node,
+        group=pod.group,
+        expendable=_expendable(notes),
+        finished=pod.over,
+        seated=pod.seat is not None,
+        gang=pod.gang,
+        priority=pod.priority,
+        preempts=pod.preempts,
+        leaving=pod.leaving,
+        model=pod.model or ref.name,
         party=party,
-        restore=str(notes.get(keys.RESTORE_FROM) or ""),
+        restore=notes.get(keys.RESTORE_FROM, ""),
     )
 
 
-def slim_node(node: Json) -> Json:
-    """The parts of a GPUNode that `read_gpu_node` reads, and those by which a watch keeps nodes
-    apart. What its seats do now is most of a GPUNode, and changes with every swap."""
-    meta, status = _dict(node.get("metadata")), _dict(node.get("status"))
-    slim = {"metadata": {k: meta[k] for k in _OF_NODES if k in meta}}
-    if not status:
-        return slim
-    seats = [
-        {k: seat[k] for k in ("uid", *TOLD_OF_SEATS) if k in seat}
-        for seat in _dicts(status.get("seats"))
-        if any(k in seat for k in TOLD_OF_SEATS)
-    ]
-    return {**slim, "status": {**{k: status[k] for k in _STATUS if k in status}, "seats": seats}}
+def _expendable(notes: Mapping[str, str]) -> bool:
+    try:
+        return podnotes.expendable(notes)
+    except ConfigError:
+        return False
+
+
+def _demand(resource: str, pod: pods.Pod, party: str, rules: Rules) -> Demand:
+    """What the pod asks for. Raises ConfigError."""
+    own = pod.notes.get(keys.POLICY, "")
+    policy = rules.choosing.name(pod.namespace, pod.scheduler, own)
+    stated = tuple((name, pod.notes[name]) for name in _OF_DEMAND if name in pod.notes)
+    return _demand_of(resource, party, rules.apart, policy, stated)
+
+
+_OF_DEMAND = (
+    keys.VRAM,
+    keys.GPU_PRODUCT,
+    keys.PREFER_GROUP,
+    keys.REQUIRE_GROUP,
+    keys.GPU_TOPOLOGY,
+)
+
+
+@lru_cache(4096)
+def _demand_of(
+    resource: str, party: str, apart: bool, policy: str, stated: tuple[tuple[str, str], ...]
+) -> Demand:
+    """Pods of one workload share one object, which is read once."""
+    notes = dict(stated)
+    prefer, require = notes.get(keys.PREFER_GROUP), notes.get(keys.REQUIRE_GROUP)
+    return Demand(
+        resource=resource,
+        vram=podnotes.vram(notes),
+        products=podnotes.products(notes),
+        prefer_group=GroupName(prefer) if prefer else None,
+        require_group=GroupName(require) if require else None,
+        topology=podnotes.topology(notes),
+        party=party,
+        apart=apart,
+        policy=policy,
+    )
 
 
 def read_gpu_node(node: Json, reserve: int) -> NodeSeats:
@@ -183,43 +182,8 @@ def read_gpu_node(node: Json, reserve: int) -> NodeSeats:
         return replace(empty, not_ready=f"its GPUNode's status can't be read: {error!r}")
 
 
-@lru_cache(256)
-def parse_link(text: str) -> Link | None:
-    """The kind of link that a person or an agent names, or None if there is no such kind."""
-    return _LINKS.get(text.lower().replace("-", "").replace("_", "").replace(" ", ""))
-
-
-_NAMES = ("namespace", "name", "uid", "resourceVersion")
-_OF_GANGS = ("creationTimestamp", "deletionTimestamp", "schedulingGates", "priority")
-_OF_NODES = ("name", "uid", "resourceVersion", "ownerReferences")
-_STATUS = ("gpus", "links", "groups", "budget", "conditions", "deviceStrategy", "saved")
-
 TOLD_OF_SEATS = ("activity", "tier", "savedBytes")
 """What the status of a seat says that `read_gpu_node` reads, beside the UID of its pod."""
-
-
-def has_wishes(pod: Json) -> bool:
-    """Whether the pod says which nodes it would rather have, in ways that the scheduler weighs."""
-    spec = _dict(pod.get("spec"))
-    kinds = (_dict(one) for one in _dict(spec.get("affinity")).values())
-    spread = _dicts(spec.get("topologySpreadConstraints"))
-    return any(one.get(_PREFERRED) for one in kinds) or any(
-        one.get("whenUnsatisfiable") == "ScheduleAnyway" for one in spread
-    )
-
-
-_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
-_ANNOTATIONS = (
-    keys.MODEL,
-    *(keys.GANG, keys.GANG_SIZE, keys.GANG_PLAN),
-    *(keys.VRAM, keys.GPU_PRODUCT, keys.GPU_TOPOLOGY, keys.PREFER_GROUP, keys.REQUIRE_GROUP),
-    *(keys.ASSIGNED_GROUP, keys.SEAT, keys.ON_PREEMPT, keys.POLICY, keys.RESTORE_FROM),
-)
-
-
-def _named(labels: Json) -> dict[str, str]:
-    """The labels that the cluster's rule names."""
-    return {name: str(labels[name]) for name in HOUSE.sharing.labels if name in labels}
 
 
 def _traffic(seats: Iterable[Json]) -> Iterator[tuple[PodUid, Traffic]]:
@@ -235,88 +199,6 @@ def _traffic(seats: Iterable[Json]) -> Iterator[tuple[PodUid, Traffic]]:
             yield PodUid(str(seat.get("uid"))), traffic
 
 
-def _slim_container(container: Json) -> Json:
-    limits = _dict(_dict(container.get("resources")).get("limits"))
-    seats = {name: amount for name, amount in limits.items() if keys.seat_resource_size(name)}
-    return {"name": container.get("name"), "resources": {"limits": seats}} if seats else {}
-
-
-def _seats(containers: Iterable[Json]) -> Iterator[tuple[str, str, str]]:
-    """Resource, amount and container of each seat that is asked for."""
-    for container in containers:
-        limits = _dict(_dict(container.get("resources")).get("limits"))
-        for name, amount in sorted(limits.items()) if limits else ():
-            if keys.seat_resource_size(name) and str(amount) != "0":
-                yield name, str(amount), str(container.get("name"))
-
-
-def _check_seats(seats: list[tuple[str, str, str]], init: list[tuple[str, str, str]]) -> None:
-    if init:
-        raise ConfigError(
-            f"initContainers[{init[0][2]}].resources.limits",
-            f"{init[0][0]} can't be held by an init container; ask for it in a container",
-        )
-    if len(seats) > 1:
-        names = ", ".join(f"{name} in {container}" for name, _, container in seats)
-        raise ConfigError("resources.limits", f"a pod holds one seat, not several ({names})")
-    if seats and seats[0][1] != "1":
-        raise ConfigError(
-            f"resources.limits[{seats[0][0]}]",
-            f'must be "1": a seat of several GPUs is another resource, such as {_EXAMPLE}',
-        )
-
-
-_EXAMPLE = keys.seat_resource(2)
-
-
-def _demand(resource: str, meta: Json, spec: Json, party: str) -> Demand:
-    notes = _dict(meta.get("annotations"))
-    namespace, profile = str(meta.get("namespace", "")), str(spec.get(_PROFILE, ""))
-    policy = HOUSE.choosing.name(namespace, profile, str(notes.get(keys.POLICY) or ""))
-    return _demand_of(resource, party, HOUSE.apart, policy, *map(notes.get, _OF_DEMAND))
-
-
-_PROFILE = "schedulerName"
-_OF_DEMAND = (
-    keys.VRAM,
-    keys.GPU_PRODUCT,
-    keys.PREFER_GROUP,
-    keys.REQUIRE_GROUP,
-    keys.GPU_TOPOLOGY,
-)
-
-
-@lru_cache(4096)
-def _demand_of(resource: str, party: str, apart: bool, policy: str, *notes: str | None) -> Demand:
-    """Pods of one workload share one object, which is read once."""
-    vram, product, prefer, require, topology = notes
-    products = (one.strip() for one in (product or "").split("|"))
-    return Demand(
-        resource=resource,
-        vram=None if vram is None else parse_quantity(vram, keys.VRAM),
-        products=tuple(one for one in products if one),
-        prefer_group=GroupName(prefer) if prefer else None,
-        require_group=GroupName(require) if require else None,
-        topology=_topology(topology),
-        party=party,
-        apart=apart,
-        policy=policy,
-    )
-
-
-def _topology(text: str | None) -> Link | None:
-    if not text:
-        return None
-    link = parse_link(text)
-    if link is None:
-        raise ConfigError(
-            keys.GPU_TOPOLOGY,
-            f"{text!r} is no kind of link; write nvlink, pcie-switch, host-bridge, numa-node "
-            "or system",
-        )
-    return link
-
-
 def _gpu(item: Json) -> Gpu:
     return Gpu(
         uuid=GpuUuid(item["uuid"]),
@@ -329,7 +211,7 @@ def _gpu(item: Json) -> Gpu:
 
 
 def _link(item: Json) -> tuple[frozenset[GpuUuid], Link]:
-    kind = parse_link(item["kind"])
+    kind = podnotes.parse_link(item["kind"])
     # A kind that only a newer agent knows is no reason to lose the node.
     return frozenset((GpuUuid(item["a"]), GpuUuid(item["b"]))), kind or Link.SYSTEM
 
@@ -349,14 +231,6 @@ def _not_ready(conditions: Iterable[Json]) -> str | None:
         if condition.get("type") == "Ready" and condition.get("status") == "False":
             return str(condition.get("message") or condition.get("reason") or "it is not ready")
     return None
-
-
-_RANK = ("priority", "preemptionPolicy")
-_DELETED = "deletionTimestamp"
-
-
-def _whole(value: object) -> int:
-    return value if isinstance(value, int) else 0
 
 
 def _dict(value: object) -> Json:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from extender.objects import read_pod
 from extender.verbs import allowed_victims
 from kybernate.core import preemption
 from kybernate.core.preemption import Holder, Pending
@@ -45,7 +44,7 @@ class Preemption:
 
     def plan(self, namespace: str, name: str) -> dict[str, Any]:
         """Whom to suspend for a pending pod, as JSON. Raises KybernateError."""
-        pod = read_pod(self._cluster.pod(namespace, name))
+        pod = self._snapshot.read_pod(self._cluster.pod(namespace, name))
         if pod.demand is None:
             raise RefusedError(pod.problem or f"pod {pod.ref} asks for no seat")
         if pod.node is not None:

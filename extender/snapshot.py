@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from extender.dumping import take
-from extender.house import Histories
-from extender.objects import read_gpu_node, read_pod
+from extender.histories import Histories
+from extender.objects import Rules, read_gpu_node, read_pod
 from extender.states import States
 from kybernate.core.dump import encode
 from kybernate.core.ledger import Claim, Ledger
@@ -51,10 +51,16 @@ class Snapshot:
     """Owner of the ledger. All methods may be called from any thread and return at once."""
 
     def __init__(
-        self, clock: Callable[[], float], reserve: int = 0, table: Table | None = None
+        self,
+        clock: Callable[[], float],
+        reserve: int = 0,
+        table: Table | None = None,
+        rules: Rules | None = None,
     ) -> None:
         """`clock` gives seconds; `reserve` is what no seat may use of a GPU, in bytes. `table` has
-        the policies by which pods are placed."""
+        the policies by which pods are placed, `rules` say who shares with whom; without them all
+        share."""
+        self.rules = rules or Rules()
         self._clock = clock
         self._reserve = reserve
         self._lock = threading.Lock()
@@ -72,7 +78,11 @@ class Snapshot:
 
     def pod_event(self, kind: str, item: dict[str, Any]) -> None:
         """Take in an event about a pod, as the API server has it."""
-        self.take_pod(kind, read_pod(item))
+        self.take_pod(kind, self.read_pod(item))
+
+    def read_pod(self, item: dict[str, Any]) -> SeatPod:
+        """What a pod asks for under the cluster's rules."""
+        return read_pod(item, self.rules)
 
     def take_pod(self, kind: str, pod: SeatPod) -> None:
         """Take in an event of the watch on pods."""

@@ -8,7 +8,7 @@ from functools import lru_cache
 from math import ceil, log
 from typing import TYPE_CHECKING, Any
 
-from kybernate.core.restores import read_source
+from kybernate.api.restores import read_source
 from kybernate.core.tiers import Artifact, SavedState
 from kybernate.errors import ConfigError
 from kybernate.types import ArtifactId, PodUid, Tier

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from extender import decode, metrics
 from kybernate import keys
 from kybernate.adapters.k8s import Watcher
+from kybernate.api import pods
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +45,7 @@ class Watches:
 
         # Any pod may ask for a seat, with or without our label: resources can't be selected by.
         self._all = (
-            _watcher(api.decoding(decode.pods), "/api/v1/pods", pod_event, "pods"),
+            _watcher(api.decoding(decode.pods), pods.PATH, pod_event, "pods"),
             _watcher(api.decoding(decode.gpu_nodes), keys.GPU_NODES_PATH, node_event, "GPUNodes"),
         )
         metrics.UNPLACED.set_function(snapshot.unplaced)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kybernate import keys
 from kybernate.adapters.k8s import Watcher
-from kybernate.core.restores import RestoreAs, read_wish
+from kybernate.api.restores import read_wish
+from kybernate.core.restores import RestoreAs
 from kybernate.errors import ConfigError, KybernateError, NotFoundError, RetryableError
 
 if TYPE_CHECKING:

@@ -10,9 +10,10 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
+from kybernate.api import podnotes
 from kybernate.core.quantity import format_quantity, parse_quantity
 from webhook import asking
-from webhook.validate import products, wish
+from webhook.validate import wish
 
 if TYPE_CHECKING:
     from webhook.cluster import Cluster
@@ -44,8 +45,8 @@ def _unknown_names(pod: Json) -> list[str]:
 
 
 def _unknown_products(pod: Json, cluster: Cluster) -> list[str]:
-    known = cluster.products()
-    if not known or known & set(products(pod)) or not products(pod):
+    known, accepted = cluster.products(), podnotes.products(asking.annotations_of(pod))
+    if not known or known & set(accepted) or not accepted:
         return []
     there = ", ".join(sorted(known))
     return [f"{keys.GPU_PRODUCT}: no node has such a GPU now; there are: {there}."]

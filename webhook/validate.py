@@ -6,14 +6,15 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
+from kybernate.api import podnotes
+from kybernate.api.restores import read_wish
+from kybernate.api.turns import read_idle, read_turn
 from kybernate.core.artifacts.grants import why_not
 from kybernate.core.gang import parse_size
 from kybernate.core.placement import POLICIES
 from kybernate.core.quantity import parse_quantity
-from kybernate.core.restores import RestoreAs, read_wish
-from kybernate.core.seatwishes import read_idle, read_turn
+from kybernate.core.restores import RestoreAs
 from kybernate.errors import ConfigError
-from kybernate.types import Link, Tier
 from webhook import asking, companion, probes
 from webhook.cluster import Wish
 from webhook.original import MOST_VRAM, read_original
@@ -27,10 +28,8 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
-_DURATION = re.compile(r"([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h)){1,4}")
 _GANG = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _GROUP = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,50}[A-Za-z0-9])?")
-_CHOICES = ((keys.ON_PREEMPT, "pause", "kill"), (keys.CONNECTIONS, "end", "keep"))
 _HOSTNAME = "kubernetes.io/hostname"
 # With these, no sum is beyond what a quantity can be.
 _LEAST_VRAM = 2**20
@@ -38,7 +37,6 @@ _MOST_MEMORY = 2**62
 LONGEST = 1024
 """Characters of an annotation that many processes keep, and a GPUNode repeats for each seat."""
 _LIMITED = (*keys.USER_ANNOTATIONS, keys.SHORT_PREFER_GROUP, keys.GPU_TOPOLOGY)
-_LINKS = tuple(link.name.lower().replace("_", "-") for link in sorted(Link, reverse=True))
 
 
 def refusals(pod: Json, cluster: Cluster, scheduler: str) -> list[str]:
@@ -117,17 +115,11 @@ def _unaccompanied(pod: Json, container: Json) -> dict[str, bool]:
     return {f"container {keys.SIDECAR}": sidecar.get("args", []) == arguments, **ours}
 
 
-def products(pod: Json) -> tuple[str, ...]:
-    """The GPU products that the pod accepts; empty means any."""
-    text = asking.annotations_of(pod).get(keys.GPU_PRODUCT, "")
-    return tuple(part.strip() for part in text.split("|") if part.strip())
-
-
 def wish(pod: Json, resource: str) -> Wish:
     """What the pod wants of the cluster, as far as GPUNodes tell."""
     return Wish(
         resource,
-        products(pod),
+        podnotes.products(asking.annotations_of(pod)),
         asking.annotations_of(pod).get(keys.REQUIRE_GROUP, ""),
         str((pod["spec"].get("nodeSelector") or {}).get(_HOSTNAME, "")),
     )
@@ -227,39 +219,34 @@ def _annotation_rules(pod: Json) -> list[str]:
         )
     if keys.VRAM in given:
         problems += _vram_form(given[keys.VRAM])
-    if not _DURATION.fullmatch(given.get(keys.READY_WITHIN, "1s")):
-        problems.append(
-            f"{keys.READY_WITHIN} is {given[keys.READY_WITHIN]!r}; write a time, such as 30s or 2m."
-        )
-    problems += [
-        f"{name} is {given[name]!r}; write {first} or {second}."
-        for name, first, second in _CHOICES
-        if given.get(name, first) not in (first, second)
-    ]
-    if given.get(keys.PARK_TIER, Tier.RAM) not in {tier.value for tier in Tier}:
-        problems.append(
-            f"{keys.PARK_TIER} is {given[keys.PARK_TIER]!r}; write the deepest tier that its state "
-            "may go to: ram, nvme or object."
-        )
     if given.get(keys.POLICY, next(iter(POLICIES))) not in POLICIES:
         problems.append(
             f"{keys.POLICY} is {given[keys.POLICY]!r}; write one of {', '.join(sorted(POLICIES))}."
         )
-    link = given.get(keys.GPU_TOPOLOGY, _LINKS[0])
-    if link.strip().lower().replace("_", "-") not in _LINKS:
-        problems.append(f"{keys.GPU_TOPOLOGY} is {link!r}; write one of {', '.join(_LINKS)}.")
-    if keys.GPU_PRODUCT in given and not products(pod):
+    if keys.GPU_PRODUCT in given and not podnotes.products(given):
         problems.append(
             f"{keys.GPU_PRODUCT} is empty; write product names separated by |, or leave it out."
         )
-    return problems + _turn_rules(given) + _gang_rules(given) + _restore_rules(pod, given)
+    return problems + _form_rules(given) + _gang_rules(given) + _restore_rules(pod, given)
 
 
-def _turn_rules(given: dict[str, str]) -> list[str]:
+_READERS: tuple[Callable[[dict[str, str]], object], ...] = (
+    podnotes.ready_within,
+    podnotes.expendable,
+    podnotes.keeps_connections,
+    podnotes.park_tier,
+    podnotes.topology,
+    lambda given: read_turn(given, of_job=False, callable_=True),
+    read_idle,
+)
+"""What the extender and the agent read of annotations: what they couldn't read is refused."""
+
+
+def _form_rules(given: dict[str, str]) -> list[str]:
     problems = []
-    for judge in (lambda: read_turn(given, of_job=False, callable_=True), lambda: read_idle(given)):
+    for read in _READERS:
         try:
-            judge()
+            read(given)
         except ConfigError as error:
             problems.append(f"{error}.")
     return problems

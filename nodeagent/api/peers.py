@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from kybernate import keys
+from kybernate.api import pods
 from kybernate.checkpoint.deadline import Deadline
 from kybernate.errors import (
     ConfigError,
@@ -22,7 +23,7 @@ from kybernate.errors import (
 )
 from kybernate.gen import peers_pb2 as pb
 from kybernate.gen import peers_pb2_grpc
-from kybernate.types import NodeName, PodRef, PodUid
+from kybernate.types import NodeName, PodRef
 from nodeagent.api.doorkeeper import MESSAGE_LIMIT, STATES_LIMIT
 from nodeagent.migration.parts import Pump, handover_message
 
@@ -71,11 +72,11 @@ class GrpcPeers:
 
     async def find(self, namespace: str, name: str, deadline: float) -> tuple[PodRef, NodeName]:
         """See `ports.Peers.find`."""
-        pod = await self._get(f"/api/v1/namespaces/{namespace}/pods/{name}", deadline)
-        uid, node = pod["metadata"]["uid"], pod.get("spec", {}).get("nodeName")
-        if not node:
+        pod = pods.read_pod(await self._get(pods.path(namespace, name), deadline))
+        node = pod.node
+        if node is None:
             raise RefusedError(f"pod {namespace}/{name} is on no node yet; wait until it is bound")
-        return PodRef(namespace, name, PodUid(uid)), NodeName(node)
+        return PodRef(namespace, name, pod.ref.uid), node
 
     async def expect(self, handover: Handover, deadline: float, *, size: int = 0) -> None:
         """See `ports.Peers.expect`."""

@@ -22,6 +22,7 @@ from kybernate.adapters.nvml import Nvml
 from kybernate.adapters.pidfds import Pidfds
 from kybernate.adapters.procfs import Procfs
 from kybernate.adapters.seatsocket import SeatSockets
+from kybernate.api import pods
 from kybernate.errors import ConfigError, DeadlineError, KybernateError
 from kybernate.runtime.grants import ArtifactGrants
 from nodeagent.api.doorkeeper import Doorkeeper, Rates
@@ -268,7 +269,7 @@ class Agent:
             running.call_soon_threadsafe(cache.event, kind, pod)
 
         params = {"fieldSelector": f"spec.nodeName={self._settings.node}"}
-        self._watcher = Watcher(api, "/api/v1/pods", params, post, "pods")
+        self._watcher = Watcher(api, pods.PATH, params, post, "pods")
         self._watcher.start()
         await asyncio.to_thread(self._watcher.synced.wait)
         # Everything posted before `synced` is handled before this goes on.

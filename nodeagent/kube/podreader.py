@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from kybernate.api import pods
 from kybernate.errors import DeadlineError, RefusedError, RetryableError
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class PodReader:
 
     async def read(self, namespace: str, name: str) -> PodFacts | None:
         """See `prepare.Pods`."""
-        path = f"/api/v1/namespaces/{namespace}/pods/{name}"
+        path = pods.path(namespace, name)
         try:
             api = await asyncio.wait_for(asyncio.shield(_task(self._api())), _CALL_TIMEOUT)
             pod = await self._blocking(lambda: api.get(path, timeout=_CALL_TIMEOUT), _CALL_DEADLINE)

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 from collections import deque
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from kybernate import keys
-from kybernate.core.quantity import parse_duration, parse_quantity
-from kybernate.core.restores import read_wish
-from kybernate.core.seatwishes import read_idle, read_turn
+from kybernate.api import podnotes, pods
+from kybernate.api.restores import read_wish
+from kybernate.api.turns import read_idle, read_turn
 from kybernate.errors import ConfigError
 from kybernate.types import GroupName, PodRef, PodUid, Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from kybernate.core.restores import RestoreWish
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-_SPEC = ("image", "command", "args", "env", "envFrom", "workingDir", "ports", "securityContext")
-_OF_ONE_POD = "kube-api-access-"
 _MOST_GONE = 1024
 
 
@@ -68,44 +64,53 @@ class PodFacts:
     idle: Mapping[str, float] = field(default_factory=dict)
 
 
-def read_pod(pod: Mapping[str, Any]) -> PodFacts | None:
+def read_pod(raw: Mapping[str, Any]) -> PodFacts | None:
     """The facts, or None if no container of the pod asks for a seat.
 
-    Raises ConfigError if kyb.ai/vram isn't a quantity, or kyb.ai/restore-from names no state.
+    Raises ConfigError if what it asks for can't be had, such as a restore from no state. What only
+    makes a difference to its comfort is left out if it can't be read.
     """
-    meta, spec, status = pod["metadata"], pod.get("spec", {}), pod.get("status", {})
-    found = _seat_container(spec.get("containers") or ())
-    if found is None:
+    pod = pods.read_pod(raw)
+    pod.check()
+    ask = pod.ask
+    if ask is None:
         return None
-    container, resource = found
-    notes = meta.get("annotations") or {}
-    vram = notes.get(keys.VRAM)
-    ports = container.get("ports") or ()
+    notes = pod.notes
+    turn = partial(read_turn, of_job=pod.of_job, callable_=bool(pod.model or ask.port))
     return PodFacts(
-        ref=PodRef(meta["namespace"], meta["name"], PodUid(meta["uid"])),
-        resource=resource,
-        container=container["name"],
-        group=GroupName(notes[keys.ASSIGNED_GROUP]) if notes.get(keys.ASSIGNED_GROUP) else None,
-        assigned_at=_assigned_at(meta, notes),
-        seat=notes.get(keys.SEAT),
-        model=notes.get(keys.MODEL) or "",
-        vram=parse_quantity(vram, keys.VRAM) if vram else None,
-        image=container.get("image", ""),
-        port=ports[0].get("containerPort") if ports else None,
-        has_args=bool(container.get("args")),
-        ip=status.get("podIP") or "",
-        deleting=bool(meta.get("deletionTimestamp")),
-        over=status.get("phase") in ("Succeeded", "Failed"),
-        priority=spec.get("priority") or 0,
-        grace=float(spec.get("terminationGracePeriodSeconds") or 30),
-        keep_connections=notes.get(keys.CONNECTIONS) == "keep",
-        park_tier=_park_tier(meta, notes),
-        ready_within=_ready_within(meta, notes),
-        spec_hash=_spec_hash(container),
+        ref=pod.ref,
+        resource=ask.resource,
+        container=ask.name,
+        group=pod.group,
+        assigned_at=_or(pod, pod.assigned_at, pod.created_at()),
+        seat=pod.seat,
+        model=pod.model,
+        vram=podnotes.vram(notes),
+        image=ask.image,
+        port=ask.port,
+        has_args=ask.has_args,
+        ip=pod.ip,
+        deleting=pod.leaving,
+        over=pod.over,
+        priority=pod.priority,
+        grace=pod.grace,
+        keep_connections=_or(pod, lambda: podnotes.keeps_connections(notes), otherwise=False),
+        park_tier=_or(pod, lambda: podnotes.park_tier(notes), Tier.RAM),
+        ready_within=_or(pod, lambda: podnotes.ready_within(notes), None),
+        spec_hash=ask.template_hash(),
         restore=read_wish(notes),
-        weight=_weight(meta, notes, callable_=bool(notes.get(keys.MODEL) or ports)),
-        idle=_idle(meta, notes),
+        weight=_or(pod, lambda: turn(notes), turn({})),
+        idle=_or(pod, lambda: read_idle(notes), {}),
     )
+
+
+def _or(pod: pods.Pod, read: Callable[[], T], otherwise: T) -> T:
+    """What is read or, if it can't be read, something else: a seat is not lost for that."""
+    try:
+        return read()
+    except ConfigError as error:
+        log.warning("pod %s: %s; it is left out", pod.ref.uid, error)
+        return otherwise
 
 
 class PodCache:
@@ -158,74 +163,3 @@ class PodCache:
     def uids(self) -> frozenset[PodUid]:
         """UIDs of all pods in the cache."""
         return frozenset(self._pods)
-
-
-def _seat_container(
-    containers: Iterable[Mapping[str, Any]],
-) -> tuple[Mapping[str, Any], str] | None:
-    for container in containers:
-        for resource in (container.get("resources") or {}).get("limits") or {}:
-            if keys.seat_resource_size(resource):
-                return container, resource
-    return None
-
-
-def _park_tier(meta: Mapping[str, Any], notes: Mapping[str, str]) -> Tier:
-    """How deep it may go; no deeper than RAM if that can't be read."""
-    try:
-        return Tier(notes.get(keys.PARK_TIER, Tier.OBJECT))
-    except ValueError:
-        log.warning("pod %s: %s is no tier; it stays in RAM", meta["uid"], keys.PARK_TIER)
-        return Tier.RAM
-
-
-def _ready_within(meta: Mapping[str, Any], notes: Mapping[str, str]) -> float | None:
-    text = notes.get(keys.READY_WITHIN)
-    try:
-        return parse_duration(text, keys.READY_WITHIN) if text else None
-    except ConfigError as error:
-        log.warning("pod %s: %s", meta["uid"], error)
-        return None
-
-
-def _weight(meta: Mapping[str, Any], notes: Mapping[str, str], *, callable_: bool) -> float | None:
-    owners = meta.get("ownerReferences") or ()
-    of_job = any(o.get("kind") == "Job" and o.get("controller") for o in owners)
-    try:
-        return read_turn(notes, of_job=of_job, callable_=callable_)
-    except ConfigError as error:
-        log.warning("pod %s: %s; it is left out", meta["uid"], error)
-        return read_turn({}, of_job=of_job, callable_=callable_)
-
-
-def _idle(meta: Mapping[str, Any], notes: Mapping[str, str]) -> Mapping[str, float]:
-    try:
-        return read_idle(notes)
-    except ConfigError as error:
-        log.warning("pod %s: %s; it is left out", meta["uid"], error)
-        return {}
-
-
-def _spec_hash(container: Mapping[str, Any]) -> str:
-    """Without what differs between two pods of one template."""
-    mounts = container.get("volumeMounts") or ()
-    what = {
-        **{name: container.get(name) for name in _SPEC},
-        "volumeMounts": [m for m in mounts if not m.get("name", "").startswith(_OF_ONE_POD)],
-    }
-    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
-
-
-def _assigned_at(meta: Mapping[str, Any], notes: Mapping[str, str]) -> float:
-    """When it was bound. Where that can't be read, when it was created: it only ranks pods."""
-    stamp = notes.get(keys.ASSIGNED_AT)
-    try:
-        if stamp:
-            return _seconds(stamp)
-    except (ValueError, OverflowError):
-        log.warning("pod %s: %s is no time: %.40r", meta["uid"], keys.ASSIGNED_AT, stamp)
-    return _seconds(meta.get("creationTimestamp"))
-
-
-def _seconds(stamp: str | None) -> float:
-    return datetime.fromisoformat(stamp).timestamp() if stamp else 0.0

@@ -13,6 +13,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
+from kybernate.api import pods
 from kybernate.core.seats import TIER_OF, shown
 from kybernate.errors import (
     ConflictError,
@@ -193,13 +194,13 @@ class Publisher:
     def mark_seat(self, facts: PodFacts, seat: SeatName) -> None:
         """Write kyb.ai/seat once; this also makes the kubelet look at the pod again."""
         body = {"metadata": {"uid": facts.ref.uid, "annotations": {keys.SEAT: seat}}}
-        self._writes.put(f"seat {facts.ref}", lambda api: api.patch(_pod_path(facts.ref), body))
+        self._writes.put(f"seat {facts.ref}", lambda api: api.patch(_path(facts.ref), body))
 
     def touch_pod(self, pod: PodRef) -> None:
         """Change an annotation of the pod: the kubelet looks at the pod again at once."""
         note = {keys.TOUCHED: _stamp(self._node.world.wall())}
         body = {"metadata": {"uid": pod.uid, "annotations": note}}
-        self._writes.put(f"touch {pod}", lambda api: api.patch(_pod_path(pod), body))
+        self._writes.put(f"touch {pod}", lambda api: api.patch(_path(pod), body))
 
     def mark_failed(self, pod: PodRef, sentence: str) -> None:
         """Say in the pod's status that it has to be replaced by another one."""
@@ -211,7 +212,7 @@ class Publisher:
             "lastTransitionTime": _stamp(self._node.world.wall()),
         }
         body = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
-        path = f"{_pod_path(pod)}/status"
+        path = f"{_path(pod)}/status"
         self._writes.put(f"replace {pod}", lambda api: api.patch(path, body, "strategic"))
 
     def _set_wakeable(self, seat: Seat) -> None:
@@ -229,7 +230,7 @@ class Publisher:
         }
         ref = seat.identity.pod
         body = {"metadata": {"uid": ref.uid}, "status": {"conditions": [condition]}}
-        path = f"{_pod_path(ref)}/status"
+        path = f"{_path(ref)}/status"
         self._writes.put(f"wakeable {ref}", lambda api: api.patch(path, body, "strategic"))
 
     # --- GPUNode ------------------------------------------------------------------------------
@@ -381,5 +382,5 @@ def _seat_status(node: Node, seat: Seat) -> dict[str, Any]:
     }
 
 
-def _pod_path(ref: PodRef) -> str:
-    return f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}"
+def _path(pod: PodRef) -> str:
+    return pods.path(pod.namespace, pod.name)

@@ -7,8 +7,8 @@ from enum import StrEnum
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from kybernate.api.turns import VRAM
 from kybernate.core.restores import RestoreAs, RestoreWish
-from kybernate.core.seatwishes import VRAM
 from kybernate.core.swapview import SeatView, Turn
 from kybernate.types import GpuUuid, GroupName, PodRef, PodUid, SeatName, SeatState, Tier, of_record
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kybernate import keys
+from kybernate.api.restores import read_wish
 from kybernate.core.artifacts.grants import Grant, read_grant
-from kybernate.core.restores import RestoreAs, read_wish
+from kybernate.core.restores import RestoreAs
 from kybernate.errors import ConfigError
 
 SAVED = "team-a/llama-0@20260131T120000Z-00c0ffee"

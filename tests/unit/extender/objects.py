@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from extender import objects
+from extender.objects import Rules
+
+if TYPE_CHECKING:
+    from extender.objects import SeatPod
 
 ONE, TWO = "kyb.ai/gpu-1x-seat", "kyb.ai/gpu-2x-seat"
 GIB = 1 << 30
 RESERVED_S = 120.0
+
+
+def read_pod(item: dict[str, Any], rules: Rules | None = None) -> SeatPod:
+    """The pod as read where all share with all, unless there are rules."""
+    return objects.read_pod(item, rules or Rules())
 
 
 def pod(

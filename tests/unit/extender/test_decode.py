@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from bench import fleet
 from extender import decode
 from extender.members import read_member
-from extender.objects import read_gpu_node, read_pod, slim_node
+from extender.objects import Rules, read_gpu_node
 from kybernate import keys
 from kybernate.types import PodUid, Tier
-from tests.unit.extender.objects import TWO, gpu_node, pod
+from tests.unit.extender.objects import TWO, gpu_node, pod, read_pod
 
 GANG = {
     **pod("g", limits={TWO: "1"}, notes={keys.GANG: "team", keys.GANG_SIZE: "2", keys.VRAM: "1Gi"}),
@@ -46,7 +46,7 @@ def test_pods_read_the_same_from_lists_and_events(item: Any) -> None:
     assert event["type"] == "MODIFIED"
     for found in (*listed["items"], event["object"]):
         assert read_pod(found) == read_pod(item)
-        assert read_member(found) == read_member(item)
+        assert read_member(found, Rules()) == read_member(item, Rules())
         assert found["metadata"].get("resourceVersion") == item["metadata"]["resourceVersion"]
         assert len(orjson.dumps(found)) < len(orjson.dumps(item))
         assert "managedFields" not in found["metadata"]
@@ -81,7 +81,7 @@ def test_where_a_seat_rests_is_kept_and_read() -> None:
     found = decode.gpu_nodes(orjson.dumps({"type": "ADDED", "object": item}))
     assert found is not None
     assert found["object"]["status"]["seats"][0] == {"uid": "u", "tier": "nvme", "savedBytes": 100}
-    for one in (found["object"], item, slim_node(item)):
+    for one in (found["object"], item):
         read = read_gpu_node(one, 5)
         assert read.not_ready is None
         assert {uid: state.tier for uid, state in read.rests.items()} == {"u": Tier.NVME}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from extender.members import hold_patch, is_member, lift_patch, read_member, read_seat
-from extender.objects import slim_pod
+from extender.objects import Rules
 from kybernate import keys
 from kybernate.core.gang import PlannedSeat
 from kybernate.types import GroupName, NodeName
@@ -35,20 +35,19 @@ def pod(**notes: str) -> dict[str, Any]:
     }
 
 
-def test_a_member_is_read_whole_or_slimmed() -> None:
+def test_a_member_is_read() -> None:
     whole = pod(gang="g", gang_size="2", gang_plan=TEXT)
-    found = read_member(whole)
+    found = read_member(whole, Rules())
     assert found is not None
     assert (found.gang, found.size, found.seat, found.priority) == ("g", "2", SEAT, 3)
     assert found.gates == (keys.GANG_GATE, "other")
-    assert read_member(slim_pod(whole)) == found
 
 
 def test_a_pod_that_ends_or_is_of_no_gang_is_no_member() -> None:
     ending, done = pod(gang="g"), pod(gang="g")
     ending["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     done["status"] = {"phase": "Failed"}
-    assert [read_member(one) for one in (ending, done, pod(), {})] == [None] * 4
+    assert [read_member(one, Rules()) for one in (ending, done, pod(), {})] == [None] * 4
     assert is_member(ending)
 
 
@@ -60,7 +59,7 @@ def test_a_plan_that_can_not_be_read_is_none(text: str | None) -> None:
 
 
 def test_what_is_written_can_be_read() -> None:
-    member = read_member(pod(gang="g"))
+    member = read_member(pod(gang="g"), Rules())
     assert member is not None
     patch = hold_patch(member, SEAT)
     assert patch["metadata"]["uid"] == "u"
@@ -76,8 +75,11 @@ def test_odd_shapes_are_no_mistake_of_ours(odd: Any) -> None:
     made = pod(gang="g", gang_size="2", gang_plan=TEXT)
     made["spec"] |= {"priority": odd, "schedulingGates": odd}
     made["metadata"]["annotations"] |= {keys.GANG_SIZE: odd, keys.GANG_PLAN: odd}
-    found = read_member(made)
+    found = read_member(made, Rules())
     assert found is not None
     assert found.seat is None
-    assert read_member({"metadata": {"annotations": {keys.GANG: odd}}, "spec": odd}) is None or odd
+    assert (
+        read_member({"metadata": {"annotations": {keys.GANG: odd}}, "spec": odd}, Rules()) is None
+        or odd
+    )
     assert not is_member({"metadata": odd})

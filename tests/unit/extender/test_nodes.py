@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from extender.nodes import Nodes
-from extender.objects import slim_node
 from kybernate.errors import NotFoundError, RetryableError
 from kybernate.types import NodeName
 from tests.unit.extender.objects import gpu_node
@@ -57,7 +56,7 @@ def owned(uid: str = "first") -> dict[str, Any]:
     whole["metadata"]["ownerReferences"] = [
         {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": uid}
     ]
-    return slim_node(whole)
+    return whole
 
 
 def test_a_node_that_goes_is_not_placed_on_whatever_its_gpunode_says(

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from extender.app import Verbs, create_app
-from extender.objects import read_pod
 from extender.snapshot import Snapshot
 from kybernate.core.placement import Table
 from kybernate.types import NodeName, PodUid
-from tests.unit.extender.objects import GIB, ONE, pod
+from tests.unit.extender.objects import GIB, ONE, pod, read_pod
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

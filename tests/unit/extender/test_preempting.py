@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 import flask
 import pytest
 
-from extender.objects import read_pod
 from extender.pages import register
 from extender.preempting import Preemption
 from extender.wire import Victims
 from kybernate.types import NodeName, PodUid
-from tests.unit.extender.objects import ONE, TWO, gpu_node, pod
+from tests.unit.extender.objects import ONE, TWO, gpu_node, pod, read_pod
 
 if TYPE_CHECKING:
     from extender.snapshot import Snapshot

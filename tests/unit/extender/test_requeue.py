@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from extender.objects import read_pod
 from extender.requeue import FORGET_AFTER, UNSEEN_FOR, Requeue, Waiting
 from kybernate.core.ledger import Claim
 from kybernate.core.placement import candidates
 from kybernate.errors import RetryableError
 from kybernate.types import GroupName, NodeName
-from tests.unit.extender.objects import ONE, RESERVED_S, TWO, pod
+from tests.unit.extender.objects import ONE, RESERVED_S, TWO, pod, read_pod
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from extender.objects import read_pod, slim_pod
 from extender.snapshot import BIND_WINDOW
 from extender.verbs import filter_nodes
 from extender.wire import BindArgs
 from kybernate.core.ledger import Claim
 from kybernate.types import GroupName, NodeName, PodRef, PodUid
-from tests.unit.extender.objects import ONE, TWO, gpu_node, pod
+from tests.unit.extender.objects import ONE, TWO, gpu_node, pod, read_pod
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -120,7 +119,7 @@ def test_without_cdi_a_bound_pod_is_under_way_until_its_agent_has_seen_it(
     snapshot.pod_event("ADDED", bound("a"))
     assert under_way(snapshot) == {(ONE, "G0")}
     seated = pod("a", node="n1", notes={"kyb.ai/group": "G0", "kyb.ai/seat": "G0-seat-1"})
-    snapshot.pod_event("MODIFIED", slim_pod(seated))
+    snapshot.pod_event("MODIFIED", seated)
     assert under_way(snapshot) == set()
 
 

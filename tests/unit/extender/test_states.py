@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.objects import read_gpu_node, slim_node
+from extender import decode
+from extender.objects import read_gpu_node
 from extender.snapshot import Snapshot
 from extender.states import States
 from kybernate import keys
@@ -144,10 +146,12 @@ def test_the_explanation_says_where_the_state_lies_and_what_it_takes() -> None:
     assert not any("saved state" in line.sentence for line in plain.lines)
 
 
-def test_what_is_saved_is_read_the_same_from_a_slim_node() -> None:
-    item = gpu_node(saved=[row(), row(OLD, "object"), "none", {"tier": "nvme", "bytes": 1 << 70}])
+def test_what_is_saved_is_read_the_same_from_a_watch() -> None:
+    item = gpu_node(saved=[row(), row(OLD, "object"), "none", {"tier": "nvme", "bytes": 1 << 63}])
     read = read_gpu_node(item, 0)
-    assert read.saved == read_gpu_node(slim_node(item), 0).saved
+    event = decode.gpu_nodes(orjson.dumps({"type": "ADDED", "object": item}))
+    assert event is not None
+    assert read.saved == read_gpu_node(event["object"], 0).saved
     assert [one.artifact for one in read.saved] == [NEW, OLD]
     assert read.not_ready is None
 

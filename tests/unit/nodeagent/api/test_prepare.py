@@ -298,7 +298,7 @@ def test_a_time_of_binding_that_is_none_is_told_and_the_pods_creation_stands_for
             pods.cache.event("MODIFIED", pod)
             (facts,) = pods.cache.bound(RESOURCE)
             assert facts.assigned_at == datetime(2026, 11, 21, 9, tzinfo=UTC).timestamp()
-            assert f"kyb.ai/assigned-at is no time: '{garbage}'" in caplog.text
+            assert f"kyb.ai/assigned-at: '{garbage}' is no time" in caplog.text
         pod["metadata"]["annotations"]["kyb.ai/assigned-at"] = "2026-11-21T10:00:00Z"
         assert (await pods.read("default", "a")).assigned_at == facts.assigned_at + 3600
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kybernate import keys
-from kybernate.core.seatwishes import read_idle, read_turn
+from kybernate.api.turns import read_idle, read_turn
 from kybernate.errors import ConfigError
 
 

@@ -1,0 +1,1 @@
+"""Kubernetes' objects as Kybernate reads and writes them: here alone their JSON is known."""

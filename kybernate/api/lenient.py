@@ -1,0 +1,41 @@
+"""JSON that may have any shape: what is not what it should be counts as absent. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    Json = dict[str, Any]
+
+
+def mapping(value: object) -> Json:
+    """The object, or an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def mappings(value: object) -> list[Json]:
+    """The objects of a list."""
+    if not value or not isinstance(value, list):
+        return []
+    return [one for one in value if isinstance(one, dict)]
+
+
+def texts(value: object) -> Mapping[str, str]:
+    """The texts of an object."""
+    found = mapping(value)
+    for text in found.values():
+        if type(text) is not str:
+            return {name: text for name, text in found.items() if type(text) is str}
+    return found
+
+
+def text(value: object) -> str:
+    """The text, or an empty one."""
+    return value if isinstance(value, str) else ""
+
+
+def whole(value: object, otherwise: int = 0) -> int:
+    """The whole number, or another one."""
+    return value if type(value) is int else otherwise
