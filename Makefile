@@ -8,7 +8,7 @@ K      ?=
 GPU_PYTHON ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup native criu ready proto states lock check test fuzz test-hostile test-strangers test-strangers-slice e2e test-faults demo cluster images down bench bench-smoke test-gpu clean
+.PHONY: help setup native criu ready proto states crds lock check test fuzz test-hostile test-strangers test-strangers-slice e2e test-faults demo cluster images down bench bench-smoke test-gpu clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -35,6 +35,9 @@ proto: setup ## generate kybernate/gen from proto/
 
 states: setup ## generate docs/states.md from the seat transition table
 	$(PY) -m kybernate.cli states > docs/states.md
+
+crds: setup ## generate config/crd from the models of kybernate/api
+	$(PY) -m kybernate.api.crds config/crd
 
 lock: ## renew requirements.lock from pyproject.toml (needs uv)
 	uv pip compile -q --universal --generate-hashes --all-extras --no-emit-index-url \

@@ -1,7 +1,7 @@
 """Lists and events of pods and GPUNodes from their bytes, without what nobody here reads.
 
 Most of a pod's JSON is of no use to placing it. Making Python objects of all of it costs five times
-as much as of what `objects` reads; a schema has the JSON parser leave out the rest. Pure.
+as much as of what is read; a schema has the JSON parser leave out the rest. Pure.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from pydantic_core import SchemaValidator, core_schema
 
-from extender.objects import TOLD_OF_SEATS
 from kybernate.api.lenient import mappings
+from kybernate.api.nodeseats import OF_SEATS, OF_STATUS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,8 +59,8 @@ _NODE = _only(
     metadata=_only(*_NAMES, "ownerReferences"),
     status=core_schema.nullable_schema(
         _only(
-            *("gpus", "links", "groups", "budget", "conditions", "deviceStrategy", "saved"),
-            seats=_list(_only("uid", *TOLD_OF_SEATS)),
+            *OF_STATUS,
+            seats=_list(_only(*OF_SEATS)),
         )
     ),
 )

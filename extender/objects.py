@@ -1,30 +1,26 @@
-"""Pods and GPUNodes as the extender understands them, read from their JSON. Pure.
+"""Pods as placing them needs them, under the cluster's rules. Pure.
 
-Reading is lenient where the object exists whatever we think of it: what can't be understood
-becomes a sentence (`problem`, `not_ready`) and never an exception.
+What can't be understood becomes a sentence (`problem`) and never an exception.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from extender.states import read_rests, read_saved
 from kybernate import keys
 from kybernate.api import podnotes, pods
-from kybernate.core.forecast import observed
-from kybernate.core.ledger import Claim, NodeSeats
+from kybernate.core.ledger import Claim
 from kybernate.core.placement import Choosing, Demand
 from kybernate.core.sharing import Sharing
 from kybernate.errors import ConfigError
-from kybernate.types import Gpu, GpuUuid, Group, GroupName, Link, NodeName, PodUid
+from kybernate.types import GroupName
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Mapping
 
-    from kybernate.core.forecast import Traffic
-    from kybernate.types import PodRef
+    from kybernate.types import NodeName, PodRef
 
     Json = dict[str, Any]
 
@@ -151,93 +147,4 @@ def _demand_of(
         party=party,
         apart=apart,
         policy=policy,
-    )
-
-
-def read_gpu_node(node: Json, reserve: int) -> NodeSeats:
-    """Read a GPUNode; `reserve` is what no seat may use of a GPU, in bytes.
-
-    A status that can't be read gives a node without groups whose `not_ready` says so.
-    """
-    name = NodeName(str(_dict(node.get("metadata")).get("name", "")))
-    empty = NodeSeats(name, (), {}, (), reserve=reserve)
-    status = node.get("status")
-    if not status:
-        return replace(empty, not_ready="its agent has not reported GPUs yet")
-    try:
-        gpus = tuple(_gpu(item) for item in status.get("gpus") or ())
-        return replace(
-            empty,
-            gpus=gpus,
-            links=dict(_link(item) for item in status.get("links") or ()),
-            groups=tuple(_group(item) for item in status.get("groups") or ()),
-            park_budget=_dict(status.get("budget")).get("parkBytes"),
-            not_ready=_not_ready(status.get("conditions") or ()),
-            by_device_id=status.get("deviceStrategy") == "nodes",
-            traffic=dict(_traffic(_dicts(status.get("seats")))),
-            rests=dict(read_rests(_dicts(status.get("seats")))),
-            saved=tuple(read_saved(_dicts(status.get("saved")))),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        return replace(empty, not_ready=f"its GPUNode's status can't be read: {error!r}")
-
-
-TOLD_OF_SEATS = ("activity", "tier", "savedBytes")
-"""What the status of a seat says that `read_gpu_node` reads, beside the UID of its pod."""
-
-
-def _traffic(seats: Iterable[Json]) -> Iterator[tuple[PodUid, Traffic]]:
-    """What is told of when each seat is used. Without it a seat is one like any other."""
-    for seat in seats:
-        told = _dict(seat.get("activity"))
-        recent = told.get("recentBusy") or 0, told.get("recentCalls") or 0
-        try:
-            traffic = observed(told["busy"], told["calls"], recent)
-        except (KeyError, TypeError, ValueError):
-            continue
-        if traffic is not None:
-            yield PodUid(str(seat.get("uid"))), traffic
-
-
-def _gpu(item: Json) -> Gpu:
-    return Gpu(
-        uuid=GpuUuid(item["uuid"]),
-        index=int(item["index"]),
-        product=str(item["product"]),
-        memory=int(item["memoryBytes"]),
-        numa=int(item.get("numa", -1)),
-        healthy=bool(item["healthy"]),
-    )
-
-
-def _link(item: Json) -> tuple[frozenset[GpuUuid], Link]:
-    kind = podnotes.parse_link(item["kind"])
-    # A kind that only a newer agent knows is no reason to lose the node.
-    return frozenset((GpuUuid(item["a"]), GpuUuid(item["b"]))), kind or Link.SYSTEM
-
-
-def _group(item: Json) -> Group:
-    return Group(
-        name=GroupName(item["name"]),
-        resource=str(item["resource"]),
-        gpus=tuple(GpuUuid(uuid) for uuid in item["gpus"]),
-        seats=int(item["seats"]),
-        active_slots=int(item.get("activeSlots", 1)),
-    )
-
-
-def _not_ready(conditions: Iterable[Json]) -> str | None:
-    for condition in conditions:
-        if condition.get("type") == "Ready" and condition.get("status") == "False":
-            return str(condition.get("message") or condition.get("reason") or "it is not ready")
-    return None
-
-
-def _dict(value: object) -> Json:
-    return value if isinstance(value, dict) else {}
-
-
-def _dicts(value: object) -> Iterator[Json]:
-    return (
-        (item for item in value if isinstance(item, dict)) if isinstance(value, list) else iter(())
     )

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from extender.dumping import take
 from extender.histories import Histories
-from extender.objects import Rules, read_gpu_node, read_pod
+from extender.objects import Rules, read_pod
 from extender.states import States
+from kybernate.api.nodeseats import read_gpu_node
 from kybernate.core.dump import encode
 from kybernate.core.ledger import Claim, Ledger
 from kybernate.core.placement import Table

@@ -1,46 +1,19 @@
-"""Where GPUNodes say that states are: of seats that are parked below RAM, and all that are saved.
-Pure, but that `States` keeps what it is told."""
+"""Where saved states are, as GPUNodes tell of them."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
-from math import ceil, log
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from kybernate.api.nodeseats import state_of
 from kybernate.api.restores import read_source
-from kybernate.core.tiers import Artifact, SavedState
 from kybernate.errors import ConfigError
-from kybernate.types import ArtifactId, PodUid, Tier
+from kybernate.types import Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from kybernate.core.placement import Demand
+    from kybernate.core.tiers import Artifact, SavedState
     from kybernate.types import NodeName
-
-    Json = dict[str, Any]
-
-_BELOW = (Tier.NVME, Tier.OBJECT)
-_MOST = 1 << 62
-
-
-def read_rests(seats: Iterable[Json]) -> Iterator[tuple[PodUid, Artifact]]:
-    """The state of each seat that is parked below RAM. A seat of which nothing can be read counts
-    as one in RAM."""
-    for seat in seats:
-        tier, size = seat.get("tier"), seat.get("savedBytes")
-        if tier in _BELOW and type(size) is int and 0 < size <= _MOST:
-            yield PodUid(str(seat.get("uid"))), _state(Tier(tier), size)
-
-
-def read_saved(rows: Iterable[Json]) -> Iterator[SavedState]:
-    """The saved states that a node tells of; what can't be read is left out."""
-    for row in rows:
-        tier, size = row.get("tier"), row.get("bytes")
-        if tier in _BELOW and type(size) is int and 0 < size <= _MOST:
-            artifact, uid = ArtifactId(str(row.get("artifact"))), PodUid(str(row.get("uid")))
-            yield SavedState(artifact, uid, Tier(tier), size)
 
 
 class States:
@@ -95,17 +68,10 @@ class States:
         return tuple(
             sorted(
                 {
-                    _state(one.tier, one.size, None if one.tier is Tier.OBJECT else node)
+                    state_of(one.tier, one.size, None if one.tier is Tier.OBJECT else node)
                     for one, node in found
                     if one.artifact.rpartition("@")[2] == newest
                 },
                 key=lambda one: (one.tier, one.size, str(one.node)),
             )
         )
-
-
-@lru_cache(maxsize=4096)
-def _state(tier: Tier, size: int, node: NodeName | None = None) -> Artifact:
-    """Rounded up to steps of a fifth, and kept: states of one model are nearly alike, and nodes
-    that differ by as little are to look the same."""
-    return Artifact(tier, ceil(1.2 ** ceil(log(size, 1.2))), node)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Fails if kybernate/gen or docs/states.md differ from what their sources generate.
+# Fails if kybernate/gen, docs/states.md or config/crd differ from what their sources generate.
 set -eu
 py=$1
 tmp=$(mktemp -d)
@@ -17,3 +17,10 @@ cmp -s "$tmp/states.md" docs/states.md || {
   echo "docs/states.md is stale: run 'make states'" >&2
   exit 1
 }
+"$py" -m kybernate.api.crds "$tmp"
+for file in gpunode artifactgrant; do
+  cmp -s "$tmp/$file.yaml" "config/crd/$file.yaml" || {
+    echo "config/crd/$file.yaml is stale: run 'make crds'" >&2
+    exit 1
+  }
+done

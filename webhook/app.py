@@ -12,10 +12,11 @@ from flask import Flask, Response, request
 from prometheus_client import Counter, Histogram
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
+from kybernate.api.nodeseats import read_gpu_node
 from kybernate.errors import RefusedError, RetryableError
 from webhook import wire
 from webhook.advice import advice
-from webhook.cluster import Cluster, read_nodes
+from webhook.cluster import Cluster, cluster_of
 from webhook.mutate import hide_from_debuggers, mutate
 from webhook.validate import foreign_state, refusals, unprepared
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kybernate.core.artifacts.grants import Grant
+    from kybernate.core.ledger import NodeSeats
     from kybernate.settings.webhook import WebhookSettings
 
     Json = dict[str, Any]
@@ -45,7 +47,7 @@ class Known:
     """The cluster as the last events of GPUNodes left it; fed by a watch, read by requests."""
 
     def __init__(self) -> None:
-        self._nodes: dict[str, Json] = {}
+        self._nodes: dict[str, NodeSeats] = {}
         self._lock = threading.Lock()
         self._cluster = Cluster()
 
@@ -58,10 +60,10 @@ class Known:
         """Take in one event of the watch on GPUNodes."""
         name = node["metadata"]["name"]
         with self._lock:
-            nodes = {**self._nodes, name: node}
+            nodes = {**self._nodes, name: read_gpu_node(node, reserve=0)}
             if kind == "DELETED":
                 del nodes[name]
-            self._cluster, self._nodes = read_nodes(nodes.values()), nodes
+            self._cluster, self._nodes = cluster_of(nodes.values()), nodes
 
 
 def make_app(

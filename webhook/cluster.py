@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
+
+    from kybernate.core.ledger import NodeSeats
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,30 +57,13 @@ class Cluster:
         return frozenset(product for group in self.groups for product, _ in group.gpus)
 
 
-def read_nodes(nodes: Iterable[dict[str, Any]]) -> Cluster:
-    """What GPUNode objects say; parts that are missing or of another shape count as absent."""
-    return Cluster(
-        tuple(
-            group
-            for node in nodes
-            for group in _groups(node.get("status"), (node.get("metadata") or {}).get("name", ""))
-        )
-    )
+def cluster_of(nodes: Iterable[NodeSeats]) -> Cluster:
+    """What nodes offer; one of which nothing can be read offers nothing."""
+    return Cluster(tuple(group for node in nodes for group in _groups(node)))
 
 
-def _groups(status: object, node: str) -> list[KnownGroup]:
-    if not isinstance(status, dict):
-        return []
-    gpus = {
-        gpu["uuid"]: (str(gpu.get("product", "")), int(gpu.get("memoryBytes", 0)))
-        for gpu in status.get("gpus") or ()
-    }
-    return [
-        KnownGroup(
-            str(group["name"]),
-            str(group["resource"]),
-            tuple(gpus[uuid] for uuid in group.get("gpus") or () if uuid in gpus),
-            node,
-        )
-        for group in status.get("groups") or ()
-    ]
+def _groups(node: NodeSeats) -> Iterator[KnownGroup]:
+    gpus = {gpu.uuid: (gpu.product, gpu.memory) for gpu in node.gpus}
+    for group in node.groups:
+        members = tuple(gpus[uuid] for uuid in group.gpus if uuid in gpus)
+        yield KnownGroup(group.name, group.resource, members, node.name)

@@ -11,7 +11,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
-from kybernate.core.artifacts.grants import read_grant
+from kybernate.api.grants import read_grant
 from kybernate.errors import ConfigError, RetryableError
 
 if TYPE_CHECKING:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from heapq import nlargest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from kybernate.api.gpunodes import MOST_SAVED, SavedRow
 from kybernate.core.seats import TIER_OF
 from kybernate.types import Tier
 
@@ -16,17 +17,13 @@ if TYPE_CHECKING:
     from nodeagent.seat.node import Node
     from nodeagent.seat.record import Seat
 
-MOST_SAVED = 256
-"""Saved states that are told of; of more the newest. A GPUNode must stay a small object."""
 
-
-def resting(seat: Seat) -> dict[str, Any]:
+def resting(seat: Seat) -> tuple[str | None, int | None]:
     """The tier of a parked seat, and the bytes of its state if that is below RAM."""
     tier = TIER_OF.get(seat.state)
-    if tier is None:
-        return {}
-    saved = {} if tier is Tier.RAM else {"savedBytes": seat.saved}
-    return {"tier": tier.value, **saved}
+    if tier is None or tier is Tier.RAM:
+        return tier and tier.value, None
+    return tier.value, seat.saved
 
 
 class Places:
@@ -37,13 +34,13 @@ class Places:
         self._kept = kept
         self._left = left
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[SavedRow]:
         """Each with its pod and tier, the newest first, no more than MOST_SAVED."""
         found = {(artifact, tier): (uid, size) for artifact, uid, tier, size in self._all()}
         newest = nlargest(MOST_SAVED, found, key=lambda one: (one[0].rpartition("@")[2], *one))
         return [
-            {"artifact": key[0], "uid": found[key][0], "tier": key[1], "bytes": found[key][1]}
-            for key in newest
+            SavedRow(artifact, found[artifact, tier][0], tier, found[artifact, tier][1])
+            for artifact, tier in newest
         ]
 
     def _all(self) -> Iterator[tuple[str, str, str, int]]:

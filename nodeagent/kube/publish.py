@@ -14,6 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
 from kybernate.api import pods
+from kybernate.api.gpunodes import (
+    LONGEST_MESSAGE,
+    Activity,
+    AgentAddress,
+    Budget,
+    Condition,
+    Driver,
+    GpuRow,
+    GroupRow,
+    LinkRow,
+    SeatRow,
+    Status,
+    TierRow,
+)
 from kybernate.core.seats import TIER_OF, shown
 from kybernate.errors import (
     ConflictError,
@@ -32,7 +46,7 @@ from nodeagent.operations.wire import agent_version, expected_wake, movable, tie
 from nodeagent.seat.node import Inventory
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from kybernate.ports import KubeApi
     from kybernate.types import PodRef, PodUid, SeatName
@@ -51,8 +65,6 @@ away."""
 _CALL_DEADLINE = 15.0
 _REFUSALS = 10
 _QUEUE_LIMIT = 10_000
-_MESSAGE_LIMIT = 4096
-"""Characters. With one message too long, the API server would refuse all of the status."""
 _WAKEABLE = (
     SeatState.ACTIVE,
     SeatState.DRAINING,
@@ -141,7 +153,7 @@ class Publisher:
         self._changed = asyncio.Event()
         self._urgent = asyncio.Event()
         self._events = Events(self._writes.put, node.world.wall, node.settings.node)
-        self._ready: dict[str, Any] = {}
+        self._ready = "", ""
         self._record = Record(node.settings.node)
         attendance.on_change(self._hurry)
 
@@ -271,77 +283,55 @@ class Publisher:
         """The GPUNode status now."""
         node = self._node
         inventory = node.inventory or Inventory()
-        return {
-            "observedGeneration": 1,
-            "conditions": [self._ready_condition(), *self._notices()],
-            "agent": {"address": self._address, "version": agent_version()},
-            "driver": {"version": inventory.driver_version, "cuda": inventory.cuda_version},
-            "deviceStrategy": inventory.strategy,
-            "gpus": [
-                {
-                    "index": g.index,
-                    "uuid": g.uuid,
-                    "product": g.product,
-                    "memoryBytes": g.memory,
-                    "numa": g.numa,
-                    "healthy": g.healthy,
-                }
+        status = Status(
+            conditions=(self._ready_condition(), *self._notices()),
+            agent=AgentAddress(self._address, agent_version()),
+            driver=Driver(inventory.driver_version, inventory.cuda_version),
+            device_strategy=inventory.strategy,
+            gpus=tuple(
+                GpuRow(g.index, g.uuid, g.product, g.memory, g.healthy, g.numa)
                 for g in inventory.gpus
-            ],
-            "links": [{"a": a, "b": b, "kind": kind} for a, b, kind in inventory.links],
-            "groups": [
-                {
-                    "name": g.name,
-                    "resource": g.resource,
-                    "gpus": list(g.gpus),
-                    "seats": g.seats,
-                    "activeSlots": g.active_slots,
-                }
+            ),
+            links=tuple(LinkRow(*link) for link in inventory.links),
+            groups=tuple(
+                GroupRow(g.name, g.resource, g.gpus, g.seats, g.active_slots)
                 for g in inventory.groups
-            ],
-            "budget": {
-                "parkBytes": node.park_budget,
-                "parkedBytes": node.parked_bytes(),
-                "availableBytes": node.host_available,
-            },
-            "tiers": [
-                {"name": name, "seats": seats, "usedBytes": used, "budgetBytes": budget}
-                for name, seats, used, budget in tier_rows(node)
-            ],
-            "seats": [_seat_status(node, seat) for seat in node.seats.values()],
-            "saved": node.saved(),
-        }
+            ),
+            budget=Budget(node.park_budget, node.parked_bytes(), node.host_available),
+            tiers=tuple(TierRow(*row) for row in tier_rows(node)),
+            seats=tuple(_seat_row(node, seat) for seat in node.seats.values()),
+            saved=tuple(node.saved()),
+        )
+        return status.dump()
 
-    def _notices(self) -> list[dict[str, Any]]:
+    def _notices(self) -> list[Condition]:
         return [
-            {
-                "type": name,
-                "status": str(notice.ok),
-                "reason": notice.reason,
-                "message": notice.message[:_MESSAGE_LIMIT],
-                "lastTransitionTime": _stamp(notice.since),
-            }
+            Condition(
+                name,
+                str(notice.ok),
+                notice.reason,
+                notice.message[:LONGEST_MESSAGE],
+                _stamp(notice.since),
+            )
             for name, notice in sorted(self._node.notices.items())
         ]
 
-    def _ready_condition(self) -> dict[str, Any]:
+    def _ready_condition(self) -> Condition:
         missing = self._attendance.missing()
         if self._node.inventory is None:
             missing = "its device plugin has not reported this node's GPUs yet"
         if self._node.draining:
             missing = f"it is drained ({self._node.draining}); kybernate agent undrain ends that"
         status = str(missing is None)
-        if self._ready.get("status") != status:
-            self._ready = {
-                "type": "Ready",
-                "status": status,
-                "lastTransitionTime": _stamp(self._node.world.wall()),
-            }
-        return {
-            **self._ready,
-            "reason": "SeatsUnavailable" if missing else "SeatsAvailable",
-            "message": missing or "agent, plugin and kubelet work together",
-        }
+        if self._ready[0] != status:
+            self._ready = status, _stamp(self._node.world.wall())
+        return Condition(
+            "Ready",
+            status,
+            "SeatsUnavailable" if missing else "SeatsAvailable",
+            missing or "agent, plugin and kubelet work together",
+            self._ready[1],
+        )
 
 
 def _late(seat: Seat) -> str:
@@ -358,28 +348,34 @@ def _late(seat: Seat) -> str:
     )
 
 
-def _seat_status(node: Node, seat: Seat) -> dict[str, Any]:
+def _seat_row(node: Node, seat: Seat) -> SeatRow:
     stranded = movable(node, seat)
-    activity = node.activity.get(seat.uid)
-    return {
-        **({"activity": activity} if activity else {}),
-        "movable": bool(stranded),
-        "movableReason": stranded,
-        "uid": seat.uid,
-        "name": seat.identity.name,
-        "group": seat.identity.group,
-        "namespace": seat.identity.pod.namespace,
-        "pod": seat.identity.pod.name,
-        "model": seat.identity.model,
-        "state": shown(seat.state),
-        **resting(seat),
-        "reason": seat.reason[:_MESSAGE_LIMIT],
-        "since": _stamp(seat.since),
-        "requests": seat.requests,
-        "activeSeconds": round(seat.active_seconds, 3),
-        "wakes": seat.wakes,
-        "lastWakeMs": round(seat.last_wake_ms, 3),
-    }
+    used, (tier, saved) = node.activity.get(seat.uid), resting(seat)
+    return SeatRow(
+        uid=seat.uid,
+        name=seat.identity.name,
+        group=seat.identity.group,
+        namespace=seat.identity.pod.namespace,
+        pod=seat.identity.pod.name,
+        state=shown(seat.state),
+        model=seat.identity.model,
+        tier=tier,
+        saved_bytes=saved,
+        reason=seat.reason[:LONGEST_MESSAGE],
+        since=_stamp(seat.since),
+        requests=seat.requests,
+        active_seconds=round(seat.active_seconds, 3),
+        wakes=seat.wakes,
+        last_wake_ms=round(seat.last_wake_ms, 3),
+        activity=_activity(used) if used else None,
+        movable=bool(stranded),
+        movable_reason=stranded,
+    )
+
+
+def _activity(used: Mapping[str, Any]) -> Activity:
+    busy, calls = tuple(used["busy"]), tuple(used["calls"])
+    return Activity(busy, calls, used["recentBusy"], used["recentCalls"])
 
 
 def _path(pod: PodRef) -> str:

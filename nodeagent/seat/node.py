@@ -20,6 +20,7 @@ from nodeagent import metrics
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
+    from kybernate.api.gpunodes import SavedRow
     from kybernate.ports import (
         DriverHelpers,
         Freezer,
@@ -217,7 +218,7 @@ class Node:
     observers: list[Observer] = field(default_factory=list)
     demand_listeners: list[DemandListener] = field(default_factory=list)
     activity: dict[PodUid, dict[str, Any]] = field(default_factory=dict)
-    saved: Callable[[], list[dict[str, Any]]] = list
+    saved: Callable[[], list[SavedRow]] = list
     seen: Callable[[PodUid], int | None] = nothing_seen
     short: Mapping[PodUid, int] = field(default_factory=dict)
     free_ram: int | None = None

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kybernate import keys
+from kybernate.api.grants import read_grant
 from kybernate.api.restores import read_wish
-from kybernate.core.artifacts.grants import Grant, read_grant
+from kybernate.core.artifacts.grants import Grant
 from kybernate.core.restores import RestoreAs
 from kybernate.errors import ConfigError
 

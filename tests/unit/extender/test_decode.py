@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from bench import fleet
 from extender import decode
 from extender.members import read_member
-from extender.objects import Rules, read_gpu_node
+from extender.objects import Rules
 from kybernate import keys
+from kybernate.api.nodeseats import read_gpu_node
 from kybernate.types import PodUid, Tier
 from tests.unit.extender.objects import TWO, gpu_node, pod, read_pod
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.objects import read_gpu_node
+from kybernate.api.nodeseats import read_gpu_node
 from kybernate.api.podnotes import parse_link
 from kybernate.core.ledger import Claim
 from kybernate.core.placement import Demand

@@ -7,9 +7,10 @@ import pytest
 
 from extender import decode
 from extender.histories import Histories
-from extender.objects import Rules, read_gpu_node
+from extender.objects import Rules
 from extender.snapshot import Snapshot
 from kybernate import keys
+from kybernate.api.nodeseats import read_gpu_node
 from kybernate.core.activity import HOURS
 from kybernate.core.forecast import UNKNOWN, Traffic
 from kybernate.core.placement import Choosing, Table

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender import decode
-from extender.objects import read_gpu_node
 from extender.snapshot import Snapshot
 from extender.states import States
 from kybernate import keys
+from kybernate.api.nodeseats import read_gpu_node
 from kybernate.core.explain import explain
 from kybernate.core.placement import Demand
 from kybernate.core.tiers import SavedState

@@ -243,8 +243,8 @@ def test_no_shape_of_a_pod_is_a_fault(client: FlaskClient, field: str, by: Any) 
 
 def test_known_follows_the_watch() -> None:
     known = Known()
-    group = {"name": "G0", "resource": "kyb.ai/gpu-1x-seat", "gpus": ["a"]}
-    gpu = {"uuid": "a", "product": "P", "memoryBytes": 1}
+    group = {"name": "G0", "resource": "kyb.ai/gpu-1x-seat", "gpus": ["a"], "seats": 1}
+    gpu = {"index": 0, "uuid": "a", "product": "P", "memoryBytes": 1, "healthy": True}
     node = {"metadata": {"name": "n1"}, "status": {"gpus": [gpu], "groups": [group]}}
     known.on_event("ADDED", node)
     assert known.cluster.names("kyb.ai/gpu-1x-seat") == {"G0"}

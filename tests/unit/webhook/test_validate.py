@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from kybernate import keys
+from kybernate.api.nodeseats import read_gpu_node
 from tests.unit.webhook.pods import CLUSTER, pod, seat
-from webhook.cluster import Cluster, Wish, read_nodes
+from webhook.cluster import Cluster, Wish, cluster_of
 from webhook.validate import refusals, unprepared
 
 NAME = keys.SCHEDULER_NAME
@@ -329,12 +330,16 @@ def test_a_pod_that_was_not_prepared_is_named_with_what_lacks() -> None:
 
 def test_gpu_nodes_are_read_leniently() -> None:
     gpus = [
-        {"uuid": "a", "product": "P", "memoryBytes": 10},
-        {"uuid": "b", "product": "P", "memoryBytes": 20},
+        {"index": 0, "uuid": "a", "product": "P", "memoryBytes": 10, "healthy": True},
+        {"index": 1, "uuid": "b", "product": "P", "memoryBytes": 20, "healthy": True},
     ]
-    groups = [{"name": "G0", "resource": ONE, "gpus": ["a"]}, {"name": "Gx", "resource": TWO}]
-    nodes = [{}, {"status": {}}, {"status": {"gpus": gpus, "groups": groups}}]
-    cluster = read_nodes(json.loads(json.dumps(nodes)))
+    groups = [
+        {"name": "G0", "resource": ONE, "gpus": ["a"], "seats": 1},
+        {"name": "Gx", "resource": TWO, "gpus": [], "seats": 1},
+    ]
+    odd = {"status": {"gpus": [{"uuid": "c"}], "groups": groups}}
+    nodes = [{}, {"status": {}}, odd, {"status": {"gpus": gpus, "groups": groups}}]
+    cluster = cluster_of(read_gpu_node(node, 0) for node in nodes)
     assert cluster.names(ONE) == {"G0"}
     assert cluster.gpu_sizes(Wish(ONE, ("P",))) == {10}
     assert cluster.gpu_sizes(Wish(ONE, ("P",), "G0", "")) == {10}

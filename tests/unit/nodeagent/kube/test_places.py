@@ -6,12 +6,12 @@ from pathlib import Path
 
 import yaml
 
+from kybernate.api.gpunodes import MOST_SAVED, SavedRow
 from kybernate.core.operations import Kind
 from kybernate.testing.clock import run_virtual
 from kybernate.types import Tier
 from nodeagent.artifacts.kept import Keepsake
 from nodeagent.kube.attendance import Attendance
-from nodeagent.kube.places import MOST_SAVED
 from nodeagent.kube.publish import Publisher
 from nodeagent.operations.operations import Operations
 from nodeagent.operations.record import Ask
@@ -28,7 +28,7 @@ def test_the_state_of_a_seat_is_told_while_it_is_below_ram_and_when_its_pod_has_
         assert r.node.saved() == []
         await down(r, cold)
         seat = r.node.seats[cold]
-        row = {"artifact": seat.artifact, "uid": cold, "tier": "nvme", "bytes": seat.saved}
+        row = SavedRow(seat.artifact, cold, "nvme", seat.saved)
         assert r.node.saved() == [row]
         r.loop.pod_gone(cold)
         r.machine.end_container(cold)
@@ -50,8 +50,8 @@ def test_what_was_saved_is_told_until_it_is_deleted(rig):
         done = await ended(await operations.ask(Ask(Kind.SAVE, "s1", uid, by="ops")))
         await r.until(uid, ACTIVE)
         (row,) = r.node.saved()
-        assert (row["artifact"], row["uid"], row["tier"]) == (done.artifact, uid, "nvme")
-        assert row["bytes"] > 0
+        assert (row.artifact, row.uid, row.tier) == (done.artifact, uid, "nvme")
+        assert row.bytes > 0
         r.loop.dumps.kept.forget(done.artifact)
         assert r.node.saved() == []
 

@@ -1,0 +1,162 @@
+"""CustomResourceDefinitions as YAML, made of the models: `python -m kybernate.api.crds FOLDER`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import TypeAdapter
+
+from kybernate import keys
+from kybernate.api.gpunodes import GPUNode
+from kybernate.api.grants import ArtifactGrant
+
+Json = dict[str, Any]
+
+_READY = '.status.conditions[?(@.type=="Ready")]'
+_AGE = ("Age", "date", ".metadata.creationTimestamp")
+
+
+def gpu_node() -> Json:
+    """The CustomResourceDefinition of GPUNode."""
+    names = _names(keys.GPU_NODE_KIND, "gpun")
+    columns = (
+        ("Ready", "string", f"{_READY}.status"),
+        ("Product", "string", ".status.gpus[0].product"),
+        ("Driver", "string", ".status.driver.version"),
+        ("Agent", "string", ".status.agent.address"),
+        ("Reason", "string", f"{_READY}.message", 1),
+        _AGE,
+    )
+    told = (
+        "The GPUs of one node as its agent sees them: groups, seats, what each seat does, and how "
+        "much host memory parked seats may use. The name is the node's name. Written by the agent."
+    )
+    return _definition(
+        names, "Cluster", columns, _schema(GPUNode, told), {"subresources": {"status": {}}}
+    )
+
+
+def artifact_grant() -> Json:
+    """The CustomResourceDefinition of ArtifactGrant."""
+    names = _names(keys.ARTIFACT_GRANT_KIND, "artg")
+    columns = (
+        *((name, "string", f".spec.{name.lower()}") for name in ("To", "Artifacts", "Until")),
+        _AGE,
+    )
+    told = (
+        "Lets pods of other namespaces start as copies of saved states of this one: as a template "
+        "or a clone, by the annotations kyb.ai/restore-from and kyb.ai/restore-as. A saved state "
+        "is all memory of its pod, secrets too: whoever is named gets them. Deleting the "
+        "ArtifactGrant takes that back for what doesn't run yet."
+    )
+    return _definition(names, "Namespaced", columns, _schema(ArtifactGrant, told), {})
+
+
+CRDS = {"gpunode": gpu_node, "artifactgrant": artifact_grant}
+"""By the names of their files in config/crd."""
+
+
+def render(name: str) -> str:
+    """The file of that name."""
+    told = "# Made by `make crds` of kybernate/api; change the models there.\n"
+    body = yaml.dump(CRDS[name](), Dumper=_Dumper, sort_keys=False, width=110, allow_unicode=True)
+    return f"---\n{told}{body}"
+
+
+class _Dumper(yaml.SafeDumper):
+    """Lists stand inside of what they belong to; nothing is referred to."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, indentless=False)
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _names(kind: str, short: str) -> Json:
+    single = kind.lower()
+    return {
+        "kind": kind,
+        "listKind": f"{kind}List",
+        "plural": f"{single}s",
+        "singular": single,
+        "shortNames": [short],
+        "categories": ["kybernate"],
+    }
+
+
+def _definition(
+    names: Json, scope: str, columns: tuple[tuple[Any, ...], ...], schema: Json, more: Json
+) -> Json:
+    printed = [
+        {
+            "name": name,
+            "type": kind,
+            **({"priority": priority[0]} if priority else {}),
+            "jsonPath": path,
+        }
+        for name, kind, path, *priority in columns
+    ]
+    version = {
+        "name": keys.VERSION,
+        "served": True,
+        "storage": True,
+        **more,
+        "additionalPrinterColumns": printed,
+        "schema": {"openAPIV3Schema": schema},
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{names['plural']}.{keys.GROUP}"},
+        "spec": {"group": keys.GROUP, "scope": scope, "names": names, "versions": [version]},
+    }
+
+
+def _schema(model: type, told: str) -> Json:
+    found = TypeAdapter(model).json_schema(mode="validation")
+    structural = _structural(found, found.get("$defs", {}))
+    required = structural.pop("required", None)
+    return {
+        "type": "object",
+        "description": told,
+        **({"required": required} if required else {}),
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {"type": "object"},
+            **structural["properties"],
+        },
+    }
+
+
+def _structural(schema: Json, models: Json) -> Json:
+    """The schema as the API server takes it: without references, defaults and titles."""
+    if "$ref" in schema:
+        model = models[schema["$ref"].rpartition("/")[2]]
+        schema = {**model, **{name: part for name, part in schema.items() if name != "$ref"}}
+        schema.pop("title", None)
+    kinds = schema.get("anyOf", [])
+    if {"type": "null"} in kinds:
+        (kind,) = (one for one in kinds if one != {"type": "null"})
+        return _structural(
+            {**kind, **{name: part for name, part in schema.items() if name != "anyOf"}}, models
+        )
+    found = {name: schema[name] for name in schema if name not in _LEFT_OUT}
+    if "properties" in found:
+        found["properties"] = {
+            name: _structural(part, models) for name, part in found["properties"].items()
+        }
+    if "items" in found:
+        found["items"] = _structural(found["items"], models)
+    return found
+
+
+_LEFT_OUT = ("title", "default", "$defs")
+
+if __name__ == "__main__":
+    for _name in CRDS:
+        Path(sys.argv[1], f"{_name}.yaml").write_text(render(_name))

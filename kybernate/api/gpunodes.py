@@ -1,0 +1,273 @@
+"""GPUNode: the GPUs of one node as its agent sees them, and tells of them.
+
+The agent writes these models; the CustomResourceDefinition is made of them (`crds`), and
+`nodeseats` reads of an object what placing needs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field, TypeAdapter
+
+from kybernate.api.schema import (
+    CAMEL,
+    TIME,
+    checked,
+    flag,
+    items,
+    number,
+    one_of,
+    rule,
+    text,
+    whole,
+)
+from kybernate.core.activity import HOURS
+from kybernate.core.seats import shown
+from kybernate.types import SeatState, Tier
+
+if TYPE_CHECKING:
+    Json = dict[str, Any]
+
+MOST_SAVED = 256
+"""Saved states that are told of; of more the newest. A GPUNode must stay a small object."""
+
+LONGEST_MESSAGE = 4096
+"""Characters. With one message too long, the API server would refuse all of the status."""
+
+_POD_UID = "UID of the pod."
+_STATES = tuple(dict.fromkeys(shown(state) for state in SeatState))
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """As Kubernetes' own conditions are."""
+
+    __pydantic_config__ = CAMEL
+    type: Annotated[str, text(316, least=1)]
+    status: Annotated[str, one_of(["True", "False", "Unknown"])]
+    reason: Annotated[str, text(1024, pattern="^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")]
+    message: Annotated[str, text(32768)]
+    last_transition_time: Annotated[str, TIME]
+    observed_generation: Annotated[int | None, whole()] = None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentAddress:
+    """How to reach the agent."""
+
+    __pydantic_config__ = CAMEL
+    address: Annotated[
+        str,
+        text(
+            300,
+            "Host and port, e.g. 10.88.1.1:9443.",
+            **{
+                "x-kubernetes-validations": [
+                    rule("self == '' || self.matches('^.+:[0-9]{1,5}$')", "must be host:port")
+                ]
+            },
+        ),
+    ] = ""
+    version: Annotated[str, text(128)] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """Versions."""
+
+    __pydantic_config__ = CAMEL
+    version: Annotated[str, text(128)] = ""
+    cuda: Annotated[str, text(128)] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRow:
+    """A GPU."""
+
+    __pydantic_config__ = CAMEL
+    index: Annotated[int, whole(32)]
+    uuid: Annotated[str, text(128, least=1)]
+    product: Annotated[str, text(256)]
+    memory_bytes: Annotated[int, whole()]
+    healthy: Annotated[bool, flag()]
+    numa: Annotated[int, whole(32, "NUMA node, or -1 where the platform has none.", least=-1)] = -1
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRow:
+    """The best path between two GPUs."""
+
+    __pydantic_config__ = checked(rule("self.a != self.b", "a link joins two different GPUs"))
+    a: Annotated[str, text(128, "UUID of a GPU.")]
+    b: Annotated[str, text(128, "UUID of another GPU.")]
+    kind: Annotated[str, text(64, least=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """A group of GPUs, and its seats."""
+
+    __pydantic_config__ = checked(
+        rule(
+            "size(self.gpus) == int(self.resource.substring(11, self.resource.indexOf('x-seat')))",
+            "resource must be kyb.ai/gpu-<n>x-seat for the n GPUs of the group",
+        )
+    )
+    name: Annotated[str, text(52, least=1, pattern="^[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?$")]
+    resource: Annotated[str, text(20, pattern=r"^kyb\.ai/gpu-[1-9][0-9]?x-seat$")]
+    gpus: Annotated[
+        tuple[Annotated[str, text(128)], ...],
+        items(64, "set", "UUIDs, ordered by index.", least=1),
+    ]
+    seats: Annotated[int, whole(32)]
+    active_slots: Annotated[int, whole(32, least=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Host memory for parked seats."""
+
+    __pydantic_config__ = CAMEL
+    park_bytes: Annotated[int | None, whole()] = None
+    parked_bytes: Annotated[int, whole()] = 0
+    available_bytes: Annotated[
+        int,
+        whole(told="What the node has available, told anew when it changes by 5 %; 0 until known."),
+    ] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TierRow:
+    """One tier of the node."""
+
+    __pydantic_config__ = CAMEL
+    name: Annotated[str, one_of(Tier)]
+    seats: Annotated[int, whole(32)] = 0
+    used_bytes: Annotated[int, whole()] = 0
+    budget_bytes: Annotated[int, whole(told="0 is no limit.")] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRow:
+    """A saved state, and where it lies."""
+
+    __pydantic_config__ = CAMEL
+    artifact: Annotated[str, text(400, least=1)]
+    uid: Annotated[str, text(128, _POD_UID, least=1)]
+    tier: Annotated[str, one_of([Tier.NVME, Tier.OBJECT])]
+    bytes: Annotated[int, whole()]
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """When a seat is used."""
+
+    __pydantic_config__ = CAMEL
+    busy: Annotated[
+        tuple[Annotated[int, whole(32, least=-1, most=1000)], ...],
+        items(HOURS, told="Thousandths of the hour in which requests were in flight.", least=HOURS),
+    ]
+    calls: Annotated[
+        tuple[Annotated[float, number(-1)], ...],
+        items(HOURS, told="How often per hour demand began after quiet.", least=HOURS),
+    ]
+    recent_busy: Annotated[
+        int, whole(32, "The same of about the last quarter of an hour.", most=1000)
+    ] = 0
+    recent_calls: Annotated[float, number()] = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SeatRow:
+    """What a seat does."""
+
+    __pydantic_config__ = CAMEL
+    uid: Annotated[str, text(128, _POD_UID, least=1)]
+    name: Annotated[str, text(63, least=1)]
+    group: Annotated[str, text(52, least=1)]
+    namespace: Annotated[str, text(63)]
+    pod: Annotated[str, text(253)]
+    state: Annotated[str, one_of(_STATES)]
+    model: Annotated[str, text(1024)] = ""
+    tier: Annotated[str | None, one_of(Tier, "Where the state of a parked seat is.")] = None
+    saved_bytes: Annotated[
+        int | None, whole(told="The size of its state, if that is below RAM.")
+    ] = None
+    reason: Annotated[str, text(LONGEST_MESSAGE)] = ""
+    since: Annotated[str | None, TIME] = None
+    requests: Annotated[int, whole()] = 0
+    active_seconds: Annotated[float, number()] = 0.0
+    wakes: Annotated[int, whole()] = 0
+    last_wake_ms: Annotated[float, number(nullable=True)] = 0.0
+    activity: Annotated[
+        Activity | None,
+        Field(
+            description="When the seat is used. 24 numbers, of the hours of the day in UTC; newer "
+            "days weigh more, -1 is an hour that nobody has looked at yet."
+        ),
+    ] = None
+    movable: Annotated[bool, flag("Parked; a GPU of its group is lost.")] = False
+    movable_reason: Annotated[str, text(LONGEST_MESSAGE)] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The status of a GPUNode."""
+
+    __pydantic_config__ = CAMEL
+    observed_generation: Annotated[int, whole()] = 1
+    conditions: Annotated[tuple[Condition, ...], items(16, "type")] = ()
+    agent: Annotated[
+        AgentAddress | None,
+        Field(description="How to reach the agent by gRPC, and its version."),
+    ] = None
+    driver: Driver | None = None
+    device_strategy: Annotated[
+        str,
+        one_of(
+            ["", "cdi", "nodes"],
+            "How containers get their GPUs. With nodes, a container gets those of its device ID, "
+            "so that pods of one group only may be under way to the node at a time.",
+        ),
+    ] = ""
+    gpus: Annotated[tuple[GpuRow, ...], items(64, "uuid")] = ()
+    links: Annotated[
+        tuple[LinkRow, ...],
+        items(2016, "atomic", "The best path between two GPUs, one entry per pair."),
+    ] = ()
+    groups: Annotated[tuple[GroupRow, ...], items(256, "name")] = ()
+    budget: Annotated[Budget | None, Field(description="Host memory for parked seats.")] = None
+    tiers: Annotated[
+        tuple[TierRow, ...],
+        items(
+            3, "name", "Where the states of parked seats may be, from the fastest to the deepest."
+        ),
+    ] = ()
+    saved: Annotated[
+        tuple[SavedRow, ...],
+        items(
+            MOST_SAVED,
+            "artifact tier",
+            "Saved states that lie on the node, or that it has put into the object store; of more "
+            "the newest.",
+        ),
+    ] = ()
+    seats: Annotated[tuple[SeatRow, ...], items(1024, "uid")] = ()
+
+    def dump(self) -> Json:
+        """As the API server has it."""
+        found: Json = STATUS.dump_python(self, mode="json", by_alias=True, exclude_none=True)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class GPUNode:
+    """The object as a whole; its name is the node's."""
+
+    __pydantic_config__ = CAMEL
+    status: Status | None = None
+
+
+STATUS = TypeAdapter(Status)
