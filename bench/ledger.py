@@ -37,7 +37,7 @@ from kybernate import keys
 from kybernate.adapters.k8s import Api
 from kybernate.adapters.pki import Folder, Validity
 from kybernate.core.placement import Demand
-from kybernate.types import PodUid
+from kybernate.types import PodRef, PodUid
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -100,7 +100,7 @@ def measure(access: Path) -> dict[str, float]:
     names = snapshot.names()
     began = time.perf_counter()
     demand = Demand(keys.seat_resource(2))
-    snapshot.fits(PodUid("new"), demand, names)
+    snapshot.offer(PodRef("bench", "new", PodUid("new")), demand, names)
     first = time.perf_counter() - began
     gc.collect()
     claims = sum(len(view.claims) for view in snapshot.views(names).values() if view)

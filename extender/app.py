@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,6 @@ from werkzeug.exceptions import HTTPException
 from extender import metrics, wire
 from extender.verbs import allowed_victims, filter_nodes, prioritize_nodes
 from kybernate.api import pods
-from kybernate.core.verdicts import Fits
 from kybernate.errors import RefusedError
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from extender.snapshot import Snapshot
     from extender.wire import Victims
     from kybernate.core.placement import Demand
+    from kybernate.core.verdicts import Fits
     from kybernate.types import NodeName, PodUid
 
     Caller = Callable[[Mapping[str, Any]], str | None]
@@ -56,24 +57,12 @@ class Verbs:
         args = wire.read_filter(body)
         pod = self._snapshot.read_pod(args.pod)
         # No more nodes than the scheduler is to weigh, unless the pod has wishes of its own.
-        chosen = bool(self.most) and not pods.read_pod(args.pod).has_wishes
-        if chosen and self.most == 1 and pod.demand is not None and not pod.gang:
-            node = self._snapshot.offer_best(pod.ref, pod.demand, args.names)
-            if node is not None:
-                # Nobody reads of a pod that has a node why others have none for it.
-                return wire.filter_answer(args, Fits([node], {}, {}))
-
-        def judge(uid: PodUid, demand: Demand, names: Sequence[NodeName]) -> Fits:
-            return self._snapshot.fits(uid, demand, names, rated=chosen)
-
+        chosen = not pod.gang and not pods.read_pod(args.pod).has_wishes
+        judge = partial(self._snapshot.offer, most=self.most if chosen else 0)
         found = filter_nodes(pod, args.names, judge)
         if not found.passed and self._rejected is not None:
             self._rejected(pod, args.names)
-        narrowed = self.narrow(args.pod, found)
-        if narrowed is found and chosen and pod.demand is not None and found.passed:
-            best = self._snapshot.offer(pod.ref, pod.demand, found.passed, self.most)
-            narrowed = found._replace(passed=best)
-        return wire.filter_answer(args, narrowed)
+        return wire.filter_answer(args, self.narrow(args.pod, found))
 
     def prioritize(self, body: object) -> object:
         """How well each node suits the pod."""

@@ -22,7 +22,7 @@ from kybernate.core.ledger import Claim, Ledger
 from kybernate.core.placement import Table
 from kybernate.core.placement.mix import Mix, learn
 from kybernate.core.utilisation import Utilisation
-from kybernate.core.verdicts import Verdicts
+from kybernate.core.verdicts import Fits, Verdicts
 from kybernate.errors import ConflictError, NotFoundError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from kybernate.core.ledger import NodeSeats, NodeView
     from kybernate.core.placement import Candidates, Demand, Policy
     from kybernate.core.utilisation import Figures
-    from kybernate.core.verdicts import Class, Fits
+    from kybernate.core.verdicts import Class
     from kybernate.types import GroupName, NodeName, PodRef, PodUid
 
 log = logging.getLogger(__name__)
@@ -158,43 +158,28 @@ class Snapshot:
             own = {} if without is None else self._own(without)
             return {name: own.get(name) or self._current(name, without) for name in names}
 
-    def fits(
-        self, pod: PodUid, demand: Demand, names: Sequence[NodeName], *, rated: bool = False
-    ) -> Fits:
-        """Which of the nodes can take the pod, and why not the others. `rated` says that they will
-        be rated too: then no node is looked at twice."""
-        with self._lock:
-            self._catch_up()
-            return self._class(pod, demand, rated=rated).fits(names, self._own(pod))
-
-    def offer(
-        self, pod: PodRef, demand: Demand, names: Sequence[NodeName], most: int
-    ) -> list[NodeName]:
-        """Of nodes that fit the best ones by the policy, `most` of them; of equal ones the first.
+    def offer(self, pod: PodRef, demand: Demand, names: Sequence[NodeName], most: int = 0) -> Fits:
+        """Which of the nodes can take the pod, and why not the others. With `most`, of those that
+        can the best ones by the policy, so many of them; of equal ones the first.
 
         If that is one, the seat that the pod would get there is held for OFFER_S: pods that are
         asked about meanwhile find it taken.
         """
         with self._lock:
             self._catch_up()
-            known = self._class(pod.uid, demand, rated=True)
-            best = known.best_nodes(names, self._own(pod.uid), most)
-            if most == 1:
-                self._hold(pod, demand, best[0], known)
-            return best
-
-    def offer_best(self, pod: PodRef, demand: Demand, names: Sequence[NodeName]) -> NodeName | None:
-        """What `offer` says of one node, where some may not fit. None if that takes a look at each
-        of them, as `fits` takes it."""
-        with self._lock:
-            self._catch_up()
-            if self._own(pod.uid):
-                return None
-            known = self._class(pod.uid, demand, rated=True)
-            best = known.best_node(names)
+            # Where nodes are rated anyhow, none is looked at twice.
+            known, own = self._class(pod.uid, demand, rated=bool(most)), self._own(pod.uid)
+            best = known.best_node(names) if most == 1 and not own else None
             if best is not None:
-                self._hold(pod, demand, best, known)
-            return best
+                # Nobody reads of a pod that has a node why others have none for it.
+                found = Fits([best], {}, {})
+            else:
+                found = known.fits(names, own)
+                if most and found.passed:
+                    found = found._replace(passed=known.best_nodes(found.passed, own, most))
+            if most == 1 and found.passed:
+                self._hold(pod, demand, found.passed[0], known)
+            return found
 
     def _hold(self, pod: PodRef, demand: Demand, node: NodeName, known: Class) -> None:
         view = self._own(pod.uid).get(node) or self._current(node, pod.uid)

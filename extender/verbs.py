@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from extender.objects import SeatPod
     from extender.wire import Victims
     from kybernate.core.placement import Demand
-    from kybernate.types import NodeName, PodUid
+    from kybernate.types import NodeName, PodRef, PodUid
 
-    Judge = Callable[[PodUid, Demand, Sequence[NodeName]], Fits]
+    Judge = Callable[[PodRef, Demand, Sequence[NodeName]], Fits]
     Rank = Callable[[PodUid, Demand, Sequence[NodeName]], Sequence[int]]
 
 
@@ -27,7 +27,7 @@ def filter_nodes(pod: SeatPod, names: Sequence[NodeName], judge: Judge) -> Fits:
         return Fits([], {}, dict.fromkeys(names, pod.problem))
     if pod.demand is None:
         return Fits(list(names), {}, {})
-    return judge(pod.ref.uid, pod.demand, names)
+    return judge(pod.ref, pod.demand, names)
 
 
 def prioritize_nodes(pod: SeatPod, names: Sequence[NodeName], rank: Rank) -> Sequence[int]:

@@ -6,7 +6,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from bench.openb.trace import capacity
-from kybernate.core.placement.fill import taken
+from bench.placement.fill import taken
 from kybernate.core.placement.model import FULL
 
 if TYPE_CHECKING:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bench.openb.bound import pooled, relaxed
 from bench.openb.trace import arrivals, capacity
-from kybernate.core.placement import Tenants, expect, policies
+from bench.placement.moves import Tenants
+from bench.placement.policies import policies
+from bench.placement.prospect import expect
 from kybernate.core.placement.fragments import Fragments
 
 if TYPE_CHECKING:
@@ -99,9 +101,9 @@ def replay(
     coming = arrivals(pods, terms.tune * whole, random)
     ordered = list(nodes)
     random.shuffle(ordered)
-    outlook = expect(pods, nodes)
-    tenants = Tenants(ordered, policies(outlook)[policy])
-    run = _Run(tenants, outlook, whole, int(terms.moves * len(coming) / 100))
+    prospect = expect(pods, nodes)
+    tenants = Tenants(ordered, policies(prospect)[policy])
+    run = _Run(tenants, prospect.outlook, whole, int(terms.moves * len(coming) / 100))
     late: list[float] = []
     for ask in coming:
         run.arrive(ask)

@@ -1,9 +1,7 @@
 """Where a pod goes: one model of demand and supply, the policies, and the choice. Pure."""
 
-from kybernate.core.placement.choice import Choice, Fleet
 from kybernate.core.placement.choosing import Choosing, parse_policies, parse_weights
 from kybernate.core.placement.model import FULL, Ask, Demand, Place, Supply
-from kybernate.core.placement.moves import Plan, Tenants
 from kybernate.core.placement.outlook import Outlook, expect
 from kybernate.core.placement.policies import DEFAULT, POLICIES, Policy, Table, Weights, policies
 from kybernate.core.placement.seats import (
@@ -26,17 +24,13 @@ __all__ = [
     "POLICIES",
     "Ask",
     "Candidates",
-    "Choice",
     "Choosing",
     "Demand",
-    "Fleet",
     "Outlook",
     "Place",
-    "Plan",
     "Policy",
     "Supply",
     "Table",
-    "Tenants",
     "Weights",
     "candidates",
     "choose",

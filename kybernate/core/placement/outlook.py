@@ -10,10 +10,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from kybernate.core.placement.model import FULL
-
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from kybernate.core.placement.model import Ask, Supply
 
@@ -30,20 +28,16 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """The demand expected, and the largest node: `cpu` in thousandths of a CPU, `gpus` in number.
+    """The demand expected, and how many GPUs the largest node has.
 
     `target` are the most frequent kinds, without their memory; `kinds` are all, most frequent
-    first. Without kinds, nothing is known of the demand. `blocks` are the kinds that want all GPUs
-    of a node, each with the chance that an untouched node which suits it goes to it: its part of
-    the demand for GPU per such nodes' part of the supply. `scarcity` says for each product, 0 to 1,
+    first. Without kinds, nothing is known of the demand. `scarcity` says for each product, 0 to 1,
     how much more of it is asked for than of others (`mix.scarcity`).
     """
 
     target: tuple[Kind, ...] = ()
     kinds: tuple[Kind, ...] = ()
-    cpu: int = 1
     gpus: int = 8
-    blocks: tuple[Kind, ...] = ()
     scarcity: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -59,25 +53,8 @@ def expect(
     return Outlook(
         _parts(_prefix(_by_count(bare), COVER * count.total())),
         _parts(_by_count(count)),
-        max((node.cpu for node in nodes), default=1) or 1,
         max((len(node.free) for node in nodes), default=8) or 8,
-        tuple(_blocks(count, Counter(nodes))),
     )
-
-
-def _blocks(asks: Counter[Ask], nodes: Counter[Supply]) -> Iterator[Kind]:
-    demand = sum(ask.total * times for ask, times in asks.items())
-    supply = sum(len(node.free) * times for node, times in nodes.items())
-    for ask, times in asks.items():
-        if ask.gpus < 2 or ask.share < FULL:
-            continue
-        suited = sum(
-            ask.gpus * number
-            for node, number in nodes.items()
-            if len(node.free) == ask.gpus and node.suits(ask)
-        )
-        if suited:
-            yield Kind(ask, (ask.total * times / demand) / (suited / supply))
 
 
 def _by_count(count: Counter[Ask]) -> list[tuple[Ask, int]]:

@@ -62,7 +62,7 @@ def best_node(snapshot: Snapshot, item: dict[str, Any]) -> str:
     found = snapshot.pod(item["metadata"]["uid"])
     assert found is not None
     assert found.demand is not None
-    names = snapshot.fits(found.ref.uid, found.demand, snapshot.names()).passed
+    names = snapshot.offer(found.ref, found.demand, snapshot.names()).passed
     points = snapshot.points(found.ref.uid, found.demand, names)
     return names[points.index(max(points))]
 

@@ -77,12 +77,12 @@ def test_strangers_get_no_seat_beside_each_other_whichever_way_they_came():
         theirs["metadata"]["namespace"] = "theirs"
         snapshot.pod_event("ADDED", theirs)
     mine = snapshot.read_pod(pod("mine"))
-    found = snapshot.fits(mine.ref.uid, mine.demand, ["n1"])
+    found = snapshot.offer(mine.ref, mine.demand, ["n1"])
     assert "namespace theirs" in found.failed["n1"]
     yours = pod("t2")
     yours["metadata"]["namespace"] = "theirs"
     another = snapshot.read_pod(yours)
-    assert snapshot.fits(another.ref.uid, another.demand, ["n1"]).passed == ["n1"]
+    assert snapshot.offer(another.ref, another.demand, ["n1"]).passed == ["n1"]
 
 
 def test_a_models_next_pod_is_expected_to_be_like_the_last_one():
@@ -96,7 +96,7 @@ def test_a_models_next_pod_is_expected_to_be_like_the_last_one():
         raw = pod(f"next-{model}", notes={keys.MODEL: model})
         snapshot.pod_event("ADDED", raw)
         one = snapshot.read_pod(raw)
-        seen.append(snapshot.fits(one.ref.uid, one.demand, ["n1"]))
+        seen.append(snapshot.offer(one.ref, one.demand, ["n1"]))
     assert "holds a hot model" in seen[0].failed["n1"] or "hold hot" in seen[0].failed["n1"]
     assert seen[1].passed == ["n1"]
 

@@ -15,11 +15,8 @@ from kybernate.types import GroupName, NodeName, PodRef, PodUid
 from tests.unit.extender.objects import ONE, TWO, gpu_node, pod, read_pod
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from extender.binder import Binder
     from extender.snapshot import Snapshot
-    from kybernate.core.placement import Demand
     from kybernate.core.verdicts import Fits
     from tests.unit.extender.conftest import Clock, FakeCluster
 
@@ -96,12 +93,10 @@ def test_what_was_offered_is_accepted_while_nothing_has_changed_there(snapshot: 
     names = [NodeName("n1")]
     for one in (first, second):
         snapshot.pod_event("ADDED", pod(one.ref.name))
-    assert snapshot.offer_best(first.ref, first.demand, names) == "n1"
+    assert snapshot.offer(first.ref, first.demand, names, 1).passed == ["n1"]
     accepted = snapshot.accept(first.ref.uid, first.demand, names[0], 60)
     assert accepted == snapshot.claim(first.ref.uid)
-    # What a pod holds already is looked at as ever.
-    assert snapshot.offer_best(first.ref, first.demand, names) is None
-    assert snapshot.offer_best(second.ref, first.demand, names) == "n1"
+    assert snapshot.offer(second.ref, first.demand, names, 1).passed == ["n1"]
     snapshot.pod_event("DELETED", pod("a"))
     assert snapshot.accept(second.ref.uid, first.demand, names[0], 60) is None
 
@@ -170,10 +165,7 @@ def test_filter_hides_a_node_from_other_groups_while_a_pod_is_under_way(
 
 
 def found(snapshot: Snapshot, item: dict[str, Any]) -> Fits:
-    def judge(uid: PodUid, demand: Demand, names: Sequence[NodeName]) -> Fits:
-        return snapshot.fits(uid, demand, names)
-
-    return filter_nodes(read_pod(item), [NodeName("n1")], judge)
+    return filter_nodes(read_pod(item), [NodeName("n1")], snapshot.offer)
 
 
 def test_filter_sees_the_window_of_a_bind_end(snapshot: Snapshot, clock: Clock) -> None:

@@ -47,8 +47,7 @@ def cluster(source: str | None, *rows: dict[str, Any], at: int = 5) -> tuple[Sna
 def offered(snapshot: Snapshot, demand: Demand) -> NodeName:
     known = snapshot.pod(PodUid("uid-w"))
     assert known is not None
-    best = snapshot.offer_best(known.ref, demand, NODES)
-    return best or snapshot.offer(known.ref, demand, NODES, 1)[0]
+    return snapshot.offer(known.ref, demand, NODES, 1).passed[0]
 
 
 @pytest.mark.parametrize("source", [NEW, "pod/uid-a"])
@@ -120,9 +119,9 @@ def test_a_full_node_is_not_offered_for_all_that_lies_on_it() -> None:
         notes = {keys.ASSIGNED_GROUP: group, keys.VRAM: "1Gi"}
         name = f"y{len(snapshot.pods())}"
         snapshot.pod_event("ADDED", pod(name, node=NODES[5], notes=notes))
-    found = snapshot.fits(PodUid("uid-w"), demand, NODES, rated=True)
+    found = snapshot.offer(pod_ref(snapshot), demand, NODES)
     assert NODES[5] not in found.passed
-    assert snapshot.offer(pod_ref(snapshot), demand, found.passed, 1) == [NODES[0]]
+    assert snapshot.offer(pod_ref(snapshot), demand, found.passed, 1).passed == [NODES[0]]
 
 
 def pod_ref(snapshot: Snapshot) -> Any:

@@ -10,7 +10,6 @@ import pytest
 from kybernate import keys
 from kybernate.core.ledger import NodeSeats, NodeView
 from kybernate.core.placement import FULL, Ask, Demand, Place, Supply, Table, expect
-from kybernate.core.placement.fill import Pool
 from kybernate.core.placement.mix import (
     Mix,
     Offered,
@@ -22,6 +21,7 @@ from kybernate.core.placement.mix import (
     wanted,
 )
 from kybernate.core.placement.model import ENDLESS
+from kybernate.core.placement.pool import Pool
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, NodeName
 
 GIB = 1 << 30

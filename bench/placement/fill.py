@@ -11,9 +11,6 @@ supply that untouched nodes which suit them are.
 
 In a future, pods are drawn by their demand for GPU: each thousandth that is asked for counts alike.
 The same futures serve all nodes at all times: two states differ in their use only if they differ.
-
-Seats need no futures: whoever has one takes turns on its GPUs, so that a seat breaks nothing for
-the seats beside it. What runs out on a node is its seats, or the memory to keep them all.
 """
 
 from __future__ import annotations
@@ -27,6 +24,7 @@ from kybernate.core.placement.model import FULL
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from bench.placement.prospect import Prospect
     from kybernate.core.placement.model import Ask, Supply
     from kybernate.core.placement.outlook import Outlook
 
@@ -44,12 +42,12 @@ MOST_KNOWN = 400_000
 
 
 class Fill:
-    """The use of nodes under one outlook. What was computed is kept, per state of a node."""
+    """The use of nodes under one prospect. What was computed is kept, per state of a node."""
 
-    def __init__(self, outlook: Outlook, futures: int = FUTURES, length: int = LENGTH) -> None:
-        self._futures = list(_draw(outlook, futures, length))
-        self._shares = sorted({kind.ask.share for kind in outlook.kinds if kind.ask.gpus})
-        self._blocks = outlook.blocks
+    def __init__(self, prospect: Prospect, futures: int = FUTURES, length: int = LENGTH) -> None:
+        self._futures = list(_draw(prospect.outlook, futures, length))
+        self._shares = sorted({kind.ask.share for kind in prospect.outlook.kinds if kind.ask.gpus})
+        self._blocks = prospect.blocks
         self._for: dict[tuple[str, int], list[list[Step]]] = {}
         self._known: dict[tuple[object, ...], float] = {}
 
@@ -99,40 +97,6 @@ class Fill:
             ]
             self._for[product, shares] = found
         return found
-
-
-class Pool:
-    """The use of nodes with seats under one outlook: what is left of both, as far as pods to come
-    can have both."""
-
-    def __init__(self, outlook: Outlook) -> None:
-        self._kinds = outlook.kinds
-        self._density: dict[str, float] = {}
-
-    def use(self, node: Supply) -> float:
-        """Thousandths of a GPU that pods to come will take; all if none are expected."""
-        return self._use(sum(node.free), node.memory, self._of(node.product))
-
-    def lost(self, node: Supply, ask: Ask) -> float:
-        """What less of it there is once the pod has a seat there, beyond what the pod takes."""
-        left, density = sum(node.free), self._of(node.product)
-        after = self._use(left - ask.total, node.memory - ask.memory, density)
-        return self._use(left, node.memory, density) - after - ask.total
-
-    def _use(self, left: int, memory: int, density: float) -> float:
-        return min(left, max(0, memory) / density) if density else left
-
-    def _of(self, product: str) -> float:
-        density = self._density.get(product)
-        if density is None:
-            density = self._density[product] = self._found(product)
-        return density
-
-    def _found(self, product: str) -> float:
-        """Bytes per thousandth that pods to come fill there, on average."""
-        kinds = [one for one in self._kinds if not one.ask.products or product in one.ask.products]
-        gpu = sum(part * ask.total for ask, part in kinds)
-        return sum(part * ask.memory for ask, part in kinds) / gpu if gpu else 0.0
 
 
 def taken(pods: list[Step], cpu: int, memory: int, whole: int, parts: list[int]) -> int:

@@ -14,8 +14,8 @@ from kybernate.core.placement.model import FULL, Place
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from bench.placement.policies import BarePolicy
     from kybernate.core.placement.model import Ask, Supply
-    from kybernate.core.placement.policies import Policy
 
 _NOWHERE = (Place(()),)
 
@@ -45,7 +45,7 @@ def places(node: Supply, ask: Ask) -> Sequence[Place]:
     return [Place((at,)) for at in seen.values()]
 
 
-def best(node: Supply, ask: Ask, ways: Iterable[Place], policy: Policy) -> tuple[float, Place]:
+def best(node: Supply, ask: Ask, ways: Iterable[Place], policy: BarePolicy) -> tuple[float, Place]:
     """The place of the greatest worth, the first of equals. There must be one."""
     rated = ((policy.worth(node, ask, place), place) for place in policy.order(node, ways))
     top = next(rated)
@@ -67,7 +67,7 @@ class _Queue:
 class Fleet:
     """Nodes in a fixed order, and the choice among them under one policy. One owner."""
 
-    def __init__(self, nodes: Iterable[Supply], policy: Policy) -> None:
+    def __init__(self, nodes: Iterable[Supply], policy: BarePolicy) -> None:
         self.nodes = list(nodes)
         self._policy = policy
         self._version = [0] * len(self.nodes)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kybernate.core.placement import FULL, Ask, Fleet, Place, Supply, Tenants, expect, policies
-from kybernate.core.placement.choice import best, places
+from bench.placement.fleet import Fleet, best, places
+from bench.placement.moves import Tenants
+from bench.placement.policies import policies
+from bench.placement.prospect import expect
+from kybernate.core.placement import FULL, Ask, Place, Supply
 
 NODES = st.lists(
     st.builds(

@@ -1,6 +1,5 @@
 """Room by moving: the fewest pods of one node that go elsewhere, so that a pod without room fits.
 
-For pods with shares of bare GPUs, as in replays of openb; seats are moved as `core.defrag` plans.
 Each pod is moved to a place that is free at that moment, and the pod without room comes last: every
 state in between is valid.
 """
@@ -10,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from kybernate.core.placement.choice import Choice, Fleet, best, places
+from bench.placement.fleet import Choice, Fleet, best, places
 from kybernate.core.placement.model import Supply
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from bench.placement.policies import BarePolicy
     from kybernate.core.placement.model import Ask, Place
-    from kybernate.core.placement.policies import Policy
 
 _TRIES = 8
 """Nodes to try, the one with the fewest pods in the way first."""
@@ -76,7 +75,7 @@ def _on_gpu(
 class Tenants:
     """A fleet, and the pods on it. One owner."""
 
-    def __init__(self, nodes: Sequence[Supply], policy: Policy) -> None:
+    def __init__(self, nodes: Sequence[Supply], policy: BarePolicy) -> None:
         self.fleet = Fleet(nodes, policy)
         self._policy = policy
         self._held: list[list[Held]] = [[] for _ in nodes]

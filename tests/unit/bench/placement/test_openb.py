@@ -21,7 +21,7 @@ from bench.openb.table import main as table
 from bench.openb.trace import arrivals, capacity, read_nodes, read_pods, remixed
 from kybernate.core.placement import Ask, Supply
 
-DATA = Path(__file__).parents[3].parent / "shared" / "data" / "openb"
+DATA = Path(__file__).parents[4].parent / "shared" / "data" / "openb"
 NODES = "sn,cpu_milli,memory_mib,gpu,model\nn1,8000,1024,2,T4\nn2,16000,1024,1,G2\n"
 PODS = (
     "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n"

@@ -1,0 +1,1 @@
+"""Placing bare GPUs, as published traces have them; the product places seats."""
