@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from extender.verbs import allowed_victims
 from kybernate.core import preemption
 from kybernate.core.preemption import Holder, Pending
+from kybernate.core.steps import document
 from kybernate.errors import RefusedError
 
 if TYPE_CHECKING:
@@ -62,15 +63,8 @@ class Preemption:
             "sentence": found.sentence,
             "node": found.node,
             "group": found.group,
-            "suspend": [
-                {
-                    "pod": str(victim.pod),
-                    "uid": victim.pod.uid,
-                    "priority": victim.priority,
-                    "saveBytes": victim.save,
-                }
-                for victim in found.victims
-            ],
+            "id": found.id if found.node is not None else None,
+            "steps": list(map(document, found.steps)),
         }
 
     def _holders(self) -> dict[PodUid, Holder]:

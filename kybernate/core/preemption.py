@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from kybernate.core.parking import seat_cost
 from kybernate.core.placement import candidates, choose_group
 from kybernate.core.quantity import format_quantity
+from kybernate.core.steps import WAITS, Kind, Step, plan_id
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from kybernate.core.ledger import Claim, NodeView
     from kybernate.core.placement import Demand, Policy
-    from kybernate.types import GroupName, NodeName, PodRef, PodUid
+    from kybernate.types import Group, GroupName, NodeName, PodRef, PodUid
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +48,14 @@ class Pending:
 
 
 class Victim(NamedTuple):
-    """A pod that gives up its seat; `save` is how many bytes of GPU memory are saved before."""
+    """A pod that gives up its seat; `save` is how many bytes of GPU memory are saved before. With
+    `expendable` it is deleted instead."""
 
     pod: PodRef
     priority: int
     save: int
+    group: GroupName | None = None
+    expendable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,13 @@ class Plan:
     node: NodeName | None = None
     group: GroupName | None = None
     victims: tuple[Victim, ...] = ()
+    steps: tuple[Step, ...] = ()
+    """Who gives up a seat, each without the others, and then the pod's own place."""
+
+    @property
+    def id(self) -> str:
+        """See `steps.plan_id`."""
+        return plan_id(self.steps)
 
 
 def plan(
@@ -113,6 +124,7 @@ def _on(
         view.seats.name,
         group.name if group else None,
         tuple(told),
+        _steps(pending, view, told, group),
     )
 
 
@@ -138,7 +150,31 @@ def _victim(view: NodeView, claim: Claim, holders: Mapping[PodUid, Holder]) -> V
     holder = _of(holders, claim)
     group = next((one for one in view.seats.groups if one.name == claim.group), None)
     size = seat_cost(view.gpus(group), claim.vram) if group else 0
-    return Victim(claim.pod, holder.priority, 0 if holder.expendable else size)
+    save = 0 if holder.expendable else size
+    return Victim(claim.pod, holder.priority, save, claim.group, holder.expendable)
+
+
+def _steps(
+    pending: Pending, view: NodeView, victims: Iterable[Victim], group: Group | None
+) -> tuple[Step, ...]:
+    node = view.seats.name
+    steps = [
+        Step(
+            Kind.DELETE if victim.expendable else Kind.SUSPEND,
+            victim.pod,
+            None if victim.group is None else (node, victim.group),
+            None,
+            size=victim.save,
+            why=f"pod {pending.ref} of priority {pending.priority} waits, and its own is "
+            f"{victim.priority}",
+        )
+        for victim in victims
+    ]
+    if group is not None:
+        size = seat_cost(view.gpus(group), pending.demand.vram)
+        target = (node, group.name)
+        steps.append(Step(Kind.PLACE, pending.ref, None, target, size=size, why=WAITS))
+    return tuple(steps)
 
 
 def _worth(

@@ -4,15 +4,14 @@ from kybernate.core.defrag.explain import sentences
 from kybernate.core.defrag.model import (
     Budget,
     Cluster,
-    Kind,
     NoPlan,
     Pending,
     Plan,
     Seated,
-    Step,
 )
 from kybernate.core.defrag.planner import plan
 from kybernate.core.defrag.report import document
+from kybernate.core.steps import Kind, Step
 
 __all__ = [
     "Budget",

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from math import inf
 from typing import TYPE_CHECKING
+
+from kybernate.core.steps import plan_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kybernate.core.ledger import Claim, NodeView
     from kybernate.core.placement import Demand
-    from kybernate.types import GroupName, NodeName, PodRef, PodUid
+    from kybernate.core.steps import Step
+    from kybernate.types import NodeName, PodRef, PodUid
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,32 +59,6 @@ class Budget:
     effort: int = 20_000
 
 
-class Kind(StrEnum):
-    """What a step does."""
-
-    MOVE = "move"
-    SUSPEND = "suspend"
-    RESUME = "resume"
-    PLACE = "place"
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step; after each of them the cluster is in a valid state.
-
-    `source` is where the pod leaves, `target` where it goes, each a node and a group; a suspended
-    pod has no target yet, and what is resumed or placed leaves nothing. `seconds` are a move's,
-    counted where the pod leaves.
-    """
-
-    kind: Kind
-    pod: PodRef
-    source: tuple[NodeName, GroupName] | None
-    target: tuple[NodeName, GroupName] | None
-    seconds: float = 0.0
-    size: int = 0
-
-
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Steps that make room for all pending pods, for `seconds` and `moves` in all.
@@ -95,6 +71,11 @@ class Plan:
     moves: int
     proven: bool
     at_least: float
+
+    @property
+    def id(self) -> str:
+        """See `steps.plan_id`."""
+        return plan_id(self.steps)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,11 @@ from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING
 
-from kybernate.core.defrag.model import Cluster, Kind, NoPlan, Plan, Step
+from kybernate.core.defrag.model import Cluster, NoPlan, Plan
 from kybernate.core.defrag.search import Search, claim_of, size_of
 from kybernate.core.defrag.ways import without
 from kybernate.core.placement import candidates
+from kybernate.core.steps import WAITS, Kind, Step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -102,6 +103,14 @@ def _may_move(cluster: Cluster, view: NodeView) -> frozenset[PodUid]:
     )
 
 
+_WHY = {
+    Kind.MOVE: "others need its place",
+    Kind.SUSPEND: "pods wait for each other's places",
+    Kind.RESUME: "its place is free",
+    Kind.PLACE: WAITS,
+}
+
+
 class _Order:
     """Finds the order of the steps; `views` are the cluster as it is after those found so far."""
 
@@ -150,14 +159,15 @@ class _Order:
         seconds = item.seconds if kind is Kind.MOVE else 0.0
         size = size_of(view, claim)
         target = (one.node, one.group)
-        self._steps.append(Step(kind, item.pod, source, target, seconds, size))
+        self._steps.append(Step(kind, item.pod, source, target, seconds, size, _WHY[kind]))
 
     def _suspend(self, item: Item) -> None:
         claim = self._cluster.seated[item.pod.uid].claim
         size = size_of(self._views[claim.node], claim)
         source = self._leave(item)
         self._suspended.add(item.pod.uid)
-        self._steps.append(Step(Kind.SUSPEND, item.pod, source, None, item.seconds, size))
+        step = Step(Kind.SUSPEND, item.pod, source, None, item.seconds, size, _WHY[Kind.SUSPEND])
+        self._steps.append(step)
 
     def _leave(self, item: Item) -> tuple[NodeName, GroupName] | None:
         claim = self._cluster.seated[item.pod.uid].claim

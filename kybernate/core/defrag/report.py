@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from kybernate.core.defrag.explain import sentences
 from kybernate.core.defrag.model import NoPlan
+from kybernate.core.steps import document as step_document
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kybernate.core.defrag.model import Pending, Plan, Step
-    from kybernate.types import GroupName, NodeName
+    from kybernate.core.defrag.model import Pending, Plan
 
 
 def document(
@@ -22,28 +22,13 @@ def document(
     none = isinstance(found, NoPlan)
     return {
         "room": not none,
+        "id": None if isinstance(found, NoPlan) else found.id,
         "pods": [str(one.pod) for one in wanted],
         "sentences": list(sentences(found)),
         "proven": found.proven,
         "atLeastSeconds": None if found.at_least == inf else found.at_least,
         "seconds": None if isinstance(found, NoPlan) else found.seconds,
         "moves": None if isinstance(found, NoPlan) else found.moves,
-        "steps": [] if isinstance(found, NoPlan) else [_step(step) for step in found.steps],
+        "steps": [] if isinstance(found, NoPlan) else list(map(step_document, found.steps)),
         "fixed": dict(fixed),
     }
-
-
-def _step(step: Step) -> dict[str, Any]:
-    return {
-        "kind": step.kind.value,
-        "pod": str(step.pod),
-        "uid": step.pod.uid,
-        "from": _place(step.source),
-        "to": _place(step.target),
-        "seconds": step.seconds,
-        "bytes": step.size,
-    }
-
-
-def _place(place: tuple[NodeName, GroupName] | None) -> dict[str, str] | None:
-    return None if place is None else {"node": place[0], "group": place[1]}

@@ -49,7 +49,10 @@ def test_our_profile_deletes_nobody_and_plans_whom_to_suspend(
         url = f"https://127.0.0.1:{extender.port}/preemption/{NAMESPACE}/{name}"
         plan = session.get(url, timeout=5).json()
     # The one whose owner has it killed costs nothing to save.
-    assert [one["uid"] for one in plan["suspend"]] == [low["metadata"]["uid"]]
+    assert [one["id"] for one in plan["steps"]] == [
+        f"delete/{low['metadata']['uid']}",
+        f"place/{waiting['metadata']['uid']}",
+    ]
     assert plan["node"] == node_of(world, low)
     # What the operator will do in the end: the pod goes, and the next one has its seat.
     world.delete(low)

@@ -26,6 +26,7 @@ from kybernate.core.forecast import Traffic
 from kybernate.core.ledger import Claim, Ledger, NodeSeats, NodeView
 from kybernate.core.parking import bears
 from kybernate.core.placement import Demand, candidates
+from kybernate.core.steps import is_done
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, NodeName, PodRef, PodUid
 
 GIB = 1 << 30
@@ -103,7 +104,9 @@ def play(what, found, wanted):
     demands = {one.pod: one.demand for one in wanted}
     demands |= {one.claim.pod: one.demand for one in what.seated.values()}
     away, seconds, moved = set(), 0.0, set()
+    assert len({step.id for step in found.steps}) == len(found.steps)
     for step in found.steps:
+        assert not is_done(step, views)
         if step.source is not None:
             at, _ = step.source
             claims = tuple(c for c in views[at].claims if c.pod != step.pod)
@@ -115,13 +118,16 @@ def play(what, found, wanted):
             check_state(views[at])
         if step.kind is Kind.SUSPEND:
             away.add(step.pod)
+            assert is_done(step, views)
             continue
         if step.kind is Kind.RESUME:
             away.remove(step.pod)
         at, group = step.target
         views[at] = take(views[at], step.pod, demands[step.pod], group)
         check_state(views[at])
+        assert is_done(step, views)
     assert not away
+    assert all(is_done(step, views) for step in found.steps)
     held = [claim.pod for view in views.values() for claim in view.claims]
     assert len(held) == len(set(held)) == len(what.seated) + len(wanted)
     assert seconds == pytest.approx(found.seconds)
@@ -314,6 +320,7 @@ def test_a_plan_that_is_left_off_anywhere_is_made_anew_for_what_was_left(scene, 
     assert again.seconds == pytest.approx(rest)
     play(left, again, waiting)
     assert again == plan(left, waiting, Budget()), "who asks twice hears the same"
+    assert again.id == plan(left, waiting, Budget()).id
 
 
 def test_a_plan_that_is_left_off_while_a_pod_is_suspended_brings_it_back():
@@ -367,7 +374,7 @@ def test_it_is_told_in_sentences():
         "2 moves make room, for 12 s in all; no other moves cost less.",
         (
             "Suspend shop/small (10.0 GiB, 3 s with its return): pods wait for each other's "
-            "places, and it gives up group G0 of a first."
+            "places, and it gives up group G0 of a."
         ),
         "Move shop/big (70.0 GiB, 9 s) from group G0 of h to group G0 of a.",
         "Resume shop/small (10.0 GiB) at group G0 of h.",

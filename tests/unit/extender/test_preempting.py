@@ -90,7 +90,31 @@ def test_the_plan_is_told(preemption: Preemption, snapshot: Snapshot, cluster: F
             "default/new of priority 10",
             "node": "n1",
             "group": "G01",
-            "suspend": [{"pod": "default/a", "uid": "uid-a", "priority": 3, "saveBytes": 48 << 30}],
+            "id": answer.json["id"],
+            "steps": [
+                {
+                    "id": "suspend/uid-a",
+                    "kind": "suspend",
+                    "pod": "default/a",
+                    "uid": "uid-a",
+                    "from": {"node": "n1", "group": "G01"},
+                    "to": None,
+                    "seconds": 0.0,
+                    "bytes": 48 << 30,
+                    "why": "pod default/new of priority 10 waits, and its own is 3",
+                },
+                {
+                    "id": "place/uid-new",
+                    "kind": "place",
+                    "pod": "default/new",
+                    "uid": "uid-new",
+                    "from": None,
+                    "to": {"node": "n1", "group": "G01"},
+                    "seconds": 0.0,
+                    "bytes": 160 << 30,
+                    "why": "it waits for a seat",
+                },
+            ],
         },
     )
 

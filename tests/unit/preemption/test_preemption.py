@@ -212,3 +212,5 @@ def test_a_plan_that_is_left_off_names_the_same_node_and_who_is_left(seed: int) 
         ):
             assert again.node == found.node or done == len(found.victims)
             assert again.victims == found.victims[done:]
+            assert [one.id for one in again.steps[:-1]] == [one.id for one in found.steps[done:-1]]
+            assert again.steps[-1:] == found.steps[-1:]
