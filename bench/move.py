@@ -35,6 +35,7 @@ from kybernate.checkpoint.places import open_place
 from kybernate.checkpoint.stream import Seen
 from kybernate.checkpoint.vault import Vault
 from kybernate.ports import Handover
+from kybernate.runtime.identity import Identity
 from kybernate.types import NodeName, PodRef, PodUid, Tier
 from nodeagent.api.peers import GrpcPeers
 from nodeagent.migration.parts import Pacer
@@ -189,7 +190,7 @@ class Moves:
         )
         self._vault = Vault({Tier.NVME: here}, Tier.NVME, keys, seen=seen)
         outbox = Outbox(here, keys, seen)
-        self._peers = GrpcPeers("n1", node.work / "pki", outbox, self._api, Pacer(0.0))
+        self._peers = GrpcPeers(Identity("n1", node.work / "pki"), outbox, self._api, Pacer(0.0))
         self._runner = asyncio.Runner()
         self._seat = workload.start(self._start)
         self._number = self._seat.container.number_inside(self._seat.container.tree)

@@ -21,6 +21,7 @@ from kybernate.checkpoint.places import open_place, read_manifest
 from kybernate.checkpoint.seal import images_of
 from kybernate.checkpoint.stream import Seen
 from kybernate.gen import agent_pb2_grpc
+from kybernate.runtime.identity import Identity
 from kybernate.types import ArtifactId, PodRef, PodUid, SeatState, Tier
 from nodeagent.api.doorkeeper import Doorkeeper, Rates
 from nodeagent.api.peersapi import PeersApi
@@ -116,8 +117,7 @@ async def main(config: dict[str, str]) -> None:
         cast("Any", agent_pb2_grpc.NodeAgentServicer()),
         Doorkeeper(Rates(), time.monotonic, unix=False),
         "127.0.0.1:0",
-        Path(config["tls"]),
-        "n2",
+        Identity("n2", Path(config["tls"])),
         PeersApi(receiver),
     )
     print(json.dumps({"port": port}), flush=True)

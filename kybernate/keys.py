@@ -126,7 +126,17 @@ CN_SCHEDULER = "kyb-scheduler"
 CN_EXTENDER = "kyb-extender"
 CN_CONTROLLER = "kyb-controller"
 CN_REGISTRY = "kyb-registry"
-_AGENT_SUFFIX = f".agent.{GROUP}"
+CN_AGENTS = "kyb-agents-ca"
+"""The authority that certifies agents, and nobody else."""
+AGENT_SIGNER = f"{GROUP}/agent"
+"""The signer of CertificateSigningRequests of agents."""
+AGENT_ACCOUNT = "kyb-agent"
+NODE_OF_TOKEN = "authentication.kubernetes.io/node-name"  # noqa: S105 - the name of a field
+"""Under this Kubernetes says on which node the pod of a token runs."""
+REVOKED_NODES = "kyb-revoked-nodes"
+"""The ConfigMap of nodes whose agents' certificates count no more."""
+AGENT_DOMAIN = f"agent.{GROUP}"
+_AGENT_SUFFIX = f".{AGENT_DOMAIN}"
 
 
 # No node has as many GPUs; and int() refuses texts of thousands of digits.

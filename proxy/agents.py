@@ -20,6 +20,7 @@ from proxy.actions import SeatInfo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from kybernate.settings.proxy import ProxySettings
     from proxy.desk import Desk
@@ -50,10 +51,26 @@ class Agents:
         self._settings = settings
         self._links: dict[NodeName, AgentLink] = {}
         self._stopping: set[asyncio.Task[None]] = set()
+        self._addresses: dict[str, str] = {}
+        self._revoked: frozenset[str] = frozenset()
+
+    def revoked(self, nodes: frozenset[str]) -> None:
+        """These nodes are, and no others: nothing is said to them, or believed of them."""
+        self._revoked = nodes
+        for node in nodes:
+            self._unlink(node)
+        for node, address in self._addresses.items():
+            self._link(node, address)
 
     def set(self, node: str, address: str) -> None:
         """The node's agent is at this address (`host:port`)."""
+        self._addresses[node] = address
+        self._link(node, address)
+
+    def _link(self, node: str, address: str) -> None:
         name = NodeName(node)
+        if node in self._revoked:
+            return
         old = self._links.get(name)
         if old is not None and old.address == address:
             return
@@ -65,6 +82,10 @@ class Agents:
 
     def remove(self, node: str) -> None:
         """The node has left the cluster."""
+        self._addresses.pop(node, None)
+        self._unlink(node)
+
+    def _unlink(self, node: str) -> None:
         link = self._links.pop(NodeName(node), None)
         if link is None:
             return
@@ -92,6 +113,7 @@ class Agents:
         for link in self._links.values():
             self._stop(link)
         self._links.clear()
+        self._addresses.clear()
         await asyncio.gather(*self._stopping)
 
     def _stop(self, link: AgentLink) -> None:
@@ -271,7 +293,7 @@ class AgentLink:
     def _channel(self) -> Any:
         tls = self._settings.tls_dir
         credentials = grpc.ssl_channel_credentials(
-            root_certificates=(tls / "ca.crt").read_bytes(),
+            root_certificates=_authorities(tls, shared=self._settings.shared_agent_keys),
             private_key=(tls / "proxy.key").read_bytes(),
             certificate_chain=(tls / "proxy.crt").read_bytes(),
         )
@@ -286,6 +308,14 @@ class AgentLink:
             ("grpc.http2.max_pings_without_data", 0),
         ]
         return grpc.aio.secure_channel(self.address, credentials, options=options)
+
+
+def _authorities(tls: Path, *, shared: bool) -> bytes:
+    """Who certifies agents. `shared`: also the authority of `kybernate pki` itself."""
+    own = tls / "agents-ca.crt"
+    if not own.is_file():
+        return (tls / "ca.crt").read_bytes()
+    return own.read_bytes() + ((tls / "ca.crt").read_bytes() if shared else b"")
 
 
 def seat_info(node: NodeName, seat: agent_pb2.Seat) -> SeatInfo:

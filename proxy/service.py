@@ -11,6 +11,7 @@ from aiohttp import web
 from kybernate import keys
 from kybernate.adapters.k8s import Api, Watcher
 from kybernate.errors import ConfigError
+from kybernate.runtime.revocations import Revocations
 from proxy.actions import Limits
 from proxy.admission import Admission
 from proxy.agents import Agents
@@ -82,6 +83,7 @@ class Service:
         await self._runner.cleanup()
         if self._watcher is not None:
             await asyncio.to_thread(self._watcher.stop)
+            await asyncio.to_thread(self._revocations.stop)
         await self._clients.stop()
         await self._agents.stop()
         await self._pools.close()
@@ -104,6 +106,11 @@ class Service:
         def on_event(kind: str, item: dict[str, Any]) -> None:
             loop.call_soon_threadsafe(self._agents.on_node, kind, item)
 
+        def revoked(nodes: frozenset[str]) -> None:
+            loop.call_soon_threadsafe(self._agents.revoked, nodes)
+
         api = Api(self._settings.kubeconfig, "kyb-proxy")
+        self._revocations = Revocations(revoked)
+        self._revocations.start(api)
         self._watcher = Watcher(api, keys.GPU_NODES_PATH, {}, on_event, "gpunodes")
         self._watcher.start()

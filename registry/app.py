@@ -20,7 +20,7 @@ from kybernate.errors import (
     RetryableError,
 )
 from registry import metrics, openapi
-from registry.callers import Caller, ForbiddenError, read_caller
+from registry.callers import Admission, Caller, ForbiddenError, read_caller
 from registry.routes import Call
 
 if TYPE_CHECKING:
@@ -51,13 +51,15 @@ def create_app(
     routes: Sequence[Route],
     max_body: int,
     certificate: Callable[[Mapping[str, Any]], Mapping[str, Any]] = peer,
+    admission: Admission | None = None,
 ) -> flask.Flask:
     """The WSGI application. `max_body` in bytes."""
+    admitted = admission or Admission(None)
     app = flask.Flask("registry", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = max_body
     for route in routes:
         rule = route.path.replace("{", "<").replace("}", ">")
-        view = _view(route, certificate, max_body)
+        view = _view(route, certificate, admitted, max_body)
         app.add_url_rule(
             rule, route.name, view, methods=[route.method], provide_automatic_options=False
         )
@@ -73,14 +75,18 @@ def create_app(
 def _view(
     route: Route,
     certificate: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+    admission: Admission,
     max_body: int,
 ) -> Callable[..., flask.Response]:
     seconds = metrics.SECONDS.labels(route.name)
 
     def view(**parts: str) -> flask.Response:
         began = perf_counter()
-        caller = read_caller(certificate(flask.request.environ))
+        shown = certificate(flask.request.environ)
+        caller = read_caller(shown)
         try:
+            if isinstance(caller, Caller):
+                admission.check(caller, shown)
             answer = _answer(route, caller, parts, max_body)
         except KybernateError as error:
             answer = _error(error)

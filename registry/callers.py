@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ssl
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kybernate import keys
 from kybernate.adapters.registry.wire import CopyState
 from kybernate.core.succession import PodRecord
-from kybernate.errors import ConflictError, NotFoundError, RefusedError
+from kybernate.errors import ConflictError, NotFoundError, RefusedError, RetryableError
 from kybernate.types import Tier
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     from kybernate.adapters.registry.wire import Copy, Described
     from kybernate.core.succession import Asked
+    from kybernate.runtime.revocations import Revocations
     from registry.artifacts import Artifacts
     from registry.cluster import Cluster, Pod
     from registry.pods import Key, Pods
@@ -33,11 +36,13 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A caller; `node` is an agent's, empty for others. `name` is for messages."""
+    """A caller; `node` is an agent's, empty for others. `name` is for messages. `own`: it showed a
+    certificate for a key of its node's own."""
 
     role: Role
     name: str
     node: str = ""
+    own: bool = False
 
 
 class ForbiddenError(RefusedError):
@@ -55,17 +60,57 @@ def read_caller(certificate: Mapping[str, Any]) -> Caller | str:
         for kind, value in part
         if kind == "commonName"
     ]
+    issuers = [
+        value
+        for part in certificate.get("issuer", ())
+        for kind, value in part
+        if kind == "commonName"
+    ]
     others = [value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS"]
     nodes = [node for name in others if (node := keys.agent_node(name))]
-    if len(names) == 1 and names[0] in _NAMED and not nodes:
+    own = issuers == [keys.CN_AGENTS]
+    if len(names) == 1 and names[0] in _NAMED and not nodes and not own:
         return Caller(_NAMED[names[0]], names[0])
     if len(nodes) == 1 and not set(names) & set(_NAMED):
-        return Caller(Role.AGENT, f"the agent of node {nodes[0]}", nodes[0])
+        return Caller(Role.AGENT, f"the agent of node {nodes[0]}", nodes[0], own=own)
     found = ", ".join([*names, *others]) or "no name"
     return (
         f"only agents, {keys.CN_CONTROLLER} and {keys.CN_PROXY} may call; your certificate names "
         f"{found}"
     )
+
+
+class Admission:
+    """Whose certificates count. `shared`: agents' also if `kybernate pki` made them, so that other
+    nodes may hold their keys. `revocations` is None where no node can be revoked."""
+
+    def __init__(self, revocations: Revocations | None, *, shared: bool = True) -> None:
+        self._revocations = revocations
+        self._shared = shared
+
+    def check(self, caller: Caller, certificate: Mapping[str, Any]) -> None:
+        """Raises ForbiddenError, and RetryableError while nobody knows who is revoked."""
+        if caller.role is not Role.AGENT:
+            return
+        if not caller.own and not self._shared:
+            raise ForbiddenError(
+                f"{caller.name}: its key may be in other hands; an agent needs one that its node "
+                "made (own_key)"
+            )
+        if self._revocations is None:
+            return
+        if not self._revocations.synced:
+            raise RetryableError("which nodes are revoked isn't known yet")
+        # A kept connection may outlive what it was made with.
+        made, ends = (_seconds(certificate, name) for name in ("notBefore", "notAfter"))
+        if ends <= time.time():
+            raise ForbiddenError(f"{caller.name}: its certificate has ended")
+        if why := self._revocations.why_not(caller.node, int(made * 1000)):
+            raise ForbiddenError(why)
+
+
+def _seconds(certificate: Mapping[str, Any], name: str) -> float:
+    return ssl.cert_time_to_seconds(str(certificate[name]))
 
 
 def check_node(caller: Caller, node: str, field: str) -> None:

@@ -11,12 +11,13 @@ from gunicorn.app.base import BaseApplication
 
 from kybernate.errors import ConfigError, RetryableError
 from kybernate.runtime.deadlines import Worker
+from kybernate.runtime.revocations import Revocations
 from kybernate.runtime.serve import ProbeServer
 from kybernate.runtime.tls import Contexts, check_tls
 from registry import metrics
 from registry.app import create_app
 from registry.artifacts import Artifacts
-from registry.callers import Standing
+from registry.callers import Admission, Standing
 from registry.database import open_database
 from registry.kms import open_kms
 from registry.pods import Pods
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from flask import Flask
 
     from kybernate.settings.registry import RegistrySettings
-    from registry.cluster import Kubernetes
+    from registry.signer import Signer
 
 log = logging.getLogger(__name__)
 
@@ -34,15 +35,47 @@ _SHUTDOWN_S = 5
 _RETRY_S = 1.0
 
 
-def open_cluster(settings: RegistrySettings) -> Kubernetes | None:
-    """The cluster's facts, not watched yet; None where none are wanted. Raises ConfigError if the
-    credentials can't be read."""
-    if settings.cluster == "none":
-        return None
-    from kybernate.adapters.k8s import Api  # noqa: PLC0415 - slow, and not always wanted
-    from registry.cluster import Kubernetes  # noqa: PLC0415 - as above
+class Cluster:
+    """What the registry knows and does in Kubernetes."""
 
-    return Kubernetes(Api(settings.kubeconfig, "kyb-registry"))
+    def __init__(self, settings: RegistrySettings) -> None:
+        """Raises ConfigError if credentials or the signer's authority can't be read."""
+        from kybernate.adapters.k8s import Api  # noqa: PLC0415 - slow, and not always wanted
+        from registry.cluster import Kubernetes  # noqa: PLC0415 - as above
+        from registry.signer import Signer  # noqa: PLC0415 - as above
+
+        self._api = Api(settings.kubeconfig, "kyb-registry")
+        self.facts = Kubernetes(self._api)
+        self.revocations = Revocations()
+        self._signer: Signer | None = None
+        folder = settings.signer_dir
+        if folder is not None and (folder / "agents-ca.crt").is_file():
+            self._signer = Signer(self._api, folder, settings.agent_certificate_s, self.revocations)
+        elif folder is not None:
+            log.warning("no agent is certified: %s holds no agents-ca.crt", folder)
+
+    def start(self) -> None:
+        """Begin to watch, and to sign."""
+        self.facts.start()
+        self.revocations.start(self._api)
+        if self._signer is not None:
+            self._signer.start()
+
+    def stop(self) -> None:
+        """End, within seconds."""
+        if self._signer is not None:
+            self._signer.stop()
+        self.revocations.stop()
+        self.facts.stop()
+
+
+def open_cluster(settings: RegistrySettings) -> Cluster | None:
+    """None where none is wanted. Raises ConfigError."""
+    if settings.cluster == "none":
+        if settings.signer_dir is not None:
+            raise ConfigError("signer_dir", "needs cluster=kubernetes, where agents ask")
+        return None
+    return Cluster(settings)
 
 
 class Service:
@@ -78,8 +111,11 @@ class Service:
         artifacts = Artifacts(self._database)
         metrics.COPIES.source = artifacts.counts
         pods = Pods(self._database, self._settings.max_lease_s)
-        standing = Standing(pods, artifacts, self._cluster)
-        return create_app(routes(artifacts, pods, standing), self._settings.max_body_bytes)
+        facts = None if self._cluster is None else self._cluster.facts
+        revocations = None if self._cluster is None else self._cluster.revocations
+        admission = Admission(revocations, shared=self._settings.shared_agent_keys)
+        calls = routes(artifacts, pods, Standing(pods, artifacts, facts))
+        return create_app(calls, self._settings.max_body_bytes, admission=admission)
 
     def not_ready(self) -> str | None:
         """Why calls can't be answered now, in a sentence."""
@@ -116,6 +152,11 @@ class Server(BaseApplication):  # type: ignore[misc]
                 "cluster is none: every agent is believed whichever pod it speaks for; set it to "
                 "kubernetes unless there is none"
             )
+        if settings.shared_agent_keys:
+            log.warning(
+                "shared_agent_keys is on: agents are believed by certificates whose keys other "
+                "nodes may hold; turn it off once every node has its own"
+            )
         super().__init__()
 
     def load_config(self) -> None:
@@ -133,7 +174,7 @@ class Server(BaseApplication):  # type: ignore[misc]
             "ca_certs": str(tls / "ca.crt"),
             "cert_reqs": ssl.CERT_REQUIRED,
             "do_handshake_on_connect": True,
-            "ssl_context": Contexts(self._settings.request_s),
+            "ssl_context": Contexts(self._settings.request_s, more=(tls / "agents-ca.crt",)),
             "control_socket_disable": True,
             "proc_name": "kyb-registry",
             "loglevel": self._settings.log_level.lower(),

@@ -24,6 +24,7 @@ _COMMANDS: Mapping[str, str] = {
     "dump": "kybernate.cli.dump",
     "explain": "kybernate.cli.explain",
     "groups": "kybernate.cli.groups",
+    "node": "kybernate.cli.node",
     "pki": "kybernate.cli.pki",
     "plan": "kybernate.cli.plan",
     "replay": "kybernate.cli.replay",
@@ -35,7 +36,7 @@ _HELP = """Many pods share a GPU: one is active, the others are parked and wake 
 \b
 A cluster comes to it in this order:
   kubectl apply -k config/default                      names, accounts, policies
-  kybernate pki init --dir DIR --node NODE ...         certificates between our services
+  kybernate pki init --dir DIR                         certificates between our services
   kyb-webhook, kyb-extender, kyb-proxy                 once per cluster
   kybernate clients add NAME --of NAMESPACE            a key for who may ask the proxy
   kyb-agent, kyb-device-plugin                         on every GPU node

@@ -10,7 +10,7 @@ import click
 import yaml
 
 from kybernate import keys
-from kybernate.adapters.pki import Folder, Validity
+from kybernate.adapters.pki import AGENTS, AUTHORITY, Folder, Validity
 
 _folder = click.option(
     "--dir",
@@ -33,10 +33,14 @@ _renew_days = click.option(
 def command() -> None:
     """Make and show the certificates between our services.
 
-    One authority signs them all. The agent of node N is known as N.agent.kyb.ai; kyb-proxy may
-    serve requests through it and kyb-controller may park, wake, evict and drain (docs/api.md). The
-    extender accepts calls from kyb-scheduler alone; the registry lets agents write, each for its
-    own node, and the controller and the proxy read (docs/registry.md).
+    One authority signs them all, and one more signs agents alone: the registry holds its key, and
+    certifies the keys that nodes make (`secret --agents`). With --node an agent's key is made here
+    instead, for clusters without a registry.
+
+    The agent of node N is known as N.agent.kyb.ai; kyb-proxy may serve requests through it and
+    kyb-controller may park, wake, evict and drain (docs/api.md). The extender accepts calls from
+    kyb-scheduler alone; the registry lets agents write, each for its own node, and the controller
+    and the proxy read (docs/registry.md).
     """
 
 
@@ -75,14 +79,19 @@ def show(folder: Path, renew_days: int) -> None:
 @command.command("secret")
 @_folder
 @click.option("--namespace", default=keys.NAMESPACE, show_default=True)
-def secret(folder: Path, namespace: str) -> None:
-    """Print the authority as the Secret kyb-ca, key included: pipe it into kubectl apply -f -."""
-    authority = Folder(folder).authority()
-    data = {"ca.crt": authority.certificate_pem, "ca.key": authority.key_pem}
+@click.option("--agents", is_flag=True, help="The authority of agents: kyb-agents-ca.")
+def secret(folder: Path, namespace: str, *, agents: bool) -> None:
+    """Print the authority as the Secret kyb-ca, key included: pipe it into kubectl apply -f -.
+
+    With --agents it is the one that may certify agents alone, for the registry to sign with.
+    """
+    name = AGENTS if agents else AUTHORITY
+    authority = Folder(folder).authority(name)
+    data = {f"{name}.crt": authority.certificate_pem, f"{name}.key": authority.key_pem}
     manifest = {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {"name": "kyb-ca", "namespace": namespace},
+        "metadata": {"name": f"kyb-{name}", "namespace": namespace},
         "type": "Opaque",
         "data": {name: base64.b64encode(value).decode() for name, value in data.items()},
     }

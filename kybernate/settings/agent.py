@@ -20,7 +20,18 @@ class AgentSettings(BaseModel):
     listen: str = Field("0.0.0.0:9443", description="host:port of the mutual-TLS API for proxies.")
     advertise: str = Field("", description="host:port that proxies reach; default: `listen`.")
     tls_dir: Path = Field(
-        Path("/etc/kybernate/tls"), description="Folder of ca.crt, agent-<node>.crt and .key."
+        Path("/etc/kybernate/tls"),
+        description="Folder of ca.crt and agents-ca.crt; agent-<node>.crt and .key are used until "
+        "the node has its own.",
+    )
+    own_key: bool = Field(
+        True,
+        description="Make a key on this node and have it certified, where there is agents-ca.crt.",
+    )
+    shared_agent_keys: bool = Field(
+        True,
+        description="Believe agents also by certificates of `kybernate pki`, whose keys other "
+        "nodes may hold; turn it off once every node has its own.",
     )
     run_dir: Path = Field(Path("/run/kyb"), description="Folder of the sockets.")
     state_dir: Path = Field(Path("/var/lib/kyb"), description="Folder of journal and kyb-init.")

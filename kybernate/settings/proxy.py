@@ -36,7 +36,13 @@ class ProxySettings(BaseModel):
         description="fixed agents as node=host:port,…; then no GPUNodes are watched",
     )
     tls_dir: Path = Field(
-        Path("/etc/kyb/tls"), description="folder with ca.crt, proxy.crt and proxy.key"
+        Path("/etc/kyb/tls"),
+        description="folder with ca.crt, agents-ca.crt, proxy.crt and proxy.key",
+    )
+    shared_agent_keys: bool = Field(
+        True,
+        description="believe agents also by certificates of `kybernate pki`, whose keys other "
+        "nodes may hold; turn it off once every node has its own",
     )
     wait_limit_s: float = Field(
         60.0, gt=0, description="longest time a request is held for its seat (s)"

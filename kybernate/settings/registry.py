@@ -35,6 +35,19 @@ class RegistrySettings(BaseModel):
     kubeconfig: Path | None = Field(
         None, description="kubeconfig to read pods with; none: the pod's service account"
     )
+    shared_agent_keys: bool = Field(
+        True,
+        description="believe agents also by certificates of `kybernate pki`, whose keys other "
+        "nodes may hold; turn it off once every node has its own",
+    )
+    signer_dir: Path | None = Field(
+        None,
+        description="folder with agents-ca.crt and agents-ca.key (the Secret kyb-agents-ca); with "
+        "it this registry certifies agents' own keys",
+    )
+    agent_certificate_s: float = Field(
+        86_400.0, ge=600, description="how long an agent's certificate is good for (s)"
+    )
     database_s: float = Field(
         5.0, gt=0, le=60, description="limit for one statement, and for the wait for a lock (s)"
     )

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor
     from google.protobuf.message import Message  # type: ignore[import-untyped]
 
+    from nodeagent.api.guests import Guests
+
     Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
 NODE = "node"
@@ -184,9 +186,18 @@ class _Peer:
 
 
 class Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has no types
-    """The checks of one door; `unix` says whether it is the socket's. `now`: a steady clock."""
+    """The checks of one door; `unix` says whether it is the socket's. `now`: a steady clock.
+    `guests` says whose certificates count; without it all that TLS lets in."""
 
-    def __init__(self, rates: Rates, now: Callable[[], float], *, unix: bool) -> None:
+    def __init__(
+        self,
+        rates: Rates,
+        now: Callable[[], float],
+        *,
+        unix: bool,
+        guests: Guests | None = None,
+    ) -> None:
+        self._guests = None if unix else guests
         self._rates = rates
         self._now = now
         self._unix = unix
@@ -228,7 +239,7 @@ class Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has 
         async def call(requests: AsyncIterator[Message], context: Context) -> Any:
             async with _Statuses(method, context):
                 with await self._admit_stream(method, context):
-                    return await inner(self._checked(requests), context)
+                    return await inner(self._checked(requests, context), context)
 
         return call
 
@@ -237,7 +248,7 @@ class Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has 
             async with _Statuses(method, context):
                 with await self._admit_stream(method, context):
                     if hasattr(request, "__aiter__"):
-                        await inner(self._checked(request), context)
+                        await inner(self._checked(request, context), context)
                         return
                     check_message(request)
                     async for answer in inner(request, context):
@@ -245,10 +256,15 @@ class Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has 
 
         return call
 
-    async def _checked(self, requests: AsyncIterator[Message]) -> AsyncIterator[Message]:
+    async def _checked(
+        self, requests: AsyncIterator[Message], context: Context
+    ) -> AsyncIterator[Message]:
         """A stream's messages, each within its limits, no faster than they may come."""
         bucket = Bucket(self._rates.messages, self._rates.messages)
         async for request in requests:
+            # A stream that is open ends, too, once its caller is let in no more.
+            if self._guests is not None and (why := self._guests.check(context)):
+                raise RefusedError(why)
             check_message(request)
             wait = bucket.take(self._now())
             if wait:
@@ -276,6 +292,9 @@ class Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has 
         role = NODE if self._unix else role_of(context)
         if role not in callers_of(method):
             await self._deny(method, caller, context)
+        if self._guests is not None and (why := self._guests.check(context)):
+            metrics.REFUSED_CALLS.labels(method, "certificate").inc()
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, why)
         name = caller if self._unix else f"{caller} at {context.peer().rpartition(':')[0]}"
         peer = self._peer(name)
         wait = peer.calls.take(self._now())

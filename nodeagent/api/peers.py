@@ -13,7 +13,6 @@ from kybernate import keys
 from kybernate.api import pods
 from kybernate.checkpoint.deadline import Deadline
 from kybernate.errors import (
-    ConfigError,
     CorruptError,
     DeadlineError,
     KybernateError,
@@ -28,12 +27,13 @@ from nodeagent.api.doorkeeper import MESSAGE_LIMIT, STATES_LIMIT
 from nodeagent.migration.parts import Pump, handover_message
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
     from pathlib import Path
 
     from kybernate.checkpoint.outbox import Outbox
     from kybernate.checkpoint.stream import Part
     from kybernate.ports import Handover, KubeApi
+    from kybernate.runtime.identity import Identity
     from kybernate.types import ArtifactId
     from nodeagent.migration.parts import Pacer
 
@@ -53,22 +53,24 @@ _ERRORS: dict[grpc.StatusCode, type[KybernateError]] = {
 
 
 class GrpcPeers:
-    """See `ports.Peers`. `node` is this one, whose certificate lies in `tls_dir`."""
+    """See `ports.Peers`. `identity` is this node's; `revoked` says why a node isn't called, in a
+    sentence, and may raise RetryableError where nobody knows yet."""
 
     def __init__(
         self,
-        node: str,
-        tls_dir: Path,
+        identity: Identity,
         outbox: Outbox,
         api: Callable[[], Awaitable[KubeApi]],
         pacer: Pacer,
+        revoked: Callable[[str], str] = lambda _node: "",
     ) -> None:
-        self._node = node
-        self._tls_dir = tls_dir
+        self._node = identity.node
+        self._identity = identity
+        self._revoked = revoked
         self._outbox = outbox
         self._api = api
         self._pacer = pacer
-        self._channels: dict[str, tuple[str, grpc.Channel]] = {}
+        self._channels: dict[str, tuple[tuple[str, object], grpc.Channel]] = {}
 
     async def find(self, namespace: str, name: str, deadline: float) -> tuple[PodRef, NodeName]:
         """See `ports.Peers.find`."""
@@ -151,6 +153,13 @@ class GrpcPeers:
         self._outbox.forget(handover.successor.uid)
         await self._call(handover, "CallOff", handover_message(handover), deadline)
 
+    def drop(self, nodes: Iterable[str]) -> None:
+        """End the connections to these nodes, and with them what is under way there."""
+        for node in nodes:
+            known = self._channels.pop(node, None)
+            if known is not None:
+                known[1].close()
+
     def close(self) -> None:
         """End all connections."""
         for _, channel in self._channels.values():
@@ -179,30 +188,26 @@ class GrpcPeers:
         return await _answer(getattr(stub, method).future(message, timeout=deadline), handover.node)
 
     async def _stub(self, node: str, deadline: float) -> Any:
+        if why := self._revoked(node):
+            raise RefusedError(why)
         found = await self._get(f"{keys.GPU_NODES_PATH}/{node}", deadline)
         address = found.get("status", {}).get("agent", {}).get("address", "")
         if not address:
             raise RetryableError(f"node {node} tells no address of its agent yet")
-        known = self._channels.get(node)
-        if known is None or known[0] != address:
-            if known is not None:
+        known, like = self._channels.get(node), (address, self._identity.stamp())
+        if known is None or known[0] != like:
+            # One of before ends with its last call: this node may have a new certificate by now.
+            if known is not None and known[0][0] != address:
                 known[1].close()
             channel = await asyncio.to_thread(self._connect, node, address)
-            known = self._channels[node] = (address, channel)
+            known = self._channels[node] = (like, channel)
         return peers_pb2_grpc.PeersStub(known[1])  # type: ignore[no-untyped-call]
 
     def _connect(self, node: str, address: str) -> grpc.Channel:
-        own = self._tls_dir / f"agent-{self._node}"
-        try:
-            credentials = grpc.ssl_channel_credentials(
-                (self._tls_dir / "ca.crt").read_bytes(),
-                own.with_name(f"{own.name}.key").read_bytes(),
-                own.with_name(f"{own.name}.crt").read_bytes(),
-            )
-        except OSError as error:
-            raise ConfigError(
-                "tls_dir", f"can't read {error.filename}: {error.strerror}"
-            ) from error
+        shown = self._identity.shown()
+        credentials = grpc.ssl_channel_credentials(
+            self._identity.agents(), shown.key, shown.certificate
+        )
         options = [
             ("grpc.ssl_target_name_override", keys.agent_server_name(node)),
             ("grpc.keepalive_time_ms", _KEEPALIVE_MS),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
@@ -14,8 +16,11 @@ from nodeagent.api.doorkeeper import MESSAGE_LIMIT, STATES_LIMIT, Doorkeeper
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kybernate.runtime.identity import Identity
     from nodeagent.api.peersapi import PeersApi
     from nodeagent.api.service import NodeApi
+
+log = logging.getLogger(__name__)
 
 # A proxy that vanished without a word is noticed within twice this.
 _KEEPALIVE_MS = 2000
@@ -64,32 +69,43 @@ async def serve_network(
     api: NodeApi,
     keeper: Doorkeeper,
     listen: str,
-    tls_dir: Path,
-    node: str,
+    identity: Identity,
     peers: PeersApi | None = None,
 ) -> tuple[grpc.aio.Server, int]:
     """Serve with mutual TLS; returns the server and its port. `peers` answers other nodes' agents.
     Raises ConfigError."""
     server = _server(api, keeper, peers)
     try:
-        port = server.add_secure_port(listen, _credentials(tls_dir, node))
+        port = server.add_secure_port(listen, _credentials(identity))
     except RuntimeError as error:
         raise ConfigError("listen", f"can't listen on {listen}: {error}") from error
     await server.start()
     return server, port
 
 
-def _credentials(tls_dir: Path, node: str) -> grpc.ServerCredentials:
-    try:
-        key = (tls_dir / f"agent-{node}.key").read_bytes()
-        certificate = (tls_dir / f"agent-{node}.crt").read_bytes()
-        authority = (tls_dir / "ca.crt").read_bytes()
-    except OSError as error:
-        raise ConfigError(
-            "tls_dir",
-            f"can't read {error.filename}: {error.strerror}; "
-            f"make it with: kybernate pki init --dir {tls_dir} --node {node}",
-        ) from error
-    return grpc.ssl_server_credentials(
-        [(key, certificate)], root_certificates=authority, require_client_auth=True
+def _credentials(identity: Identity) -> grpc.ServerCredentials:
+    """What is shown to whoever connects from then on: read anew once a file has changed."""
+    made = identity.stamp(), _configuration(identity)
+    lock = threading.Lock()
+
+    def newest() -> Any:
+        nonlocal made
+        with lock:
+            stamp = identity.stamp()
+            if stamp == made[0]:
+                return None
+            try:
+                made = stamp, _configuration(identity)
+            except ConfigError as error:
+                log.warning("the certificate of before is shown on: %s", error)
+                return None
+            return made[1]
+
+    return grpc.dynamic_ssl_server_credentials(made[1], newest, require_client_authentication=True)
+
+
+def _configuration(identity: Identity) -> Any:
+    shown = identity.shown()
+    return grpc.ssl_server_certificate_configuration(
+        [(shown.key, shown.certificate)], root_certificates=identity.authorities()
     )

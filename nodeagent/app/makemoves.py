@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from kybernate.ports import KubeApi
+    from kybernate.runtime.identity import Identity
+    from nodeagent.api.guests import Guests
     from nodeagent.app.loop import Loop
     from nodeagent.operations.operations import Operations
 
@@ -26,6 +28,8 @@ def make_moves(
     operations: Operations,
     api: Callable[[], Awaitable[KubeApi]],
     records: Mapping[str, Mapping[str, object]],
+    identity: Identity,
+    guests: Guests,
 ) -> PeersApi | None:
     """What answers other nodes' agents; None where no state leaves RAM. `records` are those of the
     journal: this comes before operations are put again."""
@@ -34,7 +38,8 @@ def make_moves(
     if below is None or below.inbox is None or below.outbox is None:
         return None
     pacer = Pacer(float(settings.move_bytes_per_s))
-    peers = GrpcPeers(settings.node, settings.tls_dir, below.outbox, api, pacer)
+    peers = GrpcPeers(identity, below.outbox, api, pacer, guests.revoked)
+    guests.left.append(peers.drop)
     receiver = Receiver(loop, below.inbox, loop.adoptions)
     receiver.resume(records)
     moves = Moves(loop, Within(settings.node, receiver, peers), operations.advanced)

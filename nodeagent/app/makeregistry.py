@@ -9,11 +9,12 @@ from nodeagent.artifacts.reporting import ReportingVault
 from nodeagent.artifacts.reports import Reports
 
 if TYPE_CHECKING:
+    from kybernate.runtime.identity import Identity
     from kybernate.settings.agent import AgentSettings
     from nodeagent.seat.node import World
 
 
-def with_registry(world: World, settings: AgentSettings) -> World:
+def with_registry(world: World, settings: AgentSettings, identity: Identity) -> World:
     """The same world, with the registry if there is one to be told of saved states. Raises
     ConfigError."""
     below = world.below
@@ -21,9 +22,7 @@ def with_registry(world: World, settings: AgentSettings) -> World:
         return world
     from kybernate.adapters.registry.node import NodeRegistry  # noqa: PLC0415 - slow
 
-    registry = NodeRegistry(
-        settings.registry_url, settings.tls_dir, settings.node, settings.object_store
-    )
+    registry = NodeRegistry(settings.registry_url, identity, settings.object_store)
     reports = Reports(world.journal, registry, below.vault.manifest)
     told = replace(below, vault=ReportingVault(below.vault, reports))
     return replace(world, below=told, registry=registry, reports=reports)

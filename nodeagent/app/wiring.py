@@ -25,7 +25,10 @@ from kybernate.adapters.seatsocket import SeatSockets
 from kybernate.api import pods
 from kybernate.errors import ConfigError, DeadlineError, KybernateError
 from kybernate.runtime.grants import ArtifactGrants
+from kybernate.runtime.identity import Identity
+from kybernate.runtime.revocations import Revocations
 from nodeagent.api.doorkeeper import Doorkeeper, Rates
+from nodeagent.api.guests import Guests
 from nodeagent.api.prepare import Preparer
 from nodeagent.api.runtimedoor import RuntimeDoor
 from nodeagent.api.servers import serve_network, serve_node
@@ -97,7 +100,12 @@ class Agent:
         inits = KernelInits(kyb_inits(settings))
         below = _below(settings, freezer, inits, self._inventory, self._images, self._grants.all)
         world = _world(settings, helpers, self._images, journal, freezer, inits, below)
-        self.world = with_registry(world, settings)
+        own = settings.state_dir / "identity" if settings.own_key else None
+        shared = settings.shared_agent_keys
+        self._identity = Identity(settings.node, settings.tls_dir, own, shared=shared)
+        self._revocations = Revocations(self._revoked)
+        self._guests = Guests(self._revocations, time.time, shared=shared)
+        self.world = with_registry(world, settings, self._identity)
         self.node = Node(settings, self.world, Leases(settings.lease_break_s))
         self.node.park_budget = settings.park_bytes or _host_memory()
         self.loop = Loop(self.node)
@@ -121,6 +129,10 @@ class Agent:
     def _inventory(self) -> Inventory | None:
         return self.node.inventory
 
+    def _revoked(self, nodes: frozenset[str]) -> None:
+        for tell in self._guests.left:
+            self._running.call_soon_threadsafe(tell, nodes)
+
     def not_ready(self) -> str | None:
         """Why the agent can't do its work, as a sentence, or None. Any thread may ask."""
         if not self._recovered:
@@ -132,6 +144,7 @@ class Agent:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set. Seats stay as they are when it ends."""
+        self._running = asyncio.get_running_loop()
         self._api = asyncio.create_task(self._connect())
         attendance = Attendance()
         publisher = Publisher(self.node, self._get_api, self._address(), attendance)
@@ -158,6 +171,7 @@ class Agent:
             self._collect(preparer),
             warden.run(),
             self.loop.reports.run(),
+            self._identity.run(self._get_api),
         )
         await stop.wait()
         await self._end()
@@ -206,8 +220,8 @@ class Agent:
             publisher.touch,
         )
         api = NodeApi(parts)
-        keeper, tls = self._keeper(unix=False), settings.tls_dir
-        network, _ = await serve_network(api, keeper, settings.listen, tls, settings.node, peers)
+        keeper = self._keeper(unix=False)
+        network, _ = await serve_network(api, keeper, settings.listen, self._identity, peers)
         here = settings.run_dir / Path(keys.AGENT_SOCKET).name
         node = await serve_node(api, self._keeper(unix=True), here)
         self._servers += [network, node]
@@ -221,14 +235,15 @@ class Agent:
             return None
         from nodeagent.app.makemoves import make_moves  # noqa: PLC0415 - slow, only where it is used
 
-        return make_moves(self.loop, self.operations, self._get_api, records)
+        own = self._identity, self._guests
+        return make_moves(self.loop, self.operations, self._get_api, records, *own)
 
     def _keeper(self, *, unix: bool) -> Doorkeeper:
         settings, times = self._settings, _SHARED if unix else 1
         rates = Rates(
             settings.api_calls_per_s * times, settings.api_burst * times, settings.api_streams
         )
-        return Doorkeeper(rates, self.world.now, unix=unix)
+        return Doorkeeper(rates, self.world.now, unix=unix, guests=self._guests)
 
     def _address(self) -> str:
         return self._settings.advertise or self._settings.listen
@@ -258,6 +273,7 @@ class Agent:
         api = await self._get_api()
         if self.world.below is not None:
             self._grants.start(api)
+            self._revocations.start(api)
         known = frozenset(self.node.seats)
         running = asyncio.get_running_loop()
 
@@ -308,6 +324,7 @@ class Agent:
             await server.stop(grace=0.2)
         self.runtime.close()
         await asyncio.to_thread(self._grants.stop)
+        await asyncio.to_thread(self._revocations.stop)
         if self._watcher is not None:
             await asyncio.to_thread(self._watcher.stop)
         self.world.helpers.close()

@@ -3,28 +3,56 @@ and agent, over real mutual TLS."""
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import contextlib
 import json
+import os
+import socket
+import stat
+import subprocess
+import sys
 import time
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from kybernate import keys
+from kybernate.adapters.pki import AGENTS, Folder, Leaf, issue
+from kybernate.adapters.pki.requests import CSRS, make_request
 from kybernate.adapters.registry import wire
-from kybernate.errors import ConflictError, DeadlineError, NotFoundError, RefusedError
+from kybernate.cli import main
+from kybernate.errors import (
+    ConflictError,
+    DeadlineError,
+    NotFoundError,
+    RefusedError,
+    RetryableError,
+)
+from kybernate.runtime.identity import Identity
+from kybernate.runtime.revocations import Revocations
 from kybernate.types import Tier
+from nodeagent.api.guests import Guests
+from tests.integration.registry.identities import asks, certified, door, handover, services, tokens
 from tests.integration.webhook.conftest import until
 from tests.kit.registryserver import Server, certificates
 from tests.unit.registry.replica import name_of, recording
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
     from pathlib import Path
 
+    from kybernate.adapters.k8s import Api
     from kybernate.adapters.registry.client import Registry
     from tests.cluster.cluster import Cluster
 
+__all__ = ["services", "tokens"]
 pytestmark = pytest.mark.hostile
 
 # Where our webhook isn't asked, which places no pod by hand.
@@ -33,7 +61,7 @@ PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 WISH = wire.LeaseWish(seconds=30)
 STORE = wire.Spot(place=Tier.OBJECT, store="s3://states")
 STOPPED = wire.Stop(proof=wire.Proof.AGENT, why="ended")
-A, B = "rogue-a", "rogue-b"
+A, B, C, D = "rogue-a", "rogue-b", "rogue-c", "rogue-d"
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +83,7 @@ def registry(
         f"sqlite:///{folder}/registry.db",
         CLUSTER="kubernetes",
         KUBECONFIG=access,
+        SIGNER_DIR=str(tls),
     )
     made.start()
     made.client().settle("new")
@@ -195,7 +224,7 @@ def test_a_registry_that_can_not_ask_refuses_nobody_for_good(
     server = Server(tls, tmp_path / "registry.log", database, **settings)
     server.start()
     try:
-        with pytest.raises(DeadlineError, match="API server can't be asked now"):
+        with pytest.raises(DeadlineError, match="isn't known yet"):
             server.client(f"agent-{B}").lease((NAMESPACE, theirs[1]), WISH, 2.0)
     finally:
         server.kill()
@@ -205,3 +234,278 @@ def _there(cluster: Cluster, name: str) -> bool:
     with contextlib.suppress(NotFoundError):
         return bool(cluster.api().get(f"{PODS}/{name}"))
     return False
+
+
+# --- keys of each node's own --------------------------------------------------------------------
+
+
+def client(registry: Server, identity: Identity) -> Registry:
+    """The registry as the agent with this identity calls it."""
+    made = registry.client("controller")
+    made.show(*identity.files())
+    return made
+
+
+def requested(api: Api, wanted: dict[str, Any]) -> dict[str, Any]:
+    """What became of a CertificateSigningRequest."""
+    api.post(CSRS, wanted)
+    found: dict[str, Any] = {}
+
+    def answered() -> bool:
+        found.update(api.get(f"{CSRS}/{wanted['metadata']['name']}").get("status") or {})
+        return bool(found)
+
+    until(answered, "nobody answered the request")
+    return found
+
+
+def test_a_node_gets_a_certificate_for_its_own_key(
+    registry: Server,
+    tokens: Callable[[str], Api],
+    services: Path,
+    tmp_path: Path,
+    place: Callable[..., tuple[str, str]],
+) -> None:
+    own, theirs = place(A), place(B)
+    with certified(A, services, tmp_path / "identity", tokens(A)) as identity:
+        assert stat.S_IMODE((tmp_path / "identity").stat().st_mode) == 0o700
+        assert stat.S_IMODE((tmp_path / "identity" / "agent.pem").stat().st_mode) == 0o600
+        agent = client(registry, identity)
+        assert agent.lease((NAMESPACE, own[1]), WISH).holder == A
+        with pytest.raises(RefusedError, match=f"which is on node {B}"):
+            agent.lease((NAMESPACE, theirs[1]), WISH)
+
+
+def rewritten(node: str, *names: str, common: str = "") -> dict[str, Any]:
+    """A request of this node's key that asks for other names."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    wanted = make_request(node, key)
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common or names[0])])
+    alternative = x509.SubjectAlternativeName([x509.DNSName(name) for name in names])
+    builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
+    signed = builder.add_extension(alternative, critical=False).sign(key, hashes.SHA256())
+    pem = signed.public_bytes(serialization.Encoding.PEM)
+    wanted["spec"]["request"] = base64.b64encode(pem).decode()
+    return wanted
+
+
+def test_no_node_gets_a_certificate_for_another_or_for_more(
+    registry: Server, tokens: Callable[[str], Api]
+) -> None:
+    api, own, other = tokens(A), keys.agent_server_name(A), keys.agent_server_name(B)
+    more = make_request(A, ec.generate_private_key(ec.SECP256R1()))
+    more["spec"]["usages"] = [*more["spec"]["usages"], "cert sign"]
+    for wanted in (
+        make_request(B, ec.generate_private_key(ec.SECP256R1())),
+        rewritten(A, other),
+        rewritten(A, own, other),
+        rewritten(A, own, common=other),
+        rewritten(A, own, common=keys.CN_CONTROLLER),
+        rewritten(A, keys.CN_PROXY),
+        more,
+    ):
+        found = requested(api, wanted)
+        (condition,) = found["conditions"]
+        assert (condition["type"], "certificate" in found) == ("Denied", False), wanted
+        assert "gets rogue-a.agent.kyb.ai alone" in condition["message"] or wanted is more
+
+
+def test_the_agents_authority_makes_no_other_role(
+    registry: Server, tls: Path, tmp_path: Path
+) -> None:
+    """Whoever gets its key passes for agents, and not for a controller or a proxy."""
+    authority, now = Folder(tls).authority(AGENTS), datetime.now(UTC)
+    for common in (keys.CN_CONTROLLER, keys.CN_PROXY):
+        pair = issue(authority, Leaf(common, client=True), timedelta(hours=1), now)
+        for kind, content in (("crt", pair.certificate_pem), ("key", pair.key_pem)):
+            (tmp_path / f"{common}.{kind}").write_bytes(content)
+        forged = registry.client()
+        forged.show(tls / "ca.crt", tmp_path / f"{common}.crt", tmp_path / f"{common}.key")
+        with pytest.raises(RefusedError, match="only agents"):
+            forged.page(wire.Filter())
+
+
+def test_it_passes_for_no_other_node_to_those_who_call_it(
+    registry: Server, tokens: Callable[[str], Api], services: Path, tmp_path: Path
+) -> None:
+    """An agent's name is checked by whoever dials, also behind a right certificate of another."""
+    mine = certified(A, services, tmp_path / "a", tokens(A))
+    with mine as rogue, certified(B, services, tmp_path / "b", tokens(B)) as other:
+
+        async def run() -> None:
+            free = Guests(None, time.time, shared=False)
+            async with door(rogue, free) as (port, _):
+                await asks(other, A, port).expect(handover(A), 5.0)
+                with pytest.raises((RetryableError, DeadlineError)):
+                    await asks(other, B, port).expect(handover(B), 2.0)
+
+        asyncio.run(run())
+
+
+def test_a_revoked_node_is_cut_off_within_five_seconds(
+    control_plane: Cluster,
+    registry: Server,
+    tls: Path,
+    tokens: Callable[[str], Api],
+    services: Path,
+    tmp_path: Path,
+) -> None:
+    """At the registry, at its peers and at the proxy, by one command."""
+    access, peer = str(control_plane.layout.kubeconfig("admin")), Revocations()
+    peer.start(tokens(B))
+    guests = Guests(peer, time.time, shared=False)
+
+    async def cut_off(rogue: Identity, other: Identity, agent: Registry) -> None:
+        async with (
+            door(other, guests) as (there, _),
+            door(rogue, Guests(None, time.time)) as (here, met),
+        ):
+            proxy, calls = Proxied(control_plane, tls, C, here, tmp_path), asks(rogue, B, there)
+            try:
+                await calls.expect(handover(B), 5.0)
+                await _until(lambda: met.proxies == 1)
+                words = access, "revoke", C, "--why", "stolen"
+                _, *took = await asyncio.gather(
+                    asyncio.to_thread(_kybernate, *words),
+                    _refused(lambda: asyncio.to_thread(agent.page, wire.Filter())),
+                    _refused(lambda: calls.expect(handover(B), 5.0)),
+                    _until(lambda: met.proxies == 0),
+                )
+                print(dict(zip(("registry", "peer", "proxy"), took, strict=True)))
+                assert max(took) < 5.0
+                await asyncio.sleep(1.0)
+                assert met.proxies == 0, "nor does it come back"
+                with pytest.raises(RefusedError, match="is revoked"):
+                    await asks(other, C, here, guests.revoked).expect(handover(C), 5.0)
+            finally:
+                proxy.stop()
+
+    mine = certified(C, services, tmp_path / "c", tokens(C))
+    with mine as rogue, certified(B, services, tmp_path / "b", tokens(B)) as other:
+        agent = client(registry, rogue)
+        agent.page(wire.Filter())
+        asyncio.run(cut_off(rogue, other, agent))
+    peer.stop()
+
+
+def test_a_revoked_node_gets_no_certificate_and_its_old_ones_never_count_again(
+    control_plane: Cluster,
+    registry: Server,
+    tls: Path,
+    tokens: Callable[[str], Api],
+    services: Path,
+    tmp_path: Path,
+) -> None:
+    access, token = str(control_plane.layout.kubeconfig("admin")), tokens(D)
+    with certified(D, services, tmp_path / "d", token):
+        (tmp_path / "old.pem").write_bytes((tmp_path / "d" / "agent.pem").read_bytes())
+    old = registry.client()
+    old.show(tls / "ca.crt", tmp_path / "old.pem", tmp_path / "old.pem")
+    assert not _error(old)
+    assert "would write" in _kybernate(access, "revoke", D, "--dry-run")
+    assert not _error(old)
+    _kybernate(access, "revoke", D)
+    until(lambda: "is revoked" in _error(old), "it is not known that the node is revoked")
+    assert "nothing to do" in _kybernate(access, "revoke", D)
+    denied = requested(token, make_request(D, ec.generate_private_key(ec.SECP256R1())))
+    assert "is revoked" in denied["conditions"][0]["message"]
+    _kybernate(access, "admit", D)
+    until(lambda: "was let in anew" in _error(old), "it is not known that it was let in")
+    with certified(D, services, tmp_path / "new", token) as anew:
+        client(registry, anew).page(wire.Filter())
+    assert "was let in anew" in _error(old)
+    assert f"{D}\tadmitted" in _kybernate(access, "ls")
+
+
+def test_keys_that_others_may_hold_are_refused_once_they_are_not_wanted(
+    control_plane: Cluster, tls: Path, tmp_path: Path, place: Callable[..., tuple[str, str]]
+) -> None:
+    own = place(A)
+    access = str(control_plane.layout.kubeconfig("registry"))
+    settings = {"CLUSTER": "kubernetes", "KUBECONFIG": access, "SHARED_AGENT_KEYS": "false"}
+    database = f"sqlite:///{tmp_path}/registry.db"
+    server = Server(tls, tmp_path / "registry.log", database, **settings)
+    server.start()
+    try:
+        with pytest.raises(RefusedError, match="may be in other hands"):
+            server.client(f"agent-{A}").lease((NAMESPACE, own[1]), WISH)
+    finally:
+        server.kill()
+
+    async def run() -> None:
+        old, guests = Identity(A, tls), Guests(None, time.time, shared=False)
+        async with door(Identity(B, tls), guests) as (port, _):
+            with pytest.raises(RefusedError, match="may be in other hands"):
+                await asks(old, B, port).expect(handover(B), 5.0)
+
+    asyncio.run(run())
+
+
+class Proxied:
+    """A proxy as a process, that finds the agent of one node at a port."""
+
+    def __init__(self, cluster: Cluster, tls: Path, node: str, port: int, folder: Path) -> None:
+        self._cluster, self._node = cluster, node
+        api = cluster.api()
+        body = {"apiVersion": keys.API_VERSION, "kind": keys.GPU_NODE_KIND}
+        with contextlib.suppress(ConflictError):
+            api.post(keys.GPU_NODES_PATH, {**body, "metadata": {"name": node}})
+        status = {"agent": {"address": f"127.0.0.1:{port}", "version": "0.1.0"}}
+        api.patch(f"{keys.GPU_NODES_PATH}/{node}/status", {"status": status})
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self._port = free.getsockname()[1]
+        environment = {
+            **os.environ,
+            "KYB_PROXY_LISTEN": f"127.0.0.1:{self._port}",
+            "KYB_PROXY_KUBECONFIG": str(cluster.layout.kubeconfig("proxy")),
+            "KYB_PROXY_TLS_DIR": str(tls),
+            "KYB_PROXY_AUTH": "off",
+            "KYB_PROXY_SHARED_AGENT_KEYS": "false",
+        }
+        self._log = (folder / "proxy.log").open("wb")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "proxy"], env=environment, stderr=self._log, stdout=self._log
+        )
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait(20)
+        self._log.close()
+        self._cluster.api().delete(f"{keys.GPU_NODES_PATH}/{self._node}")
+
+
+async def _until(true: Callable[[], bool]) -> float:
+    """Seconds until that is so."""
+    began = time.monotonic()
+    while not true():
+        assert time.monotonic() - began < 30
+        await asyncio.sleep(0.02)
+    return time.monotonic() - began
+
+
+async def _refused(call: Callable[[], Awaitable[Any]]) -> float:
+    """Seconds until that is refused since the node is revoked."""
+    began = time.monotonic()
+    while time.monotonic() - began < 30:
+        try:
+            await call()
+        except RefusedError as error:
+            assert "is revoked" in str(error)  # noqa: PT017 - how long that takes is the result
+            break
+        await asyncio.sleep(0.02)
+    return time.monotonic() - began
+
+
+def _error(agent: Registry) -> str:
+    try:
+        agent.page(wire.Filter())
+    except RefusedError as error:
+        return str(error)
+    return ""
+
+
+def _kybernate(access: str, *words: str) -> str:
+    found = CliRunner().invoke(main, ["node", *words, "--kubeconfig", access])
+    assert found.exit_code == 0, found.output
+    return found.output

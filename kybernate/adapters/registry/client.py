@@ -55,8 +55,9 @@ class Registry:
     whether it took effect is unknown then, and the same call may be made again.
     """
 
-    def __init__(self, url: str, folder: Path, name: str) -> None:
-        """`folder` holds ca.crt and the caller's own `name`.crt and `name`.key.
+    def __init__(self, url: str, folder: Path | None = None, name: str = "") -> None:
+        """`folder` holds ca.crt and the caller's own `name`.crt and `name`.key; without it `show`
+        comes before the first call.
 
         Raises ConfigError if they can't be used.
         """
@@ -66,10 +67,19 @@ class Registry:
         if not url.startswith("https://"):
             raise ConfigError("registry", f"{url!r} must be written as https://host:port")
         self._url = url.rstrip("/")
-        self._pool = urllib3.PoolManager(
-            maxsize=_POOL, ssl_context=_context(folder, name), retries=False
-        )
+        self._pool = urllib3.PoolManager(maxsize=_POOL, retries=False)
+        if folder is not None:
+            files = (folder / f"{name}.crt", folder / f"{name}.key")
+            self.show(folder / "ca.crt", *files)
         self._failures: tuple[type[Exception], ...] = (urllib3.exceptions.HTTPError, OSError)
+
+    def show(self, authority: Path, certificate: Path, key: Path) -> None:
+        """Be whom this certificate names, from the next call on. Raises ConfigError."""
+        import urllib3  # noqa: PLC0415 - as above
+
+        context, before = _context(authority, certificate, key), self._pool
+        self._pool = urllib3.PoolManager(maxsize=_POOL, ssl_context=context, retries=False)
+        before.clear()
 
     def record(
         self, artifact: str, recording: wire.Recording, deadline_s: float = DEADLINE_S
@@ -222,15 +232,15 @@ class Registry:
             raise RefusedError(f"the registry's answer isn't of our version: {error}") from error
 
 
-def _context(folder: Path, name: str) -> ssl.SSLContext:
+def _context(authority: Path, certificate: Path, key: Path) -> ssl.SSLContext:
     try:
-        context = ssl.create_default_context(cafile=folder / "ca.crt")
-        context.load_cert_chain(folder / f"{name}.crt", folder / f"{name}.key")
+        context = ssl.create_default_context(cafile=authority)
+        context.load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(
-            str(folder),
-            f"must hold ca.crt, {name}.crt and {name}.key ({error}); `kybernate pki init` makes "
-            "them",
+            str(authority.parent),
+            f"{authority.name}, {certificate} and {key} must be there and fit together ({error}); "
+            "`kybernate pki init` makes them",
         ) from error
     return context
 

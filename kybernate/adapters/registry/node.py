@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import functools
+import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from kybernate.adapters.registry import wire
 from kybernate.adapters.registry.client import Registry as Client
@@ -28,20 +28,48 @@ _LATE = 1.0
 """Seconds that a thread has to notice its call's deadline before it is left alone."""
 
 
+class Identity(Protocol):
+    """Whom the agent says it is. Safe to use from several threads."""
+
+    @property
+    def node(self) -> str:
+        """Whose agent it is."""
+        ...
+
+    def stamp(self) -> object:
+        """Another one whenever one of the files is another."""
+        ...
+
+    def files(self) -> tuple[Path, Path, Path]:
+        """The registry's authority, and certificate and key to show to it. Raises RetryableError
+        while there is nothing to show."""
+        ...
+
+
 class NodeRegistry:
-    """Implements `ports.Registry` for the agent of `node`, whose certificate lies in `folder`.
+    """Implements `ports.Registry` for the agent that `identity` names.
 
     `store` is the URL of the node's object store, or empty.
     """
 
-    def __init__(self, url: str, folder: Path, node: str, store: str) -> None:
-        self._url, self._folder, self._node, self._store = url, folder, node, store
+    def __init__(self, url: str, identity: Identity, store: str) -> None:
+        self._url, self._identity, self._store = url, identity, store
+        self._node = identity.node
+        self._lock = threading.Lock()
+        self._made: tuple[object, Client] | None = None
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="registry")
 
-    @functools.cached_property
+    @property
     def _client(self) -> Client:
         # By the first call, in its thread: to read certificates takes a moment.
-        return Client(self._url, self._folder, f"agent-{self._node}")
+        with self._lock:
+            stamp = self._identity.stamp()
+            if self._made is None:
+                self._made = None, Client(self._url)
+            if self._made[0] != stamp:
+                self._made[1].show(*self._identity.files())
+                self._made = stamp, self._made[1]
+            return self._made[1]
 
     async def lease(self, namespace: str, uid: PodUid, seconds: float, deadline: float) -> int:
         """See `ports.Registry.lease`."""

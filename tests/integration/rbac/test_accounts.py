@@ -6,12 +6,17 @@ import base64
 import contextlib
 import itertools
 import time
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from kybernate import keys
 from kybernate.adapters.k8s import Api
+from kybernate.adapters.pki import make_authority
+from kybernate.adapters.pki.requests import CSRS as CSR_PATH
+from kybernate.adapters.pki.requests import make_request
 from kybernate.errors import ConflictError, RefusedError
 from tests.cluster import accounts, pki
 
@@ -26,6 +31,9 @@ NAMESPACE = "annotations"
 READ = {"get", "list", "watch"}
 SEES_NODES = {"gpunodes.kyb.ai": READ}
 SEES_GRANTS = {"artifactgrants.kyb.ai": READ}
+SEES_REVOKED = {f"configmaps:{keys.REVOKED_NODES}": READ}
+CERTIFICATES = "certificates.k8s.io"
+CSRS = f"certificatesigningrequests.{CERTIFICATES}"
 HOOKS = "admissionregistration.k8s.io"
 
 ALLOWED: dict[str, dict[str, set[str]]] = {
@@ -47,7 +55,9 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         "gpunodes.kyb.ai": {"create", "get", "patch"},
         "gpunodes/status.kyb.ai": {"patch"},
         "events": {"create", "patch"},
+        CSRS: {"create", "get"},
         **SEES_GRANTS,
+        **SEES_REVOKED,
     },
     "webhook": {
         f"mutatingwebhookconfigurations.{HOOKS}:kyb-webhook": {"get", "patch"},
@@ -56,10 +66,21 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         **SEES_NODES,
         **SEES_GRANTS,
     },
-    "proxy": SEES_NODES,
-    "registry": {"pods": READ, "namespaces": READ},
+    "proxy": {**SEES_NODES, **SEES_REVOKED},
+    "registry": {
+        "pods": READ,
+        "namespaces": READ,
+        CSRS: READ,
+        f"certificatesigningrequests/approval.{CERTIFICATES}": {"update"},
+        f"certificatesigningrequests/status.{CERTIFICATES}": {"update"},
+        f"signers.{CERTIFICATES}:{keys.AGENT_SIGNER}": {"approve", "sign"},
+        **SEES_REVOKED,
+    },
 }
-VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
+VERBS = (
+    *("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"),
+    *("approve", "sign", "attest", "escalate", "bind", "impersonate"),
+)
 RESOURCES = (
     *("pods", "pods/binding", "pods/status", "pods/exec", "pods/eviction", "bindings", "nodes"),
     *("nodes/proxy", "nodes/status", "secrets", "configmaps", "services", "serviceaccounts/token"),
@@ -71,6 +92,11 @@ RESOURCES = (
     "customresourcedefinitions.apiextensions.k8s.io",
     *("secrets:kyb-webhook-tls", "secrets:kyb-ca", "endpointslices.discovery.k8s.io"),
     "csistoragecapacities.storage.k8s.io",
+    *(CSRS, f"certificatesigningrequests/approval.{CERTIFICATES}"),
+    *(f"certificatesigningrequests/status.{CERTIFICATES}", f"signers.{CERTIFICATES}"),
+    f"signers.{CERTIFICATES}:kubernetes.io/kube-apiserver-client",
+    f"signers.{CERTIFICATES}:kubernetes.io/kubelet-serving",
+    *(f"configmaps:{keys.REVOKED_NODES}", "configmaps:other", "users", "groups"),
     *(f"mutatingwebhookconfigurations.{HOOKS}:kyb-webhook",),
     *(f"validatingwebhookconfigurations.{HOOKS}:kyb-webhook",),
 )
@@ -202,6 +228,41 @@ def test_the_agent_writes_conditions(control_plane: Cluster, pod: str) -> None:
     control_plane.api("agent").patch(f"{pod}/status", change, "strategic")
     found = control_plane.api().get(pod)["status"]["conditions"]
     assert [(one["type"], one["status"]) for one in found] == [(keys.WAKEABLE_CONDITION, "True")]
+
+
+@pytest.mark.parametrize(
+    "signer", ["kubernetes.io/kube-apiserver-client", "kubernetes.io/kubelet-serving", "x.io/y"]
+)
+def test_an_agent_asks_our_signer_alone(agents: dict[str, Api], signer: str) -> None:
+    wanted = make_request("n1", ec.generate_private_key(ec.SECP256R1()))
+    wanted["spec"]["signerName"] = signer
+    with pytest.raises(RefusedError, match=r"certificates of the signer kyb\.ai/agent alone"):
+        agents["n1"].post(CSR_PATH, wanted)
+
+
+def test_a_token_that_names_no_node_asks_for_nothing(control_plane: Cluster) -> None:
+    wanted = make_request("n1", ec.generate_private_key(ec.SECP256R1()))
+    with pytest.raises(RefusedError, match="its token names no node"):
+        control_plane.api("agent").post(CSR_PATH, wanted)
+
+
+def test_the_signer_approves_and_signs_for_itself_alone(control_plane: Cluster) -> None:
+    """Also where it may write the subresources, the API server asks for the signer's name."""
+    wanted = make_request("n1", ec.generate_private_key(ec.SECP256R1()))
+    wanted["spec"]["signerName"] = "kubernetes.io/kube-apiserver-client"
+    wanted["spec"]["usages"] = ["client auth"]
+    made = control_plane.api().post(CSR_PATH, wanted)
+    path = f"{CSR_PATH}/{made['metadata']['name']}"
+    condition = {"type": "Approved", "status": "True", "reason": "x", "message": "x"}
+    made["status"] = {"conditions": [condition]}
+    with pytest.raises(RefusedError, match="not permitted to approve"):
+        control_plane.api("registry").put(f"{path}/approval", made)
+    now = datetime.now(UTC)
+    forged = make_authority("x", timedelta(days=1), now).certificate_pem
+    made["status"] = {"certificate": base64.b64encode(forged).decode()}
+    with pytest.raises(RefusedError, match="not permitted to sign"):
+        control_plane.api("registry").put(f"{path}/status", made)
+    control_plane.api().delete(path)
 
 
 @pytest.fixture(scope="module")

@@ -109,9 +109,9 @@ def test_each_service_has_an_account_and_no_role_has_wildcards() -> None:
 def test_bindings_name_our_accounts() -> None:
     for kind in ("ClusterRoleBinding", "RoleBinding"):
         for binding in of_kind("rbac", kind):
-            (subject,) = binding["subjects"]
-            assert subject["namespace"] == keys.NAMESPACE
-            assert subject["name"] in ACCOUNTS
+            for subject in binding["subjects"]:
+                assert subject["namespace"] == keys.NAMESPACE
+                assert subject["name"] in ACCOUNTS
 
 
 def test_webhooks_fail_closed_and_are_named_as_the_settings_say() -> None:

@@ -18,6 +18,7 @@ from kybernate.core.artifacts import layout
 from kybernate.core.restores import RestoreWish
 from kybernate.errors import ConflictError, NotFoundError
 from kybernate.ports import Handover
+from kybernate.runtime.identity import Identity
 from kybernate.types import NodeName, PodRef, PodUid, Tier
 from nodeagent.api.doorkeeper import Doorkeeper, Rates
 from nodeagent.api.peers import GrpcPeers
@@ -109,7 +110,11 @@ class Two:
         self.to = Handover(POD, seat.identity.pod, NodeName("n2"))
         keeper = Doorkeeper(Rates(), self.r.clock.time, unix=False)
         self.server, self.port = await serve_network(
-            node_api(self.r), keeper, "127.0.0.1:0", self.tls, "n2", PeersApi(self.receiver)
+            node_api(self.r),
+            keeper,
+            "127.0.0.1:0",
+            Identity("n2", self.tls),
+            PeersApi(self.receiver),
         )
         self.address = f"127.0.0.1:{self.port}"
         while not seat.connected:  # noqa: ASYNC110 - the machine's time is real here
@@ -128,7 +133,7 @@ class Two:
         return SimpleNamespace(get=get)
 
     def peers(self, name="n1", rate=0.0):
-        return GrpcPeers(name, self.tls, self.outbox, self.api, Pacer(rate))
+        return GrpcPeers(Identity(name, self.tls), self.outbox, self.api, Pacer(rate))
 
     def dump(self, seed=1, blocks=40):
         folder = self.here.local / ".begun" / "x"

@@ -29,7 +29,16 @@ def made(folder: Path, nodes: list[str], now: datetime = NOW) -> dict[str, str |
 def test_init_makes_all_files_with_private_keys(tmp_path: Path) -> None:
     folder = tmp_path / "pki"
     assert set(made(folder, ["n1"]).values()) == {"missing"}
-    names = {"ca", "proxy", "scheduler", "extender", "controller", "registry", "agent-n1"}
+    names = {
+        "ca",
+        "agents-ca",
+        "proxy",
+        "scheduler",
+        "extender",
+        "controller",
+        "registry",
+        "agent-n1",
+    }
     assert {file.name for file in folder.iterdir()} == {
         f"{name}.{kind}" for name in names for kind in ("crt", "key")
     }
@@ -43,6 +52,7 @@ def test_second_init_keeps_files_and_adds_nodes(tmp_path: Path) -> None:
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
     assert made(tmp_path, ["n2"]) == {
         "ca": None,
+        "agents-ca": None,
         "proxy": None,
         "scheduler": None,
         "extender": None,
@@ -57,7 +67,7 @@ def test_second_init_keeps_files_and_adds_nodes(tmp_path: Path) -> None:
 def test_what_ends_soon_is_renewed_also_for_nodes_not_named(tmp_path: Path) -> None:
     made(tmp_path, ["n1"])
     later = made(tmp_path, [], NOW + timedelta(days=350))
-    assert later.pop("ca") is None
+    assert (later.pop("ca"), later.pop("agents-ca")) == (None, None)
     assert set(later.values()) == {"ends on 2027-06-01"}
     assert set(made(tmp_path, [], NOW + timedelta(days=350)).values()) == {None}
 
@@ -65,7 +75,7 @@ def test_what_ends_soon_is_renewed_also_for_nodes_not_named(tmp_path: Path) -> N
 def test_an_authority_that_ends_renews_everything(tmp_path: Path) -> None:
     made(tmp_path, ["n1"])
     reasons = made(tmp_path, [], NOW + timedelta(days=3640))
-    assert reasons.pop("ca") == "ends on 2036-05-29"
+    assert (reasons.pop("ca"), reasons.pop("agents-ca")) == ("ends on 2036-05-29",) * 2
     assert set(reasons.values()) == {"not signed by this authority"}
 
 
@@ -208,11 +218,14 @@ def test_command_line(tmp_path: Path) -> None:
     assert (first.exit_code, "agent-n1: made (missing)" in first.output) == (0, True)
     assert "agent-n1: kept" in run(main, ["pki", "init", "--dir", str(tmp_path)]).output
     shown = run(main, ["pki", "show", "--dir", str(tmp_path)]).output.splitlines()
-    assert [line.split("\t")[1] for line in shown[:3]] == ["kyb-ca", "kyb-proxy", "kyb-scheduler"]
+    assert [line.split("\t")[1] for line in shown[:3]] == ["kyb-ca", "kyb-agents-ca", "kyb-proxy"]
     assert all(line.endswith("\tok") for line in shown)
     secret = yaml.safe_load(run(main, ["pki", "secret", "--dir", str(tmp_path)]).output)
     assert secret["metadata"] == {"name": "kyb-ca", "namespace": "kyb-system"}
     assert set(secret["data"]) == {"ca.crt", "ca.key"}
+    secret = yaml.safe_load(run(main, ["pki", "secret", "--agents", "--dir", str(tmp_path)]).output)
+    assert secret["metadata"]["name"] == "kyb-agents-ca"
+    assert set(secret["data"]) == {"agents-ca.crt", "agents-ca.key"}
 
 
 def test_errors_are_one_line_and_a_status(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from kybernate import keys
 from kybernate.adapters.pki import Folder, Validity
 from kybernate.gen import agent_pb2, agent_pb2_grpc
 from kybernate.gen import agent_pb2 as pb
+from kybernate.runtime.identity import Identity
 from kybernate.testing.clock import run_virtual
 from kybernate.types import SeatState
 from nodeagent.api.doorkeeper import CALLERS, Doorkeeper, Rates
@@ -70,7 +71,7 @@ async def serving(rig, tls, rates=None):
     r = rig(min_residency_s=0.0, idle_after_s=0.0)
     r.begin()
     keeper = Doorkeeper(rates or Rates(), r.clock.time, unix=False)
-    server, port = await serve_network(node_api(r), keeper, "127.0.0.1:0", tls, "n1")
+    server, port = await serve_network(node_api(r), keeper, "127.0.0.1:0", Identity("n1", tls))
     try:
         yield r, port
     finally:

@@ -33,10 +33,12 @@ _AGENT_PREFIX = "agent-"
 # A common name ends at 64 characters (RFC 5280), a label of a DNS name at 63.
 _LONGEST_COMMON_NAME = 64
 # Clocks of two machines differ; a certificate made just now must be good on both.
-_CLOCK_SKEW = timedelta(minutes=5)
+CLOCK_SKEW = timedelta(minutes=5)
 
 AUTHORITY = "ca"
 """The name of the authority's files: `ca.crt`, `ca.key`."""
+AGENTS = "agents-ca"
+"""The name of the files of the authority that certifies agents alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,26 +114,40 @@ class Made:
     reason: str | None
 
 
-def make_authority(common_name: str, lasts: timedelta, now: datetime) -> Pair:
-    """A self-signed authority that may sign leaves, and no further authorities."""
+def make_authority(common_name: str, lasts: timedelta, now: datetime, *, domain: str = "") -> Pair:
+    """A self-signed authority that may sign leaves, and no further authorities; with `domain` none
+    that carry a DNS name outside of it."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name(common_name)
     usage = _usage(signs_certificates=True)
-    certificate = (
-        _builder(name, name, key, now, now + lasts)
+    builder = (
+        _builder(name, name, key.public_key(), now - CLOCK_SKEW, now + lasts)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
-        .sign(key, hashes.SHA256())
     )
-    return Pair(certificate, key)
+    if domain:
+        within = x509.NameConstraints([x509.DNSName(domain)], None)
+        builder = builder.add_extension(within, critical=True)
+    return Pair(builder.sign(key, hashes.SHA256()), key)
 
 
 def issue(authority: Pair, leaf: Leaf, lasts: timedelta, now: datetime) -> Pair:
     """A leaf signed by `authority`; it never outlives the authority."""
     key = ec.generate_private_key(ec.SECP256R1())
-    ends = min(now + lasts, authority.certificate.not_valid_after_utc)
+    return Pair(certify(authority, leaf, key.public_key(), now - CLOCK_SKEW, now + lasts), key)
+
+
+def certify(
+    authority: Pair,
+    leaf: Leaf,
+    key: ec.EllipticCurvePublicKey,
+    begins: datetime,
+    ends: datetime,
+) -> x509.Certificate:
+    """A certificate for somebody's key; it never outlives the authority."""
+    ends = min(ends, authority.certificate.not_valid_after_utc)
     issuer = authority.certificate.subject
-    builder = _builder(_name(leaf.common_name), issuer, key, now, ends)
+    builder = _builder(_name(leaf.common_name), issuer, key, begins, ends)
     builder = (
         builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
@@ -143,7 +159,7 @@ def issue(authority: Pair, leaf: Leaf, lasts: timedelta, now: datetime) -> Pair:
         x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key()),
         critical=False,
     )
-    return Pair(builder.sign(authority.key, hashes.SHA256()), key)
+    return builder.sign(authority.key, hashes.SHA256())
 
 
 def read_pair(certificate: bytes, key: bytes, what: str) -> Pair:
@@ -203,8 +219,12 @@ def cluster_leaves(nodes: Iterable[str]) -> dict[str, Leaf]:
         ),
     }
     for node in nodes:
-        leaves[_AGENT_PREFIX + node] = _agent_leaf(node)
+        leaves[_AGENT_PREFIX + node] = agent_leaf(node)
     return leaves
+
+
+_AUTHORITIES = {AUTHORITY: ("kyb-ca", ""), AGENTS: (keys.CN_AGENTS, keys.AGENT_DOMAIN)}
+"""Common name, and the DNS domain that it may certify: any, if empty."""
 
 
 class Folder:
@@ -222,8 +242,8 @@ class Folder:
         leaves = cluster_leaves(nodes)
         with self._locked():
             leaves = {**cluster_leaves(self._known_nodes()), **leaves}
-            authority, made = self._ensure_authority(validity, now)
-            results = [made]
+            authority, made = self._ensure_authority(AUTHORITY, validity, now)
+            results = [made, self._ensure_authority(AGENTS, validity, now)[1]]
             for name, leaf in leaves.items():
                 reason = self._why_make(name, leaf, authority, validity, now)
                 if reason:
@@ -236,6 +256,10 @@ class Folder:
         authority = self.authority()
         problem = "ends soon" if authority.ends_within(validity.renew_before, now) else None
         entries = [_entry(AUTHORITY, authority, problem)]
+        if (self.path / f"{AGENTS}.crt").exists():
+            agents = self.authority(AGENTS)
+            problem = "ends soon" if agents.ends_within(validity.renew_before, now) else None
+            entries.append(_entry(AGENTS, agents, problem))
         for name, leaf in cluster_leaves(self._known_nodes()).items():
             if not (self.path / f"{name}.crt").exists():
                 continue
@@ -244,31 +268,32 @@ class Folder:
             entries.append(_entry(name, pair, problem))
         return entries
 
-    def authority(self) -> Pair:
-        """The authority. Raises ConfigError if it isn't here or can't be used."""
-        if not (self.path / f"{AUTHORITY}.crt").exists():
+    def authority(self, name: str = AUTHORITY) -> Pair:
+        """An authority. Raises ConfigError if it isn't here or can't be used."""
+        if not (self.path / f"{name}.crt").exists():
             raise ConfigError(
-                str(self.path), "holds no ca.crt; make one with `kybernate pki init --dir`"
+                str(self.path), f"holds no {name}.crt; make one with `kybernate pki init --dir`"
             )
-        return self._read(AUTHORITY)
+        return self._read(name)
 
     def _known_nodes(self) -> list[str]:
         files = sorted(self.path.glob(f"{_AGENT_PREFIX}*.crt"))
         return [file.stem.removeprefix(_AGENT_PREFIX) for file in files]
 
-    def _ensure_authority(self, validity: Validity, now: datetime) -> tuple[Pair, Made]:
-        certificate, key = self.path / f"{AUTHORITY}.crt", self.path / f"{AUTHORITY}.key"
+    def _ensure_authority(self, name: str, validity: Validity, now: datetime) -> tuple[Pair, Made]:
+        certificate, key = self.path / f"{name}.crt", self.path / f"{name}.key"
         # The key is written first: alone, it is what a crash between the two left behind.
         if certificate.exists():
-            pair = self._read(AUTHORITY)
+            pair = self._read(name)
             if not pair.ends_within(validity.renew_before, now):
-                return pair, Made(AUTHORITY, None)
+                return pair, Made(name, None)
             reason = f"ends on {pair.certificate.not_valid_after_utc:%Y-%m-%d}"
         else:
             reason = "missing certificate" if key.exists() else "missing"
-        pair = make_authority("kyb-ca", validity.authority, now)
-        self._write(AUTHORITY, pair)
-        return pair, Made(AUTHORITY, reason)
+        common_name, domain = _AUTHORITIES[name]
+        pair = make_authority(common_name, validity.authority, now, domain=domain)
+        self._write(name, pair)
+        return pair, Made(name, reason)
 
     def _why_make(
         self, name: str, leaf: Leaf, authority: Pair, validity: Validity, now: datetime
@@ -325,7 +350,8 @@ def write_private(path: Path, content: bytes, mode: int = 0o600) -> None:
         raise ConfigError(str(path), f"can't be written: {error.strerror}") from error
 
 
-def _agent_leaf(node: str) -> Leaf:
+def agent_leaf(node: str) -> Leaf:
+    """What the certificate of a node's agent says. Raises ConfigError for what is no node name."""
     name = keys.agent_server_name(node)
     if not _NODE_FORM.fullmatch(node) or len(name) > 253:
         raise ConfigError(
@@ -340,19 +366,19 @@ def _agent_leaf(node: str) -> Leaf:
 def _builder(
     subject: x509.Name,
     issuer: x509.Name,
-    key: ec.EllipticCurvePrivateKey,
-    now: datetime,
+    key: ec.EllipticCurvePublicKey,
+    begins: datetime,
     ends: datetime,
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
-        .public_key(key.public_key())
+        .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _CLOCK_SKEW)
+        .not_valid_before(begins)
         .not_valid_after(ends)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )
 
 

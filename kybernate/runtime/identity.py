@@ -1,0 +1,252 @@
+"""This node's own key and certificate: made here, certified by the cluster's signer, renewed.
+
+The key never leaves the node. Until there is a certificate of its own the agent shows the mounted
+one, where there is one; else nobody believes it, which holds up proxies and moves, and no seat.
+
+What reads certificates is slow to import, and waits for the background: the door is open before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import os
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from kybernate.errors import ConfigError, KybernateError, RefusedError, RetryableError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+    from typing import Any
+
+    from kybernate.adapters.pki import Pair
+    from kybernate.ports import KubeApi
+
+log = logging.getLogger(__name__)
+
+_RENEW_AT = 2 / 3
+"""Of a certificate's life."""
+_LOOK_S = (0.2, 5.0)
+_PATIENCE_S = 3600.0
+_AGAIN_S = (2.0, 60.0)
+_ASK_S = 10.0
+_DAY = timedelta(days=1)
+_AUTHORITY, _AGENTS = "ca.crt", "agents-ca.crt"
+_CERTIFICATE = b"-----BEGIN CERTIFICATE"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Key and certificate that the agent shows, as PEM."""
+
+    key: bytes
+    certificate: bytes
+
+
+class Identity:
+    """Whom the agent says it is. Files are read anew as they change. Safe to use from several
+    threads."""
+
+    def __init__(
+        self, node: str, tls_dir: Path, folder: Path | None = None, *, shared: bool = True
+    ) -> None:
+        """`tls_dir` has the authorities, and `agent-NODE`'s files if they are mounted. `folder` is
+        for what the node makes itself; without it that isn't wanted. `shared`: other agents are
+        believed by mounted certificates, too."""
+        self._node = node
+        self._tls = tls_dir
+        self._folder = folder
+        self._shared = shared
+        self._nobody: Shown | None = None
+
+    @property
+    def node(self) -> str:
+        """Whose agent this is."""
+        return self._node
+
+    @property
+    def file(self) -> Path | None:
+        """Where key and certificate of its own lie, one after the other; None if it has none."""
+        return None if self._folder is None else self._folder / "agent.pem"
+
+    def shown(self) -> Shown:
+        """What it shows now. Raises ConfigError for files that can't be used."""
+        if self.file is not None and self._has_own():
+            content = _read(self.file)
+            at = content.find(_CERTIFICATE)
+            return Shown(content[:at], content[at:])
+        name = f"agent-{self._node}"
+        try:
+            return Shown(*(_read(self._tls / f"{name}.{kind}") for kind in ("key", "crt")))
+        except ConfigError as error:
+            if not self._asks():
+                raise ConfigError(
+                    "tls_dir",
+                    f"{error.problem}; make it with: kybernate pki init --dir {self._tls} "
+                    f"--node {self._node}; or put agents-ca.crt there, and the agent asks for one",
+                ) from error
+        return self._placeholder()
+
+    def authorities(self) -> bytes:
+        """Who certifies other nodes' agents, and proxies: PEM. Raises ConfigError."""
+        return _read(self._tls / _AUTHORITY) + self._agents_authority()
+
+    def agents(self) -> bytes:
+        """Who certifies other nodes' agents alone. Raises ConfigError."""
+        own = self._agents_authority()
+        return own + _read(self._tls / _AUTHORITY) if self._shared or not own else own
+
+    def stamp(self) -> tuple[object, ...]:
+        """Another one whenever one of the files is another."""
+        names = (_AGENTS, _AUTHORITY, f"agent-{self._node}.crt")
+        files = [*(self._tls / name for name in names), *([self.file] if self.file else ())]
+        return tuple(_stamp(file) for file in files)
+
+    def files(self) -> tuple[Path, Path, Path]:
+        """The services' authority, and certificate and key that are shown to them. Raises
+        RetryableError while there is nothing to show."""
+        authority, name = self._tls / _AUTHORITY, f"agent-{self._node}"
+        if self.file is not None and self._has_own():
+            return authority, self.file, self.file
+        if self._asks() and not (self._tls / f"{name}.crt").is_file():
+            raise RetryableError("this node's certificate is asked for, and not there yet")
+        return authority, self._tls / f"{name}.crt", self._tls / f"{name}.key"
+
+    async def run(self, api: Callable[[], Awaitable[KubeApi]]) -> None:
+        """Ask for a certificate, and again before it ends, for ever. `api` waits for the API
+        server's client."""
+        if not self._asks():
+            log.warning(
+                "this agent shows a certificate whose key other nodes may hold, too: %s",
+                "own_key is off" if self._folder is None else f"{self._tls} has no {_AGENTS}",
+            )
+            return
+        pause = _AGAIN_S[0]
+        while True:
+            due = await asyncio.to_thread(self._due)
+            await asyncio.sleep(max(0.0, due - time.time()))
+            try:
+                await self._renew(api)
+            except (KybernateError, OSError) as error:
+                log.warning("no certificate for this node's own key yet: %s", error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _AGAIN_S[1])
+            else:
+                pause = _AGAIN_S[0]
+
+    def _asks(self) -> bool:
+        return self._folder is not None and (self._tls / _AGENTS).is_file()
+
+    def _agents_authority(self) -> bytes:
+        file = self._tls / _AGENTS
+        return _read(file) if file.is_file() else b""
+
+    def _has_own(self) -> bool:
+        return self.file is not None and self.file.is_file()
+
+    def _own(self) -> Pair | None:
+        """Its own, if it is good; what isn't is taken away, so that it is shown no more."""
+        from cryptography import x509  # noqa: PLC0415 - slow, see above
+
+        from kybernate.adapters.pki import Pair, agent_leaf, read_pair, why_renew  # noqa: PLC0415
+
+        if self.file is None or not self.file.is_file():
+            return None
+        now = datetime.now(UTC)
+        try:
+            content, authority = self.file.read_bytes(), self._agents_authority()
+            pair = read_pair(content, content, str(self.file))
+            signer = Pair(x509.load_pem_x509_certificate(authority), pair.key)
+            why = why_renew(pair, agent_leaf(self._node), signer, timedelta(0), now)
+        except (ConfigError, ValueError) as error:
+            why = str(error)
+        # One that has ended under an authority that has, too, is none that why_renew names.
+        if why is None and pair.certificate.not_valid_after_utc > now:
+            return pair
+        log.warning("this node's own certificate can't be used: %s", why or "it has ended")
+        self.file.unlink(missing_ok=True)
+        return None
+
+    def _due(self) -> float:
+        """When to ask for another, by the wall clock."""
+        own = self._own()
+        if own is None or self.file is None:
+            return 0.0
+        # By when it came: its beginning is dated back, for clocks that differ.
+        came = self.file.stat().st_mtime
+        return came + (own.certificate.not_valid_after_utc.timestamp() - came) * _RENEW_AT
+
+    async def _renew(self, wait: Callable[[], Awaitable[KubeApi]]) -> None:
+        api = await wait()
+        from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - slow
+        from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
+
+        from kybernate.adapters.pki import read_pair  # noqa: PLC0415
+        from kybernate.adapters.pki.requests import CSRS, make_request  # noqa: PLC0415
+
+        key = ec.generate_private_key(ec.SECP256R1())
+        wanted = make_request(self._node, key)
+        await asyncio.to_thread(lambda: api.post(CSRS, wanted, timeout=_ASK_S))
+        certificate = await self._answer(api, f"{CSRS}/{wanted['metadata']['name']}")
+        pem = key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+        read_pair(certificate, pem, "the certificate that was issued")
+        await asyncio.to_thread(self._keep, pem + certificate[certificate.index(_CERTIFICATE) :])
+        log.info("this node's own certificate is in use")
+
+    async def _answer(self, api: KubeApi, path: str) -> bytes:
+        until, pause = time.monotonic() + _PATIENCE_S, _LOOK_S[0]
+        while time.monotonic() < until:
+            found: Any = await asyncio.to_thread(lambda: api.get(path, timeout=_ASK_S))
+            status = found.get("status") or {}
+            for condition in status.get("conditions") or ():
+                if condition.get("type") in ("Denied", "Failed"):
+                    raise RefusedError(f"it was refused: {condition.get('message')}")
+            if status.get("certificate"):
+                return base64.b64decode(status["certificate"])
+            await asyncio.sleep(pause)
+            pause = min(1.5 * pause, _LOOK_S[1])
+        raise RetryableError("nobody answered the request; is the registry's signer on?")
+
+    def _keep(self, content: bytes) -> None:
+        if self._folder is None or self.file is None:
+            return
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._folder.chmod(0o700)
+        from kybernate.adapters.pki import write_private  # noqa: PLC0415 - slow
+
+        # One file, so that no crash leaves a key beside another one's certificate.
+        write_private(self.file, content)
+
+    def _placeholder(self) -> Shown:
+        """Of an authority that nobody knows: the port is open, and nobody goes on with it."""
+        from kybernate.adapters.pki import agent_leaf, issue, make_authority  # noqa: PLC0415 - slow
+
+        if self._nobody is None:
+            now = datetime.now(UTC)
+            pair = issue(make_authority("nobody", _DAY, now), agent_leaf(self._node), _DAY, now)
+            self._nobody = Shown(pair.key_pem, pair.certificate_pem)
+        return self._nobody
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise ConfigError("tls_dir", f"can't read {file}: {error.strerror}") from error
+
+
+def _stamp(file: Path) -> tuple[int, int] | None:
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino

@@ -1,0 +1,139 @@
+"""The signer of agents' certificates: it looks at each request, says no in a sentence, or signs.
+
+It holds the key of an authority whose certificates make agents and nothing else.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import logging
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from kybernate import keys
+from kybernate.adapters.k8s import Watcher
+from kybernate.adapters.pki import AGENTS, Folder
+from kybernate.adapters.pki.requests import CSRS, read_request, sign
+from kybernate.errors import ConflictError, KybernateError, NotFoundError, RefusedError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kybernate.adapters.k8s import Api
+    from kybernate.adapters.pki.requests import Request
+    from kybernate.runtime.revocations import Revocations
+
+    Json = dict[str, Any]
+
+log = logging.getLogger(__name__)
+
+_ASK_S = 5.0
+_AGAIN_S = 5.0
+_APPROVED, _DENIED, _FAILED = "Approved", "Denied", "Failed"
+
+
+class Signer:
+    """Watches requests and answers them, each replica for itself: what another did is a conflict,
+    and left. `folder` holds agents-ca.crt and agents-ca.key."""
+
+    def __init__(self, api: Api, folder: Path, lasts_s: float, revocations: Revocations) -> None:
+        """Raises ConfigError if the folder holds no authority."""
+        self._api = api
+        self._folder = folder
+        self._lasts = timedelta(seconds=lasts_s)
+        self._revocations = revocations
+        Folder(folder).authority(AGENTS)
+        self._open: dict[str, Json] = {}
+        self._lock = threading.Lock()
+        self._come = threading.Event()
+        self._stopping = False
+        params = {"fieldSelector": f"spec.signerName={keys.AGENT_SIGNER}"}
+        self._watch = Watcher(api, CSRS, params, self._event, "requests of agents")
+        self._thread = threading.Thread(target=self._run, name="signer", daemon=True)
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._watch.start()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, within seconds."""
+        self._stopping = True
+        self._come.set()
+        self._watch.stop()
+        self._thread.join(_ASK_S)
+
+    def answer(self, item: Json, now: datetime) -> None:
+        """Deny the request, or approve and sign it. Raises KybernateError if that can't be done
+        now."""
+        item = copy.deepcopy(item)
+        try:
+            wanted = read_request(item)
+            certificate = self._signed(wanted, now)
+        except RefusedError as error:
+            log.warning("request %s is denied: %s", item["metadata"]["name"], error)
+            self._decide(item, _DENIED, "Refused", str(error))
+            return
+        if not _has(item, _APPROVED):
+            item = self._decide(item, _APPROVED, "NodeVerified", f"made on node {wanted.node}")
+        item["status"]["certificate"] = base64.b64encode(certificate).decode()
+        self._api.put(f"{CSRS}/{item['metadata']['name']}/status", item, timeout=_ASK_S)
+        log.info("certified the agent of node %s", wanted.node)
+
+    def _signed(self, wanted: Request, now: datetime) -> bytes:
+        access = self._revocations.of(wanted.node)
+        if access is not None and access.revoked:
+            raise RefusedError(self._revocations.why_not(wanted.node, 0))
+        # Not backdated to when those of before the node was let in anew were made.
+        since = datetime.fromtimestamp((access.at_ms + 999) // 1000 if access else 0, UTC)
+        # Read for each, so that a renewed authority counts without a restart.
+        authority = Folder(self._folder).authority(AGENTS)
+        return sign(authority, wanted, self._lasts, now, since)
+
+    def _decide(self, item: Json, kind: str, reason: str, message: str) -> Json:
+        condition = {"type": kind, "status": "True", "reason": reason, "message": message}
+        item.setdefault("status", {}).setdefault("conditions", []).append(condition)
+        return self._api.put(f"{CSRS}/{item['metadata']['name']}/approval", item, timeout=_ASK_S)
+
+    def _event(self, kind: str, item: Json) -> None:
+        name = item["metadata"]["name"]
+        done = (item.get("status") or {}).get("certificate") or _has(item, _DENIED, _FAILED)
+        with self._lock:
+            if kind == "DELETED" or done:
+                self._open.pop(name, None)
+            else:
+                self._open[name] = item
+                self._come.set()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._come.wait(_AGAIN_S)
+            self._come.clear()
+            # Without the list nobody knows whom to refuse.
+            if self._stopping or not self._revocations.synced:
+                continue
+            with self._lock:
+                waiting = list(self._open.items())
+            for name, item in waiting:
+                self._try(name, item)
+
+    def _try(self, name: str, item: Json) -> None:
+        try:
+            self.answer(item, datetime.now(UTC))
+        except (ConflictError, NotFoundError):
+            log.debug("request %s was answered, or taken away, meanwhile", name)
+        except KybernateError as error:
+            log.warning("request %s can't be answered now: %s", name, error)
+            return
+        except Exception:
+            log.exception("request %s", name)
+        with self._lock:
+            if self._open.get(name) is item:
+                del self._open[name]
+
+
+def _has(item: Json, *kinds: str) -> bool:
+    conditions = (item.get("status") or {}).get("conditions") or ()
+    return any(one.get("type") in kinds for one in conditions)

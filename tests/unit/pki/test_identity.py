@@ -1,0 +1,153 @@
+"""What a node's agent shows, as its files come and go, and how it asks for its own."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cryptography import x509
+
+from kybernate import keys
+from kybernate.adapters.pki import AGENTS, Folder, Validity
+from kybernate.adapters.pki.requests import read_request, sign
+from kybernate.errors import ConfigError, RetryableError
+from kybernate.runtime.identity import Identity
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Signs:
+    """An API server whose signer answers each request as `answer` says."""
+
+    def __init__(self, tls: Path, lasts_s: float = 3600) -> None:
+        self._authority = Folder(tls).authority(AGENTS)
+        self._lasts = timedelta(seconds=lasts_s)
+        self.asked: list[dict[str, Any]] = []
+        self.denies = False
+
+    async def __call__(self) -> Any:
+        return self
+
+    def post(self, _path: str, body: dict[str, Any], *, timeout: float) -> None:
+        self.asked.append(body)
+
+    def get(self, _path: str, *, timeout: float) -> dict[str, Any]:
+        if self.denies:
+            condition = {"type": "Denied", "message": "node n1 is revoked"}
+            return {"status": {"conditions": [condition]}}
+        item = self.asked[-1]
+        account = f"system:serviceaccount:{keys.NAMESPACE}:{keys.AGENT_ACCOUNT}"
+        item["spec"] |= {"username": account, "extra": {keys.NODE_OF_TOKEN: ["n1"]}}
+        now = datetime.now(UTC)
+        pem = sign(self._authority, read_request(item), self._lasts, now, now)
+        return {"status": {"certificate": base64.b64encode(pem).decode()}}
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> Path:
+    Folder(tmp_path / "tls").init([], Validity(), datetime.now(UTC))
+    return tmp_path / "tls"
+
+
+def running(identity: Identity, api: Any, seconds: float) -> None:
+    async def run() -> None:
+        await asyncio.wait_for(identity.run(api), seconds)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(run())
+
+
+def issuer(shown: bytes) -> str:
+    return x509.load_pem_x509_certificate(shown).issuer.rfc4514_string()
+
+
+def test_until_it_has_its_own_it_shows_what_nobody_believes(tls: Path, tmp_path: Path) -> None:
+    identity, before = Identity("n1", tls, tmp_path / "own"), None
+    assert issuer(identity.shown().certificate) == "CN=nobody"
+    with pytest.raises(RetryableError, match="not there yet"):
+        identity.files()
+    before = identity.stamp()
+    api = Signs(tls)
+    running(identity, api, 2.0)
+    assert (len(api.asked), identity.stamp() != before) == (1, True)
+    assert issuer(identity.shown().certificate) == f"CN={keys.CN_AGENTS}"
+    assert b"PRIVATE KEY" in identity.shown().key
+    assert b"PRIVATE KEY" not in identity.shown().certificate
+    assert identity.files()[1] == identity.file
+    # The next agent of this node goes on with it, and asks for none.
+    again = Signs(tls)
+    running(Identity("n1", tls, tmp_path / "own"), again, 1.0)
+    assert again.asked == []
+
+
+def test_the_mounted_one_is_shown_until_then(tls: Path, tmp_path: Path) -> None:
+    Folder(tls).init(["n1"], Validity(), datetime.now(UTC))
+    identity = Identity("n1", tls, tmp_path / "own")
+    assert issuer(identity.shown().certificate) == "CN=kyb-ca"
+    running(identity, Signs(tls), 2.0)
+    assert issuer(identity.shown().certificate) == f"CN={keys.CN_AGENTS}"
+
+
+def test_it_is_renewed_before_it_ends(tls: Path, tmp_path: Path) -> None:
+    api = Signs(tls, lasts_s=1.5)
+    running(Identity("n1", tls, tmp_path / "own"), api, 4.0)
+    assert 3 <= len(api.asked) <= 5
+    requests = {one["metadata"]["name"] for one in api.asked}
+    assert len(requests) == len(api.asked)
+
+
+def test_what_can_not_be_used_is_taken_away_and_asked_for_anew(
+    tls: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = tmp_path / "own"
+    running(Identity("n1", tls, own), Signs(tls), 2.0)
+    good = (own / "agent.pem").read_bytes()
+    other = tmp_path / "other"
+    Folder(other).init([], Validity(), datetime.now(UTC))
+    for content, folder in ((b"", tls), (good[:300], tls), (good, other)):
+        (own / "agent.pem").write_bytes(content)
+        api = Signs(folder)
+        with caplog.at_level(logging.WARNING):
+            running(Identity("n1", folder, own), api, 2.0)
+        assert len(api.asked) == 1
+        assert "can't be used" in caplog.text
+        caplog.clear()
+
+
+def test_a_refusal_is_told_and_asked_about_again(
+    tls: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    api = Signs(tls)
+    api.denies = True
+    with caplog.at_level(logging.WARNING):
+        running(Identity("n1", tls, tmp_path / "own"), api, 3.0)
+    assert "it was refused: node n1 is revoked" in caplog.text
+    assert len(api.asked) == 2
+
+
+def test_where_nobody_certifies_it_needs_a_mounted_one(
+    tls: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tls / "agents-ca.crt").unlink()
+    with pytest.raises(ConfigError, match="--node n1; or put agents-ca"):
+        Identity("n1", tls, tmp_path / "own").shown()
+    Folder(tls).init(["n1"], Validity(), datetime.now(UTC))
+    identity = Identity("n1", tls)
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(identity.run(Signs(tls)))
+    assert "other nodes may hold" in caplog.text
+    assert issuer(identity.shown().certificate) == "CN=kyb-ca"
+
+
+def test_who_is_believed_to_be_an_agent(tls: Path, tmp_path: Path) -> None:
+    ca, agents = ((tls / f"{name}.crt").read_bytes() for name in ("ca", "agents-ca"))
+    assert Identity("n1", tls).agents() == agents + ca
+    assert Identity("n1", tls, shared=False).agents() == agents
+    assert Identity("n1", tls).authorities() == ca + agents
+    (tls / "agents-ca.crt").unlink()
+    assert Identity("n1", tls, shared=False).agents() == ca
