@@ -10,7 +10,7 @@ from sqlalchemy import BigInteger, Text, and_, bindparam, delete, func, select, 
 
 from kybernate.adapters.registry.wire import CopyState
 from kybernate.core import succession
-from kybernate.errors import ConflictError, NotFoundError
+from kybernate.errors import ConflictError, NotFoundError, RefusedError
 from registry.database import insert_new
 from registry.pods import fetch
 from registry.schema import ARTIFACTS, COPIES
@@ -73,21 +73,26 @@ class Artifacts:
             _put_copy(connection, artifact, recording.held, said.created_ms, now)
             return _one(connection, artifact), new
 
-    def report(self, artifact: str, digest: str, held: Copy) -> Json:
-        """What became of a copy. Raises NotFoundError, ConflictError."""
+    def report(self, artifact: str, node: str, digest: str, held: Copy) -> Json:
+        """What became of a copy, by the word of the node's agent. Raises NotFoundError,
+        ConflictError, RefusedError if the node may not say it."""
         with self._database.write() as connection:
             found = _locked(connection, artifact, digest)
+            _see_may_speak(connection, found, node, held.store)
             _put_copy(connection, artifact, held, found.created_ms, self._database.now(connection))
             return _one(connection, artifact)
 
-    def drop(self, artifact: str, which: Drop) -> Json:
-        """Let a copy go: from now on nobody counts on it, and its bytes may be deleted.
+    def drop(self, artifact: str, node: str, which: Drop) -> Json:
+        """Let a copy go: from now on nobody counts on it, and its bytes may be deleted. `node`:
+        whose agent says so, empty for others.
 
         With its last copy the artifact is forgotten. Raises ConflictError for the last verified
-        copy unless `forget` says why nobody needs it, NotFoundError if the artifact isn't known.
+        copy unless `forget` says why nobody needs it, NotFoundError if the artifact isn't known,
+        RefusedError if the node may not say it.
         """
         with self._database.write() as connection:
-            _locked(connection, artifact)
+            found = _locked(connection, artifact)
+            _see_may_speak(connection, found, node, which.store)
             copies = connection.execute(select(COPIES).where(COPIES.c.artifact == artifact)).all()
             spot = (which.place, which.node, which.store)
             going = [one for one in copies if (one.place, one.node, one.store) == spot]
@@ -199,6 +204,17 @@ def _locked(connection: Connection, artifact: str, digest: str = "") -> Row[Any]
             f"another artifact is recorded as {artifact}, with digest {found.digest}"
         )
     return found
+
+
+def _see_may_speak(connection: Connection, found: Row[Any], node: str, store: str) -> None:
+    """Of its own places each agent says what is there; of an object store those alone that have to
+    do with the pod, since by a missing copy an older state would be taken for the newest."""
+    pod = fetch(connection, (found.namespace, found.pod_uid))
+    if node and store and pod is not None and not succession.may_speak(pod, node):
+        raise RefusedError(
+            f"pod {pod} is not node {node}'s: another node's agent says what of {found.id} is in "
+            f"{store}"
+        )
 
 
 def _put_copy(connection: Connection, artifact: str, held: Copy, created: int, now: int) -> None:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import and_, select, update
 
+from kybernate.adapters.registry.wire import CopyState
 from kybernate.core import succession
 from kybernate.core.succession import PodRecord
 from kybernate.errors import ConflictError, NotFoundError, RefusedError
 from registry.database import insert_new, unlimited, unsettle
-from registry.schema import ARTIFACTS, MARKS, PODS, SETTLED
+from registry.schema import ARTIFACTS, COPIES, MARKS, PODS, SETTLED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,8 +74,8 @@ class Pods:
         """Somebody goes on with the pod's state.
 
         A pod that claims itself may begin anew, too: what it left may be gone by then. Raises
-        ConflictError, NotFoundError for an artifact that isn't known, RefusedError for one of
-        another pod.
+        ConflictError, also for an artifact that is not the pod's newest, NotFoundError for one that
+        isn't known, RefusedError for one of another pod.
         """
         with self._database.write() as connection:
             known, after = _locked_both(connection, pod, asked.successor)
@@ -83,6 +84,7 @@ class Pods:
             if taken is not known:
                 itself = asked.successor == known.uid
                 _check_artifact(connection, known, asked.artifact, may_be_gone=itself)
+                succession.see_newest(known, asked, _newest(connection, known))
                 if not itself:
                     _check_other_claims(connection, known, asked.successor)
             if known is not after:
@@ -191,6 +193,17 @@ def _check_artifact(
         raise RefusedError(
             f"{artifact} is a state of pod {found.namespace}/{found.pod_uid}, not of {pod}"
         )
+
+
+def _newest(connection: Connection, pod: PodRecord) -> str:
+    """The pod's newest artifact that has a verified copy; empty if there is none."""
+    verified = select(COPIES.c.artifact).where(
+        COPIES.c.artifact == ARTIFACTS.c.id, COPIES.c.state == CopyState.VERIFIED
+    )
+    own = ARTIFACTS.c.namespace == pod.namespace, ARTIFACTS.c.pod_uid == pod.uid
+    query = select(ARTIFACTS.c.id).where(*own, verified.exists())
+    newest = query.order_by(ARTIFACTS.c.created_ms.desc(), ARTIFACTS.c.id.desc()).limit(1)
+    return str(connection.execute(newest).scalar_one_or_none() or "")
 
 
 def _check_other_claims(connection: Connection, pod: PodRecord, successor: str) -> None:

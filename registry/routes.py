@@ -9,11 +9,12 @@ import logging
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from kybernate import keys
 from kybernate.adapters.registry import wire
 from kybernate.core.succession import Asked, PodRecord
 from kybernate.errors import RefusedError
 from kybernate.types import Tier
-from registry.callers import Caller, Role, check_node
+from registry.callers import Caller, ForbiddenError, Role, check_node
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -297,8 +298,9 @@ class _ArtifactCalls:
 
     def report(self, call: Call) -> Answer:
         check_node(call.caller, call.body.held.node, "held.node")
-        self._standing.check_copy(call.caller, call.path.id, call.body.held)
-        return self._artifacts.report(call.path.id, call.body.digest, call.body.held), 200
+        told = call.body
+        self._standing.check_copy(call.caller, call.path.id, told.held)
+        return self._artifacts.report(call.path.id, call.caller.node, told.digest, told.held), 200
 
     def drop(self, call: Call) -> Answer:
         if (call.query.place is Tier.OBJECT) == bool(call.query.node):
@@ -306,7 +308,7 @@ class _ArtifactCalls:
         check_node(call.caller, call.query.node, "node")
         if call.query.place is Tier.OBJECT:
             self._standing.check_state(call.caller, call.path.id)
-        answer = self._artifacts.drop(call.path.id, call.query)
+        answer = self._artifacts.drop(call.path.id, call.caller.node, call.query)
         if call.query.forget and answer["dropped"]:
             log.warning(
                 "%s forgot %s in %s: %r",
@@ -351,6 +353,10 @@ class _PodCalls:
 
     def claim(self, call: Call) -> Answer:
         check_node(call.caller, call.body.node, "node")
+        if call.body.older and call.caller.role is Role.AGENT:
+            raise ForbiddenError(
+                f"older: {call.caller.name} can't say that; {keys.CN_CONTROLLER} and people can"
+            )
         asked = Asked(**call.body.model_dump())
         self._standing.check_claim(call.caller, call.path.key, asked)
         return _pod(self._pods.claim(call.path.key, asked))

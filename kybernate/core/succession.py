@@ -53,13 +53,15 @@ class PodRecord:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A claim that somebody asks for; `version` is that of the record which it was decided on."""
+    """A claim that somebody asks for; `version` is that of the record which it was decided on.
+    `older`: it is known, and wanted, that the artifact may not be the pod's newest."""
 
     artifact: str
     successor: str
     node: str
     version: int | None = None
     again: bool = False
+    older: bool = False
 
 
 def lease(pod: PodRecord, node: str, until_ms: int, now_ms: int, *, runs: bool = True) -> PodRecord:
@@ -187,6 +189,29 @@ def release(pod: PodRecord, successor: PodRecord) -> tuple[PodRecord, PodRecord]
         )
     free = _next(pod, successor="", successor_node="", artifact="")
     return free, successor if successor.ended else _next(successor, ended=True)
+
+
+def see_newest(pod: PodRecord, asked: Asked, newest: str) -> None:
+    """Raise ConflictError if the claim is on an older state than `newest`, the newest one of the
+    pod that can be restored, empty if none can; and nobody has said that this is meant.
+
+    A pod that claims itself takes nobody's place. A claim of before was on what was newest then.
+    """
+    if asked.older or asked.again or asked.successor == pod.uid:
+        return
+    if newest not in ("", asked.artifact):
+        raise ConflictError(
+            f"{asked.artifact} is not the newest saved state of pod {pod}, which is {newest}: "
+            "claim that one, or start from the older one as a copy, which needs no claim"
+        )
+
+
+def may_speak(pod: PodRecord, node: str) -> bool:
+    """Whether `node` may say what became of the pod's states in an object store: the pod runs or
+    ran there, it writes for it, or the pod's successor is there. Of a pod of which nothing is known
+    everybody may."""
+    known = {pod.node, pod.holder, pod.successor_node} - {""}
+    return not known or node in known
 
 
 def settle(pod: PodRecord) -> PodRecord:

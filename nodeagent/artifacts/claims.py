@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kybernate import keys
 from kybernate.core.restores import RestoreAs
-from kybernate.errors import RefusedError, RetryableError
+from kybernate.errors import NotFoundError, RefusedError, RetryableError
 from kybernate.types import ArtifactId, PodUid
 from nodeagent.artifacts.reports import Kind, Report
 
@@ -65,8 +65,26 @@ class Claims:
                 f"nothing proves that pod {uid} has stopped: delete it, or have its node's agent "
                 "move it"
             )
-        if found and line.successor != seat.uid and seat.restore and seat.restore.uid == uid:
-            await self._newest.see_last(below, facts.namespace, uid, manifest.id)
+        if found and line.successor != seat.uid:
+            await self._see_newest(seat, manifest, below)
         self._newest.see_kept(ArtifactId(manifest.id))
         await registry.claim(facts.namespace, uid, ArtifactId(manifest.id), seat.uid, _DEADLINE)
         return line.node == self._node.settings.node
+
+    async def _see_newest(self, seat: Seat, manifest: Manifest, below: Below) -> None:
+        """Raise RetryableError if its pod was to be given the newest state and this is none any
+        more, RefusedError if it names an older one."""
+        facts, uid = manifest.facts, PodUid(manifest.facts.pod_uid)
+        if seat.restore is not None and seat.restore.uid == uid:
+            await self._newest.see_last(below, facts.namespace, uid, manifest.id)
+            return
+        try:
+            newest = await self._newest.find(below, facts.namespace, uid)
+        except NotFoundError:
+            return  # there is none that is newer
+        if newest != manifest.id:
+            raise RefusedError(
+                f"{manifest.id} is older than {newest}, the newest state of pod {uid}, and nobody "
+                f"goes on from an older one in a pod's place: set {keys.RESTORE_AS}: "
+                f"{RestoreAs.TEMPLATE} to start as a copy of it, or {keys.RESTORE_FROM}: pod/{uid}."
+            )

@@ -191,7 +191,8 @@ class Claim(Message):
     """`successor`, a pod's UID on `node`, is to go on with the pod's state from this artifact.
 
     `version`: that of the pod that the claim was decided on. `again`: the claim was granted
-    before the registry lost its database.
+    before the registry lost its database. `older`: the artifact is meant, though the pod has a
+    newer one; no agent may say so.
     """
 
     artifact: Id
@@ -199,6 +200,7 @@ class Claim(Message):
     node: Name
     version: Size | None = None
     again: bool = False
+    older: bool = False
 
 
 class Settlement(Message):

@@ -199,8 +199,10 @@ class FakeRegistry:
         asked = Asked(artifact, successor, self._node, again=again)
         claimed = succession.claim(pod, after, asked, self._now_ms())
         gone = successor != uid and not self._elsewhere.copies.get(artifact)
-        if claimed != (pod, after) and gone:
-            raise NotFoundError(f"artifact {artifact} is not known; record it first")
+        if claimed != (pod, after):
+            if gone:
+                raise NotFoundError(f"artifact {artifact} is not known; record it first")
+            succession.see_newest(pod, asked, self._newest(namespace, uid))
         for one in claimed:
             self._put(one)
         await self._answered(deadline)
@@ -214,11 +216,9 @@ class FakeRegistry:
     async def newest(self, namespace: str, uid: PodUid, deadline: float) -> ArtifactId:
         """With a verified copy, wherever that is."""
         await self._asked(deadline)
-        found = [one for one, pod in self._elsewhere.of.items() if pod == (namespace, uid)]
-        there = [one for one in found if any(self._elsewhere.copies.get(one, {}).values())]
-        if not there:
+        if not (newest := self._newest(namespace, uid)):
             raise NotFoundError(f"no state of pod {namespace}/{uid} is known")
-        return max(there, key=lambda one: one.rpartition("@")[2])
+        return ArtifactId(newest)
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -234,6 +234,11 @@ class FakeRegistry:
         self._elsewhere.of[artifact] = (facts.namespace, facts.pod_uid)
         copies = self._elsewhere.copies.setdefault(artifact, {})
         copies[self._at(tier)] = verified or copies.get(self._at(tier), False)
+
+    def _newest(self, namespace: str, uid: str) -> str:
+        found = [one for one, pod in self._elsewhere.of.items() if pod == (namespace, uid)]
+        there = [one for one in found if any(self._elsewhere.copies.get(one, {}).values())]
+        return max(there, key=lambda one: one.rpartition("@")[2], default="")
 
     def _get(self, namespace: str, uid: str) -> PodRecord:
         return self._elsewhere.pods.get((namespace, uid)) or PodRecord(namespace, uid)

@@ -180,8 +180,11 @@ class Lineages(RuleBasedStateMachine):
         if artifact:
             node, successor = self.random.choice(NODES), self.random.choice(UIDS)
             uid, name = self.recorded[artifact], artifact.partition("/")[2]
+            held, newest = self._claim_of(uid), self._newest(uid)
             if self.replica.claim(node, uid, name, successor).status == 200:
                 self.claims.append((uid, successor))
+                again = held == (successor, node, artifact)
+                assert again or successor == uid or newest in ("", artifact), "an older state"
 
     def _release(self) -> None:
         if self.claims:
@@ -205,6 +208,18 @@ class Lineages(RuleBasedStateMachine):
             assert self._verified(artifact), "the last verified copy was dropped"
         if answer is None or answer.body.get("copies") == 0:
             self.forgotten.add(artifact)
+
+    def _claim_of(self, uid: str) -> tuple[str, ...]:
+        columns = PODS.c.successor, PODS.c.successor_node, PODS.c.artifact
+        with self.replicas[1 - self.at].database.read() as connection:
+            found = connection.execute(select(*columns).where(PODS.c.uid == uid)).one_or_none()
+        return tuple(found or ())
+
+    def _newest(self, uid: str) -> str:
+        with self.replicas[1 - self.at].database.read() as connection:
+            own = select(ARTIFACTS.c.id).where(ARTIFACTS.c.pod_uid == uid)
+            found = connection.execute(own).scalars().all()
+        return max((one for one in found if self._verified(one)), default="")
 
     def _any_artifact(self) -> str:
         return self.random.choice(sorted(self.recorded)) if self.recorded else ""

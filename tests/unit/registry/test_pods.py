@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.unit.registry.replica import Clock, Replica, name_of, pod, url_of
+from tests.unit.registry.replica import STORE, Clock, Replica, name_of, pod, url_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -215,6 +215,44 @@ def test_a_claim_is_on_a_state_of_this_pod(replica: Replica) -> None:
     replica.record("n1", name_of(2), replica.token("n1", "other"), pod_uid="other")
     assert replica.claim("n2", "u1", name_of(2), "u2").status == 400
     assert replica.claim("n2", "u1", name_of(3), "u2").status == 404
+
+
+@pytest.mark.usefixtures("replica")
+class TestOlderStates:
+    """Nobody goes on from an older state in its pod's place."""
+
+    @pytest.fixture
+    def two(self, replica: Replica) -> Replica:
+        token = replica.token("n1", "u1")
+        for number in (1, 2):
+            assert replica.record("n1", name_of(number), token).status == 201
+        assert replica.stop("n1", "u1").status == 200
+        return replica
+
+    def test_only_the_newest_is_claimed(self, two: Replica) -> None:
+        found = two.claim("n2", "u1", ONE, "u2")
+        assert (found.status, f"which is ns/{name_of(2)}" in found.error) == (409, True)
+        assert two.claim("n2", "u1", name_of(2), "u2").status == 200
+
+    def test_what_has_no_verified_copy_any_more_is_not_the_newest(self, two: Replica) -> None:
+        two.report("n1", name_of(2), "missing")
+        assert two.claim("n2", "u1", ONE, "u2").status == 200
+
+    def test_people_may_say_that_it_is_meant_and_agents_may_not(self, two: Replica) -> None:
+        found = two.claim("n2", "u1", ONE, "u2", older=True)
+        assert (found.status, "kyb-controller and people can" in found.error) == (403, True)
+        body = {"artifact": f"ns/{ONE}", "successor": "u2", "node": "n2", "older": True}
+        assert two.controller("POST", f"{pod('u1')}/claim", body).status == 200
+
+    def test_a_stranger_can_not_make_an_older_one_the_newest(self, two: Replica) -> None:
+        """A node that has nothing to do with the pod can't have its newest copy forgotten."""
+        store = {"place": "object", "node": "", "store": STORE}
+        assert two.report("n1", name_of(2), "verified", **store).status == 200
+        gone = two.report("n2", name_of(2), "missing", **store)
+        assert (gone.status, "is not node n2's" in gone.error) == (400, True)
+        drop = two.drop("n2", name_of(2), place="object", node="", store=STORE, forget="old")
+        assert (drop.status, "is not node n2's" in drop.error) == (400, True)
+        assert two.drop("n1", name_of(2), **store, forget="old").body["dropped"] is True
 
 
 class TestAfterALoss:

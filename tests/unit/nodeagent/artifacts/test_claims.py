@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from kybernate.core.restores import RestoreWish
+from kybernate.core.restores import RestoreAs, RestoreWish
 from kybernate.ports import Line
 from kybernate.testing.clock import run_virtual
 from kybernate.types import ArtifactId
@@ -135,6 +135,45 @@ def test_what_is_claimed_is_the_newest_once_the_other_has_stopped(rig):
         new = await r.seat("new", restore=of(cold))
         await r.until(new, OBJECT)
         assert (index.claims, r.node.seats[new].artifact) == ([artifact], artifact)
+        telling.cancel()
+
+    run_virtual(main())
+
+
+def older(r, artifact):
+    """A state of the same pod from before, as good as its newest."""
+    before = ArtifactId(f"{artifact.partition('@')[0]}@20250131T110000Z-00000009")
+    r.machine.vault[before] = r.machine.vault[artifact]
+    return before
+
+
+def test_an_older_state_is_nobodys_to_go_on_from_in_its_pods_place(rig):
+    async def main():
+        r = rig(tiers=TIERS)
+        cold, artifact, _, telling = await left(r)
+        new = await r.seat("new", restore=RestoreWish(artifact=older(r, artifact)))
+        await r.until(new, ACTIVE)
+        assert len(went(r, new)) == 1, "it starts anew"
+        (said,) = [text for reason, text in r.seen.events if reason == "RestoreRefused"]
+        assert f"older than {artifact}" in said
+        assert "kyb.ai/restore-as: template" in said
+        line = await r.loop.registry.line("default", cold, 1.0)
+        assert line.successor == "", "nobody has the claim"
+        telling.cancel()
+
+    run_virtual(main())
+
+
+def test_an_older_state_is_started_as_a_copy_by_its_name(rig):
+    async def main():
+        r = rig(tiers=TIERS)
+        cold, artifact, _, telling = await left(r)
+        wish = RestoreWish(artifact=older(r, artifact), kind=RestoreAs.TEMPLATE)
+        new = await r.seat("new", restore=wish)
+        await r.until(new, ACTIVE)
+        assert went(r, new) == []
+        line = await r.loop.registry.line("default", cold, 1.0)
+        assert line.successor == ""
         telling.cancel()
 
     run_virtual(main())
