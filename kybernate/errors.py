@@ -28,6 +28,10 @@ class RetryableError(KybernateError):
         self.delay = delay
 
 
+class LeaveError(RetryableError):
+    """The registry gives this node no leave to what lies in the object store, yet."""
+
+
 class UnfitError(RetryableError):
     """The machine, or the release that runs on it, isn't now what a saved state needs; the state is
     kept until it is."""

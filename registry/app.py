@@ -78,16 +78,17 @@ def _view(
     admission: Admission,
     max_body: int,
 ) -> Callable[..., flask.Response]:
-    seconds = metrics.SECONDS.labels(route.name)
+    seconds, largest = metrics.SECONDS.labels(route.name), route.largest or max_body
 
     def view(**parts: str) -> flask.Response:
         began = perf_counter()
         shown = certificate(flask.request.environ)
         caller = read_caller(shown)
         try:
+            flask.request.max_content_length = largest
             if isinstance(caller, Caller):
                 admission.check(caller, shown)
-            answer = _answer(route, caller, parts, max_body)
+            answer = _answer(route, caller, parts, largest)
         except KybernateError as error:
             answer = _error(error)
             if isinstance(error, ConflictError):

@@ -76,7 +76,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`created`: it answers 201 where something is new, else 200."""
+    """`created`: it answers 201 where something is new, else 200. `largest`: bytes of a body, where
+    it may be larger than others."""
 
     name: str
     method: str
@@ -89,6 +90,7 @@ class Route:
     query: type[wire.Query] = wire.Nothing
     body: type[wire.Message] | None = None
     created: bool = False
+    largest: int = 0
 
 
 _ARTIFACT = "/v1/artifacts/{namespace}/{name}"

@@ -11,6 +11,7 @@ from gunicorn.app.base import BaseApplication
 
 from kybernate.errors import ConfigError, RetryableError
 from kybernate.runtime.deadlines import Worker
+from kybernate.runtime.grants import ArtifactGrants
 from kybernate.runtime.revocations import Revocations
 from kybernate.runtime.serve import ProbeServer
 from kybernate.runtime.tls import Contexts, check_tls
@@ -22,11 +23,14 @@ from registry.database import open_database
 from registry.kms import open_kms
 from registry.pods import Pods
 from registry.routes import routes
+from registry.store import Store
+from registry.storeroutes import store_routes
 
 if TYPE_CHECKING:
     from flask import Flask
 
     from kybernate.settings.registry import RegistrySettings
+    from registry.database import Database
     from registry.signer import Signer
 
 log = logging.getLogger(__name__)
@@ -47,6 +51,7 @@ class Cluster:
         self._api = Api(settings.kubeconfig, "kyb-registry")
         self.facts = Kubernetes(self._api)
         self.revocations = Revocations()
+        self.grants = ArtifactGrants()
         self._signer: Signer | None = None
         folder = settings.signer_dir
         if folder is not None and (folder / "agents-ca.crt").is_file():
@@ -58,14 +63,21 @@ class Cluster:
         """Begin to watch, and to sign."""
         self.facts.start()
         self.revocations.start(self._api)
+        self.grants.start(self._api)
         if self._signer is not None:
             self._signer.start()
+
+    def gone(self, namespace: str, uid: str) -> bool:
+        """Whether there is no such pod any more. Raises RetryableError."""
+        found = self.facts.pod(uid) or self.facts.find(namespace, uid)
+        return found is None or found.gone
 
     def stop(self) -> None:
         """End, within seconds."""
         if self._signer is not None:
             self._signer.stop()
         self.revocations.stop()
+        self.grants.stop()
         self.facts.stop()
 
 
@@ -78,6 +90,18 @@ def open_cluster(settings: RegistrySettings) -> Cluster | None:
     return Cluster(settings)
 
 
+def open_store(
+    settings: RegistrySettings, database: Database, cluster: Cluster | None = None
+) -> Store | None:
+    """The object store; None where none is given. Raises ConfigError."""
+    if not settings.object_store:
+        return None
+    url, seconds = settings.object_store, settings.object_leave_s
+    if cluster is None:
+        return Store(url, database, seconds)
+    return Store(url, database, seconds, gone=cluster.gone, grants=cluster.grants.all)
+
+
 class Service:
     """What runs in the worker: the database, made ready in the background, and the probes."""
 
@@ -85,6 +109,7 @@ class Service:
         self._settings = settings
         self._database = open_database(settings)
         self._cluster = open_cluster(settings)
+        self._store = open_store(settings, self._database, self._cluster)
         self._stopping = threading.Event()
         self._problem: str | None = "the database is not ready yet"
         self._probes = ProbeServer(*settings.probe_address, self.not_ready)
@@ -114,7 +139,8 @@ class Service:
         facts = None if self._cluster is None else self._cluster.facts
         revocations = None if self._cluster is None else self._cluster.revocations
         admission = Admission(revocations, shared=self._settings.shared_agent_keys)
-        calls = routes(artifacts, pods, Standing(pods, artifacts, facts))
+        standing = Standing(pods, artifacts, facts)
+        calls = (*routes(artifacts, pods, standing), *store_routes(self._store))
         return create_app(calls, self._settings.max_body_bytes, admission=admission)
 
     def not_ready(self) -> str | None:
@@ -146,7 +172,9 @@ class Server(BaseApplication):  # type: ignore[misc]
         self._settings = settings
         check_tls(settings.tls_dir, "registry")
         open_kms(settings)
-        open_database(settings).close()
+        database = open_database(settings)
+        open_store(settings, database)
+        database.close()
         if open_cluster(settings) is None:
             log.warning(
                 "cluster is none: every agent is believed whichever pod it speaks for; set it to "

@@ -13,7 +13,7 @@ import time
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import obstore
 from obstore import exceptions, store
@@ -25,9 +25,12 @@ from kybernate.errors import ConfigError, ConflictError, NotFoundError, RefusedE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from obstore import HTTP_METHOD
+
     from kybernate.ports import Objects
 
-SCHEMES = ("s3", "gs", "az", "memory")
+REMOTE = ("s3", "gs", "az")
+SCHEMES = (*REMOTE, "memory")
 _BESIDE = ".new-"
 _UNSIGNED = "AWS_UNSIGNED_PAYLOAD"
 """By this a person decides for all objects."""
@@ -84,7 +87,18 @@ def _opened(url: str, request_seconds: float, *, unsigned: bool = False) -> stor
     )
 
 
-class StoreObjects:
+class FreeObjects:
+    """What objects have in common that need nobody's leave."""
+
+    def new_pack(self, namespace: str) -> str:
+        """See `ports.Objects.new_pack`."""
+        return secrets.token_hex(16)
+
+    def expect(self, keys: Sequence[str], of: str) -> None:
+        """See `ports.Objects.expect`."""
+
+
+class StoreObjects(FreeObjects):
     """Implements `ports.Objects` on a store of obstore's.
 
     Packs are put by `unsigned`, if there is one: a signature over their bytes costs both ends as
@@ -135,8 +149,29 @@ class StoreObjects:
             if keys:
                 obstore.delete(self._store, [_checked(key) for key in keys])
 
+    @property
+    def signs(self) -> bool:
+        """Whether requests can be signed for others."""
+        return isinstance(self._store, (store.S3Store, store.GCSStore, store.AzureStore))
 
-class LocalObjects:
+    def signed(self, method: HTTP_METHOD, keys: Sequence[str], lasts: timedelta) -> list[str]:
+        """URLs by which anybody can make this one request, until they end. Raises RefusedError,
+        RetryableError."""
+        with _translated(keys[0] if keys else ""):
+            wanted = [_checked(key) for key in keys]
+            signing = cast("store.S3Store", self._store)
+            return list(obstore.sign(signing, method, wanted, lasts)) if wanted else []
+
+    def page(self, prefix: str, after: str, most: int) -> list[ObjectInfo]:
+        """At most so many objects below `prefix`, those after `after`, in the order of their keys.
+        Raises RetryableError."""
+        with _translated(prefix):
+            offset = after or None
+            found = obstore.list(self._store, prefix.rstrip("/"), offset=offset, chunk_size=most)
+            return [_info(meta) for meta in next(iter(found), ())]
+
+
+class LocalObjects(FreeObjects):
     """Implements `ports.Objects` on a folder. Files and folders are the owner's alone."""
 
     def __init__(self, root: Path) -> None:
@@ -258,6 +293,14 @@ class PacedObjects:
     def delete(self, keys: Sequence[str]) -> None:
         """See `ports.Objects.delete`."""
         self.inner.delete(keys)
+
+    def new_pack(self, namespace: str) -> str:
+        """See `ports.Objects.new_pack`."""
+        return self.inner.new_pack(namespace)
+
+    def expect(self, keys: Sequence[str], of: str) -> None:
+        """See `ports.Objects.expect`."""
+        self.inner.expect(keys, of)
 
     def _wait(self, key: str, size: int) -> None:
         # The manifest of a state of many GB has more bytes than what is small.

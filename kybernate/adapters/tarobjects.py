@@ -6,6 +6,7 @@ Any tar reads and writes these archives; their objects are what a place has, und
 from __future__ import annotations
 
 import os
+import secrets
 import tarfile
 import threading
 import time
@@ -65,6 +66,13 @@ class TarWriter:
         if keys:
             raise RefusedError("an archive that is written can't be changed")
 
+    def new_pack(self, namespace: str) -> str:
+        """See `ports.Objects.new_pack`."""
+        return secrets.token_hex(16)
+
+    def expect(self, keys: Sequence[str], of: str) -> None:
+        """See `ports.Objects.expect`."""
+
     def close(self) -> None:
         """Write the end of the archive: without it, it is no whole one."""
         self._stream.write(bytes(2 * tarfile.BLOCKSIZE))
@@ -119,6 +127,13 @@ class TarReader:
     def delete(self, keys: Sequence[str]) -> None:
         """Refused."""
         raise RefusedError("an archive that is read can't be changed")
+
+    def new_pack(self, namespace: str) -> str:
+        """Refused."""
+        raise RefusedError("an archive that is read can't be changed")
+
+    def expect(self, keys: Sequence[str], of: str) -> None:
+        """See `ports.Objects.expect`."""
 
     def close(self) -> None:
         """Close the file."""

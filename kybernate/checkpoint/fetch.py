@@ -45,6 +45,8 @@ class ChunkReader:
         self._manifest = manifest
         self._packs = {pack.id: pack for pack in manifest.packs}
         self.cipher: Cipher = cipher_of(manifest, keys)
+        packs = f"{layout.PACKS}{manifest.facts.namespace}/"
+        place.objects.expect([packs + pack.id for pack in manifest.packs], manifest.id)
 
     def chunks(self, file: File) -> Iterator[Placed]:
         """All chunks of a file, in its order. Raises CorruptError."""

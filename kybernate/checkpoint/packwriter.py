@@ -7,7 +7,6 @@ nobody builds upon a pack that isn't there.
 
 from __future__ import annotations
 
-import secrets
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -52,7 +51,7 @@ class PackWriter:
 
     def add(self, name: bytes, payload: memoryview | bytes, size: int) -> Chunk:
         """Store a chunk of `size` bytes, perhaps compressed; where it will be."""
-        pack = self._open = self._open or _Open(secrets.token_hex(16), self._buffer())
+        pack = self._open = self._open or self._new()
         offset, end = pack.size, pack.size + len(payload) + OVERHEAD
         out = memoryview(pack.data)[offset:end]
         self._cipher.seal_into(pack.id, offset, name, payload, out)
@@ -68,6 +67,9 @@ class PackWriter:
         self._send()
         while self._on_way:
             self._await_one()
+
+    def _new(self) -> _Open:
+        return _Open(self._place.objects.new_pack(self._namespace), self._buffer())
 
     def _send(self) -> None:
         pack, self._open = self._open, None

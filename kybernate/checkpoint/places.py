@@ -58,11 +58,15 @@ def open_place(url: str, name: str = "", rate: float = 0.0) -> Place:
 
     Raises ConfigError.
     """
-    objects = open_objects(url)
+    return place_of(open_objects(url), name or url, rate)
+
+
+def place_of(objects: Objects, name: str, rate: float = 0.0) -> Place:
+    """The place that has these objects; `rate` as above."""
     root = objects.root if isinstance(objects, LocalObjects) else None
     paced = PacedObjects(objects, rate) if rate > 0 else objects
     # A folder has synced what it wrote; a second look at the page cache would prove nothing.
-    return Place(name or url, paced, root, read_back=root is None)
+    return Place(name, paced, root, read_back=root is None)
 
 
 def read_manifest(place: Place, artifact: str, keys: ArtifactKeys) -> Manifest:

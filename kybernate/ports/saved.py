@@ -278,3 +278,13 @@ class Objects(Protocol):
     def delete(self, keys: Sequence[str]) -> None:
         """Remove them; idempotent."""
         ...
+
+    def new_pack(self, namespace: str) -> str:
+        """A name for a pack of the namespace that no pack has, and that the caller may put soon.
+        Raises RetryableError."""
+        ...
+
+    def expect(self, keys: Sequence[str], of: str) -> None:
+        """These will be read, about in this order, for the artifact `of`: who needs leave for each
+        may ask for many at once."""
+        ...

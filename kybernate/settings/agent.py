@@ -134,6 +134,12 @@ class AgentSettings(BaseModel):
     object_store: str = Field(
         "", description="Object store for states below NVMe, such as s3://bucket/path."
     )
+    object_access: Literal["registry", "credentials"] = Field(
+        "registry",
+        description="How the object store is reached: registry, which signs each request for what "
+        "this node may have; credentials, which every node has then for all that is in the store. "
+        "A folder, or an agent without registry_url, needs neither.",
+    )
     object_bytes: int = Field(
         0, ge=0, description="What this node may have in the object store (bytes); 0: no limit."
     )

@@ -72,6 +72,14 @@ class RegistrySettings(BaseModel):
         "kyb-wrap", description="keys in the token are called this, a hyphen and a number"
     )
     kms_s: float = Field(5.0, gt=0, le=60, description="limit for one call of the token (s)")
+    object_store: str = Field(
+        "",
+        description="the object store that agents get at by way of this registry, such as "
+        "s3://bucket/path; its credentials come from the environment",
+    )
+    object_leave_s: float = Field(
+        600.0, ge=120, le=3600, description="how long what is signed for an agent is good (s)"
+    )
     threads: int = Field(16, ge=1, le=128, description="calls served at the same time")
     request_s: float = Field(
         10.0, gt=0, description="limit for a request to come, TLS handshake included (s)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import subprocess
@@ -11,11 +12,12 @@ from typing import TYPE_CHECKING
 from kybernate.adapters.arrivals import NetworkGate
 from kybernate.adapters.artifactkeys import read_folder
 from kybernate.adapters.criu import Criu, Tools, is_static
+from kybernate.adapters.objects import REMOTE
 from kybernate.adapters.procfs import Procfs
 from kybernate.adapters.treefacts import bytes_of
 from kybernate.checkpoint.inbox import Inbox
 from kybernate.checkpoint.outbox import Outbox
-from kybernate.checkpoint.places import open_place
+from kybernate.checkpoint.places import open_place, place_of
 from kybernate.checkpoint.stream import Seen
 from kybernate.checkpoint.vault import Vault
 from kybernate.core.artifacts.grants import no_grants
@@ -33,10 +35,12 @@ if TYPE_CHECKING:
 
     from kybernate.checkpoint.places import Place
     from kybernate.core.artifacts.grants import Grant
-    from kybernate.ports import Images, Inits
+    from kybernate.ports import Images, Inits, Objects
     from kybernate.settings.agent import AgentSettings
     from nodeagent.offload.arrivals import GuardedFreezer
     from nodeagent.seat.node import Inventory
+
+log = logging.getLogger(__name__)
 
 _NVME_SHARE = 0.8
 _OLDEST_CRIU = (4, 2)
@@ -90,8 +94,34 @@ def _places(settings: AgentSettings) -> Mapping[Tier, Place]:
     places = {Tier.NVME: open_place(str(folder), "nvme")}
     if settings.object_store:
         rate = float(settings.object_bytes_per_s)
-        places[Tier.OBJECT] = open_place(settings.object_store, "object store", rate)
+        if signed_for(settings):
+            places[Tier.OBJECT] = place_of(_signed_objects(settings), "object store", rate)
+        else:
+            places[Tier.OBJECT] = open_place(settings.object_store, "object store", rate)
     return places
+
+
+def signed_for(settings: AgentSettings) -> bool:
+    """Whether the registry signs for the object store; if not, and it is one that has credentials,
+    the log says so."""
+    if settings.object_store.partition("://")[0] not in REMOTE:
+        return False
+    if settings.registry_url and settings.object_access == "registry":
+        return True
+    log.warning(
+        "this node has the credentials of %s, and so what is saved of every pod: set registry_url, "
+        "object_access: registry here, and object_store at the registry",
+        settings.object_store,
+    )
+    return False
+
+
+def _signed_objects(settings: AgentSettings) -> Objects:
+    from kybernate.adapters.registry.client import Registry  # noqa: PLC0415 - where it is used
+    from kybernate.adapters.registry.objects import RegistryObjects  # noqa: PLC0415 - as above
+
+    name = f"agent-{settings.node}"
+    return RegistryObjects(lambda: Registry(settings.registry_url, settings.tls_dir, name))
 
 
 def _limits(settings: AgentSettings, places: Mapping[Tier, Place]) -> Mapping[Tier, int]:

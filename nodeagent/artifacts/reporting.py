@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kybernate.errors import KybernateError
-from kybernate.types import Tier
+from kybernate.errors import KybernateError, LeaveError
+from kybernate.types import PodUid, Tier
 from nodeagent.artifacts.reports import Kind, Report
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
 
     from kybernate.core.artifacts.into import Into
     from kybernate.core.artifacts.manifest import Manifest
     from kybernate.ports import Sealed, Vault
-    from kybernate.types import ArtifactId, PodUid
+    from kybernate.types import ArtifactId
     from nodeagent.artifacts.reports import Reports
 
 
@@ -54,7 +54,7 @@ class ReportingVault:
 
     async def admit(self, artifact: ArtifactId, into: Into, deadline: float) -> Manifest:
         """As the vault's."""
-        return await self._vault.admit(artifact, into, deadline)
+        return await self._held(into, lambda: self._vault.admit(artifact, into, deadline))
 
     async def images(self, artifact: ArtifactId, deadline: float, into: Into) -> Path:
         """As the vault's."""
@@ -77,14 +77,19 @@ class ReportingVault:
     ) -> None:
         """As the vault's, and told before and after."""
         self._tell(Kind.COPYING, artifact, place)
-        await self._vault.pack(artifact, place, deadline, progress)
+        try:
+            await self._vault.pack(artifact, place, deadline, progress)
+        except LeaveError:
+            facts = (await self._vault.manifest(artifact, deadline)).facts
+            await self._reports.hold(facts.namespace, PodUid(facts.pod_uid))
+            await self._vault.pack(artifact, place, deadline, progress)
         self._tell(Kind.COPIED, artifact, place)
 
     async def fetch(
         self, artifact: ArtifactId, images: Path, deadline: float, into: Into
     ) -> Manifest:
         """As the vault's: a folder of images is no copy."""
-        return await self._vault.fetch(artifact, images, deadline, into)
+        return await self._held(into, lambda: self._vault.fetch(artifact, images, deadline, into))
 
     async def verify(self, artifact: ArtifactId, place: Tier, deadline: float) -> None:
         """As the vault's."""
@@ -104,6 +109,15 @@ class ReportingVault:
     async def ls(self, place: Tier) -> tuple[Sealed, ...]:
         """As the vault's."""
         return await self._vault.ls(place)
+
+    async def _held(self, into: Into, call: Callable[[], Awaitable[Manifest]]) -> Manifest:
+        """What lies in the object store is had for the sake of the pod that it goes to: where the
+        registry doesn't know yet that this is here, it is told."""
+        try:
+            return await call()
+        except LeaveError:
+            await self._reports.hold(into.namespace, into.uid)
+            return await call()
 
     def _tell(self, kind: Kind, artifact: ArtifactId, tier: Tier, why: str = "") -> None:
         self._reports.put(Report(kind, artifact=artifact, tier=tier.value, why=why))

@@ -101,6 +101,11 @@ class Reports:
         metrics.REPORTS.set(len(self._queue))
         self._came.set()
 
+    async def hold(self, namespace: str, uid: PodUid) -> None:
+        """Have the registry know that the pod is this node's. Raises ConflictError if it isn't any
+        more, DeadlineError, RefusedError."""
+        self._tokens[namespace, uid] = await self._registry.lease(namespace, uid, LEASE_S, DEADLINE)
+
     async def flush(self, deadline: float) -> None:
         """Return once all that was put before is told. Raises DeadlineError."""
         last = self._last

@@ -16,7 +16,7 @@ import orjson
 from pydantic import BaseModel, ValidationError
 
 from kybernate import keys
-from kybernate.adapters.registry import wire
+from kybernate.adapters.registry import storewire, wire
 from kybernate.errors import (
     ConfigError,
     ConflictError,
@@ -180,6 +180,39 @@ class Registry:
         """After the database was lost: all claims are known again, or are made sure not to be."""
         body = wire.Settlement(why=why)
         return self._call("POST", "/v1/settle", wire.Settled, deadline_s, body=body)
+
+    def read_objects(
+        self, wanted: storewire.Reading, deadline_s: float = DEADLINE_S
+    ) -> storewire.Readable:
+        """URLs to read objects of the object store by, for some minutes."""
+        return self._call("POST", "/v1/store/read", storewire.Readable, deadline_s, body=wanted)
+
+    def new_packs(
+        self, wanted: storewire.Packing, deadline_s: float = DEADLINE_S
+    ) -> storewire.Packable:
+        """Names for new packs, and URLs to put them by."""
+        return self._call("POST", "/v1/store/packs", storewire.Packable, deadline_s, body=wanted)
+
+    def put_object(self, wanted: storewire.Putting, deadline_s: float = DEADLINE_S) -> None:
+        """Put a small object. ConflictError: there is one already."""
+        self._call("PUT", "/v1/store/object", storewire.Done, deadline_s, body=wanted)
+
+    def head_object(self, key: str, deadline_s: float = DEADLINE_S) -> storewire.Seen:
+        """What an object is."""
+        body = storewire.Named(keys=[key])
+        return self._call("POST", "/v1/store/head", storewire.Seen, deadline_s, body=body)
+
+    def list_objects(
+        self, wanted: storewire.Listing, deadline_s: float = DEADLINE_S
+    ) -> storewire.Listed:
+        """Objects below a prefix, a page at a time."""
+        query = wire.as_json(wanted)
+        return self._call("GET", "/v1/store/objects", storewire.Listed, deadline_s, query=query)
+
+    def delete_objects(self, keys: list[str], deadline_s: float = DEADLINE_S) -> None:
+        """Remove objects of the node's own pods."""
+        body = storewire.Named(keys=keys)
+        self._call("POST", "/v1/store/delete", storewire.Done, deadline_s, body=body)
 
     def close(self) -> None:
         """Drop all idle connections."""

@@ -75,6 +75,7 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         f"certificatesigningrequests/status.{CERTIFICATES}": {"update"},
         f"signers.{CERTIFICATES}:{keys.AGENT_SIGNER}": {"approve", "sign"},
         **SEES_REVOKED,
+        **SEES_GRANTS,
     },
 }
 VERBS = (

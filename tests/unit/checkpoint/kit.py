@@ -102,6 +102,12 @@ class BreakingObjects:
         self.inner.delete(keys)
         self._leaves(mine)
 
+    def new_pack(self, namespace):
+        return self.inner.new_pack(namespace)
+
+    def expect(self, keys, of):
+        self.inner.expect(keys, of)
+
     def _arrives(self, key):
         with self._lock:
             if self.dead:

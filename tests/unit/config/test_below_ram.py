@@ -57,7 +57,17 @@ def test_every_right_is_told_in_the_installation_page(
         else:
             assert f"`{volume['secret']['secretName']}`" in INSTALL
     for source in container["envFrom"]:
-        assert f"`{source['secretRef']['name']}`" in INSTALL
+        ((_, reference),) = source.items()
+        assert f"`{reference['name']}`" in INSTALL
+        assert reference["optional"]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_the_registry_has_the_object_stores_credentials(kind: str) -> None:
+    (registry,) = pod(CONFIG / "registry" / kind / "deployment.yaml")["containers"]
+    ((source,),) = (registry["envFrom"],)
+    assert f"secret generic {source['secretRef']['name']} " in INSTALL
+    assert "KYB_REGISTRY_OBJECT_STORE=" in INSTALL
 
 
 def test_variables_are_settings_of_the_agent(container: dict[str, Any]) -> None:

@@ -9,10 +9,11 @@ import time
 import pytest
 
 from kybernate.adapters.objects import PacedObjects
+from kybernate.adapters.registry.objects import RegistryObjects
 from kybernate.errors import ConfigError
 from kybernate.settings.agent import AgentSettings
 from kybernate.types import Tier
-from nodeagent.app.makebelow import _limits, _places, _version_of, make_below
+from nodeagent.app.makebelow import _limits, _places, _version_of, make_below, signed_for
 
 
 def settings(tmp_path, **more):
@@ -67,6 +68,32 @@ def test_an_old_or_dynamic_criu_is_refused(tmp_path, says, words):
     given = {"criu": program(tmp_path / "criu", says), "kyb_enter": program(tmp_path / "enter")}
     with pytest.raises(ConfigError, match=words):
         make_below(settings(tmp_path, **given), None, None, lambda: None, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "signed", "warned"),
+    [
+        ({"registry_url": "https://r:1"}, True, False),
+        ({"registry_url": "https://r:1", "object_access": "credentials"}, False, True),
+        ({}, False, True),
+        ({"registry_url": "https://r:1", "object_store": "/objects"}, False, False),
+    ],
+)
+def test_who_signs_for_the_object_store(tmp_path, caplog, given, signed, warned):
+    found = settings(tmp_path, **{"object_store": "s3://bucket/x", **given})
+    assert signed_for(found) is signed
+    assert [text for text in caplog.messages if "has the credentials of s3://bucket/x" in text] or (
+        not warned
+    )
+    assert bool(caplog.messages) is warned
+
+
+def test_a_place_that_is_signed_for_needs_no_credentials(tmp_path, monkeypatch):
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
+    given = {"object_store": "s3://bucket/x", "registry_url": "https://r:1"}
+    place = _places(settings(tmp_path, **given))[Tier.OBJECT]
+    assert isinstance(place.objects, RegistryObjects)
+    assert (place.root, place.read_back) == (None, True)
 
 
 def test_the_object_store_alone_is_as_fast_as_set(tmp_path):

@@ -15,6 +15,7 @@ from kybernate.core.artifacts.privileges import Privileges
 from kybernate.errors import (
     ConflictError,
     DeadlineError,
+    LeaveError,
     NotFoundError,
     RefusedError,
     RetryableError,
@@ -177,6 +178,53 @@ def test_a_claim_is_told_again(machine):
     registry = Registry()
     telling(machine, registry, Report(Kind.CLAIMED, "team-a", "u1", SAVED, successor="u2"))
     assert registry.said == [("claim", "u1", "u2", True)]
+
+
+def test_a_pod_is_made_known_where_the_store_gives_no_leave(machine):
+    """What its state is read for, and of what is packed whose it is; once, and no more."""
+
+    class Locked:
+        def __init__(self, registry) -> None:
+            self.registry, self.done = registry, []
+
+        def _see(self, what, uid) -> None:
+            if uid not in self.registry.knows:
+                raise LeaveError("no lease or claim")
+            self.done.append(what)
+
+        async def admit(self, artifact, into, deadline):
+            self._see("admit", into.uid)
+            return MANIFEST
+
+        async def fetch(self, artifact, images, deadline, into):
+            self._see("fetch", into.uid)
+            return MANIFEST
+
+        async def pack(self, artifact, place, deadline, progress=None):
+            self._see("pack", MANIFEST.facts.pod_uid)
+
+        async def manifest(self, artifact, deadline):
+            return MANIFEST
+
+    async def main():
+        registry = Registry()
+        reports = Reports(fakes.FakeJournal(machine), registry, manifest_of)
+        vault = ReportingVault(Locked(registry), reports)
+        into = Into("team-b", "u2")
+        await vault.admit(SAVED, into, 10)
+        await vault.fetch(SAVED, None, 10, into)
+        await vault.pack(SAVED, Tier.OBJECT, 10)
+        assert vault._vault.done == ["admit", "fetch", "pack"]
+        assert registry.said == [("lease", "u2"), ("lease", "u1")]
+        registry.knows = Deaf()
+        with pytest.raises(LeaveError):
+            await vault.admit(SAVED, into, 10)
+
+    class Deaf(set):
+        def add(self, _uid) -> None:
+            pass
+
+    run_virtual(main())
 
 
 def test_the_vault_tells_by_itself(machine):

@@ -1,0 +1,273 @@
+"""A rogue node, with all that a node holds, at the object store.
+
+The registry, its TLS and the S3 server are real. Node `a` is the attacker's and runs a pod of
+namespace `lair`; `victim` has pods on node `b` alone.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+import urllib3
+
+from kybernate.adapters.registry import wire
+from kybernate.adapters.registry.describe import describe, digest
+from kybernate.adapters.registry.objects import RegistryObjects
+from kybernate.adapters.registry.storewire import Packing, Putting, Reading
+from kybernate.checkpoint import pack, seal, vault
+from kybernate.checkpoint.blocks import raw_sources
+from kybernate.checkpoint.deadline import Deadline
+from kybernate.checkpoint.fetch import fetch
+from kybernate.checkpoint.places import open_place, place_of, read_manifest
+from kybernate.core.artifacts import layout
+from kybernate.core.artifacts.manifest import facts_of
+from kybernate.errors import ConflictError, LeaveError, NotFoundError, RefusedError
+from kybernate.types import Tier
+from tests.kit import s3
+from tests.kit.registryserver import Server, certificates
+from tests.unit.registry.saved import FACTS, KEYS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from kybernate.adapters.registry.client import Registry
+    from kybernate.checkpoint.places import Place
+    from kybernate.core.artifacts.manifest import Manifest
+
+pytestmark = [
+    pytest.mark.hostile,
+    pytest.mark.skipif(bool(s3.why_not()), reason=s3.why_not() or "-"),
+]
+
+LEAVE_S = 120
+MIB = 1 << 20
+
+
+class Node:
+    """A node's agent, as far as the registry and the store see it."""
+
+    def __init__(self, name: str, server: Server, folder: Path, url: str) -> None:
+        self.name, self.url = name, url
+        self.registry: Registry = server.client(f"agent-{name}")
+        self.objects = RegistryObjects(lambda: self.registry)
+        self.store = place_of(self.objects, "object store")
+        self.nvme = open_place(str(folder / name))
+        self.folder = folder
+
+    def lease(self, namespace: str, uid: str) -> int:
+        return self.registry.lease((namespace, uid), wire.LeaseWish(seconds=60)).token
+
+    def seal(self, namespace: str, uid: str, number: int = 1) -> Manifest:
+        """A dump of 1 MiB of bytes of its own."""
+        now = datetime(2026, 1, 31, 12, tzinfo=UTC) + timedelta(seconds=number)
+        facts = facts_of({**FACTS, "namespace": namespace, "pod": "model-0", "pod_uid": uid})
+        images = self.folder / f"dump-{self.name}-{namespace}-{uid}-{number}"
+        images.mkdir(mode=0o700, parents=True)
+        blocks = (f"{uid} {number} {block} ".encode().ljust(4096, b"x") for block in range(256))
+        (images / "pages-1.img").write_bytes(b"".join(blocks))
+        made = layout.make_id(namespace, "model-0", now, number)
+        return seal.seal(self.nvme, images, seal.draft(made, facts, now), KEYS, Deadline(60))
+
+    def record(self, manifest: Manifest, token: int) -> None:
+        held = wire.Copy(place=Tier.NVME, node=self.name, state=wire.CopyState.VERIFIED)
+        said = wire.Recording(artifact=describe(manifest), held=held, token=token)
+        self.registry.record(manifest.id, said)
+
+    def pack(self, manifest: Manifest, place: Place | None = None) -> Manifest:
+        sources = raw_sources(
+            seal.images_of(self.nvme, manifest), seal.pieces_of(self.nvme, manifest)
+        )
+        return pack.pack(sources, manifest, place or self.store, KEYS, Deadline(60))
+
+    def save(self, namespace: str, uid: str, number: int = 1) -> Manifest:
+        """All of it, as an agent does it."""
+        token, manifest = self.lease(namespace, uid), self.seal(namespace, uid, number)
+        self.record(manifest, token)
+        packed = self.pack(manifest)
+        held = wire.Copy(place=Tier.OBJECT, store=self.url, state=wire.CopyState.VERIFIED)
+        self.registry.report(manifest.id, wire.CopyReport(digest=digest(manifest), held=held))
+        return packed
+
+
+class Scene:
+    """The attacker's node `a`, its victim's node `b`, and the store as its owner sees it."""
+
+    def __init__(self, server: Server, folder: Path, url: str) -> None:
+        self.a, self.b = (Node(name, server, folder, url) for name in ("a", "b"))
+        self.owner = open_place(url)
+        self.saved = self.b.save("victim", "u-victim")
+        self.own = self.a.save("lair", "u-lair")
+
+    def keys(self, kind: str) -> list[str]:
+        """The victim's objects of this kind."""
+        return [info.key for info in self.owner.objects.scan(f"{kind}victim/")]
+
+    @property
+    def all(self) -> list[str]:
+        kinds = (layout.ARTIFACTS, layout.PACKS, layout.INDEX, layout.KEYS)
+        return [key for kind in kinds for key in self.keys(kind)]
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    folder = tmp_path_factory.mktemp("rogue")
+    with s3.server(folder / "s3") as store, pytest.MonkeyPatch.context() as patched:
+        for name, value in store.environment.items():
+            patched.setenv(name, value)
+        server = Server(
+            certificates(folder / "tls", ("a", "b")),
+            folder / "registry.log",
+            f"sqlite:///{folder}/registry.db",
+            OBJECT_STORE=store.url,
+            OBJECT_LEAVE_S=str(LEAVE_S),
+        )
+        server.start()
+        server.client().settle("new")
+        try:
+            yield Scene(server, folder, store.url)
+        finally:
+            server.stop()
+
+
+def test_a_nodes_own_states_go_there_and_back(scene: Scene, tmp_path: Path) -> None:
+    """What the claims below would hold of a store that nobody can use, too."""
+    node = scene.b
+    manifest = read_manifest(node.store, scene.saved.id, KEYS)
+    fetch(node.store, manifest, tmp_path / "back", KEYS, Deadline(60))
+    raw = seal.images_of(node.nvme, read_manifest(node.nvme, manifest.id, KEYS))
+    assert (tmp_path / "back" / "pages-1.img").read_bytes() == (raw / "pages-1.img").read_bytes()
+    again = node.save("victim", "u-victim", 2)
+    vault.drop(node.store, again)
+    with pytest.raises(NotFoundError):
+        read_manifest(scene.owner, again.id, KEYS)
+
+
+def test_another_namespaces_objects_can_not_be_read(scene: Scene) -> None:
+    assert len(scene.all) >= 4
+    for key in scene.all:
+        with pytest.raises(LeaveError, match="no lease or claim on a pod of namespace victim"):
+            scene.a.objects.get(key)
+        with pytest.raises(LeaveError, match="namespace victim"):
+            scene.a.objects.head(key)
+
+
+def test_one_key_of_its_own_among_many_opens_no_others(scene: Scene) -> None:
+    mine = layout.manifest_key(scene.own.id)
+    wanted = Reading(keys=[mine, *scene.keys(layout.PACKS)], of=scene.saved.id)
+    with pytest.raises(RefusedError, match="namespace victim"):
+        scene.a.registry.read_objects(wanted)
+
+
+def test_another_namespaces_objects_are_not_listed(scene: Scene) -> None:
+    for kind in (layout.PACKS, layout.INDEX, layout.LEASES, layout.KEYS):
+        with pytest.raises(LeaveError):
+            list(scene.a.objects.scan(f"{kind}victim/"))
+        with pytest.raises(LeaveError):
+            list(scene.a.objects.scan(kind))
+    assert list(scene.a.objects.scan(f"{layout.ARTIFACTS}victim/")) == []
+    found = {info.key.split("/")[1] for info in scene.a.objects.scan(layout.ARTIFACTS)}
+    assert found == {"lair"}
+
+
+def test_nothing_is_put_in_another_namespace(scene: Scene) -> None:
+    with pytest.raises(RefusedError, match="namespace victim"):
+        scene.a.registry.new_packs(Packing(namespace="victim", packs=1))
+    wrong = (
+        f"{layout.KEYS}victim/7",
+        f"{layout.LEASES}victim/0123456789abcdef",
+        layout.manifest_key("victim/model-0@20260131T120000Z-00000007"),
+        f"{layout.CONDEMNED}victim/{'0' * 32}",
+        f"{layout.CONDEMNED}lair/{'0' * 32}",
+        f"{layout.PACKS}victim/{'0' * 32}",
+    )
+    for key in wrong:
+        with pytest.raises(RefusedError):
+            scene.a.registry.put_object(Putting(key=key, data="eA=="))
+
+
+def test_nothing_that_is_there_is_overwritten(scene: Scene) -> None:
+    """Not even its own manifest, and of others' packs it gets no name."""
+    before = {key: bytes(scene.owner.objects.get(key)) for key in scene.all}
+    for key in scene.all:
+        with pytest.raises((RefusedError, ConflictError)):
+            scene.a.registry.put_object(Putting(key=key, data="eA=="))
+    own = layout.manifest_key(scene.own.id)
+    signed = bytes(scene.owner.objects.get(own))
+    with pytest.raises(ConflictError):
+        scene.a.objects.put(own, signed)
+    assert {key: bytes(scene.owner.objects.get(key)) for key in scene.all} == before
+
+
+def test_nothing_of_others_is_removed(scene: Scene) -> None:
+    for key in scene.all:
+        with pytest.raises(LeaveError):
+            scene.a.objects.delete([key])
+    packs = [info.key for info in scene.owner.objects.scan(f"{layout.PACKS}lair/")]
+    with pytest.raises(LeaveError, match="no agent removes"):
+        scene.a.objects.delete(packs)
+
+
+def test_a_manifest_is_put_of_a_recorded_state_of_ones_own_pod_alone(scene: Scene) -> None:
+    """Also where it has a pod in the victim's namespace: that pod is not the victim."""
+    scene.a.lease("victim", "u-beside")
+    try:
+        saved = scene.a.seal("victim", "u-beside", 3)
+        with pytest.raises(ConflictError, match="record it first"):
+            scene.a.objects.put(
+                layout.manifest_key(saved.id),
+                bytes(scene.a.nvme.objects.get(layout.manifest_key(saved.id))),
+            )
+        theirs = scene.b.seal("victim", "u-victim", 4)
+        scene.b.record(theirs, scene.b.lease("victim", "u-victim"))
+        signed = bytes(scene.b.nvme.objects.get(layout.manifest_key(theirs.id)))
+        with pytest.raises(LeaveError, match="not node a's"):
+            scene.a.objects.put(layout.manifest_key(theirs.id), signed)
+        with pytest.raises(LeaveError, match="not node a's"):
+            scene.a.objects.delete([layout.manifest_key(scene.saved.id)])
+    finally:
+        told = wire.Stop(proof=wire.Proof.AGENT, why="ended")
+        scene.a.registry.stopped("victim", "u-beside", told)
+    time.sleep(2.5)  # what the registry remembers of leases
+    with pytest.raises(LeaveError):
+        scene.a.objects.get(scene.keys(layout.PACKS)[0])
+
+
+def test_what_is_signed_is_good_for_one_key_and_one_method(scene: Scene) -> None:
+    http = urllib3.PoolManager(retries=False)
+    mine = next(info.key for info in scene.owner.objects.scan(f"{layout.PACKS}lair/"))
+    theirs = scene.keys(layout.PACKS)[0]
+    (url,) = scene.a.registry.read_objects(Reading(keys=[mine])).urls
+    assert http.request("GET", url).status == 200
+    assert http.request("GET", url.replace(mine, theirs)).status == 403
+    for method in ("PUT", "DELETE", "POST"):
+        assert http.request(method, url, body=b"x").status >= 400
+    (made,) = scene.a.registry.new_packs(Packing(namespace="lair", packs=1)).packs
+    for method in ("GET", "DELETE"):
+        assert http.request(method, made.pack).status >= 400
+    assert http.request("PUT", made.pack.replace(f"lair/{made.id}", theirs[6:])).status == 403
+    # By a header that nobody signed the store would copy what the node can't read.
+    source = {"x-amz-copy-source": f"/{s3.BUCKET}/kyb/{theirs}"}
+    http.request("PUT", made.pack, headers=source)
+    content = bytes(scene.owner.objects.get(theirs))
+    (there,) = scene.a.registry.read_objects(Reading(keys=[f"{layout.PACKS}lair/{made.id}"])).urls
+    assert http.request("GET", there).data != content
+    scene.owner.objects.delete([f"{layout.PACKS}lair/{made.id}"])
+
+
+def test_what_is_signed_ends(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The registry's answer says when, and the store holds it to that."""
+    mine = layout.manifest_key(scene.own.id)
+    found = scene.a.registry.read_objects(Reading(keys=[mine]))
+    assert found.seconds == LEAVE_S
+    assert f"X-Amz-Expires={LEAVE_S}" in found.urls[0]
+    longer = found.urls[0].replace(f"Expires={LEAVE_S}", "Expires=9999")
+    http = urllib3.PoolManager(retries=False)
+    assert http.request("GET", longer).status == 403
+    (short,) = scene.owner.objects.signed("GET", [mine], timedelta(seconds=1))
+    assert http.request("GET", short).status == 200
+    time.sleep(2.2)
+    assert http.request("GET", short).status == 403
