@@ -13,7 +13,7 @@ from kybernate.core import succession
 from kybernate.errors import ConflictError, NotFoundError, RefusedError
 from registry.database import insert_new
 from registry.pods import fetch
-from registry.schema import ARTIFACTS, COPIES
+from registry.schema import ARTIFACTS, COPIES, WRITERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,7 +69,10 @@ class Artifacts:
             succession.check(pod, node, recording.token)
             now = self._database.now(connection)
             new = insert_new(connection, ARTIFACTS, [row(artifact, said, now)]) == 1
-            _locked(connection, artifact, said.digest)
+            found = _locked(connection, artifact, said.digest)
+            if found.pod_uid != said.pod_uid:
+                raise ConflictError(f"{artifact} is recorded as a state of pod {found.pod_uid}")
+            _wrote(connection, artifact, node, recording.token)
             _put_copy(connection, artifact, recording.held, said.created_ms, now)
             return _one(connection, artifact), new
 
@@ -79,6 +82,8 @@ class Artifacts:
         with self._database.write() as connection:
             found = _locked(connection, artifact, digest)
             _see_may_speak(connection, found, node, held.store)
+            if node and held.store:
+                _packed(connection, found, node)
             _put_copy(connection, artifact, held, found.created_ms, self._database.now(connection))
             return _one(connection, artifact)
 
@@ -104,6 +109,20 @@ class Artifacts:
             if not kept:
                 connection.execute(delete(ARTIFACTS).where(ARTIFACTS.c.id == artifact))
             return {"dropped": bool(going), "copies": len(kept)}
+
+    def signers(self, artifact: str) -> Json:
+        """Whose signature is believed of it, and the newest token that one of them had. Raises
+        NotFoundError."""
+        with self._database.read() as connection:
+            query = select(ARTIFACTS.c.digest).where(ARTIFACTS.c.id == artifact)
+            digest = connection.execute(query).scalar_one_or_none()
+            if digest is None:
+                raise NotFoundError(f"artifact {artifact} is not known")
+            wrote = select(WRITERS.c.node, WRITERS.c.token).where(WRITERS.c.artifact == artifact)
+            found = connection.execute(wrote).all()
+        nodes = sorted(one.node for one in found)
+        token = max((one.token for one in found), default=0)
+        return {"digest": digest, "nodes": nodes, "token": token}
 
     def get(self, artifact: str) -> Json:
         """One artifact. Raises NotFoundError."""
@@ -215,6 +234,18 @@ def _see_may_speak(connection: Connection, found: Row[Any], node: str, store: st
             f"pod {pod} is not node {node}'s: another node's agent says what of {found.id} is in "
             f"{store}"
         )
+
+
+def _wrote(connection: Connection, artifact: str, node: str, token: int) -> None:
+    insert_new(connection, WRITERS, [{"artifact": artifact, "node": node, "token": token}])
+
+
+def _packed(connection: Connection, found: Row[Any], node: str) -> None:
+    """Who packs a pod's state into a store signs it there, and may: it is that pod's node, or its
+    successor's."""
+    pod = fetch(connection, (found.namespace, found.pod_uid))
+    if pod is not None and node in (pod.node, pod.holder, pod.successor_node):
+        _wrote(connection, found.id, node, pod.token)
 
 
 def _put_copy(connection: Connection, artifact: str, held: Copy, created: int, now: int) -> None:

@@ -22,7 +22,7 @@ from kybernate.errors import RefusedError
 from registry.artifacts import NOT_TOLD, copy_row, row
 from registry.database import insert_new
 from registry.pods import add
-from registry.schema import ARTIFACTS, COPIES
+from registry.schema import ARTIFACTS, COPIES, WRITERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -79,6 +79,16 @@ class Outcome:
         return self.new / self.seconds if self.seconds else 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class _One:
+    """An artifact that was read; `node` has signed it, empty if a shared key did."""
+
+    id: str
+    said: Described
+    stored: int
+    node: str
+
+
 def rebuild(
     database: Database,
     spot: Spot,
@@ -94,7 +104,7 @@ def rebuild(
         outcome.there += there
         return there
 
-    batch: list[tuple[str, Described, int]] = []
+    batch: list[_One] = []
     for found in catalogue(skip):
         _take(found, batch, outcome)
         if len(batch) == BATCH:
@@ -117,47 +127,55 @@ def _known(database: Database, spot: Spot) -> frozenset[str]:
         return frozenset(connection.execute(select(COPIES.c.artifact).where(*here)).scalars())
 
 
-def _take(found: Found, batch: list[tuple[str, Described, int]], outcome: Outcome) -> None:
+def _take(found: Found, batch: list[_One], outcome: Outcome) -> None:
     if found.manifest is None:
         outcome.problems.append(found.problem)
         return
     try:
-        batch.append((found.id, describe(found.manifest), found.manifest.stored))
+        manifest = found.manifest
+        batch.append(_One(found.id, describe(manifest), manifest.stored, manifest.node))
     except RefusedError as error:
         outcome.problems.append(str(error))
 
 
-def _store(
-    database: Database, spot: Spot, batch: Sequence[tuple[str, Described, int]], outcome: Outcome
-) -> None:
+def _store(database: Database, spot: Spot, batch: Sequence[_One], outcome: Outcome) -> None:
     if not batch:
         return
     with database.write() as connection:
         now = database.now(connection)
-        insert_new(connection, ARTIFACTS, [row(id_, said, now) for id_, said, _ in batch])
+        insert_new(connection, ARTIFACTS, [row(one.id, one.said, now) for one in batch])
         true = _same(connection, batch, outcome)
         if true:
             copies = [
-                copy_row(id_, spot, (str(CopyState.VERIFIED), stored), (said.created_ms, NOT_TOLD))
-                for id_, said, stored in true
+                copy_row(
+                    one.id,
+                    spot,
+                    (str(CopyState.VERIFIED), one.stored),
+                    (one.said.created_ms, NOT_TOLD),
+                )
+                for one in true
             ]
             insert_new(connection, COPIES, copies)
-            pods = {(id_.partition("/")[0], said.pod_uid) for id_, said, _ in true}
+            # Which the place took from no other: the registry puts manifests for who wrote them.
+            signed = [
+                {"artifact": one.id, "node": one.node, "token": 0} for one in true if one.node
+            ]
+            if signed:
+                insert_new(connection, WRITERS, signed)
+            pods = {(one.id.partition("/")[0], one.said.pod_uid) for one in true}
             add(connection, sorted(pods), settled=False)
     outcome.new += len(true)
 
 
-def _same(
-    connection: Connection, batch: Sequence[tuple[str, Described, int]], outcome: Outcome
-) -> list[tuple[str, Described, int]]:
+def _same(connection: Connection, batch: Sequence[_One], outcome: Outcome) -> list[_One]:
     """Those whose artifact is the one that is recorded under their ID."""
-    ids = [id_ for id_, _, _ in batch]
+    ids = [one.id for one in batch]
     query = select(ARTIFACTS.c.id, ARTIFACTS.c.digest).where(ARTIFACTS.c.id.in_(ids))
     digests = {one.id: one.digest for one in connection.execute(query)}
-    true = [one for one in batch if digests[one[0]] == one[1].digest]
+    true = [one for one in batch if digests[one.id] == one.said.digest]
     outcome.problems += [
-        f"{id_}: another artifact of this name is recorded, with digest {digests[id_]}"
-        for id_, said, _ in batch
-        if digests[id_] != said.digest
+        f"{one.id}: another artifact of this name is recorded, with digest {digests[one.id]}"
+        for one in batch
+        if one not in true
     ]
     return true

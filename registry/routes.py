@@ -138,6 +138,16 @@ def _of_artifacts(calls: _ArtifactCalls) -> tuple[Route, ...]:
             OfArtifact,
         ),
         Route(
+            "getSigners",
+            "GET",
+            f"{_ARTIFACT}/signers",
+            "Which nodes' signatures are believed of an artifact: those that wrote it.",
+            READERS,
+            wire.Signers,
+            calls.signers,
+            OfArtifact,
+        ),
+        Route(
             "recordArtifact",
             "PUT",
             _ARTIFACT,
@@ -291,6 +301,9 @@ class _ArtifactCalls:
 
     def get(self, call: Call) -> Answer:
         return self._artifacts.get(call.path.id), 200
+
+    def signers(self, call: Call) -> Answer:
+        return self._artifacts.signers(call.path.id), 200
 
     def record(self, call: Call) -> Answer:
         check_node(call.caller, call.body.held.node, "held.node")

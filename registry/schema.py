@@ -57,6 +57,11 @@ PODS = _table(
     _text("artifact"),
     *map(_flag, ("settled", "ended")),
 )
+WRITERS = _table(
+    "writers", *(_text(name, key=True) for name in ("artifact", "node")), _number("token")
+)
+"""Which nodes are believed of an artifact: who recorded it, with the token that it had, and who
+packed it as the pod's successor. Beside the versions: an older program needs not know of it."""
 MARKS = _table("marks", _text("name", key=True), _text("value"))
 """Single values: the schema's version, since when all claims are known, PostgreSQL's timeline."""
 
@@ -92,6 +97,9 @@ _FIRST = (
     "CREATE INDEX copies_of_place ON copies (place, created_ms, artifact)",
     "CREATE INDEX copies_in_state ON copies (state, created_ms, artifact)",
 )
+_WRITERS = """CREATE TABLE IF NOT EXISTS writers (
+    artifact {text} NOT NULL REFERENCES artifacts (id) ON DELETE CASCADE, node {text} NOT NULL,
+    token BIGINT NOT NULL, PRIMARY KEY (artifact, node))"""
 MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST,)
 """What takes a database from each version to the next, oldest first; never changed, only added."""
 
@@ -119,6 +127,7 @@ def migrate(connection: Connection) -> int:
     for step in MIGRATIONS[version:]:
         for statement in step:
             connection.execute(text(statement.format(text=_TEXT[connection.dialect.name])))
+    connection.execute(text(_WRITERS.format(text=_TEXT[connection.dialect.name])))
     connection.execute(MARKS.delete().where(MARKS.c.name == VERSION))
     connection.execute(MARKS.insert().values(name=VERSION, value=str(len(MIGRATIONS))))
     return len(MIGRATIONS) - version

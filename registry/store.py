@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from kybernate.core.artifacts.grants import Grant
     from kybernate.core.artifacts.layout import ObjectInfo
+    from kybernate.core.succession import PodRecord
     from registry.database import Database
 
 log = logging.getLogger(__name__)
@@ -237,7 +238,12 @@ class Store:
             said = body.get("id"), (body.get("facts") or {}).get("pod_uid")
             if said != (artifact, uid):
                 raise RefusedError(f"data: is not the manifest of {artifact}")
-            _check_speaks(connection, node, artifact, uid)
+            pod = _check_speaks(connection, node, artifact, uid)
+            if pod.successor not in ("", pod.uid) and pod.successor_node != node:
+                raise ForbiddenError(
+                    f"pod {pod.successor} on node {pod.successor_node} goes on with {artifact}: "
+                    f"node {node} puts nothing of it any more"
+                )
 
     def _check_delete(self, node: str, key: str) -> None:
         kind, rest = _kind(key)
@@ -301,10 +307,11 @@ def _recorded(connection: Connection, artifact: str) -> str | None:
     return found
 
 
-def _check_speaks(connection: Connection, node: str, artifact: str, uid: str) -> None:
+def _check_speaks(connection: Connection, node: str, artifact: str, uid: str) -> PodRecord:
     pod = fetch(connection, (layout.parse_id(artifact).namespace, uid))
     if pod is None or not succession.may_speak(pod, node):
         raise ForbiddenError(f"{artifact} is a state of pod {uid}, which is not node {node}'s")
+    return pod
 
 
 def _body(signed: bytes) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 A folder holds them, flat as a mounted Secret is:
 
-    sign.key           Ed25519, PEM: signs new manifests (only agents and the registry have it)
+    sign.key           Ed25519, PEM: signs new manifests, for whoever has it. Agents that have none
+                       sign by their node's own key
     trust-NAME.pub     Ed25519, PEM: a manifest signed by one of these is believed
+    ca.crt             X.509, PEM: what nodes have signed is read whose certificates it has signed
     wrap-N.key         32 bytes in hexadecimal: wraps the namespaces' keys; the highest N is used
                        for new ones, the others still open what they have wrapped
 """
@@ -22,13 +24,15 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from kybernate.adapters.nodesignatures import NodeSignatures
 from kybernate.errors import ConfigError, RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    from kybernate.ports import Kms
+    from kybernate.core.artifacts.manifest import Manifest
+    from kybernate.ports import Kms, Signatures
 
 _DOMAIN = b"kybernate artifact manifest 1\n"
 _LINE = re.compile(rb"kyb-artifact ed25519 ([0-9a-f]{16}) ([0-9a-f]{128})\n")
@@ -86,22 +90,41 @@ class WrapKeys:
 
 @dataclass(frozen=True, slots=True)
 class ArtifactKeys:
-    """`signer`: None where nothing is signed. `trusted` by key ID; `kms` wraps data keys."""
+    """`signer`: None where no shared key signs. `trusted` by key ID; `kms` wraps data keys.
+    `nodes`: None where no node's signature is read. `witness` raises RefusedError unless another
+    node that signed a manifest wrote what it says; None where nobody can tell."""
 
     signer: Ed25519PrivateKey | None
     trusted: Mapping[str, Ed25519PublicKey]
     kms: Kms = field(default=WrapKeys(), repr=False)
+    nodes: Signatures | None = None
+    witness: Callable[[Manifest], None] | None = None
+
+    @property
+    def node(self) -> str:
+        """The node that signs by its own key; empty where a shared one does."""
+        return self.nodes.node if self.nodes and not self.signer else ""
+
+    @property
+    def own(self) -> str:
+        """The node whose signature is one's own; empty if none is."""
+        return self.nodes.node if self.nodes else ""
 
     def sign(self, body: bytes) -> bytes:
         """The body below the line that says who signs it. Raises ConfigError without a signer."""
         if self.signer is None:
+            if self.nodes is not None and self.node:
+                return self.nodes.sign(body)
             raise ConfigError("keys", "the folder has no sign.key; nothing can be saved without it")
         signature = self.signer.sign(_DOMAIN + body)
         line = f"kyb-artifact ed25519 {key_id(self.signer.public_key())} {signature.hex()}\n"
         return line.encode("ascii") + body
 
-    def opened(self, signed: bytes, what: str) -> bytes:
-        """The body, if one we trust has signed it. Raises RefusedError if not."""
+    def opened(self, signed: bytes, what: str) -> tuple[bytes, str]:
+        """The body, if one we trust has signed it, and the node that has; empty for a shared key.
+        Raises RefusedError if not."""
+        if self.nodes is not None and (by_node := self.nodes.opened(signed, what)) is not None:
+            return by_node
         found = _LINE.match(signed[:200])
         if found is None:
             raise RefusedError(f"{what} is not signed; it is not restored from")
@@ -117,7 +140,19 @@ class ArtifactKeys:
             key.verify(signature, _DOMAIN + body)
         except InvalidSignature as error:
             raise RefusedError(f"{what} was changed after it was signed by key {signer}") from error
-        return body
+        return body, ""
+
+    def see_believed(self, manifest: Manifest) -> None:
+        """Raise RefusedError unless the node that signed it is to be believed of it; DeadlineError,
+        RetryableError where that can't be known now."""
+        if manifest.node in ("", self.own):
+            return
+        if self.witness is None:
+            raise RefusedError(
+                f"{manifest.id} was signed by node {manifest.node}, and without a registry nobody "
+                "can say that it wrote that: only that node restores it."
+            )
+        self.witness(manifest)
 
 
 def key_id(key: Ed25519PublicKey) -> str:
@@ -130,8 +165,9 @@ def wrapping_id(key: bytes) -> str:
     return blake3(key, derive_key_context="kybernate 2026 name of a wrapping key").hexdigest()[:16]
 
 
-def read_folder(folder: Path) -> ArtifactKeys:
-    """The keys of a folder. Raises ConfigError, naming the file."""
+def read_folder(folder: Path, nodes: Signatures | None = None) -> ArtifactKeys:
+    """The keys of a folder. `nodes`: of which node's agent these are; without, its ca.crt counts.
+    Raises ConfigError, naming the file."""
     try:
         names = sorted(path.name for path in folder.iterdir())
         signer = _signer(folder) if "sign.key" in names else None
@@ -139,11 +175,13 @@ def read_folder(folder: Path) -> ArtifactKeys:
         wrapping = _wrap_keys(folder, names)
     except OSError as error:
         raise ConfigError(str(error.filename), f"can't be read: {error.strerror}") from error
-    if not trusted:
+    if nodes is None and "ca.crt" in names:
+        nodes = NodeSignatures(folder)
+    if not trusted and nodes is None:
         raise ConfigError(
             str(folder), "has no trust-NAME.pub; make keys with `kybernate artifacts keys --dir`"
         )
-    return ArtifactKeys(signer, {key_id(key): key for key in trusted}, wrapping)
+    return ArtifactKeys(signer, {key_id(key): key for key in trusted}, wrapping, nodes)
 
 
 def read_wrap_keys(folder: Path) -> WrapKeys:

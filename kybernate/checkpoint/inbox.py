@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from kybernate.adapters.objects import make_folder, sync_folder
 from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.incoming import Arriving, Hashing, Incoming, arrived_as
-from kybernate.checkpoint.places import read_manifest
+from kybernate.checkpoint.places import opened, read_manifest
 from kybernate.checkpoint.room import Room
 from kybernate.checkpoint.seal import remove_folder, verify_raw
 from kybernate.checkpoint.stream import Hashed
@@ -109,7 +109,7 @@ class Inbox:
         CorruptError, DeadlineError, OSError.
         """
         what = f"the manifest of {artifact}, as it was sent"
-        manifest = manifests.decode(self._keys.opened(signed, what), what)
+        manifest = opened(signed, self._keys, what)
         if manifest.id != artifact or manifest.form != manifests.RAW:
             raise CorruptError(f"{what}, is another one's")
         see_own(manifest, pod)

@@ -110,7 +110,8 @@ def put_manifest(place: Place, manifest: Manifest, keys: ArtifactKeys) -> Manife
     """
     key = layout.manifest_key(manifest.id)
     with suppress(ConflictError):
-        place.objects.put(key, keys.sign(manifests.encode(manifest)), create=True)
+        body = manifests.encode(replace(manifest, node=keys.node))
+        place.objects.put(key, keys.sign(body), create=True)
     try:
         return read_manifest(place, manifest.id, keys)
     except (CorruptError, RefusedError) as error:

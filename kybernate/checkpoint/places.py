@@ -14,7 +14,13 @@ from kybernate.checkpoint.cipher import Cipher
 from kybernate.core.artifacts import codec, layout
 from kybernate.core.artifacts import manifest as manifests
 from kybernate.core.artifacts.manifest import DataKey
-from kybernate.errors import ConflictError, CorruptError, KybernateError, NotFoundError
+from kybernate.errors import (
+    ConflictError,
+    CorruptError,
+    KybernateError,
+    NotFoundError,
+    RefusedError,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,9 +87,20 @@ def read_manifest(place: Place, artifact: str, keys: ArtifactKeys) -> Manifest:
     except NotFoundError as error:
         raise NotFoundError(f"{artifact} is not in {place.name}") from error
     what = f"the manifest of {artifact} in {place.name}"
-    manifest = manifests.decode(keys.opened(signed, what), what)
+    manifest = opened(signed, keys, what)
     if manifest.id != artifact:
         raise CorruptError(f"{what} is that of {manifest.id}")
+    return manifest
+
+
+def opened(signed: bytes, keys: ArtifactKeys, what: str) -> Manifest:
+    """A manifest whose signature is right, and that is of the node which signed it. Raises
+    RefusedError, CorruptError, UnfitError."""
+    body, node = keys.opened(signed, what)
+    manifest = manifests.decode(body, what)
+    if manifest.node != node:
+        by, said = ((name and f"node {name}") or "a shared key" for name in (node, manifest.node))
+        raise RefusedError(f"{what} is signed by {by}, and says that it is by {said}")
     return manifest
 
 

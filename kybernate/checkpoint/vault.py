@@ -78,6 +78,7 @@ class Vault:
         self._now = now
         self._seen = seen or Seen()
         self._left = left
+        self._believed: set[tuple[str, str]] = set()
         self.patience = _PATIENCE
         """Seconds for each call that has no deadline of its caller's."""
         self._half_dropped: set[str] = set()
@@ -313,9 +314,24 @@ class Vault:
 
     def _see_admitted(self, manifest: Manifest, into: Into) -> None:
         """Raise RefusedError with all that stands against restoring it there."""
+        self._see_believed(manifest, into)
         sentences = why_refused(manifest, into, self._now().timestamp())
         if sentences:
             raise RefusedError(" ".join(sentences))
+
+    def _see_believed(self, manifest: Manifest, into: Into) -> None:
+        """A shared key's word, and this node's own, is believed as it is; another node's of what
+        this node had no part in once somebody else says that it wrote that. What another pod's
+        state is that a seat is parked on was seen when the seat took it over."""
+        node, facts = manifest.node, manifest.facts
+        known = (manifest.id, node)
+        if node in ("", self._keys.own) or known in self._believed:
+            return
+        own = (facts.namespace, facts.pod_uid) == (into.namespace, into.uid)
+        if into.parked and not own:
+            return
+        self._keys.see_believed(manifest)
+        self._believed.add(known)
 
     def _verify(self, place: Place, manifest: Manifest, until: Deadline) -> None:
         try:

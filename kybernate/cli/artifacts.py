@@ -61,7 +61,8 @@ _keys = click.option(
     type=click.Path(file_okay=False, path_type=Path),
     envvar="KYB_ARTIFACT_KEYS",
     required=True,
-    help="Folder of the keys: sign.key, trust-*.pub, wrap-*.key.  (env KYB_ARTIFACT_KEYS)",
+    help="Folder of the keys: sign.key, trust-*.pub, wrap-*.key, and ca.crt, to read what nodes "
+    "signed.  (env KYB_ARTIFACT_KEYS)",
 )
 _json = click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 _rate = click.option("--rate", default="", help="Bytes per second at most, such as 200M.")
@@ -86,15 +87,22 @@ def command() -> None:
 @click.option("--dir", "folder", type=click.Path(file_okay=False, path_type=Path), required=True)
 @click.option("--name", default="cluster", show_default=True, help="This cluster's own name.")
 @click.option("--secret", is_flag=True, help="Print them as a Secret for kubectl apply -f -.")
-def keys(folder: Path, name: str, *, secret: bool) -> None:
+@click.option(
+    "--shared",
+    is_flag=True,
+    help="With sign.key in the Secret: every node signs for all then. For agents that have no "
+    "registry, or are of a release before nodes signed by keys of their own.",
+)
+def keys(folder: Path, name: str, *, secret: bool, shared: bool) -> None:
     """Make the keys that are missing in a folder, keep the rest.
 
-    Agents and the registry mount all of it. sign.key signs, trust-NAME.pub says whose signature
-    is believed, wrap-N.key opens what is stored: whoever loses it has lost the states.
+    sign.key signs what is imported, and stays with you: nodes sign by keys of their own.
+    trust-NAME.pub says whose signature is believed besides, wrap-N.key opens what is stored:
+    whoever loses it has lost the states.
     """
     made = artifactkeys.make_folder(folder, name)
     if secret:
-        click.echo(yaml.safe_dump(_secret(folder), sort_keys=False), nl=False)
+        click.echo(yaml.safe_dump(_secret(folder, shared=shared), sort_keys=False), nl=False)
         return
     for file in made:
         click.echo(f"{file}: made")
@@ -309,8 +317,12 @@ def _verified(place: Place, artifact: str, own: ArtifactKeys, deadline: Deadline
     return ""
 
 
-def _secret(folder: Path) -> dict[str, Any]:
-    files = sorted(path for path in folder.iterdir() if path.suffix in (".key", ".pub"))
+def _secret(folder: Path, *, shared: bool) -> dict[str, Any]:
+    files = sorted(
+        path
+        for path in folder.iterdir()
+        if path.suffix in (".key", ".pub") and (shared or path.name != "sign.key")
+    )
     return {
         "apiVersion": "v1",
         "kind": "Secret",

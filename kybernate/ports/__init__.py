@@ -11,7 +11,15 @@ from kybernate.ports.elsewhere import Handover, Line, Peers, Registry
 from kybernate.ports.gpus import DriverHelper, DriverHelpers, Gpus, Phases, ProcessState
 from kybernate.ports.keys import Kms
 from kybernate.ports.records import Journal, KubeApi
-from kybernate.ports.saved import Dumper, DumpState, Gatekeeper, Objects, Sealed, Vault
+from kybernate.ports.saved import (
+    Dumper,
+    DumpState,
+    Gatekeeper,
+    Objects,
+    Sealed,
+    Signatures,
+    Vault,
+)
 from kybernate.ports.seats import (
     CooperationPhase,
     GateHello,
@@ -74,6 +82,7 @@ __all__ = [
     "SeatDoors",
     "SeatListener",
     "SeatSpec",
+    "Signatures",
     "Specs",
     "Vault",
     "WatchReport",

@@ -249,6 +249,25 @@ class Vault(Protocol):
         ...
 
 
+class Signatures(Protocol):
+    """What nodes sign, each by a key of its own. `node`: whose key is here; empty for none's."""
+
+    @property
+    def node(self) -> str:
+        """See the class."""
+        ...
+
+    def sign(self, body: bytes) -> bytes:
+        """The body below the line that says which node signs it, and proves its key. Raises
+        ConfigError."""
+        ...
+
+    def opened(self, signed: bytes, what: str) -> tuple[bytes, str] | None:
+        """The body, and the node that signed it; None if no node did. Raises RefusedError if it was
+        changed, or if the key isn't proven to be a node's."""
+        ...
+
+
 class Objects(Protocol):
     """Objects by key in a store or a folder. All block; several threads may call at once.
 

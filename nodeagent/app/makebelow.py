@@ -7,11 +7,13 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kybernate.adapters.arrivals import NetworkGate
 from kybernate.adapters.artifactkeys import read_folder
 from kybernate.adapters.criu import Criu, Tools, is_static
+from kybernate.adapters.nodesignatures import NodeSignatures
 from kybernate.adapters.objects import REMOTE
 from kybernate.adapters.procfs import Procfs
 from kybernate.adapters.treefacts import bytes_of
@@ -33,8 +35,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from kybernate.adapters.artifactkeys import ArtifactKeys
     from kybernate.checkpoint.places import Place
     from kybernate.core.artifacts.grants import Grant
+    from kybernate.core.artifacts.manifest import Manifest
     from kybernate.ports import Images, Inits, Objects
     from kybernate.settings.agent import AgentSettings
     from nodeagent.offload.arrivals import GuardedFreezer
@@ -68,14 +72,20 @@ def make_below(
     tools, work = Tools(settings.kyb_enter, settings.criu), settings.state_dir / "criu"
     dumper = Criu(tools, freezer, work, inits=inits)
     procs = Procfs()
-    places, artifact_keys, seen = _places(settings), read_folder(settings.artifact_keys), Seen()
+    places, artifact_keys, seen = _places(settings), _keys(settings), Seen()
     local = places[Tier.NVME]
     carrying = CarryingDumper(dumper, settings.carry_bytes)
     facts = Facts(settings, freezer, inventory, images, criu, carrying.missing, grants=grants)
     marking = MarkingDumper(carrying, freezer, procs, notes_of(settings))
     return Below(
         dumper=marking,
-        vault=Vault(places, Tier.NVME, artifact_keys, seen=seen, left=carrying.left),
+        vault=Vault(
+            places,
+            Tier.NVME,
+            artifact_keys,
+            seen=seen,
+            left=carrying.left,
+        ),
         gatekeeper=NetworkGate(settings.run_dir / "gates", procs.descendants),
         culprits=procs,
         facts=facts,
@@ -114,6 +124,28 @@ def signed_for(settings: AgentSettings) -> bool:
         settings.object_store,
     )
     return False
+
+
+def _keys(settings: AgentSettings) -> ArtifactKeys:
+    """The folder's, and the node's own. Raises ConfigError."""
+    found = read_folder(settings.artifact_keys, NodeSignatures(settings.tls_dir, settings.node))
+    if found.signer is not None:
+        log.warning(
+            "%s has sign.key, which every node has: whoever has one node signs for all. Once all "
+            "agents are of this release and there is a registry, take it out of the Secret",
+            settings.artifact_keys,
+        )
+    return replace(found, witness=_witness(settings))
+
+
+def _witness(settings: AgentSettings) -> Callable[[Manifest], None] | None:
+    if not settings.registry_url:
+        return None
+    from kybernate.adapters.registry.client import Registry  # noqa: PLC0415 - where it is used
+    from kybernate.adapters.registry.witness import Witness  # noqa: PLC0415 - as above
+
+    name = f"agent-{settings.node}"
+    return Witness(lambda: Registry(settings.registry_url, settings.tls_dir, name)).see_believed
 
 
 def _signed_objects(settings: AgentSettings) -> Objects:

@@ -6,26 +6,32 @@ namespace `lair`; `victim` has pods on node `b` alone.
 
 from __future__ import annotations
 
+import asyncio
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 import urllib3
 
+from kybernate.adapters.nodesignatures import NodeSignatures
 from kybernate.adapters.registry import wire
 from kybernate.adapters.registry.describe import describe, digest
 from kybernate.adapters.registry.objects import RegistryObjects
 from kybernate.adapters.registry.storewire import Packing, Putting, Reading
+from kybernate.adapters.registry.witness import Witness
 from kybernate.checkpoint import pack, seal, vault
 from kybernate.checkpoint.blocks import raw_sources
 from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.fetch import fetch
 from kybernate.checkpoint.places import open_place, place_of, read_manifest
 from kybernate.core.artifacts import layout
+from kybernate.core.artifacts import manifest as manifests
+from kybernate.core.artifacts.into import Into
 from kybernate.core.artifacts.manifest import facts_of
 from kybernate.errors import ConflictError, LeaveError, NotFoundError, RefusedError
-from kybernate.types import Tier
+from kybernate.types import ArtifactId, PodUid, Tier
 from tests.kit import s3
 from tests.kit.registryserver import Server, certificates
 from tests.unit.registry.saved import FACTS, KEYS
@@ -57,6 +63,12 @@ class Node:
         self.store = place_of(self.objects, "object store")
         self.nvme = open_place(str(folder / name))
         self.folder = folder
+        witness = Witness(lambda: self.registry).see_believed
+        # No key that nodes share signs, or is believed.
+        own = NodeSignatures(server.tls, name)
+        self.keys = replace(KEYS, signer=None, trusted={}, nodes=own, witness=witness)
+        places = {Tier.NVME: self.nvme, Tier.OBJECT: self.store}
+        self.vault = vault.Vault(places, Tier.NVME, self.keys)
 
     def lease(self, namespace: str, uid: str) -> int:
         return self.registry.lease((namespace, uid), wire.LeaseWish(seconds=60)).token
@@ -70,7 +82,7 @@ class Node:
         blocks = (f"{uid} {number} {block} ".encode().ljust(4096, b"x") for block in range(256))
         (images / "pages-1.img").write_bytes(b"".join(blocks))
         made = layout.make_id(namespace, "model-0", now, number)
-        return seal.seal(self.nvme, images, seal.draft(made, facts, now), KEYS, Deadline(60))
+        return seal.seal(self.nvme, images, seal.draft(made, facts, now), self.keys, Deadline(60))
 
     def record(self, manifest: Manifest, token: int) -> None:
         held = wire.Copy(place=Tier.NVME, node=self.name, state=wire.CopyState.VERIFIED)
@@ -81,7 +93,7 @@ class Node:
         sources = raw_sources(
             seal.images_of(self.nvme, manifest), seal.pieces_of(self.nvme, manifest)
         )
-        return pack.pack(sources, manifest, place or self.store, KEYS, Deadline(60))
+        return pack.pack(sources, manifest, place or self.store, self.keys, Deadline(60))
 
     def save(self, namespace: str, uid: str, number: int = 1) -> Manifest:
         """All of it, as an agent does it."""
@@ -93,10 +105,24 @@ class Node:
         return packed
 
 
+def restored(node: Node, artifact: str, uid: str) -> Manifest:
+    """As an agent does before anything of it is used, for a pod of this UID on the node."""
+    into = Into(layout.parse_id(artifact).namespace, PodUid(uid))
+    return asyncio.run(node.vault.admit(ArtifactId(artifact), into, 20))
+
+
+def forged(scene: Scene, manifest: Manifest, **changes: str) -> None:
+    """What node `a` signs lies in the store: however it got there."""
+    made = replace(manifest, **{"node": "a", **changes})  # type: ignore[arg-type]
+    signed = scene.a.keys.sign(manifests.encode(made))
+    scene.owner.objects.put(layout.manifest_key(manifest.id), signed)
+
+
 class Scene:
     """The attacker's node `a`, its victim's node `b`, and the store as its owner sees it."""
 
     def __init__(self, server: Server, folder: Path, url: str) -> None:
+        self.server = server
         self.a, self.b = (Node(name, server, folder, url) for name in ("a", "b"))
         self.owner = open_place(url)
         self.saved = self.b.save("victim", "u-victim")
@@ -136,14 +162,14 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 def test_a_nodes_own_states_go_there_and_back(scene: Scene, tmp_path: Path) -> None:
     """What the claims below would hold of a store that nobody can use, too."""
     node = scene.b
-    manifest = read_manifest(node.store, scene.saved.id, KEYS)
-    fetch(node.store, manifest, tmp_path / "back", KEYS, Deadline(60))
-    raw = seal.images_of(node.nvme, read_manifest(node.nvme, manifest.id, KEYS))
+    manifest = read_manifest(node.store, scene.saved.id, node.keys)
+    fetch(node.store, manifest, tmp_path / "back", node.keys, Deadline(60))
+    raw = seal.images_of(node.nvme, read_manifest(node.nvme, manifest.id, node.keys))
     assert (tmp_path / "back" / "pages-1.img").read_bytes() == (raw / "pages-1.img").read_bytes()
     again = node.save("victim", "u-victim", 2)
     vault.drop(node.store, again)
     with pytest.raises(NotFoundError):
-        read_manifest(scene.owner, again.id, KEYS)
+        read_manifest(scene.owner, again.id, node.keys)
 
 
 def test_another_namespaces_objects_can_not_be_read(scene: Scene) -> None:
@@ -271,3 +297,108 @@ def test_what_is_signed_ends(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> N
     assert http.request("GET", short).status == 200
     time.sleep(2.2)
     assert http.request("GET", short).status == 403
+
+
+@pytest.fixture
+def kept(scene: Scene) -> Iterator[Manifest]:
+    """The victim's state, put back as it was afterwards."""
+    key = layout.manifest_key(scene.saved.id)
+    signed = bytes(scene.owner.objects.get(key))
+    yield scene.saved
+    scene.owner.objects.put(key, signed)
+
+
+def test_what_its_own_node_wrote_is_restored_there_and_elsewhere(
+    scene: Scene, kept: Manifest
+) -> None:
+    assert kept.node == "b"
+    assert restored(scene.b, kept.id, "u-victim").node == "b"
+    # Another node of the namespace, which has to ask.
+    scene.a.lease("victim", "u-asks")
+    try:
+        assert restored(scene.a, kept.id, "u-victim").node == "b"
+    finally:
+        told = wire.Stop(proof=wire.Proof.AGENT, why="ended")
+        scene.a.registry.stopped("victim", "u-asks", told)
+
+
+def test_what_it_signs_for_a_pod_that_it_never_ran_is_refused(scene: Scene, kept: Manifest) -> None:
+    """In place of what the pod's own node wrote, and under a name that nobody has recorded."""
+    scene.b.nvme.objects.delete([layout.manifest_key(kept.id)])
+    forged(scene, kept)
+    with pytest.raises(RefusedError, match=r"signed by node a, .* written by b: that node had no"):
+        restored(scene.b, kept.id, "u-victim")
+    made = replace(kept, id="victim/model-0@20270131T120000Z-0000dead")
+    forged(scene, made)
+    try:
+        with pytest.raises(RefusedError, match=r"signed by node a, .* knows of no such state"):
+            restored(scene.b, made.id, "u-victim")
+    finally:
+        scene.owner.objects.delete([layout.manifest_key(made.id)])
+
+
+def test_what_it_signs_with_another_nodes_name_is_refused(scene: Scene, kept: Manifest) -> None:
+    scene.b.nvme.objects.delete([layout.manifest_key(kept.id)])
+    forged(scene, kept, node="b")
+    with pytest.raises(RefusedError, match="is signed by node a, and says that it is by node b"):
+        restored(scene.b, kept.id, "u-victim")
+    forged(scene, kept, node="")
+    with pytest.raises(RefusedError, match="says that it is by a shared key"):
+        restored(scene.b, kept.id, "u-victim")
+
+
+def test_what_it_changes_of_anothers_state_is_refused(scene: Scene, kept: Manifest) -> None:
+    scene.b.nvme.objects.delete([layout.manifest_key(kept.id)])
+    key = layout.manifest_key(kept.id)
+    line, _, body = bytes(scene.owner.objects.get(key)).partition(b"\n")
+    changed = body.replace(b'"highest_pid":312', b'"highest_pid":313')
+    assert changed != body
+    scene.owner.objects.put(key, line + b"\n" + changed)
+    with pytest.raises(RefusedError, match="was changed after node b signed it"):
+        restored(scene.b, kept.id, "u-victim")
+
+
+def test_what_it_signs_at_an_old_token_is_refused(scene: Scene) -> None:
+    """It had the lease, and another writer has begun since; what it saved before stays believed."""
+    server, pod = scene.server, ("shared", "u-moved")
+    old = scene.a.registry.lease(pod, wire.LeaseWish(seconds=1, runs=False)).token
+    before, after = (scene.a.seal(*pod, number) for number in (11, 12))
+    scene.a.record(before, old)
+    time.sleep(1.2)
+    newer = scene.b.registry.lease(pod, wire.LeaseWish(seconds=60, runs=False)).token
+    assert newer > old
+    with pytest.raises(ConflictError, match="another writer has begun"):
+        scene.a.record(after, old)
+    for made in (before, after):
+        forged(scene, made)
+    assert restored(scene.b, before.id, "u-moved").node == "a"
+    with pytest.raises(RefusedError, match=r"signed by node a, .* knows of no such state"):
+        restored(scene.b, after.id, "u-moved")
+    theirs = scene.b.seal(*pod, 13)
+    scene.b.record(theirs, newer)
+    with pytest.raises(ConflictError):
+        scene.a.record(theirs, old)
+    assert server.client().signers(theirs.id).nodes == ["b"]
+
+
+def test_an_older_state_takes_nobodys_place(scene: Scene) -> None:
+    """Node `a` has a pod that is to succeed one of `b`'s: it gets the newest state, or none."""
+    older, newest = (scene.b.save("shared", "u-line", number) for number in (21, 22))
+    told = wire.Stop(proof=wire.Proof.AGENT, why="ended")
+    scene.b.registry.stopped("shared", "u-line", told)
+    claim = wire.Claim(artifact=older.id, successor="u-next", node="a")
+    with pytest.raises(ConflictError, match="is not the newest saved state"):
+        scene.a.registry.claim("shared", "u-line", claim)
+    with pytest.raises(RefusedError, match="older: the agent of node a can't say that"):
+        scene.a.registry.claim("shared", "u-line", claim.model_copy(update={"older": True}))
+    # Nor can it have the newest one forgotten.
+    spot = wire.Spot(place=Tier.OBJECT, store=scene.b.url)
+    with pytest.raises(RefusedError, match="is not node a's"):
+        scene.a.registry.drop(newest.id, spot, "to roll back")
+    gone = wire.Copy(place=Tier.OBJECT, store=scene.b.url, state=wire.CopyState.MISSING)
+    with pytest.raises(RefusedError, match="is not node a's"):
+        scene.a.registry.report(newest.id, wire.CopyReport(digest=digest(newest), held=gone))
+    taken = scene.a.registry.claim(
+        "shared", "u-line", claim.model_copy(update={"artifact": newest.id})
+    )
+    assert (taken.successor, taken.artifact) == ("u-next", newest.id)

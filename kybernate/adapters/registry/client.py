@@ -112,6 +112,10 @@ class Registry:
         """One artifact."""
         return self._call("GET", _artifact(artifact), wire.Entry, deadline_s)
 
+    def signers(self, artifact: str, deadline_s: float = DEADLINE_S) -> wire.Signers:
+        """Whose signatures are believed of an artifact."""
+        return self._call("GET", f"{_artifact(artifact)}/signers", wire.Signers, deadline_s)
+
     def latest(self, wanted: wire.Latest, deadline_s: float = DEADLINE_S) -> wire.Entry:
         """The newest artifact of a pod or a model."""
         query = wire.as_json(wanted)

@@ -149,6 +149,15 @@ class Entry(Described):
     copies: list[KnownCopy]
 
 
+class Signers(Message):
+    """The nodes that wrote an artifact with this digest, and so may have signed it; the newest
+    fencing token that one of them had then, 0 if that isn't known any more."""
+
+    digest: Hash
+    nodes: list[str]
+    token: Size
+
+
 class Page(Message):
     """Artifacts, newest first; `next` is what to send as `after` for the next ones."""
 

@@ -116,7 +116,8 @@ class DataKey:
 class Manifest:
     """All of it. `total`: bytes of the files. `stored`: bytes that were new in the place.
 
-    `origin`: the artifact's ID in the cluster that it was imported from.
+    `origin`: the artifact's ID in the cluster that it was imported from. `node`: the node that
+    signed it by its own key; empty if a shared key did.
     """
 
     version: int
@@ -130,6 +131,7 @@ class Manifest:
     packs: tuple[Pack, ...] = ()
     key: DataKey = DataKey()
     origin: str = ""
+    node: str = ""
 
 
 def encode(manifest: Manifest) -> bytes:

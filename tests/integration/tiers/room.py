@@ -30,6 +30,7 @@ from kybernate.testing import machine as fakes
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, PodRef, PodUid, SeatName
 from nodeagent.app.loop import Loop
 from nodeagent.app.makebelow import make_below
+from nodeagent.app.makeregistry import with_registry
 from nodeagent.app.recover import recover
 from nodeagent.app.wiring import blocking
 from nodeagent.offload.arrivals import Arriving, GuardedFreezer
@@ -208,6 +209,7 @@ class Above:
                 self.settings, freezer, inits, lambda: None, fakes.FakeImages(machine)
             ),
         )
+        world = with_registry(world, self.settings)
         node = Node(self.settings, world, Leases(5.0))
         node.park_budget = 1 << 40
         self.loop = loop = Loop(node)

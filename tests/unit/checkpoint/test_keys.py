@@ -16,7 +16,7 @@ def test_a_folder_is_made_once_and_read(tmp_path):
     assert make_folder(tmp_path / "k", "here") == ["sign.key", "trust-here.pub", "wrap-1.key"]
     assert make_folder(tmp_path / "k", "here") == []
     keys = read_folder(tmp_path / "k")
-    assert keys.opened(keys.sign(b"body"), "it") == b"body"
+    assert keys.opened(keys.sign(b"body"), "it") == (b"body", "")
     assert stat.S_IMODE((tmp_path / "k" / "sign.key").stat().st_mode) == 0o600
 
 

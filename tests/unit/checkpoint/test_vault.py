@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -290,7 +291,7 @@ def test_what_a_newer_release_wrote_is_kept_for_it(vault, tmp_path):
         packs = {path.name for path in (tmp_path / "object" / "packs").rglob("*") if path.is_file()}
         manifest = tmp_path / "object" / layout.manifest_key(artifact)
         ours = manifest.read_bytes()
-        body = KEYS.opened(ours, "a manifest")
+        body, _ = KEYS.opened(ours, "a manifest")
         newer = KEYS.sign(body.replace(b'"version":1', b'"files_of":[],"version":2'))
         manifest.write_bytes(newer)
         await vault.drop(artifact, Tier.RAM, forget="a test")
@@ -316,3 +317,133 @@ def test_what_a_newer_release_wrote_is_kept_for_it(vault, tmp_path):
         assert packs <= {p.name for p in (tmp_path / "object" / "packs").rglob("*")}
 
     run(story())
+
+
+class Signs:
+    """A node's signature, as far as a vault cares: whose it is is written in front."""
+
+    def __init__(self, node):
+        self.node = node
+
+    def sign(self, body):
+        return f"by {self.node}\n".encode() + body
+
+    def opened(self, signed, what):
+        line, _, body = signed.partition(b"\n")
+        return (body, line.decode().removeprefix("by ")) if line.startswith(b"by ") else None
+
+
+class TestWhoIsBelieved:
+    """Of what another node signed, the registry says whether that one wrote it."""
+
+    @pytest.fixture
+    def make(self, tmp_path):
+        """A vault of this node over the same object store."""
+
+        def made(node, witness=None, **more):
+            places = {
+                Tier.RAM: place(tmp_path / node),
+                Tier.OBJECT: place(tmp_path / "object"),
+            }
+            keys = replace(KEYS, **{"signer": None, "nodes": Signs(node), **more}, witness=witness)
+            return Vault(places, Tier.RAM, keys, now=lambda: NOW)
+
+        return made
+
+    def test_a_nodes_own_word_needs_nobodys(self, make, tmp_path):
+        def ask(_manifest):
+            raise AssertionError("nobody is asked")
+
+        async def story():
+            vault = make("a", ask)
+            artifact, before = await sealed(vault)
+            await vault.pack(artifact, Tier.OBJECT, 60)
+            assert (await vault.manifest(artifact, 60)).node == "a"
+            assert contents(await vault.images(artifact, 60, INTO)) == before
+            await vault.drop(artifact, Tier.RAM)
+            await vault.fetch(artifact, tmp_path / "back", 60, INTO)
+            assert contents(tmp_path / "back") == before
+
+        run(story())
+
+    def test_anothers_is_asked_about_once(self, make, tmp_path):
+        asked = []
+
+        async def story():
+            a, b = make("a"), make("b", asked.append)
+            artifact, before = await sealed(a)
+            await a.pack(artifact, Tier.OBJECT, 60)
+            for _ in range(2):
+                await b.fetch(artifact, tmp_path / "back", 60, INTO)
+            assert contents(tmp_path / "back") == before
+            assert [(one.id, one.node) for one in asked] == [(artifact, "a")]
+
+        run(story())
+
+    def test_who_is_not_believed_is_refused_however_it_is_read(self, make, tmp_path):
+        def refuse(_manifest):
+            raise RefusedError("that node had no lease")
+
+        async def story():
+            a, b = make("a"), make("b", refuse)
+            artifact, _ = await sealed(a)
+            await a.pack(artifact, Tier.OBJECT, 60)
+            for call in (b.admit(artifact, INTO, 60), b.fetch(artifact, tmp_path / "x", 60, INTO)):
+                with pytest.raises(RefusedError, match="had no lease"):
+                    await call
+            assert not (tmp_path / "x").exists()
+
+        run(story())
+
+    def test_without_a_registry_only_its_own_node_restores_it(self, make, tmp_path):
+        async def story():
+            a = make("a")
+            artifact, _ = await sealed(a)
+            await a.pack(artifact, Tier.OBJECT, 60)
+            with pytest.raises(RefusedError, match=r"without a registry .* only that node"):
+                await make("b").fetch(artifact, tmp_path / "back", 60, INTO)
+
+        run(story())
+
+    def test_a_seat_that_is_parked_on_it_asks_nobody_again(self, make, tmp_path):
+        """It was asked when the seat took it over; a registry that is away holds no wake up."""
+
+        async def story():
+            a, b = make("a"), make("b")
+            artifact, _ = await sealed(a)
+            await a.pack(artifact, Tier.OBJECT, 60)
+            parked = Into("team-a", PodUid("successor"), None, parked=True)
+            with pytest.raises(RefusedError, match="is the state of pod"):
+                await b.fetch(artifact, tmp_path / "back", 60, parked)
+            own = replace(INTO, parked=True)
+            with pytest.raises(RefusedError, match="without a registry"):
+                await b.fetch(artifact, tmp_path / "back", 60, own)
+
+        run(story())
+
+    def test_a_shared_keys_word_is_believed_where_that_is_trusted(self, make, tmp_path):
+        async def story():
+            a, b = make("a", signer=KEYS.signer), make("b")
+            artifact, before = await sealed(a)
+            await a.pack(artifact, Tier.OBJECT, 60)
+            await b.fetch(artifact, tmp_path / "back", 60, INTO)
+            assert contents(tmp_path / "back") == before
+            with pytest.raises(RefusedError, match="is not trusted here"):
+                await make("c", trusted={}).fetch(artifact, tmp_path / "c", 60, INTO)
+
+        run(story())
+
+    def test_who_signs_under_another_nodes_name_is_refused(self, make, tmp_path):
+        async def story():
+            a, b = make("a"), make("b", lambda _manifest: None)
+            artifact, _ = await sealed(a)
+            await a.pack(artifact, Tier.OBJECT, 60)
+            path = tmp_path / "object" / layout.manifest_key(artifact)
+            for line in (b"by c\n", b""):
+                body = path.read_bytes().partition(b"\n")[2]
+                signed = line + body if line else KEYS.sign(body)
+                path.write_bytes(signed)
+                with pytest.raises(RefusedError, match="says that it is by node a"):
+                    await b.fetch(artifact, tmp_path / "back", 60, INTO)
+
+        run(story())

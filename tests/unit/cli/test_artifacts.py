@@ -156,7 +156,9 @@ def test_keys_are_made_once_and_printed_as_a_secret(tmp_path):
     assert "sign.key: made" in run("keys", "--dir", tmp_path / "k", "--name", "here")
     assert "nothing was missing" in run("keys", "--dir", tmp_path / "k", "--name", "here")
     secret = yaml.safe_load(run("keys", "--dir", tmp_path / "k", "--name", "here", "--secret"))
-    assert sorted(secret["data"]) == ["sign.key", "trust-here.pub", "wrap-1.key"]
+    assert sorted(secret["data"]) == ["trust-here.pub", "wrap-1.key"]
+    shared = yaml.safe_load(run("keys", "--dir", tmp_path / "k", "--secret", "--shared"))
+    assert "sign.key" in shared["data"]
     assert (
         base64.b64decode(secret["data"]["wrap-1.key"]) == (tmp_path / "k/wrap-1.key").read_bytes()
     )

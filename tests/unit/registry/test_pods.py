@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import pytest
+from sqlalchemy import select
 
-from tests.unit.registry.replica import STORE, Clock, Replica, name_of, pod, url_of
+from registry.schema import WRITERS
+from tests.unit.registry.replica import DIGEST, STORE, Clock, Replica, name_of, pod, url_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -253,6 +255,51 @@ class TestOlderStates:
         drop = two.drop("n2", name_of(2), place="object", node="", store=STORE, forget="old")
         assert (drop.status, "is not node n2's" in drop.error) == (400, True)
         assert two.drop("n1", name_of(2), **store, forget="old").body["dropped"] is True
+
+
+class TestSigners:
+    """Whose signature is believed of a state: who held its pod's lease when it was recorded."""
+
+    PATH = f"/v1/artifacts/ns/{ONE}/signers"
+    STORED: ClassVar = {"place": "object", "node": "", "store": STORE}
+
+    def test_it_is_who_recorded_it_with_its_token(self, replica: Replica, stopped: int) -> None:
+        found = replica.proxy(self.PATH)
+        assert found.body == {"digest": DIGEST, "nodes": ["n1"], "token": stopped}
+        missing = replica.proxy(self.PATH.replace("00000001", "00000009"))
+        assert missing.status == 404
+
+    def test_an_old_token_makes_nobody_one(self, replica: Replica, clock: Clock) -> None:
+        old = replica.token("n1", "u1")
+        clock.now += 60_000
+        newer = replica.token("n2", "u1", runs=False)
+        assert replica.record("n1", ONE, old).status == 409
+        assert replica.proxy(self.PATH).status == 404
+        assert replica.record("n2", ONE, newer).status == 201
+        assert replica.record("n1", ONE, old).status == 409
+        assert replica.proxy(self.PATH).body["nodes"] == ["n2"]
+
+    @pytest.mark.usefixtures("stopped")
+    def test_who_packs_what_it_succeeded_to_is_one_and_no_stranger(self, replica: Replica) -> None:
+        assert replica.report("n3", ONE, "verified", **self.STORED).status == 400
+        assert replica.report("n3", ONE, "verified").status == 200, "on its own disk, it says"
+        replica.claim("n2", "u1", ONE, "u2")
+        assert replica.report("n2", ONE, "verified", **self.STORED).status == 200
+        assert replica.proxy(self.PATH).body["nodes"] == ["n1", "n2"]
+
+    @pytest.mark.usefixtures("stopped")
+    def test_nobody_becomes_one_under_another_pods_lease(self, replica: Replica) -> None:
+        token = replica.token("n3", "u3")
+        found = replica.record("n3", ONE, token, pod_uid="u3")
+        assert (found.status, "a state of pod u1" in found.error) == (409, True)
+        assert replica.proxy(self.PATH).body["nodes"] == ["n1"]
+
+    @pytest.mark.usefixtures("stopped")
+    def test_they_are_forgotten_with_it(self, replica: Replica) -> None:
+        replica.drop("n1", ONE, forget="a test")
+        assert replica.proxy(self.PATH).status == 404
+        with replica.database.read() as connection:
+            assert not connection.execute(select(WRITERS)).all()
 
 
 class TestAfterALoss:

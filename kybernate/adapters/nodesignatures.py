@@ -1,0 +1,120 @@
+"""Signatures of nodes: each by its own key, with the certificate that proves whose it is.
+
+The key is that of the node's agent: made on the node, or by `kybernate pki`. It is read anew for
+each signature, since it is renewed. A certificate that has ended still tells who signed while it
+was good: whether a node is believed of a state is the registry's to say, for what it wrote then.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from typing import TYPE_CHECKING
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from kybernate import keys
+from kybernate.errors import ConfigError, RefusedError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_DOMAIN = b"kybernate artifact manifest of a node 1\n"
+"""Before what is signed: no signature of a TLS handshake is one of a manifest, nor the reverse."""
+_LINE = re.compile(rb"kyb-artifact node ([A-Za-z0-9+/]{100,4000}={0,2}) ([0-9a-f]{16,256})\n")
+_LONGEST = 4400
+
+
+class NodeSignatures:
+    """Implements `ports.Signatures`: what `node` signs, and what other nodes have signed.
+
+    `folder` holds ca.crt, one or more authorities, and agent-<node>.crt and .key; without `node`
+    nothing is signed.
+    """
+
+    def __init__(self, folder: Path, node: str = "") -> None:
+        self._folder = folder
+        self.node = node
+
+    def sign(self, body: bytes) -> bytes:
+        """See `ports.Signatures.sign`."""
+        name = f"agent-{self.node}"
+        try:
+            certificate = x509.load_pem_x509_certificate(
+                (self._folder / f"{name}.crt").read_bytes()
+            )
+            key = serialization.load_pem_private_key(
+                (self._folder / f"{name}.key").read_bytes(), password=None
+            )
+        except (OSError, ValueError, TypeError) as error:
+            raise ConfigError(
+                str(self._folder), f"must hold {name}.crt and {name}.key ({error})"
+            ) from error
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise ConfigError(str(self._folder / f"{name}.key"), "is no elliptic-curve key")
+        signature = key.sign(_DOMAIN + body, ec.ECDSA(hashes.SHA256()))
+        der = base64.b64encode(certificate.public_bytes(serialization.Encoding.DER)).decode()
+        return f"kyb-artifact node {der} {signature.hex()}\n".encode("ascii") + body
+
+    def opened(self, signed: bytes, what: str) -> tuple[bytes, str] | None:
+        """See `ports.Signatures.opened`."""
+        found = _LINE.match(signed[:_LONGEST])
+        if found is None:
+            return None
+        body = signed[found.end() :]
+        try:
+            certificate = x509.load_der_x509_certificate(
+                base64.b64decode(found.group(1), validate=True)
+            )
+        except (ValueError, x509.InvalidVersion) as error:
+            raise RefusedError(f"{what} carries no certificate that can be read") from error
+        # Before anything else of it is looked at: whoever has no certificate may have made it up.
+        node = _node_of(certificate) if self._is_certified(certificate) else ""
+        if not node:
+            raise RefusedError(
+                f"{what} is signed by who has no certificate of a node's agent by an authority of "
+                "ca.crt"
+            )
+        key = certificate.public_key()
+        if not isinstance(key, ec.EllipticCurvePublicKey):
+            raise RefusedError(f"{what} is signed by node {node} with no elliptic-curve key")
+        try:
+            signature = bytes.fromhex(found.group(2).decode())
+            key.verify(signature, _DOMAIN + body, ec.ECDSA(hashes.SHA256()))
+        except (InvalidSignature, ValueError) as error:
+            raise RefusedError(f"{what} was changed after node {node} signed it") from error
+        return body, node
+
+    def _is_certified(self, certificate: x509.Certificate) -> bool:
+        try:
+            pem = (self._folder / "ca.crt").read_bytes()
+            authorities = x509.load_pem_x509_certificates(pem)
+        except (OSError, ValueError) as error:
+            raise ConfigError(str(self._folder / "ca.crt"), f"can't be read: {error}") from error
+        return any(_signed_by(certificate, one) for one in authorities)
+
+
+def _signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    try:
+        basic = authority.extensions.get_extension_for_class(x509.BasicConstraints).value
+        certificate.verify_directly_issued_by(authority)
+    except (
+        *(InvalidSignature, UnsupportedAlgorithm, ValueError, TypeError),
+        x509.ExtensionNotFound,
+    ):
+        return False
+    return basic.ca
+
+
+def _node_of(certificate: x509.Certificate) -> str:
+    """The node of whose agent it is; empty if it is another's, or several nodes'."""
+    try:
+        extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except (x509.ExtensionNotFound, ValueError):
+        return ""
+    names = extension.value.get_values_for_type(x509.DNSName)
+    nodes = [node for name in names if (node := keys.agent_node(name))]
+    return nodes[0] if len(nodes) == 1 and len(names) == 1 else ""

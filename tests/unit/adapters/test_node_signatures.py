@@ -1,0 +1,170 @@
+"""What nodes sign by keys of their own: who is named, and what proves it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kybernate import keys
+from kybernate.adapters import artifactkeys, pki
+from kybernate.adapters.artifactkeys import make_folder, read_folder
+from kybernate.adapters.nodesignatures import NodeSignatures
+from kybernate.errors import ConfigError, RefusedError
+
+NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
+DAY = timedelta(days=1)
+BODY = b'{"id":"team-a/llama-0"}'
+
+
+def certified(folder, nodes=("a", "b"), now=NOW):
+    folder.mkdir(exist_ok=True)
+    pki.Folder(folder).init(nodes, pki.Validity(DAY, DAY, timedelta(hours=1)), now)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory):
+    return certified(tmp_path_factory.mktemp("tls"))
+
+
+def put(folder, node, leaf, authority=None):
+    """A certificate of this authority for whoever `leaf` names, as that of `node`."""
+    pair = pki.issue(authority or pki.Folder(folder).authority(), leaf, DAY, NOW)
+    (folder / f"agent-{node}.crt").write_bytes(pair.certificate_pem)
+    (folder / f"agent-{node}.key").write_bytes(pair.key_pem)
+
+
+def test_it_says_which_node_signed(tls):
+    signed = NodeSignatures(tls, "a").sign(BODY)
+    assert signed.endswith(b"\n" + BODY)
+    for reader in (NodeSignatures(tls, "b"), NodeSignatures(tls)):
+        assert reader.opened(signed, "it") == (BODY, "a")
+
+
+def test_what_a_shared_key_signed_is_somebody_elses_to_read(tls):
+    shared = artifactkeys.generated()
+    signed = shared.sign(BODY)
+    assert NodeSignatures(tls, "a").opened(signed, "it") is None
+    both = replace(shared, nodes=NodeSignatures(tls, "a"))
+    assert both.opened(signed, "it") == (BODY, "")
+    assert both.opened(NodeSignatures(tls, "b").sign(BODY), "it") == (BODY, "b")
+
+
+def test_who_has_a_shared_key_signs_by_that_and_else_by_its_own(tls):
+    shared = artifactkeys.generated()
+    both = replace(shared, nodes=NodeSignatures(tls, "a"))
+    assert (both.node, both.own) == ("", "a")
+    assert both.sign(BODY).startswith(b"kyb-artifact ed25519 ")
+    alone = replace(both, signer=None)
+    assert (alone.node, alone.own) == ("a", "a")
+    assert alone.opened(alone.sign(BODY), "it") == (BODY, "a")
+    with pytest.raises(ConfigError, match=r"no sign\.key"):
+        replace(alone, nodes=NodeSignatures(tls)).sign(BODY)
+
+
+@given(at=st.integers(0, 2000), bit=st.integers(0, 7))
+def test_no_bit_of_it_can_be_changed(tls, at, bit):
+    signed = bytearray(NodeSignatures(tls, "a").sign(BODY))
+    signed[at % len(signed)] ^= 1 << bit
+    try:
+        found = NodeSignatures(tls).opened(bytes(signed), "it")
+    except RefusedError:
+        return
+    # Another line than ours is nobody's; spare bits of base64 are nothing that is said.
+    assert found in (None, (BODY, "a"))
+
+
+def test_a_node_can_not_sign_for_another(tls, tmp_path):
+    """With its own key under another's certificate, or one that it made itself."""
+    stolen = certified(tmp_path / "stolen")
+    for name in ("ca.crt", "agent-a.crt"):
+        (stolen / name).write_bytes((tls / name).read_bytes())
+    with pytest.raises(RefusedError, match="was changed after node a signed it"):
+        NodeSignatures(tls).opened(NodeSignatures(stolen, "a").sign(BODY), "it")
+    made = certified(tmp_path / "made")
+    with pytest.raises(RefusedError, match="who has no certificate"):
+        NodeSignatures(tls).opened(NodeSignatures(made, "a").sign(BODY), "it")
+
+
+def test_who_is_no_nodes_agent_signs_nothing(tmp_path):
+    folder = certified(tmp_path / "tls")
+    one = (keys.agent_server_name("a"),)
+    for leaf in (
+        pki.Leaf(keys.CN_PROXY, client=True),
+        pki.Leaf("x", dns=("localhost",), server=True),
+        pki.Leaf("x", dns=(*one, keys.agent_server_name("b")), client=True),
+        pki.Leaf("x", dns=(*one, "localhost"), client=True),
+    ):
+        put(folder, "a", leaf)
+        with pytest.raises(RefusedError, match="who has no certificate"):
+            NodeSignatures(folder).opened(NodeSignatures(folder, "a").sign(BODY), "it")
+
+
+def test_an_agents_certificate_makes_no_others(tmp_path):
+    folder = certified(tmp_path / "tls")
+    rogue = pki.read_pair(
+        (folder / "agent-a.crt").read_bytes(), (folder / "agent-a.key").read_bytes(), "a"
+    )
+    put(folder, "b", pki.Leaf("x", dns=(keys.agent_server_name("b"),), client=True), rogue)
+    signed = NodeSignatures(folder, "b").sign(BODY)
+    with pytest.raises(RefusedError, match="who has no certificate"):
+        NodeSignatures(folder).opened(signed, "it")
+    # Not even where its own certificate lies among the authorities.
+    bundle = (folder / "ca.crt").read_bytes() + (folder / "agent-a.crt").read_bytes()
+    (folder / "ca.crt").write_bytes(bundle)
+    with pytest.raises(RefusedError, match="who has no certificate"):
+        NodeSignatures(folder).opened(signed, "it")
+
+
+def test_a_certificate_that_was_renewed_or_ended_still_tells_who_signed(tmp_path):
+    folder, begun = tmp_path / "tls", NOW - timedelta(days=300)
+    pki.Folder(folder).init(("a",), pki.Validity(leaf=DAY, renew_before=timedelta(0)), begun)
+    old = NodeSignatures(folder, "a").sign(BODY)
+    put(folder, "a", pki.Leaf("a", dns=(keys.agent_server_name("a"),), client=True))
+    new = NodeSignatures(folder, "a").sign(BODY)
+    assert new.partition(b"\n")[0][:600] != old.partition(b"\n")[0][:600]
+    for signed in (old, new):
+        assert NodeSignatures(folder).opened(signed, "it") == (BODY, "a")
+
+
+def test_a_folder_of_keys_with_the_authority_reads_what_nodes_signed(tls, tmp_path):
+    make_folder(tmp_path, "here")
+    signed = NodeSignatures(tls, "a").sign(BODY)
+    with pytest.raises(RefusedError, match="is not signed"):
+        read_folder(tmp_path).opened(signed, "it")
+    (tmp_path / "ca.crt").write_bytes((tls / "ca.crt").read_bytes())
+    assert read_folder(tmp_path).opened(signed, "it") == (BODY, "a")
+    for path in tmp_path.glob("*.pub"):
+        path.unlink()
+    assert read_folder(tmp_path).opened(signed, "it") == (BODY, "a")
+
+
+@pytest.mark.parametrize("name", ["agent-a.crt", "agent-a.key", "ca.crt"])
+def test_a_file_that_is_missing_or_wrong_is_named(tmp_path, name):
+    folder = certified(tmp_path / "tls")
+    signed = NodeSignatures(folder, "a").sign(BODY)
+    for content in (None, b"nothing"):
+        (folder / name).unlink() if content is None else (folder / name).write_bytes(content)
+        node = NodeSignatures(folder, "a")
+        call = partial(node.opened, signed, "it") if name == "ca.crt" else partial(node.sign, BODY)
+        with pytest.raises(ConfigError, match=r"agent-a|ca\.crt"):
+            call()
+
+
+def test_a_key_of_another_kind_is_named(tmp_path):
+    folder = certified(tmp_path / "tls")
+    other = artifactkeys.generated().signer
+    pem = other.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    (folder / "agent-a.key").write_bytes(pem)
+    with pytest.raises(ConfigError, match="no elliptic-curve key"):
+        NodeSignatures(folder, "a").sign(BODY)
