@@ -21,7 +21,6 @@ import orjson
 from sqlalchemy import or_, select
 
 from kybernate.adapters.objects import StoreObjects, open_objects
-from kybernate.core import succession
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts.grants import why_not
 from kybernate.errors import ConfigError, ConflictError, NotFoundError, RefusedError
@@ -206,7 +205,16 @@ class Store:
                 continue
             if layout.pack_of(key, f"{layout.PACKS}{namespace}/") in packs:
                 continue
+            if artifact is not None and self._was_its(node, artifact):
+                continue
             self._check(node, namespace)
+
+    def _was_its(self, node: str, artifact: str) -> bool:
+        """Whether it is of a pod of the node's, though the registry has forgotten it: whoever drops
+        a state says so before, and reads what it is then."""
+        uid = self._uid_of(artifact)
+        with self._database.read() as connection:
+            return bool(uid) and _has_to_do(connection, node, artifact, uid) is not None
 
     def _granted(self, node: str, artifact: str) -> bool:
         now = time.time()
@@ -307,9 +315,17 @@ def _recorded(connection: Connection, artifact: str) -> str | None:
     return found
 
 
-def _check_speaks(connection: Connection, node: str, artifact: str, uid: str) -> PodRecord:
+def _has_to_do(connection: Connection, node: str, artifact: str, uid: str) -> PodRecord | None:
+    """The artifact's pod, if it runs or ran on the node, or the node writes for it or has its
+    successor. Of a pod of which nothing is known, as after a loss of the database, nobody."""
     pod = fetch(connection, (layout.parse_id(artifact).namespace, uid))
-    if pod is None or not succession.may_speak(pod, node):
+    known = pod is not None and node in (pod.node, pod.holder, pod.successor_node)
+    return pod if known else None
+
+
+def _check_speaks(connection: Connection, node: str, artifact: str, uid: str) -> PodRecord:
+    pod = _has_to_do(connection, node, artifact, uid)
+    if pod is None:
         raise ForbiddenError(f"{artifact} is a state of pod {uid}, which is not node {node}'s")
     return pod
 

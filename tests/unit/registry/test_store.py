@@ -26,6 +26,7 @@ def make(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Sto
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setattr("registry.store._REMEMBERED_S", 0.0)
+    monkeypatch.setattr(Store, "_uid_of", lambda _store, _artifact: "")  # nothing lies there
     return lambda **more: Store("s3://bucket/x", replica.database, 600.0, **more)
 
 
@@ -114,6 +115,36 @@ def test_a_grant_opens_what_it_names_for_whom_it_names(
     assert not opens(store, "n3", MANIFEST)
     assert not opens(store, "n2", MANIFEST.replace("/model/", "/other/"))
     granted.clear()
+    assert not opens(store, "n2", MANIFEST)
+
+
+def test_what_was_forgotten_is_still_its_own_nodes_to_remove(
+    replica: Replica, make: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last copy is dropped from the registry before its bytes go, and its pod may be gone."""
+    store, removed = make(), []
+    monkeypatch.setattr(store, "_uid_of", lambda _artifact: "u1")
+    monkeypatch.setattr(store._objects, "delete", removed.extend)
+    replica.record("n1", ONE, replica.token("n1", "u1"))
+    replica.token("n2", "u3")
+    replica.stop("n1", "u1")
+    replica.drop("n1", ONE, forget="nobody needs it")
+    assert opens(store, "n1", MANIFEST)
+    store.delete("n1", [MANIFEST])
+    assert removed == [MANIFEST]
+    with pytest.raises(ForbiddenError, match="not node n2's"):
+        store.delete("n2", [MANIFEST])
+
+
+def test_of_a_pod_of_which_nothing_is_known_nobody_removes_anything(
+    replica: Replica, make: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a rebuild: it names no node."""
+    store = make()
+    monkeypatch.setattr(store, "_uid_of", lambda _artifact: "u1")
+    assert replica.controller("POST", f"{pod('u1')}/settle", {"why": "known"}).status == 200
+    with pytest.raises(ForbiddenError, match="not node n2's"):
+        store.delete("n2", [MANIFEST])
     assert not opens(store, "n2", MANIFEST)
 
 
