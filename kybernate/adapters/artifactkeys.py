@@ -5,7 +5,8 @@ A folder holds them, flat as a mounted Secret is:
     sign.key           Ed25519, PEM: signs new manifests, for whoever has it. Agents that have none
                        sign by their node's own key
     trust-NAME.pub     Ed25519, PEM: a manifest signed by one of these is believed
-    ca.crt             X.509, PEM: what nodes have signed is read whose certificates it has signed
+    ca.crt             X.509, PEM: what nodes have signed is read whose certificates it, or
+                       agents-ca.crt, has signed
     wrap-N.key         32 bytes in hexadecimal: wraps the namespaces' keys; the highest N is used
                        for new ones, the others still open what they have wrapped
 """
@@ -24,7 +25,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from kybernate.adapters.nodesignatures import NodeSignatures
+from kybernate.adapters.nodesignatures import Authorities, NodeSignatures
 from kybernate.errors import ConfigError, RefusedError
 
 if TYPE_CHECKING:
@@ -175,8 +176,8 @@ def read_folder(folder: Path, nodes: Signatures | None = None) -> ArtifactKeys:
         wrapping = _wrap_keys(folder, names)
     except OSError as error:
         raise ConfigError(str(error.filename), f"can't be read: {error.strerror}") from error
-    if nodes is None and "ca.crt" in names:
-        nodes = NodeSignatures(folder)
+    if nodes is None and {"ca.crt", "agents-ca.crt"} & set(names):
+        nodes = NodeSignatures(Authorities(folder))
     if not trusted and nodes is None:
         raise ConfigError(
             str(folder), "has no trust-NAME.pub; make keys with `kybernate artifacts keys --dir`"

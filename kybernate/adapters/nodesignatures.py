@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -28,33 +28,58 @@ _LINE = re.compile(rb"kyb-artifact node ([A-Za-z0-9+/]{100,4000}={0,2}) ([0-9a-f
 _LONGEST = 4400
 
 
+class Shown(Protocol):
+    """Key and certificate, as PEM."""
+
+    @property
+    def key(self) -> bytes:
+        """The key."""
+        ...
+
+    @property
+    def certificate(self) -> bytes:
+        """The certificate."""
+        ...
+
+
+class Identity(Protocol):
+    """Whose agent this is, and who certifies others. Safe to use from several threads."""
+
+    @property
+    def node(self) -> str:
+        """The agent's node; empty for nobody's."""
+        ...
+
+    def shown(self) -> Shown:
+        """What it shows now. Raises ConfigError."""
+        ...
+
+    def agents(self) -> bytes:
+        """The authorities that certify agents: PEM. Raises ConfigError."""
+        ...
+
+
 class NodeSignatures:
-    """Implements `ports.Signatures`: what `node` signs, and what other nodes have signed.
+    """Implements `ports.Signatures`: what `identity` signs, and what other nodes have signed."""
 
-    `folder` holds ca.crt, one or more authorities, and agent-<node>.crt and .key; without `node`
-    nothing is signed.
-    """
+    def __init__(self, identity: Identity) -> None:
+        self._identity = identity
 
-    def __init__(self, folder: Path, node: str = "") -> None:
-        self._folder = folder
-        self.node = node
+    @property
+    def node(self) -> str:
+        """See `ports.Signatures.node`."""
+        return self._identity.node
 
     def sign(self, body: bytes) -> bytes:
         """See `ports.Signatures.sign`."""
-        name = f"agent-{self.node}"
+        shown, what = self._identity.shown(), f"the certificate of agent-{self.node}"
         try:
-            certificate = x509.load_pem_x509_certificate(
-                (self._folder / f"{name}.crt").read_bytes()
-            )
-            key = serialization.load_pem_private_key(
-                (self._folder / f"{name}.key").read_bytes(), password=None
-            )
-        except (OSError, ValueError, TypeError) as error:
-            raise ConfigError(
-                str(self._folder), f"must hold {name}.crt and {name}.key ({error})"
-            ) from error
+            certificate = x509.load_pem_x509_certificate(shown.certificate)
+            key = serialization.load_pem_private_key(shown.key, password=None)
+        except (ValueError, TypeError) as error:
+            raise ConfigError("tls_dir", f"{what} can't be used: {error}") from error
         if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise ConfigError(str(self._folder / f"{name}.key"), "is no elliptic-curve key")
+            raise ConfigError("tls_dir", f"{what} has no elliptic-curve key")
         signature = key.sign(_DOMAIN + body, ec.ECDSA(hashes.SHA256()))
         der = base64.b64encode(certificate.public_bytes(serialization.Encoding.DER)).decode()
         return f"kyb-artifact node {der} {signature.hex()}\n".encode("ascii") + body
@@ -75,8 +100,8 @@ class NodeSignatures:
         node = _node_of(certificate) if self._is_certified(certificate) else ""
         if not node:
             raise RefusedError(
-                f"{what} is signed by who has no certificate of a node's agent by an authority of "
-                "ca.crt"
+                f"{what} is signed by who has no certificate of a node's agent by an authority "
+                "that is known here"
             )
         key = certificate.public_key()
         if not isinstance(key, ec.EllipticCurvePublicKey):
@@ -90,10 +115,11 @@ class NodeSignatures:
 
     def _is_certified(self, certificate: x509.Certificate) -> bool:
         try:
-            pem = (self._folder / "ca.crt").read_bytes()
-            authorities = x509.load_pem_x509_certificates(pem)
-        except (OSError, ValueError) as error:
-            raise ConfigError(str(self._folder / "ca.crt"), f"can't be read: {error}") from error
+            authorities = x509.load_pem_x509_certificates(self._identity.agents())
+        except ValueError as error:
+            raise ConfigError("ca.crt", f"can't be read: {error}") from error
+        if not authorities:
+            raise ConfigError("ca.crt", "holds no certificate in PEM form")
         return any(_signed_by(certificate, one) for one in authorities)
 
 
@@ -118,3 +144,28 @@ def _node_of(certificate: x509.Certificate) -> str:
     names = extension.value.get_values_for_type(x509.DNSName)
     nodes = [node for name in names if (node := keys.agent_node(name))]
     return nodes[0] if len(nodes) == 1 and len(names) == 1 else ""
+
+
+class Authorities:
+    """Implements `Identity` for who signs nothing: a folder with ca.crt, or agents-ca.crt too."""
+
+    node = ""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def shown(self) -> Shown:
+        """It is nobody's. Raises ConfigError always."""
+        raise ConfigError(str(self._folder), "is of no node, and nothing is signed by it")
+
+    def agents(self) -> bytes:
+        """See `Identity.agents`."""
+        try:
+            names = ("ca.crt", "agents-ca.crt")
+            files = [path for name in names if (path := self._folder / name).is_file()]
+            found = b"".join(path.read_bytes() for path in files)
+        except OSError as error:
+            raise ConfigError(str(error.filename), f"can't be read: {error.strerror}") from error
+        if not found:
+            raise ConfigError(str(self._folder), "must hold ca.crt, to read what nodes signed")
+        return found

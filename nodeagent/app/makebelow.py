@@ -24,6 +24,7 @@ from kybernate.checkpoint.stream import Seen
 from kybernate.checkpoint.vault import Vault
 from kybernate.core.artifacts.grants import no_grants
 from kybernate.errors import ConfigError
+from kybernate.runtime.identity import Identity
 from kybernate.types import Tier
 from nodeagent.offload.carried import CarryingDumper
 from nodeagent.offload.first import MarkingDumper, first_of
@@ -52,15 +53,17 @@ _VERSION_DEADLINE = 10.0
 _VERSION = re.compile(r"Version:\s*([0-9.]+)")
 
 
-def make_below(
+def make_below(  # noqa: PLR0913, PLR0917 - each is made, or given, once
     settings: AgentSettings,
     freezer: GuardedFreezer,
     inits: Inits,
     inventory: Callable[[], Inventory | None],
     images: Images,
     grants: Callable[[], tuple[Grant, ...]] = no_grants,
+    identity: Identity | None = None,
 ) -> Below | None:
-    """None without a CRIU. `grants`: see `Facts`. Raises ConfigError, naming the setting."""
+    """None without a CRIU. `grants`: see `Facts`; `identity`: that of the mounted certificate, if
+    none is given. Raises ConfigError, naming the setting."""
     if settings.criu is None:
         return None
     if settings.kyb_enter is None:
@@ -72,7 +75,8 @@ def make_below(
     tools, work = Tools(settings.kyb_enter, settings.criu), settings.state_dir / "criu"
     dumper = Criu(tools, freezer, work, inits=inits)
     procs = Procfs()
-    places, artifact_keys, seen = _places(settings), _keys(settings), Seen()
+    own = identity or Identity(settings.node, settings.tls_dir)
+    places, artifact_keys, seen = _places(settings, own), _keys(settings, own), Seen()
     local = places[Tier.NVME]
     carrying = CarryingDumper(dumper, settings.carry_bytes)
     facts = Facts(settings, freezer, inventory, images, criu, carrying.missing, grants=grants)
@@ -98,14 +102,16 @@ def make_below(
     )
 
 
-def _places(settings: AgentSettings) -> Mapping[Tier, Place]:
+def _places(settings: AgentSettings, identity: Identity) -> Mapping[Tier, Place]:
     folder = settings.nvme_dir or settings.state_dir / "saved"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     places = {Tier.NVME: open_place(str(folder), "nvme")}
     if settings.object_store:
         rate = float(settings.object_bytes_per_s)
         if signed_for(settings):
-            places[Tier.OBJECT] = place_of(_signed_objects(settings), "object store", rate)
+            places[Tier.OBJECT] = place_of(
+                _signed_objects(settings, identity), "object store", rate
+            )
         else:
             places[Tier.OBJECT] = open_place(settings.object_store, "object store", rate)
     return places
@@ -126,34 +132,32 @@ def signed_for(settings: AgentSettings) -> bool:
     return False
 
 
-def _keys(settings: AgentSettings) -> ArtifactKeys:
+def _keys(settings: AgentSettings, identity: Identity) -> ArtifactKeys:
     """The folder's, and the node's own. Raises ConfigError."""
-    found = read_folder(settings.artifact_keys, NodeSignatures(settings.tls_dir, settings.node))
+    found = read_folder(settings.artifact_keys, NodeSignatures(identity))
     if found.signer is not None:
         log.warning(
             "%s has sign.key, which every node has: whoever has one node signs for all. Once all "
             "agents are of this release and there is a registry, take it out of the Secret",
             settings.artifact_keys,
         )
-    return replace(found, witness=_witness(settings))
+    return replace(found, witness=_witness(settings, identity))
 
 
-def _witness(settings: AgentSettings) -> Callable[[Manifest], None] | None:
+def _witness(settings: AgentSettings, identity: Identity) -> Callable[[Manifest], None] | None:
     if not settings.registry_url:
         return None
-    from kybernate.adapters.registry.client import Registry  # noqa: PLC0415 - where it is used
+    from kybernate.adapters.registry.node import OwnClient  # noqa: PLC0415 - where it is used
     from kybernate.adapters.registry.witness import Witness  # noqa: PLC0415 - as above
 
-    name = f"agent-{settings.node}"
-    return Witness(lambda: Registry(settings.registry_url, settings.tls_dir, name)).see_believed
+    return Witness(OwnClient(settings.registry_url, identity)).see_believed
 
 
-def _signed_objects(settings: AgentSettings) -> Objects:
-    from kybernate.adapters.registry.client import Registry  # noqa: PLC0415 - where it is used
+def _signed_objects(settings: AgentSettings, identity: Identity) -> Objects:
+    from kybernate.adapters.registry.node import OwnClient  # noqa: PLC0415 - where it is used
     from kybernate.adapters.registry.objects import RegistryObjects  # noqa: PLC0415 - as above
 
-    name = f"agent-{settings.node}"
-    return RegistryObjects(lambda: Registry(settings.registry_url, settings.tls_dir, name))
+    return RegistryObjects(OwnClient(settings.registry_url, identity))
 
 
 def _limits(settings: AgentSettings, places: Mapping[Tier, Place]) -> Mapping[Tier, int]:

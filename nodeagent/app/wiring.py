@@ -98,11 +98,12 @@ class Agent:
         freezer = GuardedFreezer(cgroups, arrivals)
         self._grants = ArtifactGrants()
         inits = KernelInits(kyb_inits(settings))
-        below = _below(settings, freezer, inits, self._inventory, self._images, self._grants.all)
-        world = _world(settings, helpers, self._images, journal, freezer, inits, below)
         own = settings.state_dir / "identity" if settings.own_key else None
         shared = settings.shared_agent_keys
         self._identity = Identity(settings.node, settings.tls_dir, own, shared=shared)
+        outside = self._inventory, self._images, self._grants.all, self._identity
+        below = _below(settings, freezer, inits, *outside)
+        world = _world(settings, helpers, self._images, journal, freezer, inits, below)
         self._revocations = Revocations(self._revoked)
         self._guests = Guests(self._revocations, time.time, shared=shared)
         self.world = with_registry(world, settings, self._identity)
@@ -423,19 +424,20 @@ def _world(  # noqa: PLR0913, PLR0917 - each is made, or given, once
     )
 
 
-def _below(
+def _below(  # noqa: PLR0913, PLR0917 - each is made, or given, once
     settings: AgentSettings,
     freezer: GuardedFreezer,
     inits: Inits,
     inventory: Callable[[], Inventory | None],
     images: Images,
     grants: Callable[[], tuple[Grant, ...]],
+    identity: Identity,
 ) -> Below | None:
     if settings.criu is None:
         return None
     from nodeagent.app.makebelow import make_below  # noqa: PLC0415 - slow, and only where it is used
 
-    return make_below(settings, freezer, inits, inventory, images, grants)
+    return make_below(settings, freezer, inits, inventory, images, grants, identity)
 
 
 def _open_api(settings: AgentSettings) -> Api:

@@ -31,6 +31,7 @@ from kybernate.core.artifacts import manifest as manifests
 from kybernate.core.artifacts.into import Into
 from kybernate.core.artifacts.manifest import facts_of
 from kybernate.errors import ConflictError, LeaveError, NotFoundError, RefusedError
+from kybernate.runtime.identity import Identity
 from kybernate.types import ArtifactId, PodUid, Tier
 from tests.kit import s3
 from tests.kit.registryserver import Server, certificates
@@ -65,7 +66,7 @@ class Node:
         self.folder = folder
         witness = Witness(lambda: self.registry).see_believed
         # No key that nodes share signs, or is believed.
-        own = NodeSignatures(server.tls, name)
+        own = NodeSignatures(Identity(name, server.tls))
         self.keys = replace(KEYS, signer=None, trusted={}, nodes=own, witness=witness)
         places = {Tier.NVME: self.nvme, Tier.OBJECT: self.store}
         self.vault = vault.Vault(places, Tier.NVME, self.keys)

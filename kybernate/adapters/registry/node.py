@@ -46,22 +46,18 @@ class Identity(Protocol):
         ...
 
 
-class NodeRegistry:
-    """Implements `ports.Registry` for the agent that `identity` names.
+class OwnClient:
+    """The registry as this node's agent calls it, by the certificate that it has now. Any thread
+    may ask."""
 
-    `store` is the URL of the node's object store, or empty.
-    """
-
-    def __init__(self, url: str, identity: Identity, store: str) -> None:
-        self._url, self._identity, self._store = url, identity, store
-        self._node = identity.node
+    def __init__(self, url: str, identity: Identity) -> None:
+        self._url, self._identity = url, identity
         self._lock = threading.Lock()
         self._made: tuple[object, Client] | None = None
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="registry")
 
-    @property
-    def _client(self) -> Client:
-        # By the first call, in its thread: to read certificates takes a moment.
+    def __call__(self) -> Client:
+        """The client; its first call reads certificates, which takes a moment. Raises ConfigError,
+        RetryableError while there is none."""
         with self._lock:
             stamp = self._identity.stamp()
             if self._made is None:
@@ -70,6 +66,23 @@ class NodeRegistry:
                 self._made[1].show(*self._identity.files())
                 self._made = stamp, self._made[1]
             return self._made[1]
+
+
+class NodeRegistry:
+    """Implements `ports.Registry` for the agent that `identity` names.
+
+    `store` is the URL of the node's object store, or empty.
+    """
+
+    def __init__(self, url: str, identity: Identity, store: str) -> None:
+        self._store = store
+        self._node = identity.node
+        self._open = OwnClient(url, identity)
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="registry")
+
+    @property
+    def _client(self) -> Client:
+        return self._open()
 
     async def lease(self, namespace: str, uid: PodUid, seconds: float, deadline: float) -> int:
         """See `ports.Registry.lease`."""

@@ -41,14 +41,13 @@ _PART = 206
 
 
 class RegistryObjects:
-    """Implements `ports.Objects`. `open_registry` is called once, by the first use."""
+    """Implements `ports.Objects`. `open_registry` is called for each use."""
 
     def __init__(self, open_registry: Callable[[], Registry], request_s: float = 60.0) -> None:
         # It comes with the Kubernetes client, which not every program with this module has.
         import urllib3  # noqa: PLC0415
 
-        self._open = open_registry
-        self._registry: Registry | None = None
+        self._ask = open_registry
         self._seconds = request_s
         timeout = urllib3.Timeout(connect=min(_CONNECT_S, request_s), read=request_s)
         self._pool = urllib3.PoolManager(maxsize=_POOL, block=True, retries=False, timeout=timeout)
@@ -204,11 +203,6 @@ class RegistryObjects:
                 time.sleep(pause)
                 pause *= 2
         raise RetryableError(f"{key}: the store doesn't answer ({why})", delay=5.0)
-
-    def _ask(self) -> Registry:
-        if self._registry is None:
-            self._registry = self._open()
-        return self._registry
 
 
 def _unusable(key: str, status: int) -> RetryableError:

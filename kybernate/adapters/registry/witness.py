@@ -17,20 +17,17 @@ _DEADLINE_S = 8.0
 
 
 class Witness:
-    """Asks the registry. `open_registry` is called once, by the first use."""
+    """Asks the registry. `open_registry` is called for each use."""
 
     def __init__(self, open_registry: Callable[[], Registry]) -> None:
         self._open = open_registry
-        self._registry: Registry | None = None
 
     def see_believed(self, manifest: Manifest) -> None:
         """Raise RefusedError unless the node that signed it wrote that very state, for a pod whose
         lease or claim it had then; DeadlineError if nobody answers."""
-        if self._registry is None:
-            self._registry = self._open()
         signed = f"{manifest.id} was signed by node {manifest.node}, and"
         try:
-            found = self._registry.signers(manifest.id, _DEADLINE_S)
+            found = self._open().signers(manifest.id, _DEADLINE_S)
         except NotFoundError as error:
             raise RefusedError(f"{signed} the registry knows of no such state.") from error
         if found.digest != digest(manifest):

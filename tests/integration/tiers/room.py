@@ -26,6 +26,7 @@ from kybernate.adapters.inits import KernelInits
 from kybernate.adapters.journal import FileJournal
 from kybernate.adapters.procfs import Procfs
 from kybernate.adapters.seatsocket import SeatSockets
+from kybernate.runtime.identity import Identity
 from kybernate.testing import machine as fakes
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, PodRef, PodUid, SeatName
 from nodeagent.app.loop import Loop
@@ -209,7 +210,8 @@ class Above:
                 self.settings, freezer, inits, lambda: None, fakes.FakeImages(machine)
             ),
         )
-        world = with_registry(world, self.settings)
+        own = Identity(self.settings.node, self.settings.tls_dir)
+        world = with_registry(world, self.settings, own)
         node = Node(self.settings, world, Leases(5.0))
         node.park_budget = 1 << 40
         self.loop = loop = Loop(node)

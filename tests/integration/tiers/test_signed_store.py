@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kybernate.adapters.nodesignatures import NodeSignatures
+from kybernate.adapters.nodesignatures import Authorities, NodeSignatures
 from kybernate.checkpoint.places import open_place
 from kybernate.core.artifacts.layout import ARTIFACTS, INDEX, PACKS
 from kybernate.types import SeatState, Tier
@@ -79,7 +79,7 @@ def test_a_tree_comes_back_from_a_store_that_its_node_can_not_open(signed: Signe
         stored = [info.key for kind in kinds for info in signed.owner.scan(f"{kind}default/")]
         assert len(stored) >= 3
         (manifest,) = (key for key in stored if key.startswith(ARTIFACTS))
-        proven = NodeSignatures(signed.server.tls)
+        proven = NodeSignatures(Authorities(signed.server.tls))
         found = proven.opened(bytes(signed.owner.get(manifest)), manifest)
         assert found is not None
         assert found[1] == "n1"

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from kybernate import keys
 from kybernate.adapters import artifactkeys, pki
 from kybernate.adapters.artifactkeys import make_folder, read_folder
-from kybernate.adapters.nodesignatures import NodeSignatures
+from kybernate.adapters.nodesignatures import Authorities, NodeSignatures
 from kybernate.errors import ConfigError, RefusedError
+from kybernate.runtime.identity import Identity
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -33,6 +34,10 @@ def tls(tmp_path_factory):
     return certified(tmp_path_factory.mktemp("tls"))
 
 
+def of(folder, node=""):
+    return NodeSignatures(Identity(node, folder) if node else Authorities(folder))
+
+
 def put(folder, node, leaf, authority=None):
     """A certificate of this authority for whoever `leaf` names, as that of `node`."""
     pair = pki.issue(authority or pki.Folder(folder).authority(), leaf, DAY, NOW)
@@ -41,39 +46,39 @@ def put(folder, node, leaf, authority=None):
 
 
 def test_it_says_which_node_signed(tls):
-    signed = NodeSignatures(tls, "a").sign(BODY)
+    signed = of(tls, "a").sign(BODY)
     assert signed.endswith(b"\n" + BODY)
-    for reader in (NodeSignatures(tls, "b"), NodeSignatures(tls)):
+    for reader in (of(tls, "b"), of(tls)):
         assert reader.opened(signed, "it") == (BODY, "a")
 
 
 def test_what_a_shared_key_signed_is_somebody_elses_to_read(tls):
     shared = artifactkeys.generated()
     signed = shared.sign(BODY)
-    assert NodeSignatures(tls, "a").opened(signed, "it") is None
-    both = replace(shared, nodes=NodeSignatures(tls, "a"))
+    assert of(tls, "a").opened(signed, "it") is None
+    both = replace(shared, nodes=of(tls, "a"))
     assert both.opened(signed, "it") == (BODY, "")
-    assert both.opened(NodeSignatures(tls, "b").sign(BODY), "it") == (BODY, "b")
+    assert both.opened(of(tls, "b").sign(BODY), "it") == (BODY, "b")
 
 
 def test_who_has_a_shared_key_signs_by_that_and_else_by_its_own(tls):
     shared = artifactkeys.generated()
-    both = replace(shared, nodes=NodeSignatures(tls, "a"))
+    both = replace(shared, nodes=of(tls, "a"))
     assert (both.node, both.own) == ("", "a")
     assert both.sign(BODY).startswith(b"kyb-artifact ed25519 ")
     alone = replace(both, signer=None)
     assert (alone.node, alone.own) == ("a", "a")
     assert alone.opened(alone.sign(BODY), "it") == (BODY, "a")
     with pytest.raises(ConfigError, match=r"no sign\.key"):
-        replace(alone, nodes=NodeSignatures(tls)).sign(BODY)
+        replace(alone, nodes=of(tls)).sign(BODY)
 
 
 @given(at=st.integers(0, 2000), bit=st.integers(0, 7))
 def test_no_bit_of_it_can_be_changed(tls, at, bit):
-    signed = bytearray(NodeSignatures(tls, "a").sign(BODY))
+    signed = bytearray(of(tls, "a").sign(BODY))
     signed[at % len(signed)] ^= 1 << bit
     try:
-        found = NodeSignatures(tls).opened(bytes(signed), "it")
+        found = of(tls).opened(bytes(signed), "it")
     except RefusedError:
         return
     # Another line than ours is nobody's; spare bits of base64 are nothing that is said.
@@ -86,10 +91,10 @@ def test_a_node_can_not_sign_for_another(tls, tmp_path):
     for name in ("ca.crt", "agent-a.crt"):
         (stolen / name).write_bytes((tls / name).read_bytes())
     with pytest.raises(RefusedError, match="was changed after node a signed it"):
-        NodeSignatures(tls).opened(NodeSignatures(stolen, "a").sign(BODY), "it")
+        of(tls).opened(of(stolen, "a").sign(BODY), "it")
     made = certified(tmp_path / "made")
     with pytest.raises(RefusedError, match="who has no certificate"):
-        NodeSignatures(tls).opened(NodeSignatures(made, "a").sign(BODY), "it")
+        of(tls).opened(of(made, "a").sign(BODY), "it")
 
 
 def test_who_is_no_nodes_agent_signs_nothing(tmp_path):
@@ -103,7 +108,7 @@ def test_who_is_no_nodes_agent_signs_nothing(tmp_path):
     ):
         put(folder, "a", leaf)
         with pytest.raises(RefusedError, match="who has no certificate"):
-            NodeSignatures(folder).opened(NodeSignatures(folder, "a").sign(BODY), "it")
+            of(folder).opened(of(folder, "a").sign(BODY), "it")
 
 
 def test_an_agents_certificate_makes_no_others(tmp_path):
@@ -112,30 +117,30 @@ def test_an_agents_certificate_makes_no_others(tmp_path):
         (folder / "agent-a.crt").read_bytes(), (folder / "agent-a.key").read_bytes(), "a"
     )
     put(folder, "b", pki.Leaf("x", dns=(keys.agent_server_name("b"),), client=True), rogue)
-    signed = NodeSignatures(folder, "b").sign(BODY)
+    signed = of(folder, "b").sign(BODY)
     with pytest.raises(RefusedError, match="who has no certificate"):
-        NodeSignatures(folder).opened(signed, "it")
+        of(folder).opened(signed, "it")
     # Not even where its own certificate lies among the authorities.
     bundle = (folder / "ca.crt").read_bytes() + (folder / "agent-a.crt").read_bytes()
     (folder / "ca.crt").write_bytes(bundle)
     with pytest.raises(RefusedError, match="who has no certificate"):
-        NodeSignatures(folder).opened(signed, "it")
+        of(folder).opened(signed, "it")
 
 
 def test_a_certificate_that_was_renewed_or_ended_still_tells_who_signed(tmp_path):
     folder, begun = tmp_path / "tls", NOW - timedelta(days=300)
     pki.Folder(folder).init(("a",), pki.Validity(leaf=DAY, renew_before=timedelta(0)), begun)
-    old = NodeSignatures(folder, "a").sign(BODY)
+    old = of(folder, "a").sign(BODY)
     put(folder, "a", pki.Leaf("a", dns=(keys.agent_server_name("a"),), client=True))
-    new = NodeSignatures(folder, "a").sign(BODY)
+    new = of(folder, "a").sign(BODY)
     assert new.partition(b"\n")[0][:600] != old.partition(b"\n")[0][:600]
     for signed in (old, new):
-        assert NodeSignatures(folder).opened(signed, "it") == (BODY, "a")
+        assert of(folder).opened(signed, "it") == (BODY, "a")
 
 
 def test_a_folder_of_keys_with_the_authority_reads_what_nodes_signed(tls, tmp_path):
     make_folder(tmp_path, "here")
-    signed = NodeSignatures(tls, "a").sign(BODY)
+    signed = of(tls, "a").sign(BODY)
     with pytest.raises(RefusedError, match="is not signed"):
         read_folder(tmp_path).opened(signed, "it")
     (tmp_path / "ca.crt").write_bytes((tls / "ca.crt").read_bytes())
@@ -148,12 +153,13 @@ def test_a_folder_of_keys_with_the_authority_reads_what_nodes_signed(tls, tmp_pa
 @pytest.mark.parametrize("name", ["agent-a.crt", "agent-a.key", "ca.crt"])
 def test_a_file_that_is_missing_or_wrong_is_named(tmp_path, name):
     folder = certified(tmp_path / "tls")
-    signed = NodeSignatures(folder, "a").sign(BODY)
+    (folder / "agents-ca.crt").unlink()
+    signed = of(folder, "a").sign(BODY)
     for content in (None, b"nothing"):
         (folder / name).unlink() if content is None else (folder / name).write_bytes(content)
-        node = NodeSignatures(folder, "a")
+        node = of(folder, "a" if "agent" in name else "")
         call = partial(node.opened, signed, "it") if name == "ca.crt" else partial(node.sign, BODY)
-        with pytest.raises(ConfigError, match=r"agent-a|ca\.crt"):
+        with pytest.raises(ConfigError, match=r"agent-a|ca\.crt|tls_dir"):
             call()
 
 
@@ -167,4 +173,4 @@ def test_a_key_of_another_kind_is_named(tmp_path):
     )
     (folder / "agent-a.key").write_bytes(pem)
     with pytest.raises(ConfigError, match="no elliptic-curve key"):
-        NodeSignatures(folder, "a").sign(BODY)
+        of(folder, "a").sign(BODY)

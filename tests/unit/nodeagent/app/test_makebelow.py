@@ -91,7 +91,7 @@ def test_who_signs_for_the_object_store(tmp_path, caplog, given, signed, warned)
 def test_a_place_that_is_signed_for_needs_no_credentials(tmp_path, monkeypatch):
     monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
     given = {"object_store": "s3://bucket/x", "registry_url": "https://r:1"}
-    place = _places(settings(tmp_path, **given))[Tier.OBJECT]
+    place = _places(settings(tmp_path, **given), None)[Tier.OBJECT]
     assert isinstance(place.objects, RegistryObjects)
     assert (place.root, place.read_back) == (None, True)
 
@@ -99,23 +99,23 @@ def test_a_place_that_is_signed_for_needs_no_credentials(tmp_path, monkeypatch):
 def test_the_object_store_alone_is_as_fast_as_set(tmp_path):
     (tmp_path / "objects").mkdir()
     given = {"object_store": str(tmp_path / "objects"), "object_bytes_per_s": 1_000_000}
-    places = _places(settings(tmp_path, **given))
+    places = _places(settings(tmp_path, **given), None)
     assert not isinstance(places[Tier.NVME].objects, PacedObjects)
     begun = time.monotonic()
     for name in ("a", "b", "c"):
         places[Tier.OBJECT].objects.put(f"packs/{name}", bytes(200_000))
     # The first passes at once, a tenth of a second's worth was saved up.
     assert time.monotonic() - begun >= 0.3
-    unset = _places(settings(tmp_path, object_store=str(tmp_path / "objects")))
+    unset = _places(settings(tmp_path, object_store=str(tmp_path / "objects")), None)
     assert not isinstance(unset[Tier.OBJECT].objects, PacedObjects)
 
 
 def test_limits_are_as_set_or_as_the_disk_is(tmp_path):
     some = settings(tmp_path)
     disk = os.statvfs(tmp_path)
-    limits = _limits(some, _places(some))
+    limits = _limits(some, _places(some, None))
     assert limits == {Tier.NVME: int(disk.f_blocks * disk.f_frsize * 0.8)}
     (tmp_path / "objects").mkdir()
     more = settings(tmp_path, object_store=str(tmp_path / "objects"), nvme_bytes=7)
-    assert _limits(more, _places(more)) == {Tier.NVME: 7, Tier.OBJECT: sys.maxsize}
+    assert _limits(more, _places(more, None)) == {Tier.NVME: 7, Tier.OBJECT: sys.maxsize}
     assert (tmp_path / "state" / "saved").stat().st_mode & 0o777 == 0o700
