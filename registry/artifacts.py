@@ -16,7 +16,7 @@ from registry.pods import fetch
 from registry.schema import ARTIFACTS, COPIES, WRITERS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from sqlalchemy import Connection, CursorResult, Row, Select
 
@@ -50,8 +50,12 @@ NOT_TOLD = 0
 class Artifacts:
     """What exists, and where."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(
+        self, database: Database, revoked: Callable[[str], bool] = lambda _node: False
+    ) -> None:
+        """`revoked`: whether this node's agents are believed nothing any more."""
         self._database = database
+        self._revoked = revoked
 
     def record(self, artifact: str, node: str, recording: Recording) -> tuple[Json, bool]:
         """A new artifact with its first copy, by the writer with the newest token.
@@ -120,7 +124,7 @@ class Artifacts:
                 raise NotFoundError(f"artifact {artifact} is not known")
             wrote = select(WRITERS.c.node, WRITERS.c.token).where(WRITERS.c.artifact == artifact)
             found = connection.execute(wrote).all()
-        nodes = sorted(one.node for one in found)
+        nodes = sorted(one.node for one in found if not self._revoked(one.node))
         token = max((one.token for one in found), default=0)
         return {"digest": digest, "nodes": nodes, "token": token}
 

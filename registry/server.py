@@ -67,6 +67,11 @@ class Cluster:
         if self._signer is not None:
             self._signer.start()
 
+    def revoked(self, node: str) -> bool:
+        """Whether what this node signed is believed no more."""
+        found = self.revocations.of(node)
+        return found is not None and found.revoked
+
     def gone(self, namespace: str, uid: str) -> bool:
         """Whether there is no such pod any more. Raises RetryableError."""
         found = self.facts.pod(uid) or self.facts.find(namespace, uid)
@@ -133,7 +138,9 @@ class Service:
 
     def app(self) -> Flask:
         """The application over this database."""
-        artifacts = Artifacts(self._database)
+        cluster = self._cluster
+        revoked = cluster.revoked if cluster is not None else lambda _node: False
+        artifacts = Artifacts(self._database, revoked)
         metrics.COPIES.source = artifacts.counts
         pods = Pods(self._database, self._settings.max_lease_s)
         facts = None if self._cluster is None else self._cluster.facts

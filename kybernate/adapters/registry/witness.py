@@ -33,7 +33,7 @@ class Witness:
         if found.digest != digest(manifest):
             raise RefusedError(f"{signed} the registry has another one recorded under that name.")
         if manifest.node not in found.nodes:
-            wrote = " and ".join(found.nodes) or "nobody that is known"
+            wrote = " and ".join(found.nodes) or "nobody who is believed"
             raise RefusedError(
                 f"{signed} by the registry's record it was written by {wrote}: that node had no "
                 f"lease on pod {manifest.facts.pod_uid} then."

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 import pytest
 from sqlalchemy import select
 
+from registry.artifacts import Artifacts
 from registry.schema import WRITERS
 from tests.unit.registry.replica import DIGEST, STORE, Clock, Replica, name_of, pod, url_of
 
@@ -293,6 +294,12 @@ class TestSigners:
         found = replica.record("n3", ONE, token, pod_uid="u3")
         assert (found.status, "a state of pod u1" in found.error) == (409, True)
         assert replica.proxy(self.PATH).body["nodes"] == ["n1"]
+
+    @pytest.mark.usefixtures("stopped")
+    def test_a_node_that_was_revoked_is_none(self, replica: Replica) -> None:
+        for revoked, nodes in (({"n1"}, []), ({"n2"}, ["n1"])):
+            artifacts = Artifacts(replica.database, revoked.__contains__)
+            assert artifacts.signers(f"ns/{ONE}")["nodes"] == nodes
 
     @pytest.mark.usefixtures("stopped")
     def test_they_are_forgotten_with_it(self, replica: Replica) -> None:
