@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,7 @@ from registry import __main__
 from registry import rebuild as rebuilding
 from registry.commands import COMMANDS, rebuild_command, settle_command, unsettle_command
 from registry.rebuild import Outcome, rebuild
+from tests.unit.registry import saved as saving
 from tests.unit.registry.replica import Clock, Replica, pod, url_of
 from tests.unit.registry.saved import KEYS, World
 
@@ -217,3 +219,31 @@ def test_each_command_is_reached_by_its_name(
 def test_a_wrong_place_is_told(place: str) -> None:
     done = CliRunner().invoke(rebuild_command, ["--place", place])
     assert (done.exit_code, "TIER=URL" in done.output) == (2, True)
+
+
+class Signs:
+    """What a node signs: its name is written in front."""
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+
+    def sign(self, body: bytes) -> bytes:
+        return f"by {self.node}\n".encode() + body
+
+    def opened(self, signed: bytes, what: str) -> tuple[bytes, str] | None:
+        line, _, body = signed.partition(b"\n")
+        return (body, line.decode()[3:]) if line.startswith(b"by ") else None
+
+
+def test_which_node_signed_a_state_is_known_again(
+    world: World, fresh: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what a shared key signed nobody is; nor with which token it was, since those are lost."""
+    shared = world.save("n1", 1)
+    monkeypatch.setattr(saving, "KEYS", replace(KEYS, signer=None, nodes=Signs("n1")))
+    own = world.save("n1", 2)
+    world.copy(own, "n1", "")
+    rebuilt(world, fresh)
+    for made, nodes in ((own, ["n1"]), (shared, [])):
+        found = fresh.proxy(f"/v1/artifacts/{made.id}/signers").body
+        assert (found["nodes"], found["token"]) == (nodes, 0)
