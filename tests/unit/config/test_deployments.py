@@ -196,3 +196,11 @@ def test_the_proxy_lets_nobody_in_without_a_key_and_reads_no_secret_by_the_api()
     assert [rule["resources"] for rule in rules] == [["gpunodes"]]
     memory = container["resources"]["limits"]["memory"]
     assert (memory, 2 * found.max_held_bytes + 150 * 2**20 < 2**30) == ("1Gi", True)
+
+
+def test_a_proxy_takes_connections_until_no_service_leads_to_it() -> None:
+    proxy = containers("proxy")["proxy"]
+    before = proxy["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert before > 0
+    after = settings("proxy", proxy).shutdown_limit_s
+    assert before + after < pod("proxy")["terminationGracePeriodSeconds"]
