@@ -79,6 +79,11 @@ test-strangers-slice: ready ## of test-strangers three programs, which change wi
 	@$(PY) -m tests.kit --strangers slice
 	$(PY) -m pytest tests/strangers -m strangers -n 3 -k "$$($(PY) -m tests.strangers.commits)"
 
+.PHONY: test-upgrade
+test-upgrade: ready ## parts of several releases beside each other, there and back; K="alone and registry" selects
+	@$(PY) -m tests.kit --cluster
+	$(PY) -m pytest tests/upgrade -m upgrade $(if $(K),-k "$(K)")
+
 e2e: ready ## the whole cluster on this machine; K=expression selects
 	@$(PY) -m tests.kit --cluster
 	$(PY) -m pytest tests/e2e -m e2e $(if $(K),-k "$(K)")

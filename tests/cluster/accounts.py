@@ -42,13 +42,13 @@ def apply(kubectl: Path, layout: Layout, objects: str) -> None:
     _kubectl(kubectl, *arguments, *access, text=objects)
 
 
-def mutual_tls(layout: Layout, nodes: Sequence[str]) -> None:
+def mutual_tls(layout: Layout, nodes: Sequence[str], tree: Path = REPOSITORY) -> None:
     """The certificates between our services, by the product's own command."""
     argv = [sys.executable, "-m", "kybernate.cli", "pki", "init", "--dir", str(layout.tls)]
     for node in nodes:
         argv += ["--node", node]
     run = subprocess.run(
-        argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=APPLY_LIMIT, check=False
+        argv, cwd=tree, capture_output=True, text=True, timeout=APPLY_LIMIT, check=False
     )
     if run.returncode:
         raise KybernateError(f"`kybernate pki init` failed: {run.stderr.strip()}")

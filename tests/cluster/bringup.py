@@ -139,7 +139,7 @@ class Bringup:
         """What doesn't need the API server: our objects, and our services' certificates."""
         if self._spec.overlay is None:
             return None
-        accounts.mutual_tls(self._layout, self._spec.nodes)
+        accounts.mutual_tls(self._layout, self._spec.nodes, self._spec.tree)
         kubectl = self._made.binaries.path("kubectl")
         return accounts.render(kubectl, self._spec, self._layout, self._ports)
 

@@ -8,14 +8,15 @@ import socket
 import subprocess
 import time
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from images.cache import file_lock
 from kybernate.errors import ConfigError, KybernateError, NotFoundError
 
-from . import bringup, preflight, teardown
+from . import accounts, bringup, preflight, readiness, services, teardown
 from .control import Process, Supervisor, log_tail
 from .layout import Layout, Progress, silent, work_root
 from .podprocess import PodProcess
@@ -24,9 +25,11 @@ from .spec import AGENT_PORT, NODE_SERVICES, ClusterSpec, GpuSpec, Ports
 from .state import State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from kybernate.adapters.k8s import Api
+
+    from .supervisor import ProcessSpec
 
 LOCK_LIMIT = 300.0
 """Seconds that `up` waits for another `up` or `down` of the same folder."""
@@ -206,6 +209,29 @@ class Cluster:
         for row in rows:
             row["rss_mib"] = resident_mib(row["pid"]) if row["pid"] else 0
         return rows
+
+    def restart_from(
+        self, name: str, tree: Path, env: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """Has a service, such as `agent-n1`, be of another tree, with this environment besides
+        that of the spec; ends when it is ready. Raises KybernateError."""
+        service = name.partition("-")[0]
+        given = {**self.spec.service_env.get(service, {}), **env}
+        spec = replace(self.spec, tree=tree, service_env={service: given})
+        for one in services.services(spec, self.layout, self.ports):
+            if one.process.name == name:
+                self._supervisor.add(one.process)
+                readiness.service(one)
+
+    def run(self, process: ProcessSpec) -> None:
+        """Has the supervisor run a process, in place of one of the same name."""
+        self._supervisor.add(process)
+
+    def configure(self, overlay: Path) -> None:
+        """Applies another kustomize folder; what only the former one had stays."""
+        spec = replace(self.spec, overlay=overlay)
+        objects = accounts.render(self.kubectl_path, spec, self.layout, self.ports)
+        accounts.apply(self.kubectl_path, self.layout, objects)
 
     def restart_kubelet(self, node: str) -> None:
         """Stops and starts a node's kubelet; containers go on."""

@@ -26,7 +26,6 @@ SIMGPU_BUILD = REPOSITORY / "build" / "simgpu"
 SIMGPU_LIBRARIES = "/run/simgpu/lib"
 
 _PYTHON = {
-    "PYTHONPATH": str(REPOSITORY),
     "PYTHONUNBUFFERED": "1",
     # Compiled modules are kept, as in an installed package, whatever the caller's shell says: a
     # service that compiles all it imports takes a second longer to start.
@@ -70,7 +69,7 @@ def _service(
     name: str, node: str | None, spec: ClusterSpec, layout: Layout, ports: Ports
 ) -> Service:
     settings, ready = _SETTINGS[name](spec, layout, ports, node or "")
-    env = {**_PYTHON, **settings}
+    env = {**_PYTHON, "PYTHONPATH": str(spec.tree), **settings}
     env.update(spec.service_env.get(name, {}))
     full = process_name(name, node)
     process = ProcessSpec(
@@ -93,7 +92,7 @@ def _agent(
         "KYB_AGENT_LISTEN": f"{address}:{AGENT_PORT}",
         "KYB_AGENT_ADVERTISE": f"{address}:{AGENT_PORT}",
         "KYB_AGENT_TLS_DIR": str(layout.tls),
-        "KYB_AGENT_KYB_INIT": str(KYB_INIT),
+        "KYB_AGENT_KYB_INIT": str(spec.tree / "build" / "kyb-init"),
         "KYB_AGENT_PROBE_LISTEN": f"{address}:{AGENT_PROBE_PORT}",
         "LD_LIBRARY_PATH": SIMGPU_LIBRARIES,
     }

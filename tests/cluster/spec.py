@@ -64,7 +64,8 @@ class ClusterSpec:
     the device plugin's file says (None: eight seats on each group of one, two and four GPUs). With
     `node_pods` agent and plugin run as the DaemonSets of config/, as on any cluster; without it
     they are processes of the node's, which start faster and can be traced. `runtime` is what
-    containerd runs in place of runc.
+    containerd runs in place of runc. `tree` is the code that our services, their certificates and
+    kyb-init are of: a folder like this repository's, with its own `build`.
     """
 
     name: str = "kyb"
@@ -84,6 +85,7 @@ class ClusterSpec:
     state_size: str | None = None
     runtime: Path | None = None
     work: Path | None = None
+    tree: Path = REPOSITORY
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):

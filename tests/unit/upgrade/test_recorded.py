@@ -1,0 +1,132 @@
+"""What each release left behind, written by its own code, is read by today's.
+
+`python -m tests.upgrade.record RELEASE` has made the files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.state import StateFile
+from extender.objects import read_gpu_node
+from kybernate.adapters.artifactkeys import read_folder
+from kybernate.adapters.cdi import CdiSpecs
+from kybernate.adapters.criu.record import FILE, Record
+from kybernate.adapters.journal import FileJournal
+from kybernate.checkpoint.places import open_place
+from kybernate.checkpoint.vault import Vault
+from kybernate.core.artifacts import manifest as manifests
+from kybernate.core.artifacts.into import Into
+from kybernate.testing.criuimages import write_pages
+from kybernate.types import ArtifactId, PodUid, SeatState, Tier
+from nodeagent.seat.node import INVENTORY, SEAT, Inventory
+from nodeagent.seat.record import from_record
+from tests.unit.registry.replica import Clock, Replica, url_of
+from tests.upgrade.versions import RELEASES
+
+FILES = Path(__file__).parent / "files"
+SEATS = {"seat-vram", "seat-ram", "seat-nvme", "seat-object"}
+
+
+@pytest.fixture(params=RELEASES)
+def left(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A release's files, as they may be changed."""
+    shutil.copytree(FILES / request.param, tmp_path / "left")
+    for path in (tmp_path / "left").rglob("*"):
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    return tmp_path / "left"
+
+
+def test_its_packed_state_is_fetched_and_is_what_was_saved(left: Path, tmp_path: Path) -> None:
+    artifact = ArtifactId((left / "artifact.txt").read_text().strip())
+    (tmp_path / "nvme").mkdir()
+    places = {
+        Tier.NVME: open_place(str(tmp_path / "nvme"), "nvme"),
+        Tier.OBJECT: open_place(str(left / "objects"), "object store"),
+    }
+    vault = Vault(places, Tier.NVME, read_folder(left / "keys"))
+    into = Into("team-a", PodUid("5e1f"))
+
+    images = tmp_path / "images"
+
+    async def fetch() -> None:
+        await vault.verify(artifact, Tier.OBJECT, 60)
+        await vault.fetch(artifact, images, 60, into)
+
+    asyncio.run(fetch())
+    expected = tmp_path / "expected"
+    expected.mkdir()
+    write_pages(expected, 1, [(0x10000000, bytes(range(256)) * 512), (0x20000000, bytes(8192))])
+    (expected / "core-1.img").write_bytes(b"core of process 1")
+    assert {path.name: path.read_bytes() for path in images.iterdir()} == {
+        path.name: path.read_bytes() for path in expected.iterdir()
+    }
+
+
+def test_its_journal_gives_every_seat_and_the_inventory(left: Path) -> None:
+    first = json.loads((left / "journal").read_text().splitlines()[0].partition(" ")[2])
+    journal = FileJournal(left / "journal", first["e"])
+    records = journal.load()
+    journal.close()
+    assert journal.damage == ""
+    seats = [from_record(record) for key, record in records.items() if key.startswith(SEAT)]
+    assert {seat.identity.pod.name for seat in seats} == SEATS
+    states = {seat.identity.pod.name: seat.state for seat in seats}
+    assert states["seat-vram"] is SeatState.ACTIVE
+    assert {seat.artifact != "" for seat in seats if seat.copies} == {True}
+    assert len(Inventory.from_record(records[INVENTORY]).gpus) == 4
+
+
+def test_its_raw_states_are_described_as_they_were(left: Path) -> None:
+    manifest = manifests.decode((left / "manifest").read_bytes().partition(b"\n")[2])
+    assert manifest.form == "raw"
+    assert manifest.facts.pod in SEATS
+    images = left / "images"
+    images.mkdir()
+    shutil.copyfile(left / "kybernate.json", images / FILE)
+    record = Record.read(images)
+    assert record.tree > 1
+    assert (record.home, record.ipc) == ("", False)
+
+
+def test_its_seats_devices_are_known(left: Path) -> None:
+    made = json.loads((left / "cdi.json").read_text())
+    device = made["devices"][0]["name"]
+    (left / "cdi").mkdir()
+    shutil.copyfile(left / "cdi.json", left / "cdi" / f"kyb-{device}.json")
+    specs = CdiSpecs(left / "cdi", links=left / "links")
+    assert specs.ids() == {device}
+
+
+def test_its_groups_are_remembered(left: Path) -> None:
+    remembered = StateFile(left).load()
+    assert remembered is not None
+    assert len(remembered.inventory.groups) == 4
+
+
+def test_its_nodes_have_seats_for_the_extender(left: Path) -> None:
+    seats = read_gpu_node(json.loads((left / "gpunode.json").read_text()), 0)
+    assert len(seats.groups) == 4
+
+
+def test_its_registry_goes_on_with_pods_and_states(left: Path, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "registry.db")) as database:
+        database.executescript((left / "registry.sql").read_text())
+        pods = database.execute("SELECT namespace, uid FROM pods ORDER BY uid").fetchall()
+        ids = {row[0] for row in database.execute("SELECT id FROM artifacts")}
+    assert pods
+    assert ids
+    replica = Replica(url_of(tmp_path), Clock())
+    listed = replica.controller("GET", "/v1/artifacts?limit=500")
+    assert listed.status == 200
+    assert {one["id"] for one in listed.body["items"]} == ids
+    for namespace, uid in pods:
+        assert replica.controller("GET", f"/v1/pods/{namespace}/{uid}").status == 200
+    replica.close()

@@ -1,0 +1,49 @@
+"""One cluster that begins as the older release, and the table at the end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kybernate.errors import KybernateError
+from tests.upgrade.fleet import Fleet, fleet, free_ports
+from tests.upgrade.table import Table
+from tests.upgrade.versions import RELEASES
+from tests.upgrade.walk import Walk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TABLE = Table()
+
+
+@pytest.fixture(scope="session", params=RELEASES)
+def older(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Fleet]:
+    """The cluster as the older release has it."""
+    release: str = request.param
+    try:
+        with fleet(release, tmp_path_factory.mktemp("fleet"), free_ports()) as made:
+            yield made
+    except KybernateError as error:
+        pytest.fail(f"no cluster of release {release}: {error}")
+
+
+@pytest.fixture
+def walk(older: Fleet, request: pytest.FixtureRequest) -> Iterator[Walk]:
+    """Everything of the older release, a seat in each tier, and callers at work."""
+    release: str = request.node.callspec.params["older"]
+    older.put_all(release)
+    made = Walk(older, release, TABLE)
+    made.open()
+    yield made
+    made.close()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What was replaced, by tier."""
+    if TABLE.rows:
+        for line in (*TABLE.lines(), TABLE.line()):
+            terminalreporter.write_line(line)
