@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 NODE = "n1"
 SUBNET = "10.116.0.0/16"
+PROXY_WAITS_S = 1.0
+"""Seconds for which a proxy goes on after the next one has taken its place."""
 AGENT_LIMIT_S = 30.0
 """Seconds that `kybernate agent` may take."""
 
@@ -170,6 +173,7 @@ class Fleet:
         names = {urls[0]: "proxy", urls[1]: "proxy-second"}
         self._run(names[new], self.of("proxy"), env, f"{new}/readyz")
         self.proxy_url = new
+        time.sleep(PROXY_WAITS_S)
         self.cluster.process(names[old]).stop()
 
     def _run(self, name: str, used: Version, env: Mapping[str, str], ready: str) -> None:
