@@ -46,6 +46,10 @@ PARTS = (
 docs/install.md. kyb-init and sidecar are those that containers get from then on; with the agent go
 its kyb-enter and CRIU, with `config` the definitions, policies and webhook configurations."""
 
+NEEDS = {"registry": ("config",)}
+"""What has to be of the newer release before another part is: today's registry reads pods, which
+its account may by today's `config/` only."""
+
 _SEATS = {
     "profiles": [
         {"name": "1x", "resource": "kyb.ai/gpu-1x-seat", "groupSize": 1, "seatsPerGroup": 8}
@@ -157,6 +161,8 @@ class Fleet:
             "TLS_DIR": str(layout.tls),
             "DATABASE": f"sqlite:///{self.folder}/registry.db",
         }
+        if used.knows("registry", "kubeconfig"):
+            settings["KUBECONFIG"] = str(layout.kubeconfig("registry"))
         env = {f"KYB_REGISTRY_{name}": value for name, value in settings.items()}
         self._run("registry", used, env, f"http://127.0.0.1:{self.registry_port + 1}/readyz")
 

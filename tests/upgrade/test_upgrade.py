@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.upgrade.fleet import PARTS
+from tests.upgrade.fleet import NEEDS, PARTS
 from tests.upgrade.versions import TODAY
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ def test_back_in_order(walk: Walk) -> None:
 
 @pytest.mark.parametrize("part", PARTS)
 def test_one_part_alone_and_back_again(walk: Walk, part: str) -> None:
+    for needed in NEEDS.get(part, ()):
+        walk.fleet.put(needed, TODAY)
     rows = [walk.put(part, TODAY), walk.put(part, walk.older)]
     assert not [wrong for row in rows for wrong in row.wrong]
 

@@ -68,6 +68,11 @@ class Version:
         """What ClusterSpec.images calls it."""
         return "sidecar" if self.name == TODAY else f"sidecar-{self.name}"
 
+    def knows(self, service: str, setting: str) -> bool:
+        """Whether its service has this setting; it refuses those that it doesn't know."""
+        declared = (self.tree / "kybernate" / "settings" / f"{service}.py").read_text()
+        return f"\n    {setting}: " in declared
+
     def python(self, text: str, *arguments: str) -> str:
         """What a few lines of Python that run on its code print. Raises KybernateError."""
         return _run([sys.executable, "-P", "-c", text, *arguments], self.tree).strip()
