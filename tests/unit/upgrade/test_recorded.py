@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.state import StateFile
-from extender.objects import read_gpu_node
 from kybernate.adapters.artifactkeys import read_folder
 from kybernate.adapters.cdi import CdiSpecs
 from kybernate.adapters.criu.record import FILE, Record
 from kybernate.adapters.journal import FileJournal
+from kybernate.api.nodeseats import read_gpu_node
 from kybernate.checkpoint.places import open_place
 from kybernate.checkpoint.vault import Vault
 from kybernate.core.artifacts import manifest as manifests
