@@ -224,6 +224,7 @@ def fleet(release: str, folder: Path, ports: tuple[int, int, int]) -> Iterator[F
         "KYB_AGENT_NVME_DIR": str(folder / "nvme"),
         "KYB_AGENT_OBJECT_STORE": str(folder / "objects"),
         "KYB_AGENT_TIER_RESIDENCY_S": "0",
+        "KYB_AGENT_DUMP_RETRY_S": "5",
         "KYB_AGENT_REGISTRY_URL": f"https://127.0.0.1:{ports[0]}",
         **agent_programs(used, used),
     }
@@ -231,7 +232,7 @@ def fleet(release: str, folder: Path, ports: tuple[int, int, int]) -> Iterator[F
         name="upg",
         nodes=(NODE,),
         subnet=SUBNET,
-        gpus=GpuSpec(count=4),
+        gpus=GpuSpec(count=6),
         seats=_SEATS,
         images=("busybox", "toy", used.sidecar_image, today.sidecar_image),
         overlay=_overlay(used),

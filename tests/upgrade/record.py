@@ -83,7 +83,7 @@ def main(release: str) -> None:
     with tempfile.TemporaryDirectory() as name:
         _saved_state(release, Path(name), target)
     with tempfile.TemporaryDirectory() as name, fleet(release, Path(name), free_ports()) as made:
-        seats = Seats(made, "seat")
+        seats = Seats(made, "old")
         seats.open()
         _from_node(made, target)
     for path in sorted(target.rglob("*")):

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from tests.upgrade.fleet import Fleet
 
 TIERS = ("vram", "ram", "nvme", "object")
-GROUP = {"vram": "G0", "ram": "G1", "nvme": "G1", "object": "G1"}
-"""The parked ones take turns on one GPU."""
-PARK_TRIES = 3
+GROUPS = {"old": ("G0", "G1"), "new": ("G4", "G5")}
+"""Of each set, the GPU of the active seat, and that on which the parked ones take turns."""
 SHOWN_LIMIT_S = 60.0
 READY_LIMIT_S = 90.0
 
@@ -42,8 +41,10 @@ class Seats:
     def open(self) -> None:
         """Make the pods, have each answer, and put each into its tier. Raises KybernateError."""
         pods = Pods(self.fleet.cluster.api())
+        active, parked = GROUPS[self.prefix]
         for tier, name in self.names.items():
-            pods.create(SeatPod(name, bytes_="1GiB", annotations={keys.REQUIRE_GROUP: GROUP[tier]}))
+            group = {keys.REQUIRE_GROUP: active if tier == "vram" else parked}
+            pods.create(SeatPod(name, bytes_="1GiB", annotations=group))
         pods.wait(self.names.values(), ready, READY_LIMIT_S, "Ready")
         for tier, name in self.names.items():
             await_model(self.fleet, name)
@@ -64,25 +65,28 @@ class Seats:
 
     def put(self, tier: str) -> None:
         """Have the tier's seat be there. Raises KybernateError with what its agent said."""
-        name = self.names[tier]
         if tier != "vram":
             self._park(tier)
+        self._await_place(tier, SHOWN_LIMIT_S)
+
+    def _park(self, tier: str) -> None:
+        told = self.fleet.park(self.names[tier], tier)
+        if told["state"] == "succeeded":
+            return
+        self.parked_again.append(f"{self.names[tier]}: {told}")
+        # The wish stays: awake once in between, its tree is frozen anew and written down.
+        if wrong := self.answers(tier):
+            raise KybernateError(wrong)
+        self._await_place(tier, SHOWN_LIMIT_S)
+
+    def _await_place(self, tier: str, limit: float) -> None:
+        name = self.names[tier]
         wanted = ("active", "") if tier == "vram" else ("parked", tier)
         wait_until(
             lambda: _place(self.fleet, name) == wanted,
-            SHOWN_LIMIT_S,
+            limit,
             lambda: f"{name} isn't shown {wanted}: {self.fleet.seat(name)}",
         )
-
-    def _park(self, tier: str) -> None:
-        for _ in range(PARK_TRIES):
-            told = self.fleet.park(self.names[tier], tier)
-            if told["state"] == "succeeded":
-                return
-            self.parked_again.append(f"{self.names[tier]}: {told}")
-            if wrong := self.answers(tier):
-                raise KybernateError(wrong)
-        raise KybernateError(f"not parked in {tier}: {self.parked_again[-1]}")
 
     def answers(self, tier: str) -> str:
         """Have the tier's seat answer; what is wrong with that, empty if it went on as it was."""
