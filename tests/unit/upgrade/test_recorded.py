@@ -19,6 +19,7 @@ from kybernate.adapters.artifactkeys import read_folder
 from kybernate.adapters.cdi import CdiSpecs
 from kybernate.adapters.criu.record import FILE, Record
 from kybernate.adapters.journal import FileJournal
+from kybernate.api.gpunodes import STATUS
 from kybernate.api.nodeseats import read_gpu_node
 from kybernate.checkpoint.places import open_place
 from kybernate.checkpoint.vault import Vault
@@ -120,9 +121,11 @@ def test_its_groups_are_remembered(left: Path) -> None:
     assert len(remembered.inventory.groups) == gpus(left)
 
 
-def test_its_nodes_have_seats_for_the_extender(left: Path) -> None:
-    seats = read_gpu_node(json.loads((left / "gpunode.json").read_text()), 0)
-    assert len(seats.groups) == gpus(left)
+def test_its_nodes_have_seats_and_keep_todays_schema(left: Path) -> None:
+    found = json.loads((left / "gpunode.json").read_text())
+    assert len(read_gpu_node(found, 0).groups) == gpus(left)
+    told = STATUS.validate_python(found["status"])
+    assert {tier_of(seat.pod) for seat in told.seats} == set(TIERS)
 
 
 def test_its_registry_goes_on_with_pods_and_states(left: Path, tmp_path: Path) -> None:
