@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MoveNote:
-    """`pod` goes on as `successor` on `node`, since the operation of this name asks for that."""
+    """`pod` goes on as `successor` on `node`, since the operation of this name asks for that.
+    `lost`: why it goes on nowhere, though its tree is ended."""
 
     operation: str
     pod: PodRef
@@ -30,6 +31,7 @@ class MoveNote:
     node: NodeName
     artifact: str = ""
     done: bool = False
+    lost: str = ""
 
     def record(self) -> dict[str, object]:
         """The journal's form; `note_of` reads it."""
@@ -37,6 +39,7 @@ class MoveNote:
             "operation": self.operation,
             "artifact": self.artifact,
             "done": self.done,
+            "lost": self.lost,
             "namespace": self.pod.namespace,
             "pod": self.pod.name,
             "uid": self.pod.uid,
@@ -56,6 +59,7 @@ def note_of(record: Mapping[str, object]) -> MoveNote:
         node=NodeName(str(record["node"])),
         artifact=str(record["artifact"]),
         done=bool(record["done"]),
+        lost=str(record.get("lost", "")),
     )
 
 
@@ -69,9 +73,9 @@ def outdated(note: MoveNote) -> MoveNote:
     return replace(note, artifact="")
 
 
-def done(note: MoveNote) -> MoveNote:
-    """The workload never goes on here any more."""
-    return replace(note, done=True)
+def done(note: MoveNote, lost: str = "") -> MoveNote:
+    """The workload never goes on here any more; `lost`: nor anywhere else, and why."""
+    return replace(note, done=True, lost=lost)
 
 
 def goes_on_there(note: MoveNote, state: SeatState | None, artifact: str) -> bool:

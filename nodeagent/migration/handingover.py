@@ -87,7 +87,7 @@ class HandingOver:
     async def _seen_off(self, one: Move, note: MoveNote, seat: Seat | None) -> None:
         """The successor goes on."""
         there = where(handover_of(note))
-        self._leavers.leave(one.operation.uid, there)
+        self._leavers.leave(one.operation.uid, there, note.successor.name)
         await self._journal.write_at_last(done(note))
         one.reached("all", self._node.world.now())
         if seat is not None:
@@ -118,8 +118,9 @@ class HandingOver:
         try:
             await one.until_done(claimed)
         except (ConflictError, RefusedError) as error:
-            self._leavers.leave(uid, f"{why}; {error}")
-            await self._journal.write_at_last(done(note))
-            one.end(Progress.FAILED, f"{why}, and it can't go on here: {error}")
+            lost = f"{why}, and it can't go on here: {error}"
+            self._leavers.leave(uid, lost)
+            await self._journal.write_at_last(done(note, lost))
+            one.end(Progress.FAILED, lost)
             return ""
         return f"{why}; it goes on here"

@@ -76,14 +76,22 @@ class Moves:
 
     def plan(self, seat: SeatFacts | None, ask: Ask) -> tuple[str, ...]:
         """See `Carrier.plan`."""
+        if self._leavers.went_to(ask.uid, ask.successor):
+            return (f"{self._leavers.where(ask.uid)}: nothing is moved.",)
         return plan_move(seat, ask.uid, ask.successor) if seat else ()
 
     def begin(self, operation: Operation, *, again: bool = False) -> None:
         """See `Carrier.begin`."""
+        uid = operation.uid
+        if self._leavers.went_to(uid, operation.successor):
+            # Also one whose end the last agent had no time to note.
+            one = self._all[operation.name] = Move(operation, self._noted, self._node.world.now())
+            one.end(Progress.SUCCEEDED, self._leavers.where(uid))
+            return
         one = self._all[operation.name] = self._move(operation, again=again)
         if not one.gone:
-            self._journal.outdate(operation.uid)
-            self._leavers.stay(operation.uid)
+            self._journal.outdate(uid)
+            self._leavers.stay(uid)
         one.task = asyncio.create_task(self._guarded(one))
 
     def verdict(self, operation: Operation, seat: SeatFacts | None) -> Verdict:
@@ -126,13 +134,21 @@ class Moves:
                 case Found.FORGET:
                     self._journal.delete(note.pod.uid)
                 case Found.KEEP_ASLEEP:
-                    self._leavers.leave(note.pod.uid, where(handover_of(note)))
-                    self._handing.let_go(note)
+                    self._leave(note)
                     self._loop.life.aside(self._loop.dumps.open(self._node.seats[note.pod.uid]))
                 case Found.CALL_OFF:
                     self._call_off(note)
                 case Found.GO_ON:
                     pass  # its operation is put again
+
+    def _leave(self, note: MoveNote) -> None:
+        """It goes on elsewhere, or nowhere, as the last agent saw."""
+        uid = note.pod.uid
+        if note.lost:
+            self._leavers.leave(uid, note.lost)
+        else:
+            self._leavers.leave(uid, where(handover_of(note)), note.successor.name)
+            self._handing.let_go(note)
 
     def _call_off(self, note: MoveNote) -> None:
         """The last agent died before it did."""

@@ -23,6 +23,7 @@ class Leavers:
         self.going: dict[PodUid, Going] = {}
         self._handed: set[PodUid] = set()
         self._elsewhere: dict[PodUid, str] = {}
+        self._successors: dict[PodUid, str] = {}
 
     def resume(self, handed: Iterable[PodUid]) -> None:
         """After a restart: these may go on elsewhere."""
@@ -37,14 +38,20 @@ class Leavers:
         self.going.pop(uid, None)
         self._handed.discard(uid)
 
-    def leave(self, uid: PodUid, where: str) -> None:
-        """It never goes on here: `where` it does, or why nowhere, as a sentence."""
-        self._elsewhere[uid] = where
+    def leave(self, uid: PodUid, where: str, successor: str = "") -> None:
+        """It never goes on here: `where` it does, or why nowhere, as a sentence. `successor`: the
+        name of the pod that goes on."""
+        self._elsewhere[uid], self._successors[uid] = where, successor
 
     def forget(self, uid: PodUid) -> None:
         """Its seat is no more."""
         self._elsewhere.pop(uid, None)
+        self._successors.pop(uid, None)
         self._handed.discard(uid)
+
+    def went_to(self, uid: PodUid, successor: str) -> bool:
+        """Whether it goes on in the pod of this name: to move it there is done."""
+        return bool(successor) and self._successors.get(uid) == successor
 
     def where(self, uid: PodUid) -> str:
         """What `leave` was told; empty if it may wake here again."""

@@ -189,7 +189,9 @@ class Operations:
         )
 
     def _why_refused(self, seat: Seat | None, ask: Ask) -> str:
-        moved, facts = self._loop.dumps.leavers.where(ask.uid), self._facts(seat) if seat else None
+        leavers, facts = self._loop.dumps.leavers, self._facts(seat) if seat else None
+        again = ask.kind is Kind.MOVE and leavers.went_to(ask.uid, ask.successor)
+        moved = "" if again else leavers.where(ask.uid)
         if carrier := self._carriers.get(ask.kind):
             return moved or carrier.why_refused(facts, ask)
         if ask.kind in (Kind.MOVE, Kind.EVACUATE):

@@ -16,7 +16,7 @@ MET = MoveNote(
 KEPT = movenotes.kept(MET, "ns/a@1")
 
 
-@pytest.mark.parametrize("note", [MET, KEPT, movenotes.done(KEPT)])
+@pytest.mark.parametrize("note", [MET, KEPT, movenotes.done(KEPT), movenotes.done(KEPT, "why")])
 def test_a_note_is_read_as_it_was_written(note):
     assert note_of(note.record()) == note
 
@@ -46,3 +46,9 @@ def test_what_becomes_of_each_note():
     for live in (False, True):
         assert found(movenotes.done(KEPT), seated=True, live=live) is Found.KEEP_ASLEEP
         assert found(movenotes.done(KEPT), seated=False, live=live) is Found.FORGET
+
+
+def test_a_note_of_an_older_agent_is_read():
+    record = KEPT.record()
+    del record["lost"]
+    assert note_of(record) == KEPT

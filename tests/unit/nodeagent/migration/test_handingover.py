@@ -7,20 +7,23 @@ from dataclasses import replace
 
 import pytest
 
-from kybernate.core.operations import Progress
+from kybernate.core.operations import Kind, Progress
 from kybernate.errors import ConflictError, RefusedError, RetryableError
 from kybernate.testing.clock import run_virtual
-from kybernate.types import ArtifactId
+from kybernate.testing.machine import Machine
+from kybernate.types import ArtifactId, PodUid
 from nodeagent.migration.journal import MOVE, handed_over
-from nodeagent.operations.record import OPERATION
+from nodeagent.operations.record import OPERATION, Ask
 from tests.unit.nodeagent.moving import (
     ACTIVE,
+    MEMORY,
     NVME,
     THERE,
     There,
     begun,
     ended,
     move,
+    next_agent,
 )
 
 
@@ -115,10 +118,12 @@ def test_where_its_container_ended_meanwhile_the_next_one_begins_here(rig):
 
 
 def test_where_somebody_else_has_the_claim_it_goes_on_nowhere_else(rig):
+    machine = Machine(MEMORY)
+
     async def main():
         there = There()
         there.fails = {"take_over": [RefusedError("it runs already")]}
-        r, operations, uid = await begun(rig, there)
+        r, operations, uid = await begun(rig, there, machine=machine)
 
         async def claim(*_):
             raise ConflictError("pod uid-b goes on with it")
@@ -131,7 +136,16 @@ def test_where_somebody_else_has_the_claim_it_goes_on_nowhere_else(rig):
         await asyncio.sleep(30)
         assert r.state(uid) is NVME
 
+    async def later():
+        """The next agent says so, too, and not that another goes on."""
+        _r, operations = await next_agent(rig, machine, There())
+        for successor in ("b", "c"):
+            ask = Ask(Kind.MOVE, f"m-{successor}", PodUid("uid-a"), successor=successor)
+            with pytest.raises(RefusedError, match="can't go on here: pod uid-b"):
+                await operations.ask(ask)
+
     run_virtual(main())
+    run_virtual(later(), start=1000.0)
 
 
 class SomethingElseError(Exception):

@@ -42,7 +42,8 @@ def test_a_seat_that_serves_goes_on_elsewhere_and_never_wakes_here(rig, proxy):
         r.loop.call_for(uid, "a test")
         await asyncio.sleep(60)
         assert r.state(uid) is NVME
-        for ask in (Ask(Kind.WAKE, "w1", uid), move(uid, "m2"), Ask(Kind.SAVE, "s1", uid)):
+        other = Ask(Kind.MOVE, "m2", uid, by="ops", successor="c")
+        for ask in (Ask(Kind.WAKE, "w1", uid), other, Ask(Kind.SAVE, "s1", uid)):
             with pytest.raises(RefusedError, match="goes on with its state"):
                 await operations.ask(ask)
         assert not r.machine.gates, "old clients hear that it is gone"

@@ -10,13 +10,14 @@ from kybernate.core.operations import Kind, Progress
 from kybernate.core.restores import RestoreWish
 from kybernate.errors import DeadlineError, RefusedError
 from kybernate.testing.clock import run_virtual
+from kybernate.testing.machine import Machine
 from kybernate.types import SeatState, Tier
 from nodeagent.artifacts.arrived import ARRIVED
 from nodeagent.migration.journal import MOVE
 from nodeagent.operations.record import Ask
 from tests.unit.nodeagent.below import app_of, when
-from tests.unit.nodeagent.moving import ACTIVE, GIB, NVME, ended, move
-from tests.unit.nodeagent.within import A, B, begun, holders, inline
+from tests.unit.nodeagent.moving import ACTIVE, GIB, MEMORY, NVME, ended, move
+from tests.unit.nodeagent.within import A, B, begun, holders, inline, next_agent
 
 LEFT_NOTHING = (ARRIVED, "calloff/", "drop/", "left/", "outlived/")
 
@@ -186,6 +187,34 @@ def test_two_moves_in_a_row_and_back(rig, groups):
         r.check()
 
     run_virtual(main())
+
+
+def test_who_asks_again_hears_that_it_is_done(rig, groups):
+    """Also of the next agent, and by another name: whoever carries out a plan may have died."""
+    machine = Machine(MEMORY)
+
+    async def first():
+        r, operations, _ = await begun(rig, groups, machine=machine)
+        done = await ended(await operations.ask(move(A)))
+        await r.until(B, ACTIVE)
+        writes = machine.journal_writes
+        plan = operations.plan(move(A, "m2"))
+        assert plan == ("pod default/b on node n1 goes on with its state: nothing is moved.",)
+        again = await ended(await operations.ask(move(A, "m2")))
+        assert again.state is Progress.SUCCEEDED
+        assert again.sentence in done.sentence
+        assert machine.journal_writes <= writes + 4
+
+    async def second():
+        r, operations, _ = await next_agent(rig, machine)
+        again = await ended(await operations.ask(move(A, "m3")))
+        assert (again.state, r.state(B)) == (Progress.SUCCEEDED, ACTIVE)
+        with pytest.raises(RefusedError, match="goes on with its state"):
+            await operations.ask(Ask(Kind.MOVE, "m4", A, by="ops", successor="c"))
+        r.check()
+
+    run_virtual(first())
+    run_virtual(second(), start=1000.0)
 
 
 def test_it_is_no_successor_of_itself(rig, groups):
