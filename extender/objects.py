@@ -117,8 +117,7 @@ def _demand(resource: str, pod: pods.Pod, party: str, rules: Rules) -> Demand:
     """What the pod asks for. Raises ConfigError."""
     own = pod.notes.get(keys.POLICY, "")
     policy = rules.choosing.name(pod.namespace, pod.scheduler, own)
-    stated = tuple((name, pod.notes[name]) for name in _OF_DEMAND if name in pod.notes)
-    return _demand_of(resource, party, rules.apart, policy, stated)
+    return _demand_of(resource, party, rules.apart, policy, *map(pod.notes.get, _OF_DEMAND))
 
 
 _OF_DEMAND = (
@@ -131,11 +130,10 @@ _OF_DEMAND = (
 
 
 @lru_cache(4096)
-def _demand_of(
-    resource: str, party: str, apart: bool, policy: str, stated: tuple[tuple[str, str], ...]
-) -> Demand:
+def _demand_of(resource: str, party: str, apart: bool, policy: str, *said: str | None) -> Demand:
     """Pods of one workload share one object, which is read once."""
-    notes = dict(stated)
+    pairs = zip(_OF_DEMAND, said, strict=True)
+    notes = {name: text for name, text in pairs if text is not None}
     prefer, require = notes.get(keys.PREFER_GROUP), notes.get(keys.REQUIRE_GROUP)
     return Demand(
         resource=resource,

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
 from datetime import datetime
 from sys import intern
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kybernate import keys
 from kybernate.api.lenient import mapping, mappings, text, texts, whole
@@ -43,8 +42,7 @@ def path(namespace: str, name: str) -> str:
     return f"/api/v1/namespaces/{namespace}/pods/{name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(NamedTuple):
     """A seat that a container's limits ask for. `amount` is never zero, and None if what is written
     is no amount."""
 
@@ -86,8 +84,7 @@ class Ask:
         return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class Pod:
+class Pod(NamedTuple):
     """A pod, whole or without what nobody reads. `notes` are its annotations, `asks` the seats that
     its containers ask for, `init_asks` those that its init containers do."""
 
