@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/keyctl.h>
 #include <linux/magic.h>
 #include <linux/nsfs.h>
 #include <linux/sched.h>
@@ -278,10 +279,20 @@ static void die_with(int parent)
 		_exit(EXIT_FAILED);
 }
 
+/* What comes back in the container would have the agent's session keyring, and share it with all
+ * others that came back. Who may not ask for one of his own may not use any. */
+static void leave_keys(void)
+{
+	if (syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL) < 0 && errno != ENOSYS &&
+	    errno != EPERM)
+		fail("cannot leave the agent's keyring");
+}
+
 static noreturn void become(char **argv, int parent)
 {
 	sigset_t none;
 
+	leave_keys();
 	if (asked.die_with_me)
 		die_with(parent);
 	for (int signum = 1; signum < NSIG; signum++)

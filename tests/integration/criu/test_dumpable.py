@@ -11,7 +11,7 @@ import pytest
 
 from kybernate.adapters.arrivals.gate import NetworkGate
 from kybernate.adapters.procfs import Procfs
-from tests.integration.criu.rules import HELP, RULES, Beside, with_sleep
+from tests.integration.criu.rules import HELP, LOST, RULES, Beside, with_sleep
 from tests.kit.containers import wait_for
 from tests.kit.programs import python
 
@@ -86,6 +86,21 @@ def test_it_is_not_refused_and_goes_on(
         assert one.check() == ()
         one.park()
         one.resume()
+    (tmp_path / "look").touch()
+    wait_for(lambda: "as it was" in one.container.log, lambda: one.container.log)
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_what_is_lost_is_lost_as_the_docs_say(
+    seat: Callable[..., Seat], tmp_path: Path, name: str
+) -> None:
+    lost = LOST[name]
+    one = python(seat, tmp_path, GOES_ON.format(help=HELP, script=lost.script, look=lost.look))
+    if "missing" in one.container.log:
+        pytest.skip("this kernel has none")
+    assert one.check() == ()
+    one.park()
+    one.resume()
     (tmp_path / "look").touch()
     wait_for(lambda: "as it was" in one.container.log, lambda: one.container.log)
 
