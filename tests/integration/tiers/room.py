@@ -176,6 +176,19 @@ class Pod:
             ip("link", "del", f"{self.name}h")
 
 
+class OwnFreezer(CgroupFreezer):
+    """As on a node where this pod is alone: an agent that starts thaws what is frozen and none of
+    its own, and each test beside this one has pods that are none of its own."""
+
+    def __init__(self, uid: PodUid) -> None:
+        super().__init__()
+        self._uid = uid
+
+    def frozen(self) -> frozenset[str]:
+        """See `CgroupFreezer`."""
+        return frozenset(one for one in super().frozen() if self._uid in one)
+
+
 class Above:
     """An agent above a pod that somebody else has. `settings` are the agent's."""
 
@@ -187,7 +200,7 @@ class Above:
 
     async def agent(self) -> Loop:
         """A new agent: the first, or the next after one that was killed."""
-        cgroups = CgroupFreezer()
+        cgroups = OwnFreezer(self.uid)
         arrivals = SocketArrivals(cgroups.pids)
         freezer = GuardedFreezer(cgroups, arrivals)
         machine, procs = fakes.Machine({GPU.uuid: GPU.memory}), Procfs()
