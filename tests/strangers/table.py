@@ -27,9 +27,10 @@ Programs that nobody here wrote, as Debian and PyPI have them or Go builds them.
 (`make test-strangers`) in a container with its own root below a whole agent, asked over a
 connection that is kept and over new ones, parked in each tier twice in a row and woken by a
 request. *Whole* means: the next answer has the next number, from the same server, on the old
-connection and on a new one; the seconds are those until the first answer, the slower of two, with
-eight programs side by side on two cores. What can't be saved stays in RAM, and the event
-`KeptInRam` says why ([what can't be dumped](criu.md#what-cant-be-dumped)).
+connection and on a new one. The seconds are those until the first answer, on the old connection,
+the slower of two, with eight programs side by side on two busy cores: what its client sends
+meanwhile is dropped, and sent again after 0.2, 0.4, 0.8 … s. What can't be saved stays in RAM, and
+the event `KeptInRam` says why ([what can't be dumped](criu.md#what-cant-be-dumped)).
 
 This page is generated from a whole run (`make test-strangers`), which renews it.
 
