@@ -172,8 +172,10 @@ class Arrived:
         return any(seat.artifact == one.artifact for seat in self._node.seats.values())
 
     def _is_kept(self, one: Arrival) -> bool:
-        loop, artifact = self._loop, one.artifact
-        return self._is_used(one) or artifact in loop.dumps.kept or artifact in loop.left
+        dumps, artifact = self._loop.dumps, one.artifact
+        # Its own seat may be about to note it, at the end of its dump.
+        used = self._is_used(one) or artifact in dumps.unnoted.values()
+        return used or artifact in dumps.kept or artifact in self._loop.left
 
     def _is_wanted(self, one: Arrival) -> bool:
         wishes = [s.restore for s in self._node.seats.values() if s.restore and s.awaits_state]

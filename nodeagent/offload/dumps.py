@@ -123,8 +123,8 @@ class Dumps(Transfers):
             if going := self.leavers.going.get(seat.uid):
                 await going.deliver(artifact)
             began = self._world.now()
-            manifest = await self.below.vault.manifest(artifact, _LOOK_DEADLINE)
-            await self._note_sealed(seat, artifact, manifest.stored)
+            size = await self._size_of(artifact)
+            await self._note_sealed(seat, artifact, size)
         except (KybernateError, OSError):
             await self._note_unsealed(seat)
             self.drop_later(artifact, "its seat stayed in RAM")
@@ -133,6 +133,13 @@ class Dumps(Transfers):
         self.unnoted.pop(seat.uid, None)
         times["note"] = self._world.now() - began
         return times
+
+    async def _size_of(self, artifact: ArtifactId) -> int:
+        """Raises Reverted if it is gone: that is not the container's end."""
+        try:
+            return (await self.below.vault.manifest(artifact, _LOOK_DEADLINE)).stored
+        except NotFoundError as error:
+            raise Reverted(f"its saved state is gone: {error}") from error
 
     async def write_down(
         self,

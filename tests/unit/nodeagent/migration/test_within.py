@@ -239,3 +239,35 @@ def test_nobody_is_parked_where_its_state_has_no_room(rig, groups):
         assert SeatState.PARKING not in [state for _, state in r.seen.states]
 
     run_virtual(main())
+
+
+@pytest.mark.parametrize("end", ["gone", "cancelled"])
+def test_a_move_that_ends_while_the_registry_is_not_told_yet_leaves_the_workload(rig, groups, end):
+    """The state is sealed and handed over, and no record of the seat's names it: it is not dropped
+    below the dump that is under way."""
+
+    async def main():
+        r, operations, beyond = await begun(rig, groups, keep_left_s=1.0)
+        inner, flush = app_of(r, A).inner, r.loop.reports.flush
+
+        async def slow(deadline):
+            await asyncio.sleep(9.0)
+            await flush(deadline)
+
+        r.loop.reports.flush = slow
+        operation = await operations.ask(move(A))
+        await when(lambda: any(key.startswith(ARRIVED) for key in r.machine.journal))
+        if end == "gone":
+            beyond.gone.add("b")
+            r.loop.pod_gone(B)
+            r.machine.end_container(B)
+        else:
+            operations.cancel("m1")
+        await ended(operation)
+        await r.until(A, ACTIVE)
+        assert app_of(r, A).inner == inner
+        await asyncio.sleep(60)
+        assert (list(r.machine.vault), rest(r)) == ([], [])
+        r.check()
+
+    run_virtual(main())

@@ -16,6 +16,7 @@ from tests.unit.nodeagent.below import (
     PARKED,
     TIERS,
     WAITING,
+    app_of,
     down,
     reasons,
     two,
@@ -384,3 +385,28 @@ def test_a_seat_on_the_nodes_network_is_not_shut_for_ever_after_a_restart(rig, p
         r.check()
 
     run_virtual(second(), start=3000.0)
+
+
+def test_a_state_that_goes_before_it_is_noted_is_no_end_of_its_container(rig):
+    """Somebody removed it, say."""
+
+    async def main():
+        r = rig(tiers=TIERS)
+        cold, _ = await two(r)
+        inner, seal = app_of(r, cold).inner, r.node.world.below.vault.seal
+
+        async def sealed(*what):
+            artifact = await seal(*what)
+            r.machine.vault.pop(artifact)
+            r.node.world.below.vault.seal = seal
+            return artifact
+
+        r.node.world.below.vault.seal = sealed
+        r.loop.ask_for_tier(cold, Tier.NVME)
+        await r.until(cold, SeatState.DUMPING)
+        await r.until(cold, PARKED)
+        r.loop.call_for(cold, "a test")
+        await r.until(cold, ACTIVE)
+        assert app_of(r, cold).inner == inner
+
+    run_virtual(main())
