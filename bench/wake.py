@@ -37,7 +37,7 @@ NAMES = ("left", "right")
 @click.option(
     "--tier",
     type=click.Choice(["nvme", "object"]),
-    help="With --connect: where the seat is parked; each of two servers SAMPLES/10 times.",
+    help="With --connect: where the seat is parked; each of three servers SAMPLES/10 times.",
 )
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON line on stdout.")
 def main(samples: int, connect: bool, tier: str | None, as_json: bool) -> None:

@@ -1,7 +1,7 @@
 """A connection straight to a pod whose seat is below RAM: from before the connect to the answer.
 
-One node of a real cluster with the agent as config/below-ram has it run. Two servers that nobody
-here wrote, of one image, are parked by the agent and called, in turn.
+One node of a real cluster with the agent as config/below-ram has it run. Three servers that nobody
+here wrote are parked by the agent and called, in turn.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from bench.operator import Operator
 from bench.report import emit, percentile, say
-from tests.cluster import ClusterSpec, GpuSpec, servers
+from tests.cluster import ClusterSpec, GpuSpec, nodejs, servers
 from tests.cluster.cluster import running
 from tests.cluster.control import wait_until
 from tests.cluster.layout import work_root
@@ -27,10 +27,13 @@ if TYPE_CHECKING:
 PORT = 8080
 START, ANSWER = 120.0, 20.0
 REQUEST = b"GET / HTTP/1.0\r\n\r\n"
+_NODE = f"require('http').createServer((_, out) => out.end('node is here')).listen({PORT})"
 SERVERS = {
-    "nginx": ("nginx", "-c", "/etc/nginx.conf"),
-    "python": ("python3", "-m", "http.server", "--directory", "/data", str(PORT)),
+    "nginx": (servers.NAME, ("nginx", "-c", "/etc/nginx.conf")),
+    "python": (servers.NAME, ("python3", "-m", "http.server", "--directory", "/data", str(PORT))),
+    "node": (nodejs.NAME, ("-e", _NODE)),
 }
+"""By name, the image and its arguments."""
 PAUSE = 0.3
 """Seconds after an answer in which the wake's own work ends."""
 
@@ -112,7 +115,7 @@ def _spec(overlay: Path) -> ClusterSpec:
         nodes=("n1",),
         subnet="10.84.0.0/16",
         gpus=GpuSpec(count=1),
-        images=("servers", "sidecar"),
+        images=("servers", "node", "sidecar"),
         node_pods=True,
         overlay=overlay,
         service_env={"agent": {"KYB_AGENT_TIER_RESIDENCY_S": "0"}},
@@ -121,8 +124,8 @@ def _spec(overlay: Path) -> ClusterSpec:
 
 def _seat(name: str) -> SeatPod:
     more = {
-        "image": servers.NAME,
-        "args": list(SERVERS[name]),
+        "image": SERVERS[name][0],
+        "args": list(SERVERS[name][1]),
         "ports": [{"containerPort": PORT}],
     }
     return SeatPod(name, vram="1Gi", node="n1", more=more)

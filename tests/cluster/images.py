@@ -152,12 +152,20 @@ def llama(progress: Progress) -> Image:
     return recipe.build(progress)
 
 
+def node(progress: Progress) -> Image:
+    """Node.js of Debian."""
+    from . import nodejs as recipe  # noqa: PLC0415 - made of the functions here
+
+    return recipe.build(progress)
+
+
 BUILDERS: dict[str, Callable[[Progress], Image]] = {
     "pause": pause,
     "busybox": busybox,
     "toy": toy,
     "servers": servers,
     "llama": llama,
+    "node": node,
     "kube-scheduler": scheduler,
     **{name: of_service(name) for name in RECIPES},
 }

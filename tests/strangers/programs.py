@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from images import debs
-from tests.cluster import llama
+from tests.cluster import llama, nodejs
 from tests.strangers import talks
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ STRANGERS = (
     Stranger(
         "node",
         "Node.js: an HTTP server that counts in a worker thread",
-        _of("node", "nodejs"),
+        nodejs.PACKAGES,
         ("/usr/bin/node", "/app/server.js"),
         talks.Http,
         fetched_mb=27,
@@ -72,7 +72,7 @@ STRANGERS = (
     Stranger(
         "node-watch",
         "Node.js with `--watch`: a parent that watches the sources (inotify) and starts the server",
-        _of("node", "nodejs"),
+        nodejs.PACKAGES,
         ("/usr/bin/node", "--watch", "/app/server.js"),
         talks.Http,
         fetched_mb=27,
