@@ -92,6 +92,8 @@ def _agent(
         "KYB_AGENT_LISTEN": f"{address}:{AGENT_PORT}",
         "KYB_AGENT_ADVERTISE": f"{address}:{AGENT_PORT}",
         "KYB_AGENT_TLS_DIR": str(layout.tls),
+        # A process has no pod whose token would name its node.
+        "KYB_AGENT_OWN_KEY": "false",
         "KYB_AGENT_KYB_INIT": str(spec.tree / "build" / "kyb-init"),
         "KYB_AGENT_PROBE_LISTEN": f"{address}:{AGENT_PROBE_PORT}",
         "LD_LIBRARY_PATH": SIMGPU_LIBRARIES,

@@ -32,9 +32,10 @@ NAME = "operated"
 def controller(cluster: Cluster) -> Iterator[Any]:
     """The agent of n1 as a controller sees it."""
     tls = cluster.layout.tls
-    credentials = grpc.ssl_channel_credentials(
-        *((tls / name).read_bytes() for name in ("ca.crt", "controller.key", "controller.crt"))
-    )
+    # A node's agent may have a certificate of its own by now.
+    authorities = b"".join((tls / f"{name}.crt").read_bytes() for name in ("agents-ca", "ca"))
+    own = ((tls / f"controller.{kind}").read_bytes() for kind in ("key", "crt"))
+    credentials = grpc.ssl_channel_credentials(authorities, *own)
     options = [("grpc.ssl_target_name_override", keys.agent_server_name("n1"))]
     address = cluster.node("n1").agent_address
     with grpc.secure_channel(address, credentials, options) as channel:

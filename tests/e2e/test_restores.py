@@ -143,8 +143,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         gpus=GpuSpec(count=2),
         images=("toy", "sidecar"),
     )
-    tls = layout_of(bare).tls
-    registry = Server(tls, folder / "registry.log", f"sqlite:///{folder}/registry.db")
+    layout, database = layout_of(bare), f"sqlite:///{folder}/registry.db"
+    # What agents say is held against the cluster.
+    access = {"CLUSTER": "kubernetes", "KUBECONFIG": str(layout.kubeconfig("registry"))}
+    registry = Server(layout.tls, folder / "registry.log", database, **access)
     agent["KYB_AGENT_REGISTRY_URL"] = registry.url
     spec = ClusterSpec(
         name=bare.name,
