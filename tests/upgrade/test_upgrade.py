@@ -40,7 +40,7 @@ def test_one_part_alone_and_back_again(walk: Walk, part: str) -> None:
 
 
 def test_all_at_once_and_back_again(walk: Walk) -> None:
-    there = walk.step("all today", lambda: walk.fleet.put_all(TODAY))
+    there = walk.step(f"all {walk.older} -> {TODAY}", lambda: walk.fleet.put_all(TODAY))
     walk.more_seats("new")
-    back = walk.step(f"all {walk.older}", lambda: walk.fleet.put_all(walk.older))
+    back = walk.step(f"all {TODAY} -> {walk.older}", lambda: walk.fleet.put_all(walk.older))
     assert not [*there.wrong, *back.wrong]

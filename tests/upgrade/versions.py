@@ -18,7 +18,8 @@ from tests.cluster import images
 RELEASES = {
     "0.1.0": "0d16993ef1475c7636f14d1078aa17e96460a220",
 }
-"""Commits of this repository, by the name of the release. Add a line for each new one."""
+"""Commits of this repository, by the name of the release. For a new one add its line here, and run
+`python -m tests.upgrade.record NAME`, whose files `make test` reads."""
 
 TODAY = "today"
 MAKE_LIMIT = 300.0
@@ -111,6 +112,12 @@ def version(name: str) -> Version:
 
 
 def _take_out(commit: str, target: Path) -> None:
+    try:
+        _run(["git", "cat-file", "-e", f"{commit}^{{commit}}"], REPOSITORY)
+    except KybernateError as error:
+        raise KybernateError(
+            f"this clone lacks commit {commit}, which is a release; run git fetch --unshallow"
+        ) from error
     part = target.with_suffix(".part")
     part.mkdir(parents=True, exist_ok=True)
     archive = part.with_suffix(".tar")

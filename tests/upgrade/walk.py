@@ -85,7 +85,8 @@ class Walk:
 
     def put(self, part: str, release: str) -> Row:
         """The step that has one part be of this release."""
-        return self.step(f"{part} {release}", lambda: self.fleet.put(part, release))
+        name = f"{part} {self.fleet.at[part]} -> {release}"
+        return self.step(name, lambda: self.fleet.put(part, release))
 
     def _new_seat(self) -> str:
         """What is wrong with a seat that is made now; empty if it answers, parks and wakes."""

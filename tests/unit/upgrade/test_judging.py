@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import requests
 
+from kybernate.errors import KybernateError
 from tests.kit.models import Answer
-from tests.upgrade import seats, traffic
+from tests.upgrade import seats, traffic, versions
 from tests.upgrade.fleet import PARTS, Fleet
 from tests.upgrade.seats import TIERS, Seats
 from tests.upgrade.table import Row, Table
 from tests.upgrade.traffic import Caller, Tally, flowing
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 FLEET = cast("Fleet", SimpleNamespace(proxy_url="http://proxy"))
 ALL_OLD = dict.fromkeys(PARTS, "0.1.0")
@@ -102,3 +106,13 @@ def test_the_table_shows_each_tier_and_the_line_counts_it_all() -> None:
     assert bad.wrong == ["x: gone", "y: 404", "z: no"]
     for part in ('"steps": 2', '"lost": 2', '"refused": 1', '"again": 2', '"requests": 13'):
         assert part in table.line()
+
+
+def test_a_clone_without_a_releases_commit_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(versions, "cache_root", lambda: tmp_path)
+    monkeypatch.setitem(versions.RELEASES, "0.0.9", "0" * 40)
+    with pytest.raises(KybernateError, match=r"lacks commit 0000.*--unshallow"):
+        versions.version("0.0.9")
+    assert not list((tmp_path / "releases").glob("*.part"))
