@@ -135,8 +135,10 @@ class Manifest:
 
 
 def encode(manifest: Manifest) -> bytes:
-    """As JSON; what `decode` reads."""
-    return codec.encode(manifest)
+    """As JSON; what `decode` reads. 0.1.0 takes no manifest with a field that it doesn't know: so
+    one that the cluster's shared key signs has no `node`, and its agents go on from it.
+    """
+    return codec.encode(manifest, () if manifest.node else ("node",))
 
 
 def decode(data: bytes, what: str = "manifest") -> Manifest:

@@ -106,6 +106,12 @@ def test_its_raw_states_are_described_as_they_were(left: Path) -> None:
     assert (record.home, record.ipc) == ("", False)
 
 
+def test_it_reads_what_today_writes_under_the_shared_key(left: Path) -> None:
+    body = (left / "manifest").read_bytes().partition(b"\n")[2]
+    # 0.1.0 refuses a manifest for a field that it doesn't know, and starts the workload anew.
+    assert json.loads(manifests.encode(manifests.decode(body))) == json.loads(body)
+
+
 def test_its_seats_devices_are_known(left: Path) -> None:
     made = json.loads((left / "cdi.json").read_text())
     device = made["devices"][0]["name"]
