@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from deviceplugin.inventory import Inventory
+from kybernate.adapters import sums
 from kybernate.types import Gpu, Group, Link
 
 if TYPE_CHECKING:
@@ -51,13 +52,25 @@ class StateFile:
             return None
         try:
             return _from_record(orjson.loads(content))
-        except (ValueError, KeyError, TypeError) as error:
-            log.warning("%s isn't readable: %r; starting without it", self._path, error)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            log.warning(
+                "%s isn't readable (%s) and is kept as %s; starting without it: a GPU that is lost "
+                "now isn't known, so bring it back before pods are placed, or drain this node",
+                *(self._path, error, self._keep_aside()),
+            )
             return None
+
+    def _keep_aside(self) -> Path:
+        aside = self._path.with_name(f"{self._path.name}.damaged")
+        try:
+            self._path.replace(aside)
+        except OSError as error:
+            log.warning("%s can't be kept: %s", self._path, error)
+        return aside
 
     def save(self, remembered: Remembered) -> None:
         """Write it whole, synced, if it says anything new."""
-        content = orjson.dumps(_record(remembered), option=orjson.OPT_INDENT_2)
+        content = orjson.dumps(sums.summed(_record(remembered)), option=orjson.OPT_INDENT_2)
         if content == self._written:
             return
         try:
@@ -103,6 +116,7 @@ def _record(remembered: Remembered) -> dict[str, Any]:
 
 
 def _from_record(record: dict[str, Any]) -> Remembered:
+    sums.check(record)
     if record["version"] != _VERSION:
         raise ValueError(f"version {record['version']}")
     driver, cuda = record["driver"]

@@ -21,7 +21,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as NoneFreeError
 
 from kybernate.errors import ConfigError, RetryableError
-from registry import metrics, schema
+from registry import damage, metrics, schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -67,8 +67,29 @@ class Database:
 
     def prepare(self) -> int:
         """Migrate to the newest version; gives the steps. Raises RetryableError, ConfigError."""
-        with _told(), self._begun() as connection, connection.begin():
-            return schema.migrate(connection)
+        with _told():
+            try:
+                with self._begun() as connection:
+                    return _migrated(connection) if self.several else self._looked_at(connection)
+            except DBAPIError as error:
+                if damage.is_damage(error, preparing=True):
+                    raise damage.told(_line(error)) from error
+                raise
+
+    def _looked_at(self, connection: Connection) -> int:
+        """Migrated, if a disk has changed nothing of the file, and of its log unsettled at most."""
+        with connection.begin():
+            lost = damage.lost(connection)
+            damage.check(connection)
+            steps = schema.migrate(connection)
+            damage.keep_twice(connection)
+            if lost:
+                unsettle(connection)
+        if lost:
+            # Or the same frames would be found again.
+            raw: Any = connection.connection.driver_connection
+            raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return steps
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -184,8 +205,17 @@ def _told() -> Iterator[None]:
         raise RetryableError("every connection to the database is in use", _RETRY_S) from error
     except DBAPIError as error:
         metrics.FAULTS.labels("lost" if error.connection_invalidated else "failed").inc()
-        first = (str(error.orig).strip() or type(error).__name__).splitlines()[0]
-        raise RetryableError(f"the database does not answer: {first}", _RETRY_S) from error
+        what = damage.told(_line(error)).problem if damage.is_damage(error) else _line(error)
+        raise RetryableError(f"the database does not answer: {what}", _RETRY_S) from error
+
+
+def _line(error: DBAPIError) -> str:
+    return (str(error.orig).strip() or type(error).__name__).splitlines()[0]
+
+
+def _migrated(connection: Connection) -> int:
+    with connection.begin():
+        return schema.migrate(connection)
 
 
 def _parse(url: str) -> URL:

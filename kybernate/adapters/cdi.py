@@ -152,9 +152,15 @@ def numbered(spec: Json, *, born_shut: bool) -> Json:
 
 
 def _numbers(spec: Json) -> list[tuple[int, int]]:
+    """Those of the devices that were numbered. Raises ValueError for one that isn't that of its
+    path: then either is wrong, and it may be another seat's."""
     edits = [device["containerEdits"] for device in spec["devices"]]
     nodes = [node for one in edits for node in one.get("deviceNodes", [])]
-    return [(node["major"], node["minor"]) for node in nodes if node.get("type") == "c"]
+    found = [node for node in nodes if {"type", "major", "minor"} & node.keys()]
+    for node in found:
+        if _numbered(node) != node:
+            raise ValueError(f"{node.get('path')} is not the device that its number says")
+    return [(node["major"], node["minor"]) for node in found if node["type"] == "c"]
 
 
 def _numbered(node: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -226,12 +232,23 @@ class CdiSpecs:
             folder.rmdir()
 
     def release(self, device_id: str, init: int, is_there: Callable[[], bool]) -> None:
-        """Let the container of this process open what the device's file shuts. Idempotent."""
+        """Let the container of this process open what the device's file shuts. Idempotent.
+
+        Raises RetryableError if the file isn't what was written: it is written anew for the next
+        container.
+        """
         if self._door is None:
             return
+        path = self._file(device_id)
         with suppress(FileNotFoundError):
-            found = orjson.loads(self._file(device_id).read_bytes())
-            self._door.open(init, _numbers(found), is_there)
+            try:
+                numbers = _numbers(orjson.loads(path.read_bytes()))
+            except (ValueError, LookupError, TypeError, AttributeError) as error:
+                raise RetryableError(
+                    f"{path} was changed where it lies ({error}): its container may open no GPU; "
+                    "restart it, and the file is written anew"
+                ) from error
+            self._door.open(init, numbers, is_there)
 
     def ids(self) -> frozenset[str]:
         """Device IDs that have a file or a folder."""

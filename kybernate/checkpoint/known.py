@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 SETTLE = 900.0
 """Seconds that a lease outlasts its writer, for lists that are behind."""
+LONGEST = 7 * 24 * 3600.0
+"""Seconds after it was put at which any lease is over: a bit that changed must not keep it."""
 _LARGEST_INDEX = 64 << 20
 
 
@@ -116,7 +118,7 @@ def read_lease(data: bytes, modified: float) -> Lease:
         found = codec.decode(_Lease, data, "lease")
     except CorruptError:
         return Lease(modified, 0.0)
-    return Lease(float(found.began) or modified, float(found.until))
+    return Lease(float(found.began) or modified, min(float(found.until), modified + LONGEST))
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,11 +131,22 @@ def data_key(place: Place, namespace: str, keys: ArtifactKeys) -> tuple[DataKey,
     prefix = f"{layout.KEYS}{layout.check_namespace(namespace)}/"
     for number in range(1, _MOST_KEYS):
         try:
-            wrapped = _agreed_key(place, f"{prefix}{number}", number, namespace, keys)
-            return wrapped, keys.kms.unwrap(wrapped.by, wrapped.wrapped, namespace)
+            return _opened_key(place, f"{prefix}{number}", number, namespace, keys)
         except CorruptError as error:
             log.warning("a data key is passed over: %s", error)
     raise CorruptError(f"{prefix} in {place.name} holds nothing but damaged keys; remove them")
+
+
+def _opened_key(
+    place: Place, at: str, number: int, namespace: str, keys: ArtifactKeys
+) -> tuple[DataKey, bytes]:
+    wrapped = _agreed_key(place, at, number, namespace, keys)
+    try:
+        return wrapped, keys.kms.unwrap(wrapped.by, wrapped.wrapped, namespace)
+    except RefusedError as error:
+        if wrapped.by == keys.kms.newest:
+            raise CorruptError(f"{at} in {place.name}: {error}") from error
+        raise
 
 
 def _agreed_key(place: Place, at: str, number: int, namespace: str, keys: ArtifactKeys) -> DataKey:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kybernate.settings.agent import AgentSettings
+
+log = logging.getLogger(__name__)
 
 _PREFIX = "kyb-init-"
 
@@ -35,7 +38,8 @@ def install_kyb_init(built: Path | None, folder: Path) -> Path:
     except OSError as error:
         raise ConfigError("kyb_init", f"can't read {built}: {error.strerror}") from error
     target = folder / f"{_PREFIX}{hashlib.sha256(data).hexdigest()}"
-    if not target.exists():
+    if not _is_whole(target):
+        # A container that runs keeps the file that it was given.
         new = folder / f".{target.name}.{os.getpid()}"
         new.write_bytes(data)
         new.chmod(0o755)
@@ -43,8 +47,24 @@ def install_kyb_init(built: Path | None, folder: Path) -> Path:
     return target
 
 
+def _is_whole(file: Path) -> bool:
+    """Whether it is there, and is what its name says."""
+    try:
+        found = hashlib.sha256(file.read_bytes()).hexdigest()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        log.warning("%s can't be read: %s; a whole one is put in its place", file, error)
+        return False
+    if found != file.name.removeprefix(_PREFIX):
+        log.warning("%s was changed where it lies; a whole one is put in its place", file)
+        return False
+    return True
+
+
 def _newest(folder: Path) -> Path:
     files = sorted(folder.glob(f"{_PREFIX}*"), key=lambda file: file.stat().st_mtime)
+    files = [file for file in files if _is_whole(file)]
     if not files:
         raise ConfigError("kyb_init", f"no kyb-init in {folder}; say where the built one is")
     return files[-1]

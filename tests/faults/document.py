@@ -6,6 +6,7 @@ import re
 
 from tests.cluster.layout import REPOSITORY
 from tests.faults.below import BREAKAGES, DEATHS, Breakage, Death
+from tests.faults.flips import FLIPS
 from tests.faults.matrix import COLUMNS, MATRIX, End
 
 DOCUMENT = REPOSITORY / "docs" / "failure-recovery.md"
@@ -14,6 +15,7 @@ DOCUMENT = REPOSITORY / "docs" / "failure-recovery.md"
 def update(text: str) -> str:
     """The document with all tables as the data has them."""
     tables = {"matrix": _matrix(), "faults": _faults(), "deaths": _deaths(), "below": _below()}
+    tables["flips"] = _flips()
     for name, table in tables.items():
         marks = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
         text = marks.sub(lambda found: f"{found[1]}{table}{found[2]}", text)  # noqa: B023
@@ -45,6 +47,11 @@ def _deaths() -> str:
 def _below() -> str:
     rows = [(one.fault, one.end, _named(one)) for one in BREAKAGES]
     return _table([("fault", "end", "test"), ("---",) * 3, *rows])
+
+
+def _flips() -> str:
+    rows = [(one.kind, one.seen, one.happens, f"`{one.test}`") for one in FLIPS]
+    return _table([("file", "seen by", "then", "test"), ("---",) * 4, *rows])
 
 
 def _named(row: Death | Breakage) -> str:

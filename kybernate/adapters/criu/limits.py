@@ -13,12 +13,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kybernate.adapters import smallfile
+from kybernate.adapters import smallfile, sums
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FILE = "limits.json"
+_LOST = "the limits of its container stay raised; restart the container, and they are its own"
 ROOM = 256 << 20
 """Bytes of memory for CRIU beside the tree: its own, and pages of the images that it reads."""
 
@@ -71,9 +72,10 @@ def put_back(work: Path) -> None:
     A limit that doesn't fit now is tried again the next time.
     """
     try:
-        before = json.loads((work / FILE).read_text())
+        before = sums.read(work / FILE, _LOST)
     except FileNotFoundError:
         return
+    before.pop(sums.MEMBER, None)
     left = {
         path: (value, ours)
         for path, (value, ours) in reversed(before.items())
@@ -122,7 +124,8 @@ def _is_ours(path: Path, value: str) -> bool:
 
 def _write_down(path: Path, values: dict[str, tuple[str, str]]) -> None:
     part = path.with_suffix(".part")
-    part.write_text(json.dumps(values))
+    # Releases before take the sum for a limit of a cgroup that is gone.
+    part.write_text(json.dumps(sums.summed(values)))
     part.replace(path)
 
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kybernate.adapters import smallfile
+from kybernate.adapters import smallfile, sums
 from kybernate.errors import NotFoundError, RefusedError
 from kybernate.ports import DumpState
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
 FILE = "lent.json"
+_LOST = "what its pod's network was lent stays there; delete the pod, and it goes"
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -37,7 +38,7 @@ def lend(container: Container, wanted: Collection[str]) -> None:
     if lent == addresses.Lent():
         return
     part = (container.work / FILE).with_suffix(".part")
-    part.write_text(json.dumps(_note(container, lent)))
+    part.write_text(json.dumps(sums.summed(_note(container, lent))))
     part.replace(container.work / FILE)
     try:
         addresses.lend(container, lent)
@@ -65,8 +66,10 @@ def take_back_left(work: Path, proc: Path) -> None:
 def _taken_back(container: Container) -> bool:
     """Whether something was lent; if so, nothing of it is left."""
     try:
-        note = json.loads((container.work / FILE).read_text())
+        note = sums.read(container.work / FILE, _LOST)
     except FileNotFoundError:
+        return False
+    if not note:
         return False
     lent = addresses.Lent(tuple(note["addresses"]), tuple(note["routes"]))
     found = _somebody(container, note)

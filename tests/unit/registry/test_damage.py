@@ -1,0 +1,141 @@
+"""SQLite's files with a bit changed: told, with what to do, or nothing is different."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import select, text
+
+from kybernate.errors import ConfigError, RetryableError
+from registry.database import Database
+from registry.schema import METADATA, PODS
+from tests.unit.registry.replica import Clock, Replica, url_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SAMPLES = 300
+
+Rows = dict[str, list[Any]]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with rows in all tables, of which part is in the log alone."""
+    folder, after = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("after")
+    replica = Replica(url_of(folder), Clock())
+    assert replica.controller("POST", "/v1/settle", {"why": "new"}).status == 200
+    for number in range(12):
+        one = f"p{number}"
+        name = f"{one}@20261121T000000Z-0000000{number % 8}"
+        token = replica.token("n1", one)
+        assert replica.record("n1", name, token, pod_uid=one, pod=one).status == 201
+        assert replica.stop("n1", one).status == 200
+        claimed = replica.claim("n1", one, name, f"s{number}")
+        assert claimed.status == 200, claimed
+        if number == 8:
+            with replica.database._engine.connect() as connection:
+                connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+    # As a process that was killed leaves them.
+    for path in folder.iterdir():
+        shutil.copyfile(path, after / path.name)
+    replica.close()
+    (after / "registry.db-shm").unlink()
+    return after
+
+
+def rows_of(database: Database) -> Rows:
+    with database.read() as connection:
+        return {
+            table.name: sorted(tuple(row) for row in connection.execute(select(table)))
+            for table in METADATA.sorted_tables
+        }
+
+
+def opened(whole: Path, folder: Path, name: str, bit: int) -> tuple[Database, Rows]:
+    """The registry on these files, of which one has a bit changed."""
+    folder.mkdir()
+    for path in whole.iterdir():
+        shutil.copyfile(path, folder / path.name)
+    data = bytearray((folder / name).read_bytes())
+    data[bit // 8] ^= 1 << (bit % 8)
+    (folder / name).write_bytes(bytes(data))
+    database = Database(url_of(folder), limit_s=1.0)
+    try:
+        database.prepare()
+        return database, rows_of(database)
+    finally:
+        database.close()
+
+
+def bits_of(path: Path) -> list[int]:
+    """Those of its head, and a sample of all others, the same each time."""
+    size = 8 * path.stat().st_size
+    return sorted({*range(8 * 40), *Random(1).sample(range(size), SAMPLES)})
+
+
+def test_the_database(whole: Path, tmp_path: Path) -> None:
+    before, told = rows_of(Database(url_of(copied(whole, tmp_path / "copy")))), 0
+    for bit in bits_of(whole / "registry.db"):
+        folder = tmp_path / str(bit)
+        problem = ""
+        try:
+            assert opened(whole, folder, "registry.db", bit)[1] == before, bit
+        except ConfigError as error:
+            problem = str(error)
+            told += 1
+        assert not problem or "kyb-registry rebuild" in problem
+        assert (folder / "registry.db").exists()
+        shutil.rmtree(folder)
+    assert told > SAMPLES // 10
+
+
+def test_its_log(whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    before, lost = rows_of(Database(url_of(copied(whole, tmp_path / "copy")))), 0
+    bits = bits_of(whole / "registry.db-wal")[::4]
+    for bit in bits:
+        caplog.clear()
+        folder = tmp_path / str(bit)
+        with caplog.at_level(logging.ERROR):
+            database, found = opened(whole, folder, "registry.db-wal", bit)
+        if found != before:
+            lost += 1
+            assert "kyb-registry settle" in caplog.text, bit
+            assert list(folder.glob("registry.db-wal.damaged-*"))
+            with database.read() as connection:
+                assert not any(connection.execute(select(PODS.c.settled)).scalars()), bit
+            caplog.clear()
+            Database(url_of(folder)).prepare()
+            assert caplog.text == ""
+        shutil.rmtree(folder)
+    assert lost > len(bits) // 2
+
+
+def copied(whole: Path, folder: Path) -> Path:
+    shutil.copytree(whole, folder)
+    return folder
+
+
+def test_a_whole_one_is_begun_with_and_nothing_is_told(
+    whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = copied(whole, tmp_path / "copy")
+    for _ in range(2):
+        Database(url_of(folder)).prepare()
+    assert caplog.text == ""
+    assert not list(folder.glob("*.damaged-*"))
+
+
+def test_what_goes_wrong_while_it_serves_says_what_to_do(whole: Path, tmp_path: Path) -> None:
+    folder = copied(whole, tmp_path / "copy")
+    database = Database(url_of(folder))
+    database.prepare()
+    database.close()
+    data = (folder / "registry.db").read_bytes()
+    (folder / "registry.db").write_bytes(data[:4096] + bytes(len(data) - 4096))
+    with pytest.raises(RetryableError, match="put a backup back"), database.read() as connection:
+        connection.execute(text("SELECT * FROM pods")).all()
