@@ -124,7 +124,12 @@ def _used(place: Place, keys: ArtifactKeys) -> tuple[dict[str, set[str]], dict[s
     """The packs that each namespace needs, and the namespaces of which that isn't known."""
     used: dict[str, set[str]] = defaultdict(set)
     held: dict[str, str] = {}
-    for found in manifests(place, keys):
+    listed = {found for i in place.objects.scan(layout.ARTIFACTS) if (found := layout.id_of(i.key))}
+    read = {found.id: found for found in manifests(place, keys)}
+    for artifact in listed - read.keys():
+        # Dropped a moment ago, or the store shows it to its lists alone.
+        held[layout.parse_id(artifact).namespace] = f"{artifact} is listed, and can't be read"
+    for found in read.values():
         namespace = layout.parse_id(found.id).namespace
         if found.manifest is None:
             held[namespace] = found.problem

@@ -79,16 +79,21 @@ def pack_sizes(place: Place, namespace: str) -> dict[str, int]:
 
 
 def check_there(place: Place, namespace: str, packs: Iterable[Pack]) -> None:
-    """Raises RetryableError unless the place still holds all of them in full size."""
-    sizes = pack_sizes(place, namespace)
-    for pack in packs:
-        if sizes.get(pack.id) == pack.size:
-            continue
+    """Raises RetryableError unless the place still holds all of them in full size. Each is asked
+    for: a list may tell of what is gone."""
+
+    def check(pack: Pack) -> None:
         key = f"{layout.PACKS}{namespace}/{pack.id}"
         with suppress(NotFoundError):
             if place.objects.head(key).size == pack.size:
-                continue
+                return
+        # Or what is packed next would be built upon it again.
+        place.objects.delete([f"{layout.INDEX}{namespace}/{pack.id}"])
         raise RetryableError(f"{place.name} has lost {key} meanwhile; what it held is put again")
+
+    with threads(place.transfers, "there") as pool:
+        for _ in ordered(pool, check, packs, 4 * place.transfers):
+            pass
 
 
 @contextmanager

@@ -8,6 +8,7 @@ nobody builds upon a pack that isn't there.
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from kybernate.core.artifacts import chunkindex, layout
 from kybernate.core.artifacts.leaf import OVERHEAD, Chunk
 from kybernate.core.artifacts.manifest import Pack
 from kybernate.core.artifacts.pages import BLOCK
-from kybernate.errors import RetryableError
+from kybernate.errors import NotFoundError, RetryableError
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
@@ -99,10 +100,12 @@ class PackWriter:
         return Pack(pack.id, pack.size)
 
     def _check(self, key: str, pack: _Open) -> None:
-        if self._place.read_back:
-            there = self._place.objects.get(key)
-            right = len(there) == pack.size and pack.data.startswith(there)
-        else:
-            right = self._place.objects.head(key).size == pack.size
+        right = False
+        with suppress(NotFoundError):
+            if self._place.read_back:
+                there = self._place.objects.get(key)
+                right = len(there) == pack.size and pack.data.startswith(there)
+            else:
+                right = self._place.objects.head(key).size == pack.size
         if not right:
             raise RetryableError(f"{self._place.name} doesn't hold {key} as it was put")

@@ -20,6 +20,7 @@ from kybernate.errors import (
     KybernateError,
     NotFoundError,
     RefusedError,
+    RetryableError,
 )
 
 if TYPE_CHECKING:
@@ -111,6 +112,8 @@ def time_of(place: Place) -> float:
     place.objects.put(key, b"1")
     try:
         return place.objects.head(key).modified
+    except NotFoundError as error:
+        raise RetryableError(f"{place.name} doesn't show {key} yet") from error
     finally:
         with suppress(KybernateError, OSError):
             place.objects.delete([key])
@@ -156,7 +159,10 @@ def _agreed_key(place: Place, at: str, number: int, namespace: str, keys: Artifa
         by, secret = keys.kms.wrap(os.urandom(32), namespace)
         with suppress(ConflictError):
             place.objects.put(at, codec.encode(DataKey(number, by, secret)), create=True)
+    try:
         return _read_key(place, at)
+    except NotFoundError as error:
+        raise RetryableError(f"{place.name} doesn't show {at} yet") from error
 
 
 def _read_key(place: Place, at: str) -> DataKey:

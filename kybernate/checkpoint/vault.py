@@ -190,12 +190,16 @@ class Vault:
         target = self._place(place)
 
         def packed(until: Deadline) -> None:
-            with suppress(NotFoundError):
-                read_manifest(target, artifact, self._keys)
+            found = self._packed(artifact, target)
+            if found is not None and self._sure(target, found):
                 return
             source, manifest = self._first(artifact, but=target)
             keys = self._keys
+            if found is not None:
+                # It isn't whole, and would stay as it is, whatever is packed.
+                drop(target, found)
             transfer.copy(manifest.id, (source, keys), (target, keys), until, progress)
+            self._doubtful.discard((target.name, artifact))
 
         await _run(self._background, deadline, packed)
 
@@ -262,6 +266,12 @@ class Vault:
     async def _see_left(self, folder: Path) -> None:
         if self._left is not None:
             await self._left(folder)
+
+    def _packed(self, artifact: ArtifactId, target: Place) -> Manifest | None:
+        """What is there already; a manifest that isn't ours is none."""
+        with suppress(NotFoundError, CorruptError, RefusedError):
+            return read_manifest(target, artifact, self._keys)
+        return None
 
     def _place(self, tier: Tier) -> Place:
         try:

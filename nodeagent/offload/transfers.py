@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 
 from kybernate.core.artifacts.match import machine_of
 from kybernate.core.seats import TIER_OF, SeatEvent
-from kybernate.errors import CorruptError, KybernateError, NotFoundError, RefusedError
+from kybernate.errors import (
+    CorruptError,
+    KybernateError,
+    NotFoundError,
+    RefusedError,
+    RetryableError,
+)
 from kybernate.types import ArtifactId, Tier
 from nodeagent import metrics
 from nodeagent.artifacts.kept import Kept
@@ -32,6 +38,10 @@ if TYPE_CHECKING:
     from nodeagent.seat.steps import Steps
 
 log = logging.getLogger(__name__)
+
+BELIEVED_AFTER = 30.0
+"""Seconds for which a store has to say that a state is not there, or is not whole, before that is
+believed and the state given up."""
 
 DROP = "drop/"
 """Journal keys of saved states that nobody needs any more and that are not yet dropped."""
@@ -218,8 +228,21 @@ class Transfers(Gates):
         may be away when they are restored. Raises like `Vault.begin` and `Vault.fetch`."""
         vault, deadline = self.below.vault, self._node.settings.transfer_deadline_s
         images = await vault.begin(seat.uid)
-        manifest = await vault.fetch(ArtifactId(seat.artifact), images, deadline, into)
+        try:
+            manifest = await vault.fetch(ArtifactId(seat.artifact), images, deadline, into)
+        except (NotFoundError, CorruptError) as error:
+            self._see_lacking(seat, error)
+            raise
+        seat.lacking_since = 0.0
         seat.images, seat.needs = str(images), machine_of(manifest.facts)
+
+    def _see_lacking(self, seat: Seat, error: KybernateError) -> None:
+        """Raise RetryableError, unless it has been so for a while: of what was put, or put anew, a
+        store may show the state of before."""
+        now = self._world.now()
+        seat.lacking_since = seat.lacking_since or now
+        if now - seat.lacking_since < BELIEVED_AFTER:
+            raise RetryableError(f"{error}; the store is asked again") from error
 
     def _transferred(self, seat: Seat) -> None:
         seat.sinks_to = None

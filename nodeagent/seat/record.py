@@ -227,6 +227,7 @@ class Seat:
     failed_restores: int = 0
     waiting_restores: int = 0
     unsure_restores: int = 0
+    lacking_since: float = 0.0
     forfeit: str = ""
     on_demand: bool = False
     complain_at: dict[str, float] = field(default_factory=dict)

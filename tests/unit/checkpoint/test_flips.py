@@ -121,7 +121,7 @@ def test_a_changed_index_costs_room_and_nothing_else(places, tmp_path):
     dump = make_dump(tmp_path / "dump", blocks=16)
     for path in places.files(places.far, layout.INDEX):
         for bit in flipped(path, most=8):
-            made = pack_dump(dump, places.far, 100 + bit)
+            made = pack_dump(dump, places.far, 0x10000 + bit)
             assert fetched(places.far, made.id, tmp_path / str(bit)) == contents(dump)
             places.far.objects.delete([layout.manifest_key(made.id)])
 
@@ -136,7 +136,7 @@ def test_a_changed_data_key_is_passed_over(places, tmp_path):
     assert others > 0
     dump = make_dump(tmp_path / "dump", blocks=16)
     for bit in flipped(path, most=4):
-        made = pack_dump(dump, places.far, 5000 + bit)
+        made = pack_dump(dump, places.far, 0x20000 + bit)
         assert fetched(places.far, made.id, tmp_path / str(bit)) == contents(dump)
         # Each manifest has the key that it needs with it.
         assert fetched(places.far, places.id, tmp_path / f"{bit}-old") == places.saved

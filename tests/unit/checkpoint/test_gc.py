@@ -142,7 +142,7 @@ def test_leftovers_of_crashes_go_once_they_are_old(tmp_path):
 
 
 def test_a_sweep_that_dies_anywhere_loses_nothing_and_can_be_repeated(tmp_path):
-    for at in range(1, 40):
+    for at in range(1, 60):
         root = tmp_path / f"place-{at}"
         where = place(root)
         kept = pack_dump(make_dump(tmp_path / f"a-{at}", 1, blocks=6), where, 1)

@@ -79,6 +79,7 @@ def test_only_one_that_is_damaged_too_is_given_up(rig, proxy, monkeypatch, away)
         async def fetch(self, artifact, *rest):
             if away and answers.is_set():
                 return await sound(self, artifact, *rest)
+            r.machine.faults.add("corrupt")
             raise CorruptError(f"what is left of {artifact} is not what was written")
 
         async def ls(self, place):
