@@ -38,6 +38,9 @@ _OF_ARTIFACT = 4
 """Steps of a path to an artifact's own folder."""
 _KEEP_CACHED = 1 << 20
 """Files from this size on don't stay in the page cache once they are on the disk."""
+_ON_DISK: set[Path] = set()
+"""Folders whose names this process has synced."""
+_MOST_KNOWN = 20_000
 _SMALL = 256 << 10
 """What has no more bytes doesn't wait behind packs."""
 
@@ -184,12 +187,10 @@ class LocalObjects(FreeObjects):
         beside = path.with_name(_BESIDE + secrets.token_hex(8))
         try:
             _write(beside, data)
-            if create:
-                os.link(beside, path)
-            else:
-                beside.rename(path)
-            sync_folder(path.parent)
+            _name(beside, path, create=create)
         except FileExistsError as error:
+            # Perhaps by who was killed before it was on the disk.
+            sync_folder(path.parent)
             raise ConflictError(f"{key} is there already") from error
         finally:
             with suppress(FileNotFoundError):
@@ -312,13 +313,27 @@ class PacedObjects:
 
 
 def make_folder(path: Path) -> None:
-    """The folder and those above it, mode 0700, each on the disk. Raises OSError."""
-    if path.is_dir():
+    """The folder and those above it, mode 0700, each on the disk. Raises OSError.
+
+    One that is there may have been made by who was killed, or failed, before that: a process
+    believes those alone that it has synced itself.
+    """
+    if path in _ON_DISK and path.is_dir():
+        return
+    if path == path.parent:
         return
     make_folder(path.parent)
-    with suppress(FileExistsError):
+    try:
         path.mkdir(mode=0o700)
-    sync_folder(path.parent)
+    except FileExistsError:
+        with suppress(PermissionError):  # one of the host's own, above ours
+            sync_folder(path.parent)
+    else:
+        with _undone(path.rmdir):
+            sync_folder(path.parent)
+    if len(_ON_DISK) >= _MOST_KNOWN:
+        _ON_DISK.clear()
+    _ON_DISK.add(path)
 
 
 def sync_folder(path: Path) -> None:
@@ -328,6 +343,27 @@ def sync_folder(path: Path) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _name(beside: Path, path: Path, *, create: bool) -> None:
+    if create:
+        os.link(beside, path)
+        with _undone(path.unlink):
+            sync_folder(path.parent)
+    else:
+        beside.rename(path)
+        sync_folder(path.parent)
+
+
+@contextmanager
+def _undone(undo: Callable[[], None]) -> Iterator[None]:
+    """What is not on the disk is not there: who tries again mustn't find it."""
+    try:
+        yield
+    except OSError:
+        with suppress(OSError):
+            undo()
+        raise
 
 
 def _write(path: Path, data: bytes | bytearray | memoryview) -> None:

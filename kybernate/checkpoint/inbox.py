@@ -33,6 +33,7 @@ from kybernate.core.moving import see_own
 from kybernate.errors import CorruptError, NotFoundError, RefusedError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from kybernate.adapters.artifactkeys import ArtifactKeys
@@ -45,6 +46,7 @@ log = logging.getLogger(__name__)
 
 ARRIVING = ".arriving"
 _BESIDE = ".new-manifest"
+_ANEW = ".anew"
 _PATIENCE = 3600.0
 
 
@@ -65,6 +67,7 @@ class Inbox:
         self._folder = place.local / ARRIVING
         self._hashing = Hashing()
         self._files: dict[PodUid, dict[str, Arriving]] = {}
+        self._unsynced: set[str] = set()
 
     def held(self, successor: PodUid) -> tuple[str, dict[str, int]]:
         """The state of before that is here, and how far each of its files goes. Blocks shortly."""
@@ -175,16 +178,30 @@ class Inbox:
 
     def sync(self, artifact: str) -> None:
         """If it is here, it is on the disk when this returns: no name before what it names. Blocks.
-        Raises OSError."""
+
+        After an error its files are written anew: what wasn't written counts as written from then
+        on, and a second sync of it would say that all is well. Raises CorruptError, OSError.
+        """
         home = self._place.local / layout.folder(artifact)
         with suppress(FileNotFoundError):
             images = list((home / layout.IMAGES).iterdir())
-            for path in (*images, home / layout.PIECES, home / layout.MANIFEST):
-                with path.open("rb") as file:
-                    os.fsync(file.fileno())
-            sync_folder(home / layout.IMAGES)
-            sync_folder(home)
-            sync_folder(home.parent)
+            files = (*images, home / layout.PIECES, home / layout.MANIFEST)
+            try:
+                if artifact in self._unsynced:
+                    self._write_anew(artifact, files)
+                _sync_all(home, files)
+            except OSError:
+                self._unsynced.add(artifact)
+                raise
+            self._unsynced.discard(artifact)
+
+    def _write_anew(self, artifact: str, files: Sequence[Path]) -> None:
+        for path in files:
+            shutil.copyfile(path, path.parent / _ANEW)
+            (path.parent / _ANEW).rename(path)
+        # What was read may have been the disk's already.
+        manifest = read_manifest(self._place, artifact, self._keys)
+        verify_raw(self._place, manifest, Deadline(self._patience))
 
     def drop(self, successor: PodUid) -> None:
         """Forget what came for it. Idempotent, blocks. Raises OSError."""
@@ -204,6 +221,15 @@ class Inbox:
         if not layout.is_file(successor):
             raise RefusedError(f"{successor[:200]!r} is no UID of a pod")
         return self._folder / successor
+
+
+def _sync_all(home: Path, files: Sequence[Path]) -> None:
+    for path in files:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    sync_folder(home / layout.IMAGES)
+    sync_folder(home)
+    sync_folder(home.parent)
 
 
 def _write(path: Path, data: bytes) -> None:
