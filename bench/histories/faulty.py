@@ -7,6 +7,7 @@ set now and then.
 from __future__ import annotations
 
 import os
+import select
 import sqlite3
 import sys
 import threading
@@ -166,7 +167,18 @@ def clock_jumps() -> None:
     Database.now = now  # type: ignore[method-assign]
 
 
+def sleeps_otherwise() -> None:
+    """No fault of the registry's: libfaketime, which has its clock run too fast, refuses to sleep
+    until a moment of the monotonic clock, as Python does."""
+
+    def sleep(seconds: float) -> None:
+        select.select([], [], [], seconds)
+
+    time.sleep = sleep  # type: ignore[assignment]
+
+
 CLOCK_JUMPS = "clock-jumps"
+CLOCK_RATES = "clock-rates"
 BY_KILLS = frozenset({"writes-behind"})
 """Faults that nothing but a kill brings to light."""
 
@@ -175,7 +187,7 @@ def main() -> None:
     """Serve with what the first word names."""
     from registry.__main__ import main as serve  # noqa: PLC0415 - the fault is planted first
 
-    (FAULTS | {CLOCK_JUMPS: clock_jumps})[sys.argv.pop(1)]()
+    (FAULTS | {CLOCK_JUMPS: clock_jumps, CLOCK_RATES: sleeps_otherwise})[sys.argv.pop(1)]()
     serve()
 
 

@@ -85,8 +85,11 @@ class Contexts:
 class Lines:
     """The connections of one thread."""
 
-    def __init__(self, replicas: Sequence[Replica], contexts: Contexts) -> None:
-        self.replicas = len(replicas)
+    def __init__(
+        self, replicas: Sequence[Replica], contexts: Contexts, limit_s: float = LIMIT_S
+    ) -> None:
+        """`limit_s`: after which an answer is taken for lost."""
+        self.replicas, self._limit_s = len(replicas), limit_s
         self._replicas, self._contexts = replicas, contexts
         self._open: dict[tuple[int, str], tuple[int, http.client.HTTPSConnection]] = {}
 
@@ -130,7 +133,7 @@ class Lines:
         self._drop(at, name)
         life = replica.life
         made = http.client.HTTPSConnection(
-            "127.0.0.1", replica.server.port, timeout=LIMIT_S, context=self._contexts[name]
+            "127.0.0.1", replica.server.port, timeout=self._limit_s, context=self._contexts[name]
         )
         try:
             made.connect()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from random import Random
 from typing import TYPE_CHECKING
 
-from bench.histories.lines import Contexts, Lines, Replica
+from bench.histories.lines import LIMIT_S, Contexts, Lines, Replica
 from bench.histories.story import CALLS, CLIENTS, NAMES, Story
 from tests.kit.linearizable import ILLEGAL, OK, judge
 
@@ -35,6 +35,7 @@ class Figures:
     calls: int = 0
     lost: int = 0
     kills: int = 0
+    cuts: int = 0
     wrong: list[Story] = field(default_factory=list)
 
     def count(self, other: Figures) -> Figures:
@@ -57,19 +58,29 @@ class Figures:
 class Rounds:
     """Replicas of one registry that run, and rounds of histories on them."""
 
-    def __init__(self, servers: Sequence[Server], tls: Path, seed: int, off_ms: int = 0) -> None:
-        """`off_ms`: as a Story has it."""
+    def __init__(
+        self,
+        servers: Sequence[Server],
+        tls: Path,
+        seed: int,
+        off_ms: int = 0,
+        limit_s: float = LIMIT_S,
+    ) -> None:
+        """`off_ms`: as a Story has it; `limit_s`: as Lines have it."""
         self._replicas = [Replica(one) for one in servers]
         self._contexts = Contexts(tls, NAMES)
-        self._seed, self._off_ms = seed, off_ms
+        self._seed, self._off_ms, self._limit_s = seed, off_ms, limit_s
         self.figures = Figures()
+
+    def settle(self) -> None:
+        """Say of a new database that nothing was before."""
+        self._replicas[0].server.client().settle("new")
 
     def run(
         self, histories: int, kill_every: int, enough: Callable[[Figures], bool] = lambda _: False
     ) -> Figures:
         """So many histories, or until it is `enough`; in every so-manieth round one replica is
         killed (0: never)."""
-        self._replicas[0].server.client().settle("new")
         made = 0
         with ThreadPoolExecutor(TOGETHER * CLIENTS + 1) as pool:
             while made < histories and not enough(self.figures):
@@ -84,7 +95,9 @@ class Rounds:
     ) -> list[Story]:
         names = [f"h{number}-{one}" for one in range(count)]
         stories = [Story(name, f"{self._seed} {name}", LOSSES, self._off_ms) for name in names]
-        lines = [Lines(self._replicas, self._contexts) for _ in range(count * CLIENTS)]
+        lines = [
+            Lines(self._replicas, self._contexts, self._limit_s) for _ in range(count * CLIENTS)
+        ]
         for story, line in zip(stories, lines, strict=False):
             story.begin(line)
         work = [

@@ -124,9 +124,9 @@ def _used(place: Place, keys: ArtifactKeys) -> tuple[dict[str, set[str]], dict[s
     """The packs that each namespace needs, and the namespaces of which that isn't known."""
     used: dict[str, set[str]] = defaultdict(set)
     held: dict[str, str] = {}
-    listed = {found for i in place.objects.scan(layout.ARTIFACTS) if (found := layout.id_of(i.key))}
+    listed = {layout.id_of(info.key) for info in place.objects.scan(layout.ARTIFACTS)}
     read = {found.id: found for found in manifests(place, keys)}
-    for artifact in listed - read.keys():
+    for artifact in filter(None, listed - read.keys()):
         # Dropped a moment ago, or the store shows it to its lists alone.
         held[layout.parse_id(artifact).namespace] = f"{artifact} is listed, and can't be read"
     for found in read.values():

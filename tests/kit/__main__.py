@@ -16,7 +16,7 @@ import click
 from images import criu, debs
 from kybernate.errors import KybernateError
 from tests.cluster import binaries, images, prefix
-from tests.kit import linearizable, lossyfs, postgresql, s3, softhsm
+from tests.kit import faketime, linearizable, lossyfs, postgresql, s3, softhsm
 from tests.strangers import commits, layers
 from tests.strangers.programs import STRANGERS
 
@@ -32,6 +32,7 @@ NEEDS: dict[str, Callable[[Progress], object]] = {
     "containerd": lambda say: debs.unpack(prefix.RUNTIME, say),
     "runc": lambda say: debs.unpack(prefix.RUNC, say),
     "PostgreSQL": lambda say: debs.unpack(postgresql.PACKAGES, say),
+    "libfaketime": faketime.ensure,
     "FUSE": lambda say: debs.unpack(lossyfs.PACKAGES, say),
     "SoftHSM2": lambda say: debs.unpack(softhsm.PACKAGES, say),
     "CRIU": criu.ensure,

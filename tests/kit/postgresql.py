@@ -94,7 +94,7 @@ class Postgresql:
     def start(self) -> None:
         """Start it, and wait until it answers. Raises KybernateError."""
         settings = {
-            "listen_addresses": "127.0.0.1",
+            "listen_addresses": "127.0.0.1,127.0.0.10,127.0.0.11",
             "port": self._port,
             "unix_socket_directories": self._folder,
             "fsync": "on" if self._durable else "off",

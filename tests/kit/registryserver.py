@@ -18,7 +18,7 @@ from kybernate.adapters.registry.client import Registry
 from kybernate.errors import KybernateError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 START_S = 60.0
@@ -41,9 +41,11 @@ class Server:
         database: str,
         *,
         program: Sequence[str] = ("registry",),
+        environ: Mapping[str, str] | None = None,
         **more: str,
     ) -> None:
-        """`program`: the module that runs, and its arguments; `more`: further settings."""
+        """`program`: the module that runs, and its arguments; `environ`: what else is in its
+        environment; `more`: further settings."""
         with socket.socket() as first, socket.socket() as second:
             first.bind(("127.0.0.1", 0))
             second.bind(("127.0.0.1", 0))
@@ -62,7 +64,7 @@ class Server:
             **more,
         }
         ours = {f"KYB_REGISTRY_{name}": value for name, value in settings.items()}
-        self._environ = {**os.environ, **ours}
+        self._environ = {**os.environ, **ours, **(environ or {})}
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

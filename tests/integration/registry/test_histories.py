@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bench.histories.__main__ import Bench, Kind
+from bench.histories import apart
+from bench.histories.__main__ import BELOW_FAKETIME, SKEW, Bench, Kind
 from bench.histories.faulty import CLOCK_JUMPS, FAULTS
 from kybernate.errors import KybernateError
 from tests.integration.registry.conftest import new_database
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.integration
 
 HISTORIES = 200
 FEWER = 40
+CUT_OFF = 12
 KILL_EVERY = 10
 
 BLANK = {
@@ -160,6 +162,37 @@ def test_two_replicas_on_postgresql_are_one_registry(
 ) -> None:
     found = Bench(tmp_path, seed=1).several(FEWER, 5, new_database(postgresql))
     assert (found.histories, found.wrong, found.undecided) == (FEWER, [], 0)
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_who_is_cut_off_breaks_no_promise(database: str) -> None:
+    """One way at a time, between clients, replicas and PostgreSQL, or all is slow."""
+    try:
+        found = apart.made(database, CUT_OFF, seed=1)
+    except KybernateError as error:
+        if "Operation not permitted" in str(error):
+            pytest.skip(f"no network namespace here: {error}")
+        raise
+    assert (found.histories, found.wrong, found.undecided) == (CUT_OFF, [], 0)
+    assert found.cuts > 3
+    assert found.lost > CUT_OFF
+
+
+def test_a_clock_that_runs_too_fast_breaks_no_promise(tmp_path: Path) -> None:
+    found = Bench(tmp_path, seed=1).skewed(CUT_OFF, 3)
+    assert (found.histories, found.wrong, found.undecided) == (CUT_OFF, [], 0)
+
+
+def test_that_rate_is_told_where_nothing_is_allowed_for(tmp_path: Path) -> None:
+    kind = Kind("fast", program=BELOW_FAKETIME, rates=(1 + SKEW,))
+    assert Bench(tmp_path, seed=1)._on(kind, CUT_OFF, 0).wrong
+
+
+def test_replicas_whose_clocks_run_apart_go_by_that_of_postgresql(
+    tmp_path: Path, postgresql: Postgresql
+) -> None:
+    found = Bench(tmp_path, seed=1).skewed_replicas(CUT_OFF, 3, new_database(postgresql))
+    assert (found.histories, found.wrong, found.undecided) == (CUT_OFF, [], 0)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
