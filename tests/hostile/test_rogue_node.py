@@ -417,7 +417,8 @@ def test_a_revoked_node_gets_no_certificate_and_its_old_ones_never_count_again(
     assert f"{D}\tadmitted" in _kybernate(access, "ls")
 
 
-def test_keys_that_others_may_hold_are_refused_once_they_are_not_wanted(
+@pytest.mark.real_time
+async def test_keys_that_others_may_hold_are_refused_once_they_are_not_wanted(
     control_plane: Cluster, tls: Path, tmp_path: Path, place: Callable[..., tuple[str, str]]
 ) -> None:
     own = place(A)
@@ -432,13 +433,10 @@ def test_keys_that_others_may_hold_are_refused_once_they_are_not_wanted(
     finally:
         server.kill()
 
-    async def run() -> None:
-        old, guests = Identity(A, tls), Guests(None, time.time, shared=False)
-        async with door(Identity(B, tls), guests) as (port, _):
-            with pytest.raises(RefusedError, match="may be in other hands"):
-                await asks(old, B, port).expect(handover(B), 5.0)
-
-    asyncio.run(run())
+    old, guests = Identity(A, tls), Guests(None, time.time, shared=False)
+    async with door(Identity(B, tls), guests) as (port, _):
+        with pytest.raises(RefusedError, match="may be in other hands"):
+            await asks(old, B, port).expect(handover(B), 5.0)
 
 
 class Proxied:

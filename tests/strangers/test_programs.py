@@ -69,54 +69,50 @@ async def parked(stand: Stand, state: SeatState) -> None:
     assert bool(left) is (state is SeatState.PARKED)
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("stranger", WHOLE, ids=lambda one: one.name)
-def test_it_comes_back_whole_from_every_tier(
+async def test_it_comes_back_whole_from_every_tier(
     stand: Callable[[Stranger], Stand], fetched: Callable[[Stranger], None], stranger: Stranger
 ) -> None:
     fetched(stranger)
     one = stand(stranger)
 
-    async def main() -> None:
-        await one.begin(SeatState.ACTIVE)
-        kept = await one.serving()
-        visitor = Visitor(one, kept)
-        await visitor.see()
-        shown = seen.Seen(stranger.name, layers.version(stranger, print))
-        for state in [state for state in TIERS for _ in range(TIMES)]:
-            await parked(one, state)
-            answered = await visitor.see()
-            await one.until(SeatState.ACTIVE)
-            slowest = max(answered, shown.answered_s.get(TIERS[state], 0.0))
-            shown.answered_s[TIERS[state]] = round(slowest, 2)
-        kept.close()
-        await one.end()
-        seen.record(shown)
-
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize("stranger", REFUSED, ids=lambda one: one.name)
-def test_it_is_refused_with_a_true_sentence_and_runs_on(
-    stand: Callable[[Stranger], Stand], fetched: Callable[[Stranger], None], stranger: Stranger
-) -> None:
-    fetched(stranger)
-    one = stand(stranger)
-
-    async def main() -> None:
-        await one.begin(SeatState.ACTIVE)
-        kept = await one.serving()
-        visitor = Visitor(one, kept)
-        await visitor.see()
-        await asyncio.sleep(QUIET)
-        one.park(Tier.NVME)
-        await asyncio.wait_for(one.events.heard.wait(), LIMIT)
-        assert all(stranger.refused in sentence for sentence in one.events.kept_in_ram)
-        assert one.seat().state is SeatState.PARKED
+    await one.begin(SeatState.ACTIVE)
+    kept = await one.serving()
+    visitor = Visitor(one, kept)
+    await visitor.see()
+    shown = seen.Seen(stranger.name, layers.version(stranger, print))
+    for state in [state for state in TIERS for _ in range(TIMES)]:
+        await parked(one, state)
         answered = await visitor.see()
-        kept.close()
-        await one.end()
-        said = re.sub(r"Process \d+", "Process N", one.events.kept_in_ram[0])
-        version = layers.version(stranger, print)
-        seen.record(seen.Seen(stranger.name, version, {Tier.RAM: round(answered, 2)}, said))
+        await one.until(SeatState.ACTIVE)
+        slowest = max(answered, shown.answered_s.get(TIERS[state], 0.0))
+        shown.answered_s[TIERS[state]] = round(slowest, 2)
+    kept.close()
+    await one.end()
+    seen.record(shown)
 
-    asyncio.run(main())
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("stranger", REFUSED, ids=lambda one: one.name)
+async def test_it_is_refused_with_a_true_sentence_and_runs_on(
+    stand: Callable[[Stranger], Stand], fetched: Callable[[Stranger], None], stranger: Stranger
+) -> None:
+    fetched(stranger)
+    one = stand(stranger)
+
+    await one.begin(SeatState.ACTIVE)
+    kept = await one.serving()
+    visitor = Visitor(one, kept)
+    await visitor.see()
+    await asyncio.sleep(QUIET)
+    one.park(Tier.NVME)
+    await asyncio.wait_for(one.events.heard.wait(), LIMIT)
+    assert all(stranger.refused in sentence for sentence in one.events.kept_in_ram)
+    assert one.seat().state is SeatState.PARKED
+    answered = await visitor.see()
+    kept.close()
+    await one.end()
+    said = re.sub(r"Process \d+", "Process N", one.events.kept_in_ram[0])
+    version = layers.version(stranger, print)
+    seen.record(seen.Seen(stranger.name, version, {Tier.RAM: round(answered, 2)}, said))

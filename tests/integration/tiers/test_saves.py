@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import pytest
+
 from kybernate.core.operations import Kind, Progress
 from kybernate.types import ArtifactId, SeatState, Tier
 from nodeagent.operations.operations import Operations
@@ -33,48 +35,46 @@ async def saved(room: Room, tier: Tier) -> Operation:
     return one
 
 
-def test_a_tree_that_is_saved_serves_on_with_its_connections_pids_and_output(room: Room) -> None:
-    async def main() -> None:
-        seat, client = await room.begin(SeatState.ACTIVE), Client()
-        _, who = await client.ask()
-        assert room.loop is not None
-        below = room.loop.node.world.below
-        assert below is not None
-        for number, tier in enumerate((Tier.NVME, Tier.OBJECT), 2):
-            await quiet()
-            one = await saved(room, tier)
-            assert one.state is Progress.SUCCEEDED, one.sentence
-            print(tier, {name: round(took, 4) for name, took in one.phases.items()})
-            await room.until(SeatState.ACTIVE)
-            assert await client.ask() == (number, who), "the connection that was open before"
-            await below.vault.verify(ArtifactId(one.artifact), tier, LIMIT)
-            assert [kept.id for kept in await below.vault.ls(tier)] == [one.artifact]
-        assert seat.wakes == 2
-        lines = len(room.pod.lines())
-        await asyncio.sleep(0.3)
-        numbers = [int(line.split()[1]) for line in room.pod.lines()]
-        assert len(numbers) > lines
-        assert numbers == list(range(1, len(numbers) + 1))
-        client.close()
-        await room.end()
-
-    asyncio.run(main())
-
-
-def test_a_parked_tree_that_is_saved_stays_parked_and_answers_when_it_is_called(
+@pytest.mark.real_time
+async def test_a_tree_that_is_saved_serves_on_with_its_connections_pids_and_output(
     room: Room,
 ) -> None:
-    async def main() -> None:
-        seat, client = await room.begin(SeatState.ACTIVE), Client()
-        _, who = await client.ask()
+    seat, client = await room.begin(SeatState.ACTIVE), Client()
+    _, who = await client.ask()
+    assert room.loop is not None
+    below = room.loop.node.world.below
+    assert below is not None
+    for number, tier in enumerate((Tier.NVME, Tier.OBJECT), 2):
         await quiet()
-        room.park(Tier.RAM)
-        await room.until(SeatState.PARKED)
-        one = await saved(room, Tier.NVME)
+        one = await saved(room, tier)
         assert one.state is Progress.SUCCEEDED, one.sentence
-        assert (seat.state, one.wakes) == (SeatState.PARKED, False)
-        assert await client.ask() == (2, who)
-        client.close()
-        await room.end()
+        print(tier, {name: round(took, 4) for name, took in one.phases.items()})
+        await room.until(SeatState.ACTIVE)
+        assert await client.ask() == (number, who), "the connection that was open before"
+        await below.vault.verify(ArtifactId(one.artifact), tier, LIMIT)
+        assert [kept.id for kept in await below.vault.ls(tier)] == [one.artifact]
+    assert seat.wakes == 2
+    lines = len(room.pod.lines())
+    await asyncio.sleep(0.3)
+    numbers = [int(line.split()[1]) for line in room.pod.lines()]
+    assert len(numbers) > lines
+    assert numbers == list(range(1, len(numbers) + 1))
+    client.close()
+    await room.end()
 
-    asyncio.run(main())
+
+@pytest.mark.real_time
+async def test_a_parked_tree_that_is_saved_stays_parked_and_answers_when_it_is_called(
+    room: Room,
+) -> None:
+    seat, client = await room.begin(SeatState.ACTIVE), Client()
+    _, who = await client.ask()
+    await quiet()
+    room.park(Tier.RAM)
+    await room.until(SeatState.PARKED)
+    one = await saved(room, Tier.NVME)
+    assert one.state is Progress.SUCCEEDED, one.sentence
+    assert (seat.state, one.wakes) == (SeatState.PARKED, False)
+    assert await client.ask() == (2, who)
+    client.close()
+    await room.end()

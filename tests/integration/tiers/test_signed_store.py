@@ -64,35 +64,33 @@ def signed(room: Room, tmp_path: Path) -> Iterator[Signed]:
             server.stop()
 
 
-def test_a_tree_comes_back_from_a_store_that_its_node_can_not_open(signed: Signed) -> None:
-    async def main() -> None:
-        room, client = signed.room, Client()
-        seat = await room.begin(SeatState.ACTIVE)
-        assert room.loop is not None
-        telling = asyncio.ensure_future(room.loop.reports.run())
-        assert SECRET not in os.environ
-        _, who = await client.ask()
-        await quiet()
-        room.park(Tier.OBJECT)
-        await room.until(SeatState.PARKED_OBJECT)
-        kinds = (ARTIFACTS, PACKS, INDEX)
-        stored = [info.key for kind in kinds for info in signed.owner.scan(f"{kind}default/")]
-        assert len(stored) >= 3
-        (manifest,) = (key for key in stored if key.startswith(ARTIFACTS))
-        proven = NodeSignatures(Authorities(signed.server.tls))
-        found = proven.opened(bytes(signed.owner.get(manifest)), manifest)
-        assert found is not None
-        assert found[1] == "n1"
-        assert signed.server.client().signers(seat.artifact).nodes == ["n1"]
-        assert await client.ask() == (2, who), "the connection that was open before"
-        # The registry goes away: what lies in RAM and on NVMe needs it not.
-        signed.server.kill()
-        await quiet()
-        room.park(Tier.NVME)
-        await room.until(SeatState.PARKED_NVME)
-        assert await client.ask() == (3, who)
-        telling.cancel()
-        client.close()
-        await room.end()
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_a_tree_comes_back_from_a_store_that_its_node_can_not_open(signed: Signed) -> None:
+    room, client = signed.room, Client()
+    seat = await room.begin(SeatState.ACTIVE)
+    assert room.loop is not None
+    telling = asyncio.ensure_future(room.loop.reports.run())
+    assert SECRET not in os.environ
+    _, who = await client.ask()
+    await quiet()
+    room.park(Tier.OBJECT)
+    await room.until(SeatState.PARKED_OBJECT)
+    kinds = (ARTIFACTS, PACKS, INDEX)
+    stored = [info.key for kind in kinds for info in signed.owner.scan(f"{kind}default/")]
+    assert len(stored) >= 3
+    (manifest,) = (key for key in stored if key.startswith(ARTIFACTS))
+    proven = NodeSignatures(Authorities(signed.server.tls))
+    found = proven.opened(bytes(signed.owner.get(manifest)), manifest)
+    assert found is not None
+    assert found[1] == "n1"
+    assert signed.server.client().signers(seat.artifact).nodes == ["n1"]
+    assert await client.ask() == (2, who), "the connection that was open before"
+    # The registry goes away: what lies in RAM and on NVMe needs it not.
+    signed.server.kill()
+    await quiet()
+    room.park(Tier.NVME)
+    await room.until(SeatState.PARKED_NVME)
+    assert await client.ask() == (3, who)
+    telling.cancel()
+    client.close()
+    await room.end()

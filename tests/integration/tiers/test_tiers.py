@@ -95,30 +95,28 @@ async def quiet() -> None:
     await asyncio.sleep(5.5)
 
 
-def test_a_tree_goes_down_and_comes_back_with_connections_pids_and_output(room: Room) -> None:
-    async def main() -> None:
-        seat, client = await room.begin(ACTIVE), Client()
-        _, who = await client.ask()
-        for number, state in ((2, NVME), (4, OBJECT)):
-            await quiet()
-            room.park(Tier.NVME if state is NVME else Tier.OBJECT)
-            await room.until(state)
-            assert seat.handle
-            assert _procs(seat.handle) == []
-            lines = room.pod.lines()
-            await asyncio.sleep(0.3)
-            assert room.pod.lines() == lines
-            assert await client.ask() == (number, who), "the connection that was open before"
-            assert seat.state is ACTIVE
-            assert await client.ask(anew=True) == (number + 1, who)
-            await asyncio.sleep(0.3)
-            assert len(room.pod.lines()) > len(lines)
-        numbers = [int(line.split()[1]) for line in room.pod.lines()]
-        assert numbers == list(range(1, len(numbers) + 1))
-        client.close()
-        await room.end()
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_a_tree_goes_down_and_comes_back_with_connections_pids_and_output(room: Room) -> None:
+    seat, client = await room.begin(ACTIVE), Client()
+    _, who = await client.ask()
+    for number, state in ((2, NVME), (4, OBJECT)):
+        await quiet()
+        room.park(Tier.NVME if state is NVME else Tier.OBJECT)
+        await room.until(state)
+        assert seat.handle
+        assert _procs(seat.handle) == []
+        lines = room.pod.lines()
+        await asyncio.sleep(0.3)
+        assert room.pod.lines() == lines
+        assert await client.ask() == (number, who), "the connection that was open before"
+        assert seat.state is ACTIVE
+        assert await client.ask(anew=True) == (number + 1, who)
+        await asyncio.sleep(0.3)
+        assert len(room.pod.lines()) > len(lines)
+    numbers = [int(line.split()[1]) for line in room.pod.lines()]
+    assert numbers == list(range(1, len(numbers) + 1))
+    client.close()
+    await room.end()
 
 
 def _procs(handle: str) -> list[str]:
@@ -126,25 +124,23 @@ def _procs(handle: str) -> list[str]:
         return listed.read().split()
 
 
-def test_a_container_that_is_parked_below_ram_ends_at_once(room: Room) -> None:
-    async def main() -> None:
-        seat = await room.begin(ACTIVE)
-        client = Client()
-        await client.ask()
-        await quiet()
-        room.park(Tier.NVME)
-        await room.until(NVME)
-        assert seat.init is not None
-        assert room.loop is not None
-        began = time.monotonic()
-        os.kill(seat.init.pid, signal.SIGTERM)
-        await room.until(SeatState.WAITING)
-        assert time.monotonic() - began < 20, "it was woken first, or given time"
-        below = room.loop.node.world.below
-        assert below is not None
-        (left,) = room.loop.left.all()
-        assert [one.id for one in await below.vault.ls(Tier.NVME)] == [left.artifact]
-        client.close()
-        await room.end()
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_a_container_that_is_parked_below_ram_ends_at_once(room: Room) -> None:
+    seat = await room.begin(ACTIVE)
+    client = Client()
+    await client.ask()
+    await quiet()
+    room.park(Tier.NVME)
+    await room.until(NVME)
+    assert seat.init is not None
+    assert room.loop is not None
+    began = time.monotonic()
+    os.kill(seat.init.pid, signal.SIGTERM)
+    await room.until(SeatState.WAITING)
+    assert time.monotonic() - began < 20, "it was woken first, or given time"
+    below = room.loop.node.world.below
+    assert below is not None
+    (left,) = room.loop.left.all()
+    assert [one.id for one in await below.vault.ls(Tier.NVME)] == [left.artifact]
+    client.close()
+    await room.end()

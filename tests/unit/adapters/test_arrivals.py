@@ -154,188 +154,168 @@ def descriptors():
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_a_new_connection_is_noticed_at_once_and_answered_after_the_thaw(tree):
-    async def main():
-        report = await tree.freeze()
-        assert report.watched >= 3
-        assert report.problem == ""
+@pytest.mark.real_time
+async def test_a_new_connection_is_noticed_at_once_and_answered_after_the_thaw(tree):
+    report = await tree.freeze()
+    assert report.watched >= 3
+    assert report.problem == ""
+    await tree.nothing_comes()
+    with socket.create_connection(tree.tcp, 5) as one:
+        assert await tree.until_told() == f"somebody connected to its port {tree.tcp[1]}"
+        one.sendall(b"hi\n")
+        tree.thaw()
+        assert await asyncio.to_thread(one.recv, 10) == b"hi\n"
+
+
+@pytest.mark.real_time
+async def test_a_request_on_an_old_connection_that_was_kept(tree):
+    with tree.client() as one:
+        report = await tree.freeze(end_idle=False)
+        assert report.ended == 0
         await tree.nothing_comes()
-        with socket.create_connection(tree.tcp, 5) as one:
-            assert await tree.until_told() == f"somebody connected to its port {tree.tcp[1]}"
+        one.sendall(b"again\n")
+        assert "127.0.0.1" in await tree.until_told()
+        tree.thaw()
+        assert await asyncio.to_thread(one.recv, 10) == b"again\n"
+
+
+@pytest.mark.real_time
+async def test_udp_and_unix_sockets_of_old_and_new_peers(tree):
+    old = tree.client(socket.AF_UNIX)
+    new = socket.socket(socket.AF_UNIX)
+    datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    datagrams.settimeout(5)
+    new.settimeout(5)
+
+    def send_old():
+        old.sendall(b"old\n")
+
+    def send_new():
+        new.connect(tree.unix)
+        new.sendall(b"new\n")
+
+    def send_datagram():
+        datagrams.sendto(b"gram\n", tree.udp)
+
+    scenes = (
+        (send_old, old, b"old\n", "Unix"),
+        (send_new, new, b"new\n", "Unix"),
+        (send_datagram, datagrams, b"gram\n", f"UDP port {tree.udp[1]}"),
+    )
+    for send, one, answer, words in scenes:
+        tree.arrived.clear()
+        await tree.freeze()
+        await tree.nothing_comes(0.05)
+        send()
+        assert words in await tree.until_told()
+        tree.thaw()
+        assert await asyncio.to_thread(one.recv, 10) == answer
+    for one in (old, new, datagrams):
+        one.close()
+
+
+@pytest.mark.real_time
+async def test_what_came_between_freeze_and_watch_counts_of_all_kinds(tree):
+    old = tree.client(socket.AF_UNIX)
+    kept = tree.client()
+    for kind in ("new", "kept", "unix", "udp"):
+        tree.arrived.clear()
+        await tree.freezer.freeze(tree.handle, 2)
+        one = socket.socket(type=socket.SOCK_DGRAM if kind == "udp" else socket.SOCK_STREAM)
+        if kind == "udp":
+            one.sendto(b"x\n", tree.udp)
+        elif kind == "new":
+            one.connect(tree.tcp)
+            one.sendall(b"x\n")
+        else:
+            (old if kind == "unix" else kept).sendall(b"x\n")
+        await tree.watch(end_idle=False)
+        await tree.until_told()
+        tree.thaw()
+        target = {"unix": old, "kept": kept}.get(kind, one)
+        target.settimeout(5)
+        assert await asyncio.to_thread(target.recv, 10) == b"x\n"
+        one.close()
+    old.close()
+    kept.close()
+
+
+@pytest.mark.real_time
+async def test_the_trees_talk_with_itself_is_nothing(chatty):
+    for _ in range(20):
+        report = await chatty.freeze()
+        assert report.problem == ""
+        assert report.ended == 0
+        await chatty.nothing_comes(0.03)
+        chatty.thaw()
+        await asyncio.sleep(0.01)
+    await chatty.freeze()
+    await chatty.nothing_comes(1.0)
+    chatty.thaw()
+
+
+@pytest.mark.real_time
+async def test_talk_with_itself_hides_nobody_elses_connection(chatty):
+    for _ in range(10):
+        chatty.arrived.clear()
+        await chatty.freezer.freeze(chatty.handle, 2)
+        with socket.create_connection(chatty.tcp, 5) as one:
             one.sendall(b"hi\n")
-            tree.thaw()
+            await chatty.watch()
+            await chatty.until_told()
+            chatty.thaw()
             assert await asyncio.to_thread(one.recv, 10) == b"hi\n"
 
-    asyncio.run(main())
+
+@pytest.mark.real_time
+async def test_peers_that_close_or_reset_wake_nobody(tree):
+    closing, resetting = tree.client(), tree.client()
+    unix = tree.client(socket.AF_UNIX)
+    await tree.freeze(end_idle=False)
+    closing.close()
+    unix.close()
+    resetting.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    resetting.close()
+    await tree.nothing_comes()
+    tree.thaw()
 
 
-def test_a_request_on_an_old_connection_that_was_kept(tree):
-    async def main():
-        with tree.client() as one:
-            report = await tree.freeze(end_idle=False)
-            assert report.ended == 0
-            await tree.nothing_comes()
-            one.sendall(b"again\n")
-            assert "127.0.0.1" in await tree.until_told()
-            tree.thaw()
-            assert await asyncio.to_thread(one.recv, 10) == b"again\n"
-
-    asyncio.run(main())
-
-
-def test_udp_and_unix_sockets_of_old_and_new_peers(tree):
-    async def main():
-        old = tree.client(socket.AF_UNIX)
-        new = socket.socket(socket.AF_UNIX)
-        datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        datagrams.settimeout(5)
-        new.settimeout(5)
-
-        def send_old():
-            old.sendall(b"old\n")
-
-        def send_new():
-            new.connect(tree.unix)
-            new.sendall(b"new\n")
-
-        def send_datagram():
-            datagrams.sendto(b"gram\n", tree.udp)
-
-        scenes = (
-            (send_old, old, b"old\n", "Unix"),
-            (send_new, new, b"new\n", "Unix"),
-            (send_datagram, datagrams, b"gram\n", f"UDP port {tree.udp[1]}"),
-        )
-        for send, one, answer, words in scenes:
-            tree.arrived.clear()
-            await tree.freeze()
-            await tree.nothing_comes(0.05)
-            send()
-            assert words in await tree.until_told()
-            tree.thaw()
-            assert await asyncio.to_thread(one.recv, 10) == answer
-        for one in (old, new, datagrams):
-            one.close()
-
-    asyncio.run(main())
-
-
-def test_what_came_between_freeze_and_watch_counts_of_all_kinds(tree):
-    async def main():
-        old = tree.client(socket.AF_UNIX)
-        kept = tree.client()
-        for kind in ("new", "kept", "unix", "udp"):
-            tree.arrived.clear()
-            await tree.freezer.freeze(tree.handle, 2)
-            one = socket.socket(type=socket.SOCK_DGRAM if kind == "udp" else socket.SOCK_STREAM)
-            if kind == "udp":
-                one.sendto(b"x\n", tree.udp)
-            elif kind == "new":
-                one.connect(tree.tcp)
-                one.sendall(b"x\n")
-            else:
-                (old if kind == "unix" else kept).sendall(b"x\n")
-            await tree.watch(end_idle=False)
-            await tree.until_told()
-            tree.thaw()
-            target = {"unix": old, "kept": kept}.get(kind, one)
-            target.settimeout(5)
-            assert await asyncio.to_thread(target.recv, 10) == b"x\n"
-            one.close()
-        old.close()
-        kept.close()
-
-    asyncio.run(main())
-
-
-def test_the_trees_talk_with_itself_is_nothing(chatty):
-    async def main():
-        for _ in range(20):
-            report = await chatty.freeze()
-            assert report.problem == ""
-            assert report.ended == 0
-            await chatty.nothing_comes(0.03)
-            chatty.thaw()
-            await asyncio.sleep(0.01)
-        await chatty.freeze()
-        await chatty.nothing_comes(1.0)
-        chatty.thaw()
-
-    asyncio.run(main())
-
-
-def test_talk_with_itself_hides_nobody_elses_connection(chatty):
-    async def main():
-        for _ in range(10):
-            chatty.arrived.clear()
-            await chatty.freezer.freeze(chatty.handle, 2)
-            with socket.create_connection(chatty.tcp, 5) as one:
-                one.sendall(b"hi\n")
-                await chatty.watch()
-                await chatty.until_told()
-                chatty.thaw()
-                assert await asyncio.to_thread(one.recv, 10) == b"hi\n"
-
-    asyncio.run(main())
-
-
-def test_peers_that_close_or_reset_wake_nobody(tree):
-    async def main():
-        closing, resetting = tree.client(), tree.client()
-        unix = tree.client(socket.AF_UNIX)
+@pytest.mark.real_time
+async def test_a_request_with_the_clients_end_behind_it_counts(tree):
+    with tree.client() as one:
         await tree.freeze(end_idle=False)
-        closing.close()
-        unix.close()
-        resetting.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-        resetting.close()
+        one.sendall(b"last\n")
+        one.shutdown(socket.SHUT_WR)
+        await tree.until_told()
+        tree.thaw()
+        assert await asyncio.to_thread(one.recv, 10) == b"last\n"
+
+
+@pytest.mark.real_time
+async def test_what_arrives_at_others_in_the_same_network_wakes_nobody(tree):
+    with socket.create_server(("127.0.0.1", 0)) as sidecar:
+        await tree.freeze()
+        for _ in range(5):
+            with socket.create_connection(sidecar.getsockname()) as probe:
+                probe.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+                accepted, _ = sidecar.accept()
+                accepted.close()
         await tree.nothing_comes()
         tree.thaw()
 
-    asyncio.run(main())
 
-
-def test_a_request_with_the_clients_end_behind_it_counts(tree):
-    async def main():
-        with tree.client() as one:
-            await tree.freeze(end_idle=False)
-            one.sendall(b"last\n")
-            one.shutdown(socket.SHUT_WR)
-            await tree.until_told()
-            tree.thaw()
-            assert await asyncio.to_thread(one.recv, 10) == b"last\n"
-
-    asyncio.run(main())
-
-
-def test_what_arrives_at_others_in_the_same_network_wakes_nobody(tree):
-    async def main():
-        with socket.create_server(("127.0.0.1", 0)) as sidecar:
-            await tree.freeze()
-            for _ in range(5):
-                with socket.create_connection(sidecar.getsockname()) as probe:
-                    probe.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
-                    accepted, _ = sidecar.accept()
-                    accepted.close()
-            await tree.nothing_comes()
-            tree.thaw()
-
-    asyncio.run(main())
-
-
-def test_idle_connections_are_reset_while_nobody_uses_them(tree):
-    async def main():
-        with tree.client() as idle, tree.client(socket.AF_UNIX) as unix:
-            report = await tree.freeze()
-            assert report.ended == 1
-            with pytest.raises(ConnectionResetError):
-                idle.recv(10)
-            await tree.nothing_comes(0.1)
-            tree.thaw()
-            ask(unix)
-        with tree.client() as again:
-            ask(again)
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_idle_connections_are_reset_while_nobody_uses_them(tree):
+    with tree.client() as idle, tree.client(socket.AF_UNIX) as unix:
+        report = await tree.freeze()
+        assert report.ended == 1
+        with pytest.raises(ConnectionResetError):
+            idle.recv(10)
+        await tree.nothing_comes(0.1)
+        tree.thaw()
+        ask(unix)
+    with tree.client() as again:
+        ask(again)
 
 
 @pytest.mark.parametrize("end_idle", [True, False])
@@ -395,112 +375,100 @@ def test_ipv4_clients_of_a_socket_for_both_families(base, tmp_path):
         tree.stop()
 
 
-def test_a_connection_on_which_an_answer_is_due_is_not_reset(tree):
-    async def main():
-        with tree.client() as busy:
-            await asyncio.sleep(0.05)
-            busy.sendall(b"slow 0.3\n")
-            await asyncio.sleep(0.05)
-            report = await tree.freeze(doubt=5.0)
-            assert report.ended == 0
-            assert len(report.unanswered) == 1
-            await tree.nothing_comes(0.05)
+@pytest.mark.real_time
+async def test_a_connection_on_which_an_answer_is_due_is_not_reset(tree):
+    with tree.client() as busy:
+        await asyncio.sleep(0.05)
+        busy.sendall(b"slow 0.3\n")
+        await asyncio.sleep(0.05)
+        report = await tree.freeze(doubt=5.0)
+        assert report.ended == 0
+        assert len(report.unanswered) == 1
+        await tree.nothing_comes(0.05)
+        tree.thaw()
+        assert await asyncio.to_thread(busy.recv, 100) == b"slow 0.3\n"
+
+
+@pytest.mark.real_time
+async def test_another_agent_sees_what_arrived_while_there_was_none(tree):
+    with tree.client(socket.AF_UNIX) as one:
+        await tree.freeze()
+        await tree.nothing_comes(0.05)
+        tree.arrivals.close()
+        one.sendall(b"hello?\n")
+        tree.arrivals = SocketArrivals(tree.freezer.pids, settle=0.0)
+        await tree.watch(again=True)
+        await tree.until_told()
+        tree.thaw()
+        assert await asyncio.to_thread(one.recv, 10) == b"hello?\n"
+
+
+@pytest.mark.real_time
+async def test_who_waits_for_a_look_need_not_wait_until_all_has_settled(tree):
+    tree.arrivals = SocketArrivals(tree.freezer.pids, settle=60.0)
+    await tree.freezer.freeze(tree.handle, 2)
+    watching = asyncio.create_task(tree.watch())
+    await asyncio.sleep(0)
+    assert tree.reports == []
+    tree.arrivals.hasten(tree.handle)
+    assert (await watching).watched > 0
+    tree.arrivals.hasten(tree.handle)
+    tree.thaw()
+    tree.arrivals.hasten(tree.handle)
+
+
+@pytest.mark.real_time
+async def test_no_duplicate_outlives_the_watch(tree):
+    await tree.freeze()
+    tree.thaw()
+    before = descriptors()
+    with tree.client(), tree.client(socket.AF_UNIX):
+        for end_idle in (False, True):
+            await tree.freeze(end_idle=end_idle)
             tree.thaw()
-            assert await asyncio.to_thread(busy.recv, 100) == b"slow 0.3\n"
-
-    asyncio.run(main())
-
-
-def test_another_agent_sees_what_arrived_while_there_was_none(tree):
-    async def main():
-        with tree.client(socket.AF_UNIX) as one:
-            await tree.freeze()
-            await tree.nothing_comes(0.05)
-            tree.arrivals.close()
-            one.sendall(b"hello?\n")
-            tree.arrivals = SocketArrivals(tree.freezer.pids, settle=0.0)
-            await tree.watch(again=True)
-            await tree.until_told()
-            tree.thaw()
-            assert await asyncio.to_thread(one.recv, 10) == b"hello?\n"
-
-    asyncio.run(main())
+    assert descriptors() == before
+    tree.arrived.clear()
+    await tree.freeze()
+    with socket.create_connection(tree.tcp, 5):
+        await tree.until_told()
+        # Closed as soon as it was told: nothing has to call unwatch for that.
+        assert descriptors() == before + 1
+    tree.thaw()
 
 
-def test_who_waits_for_a_look_need_not_wait_until_all_has_settled(tree):
-    async def main():
-        tree.arrivals = SocketArrivals(tree.freezer.pids, settle=60.0)
+@pytest.mark.real_time
+async def test_a_thaw_during_the_look_leaves_nothing_open(tree):
+    clients = [tree.client() for _ in range(150)]
+    before = descriptors()
+    for steps in range(8):
         await tree.freezer.freeze(tree.handle, 2)
-        watching = asyncio.create_task(tree.watch())
-        await asyncio.sleep(0)
-        assert tree.reports == []
-        tree.arrivals.hasten(tree.handle)
-        assert (await watching).watched > 0
-        tree.arrivals.hasten(tree.handle)
+        terms = WatchTerms(end_idle=False)
+        tree.arrivals.watch(tree.handle, terms, tree.arrived.append, tree.reports.append)
+        for _ in range(steps):
+            await asyncio.sleep(0.001)
         tree.thaw()
-        tree.arrivals.hasten(tree.handle)
-
-    asyncio.run(main())
-
-
-def test_no_duplicate_outlives_the_watch(tree):
-    async def main():
-        await tree.freeze()
-        tree.thaw()
-        before = descriptors()
-        with tree.client(), tree.client(socket.AF_UNIX):
-            for end_idle in (False, True):
-                await tree.freeze(end_idle=end_idle)
-                tree.thaw()
-        assert descriptors() == before
-        tree.arrived.clear()
-        await tree.freeze()
-        with socket.create_connection(tree.tcp, 5):
-            await tree.until_told()
-            # Closed as soon as it was told: nothing has to call unwatch for that.
-            assert descriptors() == before + 1
-        tree.thaw()
-
-    asyncio.run(main())
+        # The look that the thaw met ends a moment later.
+        async with asyncio.timeout(60):
+            while descriptors() != before:  # noqa: ASYNC110 - the kernel sends no event
+                await asyncio.sleep(0.01)
+    for one in clients:
+        ask(one)
+        one.close()
 
 
-def test_a_thaw_during_the_look_leaves_nothing_open(tree):
-    async def main():
-        clients = [tree.client() for _ in range(150)]
-        before = descriptors()
-        for steps in range(8):
-            await tree.freezer.freeze(tree.handle, 2)
-            terms = WatchTerms(end_idle=False)
-            tree.arrivals.watch(tree.handle, terms, tree.arrived.append, tree.reports.append)
-            for _ in range(steps):
-                await asyncio.sleep(0.001)
-            tree.thaw()
-            # The look that the thaw met ends a moment later.
-            async with asyncio.timeout(60):
-                while descriptors() != before:  # noqa: ASYNC110 - the kernel sends no event
-                    await asyncio.sleep(0.01)
-        for one in clients:
-            ask(one)
-            one.close()
-
-    asyncio.run(main())
-
-
-def test_too_few_descriptors_are_told_and_listeners_come_first(tree):
-    async def main():
-        clients = [tree.client() for _ in range(45)]
-        tree.arrivals = SocketArrivals(tree.freezer.pids, settle=0.0, limit=lambda: 40)
-        report = await tree.freeze(end_idle=False)
-        assert report.watched == 40
-        assert report.unwatched >= 3
-        assert "ulimit -n" in report.problem
-        with socket.create_connection(tree.tcp, 5):
-            await tree.until_told()
-        tree.thaw()
-        for one in clients:
-            one.close()
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_too_few_descriptors_are_told_and_listeners_come_first(tree):
+    clients = [tree.client() for _ in range(45)]
+    tree.arrivals = SocketArrivals(tree.freezer.pids, settle=0.0, limit=lambda: 40)
+    report = await tree.freeze(end_idle=False)
+    assert report.watched == 40
+    assert report.unwatched >= 3
+    assert "ulimit -n" in report.problem
+    with socket.create_connection(tree.tcp, 5):
+        await tree.until_told()
+    tree.thaw()
+    for one in clients:
+        one.close()
 
 
 def test_the_limit_leaves_descriptors_for_all_else():
@@ -508,35 +476,33 @@ def test_the_limit_leaves_descriptors_for_all_else():
     assert 0 < descriptor_limit() < max(soft, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
-def test_two_thousand_connections(tree):
-    async def main():
-        clients = [tree.client() for _ in range(2000)]
-        # Processor time: what else runs on this machine doesn't stretch it.
-        began = time.process_time()
-        report = await tree.freeze(end_idle=False)
-        kept = time.process_time() - began
-        assert report.watched >= 2000
-        clients[777].sendall(b"me\n")
-        began = time.process_time()
-        await tree.until_told()
-        noticed = time.process_time() - began
-        tree.thaw()
-        assert await asyncio.to_thread(clients[777].recv, 10) == b"me\n"
-        began = time.process_time()
-        tree.arrived.clear()
-        report = await tree.freeze()
-        ended = time.process_time() - began
-        assert report.ended == 2000
-        assert report.watched < 20
-        tree.thaw()
-        for one in clients:
-            one.close()
-        print(f"2000 kept {kept:.3f} s, noticed {noticed:.4f} s, ended {ended:.3f} s (CPU)")
-        assert kept < 3
-        assert noticed < 0.5
-        assert ended < 3
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_two_thousand_connections(tree):
+    clients = [tree.client() for _ in range(2000)]
+    # Processor time: what else runs on this machine doesn't stretch it.
+    began = time.process_time()
+    report = await tree.freeze(end_idle=False)
+    kept = time.process_time() - began
+    assert report.watched >= 2000
+    clients[777].sendall(b"me\n")
+    began = time.process_time()
+    await tree.until_told()
+    noticed = time.process_time() - began
+    tree.thaw()
+    assert await asyncio.to_thread(clients[777].recv, 10) == b"me\n"
+    began = time.process_time()
+    tree.arrived.clear()
+    report = await tree.freeze()
+    ended = time.process_time() - began
+    assert report.ended == 2000
+    assert report.watched < 20
+    tree.thaw()
+    for one in clients:
+        one.close()
+    print(f"2000 kept {kept:.3f} s, noticed {noticed:.4f} s, ended {ended:.3f} s (CPU)")
+    assert kept < 3
+    assert noticed < 0.5
+    assert ended < 3
 
 
 def test_names_that_a_workload_chose_become_plain_text(base, tmp_path):
@@ -559,46 +525,40 @@ def test_names_that_a_workload_chose_become_plain_text(base, tmp_path):
         tree.stop()
 
 
-def test_a_tree_that_is_gone_is_not_watched_and_no_error(tree):
-    async def main():
-        tree.arrivals.watch("/nowhere", WatchTerms(), tree.arrived.append, tree.reports.append)
-        await asyncio.sleep(0.1)
-        assert tree.reports == []
-        assert (await tree.arrivals.traffic("/nowhere", 1.0)).connections == ()
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_a_tree_that_is_gone_is_not_watched_and_no_error(tree):
+    tree.arrivals.watch("/nowhere", WatchTerms(), tree.arrived.append, tree.reports.append)
+    await asyncio.sleep(0.1)
+    assert tree.reports == []
+    assert (await tree.arrivals.traffic("/nowhere", 1.0)).connections == ()
 
 
-def test_traffic_of_a_running_tree(tree):
-    async def main():
-        quiet = await tree.arrivals.traffic(tree.handle, 2.0)
-        assert quiet.connections == ()
-        with tree.client() as one, tree.client() as idle:
-            await asyncio.sleep(0.05)
-            one.sendall(b"slow 0.5\n")
-            await asyncio.sleep(0.05)
-            busy = await tree.arrivals.traffic(tree.handle, 2.0)
-            assert len(busy.connections) == 2
-            assert all(c.inbound for c in busy.connections)
-            assert busy.outstanding(0.0) == 1
-            assert await asyncio.to_thread(one.recv, 100) == b"slow 0.5\n"
-            await asyncio.sleep(0.05)
-            after = await tree.arrivals.traffic(tree.handle, 2.0)
-            assert after.outstanding(0.0) == 0
-            assert 0.04 <= after.quiet() < 1
-            del idle
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_traffic_of_a_running_tree(tree):
+    quiet = await tree.arrivals.traffic(tree.handle, 2.0)
+    assert quiet.connections == ()
+    with tree.client() as one, tree.client() as idle:
+        await asyncio.sleep(0.05)
+        one.sendall(b"slow 0.5\n")
+        await asyncio.sleep(0.05)
+        busy = await tree.arrivals.traffic(tree.handle, 2.0)
+        assert len(busy.connections) == 2
+        assert all(c.inbound for c in busy.connections)
+        assert busy.outstanding(0.0) == 1
+        assert await asyncio.to_thread(one.recv, 100) == b"slow 0.5\n"
+        await asyncio.sleep(0.05)
+        after = await tree.arrivals.traffic(tree.handle, 2.0)
+        assert after.outstanding(0.0) == 0
+        assert 0.04 <= after.quiet() < 1
+        del idle
 
 
-def test_traffic_leaves_the_trees_own_connections_out(chatty):
-    async def main():
-        looks = [await chatty.arrivals.traffic(chatty.handle, 2.0) for _ in range(5)]
-        assert [look.connections for look in looks] == [()] * 5
-        # A connection that the tree begins while it is looked at may pass for a stranger's.
-        assert min(look.queued for look in looks) == 0
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_traffic_leaves_the_trees_own_connections_out(chatty):
+    looks = [await chatty.arrivals.traffic(chatty.handle, 2.0) for _ in range(5)]
+    assert [look.connections for look in looks] == [()] * 5
+    # A connection that the tree begins while it is looked at may pass for a stranger's.
+    assert min(look.queued for look in looks) == 0
 
 
 def unread_and_lingering(stack):
@@ -634,15 +594,13 @@ def test_letting_go_of_a_socket_waits_for_nobody(owned):
             one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, bytes(8))
 
 
-def test_one_that_makes_events_without_end_does_not_keep_the_loop():
-    async def main():
-        left, right = socket.socketpair()
-        watch = _Watch(WatchTerms(end_idle=False), 10)
-        with left, right:
-            watch._sockets[right.fileno()] = right
-            watch._epoll.register(right.fileno(), select.EPOLLOUT)  # level-triggered: for ever
-            watch._ready(lambda _: pytest.fail("nothing has arrived"))
-            watch._sockets.clear()
-            watch.close()
-
-    asyncio.run(asyncio.wait_for(main(), 5))
+@pytest.mark.real_time
+async def test_one_that_makes_events_without_end_does_not_keep_the_loop():
+    left, right = socket.socketpair()
+    watch = _Watch(WatchTerms(end_idle=False), 10)
+    with left, right:
+        watch._sockets[right.fileno()] = right
+        watch._epoll.register(right.fileno(), select.EPOLLOUT)  # level-triggered: for ever
+        watch._ready(lambda _: pytest.fail("nothing has arrived"))
+        watch._sockets.clear()
+        watch.close()

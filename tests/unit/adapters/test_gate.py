@@ -134,43 +134,39 @@ def connects(port, limit=0.5):
     return False
 
 
-def test_what_comes_is_dropped_and_told_and_answered_when_the_gate_is_open_again(pod, gate):
-    async def main():
-        told: list[str] = []
-        old = pod.connection()
-        assert await asyncio.to_thread(talk, old)
-        await gate.shut(pod.tree.pid, told.append, 5.0)
-        assert not await asyncio.to_thread(talk, old)
-        assert told == ["somebody sent to its port 8000"]
-        assert not await asyncio.to_thread(connects, 8000)
-        assert await asyncio.to_thread(connects, 9000), "a neighbour in the pod is cut off"
-        await gate.open(pod.tree.pid, 5.0)
-        old.settimeout(5)
-        assert await asyncio.to_thread(old.recv, 10) == b"x", "it was not sent again"
-        assert await asyncio.to_thread(connects, 8000, 5)
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_what_comes_is_dropped_and_told_and_answered_when_the_gate_is_open_again(pod, gate):
+    told: list[str] = []
+    old = pod.connection()
+    assert await asyncio.to_thread(talk, old)
+    await gate.shut(pod.tree.pid, told.append, 5.0)
+    assert not await asyncio.to_thread(talk, old)
+    assert told == ["somebody sent to its port 8000"]
+    assert not await asyncio.to_thread(connects, 8000)
+    assert await asyncio.to_thread(connects, 9000), "a neighbour in the pod is cut off"
+    await gate.open(pod.tree.pid, 5.0)
+    old.settimeout(5)
+    assert await asyncio.to_thread(old.recv, 10) == b"x", "it was not sent again"
+    assert await asyncio.to_thread(connects, 8000, 5)
 
 
-def test_what_is_dropped_is_counted_and_told_when_the_gate_is_open_again(pod, gate):
-    async def main():
-        assert await inside(pod.tree.pid, nftables.dropped) == 0, "nothing is shut"
-        assert await gate.open(pod.tree.pid, 5.0) == 0
-        old = pod.connection()
-        assert await asyncio.to_thread(talk, old)
-        await gate.shut(pod.tree.pid, print, 5.0)
-        assert await inside(pod.tree.pid, nftables.dropped) == 0
-        assert await asyncio.to_thread(connects, 9000)
-        assert await inside(pod.tree.pid, nftables.dropped) == 0, "a neighbour's packets count"
-        assert not await asyncio.to_thread(talk, old)
-        dropped = await inside(pod.tree.pid, nftables.dropped)
-        assert dropped >= 1
-        for _ in range(2):
-            assert not await asyncio.to_thread(connects, 8000, 0.3)
-        assert await gate.open(pod.tree.pid, 5.0) >= dropped + 2, "what was held counts, too"
-        assert await gate.open(pod.tree.pid, 5.0) == 0, "they were counted before"
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_what_is_dropped_is_counted_and_told_when_the_gate_is_open_again(pod, gate):
+    assert await inside(pod.tree.pid, nftables.dropped) == 0, "nothing is shut"
+    assert await gate.open(pod.tree.pid, 5.0) == 0
+    old = pod.connection()
+    assert await asyncio.to_thread(talk, old)
+    await gate.shut(pod.tree.pid, print, 5.0)
+    assert await inside(pod.tree.pid, nftables.dropped) == 0
+    assert await asyncio.to_thread(connects, 9000)
+    assert await inside(pod.tree.pid, nftables.dropped) == 0, "a neighbour's packets count"
+    assert not await asyncio.to_thread(talk, old)
+    dropped = await inside(pod.tree.pid, nftables.dropped)
+    assert dropped >= 1
+    for _ in range(2):
+        assert not await asyncio.to_thread(connects, 8000, 0.3)
+    assert await gate.open(pod.tree.pid, 5.0) >= dropped + 2, "what was held counts, too"
+    assert await gate.open(pod.tree.pid, 5.0) == 0, "they were counted before"
 
 
 def timed(port):
@@ -180,36 +176,32 @@ def timed(port):
     return time.monotonic() - began
 
 
-def test_who_connects_meanwhile_is_answered_as_soon_as_it_is_open(pod, gate):
+@pytest.mark.real_time
+async def test_who_connects_meanwhile_is_answered_as_soon_as_it_is_open(pod, gate):
     """And not a second after the first packet, when its kernel would send it again."""
 
-    async def main():
-        for _ in range(3):
-            await gate.shut(pod.tree.pid, print, 5.0)
-            with contextlib.ExitStack() as stack:
-                some = [stack.enter_context(calling(8000)) for _ in range(9)]
-                assert not await asyncio.to_thread(connected, some, 1, 0.2)
-                assert await gate.open(pod.tree.pid, 5.0) >= 9
-                assert len(await asyncio.to_thread(connected, some, 9, 0.7)) == 9
-        assert await asyncio.to_thread(timed, 8000) < 0.1
-
-    asyncio.run(main())
-
-
-def test_a_new_agent_holds_what_comes_from_then_on(pod, gate, tmp_path):
-    async def main():
+    for _ in range(3):
         await gate.shut(pod.tree.pid, print, 5.0)
-        gate.close()
-        # As long as nobody holds it, it is dropped.
-        assert not await asyncio.to_thread(connects, 8000)
-        again = NetworkGate(tmp_path / "gates", lambda _: ())
-        await again.shut(pod.tree.pid, print, 5.0)
-        one = asyncio.create_task(asyncio.to_thread(timed, 8000))
-        await asyncio.sleep(0.2)
-        await again.open(pod.tree.pid, 5.0)
-        assert await one < 0.7
+        with contextlib.ExitStack() as stack:
+            some = [stack.enter_context(calling(8000)) for _ in range(9)]
+            assert not await asyncio.to_thread(connected, some, 1, 0.2)
+            assert await gate.open(pod.tree.pid, 5.0) >= 9
+            assert len(await asyncio.to_thread(connected, some, 9, 0.7)) == 9
+    assert await asyncio.to_thread(timed, 8000) < 0.1
 
-    asyncio.run(main())
+
+@pytest.mark.real_time
+async def test_a_new_agent_holds_what_comes_from_then_on(pod, gate, tmp_path):
+    await gate.shut(pod.tree.pid, print, 5.0)
+    gate.close()
+    # As long as nobody holds it, it is dropped.
+    assert not await asyncio.to_thread(connects, 8000)
+    again = NetworkGate(tmp_path / "gates", lambda _: ())
+    await again.shut(pod.tree.pid, print, 5.0)
+    one = asyncio.create_task(asyncio.to_thread(timed, 8000))
+    await asyncio.sleep(0.2)
+    await again.open(pod.tree.pid, 5.0)
+    assert await one < 0.7
 
 
 def test_a_queue_that_was_let_go_can_be_had_again_at_once(pod, monkeypatch):
@@ -227,8 +219,11 @@ def test_a_queue_that_was_let_go_can_be_had_again_at_once(pod, monkeypatch):
         one.close()
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("lacks", ["rule", "queue"])
-def test_where_nothing_can_be_held_it_is_dropped_and_sent_again(pod, gate, monkeypatch, lacks):
+async def test_where_nothing_can_be_held_it_is_dropped_and_sent_again(
+    pod, gate, monkeypatch, lacks
+):
     def nowhere():
         return nftables._expression("nowhere", b"")
 
@@ -240,42 +235,35 @@ def test_where_nothing_can_be_held_it_is_dropped_and_sent_again(pod, gate, monke
     else:
         monkeypatch.setattr(held, "hold", none)
 
-    async def main():
-        await gate.shut(pod.tree.pid, print, 5.0)
-        one = asyncio.create_task(asyncio.to_thread(timed, 8000))
-        await asyncio.sleep(0.2)
-        await gate.open(pod.tree.pid, 5.0)
-        assert 0.8 < await one < 3
-
-    asyncio.run(main())
+    await gate.shut(pod.tree.pid, print, 5.0)
+    one = asyncio.create_task(asyncio.to_thread(timed, 8000))
+    await asyncio.sleep(0.2)
+    await gate.open(pod.tree.pid, 5.0)
+    assert 0.8 < await one < 3
 
 
-def test_an_agent_that_died_while_it_opened_leaves_no_half_gate(pod, gate):
-    async def main():
-        await gate.shut(pod.tree.pid, print, 5.0)
-        await inside(pod.tree.pid, nftables.let_pass)
-        assert await asyncio.to_thread(connects, 8000)
-        await gate.shut(pod.tree.pid, print, 5.0)
-        assert not await asyncio.to_thread(connects, 8000)
-        await gate.open(pod.tree.pid, 5.0)
-        assert await asyncio.to_thread(connects, 8000)
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_an_agent_that_died_while_it_opened_leaves_no_half_gate(pod, gate):
+    await gate.shut(pod.tree.pid, print, 5.0)
+    await inside(pod.tree.pid, nftables.let_pass)
+    assert await asyncio.to_thread(connects, 8000)
+    await gate.shut(pod.tree.pid, print, 5.0)
+    assert not await asyncio.to_thread(connects, 8000)
+    await gate.open(pod.tree.pid, 5.0)
+    assert await asyncio.to_thread(connects, 8000)
 
 
-def test_no_more_than_so_many_packets_are_held(pod, gate, monkeypatch):
+@pytest.mark.real_time
+async def test_no_more_than_so_many_packets_are_held(pod, gate, monkeypatch):
     monkeypatch.setattr(held, "MOST", 2)
 
-    async def main():
-        await gate.shut(pod.tree.pid, print, 5.0)
-        with contextlib.ExitStack() as stack:
-            # Each has sent its first packet when this is done.
-            some = [stack.enter_context(calling(8000)) for _ in range(4)]
-            assert await gate.open(pod.tree.pid, 5.0) == 2
-            assert len(await asyncio.to_thread(connected, some, 2, 0.6)) == 2
-            assert len(await asyncio.to_thread(connected, some, 4, 5)) == 4
-
-    asyncio.run(main())
+    await gate.shut(pod.tree.pid, print, 5.0)
+    with contextlib.ExitStack() as stack:
+        # Each has sent its first packet when this is done.
+        some = [stack.enter_context(calling(8000)) for _ in range(4)]
+        assert await gate.open(pod.tree.pid, 5.0) == 2
+        assert len(await asyncio.to_thread(connected, some, 2, 0.6)) == 2
+        assert len(await asyncio.to_thread(connected, some, 4, 5)) == 4
 
 
 def calling(port):
@@ -296,122 +284,110 @@ def connected(those, count, limit):
     return found
 
 
-def test_what_a_table_of_others_drops_is_not_counted(pod, gate, monkeypatch):
-    async def main():
-        with monkeypatch.context() as patched:
-            patched.setattr(nftables, "TABLE", "other")
-            patched.setattr(nftables, "QUEUE", 7)
-            await inside(pod.tree.pid, lambda: nftables.shut([9000]))
-        await gate.shut(pod.tree.pid, print, 5.0)
-        assert not await asyncio.to_thread(connects, 9000)
-        assert await gate.open(pod.tree.pid, 5.0) == 0
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_what_a_table_of_others_drops_is_not_counted(pod, gate, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(nftables, "TABLE", "other")
+        patched.setattr(nftables, "QUEUE", 7)
+        await inside(pod.tree.pid, lambda: nftables.shut([9000]))
+    await gate.shut(pod.tree.pid, print, 5.0)
+    assert not await asyncio.to_thread(connects, 9000)
+    assert await gate.open(pod.tree.pid, 5.0) == 0
 
 
-def test_a_port_is_held_back_before_anybody_listens_there(pod, tmp_path):
-    async def main():
-        told: list[str] = []
-        gate = NetworkGate(tmp_path / "gates", lambda _: ())
-        await gate.shut(pod.other.pid, told.append, 5.0, 8000)
-        assert not await asyncio.to_thread(connects, 8000)
-        assert told == ["somebody sent to its port 8000"]
-        assert await asyncio.to_thread(connects, 9000), "a neighbour in the pod is cut off"
-        await gate.open(pod.other.pid, 5.0)
-        assert await asyncio.to_thread(connects, 8000, 5)
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_a_port_is_held_back_before_anybody_listens_there(pod, tmp_path):
+    told: list[str] = []
+    gate = NetworkGate(tmp_path / "gates", lambda _: ())
+    await gate.shut(pod.other.pid, told.append, 5.0, 8000)
+    assert not await asyncio.to_thread(connects, 8000)
+    assert told == ["somebody sent to its port 8000"]
+    assert await asyncio.to_thread(connects, 9000), "a neighbour in the pod is cut off"
+    await gate.open(pod.other.pid, 5.0)
+    assert await asyncio.to_thread(connects, 8000, 5)
 
 
-def test_a_peer_that_only_closes_or_is_idle_calls_nobody(pod, gate):
-    async def main():
-        told: list[str] = []
-        idle = pod.connection()
-        idle.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        idle.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
-        closing = pod.connection()
-        assert await asyncio.to_thread(talk, idle)
-        await gate.shut(pod.tree.pid, told.append, 5.0)
-        closing.close()
-        await asyncio.sleep(1.5)
-        assert told == []
-        await asyncio.to_thread(connects, 8000)
-        assert len(told) == 1
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_a_peer_that_only_closes_or_is_idle_calls_nobody(pod, gate):
+    told: list[str] = []
+    idle = pod.connection()
+    idle.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    idle.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
+    closing = pod.connection()
+    assert await asyncio.to_thread(talk, idle)
+    await gate.shut(pod.tree.pid, told.append, 5.0)
+    closing.close()
+    await asyncio.sleep(1.5)
+    assert told == []
+    await asyncio.to_thread(connects, 8000)
+    assert len(told) == 1
 
 
-def test_a_tree_that_ends_behind_it_resets_nobody_and_a_new_agent_hears_of_the_next(
+@pytest.mark.real_time
+async def test_a_tree_that_ends_behind_it_resets_nobody_and_a_new_agent_hears_of_the_next(
     pod, gate, tmp_path
 ):
-    async def main():
-        old = pod.connection()
-        assert await asyncio.to_thread(talk, old)
-        await gate.shut(pod.tree.pid, print, 5.0)
-        pod.end_tree()
-        gate.close()
-        told: list[str] = []
-        again = NetworkGate(tmp_path / "gates", lambda _: ())
-        await again.shut(pod.other.pid, told.append, 5.0)
-        await again.shut(pod.other.pid, told.append, 5.0)
-        assert not await asyncio.to_thread(talk, old), "no answer, and no reset"
-        assert told == ["somebody sent to its port 8000"]
-        await again.open(pod.other.pid, 5.0)
-        await again.open(pod.other.pid, 5.0)
-        assert list((tmp_path / "gates").iterdir()) == []
-        with pytest.raises(ConnectionError):
-            await asyncio.to_thread(talk, old, 5)
-
-    asyncio.run(main())
+    old = pod.connection()
+    assert await asyncio.to_thread(talk, old)
+    await gate.shut(pod.tree.pid, print, 5.0)
+    pod.end_tree()
+    gate.close()
+    told: list[str] = []
+    again = NetworkGate(tmp_path / "gates", lambda _: ())
+    await again.shut(pod.other.pid, told.append, 5.0)
+    await again.shut(pod.other.pid, told.append, 5.0)
+    assert not await asyncio.to_thread(talk, old), "no answer, and no reset"
+    assert told == ["somebody sent to its port 8000"]
+    await again.open(pod.other.pid, 5.0)
+    await again.open(pod.other.pid, 5.0)
+    assert list((tmp_path / "gates").iterdir()) == []
+    with pytest.raises(ConnectionError):
+        await asyncio.to_thread(talk, old, 5)
 
 
-def test_a_pod_that_ends_after_it_could_not_be_opened_leaves_nothing_held(pod, gate, monkeypatch):
+@pytest.mark.real_time
+async def test_a_pod_that_ends_after_it_could_not_be_opened_leaves_nothing_held(
+    pod, gate, monkeypatch
+):
     """What is held would keep its namespace for good."""
 
     def fail():
         raise OSError(105, "the kernel's queue is full")
 
-    async def main():
-        await gate.shut(pod.tree.pid, print, 5.0)
-        with monkeypatch.context() as patched:
-            patched.setattr(nftables, "open_again", fail)
-            with pytest.raises(OSError, match="full"):
-                await gate.open(pod.tree.pid, 5.0)
-        pod.tree.kill()
-        pod.tree.wait()
-        assert await gate.open(pod.tree.pid, 5.0) == 0
-        assert (gate._held, gate._spaces, list(gate._folder.iterdir())) == ({}, {}, [])
-
-    asyncio.run(main())
+    await gate.shut(pod.tree.pid, print, 5.0)
+    with monkeypatch.context() as patched:
+        patched.setattr(nftables, "open_again", fail)
+        with pytest.raises(OSError, match="full"):
+            await gate.open(pod.tree.pid, 5.0)
+    pod.tree.kill()
+    pod.tree.wait()
+    assert await gate.open(pod.tree.pid, 5.0) == 0
+    assert (gate._held, gate._spaces, list(gate._folder.iterdir())) == ({}, {}, [])
 
 
-def test_what_was_noted_of_a_namespace_that_is_gone_is_not_believed_of_the_next(pod, gate):
+@pytest.mark.real_time
+async def test_what_was_noted_of_a_namespace_that_is_gone_is_not_believed_of_the_next(pod, gate):
     """The kernel gives its number to a new pod's."""
 
-    async def main():
-        number = os.stat(f"/proc/{pod.tree.pid}/ns/net").st_ino
-        gate._folder.mkdir(parents=True)
-        (gate._folder / f"{number}.json").write_text("[9000]")
-        told: list[str] = []
-        await gate.shut(pod.tree.pid, told.append, 5.0)
-        assert not await asyncio.to_thread(connects, 8000)
-        assert told == ["somebody sent to its port 8000"]
-        assert await asyncio.to_thread(connects, 9000)
-
-    asyncio.run(main())
+    number = os.stat(f"/proc/{pod.tree.pid}/ns/net").st_ino
+    gate._folder.mkdir(parents=True)
+    (gate._folder / f"{number}.json").write_text("[9000]")
+    told: list[str] = []
+    await gate.shut(pod.tree.pid, told.append, 5.0)
+    assert not await asyncio.to_thread(connects, 8000)
+    assert told == ["somebody sent to its port 8000"]
+    assert await asyncio.to_thread(connects, 9000)
 
 
-def test_only_one_table_is_made_and_it_is_taken_away(pod, gate):
-    async def main():
-        for _ in range(2):
-            await gate.shut(pod.tree.pid, print, 5.0)
-        assert await inside(pod.tree.pid, nftables.is_shut)
-        (noted,) = (gate._folder).iterdir()
-        assert json.loads(noted.read_text()) == [8000]
-        await gate.open(pod.tree.pid, 5.0)
-        assert not await inside(pod.tree.pid, nftables.is_shut)
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_only_one_table_is_made_and_it_is_taken_away(pod, gate):
+    for _ in range(2):
+        await gate.shut(pod.tree.pid, print, 5.0)
+    assert await inside(pod.tree.pid, nftables.is_shut)
+    (noted,) = (gate._folder).iterdir()
+    assert json.loads(noted.read_text()) == [8000]
+    await gate.open(pod.tree.pid, 5.0)
+    assert not await inside(pod.tree.pid, nftables.is_shut)
 
 
 @pytest.mark.skipif(not MPTCP.exists(), reason="this kernel has no MPTCP")
@@ -435,23 +411,19 @@ def speaks_mptcp():
     return False
 
 
-def test_the_nodes_own_network_stays_as_it_is(gate):
-    async def main():
-        with pytest.raises(RefusedError, match="hostNetwork"):
-            await gate.plain(os.getpid(), 5.0)
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_the_nodes_own_network_stays_as_it_is(gate):
+    with pytest.raises(RefusedError, match="hostNetwork"):
+        await gate.plain(os.getpid(), 5.0)
 
 
-def test_a_process_that_is_gone_has_no_gate(gate):
-    async def main():
-        with pytest.raises(NotFoundError):
-            await gate.shut(2**22 + 1, print, 5.0)
-        with pytest.raises(NotFoundError):
-            await gate.plain(2**22 + 1, 5.0)
-        await gate.open(2**22 + 1, 5.0)
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_a_process_that_is_gone_has_no_gate(gate):
+    with pytest.raises(NotFoundError):
+        await gate.shut(2**22 + 1, print, 5.0)
+    with pytest.raises(NotFoundError):
+        await gate.plain(2**22 + 1, 5.0)
+    await gate.open(2**22 + 1, 5.0)
 
 
 @pytest.mark.parametrize(

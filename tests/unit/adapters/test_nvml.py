@@ -53,54 +53,46 @@ def test_threads_do_not_pile_up_and_come_back(gate):
     assert worker.run(lambda: 7, 5) == 7
 
 
-def test_an_event_loop_gets_its_answers_and_errors():
-    async def main():
-        nvml = Nvml()
-        assert await nvml.ask(lambda: 7, 1.0) == 7
-        assert await nvml.ask(lambda: time.sleep(0.05) or 8, 1.0) == 8
-        with pytest.raises(ZeroDivisionError):
-            await nvml.ask(lambda: 1 // 0, 1.0)
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_an_event_loop_gets_its_answers_and_errors():
+    nvml = Nvml()
+    assert await nvml.ask(lambda: 7, 1.0) == 7
+    assert await nvml.ask(lambda: time.sleep(0.05) or 8, 1.0) == 8
+    with pytest.raises(ZeroDivisionError):
+        await nvml.ask(lambda: 1 // 0, 1.0)
 
 
-def test_questions_within_a_call_are_answered_in_its_thread():
-    async def main():
-        nvml = Nvml()
+@pytest.mark.real_time
+async def test_questions_within_a_call_are_answered_in_its_thread():
+    nvml = Nvml()
 
-        def call():
-            here = threading.current_thread()
-            return nvml._worker.run(threading.current_thread, 1.0) is here
+    def call():
+        here = threading.current_thread()
+        return nvml._worker.run(threading.current_thread, 1.0) is here
 
-        assert await nvml.ask(call, 1.0)
-
-    asyncio.run(main())
+    assert await nvml.ask(call, 1.0)
 
 
-def test_an_event_loop_is_not_held_up_by_a_hung_call(gate):
-    async def main():
-        nvml, beats = Nvml(), 0
-        asked = asyncio.create_task(nvml.ask(gate.wait, 0.2))
-        while not asked.done():
-            beats += 1
-            await asyncio.sleep(0.005)
-        with pytest.raises(DeadlineError):
-            await asked
-        assert beats > 10
-        assert await nvml.ask(lambda: 7, 1.0) == 7
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_an_event_loop_is_not_held_up_by_a_hung_call(gate):
+    nvml, beats = Nvml(), 0
+    asked = asyncio.create_task(nvml.ask(gate.wait, 0.2))
+    while not asked.done():
+        beats += 1
+        await asyncio.sleep(0.005)
+    with pytest.raises(DeadlineError):
+        await asked
+    assert beats > 10
+    assert await nvml.ask(lambda: 7, 1.0) == 7
 
 
-def test_a_cancelled_question_leaves_the_thread_at_work(gate):
-    async def main():
-        nvml = Nvml()
-        asked = [asyncio.create_task(nvml.ask(gate.wait, 5.0)) for _ in range(2)]
-        await asyncio.sleep(0.02)
-        for task in asked:
-            task.cancel()
-        await asyncio.gather(*asked, return_exceptions=True)
-        gate.set()
-        assert await nvml.ask(lambda: 7, 1.0) == 7
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_a_cancelled_question_leaves_the_thread_at_work(gate):
+    nvml = Nvml()
+    asked = [asyncio.create_task(nvml.ask(gate.wait, 5.0)) for _ in range(2)]
+    await asyncio.sleep(0.02)
+    for task in asked:
+        task.cancel()
+    await asyncio.gather(*asked, return_exceptions=True)
+    gate.set()
+    assert await nvml.ask(lambda: 7, 1.0) == 7

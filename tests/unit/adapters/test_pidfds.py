@@ -32,45 +32,39 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_the_first_death_is_told_once_and_nothing_stays_open(sleeper):
-    async def main():
-        one, two = sleeper(), sleeper()
-        before, told, deaths = descriptors(), [], Pidfds()
-        deaths.watch(UID, [one.pid, two.pid, one.pid], lambda uid, pid: told.append((uid, pid)))
-        assert descriptors() == before + 2
-        await asyncio.sleep(0.05)
-        assert told == []
-        two.kill()
-        one.kill()
-        await asyncio.sleep(0.1)
-        assert len(told) == 1
-        assert told[0][1] in (one.pid, two.pid)
-        assert descriptors() == before
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_the_first_death_is_told_once_and_nothing_stays_open(sleeper):
+    one, two = sleeper(), sleeper()
+    before, told, deaths = descriptors(), [], Pidfds()
+    deaths.watch(UID, [one.pid, two.pid, one.pid], lambda uid, pid: told.append((uid, pid)))
+    assert descriptors() == before + 2
+    await asyncio.sleep(0.05)
+    assert told == []
+    two.kill()
+    one.kill()
+    await asyncio.sleep(0.1)
+    assert len(told) == 1
+    assert told[0][1] in (one.pid, two.pid)
+    assert descriptors() == before
 
 
-def test_who_is_gone_already_is_told_too(sleeper):
-    async def main():
-        gone = sleeper()
-        gone.kill()
-        gone.wait()
-        told, deaths = [], Pidfds()
-        deaths.watch(UID, [gone.pid, sleeper().pid], lambda _, pid: told.append(pid))
-        await asyncio.sleep(0.01)
-        assert told == [gone.pid]
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_who_is_gone_already_is_told_too(sleeper):
+    gone = sleeper()
+    gone.kill()
+    gone.wait()
+    told, deaths = [], Pidfds()
+    deaths.watch(UID, [gone.pid, sleeper().pid], lambda _, pid: told.append(pid))
+    await asyncio.sleep(0.01)
+    assert told == [gone.pid]
 
 
-def test_after_unwatch_nothing_is_told(sleeper):
-    async def main():
-        process, told, deaths = sleeper(), [], Pidfds()
-        deaths.watch(UID, [process.pid], lambda *_: told.append(1))
-        deaths.unwatch(UID)
-        deaths.unwatch(UID)
-        process.kill()
-        await asyncio.sleep(0.05)
-        assert told == []
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_after_unwatch_nothing_is_told(sleeper):
+    process, told, deaths = sleeper(), [], Pidfds()
+    deaths.watch(UID, [process.pid], lambda *_: told.append(1))
+    deaths.unwatch(UID)
+    deaths.unwatch(UID)
+    process.kill()
+    await asyncio.sleep(0.05)
+    assert told == []

@@ -16,7 +16,6 @@ from bench.chaos.plan import WEATHER_CLEARS, draw_pair, draw_plan
 from bench.chaos.storm import Storm, run
 from bench.chaos.watch import Watch
 from kybernate.errors import DeadlineError
-from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import (
     App,
     Elsewhere,
@@ -166,36 +165,30 @@ async def _parked(machine, uid):
     return artifact
 
 
-def test_the_last_state_of_a_container_is_missed_and_what_one_before_it_left_is_not():
-    async def main():
-        machine, uid = Machine({"GPU-0": 80 << 30}), PodUid("u1")
-        before = await _parked(machine, uid)
-        machine.end_container(uid)
-        last = await _parked(machine, uid)
-        await FakeVault(machine).drop(before, Tier.NVME, forget="why")
-        assert machine.breaches == []
-        await FakeVault(machine).drop(last, Tier.NVME, forget="why")
-        assert machine.breaches == ["u1 lost its last state: why"]
-
-    run_virtual(main())
+async def test_the_last_state_of_a_container_is_missed_and_what_one_before_it_left_is_not():
+    machine, uid = Machine({"GPU-0": 80 << 30}), PodUid("u1")
+    before = await _parked(machine, uid)
+    machine.end_container(uid)
+    last = await _parked(machine, uid)
+    await FakeVault(machine).drop(before, Tier.NVME, forget="why")
+    assert machine.breaches == []
+    await FakeVault(machine).drop(last, Tier.NVME, forget="why")
+    assert machine.breaches == ["u1 lost its last state: why"]
 
 
 @pytest.mark.parametrize("saved", [True, False])
-def test_an_end_that_takes_two_tries_asks_for_a_saved_state_where_a_tree_stands(saved):
-    async def main():
-        machine, uid = Machine({"GPU-0": 80 << 30}), PodUid("u1")
-        artifact = await _parked(machine, uid)
-        init, handle = machine.inits[uid], machine.vault[artifact].snapshot.handle
-        machine.vault.clear()
-        if not saved:
-            del machine.dumps[init]
-        machine.faults.add("end-hangs")
-        with pytest.raises(DeadlineError):
-            await FakeDumper(machine).end(init, handle, 1)
+async def test_an_end_that_takes_two_tries_asks_for_a_saved_state_where_a_tree_stands(saved):
+    machine, uid = Machine({"GPU-0": 80 << 30}), PodUid("u1")
+    artifact = await _parked(machine, uid)
+    init, handle = machine.inits[uid], machine.vault[artifact].snapshot.handle
+    machine.vault.clear()
+    if not saved:
+        del machine.dumps[init]
+    machine.faults.add("end-hangs")
+    with pytest.raises(DeadlineError):
         await FakeDumper(machine).end(init, handle, 1)
-        assert bool(machine.breaches) is not saved
-
-    run_virtual(main())
+    await FakeDumper(machine).end(init, handle, 1)
+    assert bool(machine.breaches) is not saved
 
 
 @pytest.mark.filterwarnings("ignore")

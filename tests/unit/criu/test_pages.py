@@ -84,90 +84,80 @@ def is_userfaultfd(descriptor: int) -> bool:
     return os.readlink(f"/proc/self/fd/{descriptor}") == "anon_inode:[userfaultfd]"
 
 
-def test_who_serves_well_to_the_end_is_let_go_of_by_itself(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with server(tmp_path / "1-2") as one:
-            seen = asyncio.ensure_future(one.served.seen_out())
-            assert await one.served.hold(Clock(LIMIT))
-            assert [is_userfaultfd(held) for held in one.served.held] == [True]
-            await one.end("0")
-            await asyncio.wait_for(seen, LIMIT)
-            assert one.served.held == []
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_who_serves_well_to_the_end_is_let_go_of_by_itself(tmp_path: Path) -> None:
+    async with server(tmp_path / "1-2") as one:
+        seen = asyncio.ensure_future(one.served.seen_out())
+        assert await one.served.hold(Clock(LIMIT))
+        assert [is_userfaultfd(held) for held in one.served.held] == [True]
+        await one.end("0")
+        await asyncio.wait_for(seen, LIMIT)
+        assert one.served.held == []
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("told", ["1", "-", ""])
-def test_what_a_dead_server_did_not_bring_is_held_on_to(tmp_path: Path, told: str) -> None:
-    async def main() -> None:
-        async with server(tmp_path / "1-2") as one:
-            await one.served.hold(Clock(LIMIT))
-            seen = asyncio.ensure_future(one.served.seen_out())
-            await one.end(told)
-            await asyncio.wait_for(seen, LIMIT)
-            assert not await one.served.ended(Clock(LIMIT))
-            assert [is_userfaultfd(held) for held in one.served.held] == [True]
-
-    asyncio.run(main())
+async def test_what_a_dead_server_did_not_bring_is_held_on_to(tmp_path: Path, told: str) -> None:
+    async with server(tmp_path / "1-2") as one:
+        await one.served.hold(Clock(LIMIT))
+        seen = asyncio.ensure_future(one.served.seen_out())
+        await one.end(told)
+        await asyncio.wait_for(seen, LIMIT)
+        assert not await one.served.ended(Clock(LIMIT))
+        assert [is_userfaultfd(held) for held in one.served.held] == [True]
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize(("told", "well"), [("0", True), ("1", False), ("-", False)])
-def test_a_server_that_has_ended_before_it_could_be_held_says_how(
+async def test_a_server_that_has_ended_before_it_could_be_held_says_how(
     tmp_path: Path, told: str, well: bool
 ) -> None:
-    async def main() -> None:
-        async with server(tmp_path / "1-2") as one:
-            await one.end(told)
-            assert await one.served.hold(Clock(LIMIT)) is well
-            assert one.served.held == []
-
-    asyncio.run(main())
+    async with server(tmp_path / "1-2") as one:
+        await one.end(told)
+        assert await one.served.hold(Clock(LIMIT)) is well
+        assert one.served.held == []
 
 
-def test_it_is_waited_for_who_tells_how_a_server_ended(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with server(tmp_path / "1-2") as one:
-            lock = os.open(one.served.lock, os.O_RDWR)
-            one.process.kill()
-            await one.process.wait()
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            with pytest.raises(DeadlineError, match="nobody tells"):
-                await one.served.hold(Clock(0.0))
-            holding = asyncio.ensure_future(one.served.hold(Clock(LIMIT)))
-            (one.served.work / pages.STATUS).write_text("1")
-            assert not await holding
-            os.close(lock)
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_it_is_waited_for_who_tells_how_a_server_ended(tmp_path: Path) -> None:
+    async with server(tmp_path / "1-2") as one:
+        lock = os.open(one.served.lock, os.O_RDWR)
+        one.process.kill()
+        await one.process.wait()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(DeadlineError, match="nobody tells"):
+            await one.served.hold(Clock(0.0))
+        holding = asyncio.ensure_future(one.served.hold(Clock(LIMIT)))
+        (one.served.work / pages.STATUS).write_text("1")
+        assert not await holding
+        os.close(lock)
 
 
-def test_what_is_closed_while_it_is_looked_at_hides_nothing_else(
+@pytest.mark.real_time
+async def test_what_is_closed_while_it_is_looked_at_hides_nothing_else(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     real = os.listdir
     monkeypatch.setattr(os, "listdir", lambda path: ["999999", *real(path)])
 
-    async def main() -> None:
-        async with server(tmp_path / "1-2") as one:
-            assert await one.served.hold(Clock(LIMIT))
-            assert len(one.served.held) == 1
-
-    asyncio.run(main())
+    async with server(tmp_path / "1-2") as one:
+        assert await one.served.hold(Clock(LIMIT))
+        assert len(one.served.held) == 1
 
 
-def test_what_is_lent_to_kyb_enter_stays_open_without_server_and_agent(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with server(tmp_path / "1-2") as one:
-            one.served.keeper, theirs = socket.socketpair()
-            await one.served.hold(Clock(LIMIT))
-            await one.end("1")
-            one.served.let_go()
-            with theirs:
-                _, lent, _, _ = socket.recv_fds(theirs, 16, 16)
-            assert [is_userfaultfd(one) for one in lent] == [True]
-            os.close(lent[0])
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_what_is_lent_to_kyb_enter_stays_open_without_server_and_agent(
+    tmp_path: Path,
+) -> None:
+    async with server(tmp_path / "1-2") as one:
+        one.served.keeper, theirs = socket.socketpair()
+        await one.served.hold(Clock(LIMIT))
+        await one.end("1")
+        one.served.let_go()
+        with theirs:
+            _, lent, _, _ = socket.recv_fds(theirs, 16, 16)
+        assert [is_userfaultfd(one) for one in lent] == [True]
+        os.close(lent[0])
 
 
 def myself(root: Path) -> Path:
@@ -176,108 +166,94 @@ def myself(root: Path) -> Path:
     return root / f"{os.getpid()}-{start}"
 
 
-def test_the_next_agent_holds_the_same_again_and_nothing_of_others(tmp_path: Path) -> None:
-    async def main() -> None:
-        root, other = tmp_path / "work", tmp_path / "other"
-        root.mkdir()
-        imitated = other / myself(root).name / running.PAGES
-        imitated.parent.mkdir(parents=True)
-        async with server(myself(root)), server(other, imitated):
-            (found,) = pages.left_by_another(root, Path("/proc"))
-            assert found.work == myself(root)
-            assert [is_userfaultfd(held) for held in found.held] == [True]
-            found.let_go()
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_the_next_agent_holds_the_same_again_and_nothing_of_others(tmp_path: Path) -> None:
+    root, other = tmp_path / "work", tmp_path / "other"
+    root.mkdir()
+    imitated = other / myself(root).name / running.PAGES
+    imitated.parent.mkdir(parents=True)
+    async with server(myself(root)), server(other, imitated):
+        (found,) = pages.left_by_another(root, Path("/proc"))
+        assert found.work == myself(root)
+        assert [is_userfaultfd(held) for held in found.held] == [True]
+        found.let_go()
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("told", ["0", "1", "-"])
-def test_the_next_agent_holds_nothing_where_nobody_serves(tmp_path: Path, told: str) -> None:
-    async def main() -> None:
-        async with server(myself(tmp_path)) as one:
-            await one.end(told)
-            assert list(pages.left_by_another(tmp_path, Path("/proc"))) == []
-
-    asyncio.run(main())
+async def test_the_next_agent_holds_nothing_where_nobody_serves(tmp_path: Path, told: str) -> None:
+    async with server(myself(tmp_path)) as one:
+        await one.end(told)
+        assert list(pages.left_by_another(tmp_path, Path("/proc"))) == []
 
 
-def test_the_next_agent_holds_nothing_for_a_container_that_is_gone(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with server(tmp_path / f"{os.getpid()}-1"):
-            assert list(pages.left_by_another(tmp_path, Path("/proc"))) == []
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_the_next_agent_holds_nothing_for_a_container_that_is_gone(tmp_path: Path) -> None:
+    async with server(tmp_path / f"{os.getpid()}-1"):
+        assert list(pages.left_by_another(tmp_path, Path("/proc"))) == []
 
 
-def test_a_server_whose_tree_is_gone_is_ended_and_leaves_nothing(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with server(tmp_path / "1-2") as one:
-            await pages.clear(one.served.work, Clock(LIMIT))
-            assert await asyncio.wait_for(one.process.wait(), LIMIT) == -signal.SIGKILL
-            assert is_free(one.served.lock)
-            assert not one.served.begun
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_a_server_whose_tree_is_gone_is_ended_and_leaves_nothing(tmp_path: Path) -> None:
+    async with server(tmp_path / "1-2") as one:
+        await pages.clear(one.served.work, Clock(LIMIT))
+        assert await asyncio.wait_for(one.process.wait(), LIMIT) == -signal.SIGKILL
+        assert is_free(one.served.lock)
+        assert not one.served.begun
 
 
-def test_it_is_held_on_to_until_the_container_has_ended(tmp_path: Path) -> None:
-    async def main() -> None:
-        container = await asyncio.create_subprocess_exec("sleep", "1000")
-        async with server(tmp_path / "1-2") as one:
-            await one.served.hold(Clock(LIMIT))
-            pidfd = os.pidfd_open(container.pid)
-            outliving = asyncio.ensure_future(one.served.outlive(pidfd))
-            await asyncio.sleep(0.05)
-            assert len(one.served.held) == 1
-            container.kill()
-            await asyncio.wait_for(outliving, LIMIT)
-            assert one.served.held == []
-        await container.wait()
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_it_is_held_on_to_until_the_container_has_ended(tmp_path: Path) -> None:
+    container = await asyncio.create_subprocess_exec("sleep", "1000")
+    async with server(tmp_path / "1-2") as one:
+        await one.served.hold(Clock(LIMIT))
+        pidfd = os.pidfd_open(container.pid)
+        outliving = asyncio.ensure_future(one.served.outlive(pidfd))
+        await asyncio.sleep(0.05)
+        assert len(one.served.held) == 1
+        container.kill()
+        await asyncio.wait_for(outliving, LIMIT)
+        assert one.served.held == []
+    await container.wait()
 
 
-def test_the_memory_of_a_container_that_is_gone_is_let_go_of(tmp_path: Path) -> None:
-    async def main() -> None:
-        gone = await asyncio.create_subprocess_exec("true")
-        await gone.wait()
-        tools = Tools(tmp_path / "enter", tmp_path / "criu", tmp_path / "cache")
-        engine = Criu(tools, CgroupFreezer(), tmp_path / "work")
-        async with server(tmp_path / "work" / f"{gone.pid}-5") as one:
-            await one.served.hold(Clock(LIMIT))
-            engine._served[one.served.work] = one.served
-            with pytest.raises(NotFoundError):
-                await engine.pages_done(gone.pid, LIMIT)
-            assert one.served.held == []
-            await asyncio.wait_for(one.process.wait(), LIMIT)
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_the_memory_of_a_container_that_is_gone_is_let_go_of(tmp_path: Path) -> None:
+    gone = await asyncio.create_subprocess_exec("true")
+    await gone.wait()
+    tools = Tools(tmp_path / "enter", tmp_path / "criu", tmp_path / "cache")
+    engine = Criu(tools, CgroupFreezer(), tmp_path / "work")
+    async with server(tmp_path / "work" / f"{gone.pid}-5") as one:
+        await one.served.hold(Clock(LIMIT))
+        engine._served[one.served.work] = one.served
+        with pytest.raises(NotFoundError):
+            await engine.pages_done(gone.pid, LIMIT)
+        assert one.served.held == []
+        await asyncio.wait_for(one.process.wait(), LIMIT)
 
 
-def test_a_container_that_ends_meanwhile_is_not_waited_for(tmp_path: Path) -> None:
+@pytest.mark.real_time
+async def test_a_container_that_ends_meanwhile_is_not_waited_for(tmp_path: Path) -> None:
     """Its server may wait for memory, and notice nothing."""
     (tmp_path / "kyb-run").symlink_to("/bin/sleep")
 
-    async def main() -> None:
-        tools = Tools(tmp_path / "enter", tmp_path / "criu", tmp_path / "cache")
-        engine = Criu(tools, CgroupFreezer(), tmp_path / "work", inits=EveryInit())
-        container = await asyncio.create_subprocess_exec(tmp_path / "kyb-run", "1000")
-        with Container.opened(EveryInit(), container.pid, "", tmp_path / "work") as opened:
-            work = opened.work
-        async with server(work) as one:
-            engine._served[work] = one.served
-            await one.served.hold(Clock(LIMIT))
-            done = asyncio.ensure_future(engine.pages_done(container.pid, 1e9))
-            await asyncio.sleep(0.05)
-            assert not done.done()
-            container.kill()
-            with pytest.raises(NotFoundError):
-                await asyncio.wait_for(done, LIMIT)
-            assert one.served.held == []
-            await asyncio.wait_for(one.process.wait(), LIMIT)
-        await container.wait()
-
-    asyncio.run(main())
+    tools = Tools(tmp_path / "enter", tmp_path / "criu", tmp_path / "cache")
+    engine = Criu(tools, CgroupFreezer(), tmp_path / "work", inits=EveryInit())
+    container = await asyncio.create_subprocess_exec(tmp_path / "kyb-run", "1000")
+    with Container.opened(EveryInit(), container.pid, "", tmp_path / "work") as opened:
+        work = opened.work
+    async with server(work) as one:
+        engine._served[work] = one.served
+        await one.served.hold(Clock(LIMIT))
+        done = asyncio.ensure_future(engine.pages_done(container.pid, 1e9))
+        await asyncio.sleep(0.05)
+        assert not done.done()
+        container.kill()
+        with pytest.raises(NotFoundError):
+            await asyncio.wait_for(done, LIMIT)
+        assert one.served.held == []
+        await asyncio.wait_for(one.process.wait(), LIMIT)
+    await container.wait()
 
 
 @pytest.mark.parametrize(

@@ -272,27 +272,23 @@ def new_machine() -> fakes.Machine:
     return fakes.Machine({GPU.uuid: GPU.memory})
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
-def test_a_frozen_container_that_is_asked_to_end_is_gone_at_once(container, kyb_init, signum):
-    async def main():
-        async with Agent(container, new_machine()).alive() as agent:
-            await agent.park(container, kyb_init)
-            os.kill(agent.init, signum)
-            await agent.until(lambda: container.gone)
-            await agent.until(lambda: agent.state is SeatState.WAITING)
-
-    asyncio.run(main())
+async def test_a_frozen_container_that_is_asked_to_end_is_gone_at_once(container, kyb_init, signum):
+    async with Agent(container, new_machine()).alive() as agent:
+        await agent.park(container, kyb_init)
+        os.kill(agent.init, signum)
+        await agent.until(lambda: container.gone)
+        await agent.until(lambda: agent.state is SeatState.WAITING)
 
 
-def test_a_pod_deleted_at_the_api_server_is_gone_before_any_signal(container, kyb_init):
-    async def main():
-        async with Agent(container, new_machine()).alive() as agent:
-            await agent.park(container, kyb_init)
-            agent.loop.pod_gone(agent.uid)
-            await agent.until(lambda: container.gone)
-            await agent.until(lambda: agent.state is None)
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_a_pod_deleted_at_the_api_server_is_gone_before_any_signal(container, kyb_init):
+    async with Agent(container, new_machine()).alive() as agent:
+        await agent.park(container, kyb_init)
+        agent.loop.pod_gone(agent.uid)
+        await agent.until(lambda: container.gone)
+        await agent.until(lambda: agent.state is None)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
@@ -320,25 +316,23 @@ def test_deleted_while_the_agent_is_away_it_is_gone_soon_after_it_is_back(
     asyncio.run(after())
 
 
-def test_an_oom_kill_of_a_frozen_process_is_noticed(container, kyb_init):
+@pytest.mark.real_time
+async def test_an_oom_kill_of_a_frozen_process_is_noticed(container, kyb_init):
     if len(container.groups) < 2:
         pytest.skip("no cgroup v1 memory controller to limit the container with")
 
-    async def main():
-        (container.groups[1] / "memory.limit_in_bytes").write_text(str(150 * MIB))
-        async with Agent(container, new_machine()).alive() as agent:
-            await agent.park(container, kyb_init, 90 * MIB)
-            glutton = container.also(GLUTTON)
-            try:
-                await agent.until(lambda: agent.events)
-                reason, sentence = agent.events[0]
-                assert reason == "OutOfMemory"
-                assert "OOM" in sentence
-                assert glutton.poll() is None, "the kernel chose another victim"
-            finally:
-                glutton.kill()
-                glutton.wait()
-            await agent.until(lambda: container.gone)
-            await agent.until(lambda: agent.state is SeatState.WAITING)
-
-    asyncio.run(main())
+    (container.groups[1] / "memory.limit_in_bytes").write_text(str(150 * MIB))
+    async with Agent(container, new_machine()).alive() as agent:
+        await agent.park(container, kyb_init, 90 * MIB)
+        glutton = container.also(GLUTTON)
+        try:
+            await agent.until(lambda: agent.events)
+            reason, sentence = agent.events[0]
+            assert reason == "OutOfMemory"
+            assert "OOM" in sentence
+            assert glutton.poll() is None, "the kernel chose another victim"
+        finally:
+            glutton.kill()
+            glutton.wait()
+        await agent.until(lambda: container.gone)
+        await agent.until(lambda: agent.state is SeatState.WAITING)

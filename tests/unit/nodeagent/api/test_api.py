@@ -15,7 +15,6 @@ from kybernate.adapters.pki import Folder, Validity
 from kybernate.gen import agent_pb2, agent_pb2_grpc
 from kybernate.gen import agent_pb2 as pb
 from kybernate.runtime.identity import Identity
-from kybernate.testing.clock import run_virtual
 from kybernate.types import SeatState
 from nodeagent.api.doorkeeper import CALLERS, Doorkeeper, Rates
 from nodeagent.api.servers import serve_network, serve_node
@@ -102,60 +101,55 @@ async def refusal(stream, first):
 HELLO = pb.ProxyReport(hello=pb.Hello(proxy="p1", version=1))
 
 
-def test_a_proxy_gets_seats_then_grants_and_drains_when_told(rig, tls):
-    async def main():
-        async with serving(rig, tls) as (r, port), channel(tls, port, "proxy") as ch:
-            a = await r.seat("a", delay=0.0)
-            await r.until(a, SeatState.ACTIVE)
-            stream = agent_pb2_grpc.NodeAgentStub(ch).Serve()
-            await stream.write(HELLO)
-            first, second = await orders(stream, 2)
-            assert first.seat.address == "10.0.0.1:8000"
-            assert second.grant == pb.Lease(uid=a, generation=1)
-            b = await r.seat("b", delay=0.0)
-            while (order := (await orders(stream, 1))[0]).WhichOneof("kind") != "drain":
-                assert order.WhichOneof("kind") == "seat"
-            assert order.drain == pb.Lease(uid=a, generation=1)
-            await stream.write(pb.ProxyReport(drained=pb.Drained(uid=a, generation=1)))
-            await r.until(b, SeatState.ACTIVE)
-            await stream.write(pb.ProxyReport(demand=pb.Demand(uid=a, waiting=1)))
-            while (order := (await orders(stream, 1))[0]).WhichOneof("kind") != "drain":
-                pass
-            await stream.write(pb.ProxyReport(drained=pb.Drained(uid=b, generation=1)))
-            await r.until(a, SeatState.ACTIVE)
-            stream.cancel()
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_a_proxy_gets_seats_then_grants_and_drains_when_told(rig, tls):
+    async with serving(rig, tls) as (r, port), channel(tls, port, "proxy") as ch:
+        a = await r.seat("a", delay=0.0)
+        await r.until(a, SeatState.ACTIVE)
+        stream = agent_pb2_grpc.NodeAgentStub(ch).Serve()
+        await stream.write(HELLO)
+        first, second = await orders(stream, 2)
+        assert first.seat.address == "10.0.0.1:8000"
+        assert second.grant == pb.Lease(uid=a, generation=1)
+        b = await r.seat("b", delay=0.0)
+        while (order := (await orders(stream, 1))[0]).WhichOneof("kind") != "drain":
+            assert order.WhichOneof("kind") == "seat"
+        assert order.drain == pb.Lease(uid=a, generation=1)
+        await stream.write(pb.ProxyReport(drained=pb.Drained(uid=a, generation=1)))
+        await r.until(b, SeatState.ACTIVE)
+        await stream.write(pb.ProxyReport(demand=pb.Demand(uid=a, waiting=1)))
+        while (order := (await orders(stream, 1))[0]).WhichOneof("kind") != "drain":
+            pass
+        await stream.write(pb.ProxyReport(drained=pb.Drained(uid=b, generation=1)))
+        await r.until(a, SeatState.ACTIVE)
+        stream.cancel()
 
 
-def test_nobody_but_a_proxy_may_call(rig, tls):
-    async def main():
-        async with serving(rig, tls) as (r, port), channel(tls, port, "scheduler") as ch:
-            stub = agent_pb2_grpc.NodeAgentStub(ch)
-            assert await refusal(stub.Serve(), HELLO) is grpc.StatusCode.PERMISSION_DENIED
-            with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await stub.GetStatus(pb.GetStatusRequest())
-            assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
-            assert r.node.leases.names() == []
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_nobody_but_a_proxy_may_call(rig, tls):
+    async with serving(rig, tls) as (r, port), channel(tls, port, "scheduler") as ch:
+        stub = agent_pb2_grpc.NodeAgentStub(ch)
+        assert await refusal(stub.Serve(), HELLO) is grpc.StatusCode.PERMISSION_DENIED
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await stub.GetStatus(pb.GetStatusRequest())
+        assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        assert r.node.leases.names() == []
 
 
-def test_without_a_certificate_there_is_no_connection(rig, tls):
-    async def main():
-        credentials = grpc.ssl_channel_credentials((tls / "ca.crt").read_bytes())
-        options = [("grpc.ssl_target_name_override", keys.agent_server_name("n1"))]
-        async with (
-            serving(rig, tls) as (_, port),
-            grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials, options) as ch,
-        ):
-            with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await agent_pb2_grpc.NodeAgentStub(ch).GetStatus(pb.GetStatusRequest(), timeout=2)
-            assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_without_a_certificate_there_is_no_connection(rig, tls):
+    credentials = grpc.ssl_channel_credentials((tls / "ca.crt").read_bytes())
+    options = [("grpc.ssl_target_name_override", keys.agent_server_name("n1"))]
+    async with (
+        serving(rig, tls) as (_, port),
+        grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials, options) as ch,
+    ):
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await agent_pb2_grpc.NodeAgentStub(ch).GetStatus(pb.GetStatusRequest(), timeout=2)
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize(
     ("first", "code"),
     [
@@ -170,35 +164,28 @@ def test_without_a_certificate_there_is_no_connection(rig, tls):
         ),
     ],
 )
-def test_a_stream_begins_with_a_hello_of_our_version(rig, tls, first, code):
-    async def main():
-        async with serving(rig, tls) as (_, port), channel(tls, port, "proxy") as ch:
-            assert await refusal(agent_pb2_grpc.NodeAgentStub(ch).Serve(), first) is code
-
-    asyncio.run(main())
+async def test_a_stream_begins_with_a_hello_of_our_version(rig, tls, first, code):
+    async with serving(rig, tls) as (_, port), channel(tls, port, "proxy") as ch:
+        assert await refusal(agent_pb2_grpc.NodeAgentStub(ch).Serve(), first) is code
 
 
-def test_the_plugin_reports_and_asks_on_a_private_socket(rig, prepared, tmp_path):
-    async def main():
-        r, preparer, _ = prepared(rig)
-        touched = []
-        async with on_the_node(r, tmp_path, preparer=preparer, touched=touched) as stub:
-            assert (tmp_path / "agent.sock").stat().st_mode & 0o777 == 0o600
-            await report_and_prepare(stub)
-        assert touched
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_the_plugin_reports_and_asks_on_a_private_socket(rig, prepared, tmp_path):
+    r, preparer, _ = prepared(rig)
+    touched = []
+    async with on_the_node(r, tmp_path, preparer=preparer, touched=touched) as stub:
+        assert (tmp_path / "agent.sock").stat().st_mode & 0o777 == 0o600
+        await report_and_prepare(stub)
+    assert touched
 
 
-def test_the_plugin_hears_what_is_held_and_what_may_be_parked(rig, prepared, tmp_path):
-    async def main():
-        r, preparer, pods = prepared(rig)
-        r.begin()
-        r.node.park_budget = 100 << 30
-        async with on_the_node(r, tmp_path, preparer=preparer) as stub:
-            await watch_holdings(stub, preparer, pods)
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_the_plugin_hears_what_is_held_and_what_may_be_parked(rig, prepared, tmp_path):
+    r, preparer, pods = prepared(rig)
+    r.begin()
+    r.node.park_budget = 100 << 30
+    async with on_the_node(r, tmp_path, preparer=preparer) as stub:
+        await watch_holdings(stub, preparer, pods)
 
 
 async def watch_holdings(stub, preparer, pods):
@@ -236,22 +223,19 @@ async def report_and_prepare(stub):
 
 
 @pytest.mark.parametrize("lost", [True, False])
-def test_a_parked_seat_of_a_lost_gpu_is_called_movable(rig, lost):
-    async def main():
-        r = rig()
-        r.begin()
-        a = await r.seat("a", delay=0.0)
-        await r.until(a, SeatState.ACTIVE)
-        r.loop.send_away(a, "an operator asks")
-        await r.until(a, SeatState.PARKED)
-        left = tuple(replace(gpu, healthy=not lost) for gpu in r.node.inventory.gpus)
-        r.loop.inventory_reported(replace(r.node.inventory, gpus=left))
-        (seat,) = status_message(r.node, {}).seats
-        assert seat.movable is lost
-        assert ("GPU-0 is lost" in seat.movable_reason) is lost
-        assert seat.held_bytes == 40 << 30
-
-    run_virtual(main())
+async def test_a_parked_seat_of_a_lost_gpu_is_called_movable(rig, lost):
+    r = rig()
+    r.begin()
+    a = await r.seat("a", delay=0.0)
+    await r.until(a, SeatState.ACTIVE)
+    r.loop.send_away(a, "an operator asks")
+    await r.until(a, SeatState.PARKED)
+    left = tuple(replace(gpu, healthy=not lost) for gpu in r.node.inventory.gpus)
+    r.loop.inventory_reported(replace(r.node.inventory, gpus=left))
+    (seat,) = status_message(r.node, {}).seats
+    assert seat.movable is lost
+    assert ("GPU-0 is lost" in seat.movable_reason) is lost
+    assert seat.held_bytes == 40 << 30
 
 
 async def code_of(call):
@@ -261,21 +245,19 @@ async def code_of(call):
     return refused.value.code(), refused.value.details()
 
 
-def test_every_call_has_its_callers_and_nobody_else_gets_in(rig, tls, tmp_path):
-    async def main():
-        methods = agent_pb2.DESCRIPTOR.services_by_name["NodeAgent"].methods_by_name
-        assert set(CALLERS) == set(methods)
-        roles = {"proxy": "kyb-proxy", "controller": "kyb-controller", "scheduler": "kyb-scheduler"}
-        async with serving(rig, tls) as (_, port):
-            for file, role in roles.items():
-                async with channel(tls, port, file) as ch:
-                    for name in methods:
-                        denied = await ask_nothing(ch, methods[name]) == DENIED
-                        assert denied is (role not in CALLERS[name]), (role, name)
-        async with on_the_node(rig(), tmp_path) as stub:
-            assert await refusal(stub.Serve(), HELLO) is grpc.StatusCode.PERMISSION_DENIED
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_every_call_has_its_callers_and_nobody_else_gets_in(rig, tls, tmp_path):
+    methods = agent_pb2.DESCRIPTOR.services_by_name["NodeAgent"].methods_by_name
+    assert set(CALLERS) == set(methods)
+    roles = {"proxy": "kyb-proxy", "controller": "kyb-controller", "scheduler": "kyb-scheduler"}
+    async with serving(rig, tls) as (_, port):
+        for file, role in roles.items():
+            async with channel(tls, port, file) as ch:
+                for name in methods:
+                    denied = await ask_nothing(ch, methods[name]) == DENIED
+                    assert denied is (role not in CALLERS[name]), (role, name)
+    async with on_the_node(rig(), tmp_path) as stub:
+        assert await refusal(stub.Serve(), HELLO) is grpc.StatusCode.PERMISSION_DENIED
 
 
 DENIED = grpc.StatusCode.PERMISSION_DENIED
@@ -298,29 +280,27 @@ async def ask_nothing(ch, method):
     return code
 
 
-def test_a_controller_parks_watches_and_is_told_what_became_of_it(rig, tls):
-    async def main():
-        async with serving(rig, tls) as (r, port), channel(tls, port, "controller") as ch:
-            stub = agent_pb2_grpc.NodeAgentStub(ch)
-            a = await r.seat("a", delay=0.0)
-            await r.until(a, SeatState.ACTIVE)
-            dry = await stub.Evict(pb.EvictRequest(uid=a, dry_run=True))
-            assert (dry.dry_run, dry.state) == (True, "")
-            assert any("host's RAM" in step for step in dry.plan)
-            begun = await stub.Evict(pb.EvictRequest(name="e1", uid=a, deadline_seconds=20))
-            assert (begun.kind, begun.by, begun.pod) == ("evict", "kyb-controller", "a")
-            assert 19 < begun.due_at - begun.created_at < 21
-            watch = stub.WatchOperation(pb.GetOperationRequest(name="e1"))
-            seen = [one async for one in watch]
-            assert seen[-1].state == "succeeded"
-            assert seen[-1].saved == pb.Saved(tier="ram", bytes=40 << 30, outlives_pod=False)
-            assert await stub.Evict(pb.EvictRequest(name="e1", uid=a)) == seen[-1]
-            listed = await stub.ListOperations(pb.ListOperationsRequest(ended_too=True))
-            assert list(listed.operations) == [seen[-1]]
-            assert not (await stub.ListOperations(pb.ListOperationsRequest())).operations
-            assert await stub.CancelOperation(pb.CancelOperationRequest(name="e1")) == seen[-1]
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_a_controller_parks_watches_and_is_told_what_became_of_it(rig, tls):
+    async with serving(rig, tls) as (r, port), channel(tls, port, "controller") as ch:
+        stub = agent_pb2_grpc.NodeAgentStub(ch)
+        a = await r.seat("a", delay=0.0)
+        await r.until(a, SeatState.ACTIVE)
+        dry = await stub.Evict(pb.EvictRequest(uid=a, dry_run=True))
+        assert (dry.dry_run, dry.state) == (True, "")
+        assert any("host's RAM" in step for step in dry.plan)
+        begun = await stub.Evict(pb.EvictRequest(name="e1", uid=a, deadline_seconds=20))
+        assert (begun.kind, begun.by, begun.pod) == ("evict", "kyb-controller", "a")
+        assert 19 < begun.due_at - begun.created_at < 21
+        watch = stub.WatchOperation(pb.GetOperationRequest(name="e1"))
+        seen = [one async for one in watch]
+        assert seen[-1].state == "succeeded"
+        assert seen[-1].saved == pb.Saved(tier="ram", bytes=40 << 30, outlives_pod=False)
+        assert await stub.Evict(pb.EvictRequest(name="e1", uid=a)) == seen[-1]
+        listed = await stub.ListOperations(pb.ListOperationsRequest(ended_too=True))
+        assert list(listed.operations) == [seen[-1]]
+        assert not (await stub.ListOperations(pb.ListOperationsRequest())).operations
+        assert await stub.CancelOperation(pb.CancelOperationRequest(name="e1")) == seen[-1]
 
 
 class Local:
@@ -330,38 +310,33 @@ class Local:
         return {}
 
 
-def test_an_operation_that_ends_while_its_message_goes_out_is_still_told_to_the_end(rig):
-    async def main():
-        r = rig(min_residency_s=0.0, idle_after_s=0.0)
-        r.begin()
-        api = node_api(r)
-        a = await r.seat("a", delay=0.0)
-        await r.until(a, SeatState.ACTIVE)
-        await api.Evict(pb.EvictRequest(name="e1", uid=a), Local())
-        watch = api.WatchOperation(pb.GetOperationRequest(name="e1"), None)
-        assert (await anext(watch)).state != "succeeded"
-        await r.until(a, SeatState.PARKED)
-        assert [one.state async for one in watch][-1] == "succeeded"
-
-    run_virtual(main())
+async def test_an_operation_that_ends_while_its_message_goes_out_is_still_told_to_the_end(rig):
+    r = rig(min_residency_s=0.0, idle_after_s=0.0)
+    r.begin()
+    api = node_api(r)
+    a = await r.seat("a", delay=0.0)
+    await r.until(a, SeatState.ACTIVE)
+    await api.Evict(pb.EvictRequest(name="e1", uid=a), Local())
+    watch = api.WatchOperation(pb.GetOperationRequest(name="e1"), None)
+    assert (await anext(watch)).state != "succeeded"
+    await r.until(a, SeatState.PARKED)
+    assert [one.state async for one in watch][-1] == "succeeded"
 
 
-def test_what_is_held_is_told_at_once_if_it_changed_while_a_message_went_out(rig, prepared):
-    async def main():
-        r, preparer, pods = prepared(rig)
-        r.begin()
-        watch = node_api(r, preparer).WatchHoldings(pb.WatchHoldingsRequest(), None)
-        assert not (await anext(watch)).seats
-        pods.create("a", group="G0", token="G0-seat-2")
-        await preparer.prepare("kyb.ai/gpu-1x-seat", ["G0-seat-2"])
-        asked = r.clock.time()
-        assert [one.device_id for one in (await anext(watch)).seats] == ["G0-seat-2"]
-        assert r.clock.time() == asked
-        await watch.aclose()
-
-    run_virtual(main())
+async def test_what_is_held_is_told_at_once_if_it_changed_while_a_message_went_out(rig, prepared):
+    r, preparer, pods = prepared(rig)
+    r.begin()
+    watch = node_api(r, preparer).WatchHoldings(pb.WatchHoldingsRequest(), None)
+    assert not (await anext(watch)).seats
+    pods.create("a", group="G0", token="G0-seat-2")
+    await preparer.prepare("kyb.ai/gpu-1x-seat", ["G0-seat-2"])
+    asked = r.clock.time()
+    assert [one.device_id for one in (await anext(watch)).seats] == ["G0-seat-2"]
+    assert r.clock.time() == asked
+    await watch.aclose()
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize(
     ("method", "request_", "code", "words"),
     [
@@ -386,55 +361,46 @@ def test_what_is_held_is_told_at_once_if_it_changed_while_a_message_went_out(rig
         ("GetOperation", pb.GetOperationRequest(name="o"), "NOT_FOUND", "no operation is named"),
     ],
 )
-def test_what_is_wrong_with_a_call_is_named(rig, tmp_path, method, request_, code, words):
-    async def main():
-        async with on_the_node(rig(), tmp_path) as stub:
-            status, text = await code_of(getattr(stub, method)(request_))
-            assert (status.name, words in text) == (code, True), text
-
-    asyncio.run(main())
+async def test_what_is_wrong_with_a_call_is_named(rig, tmp_path, method, request_, code, words):
+    async with on_the_node(rig(), tmp_path) as stub:
+        status, text = await code_of(getattr(stub, method)(request_))
+        assert (status.name, words in text) == (code, True), text
 
 
-def test_a_message_above_the_limit_is_refused_and_the_connection_lives(rig, tmp_path):
-    async def main():
-        async with on_the_node(rig(), tmp_path) as stub:
-            big = pb.ParkRequest(uid="a", why="w" * (1 << 20))
-            assert (await code_of(stub.Park(big)))[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
-            assert (await stub.GetStatus(pb.GetStatusRequest())).node == "n1"
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_a_message_above_the_limit_is_refused_and_the_connection_lives(rig, tmp_path):
+    async with on_the_node(rig(), tmp_path) as stub:
+        big = pb.ParkRequest(uid="a", why="w" * (1 << 20))
+        assert (await code_of(stub.Park(big)))[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert (await stub.GetStatus(pb.GetStatusRequest())).node == "n1"
 
 
-def test_a_peer_that_calls_too_often_is_told_when_to_come_again(rig, tls, tmp_path):
-    async def main():
-        rates = Rates(calls=0.5, burst=2, streams=1)
-        async with on_the_node(rig(), tmp_path, rates) as stub:
-            for _ in range(2):
-                await stub.GetStatus(pb.GetStatusRequest())
-            with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await stub.GetStatus(pb.GetStatusRequest())
-            assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-            assert "retry in " in refused.value.details()
-            again = dict(refused.value.trailing_metadata())["grpc-retry-pushback-ms"]
-            assert 0 < int(again) <= 2000
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_a_peer_that_calls_too_often_is_told_when_to_come_again(rig, tls, tmp_path):
+    rates = Rates(calls=0.5, burst=2, streams=1)
+    async with on_the_node(rig(), tmp_path, rates) as stub:
+        for _ in range(2):
+            await stub.GetStatus(pb.GetStatusRequest())
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await stub.GetStatus(pb.GetStatusRequest())
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "retry in " in refused.value.details()
+        again = dict(refused.value.trailing_metadata())["grpc-retry-pushback-ms"]
+        assert 0 < int(again) <= 2000
 
 
-def test_a_peer_may_not_have_more_streams_open_than_allowed(rig, tmp_path):
-    async def main():
-        async with on_the_node(rig(), tmp_path, Rates(streams=1)) as stub:
-            one = stub.WatchStatus(pb.GetStatusRequest())
-            await one.read()
-            two = stub.WatchStatus(pb.GetStatusRequest())
-            assert (await code_of(two.read()))[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
-            one.cancel()
-            async with asyncio.timeout(30):  # the agent hears of the end a moment later
-                while True:
-                    three = stub.WatchStatus(pb.GetStatusRequest())
-                    with contextlib.suppress(grpc.aio.AioRpcError):
-                        assert (await three.read()).node == "n1"
-                        break
-            three.cancel()
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_a_peer_may_not_have_more_streams_open_than_allowed(rig, tmp_path):
+    async with on_the_node(rig(), tmp_path, Rates(streams=1)) as stub:
+        one = stub.WatchStatus(pb.GetStatusRequest())
+        await one.read()
+        two = stub.WatchStatus(pb.GetStatusRequest())
+        assert (await code_of(two.read()))[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+        one.cancel()
+        async with asyncio.timeout(30):  # the agent hears of the end a moment later
+            while True:
+                three = stub.WatchStatus(pb.GetStatusRequest())
+                with contextlib.suppress(grpc.aio.AioRpcError):
+                    assert (await three.read()).node == "n1"
+                    break
+        three.cancel()

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import asyncio
 
-from kybernate.testing.clock import run_virtual
 
-
-def test_a_complaint_silences_itself_alone(rig):
-    async def main():
-        r = rig()
-        r.begin()
-        seat = r.node.seats[await r.seat("a")]
-        complain = r.loop.life.complain
-        for _ in range(3):
-            complain(seat, "RestoreWaits", "not yet")
-            complain(seat, "GateStuck", "TCP is still held back")
-            await asyncio.sleep(10)
-        assert r.seen.events == [
-            ("RestoreWaits", "not yet"),
-            ("GateStuck", "TCP is still held back"),
-        ]
-        await asyncio.sleep(60)
-        complain(seat, "RestoreWaits", "still not")
-        assert r.seen.events[2:] == [("RestoreWaits", "still not")]
-
-    run_virtual(main())
+async def test_a_complaint_silences_itself_alone(rig):
+    r = rig()
+    r.begin()
+    seat = r.node.seats[await r.seat("a")]
+    complain = r.loop.life.complain
+    for _ in range(3):
+        complain(seat, "RestoreWaits", "not yet")
+        complain(seat, "GateStuck", "TCP is still held back")
+        await asyncio.sleep(10)
+    assert r.seen.events == [
+        ("RestoreWaits", "not yet"),
+        ("GateStuck", "TCP is still held back"),
+    ]
+    await asyncio.sleep(60)
+    complain(seat, "RestoreWaits", "still not")
+    assert r.seen.events[2:] == [("RestoreWaits", "still not")]

@@ -6,7 +6,6 @@ import pytest
 
 from kybernate.core.seats import TIER_OF, shown
 from kybernate.errors import RestoreError
-from kybernate.testing.clock import run_virtual
 from kybernate.types import PodUid, SeatState, Tier
 from tests.unit.nodeagent.below import ACTIVE, NVME, OBJECT, PARKED, TIERS, down, two, when
 
@@ -15,77 +14,65 @@ NAMED = {Tier.RAM: "RAM", Tier.NVME: "NVMe", Tier.OBJECT: "the object store"}
 
 @pytest.mark.parametrize("reason", ["", "it was called for", "not restored: no memory"])
 @pytest.mark.parametrize("state", list(SeatState))
-def test_each_state_in_which_a_seat_is_parked_names_its_tier(rig, state, reason):
-    async def main():
-        r = rig(tiers=TIERS)
-        r.begin()
-        seat = r.node.seats[await r.seat("a")]
-        seat.state, seat.reason = state, reason
-        word, sentence = r.loop.on_status(seat.uid)
-        assert word == shown(state)
-        assert sentence.endswith(reason)
-        if state in TIER_OF:
-            assert sentence.startswith(f"parked {_at(TIER_OF[state])}")
-        elif state is not SeatState.WAKING:
-            assert sentence == reason
-
-    run_virtual(main())
+async def test_each_state_in_which_a_seat_is_parked_names_its_tier(rig, state, reason):
+    r = rig(tiers=TIERS)
+    r.begin()
+    seat = r.node.seats[await r.seat("a")]
+    seat.state, seat.reason = state, reason
+    word, sentence = r.loop.on_status(seat.uid)
+    assert word == shown(state)
+    assert sentence.endswith(reason)
+    if state in TIER_OF:
+        assert sentence.startswith(f"parked {_at(TIER_OF[state])}")
+    elif state is not SeatState.WAKING:
+        assert sentence == reason
 
 
 def _at(tier):
     return ("on " if tier is Tier.NVME else "in ") + NAMED[tier]
 
 
-def test_a_seat_on_its_way_down_and_back(rig):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, _ = await two(r)
+async def test_a_seat_on_its_way_down_and_back(rig):
+    r = rig(tiers=TIERS)
+    cold, _ = await two(r)
 
-        def told():
-            return r.loop.on_status(cold)
+    def told():
+        return r.loop.on_status(cold)
 
-        assert told() == ("parked", "parked in RAM")
-        r.loop.ask_for_tier(cold, Tier.OBJECT)
-        await when(lambda: r.state(cold) is SeatState.DUMPING)
-        assert told()[1].startswith("parked in RAM, being written down; ")
-        await when(lambda: r.state(cold) is NVME)
-        await when(lambda: told()[1] == "parked on NVMe, being copied to the object store")
-        await when(lambda: r.state(cold) is OBJECT)
-        await when(lambda: told()[1].startswith("parked in the object store; "))
-        r.loop.call_for(cold, "a test")
-        await when(lambda: ", being brought back to NVMe" in told()[1])
-        await when(lambda: r.state(cold) is SeatState.RESTORING)
-        assert told()[1].startswith("parked on NVMe, being brought back to RAM; ")
-        await when(lambda: r.state(cold) is PARKED)
-        assert told() == ("parked", "parked in RAM; restored from its saved state")
-        await when(lambda: r.state(cold) is SeatState.WAKING)
-        assert told()[1].startswith("parked in RAM, being brought back to its GPUs; ")
-        await when(lambda: r.state(cold) is ACTIVE)
-        assert told() == ("active", "awake")
-
-    run_virtual(main())
+    assert told() == ("parked", "parked in RAM")
+    r.loop.ask_for_tier(cold, Tier.OBJECT)
+    await when(lambda: r.state(cold) is SeatState.DUMPING)
+    assert told()[1].startswith("parked in RAM, being written down; ")
+    await when(lambda: r.state(cold) is NVME)
+    await when(lambda: told()[1] == "parked on NVMe, being copied to the object store")
+    await when(lambda: r.state(cold) is OBJECT)
+    await when(lambda: told()[1].startswith("parked in the object store; "))
+    r.loop.call_for(cold, "a test")
+    await when(lambda: ", being brought back to NVMe" in told()[1])
+    await when(lambda: r.state(cold) is SeatState.RESTORING)
+    assert told()[1].startswith("parked on NVMe, being brought back to RAM; ")
+    await when(lambda: r.state(cold) is PARKED)
+    assert told() == ("parked", "parked in RAM; restored from its saved state")
+    await when(lambda: r.state(cold) is SeatState.WAKING)
+    assert told()[1].startswith("parked in RAM, being brought back to its GPUs; ")
+    await when(lambda: r.state(cold) is ACTIVE)
+    assert told() == ("active", "awake")
 
 
-def test_a_seat_that_could_not_be_restored(rig):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, _ = await two(r)
-        await down(r, cold)
+async def test_a_seat_that_could_not_be_restored(rig):
+    r = rig(tiers=TIERS)
+    cold, _ = await two(r)
+    await down(r, cold)
 
-        async def fails(*_, **__):
-            raise RestoreError("no memory")
+    async def fails(*_, **__):
+        raise RestoreError("no memory")
 
-        r.node.world.below.dumper.restore = fails
-        r.loop.call_for(cold, "a test")
-        await r.until(cold, SeatState.RESTORING)
-        await r.until(cold, NVME)
-        assert r.loop.on_status(cold) == ("parked", "parked on NVMe; not restored: no memory")
-
-    run_virtual(main())
+    r.node.world.below.dumper.restore = fails
+    r.loop.call_for(cold, "a test")
+    await r.until(cold, SeatState.RESTORING)
+    await r.until(cold, NVME)
+    assert r.loop.on_status(cold) == ("parked", "parked on NVMe; not restored: no memory")
 
 
-def test_a_pod_without_a_seat(rig):
-    async def main():
-        assert rig().loop.on_status(PodUid("x")) == ("unknown", "the agent has no such seat")
-
-    run_virtual(main())
+async def test_a_pod_without_a_seat(rig):
+    assert rig().loop.on_status(PodUid("x")) == ("unknown", "the agent has no such seat")

@@ -32,29 +32,27 @@ LONGEST = ".".join(["x" * 62] * 4)
 """About as long as the name of a pod can be."""
 
 
-def test_calls_that_take_long_leave_the_agent_its_threads(rig, tls, tmp_path):
-    async def main():
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS))
-        async with two_nodes(rig, tls, tmp_path) as (two, peers):
-            came, may_end = [], asyncio.Event()
+@pytest.mark.real_time
+async def test_calls_that_take_long_leave_the_agent_its_threads(rig, tls, tmp_path):
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS))
+    async with two_nodes(rig, tls, tmp_path) as (two, peers):
+        came, may_end = [], asyncio.Event()
 
-            async def slow(pod, successor, artifact):
-                came.append(artifact)
-                await may_end.wait()
-                return "it goes on"
+        async def slow(pod, successor, artifact):
+            came.append(artifact)
+            await may_end.wait()
+            return "it goes on"
 
-            two.receiver.take_over = slow
-            calls = [
-                asyncio.ensure_future(peers.take_over(two.to, str(number), LIMIT))
-                for number in range(CALLS)
-            ]
-            other = asyncio.ensure_future(_all_have_come(came))
-            await asyncio.wait({other, *calls}, return_when=asyncio.FIRST_COMPLETED)
-            assert (other.done(), [one.done() for one in calls]) == (True, [False] * CALLS)
-            may_end.set()
-            assert await asyncio.gather(*calls) == [None] * CALLS
-
-    asyncio.run(main())
+        two.receiver.take_over = slow
+        calls = [
+            asyncio.ensure_future(peers.take_over(two.to, str(number), LIMIT))
+            for number in range(CALLS)
+        ]
+        other = asyncio.ensure_future(_all_have_come(came))
+        await asyncio.wait({other, *calls}, return_when=asyncio.FIRST_COMPLETED)
+        assert (other.done(), [one.done() for one in calls]) == (True, [False] * CALLS)
+        may_end.set()
+        assert await asyncio.gather(*calls) == [None] * CALLS
 
 
 async def _all_have_come(came):
@@ -63,56 +61,48 @@ async def _all_have_come(came):
         await asyncio.sleep(0.01)
 
 
-def test_a_pod_of_the_longest_name_moves(rig, tls, tmp_path):
-    async def main():
-        async with two_nodes(rig, tls, tmp_path) as (two, peers):
-            made = draft(1, pod=LONGEST)
-            artifact = seal.seal(two.here, two.dump(1), made, KEYS, Deadline(LIMIT)).id
-            assert await peers.stage(two.to, artifact, LIMIT) > 0
-            await peers.deliver(two.to, artifact, LIMIT)
-            await peers.take_over(two.to, artifact, LIMIT)
-            assert two.adopter.adopted == [(two.uid, artifact, Tier.NVME)]
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_a_pod_of_the_longest_name_moves(rig, tls, tmp_path):
+    async with two_nodes(rig, tls, tmp_path) as (two, peers):
+        made = draft(1, pod=LONGEST)
+        artifact = seal.seal(two.here, two.dump(1), made, KEYS, Deadline(LIMIT)).id
+        assert await peers.stage(two.to, artifact, LIMIT) > 0
+        await peers.deliver(two.to, artifact, LIMIT)
+        await peers.take_over(two.to, artifact, LIMIT)
+        assert two.adopter.adopted == [(two.uid, artifact, Tier.NVME)]
 
 
-def test_only_agents_may_call(rig, tls, tmp_path):
-    async def main():
-        async with two_nodes(rig, tls, tmp_path) as (two, _):
-            proxy = two.peers("proxy")
-            with pytest.raises(RefusedError, match="agents of other nodes"):
-                await proxy.expect(two.to, LIMIT)
-            with pytest.raises(RefusedError, match="agents of other nodes"):
-                await follow(two, proxy, two.dump(1))
-            proxy.close()
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_only_agents_may_call(rig, tls, tmp_path):
+    async with two_nodes(rig, tls, tmp_path) as (two, _):
+        proxy = two.peers("proxy")
+        with pytest.raises(RefusedError, match="agents of other nodes"):
+            await proxy.expect(two.to, LIMIT)
+        with pytest.raises(RefusedError, match="agents of other nodes"):
+            await follow(two, proxy, two.dump(1))
+        proxy.close()
 
 
-def test_successors_are_found_by_name(rig, tls, tmp_path):
-    async def main():
-        async with two_nodes(rig, tls, tmp_path) as (_, peers):
-            assert await peers.find("team-a", "b", LIMIT) == (PodRef("team-a", "b", "u"), "n2")
-            assert await peers.find("team-a", "c", LIMIT) == (PodRef("team-a", "c", "u"), "n1")
-            with pytest.raises(RefusedError, match="on no node yet"):
-                await peers.find("team-a", "d", LIMIT)
-            with pytest.raises(NotFoundError):
-                await peers.find("team-a", "none", LIMIT)
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_successors_are_found_by_name(rig, tls, tmp_path):
+    async with two_nodes(rig, tls, tmp_path) as (_, peers):
+        assert await peers.find("team-a", "b", LIMIT) == (PodRef("team-a", "b", "u"), "n2")
+        assert await peers.find("team-a", "c", LIMIT) == (PodRef("team-a", "c", "u"), "n1")
+        with pytest.raises(RefusedError, match="on no node yet"):
+            await peers.find("team-a", "d", LIMIT)
+        with pytest.raises(NotFoundError):
+            await peers.find("team-a", "none", LIMIT)
 
 
-def test_an_agent_that_is_away_is_tried_again_later(rig, tls, tmp_path):
-    async def main():
-        async with two_nodes(rig, tls, tmp_path) as (two, peers):
-            await two.server.stop(0)
-            with pytest.raises((RetryableError, DeadlineError)):
-                await peers.expect(two.to, 2.0)
-            two.address = ""
-            with pytest.raises(RetryableError, match="no address"):
-                await peers.expect(two.to, 2.0)
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_an_agent_that_is_away_is_tried_again_later(rig, tls, tmp_path):
+    async with two_nodes(rig, tls, tmp_path) as (two, peers):
+        await two.server.stop(0)
+        with pytest.raises((RetryableError, DeadlineError)):
+            await peers.expect(two.to, 2.0)
+        two.address = ""
+        with pytest.raises(RetryableError, match="no address"):
+            await peers.expect(two.to, 2.0)
 
 
 def test_the_rate_is_a_limit():
@@ -130,48 +120,46 @@ def test_the_rate_is_a_limit():
     threading.Thread(target=Pacer(0.0).wait, args=(1 << 40,)).start()
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("call", ["deliver", "take_over"])
-def test_a_state_that_takes_longer_to_be_read_than_a_call_may_take(
+async def test_a_state_that_takes_longer_to_be_read_than_a_call_may_take(
     rig, tls, tmp_path, monkeypatch, call
 ):
     """As one of 40 GB does which came to an agent before this one."""
 
-    async def main():
-        monkeypatch.setattr(twonodes, "Rates", lambda: Rates(limit_s=0.2))
-        monkeypatch.setattr(peers_module, "_AGAIN", 0.01)
-        async with two_nodes(rig, tls, tmp_path) as (two, peers):
-            artifact = await delivered(two, peers)
-            two.seen_there.verified.clear()
-            read, go_on = [], threading.Event()
+    monkeypatch.setattr(twonodes, "Rates", lambda: Rates(limit_s=0.2))
+    monkeypatch.setattr(peers_module, "_AGAIN", 0.01)
+    async with two_nodes(rig, tls, tmp_path) as (two, peers):
+        artifact = await delivered(two, peers)
+        two.seen_there.verified.clear()
+        read, go_on = [], threading.Event()
 
-            def slowly(*whole):
-                read.append(artifact)
-                assert go_on.wait(LIMIT)
-                verify_raw(*whole)
+        def slowly(*whole):
+            read.append(artifact)
+            assert go_on.wait(LIMIT)
+            verify_raw(*whole)
 
-            monkeypatch.setattr("kybernate.checkpoint.inbox.verify_raw", slowly)
-            asyncio.get_running_loop().call_later(1.0, go_on.set)
-            if call == "deliver":
-                await peers.deliver(two.to, artifact, LIMIT)
-            else:
-                take_over = partial(peers.take_over, two.to, artifact, LIMIT)
-                await persistently(take_over, lambda why: None)
-            assert read == [artifact], "what was read once was read again"
-
-    asyncio.run(asyncio.wait_for(main(), LIMIT))
+        monkeypatch.setattr("kybernate.checkpoint.inbox.verify_raw", slowly)
+        asyncio.get_running_loop().call_later(1.0, go_on.set)
+        if call == "deliver":
+            await peers.deliver(two.to, artifact, LIMIT)
+        else:
+            take_over = partial(peers.take_over, two.to, artifact, LIMIT)
+            await persistently(take_over, lambda why: None)
+        assert read == [artifact], "what was read once was read again"
 
 
-def test_a_state_is_not_waited_for_beyond_the_callers_own_deadline(rig, tls, tmp_path, monkeypatch):
-    async def main():
-        async with two_nodes(rig, tls, tmp_path) as (two, peers):
-            artifact = await delivered(two, peers)
-            two.seen_there.verified.clear()
-            go_on = threading.Event()
-            monkeypatch.setattr("kybernate.checkpoint.inbox.verify_raw", lambda *_: go_on.wait())
-            try:
-                with pytest.raises(DeadlineError):
-                    await peers.deliver(two.to, artifact, 0.3)
-            finally:
-                go_on.set()
-
-    asyncio.run(asyncio.wait_for(main(), LIMIT))
+@pytest.mark.real_time
+async def test_a_state_is_not_waited_for_beyond_the_callers_own_deadline(
+    rig, tls, tmp_path, monkeypatch
+):
+    async with two_nodes(rig, tls, tmp_path) as (two, peers):
+        artifact = await delivered(two, peers)
+        two.seen_there.verified.clear()
+        go_on = threading.Event()
+        monkeypatch.setattr("kybernate.checkpoint.inbox.verify_raw", lambda *_: go_on.wait())
+        try:
+            with pytest.raises(DeadlineError):
+                await peers.deliver(two.to, artifact, 0.3)
+        finally:
+            go_on.set()

@@ -84,122 +84,108 @@ def cuda(machine, uid):
     }
 
 
-def test_a_seat_stands_thawed_without_gpu_memory_until_its_image_is_taken(rig, proxy, tmp_path):
-    async def scene():
-        r = rig()
-        door, p = door_of(r, tmp_path), proxy(r.loop)
-        r.begin()
-        uid = await r.seat("a")
-        await r.until(uid, ACTIVE)
-        with imaged(tmp_path, container(r, uid)):
-            assert await door.answer(("checkpoint", "1", container(r, uid))) == ("ready",)
-            assert cuda(r.machine, uid) == {ProcessState.CHECKPOINTED}
-            assert not r.machine.frozen
-            assert uid not in r.machine.open_doors
-            p.request(uid)
-            await Operations(r.loop).ask(Ask(Kind.WAKE, "now", uid))
-            await asyncio.sleep(100)
-            assert r.state(uid) is PARKED
-            assert cuda(r.machine, uid) == {ProcessState.CHECKPOINTED}
-        await r.until(uid, ACTIVE, 5)
-        await asyncio.sleep(1)
-        assert p.answered == {uid: 1}
-        assert uid in r.machine.open_doors
-        assert "CheckpointLong" in [reason for reason, _ in r.seen.events]
-        r.check()
-
-    run_virtual(scene())
-
-
-def test_a_seat_that_was_parked_is_parked_again(rig, tmp_path):
-    async def scene():
-        r = rig()
-        door = door_of(r, tmp_path)
-        r.begin()
-        uid = await r.seat("a")
-        await r.until(uid, ACTIVE)
-        r.loop.send_away(uid, "test")
-        await r.until(uid, PARKED)
-        with imaged(tmp_path, container(r, uid)):
-            assert await door.answer(("checkpoint", "1", container(r, uid))) == ("ready",)
-            assert not r.machine.frozen
-        await asyncio.sleep(5)
-        assert r.state(uid) is PARKED
-        assert r.machine.frozen == {r.node.seats[uid].handle}
-        r.check()
-
-    run_virtual(scene())
-
-
-def test_no_image_is_taken_before_all_memory_of_a_lazy_restore_is_in(rig, proxy, tmp_path):
-    async def scene():
-        r, cold, _ = await woken_lazily(rig, proxy, "pages-late")
-        door = door_of(r, tmp_path)
-        await r.until(cold, ACTIVE)
-        door.seat_changed(r.node.seats[cold])
-        assert r.node.seats[cold].paging
-        assert await door.answer(("checkpoint", "1", container(r, cold))) == ("ready",)
-        assert r.machine.paging == {}
-        assert not r.node.seats[cold].paging
-        r.check()
-
-    run_virtual(scene())
-
-
-def test_one_whose_memory_does_not_come_in_is_refused_in_time(rig, proxy, tmp_path, monkeypatch):
-    monkeypatch.setattr("nodeagent.api.runtimedoor._PARK_LIMIT", 5.0)
-
-    async def scene():
-        r, cold, _ = await woken_lazily(rig, proxy, "pages-late")
-        door = door_of(r, tmp_path)
-        await r.until(cold, ACTIVE)
-        door.seat_changed(r.node.seats[cold])
-        refused, why = await door.answer(("checkpoint", "1", container(r, cold)))
-        assert refused == "refuse"
-        assert "memory still comes in" in why
-        await r.until(cold, ACTIVE)
-        r.check()
-
-    run_virtual(scene())
-
-
-def test_what_the_runtime_has_paused_is_not_touched_before_it_runs_again(rig, tmp_path):
-    async def scene():
-        r, outside = rig(), Outside()
-        door = door_of(r, tmp_path, outside)
-        r.begin()
-        uid = await r.seat("a")
-        await r.until(uid, ACTIVE)
-        with imaged(tmp_path, container(r, uid)):
-            await door.answer(("checkpoint", "1", container(r, uid)))
-            outside.pauses = True
-        await asyncio.sleep(10)
+async def test_a_seat_stands_thawed_without_gpu_memory_until_its_image_is_taken(
+    rig, proxy, tmp_path
+):
+    r = rig()
+    door, p = door_of(r, tmp_path), proxy(r.loop)
+    r.begin()
+    uid = await r.seat("a")
+    await r.until(uid, ACTIVE)
+    with imaged(tmp_path, container(r, uid)):
+        assert await door.answer(("checkpoint", "1", container(r, uid))) == ("ready",)
+        assert cuda(r.machine, uid) == {ProcessState.CHECKPOINTED}
+        assert not r.machine.frozen
+        assert uid not in r.machine.open_doors
+        p.request(uid)
+        await Operations(r.loop).ask(Ask(Kind.WAKE, "now", uid))
+        await asyncio.sleep(100)
         assert r.state(uid) is PARKED
         assert cuda(r.machine, uid) == {ProcessState.CHECKPOINTED}
-        outside.pauses = False
-        await r.until(uid, ACTIVE, 5)
+    await r.until(uid, ACTIVE, 5)
+    await asyncio.sleep(1)
+    assert p.answered == {uid: 1}
+    assert uid in r.machine.open_doors
+    assert "CheckpointLong" in [reason for reason, _ in r.seen.events]
+    r.check()
 
-    run_virtual(scene())
+
+async def test_a_seat_that_was_parked_is_parked_again(rig, tmp_path):
+    r = rig()
+    door = door_of(r, tmp_path)
+    r.begin()
+    uid = await r.seat("a")
+    await r.until(uid, ACTIVE)
+    r.loop.send_away(uid, "test")
+    await r.until(uid, PARKED)
+    with imaged(tmp_path, container(r, uid)):
+        assert await door.answer(("checkpoint", "1", container(r, uid))) == ("ready",)
+        assert not r.machine.frozen
+    await asyncio.sleep(5)
+    assert r.state(uid) is PARKED
+    assert r.machine.frozen == {r.node.seats[uid].handle}
+    r.check()
 
 
-def test_a_container_that_a_checkpoint_ends_leaves_its_seat(rig, tmp_path):
-    async def scene():
-        r = rig()
-        door = door_of(r, tmp_path)
-        r.begin()
-        uid = await r.seat("a")
-        await r.until(uid, ACTIVE)
-        name = container(r, uid)
-        with imaged(tmp_path, name):
-            await door.answer(("checkpoint", "1", name))
-            r.machine.end_container(uid)
-        await r.until(uid, SeatState.WAITING)
-        assert not r.node.seats[uid].leave
-        assert not (tmp_path / "containers" / name).exists()
-        r.machine.start_container(uid)
-        await r.until(uid, ACTIVE)
+async def test_no_image_is_taken_before_all_memory_of_a_lazy_restore_is_in(rig, proxy, tmp_path):
+    r, cold, _ = await woken_lazily(rig, proxy, "pages-late")
+    door = door_of(r, tmp_path)
+    await r.until(cold, ACTIVE)
+    door.seat_changed(r.node.seats[cold])
+    assert r.node.seats[cold].paging
+    assert await door.answer(("checkpoint", "1", container(r, cold))) == ("ready",)
+    assert r.machine.paging == {}
+    assert not r.node.seats[cold].paging
+    r.check()
 
-    run_virtual(scene())
+
+async def test_one_whose_memory_does_not_come_in_is_refused_in_time(
+    rig, proxy, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("nodeagent.api.runtimedoor._PARK_LIMIT", 5.0)
+
+    r, cold, _ = await woken_lazily(rig, proxy, "pages-late")
+    door = door_of(r, tmp_path)
+    await r.until(cold, ACTIVE)
+    door.seat_changed(r.node.seats[cold])
+    refused, why = await door.answer(("checkpoint", "1", container(r, cold)))
+    assert refused == "refuse"
+    assert "memory still comes in" in why
+    await r.until(cold, ACTIVE)
+    r.check()
+
+
+async def test_what_the_runtime_has_paused_is_not_touched_before_it_runs_again(rig, tmp_path):
+    r, outside = rig(), Outside()
+    door = door_of(r, tmp_path, outside)
+    r.begin()
+    uid = await r.seat("a")
+    await r.until(uid, ACTIVE)
+    with imaged(tmp_path, container(r, uid)):
+        await door.answer(("checkpoint", "1", container(r, uid)))
+        outside.pauses = True
+    await asyncio.sleep(10)
+    assert r.state(uid) is PARKED
+    assert cuda(r.machine, uid) == {ProcessState.CHECKPOINTED}
+    outside.pauses = False
+    await r.until(uid, ACTIVE, 5)
+
+
+async def test_a_container_that_a_checkpoint_ends_leaves_its_seat(rig, tmp_path):
+    r = rig()
+    door = door_of(r, tmp_path)
+    r.begin()
+    uid = await r.seat("a")
+    await r.until(uid, ACTIVE)
+    name = container(r, uid)
+    with imaged(tmp_path, name):
+        await door.answer(("checkpoint", "1", name))
+        r.machine.end_container(uid)
+    await r.until(uid, SeatState.WAITING)
+    assert not r.node.seats[uid].leave
+    assert not (tmp_path / "containers" / name).exists()
+    r.machine.start_container(uid)
+    await r.until(uid, ACTIVE)
 
 
 def test_a_new_agent_waits_for_the_image_that_is_being_taken(rig, tmp_path):
@@ -340,73 +326,61 @@ def test_a_gpu_of_another_group_that_does_not_answer_is_looked_at_again(rig, tmp
     run_virtual(restored(), start=5000.0)
 
 
-def test_what_can_not_be_checkpointed_is_refused_in_a_sentence(rig, tmp_path):
-    async def scene():
-        r = rig()
-        door = door_of(r, tmp_path)
-        r.begin()
-        uid = await r.seat("a", delay=50)
-        await r.until(uid, STARTING)
-        name = container(r, uid)
+async def test_what_can_not_be_checkpointed_is_refused_in_a_sentence(rig, tmp_path):
+    r = rig()
+    door = door_of(r, tmp_path)
+    r.begin()
+    uid = await r.seat("a", delay=50)
+    await r.until(uid, STARTING)
+    name = container(r, uid)
 
-        async def refused():
-            word, sentence = await door.answer(("checkpoint", "1", name))
-            assert word == "refuse"
-            return sentence
-
-        assert "try again once it serves" in await refused()
-        await r.until(uid, ACTIVE)
-        r.loop.send_away(uid, "evicted by a test", stays_away=True)
-        assert "evicted by a test" in await refused()
-        r.loop.let_stay(uid)
-        await r.until(uid, ACTIVE)
-        name = "0" * 64
-        assert "no seat of this container" in await refused()
-        assert (await door.answer(("checkpoint", "2", name)))[0] == "refuse"
-
-    run_virtual(scene())
-
-
-def test_a_seat_below_ram_is_refused_with_its_saved_state(rig, tmp_path):
-    async def scene():
-        r = rig(tiers={Tier.NVME: 1 << 40})
-        door = door_of(r, tmp_path)
-        r.begin()
-        uid = await r.seat("a")
-        await r.until(uid, ACTIVE)
-        r.loop.ask_for_tier(uid, Tier.NVME)
-        r.loop.send_away(uid, "test")
-        await r.until(uid, SeatState.PARKED_NVME)
-        word, sentence = await door.answer(("checkpoint", "1", container(r, uid)))
+    async def refused():
+        word, sentence = await door.answer(("checkpoint", "1", name))
         assert word == "refuse"
-        assert r.node.seats[uid].artifact in sentence
+        return sentence
 
-    run_virtual(scene())
+    assert "try again once it serves" in await refused()
+    await r.until(uid, ACTIVE)
+    r.loop.send_away(uid, "evicted by a test", stays_away=True)
+    assert "evicted by a test" in await refused()
+    r.loop.let_stay(uid)
+    await r.until(uid, ACTIVE)
+    name = "0" * 64
+    assert "no seat of this container" in await refused()
+    assert (await door.answer(("checkpoint", "2", name)))[0] == "refuse"
 
 
-def test_a_seat_that_stays_busy_is_refused_and_runs_on(rig, proxy, tmp_path):
-    async def scene():
-        r = rig(drain_limit_s=1000)
-        door, p = door_of(r, tmp_path), proxy(r.loop, service=500)
-        r.begin()
-        uid = await r.seat("a")
-        await r.until(uid, ACTIVE)
-        p.request(uid)
-        await asyncio.sleep(0.1)
-        word, sentence = await door.answer(("checkpoint", "1", container(r, uid)))
-        assert (word, "not left GPU memory" in sentence) == ("refuse", True)
-        await r.until(uid, ACTIVE)
-        assert not r.node.seats[uid].leave
+async def test_a_seat_below_ram_is_refused_with_its_saved_state(rig, tmp_path):
+    r = rig(tiers={Tier.NVME: 1 << 40})
+    door = door_of(r, tmp_path)
+    r.begin()
+    uid = await r.seat("a")
+    await r.until(uid, ACTIVE)
+    r.loop.ask_for_tier(uid, Tier.NVME)
+    r.loop.send_away(uid, "test")
+    await r.until(uid, SeatState.PARKED_NVME)
+    word, sentence = await door.answer(("checkpoint", "1", container(r, uid)))
+    assert word == "refuse"
+    assert r.node.seats[uid].artifact in sentence
 
-    run_virtual(scene())
+
+async def test_a_seat_that_stays_busy_is_refused_and_runs_on(rig, proxy, tmp_path):
+    r = rig(drain_limit_s=1000)
+    door, p = door_of(r, tmp_path), proxy(r.loop, service=500)
+    r.begin()
+    uid = await r.seat("a")
+    await r.until(uid, ACTIVE)
+    p.request(uid)
+    await asyncio.sleep(0.1)
+    word, sentence = await door.answer(("checkpoint", "1", container(r, uid)))
+    assert (word, "not left GPU memory" in sentence) == ("refuse", True)
+    await r.until(uid, ACTIVE)
+    assert not r.node.seats[uid].leave
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "", "a" * 63, "A" * 64])
-def test_what_is_no_id_becomes_no_path(rig, tmp_path, name):
-    async def scene():
-        r = rig()
-        door = door_of(r, tmp_path)
-        assert (await door.answer(("checkpoint", "1", name)))[0] == "refuse"
-        assert not list(tmp_path.rglob("*"))
-
-    run_virtual(scene())
+async def test_what_is_no_id_becomes_no_path(rig, tmp_path, name):
+    r = rig()
+    door = door_of(r, tmp_path)
+    assert (await door.answer(("checkpoint", "1", name)))[0] == "refuse"
+    assert not list(tmp_path.rglob("*"))

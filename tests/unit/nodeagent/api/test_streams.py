@@ -49,67 +49,57 @@ async def acquainted(*seats):
     return session
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("kind", ["grant", "drain", "revoke"])
-def test_orders_overtake_what_is_told_of_known_seats(kind):
-    async def main():
-        a, b = seat(A), seat(B)
-        session = await acquainted(a, b)
-        session.seat(b)
+async def test_orders_overtake_what_is_told_of_known_seats(kind):
+    a, b = seat(A), seat(B)
+    session = await acquainted(a, b)
+    session.seat(b)
+    session.seat(a)
+    getattr(session, kind)(A, 1)
+    assert await told(session, 3) == [f"{kind} a", "seat b", "seat a"]
+
+
+@pytest.mark.real_time
+async def test_a_new_seat_is_told_before_its_orders():
+    session = await acquainted(seat(A))
+    session.seat(seat(A))
+    session.seat(seat(B))
+    session.grant(B, 1)
+    assert await told(session, 3) == ["seat b", "grant b", "seat a"]
+
+
+@pytest.mark.real_time
+async def test_a_new_address_is_told_before_the_grant():
+    a = seat(A)
+    session = await acquainted(a)
+    a.address = "10.0.0.2:80"
+    session.seat(a)
+    session.grant(A, 2)
+    assert await told(session, 2) == ["seat a", "grant a"]
+
+
+@pytest.mark.real_time
+async def test_of_a_seat_that_changed_often_the_newest_state_is_told():
+    a = seat(A)
+    session = await acquainted(a)
+    for state in (SeatState.WAKING, SeatState.ACTIVE):
+        a.state = state
         session.seat(a)
-        getattr(session, kind)(A, 1)
-        assert await told(session, 3) == [f"{kind} a", "seat b", "seat a"]
-
-    asyncio.run(main())
-
-
-def test_a_new_seat_is_told_before_its_orders():
-    async def main():
-        session = await acquainted(seat(A))
-        session.seat(seat(A))
-        session.seat(seat(B))
-        session.grant(B, 1)
-        assert await told(session, 3) == ["seat b", "grant b", "seat a"]
-
-    asyncio.run(main())
+    order = await session.next()
+    assert order.seat.state == "active"
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(session.next(), 0.05)
 
 
-def test_a_new_address_is_told_before_the_grant():
-    async def main():
-        a = seat(A)
-        session = await acquainted(a)
-        a.address = "10.0.0.2:80"
-        session.seat(a)
-        session.grant(A, 2)
-        assert await told(session, 2) == ["seat a", "grant a"]
-
-    asyncio.run(main())
-
-
-def test_of_a_seat_that_changed_often_the_newest_state_is_told():
-    async def main():
-        a = seat(A)
-        session = await acquainted(a)
-        for state in (SeatState.WAKING, SeatState.ACTIVE):
-            a.state = state
-            session.seat(a)
-        order = await session.next()
-        assert order.seat.state == "active"
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(session.next(), 0.05)
-
-    asyncio.run(main())
-
-
-def test_a_seat_that_is_gone_is_not_described_any_more():
-    async def main():
-        a = seat(A)
-        session = await acquainted(a)
-        session.seat(a)
-        session.gone(A)
-        assert await told(session, 1) == ["gone a"]
-        # Another pod may come to be known by the same words only after it was told of anew.
-        session.seat(Seat(replace(a.identity), 1.0, 1.0, address=a.address))
-        session.grant(A, 1)
-        assert await told(session, 2) == ["seat a", "grant a"]
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_a_seat_that_is_gone_is_not_described_any_more():
+    a = seat(A)
+    session = await acquainted(a)
+    session.seat(a)
+    session.gone(A)
+    assert await told(session, 1) == ["gone a"]
+    # Another pod may come to be known by the same words only after it was told of anew.
+    session.seat(Seat(replace(a.identity), 1.0, 1.0, address=a.address))
+    session.grant(A, 1)
+    assert await told(session, 2) == ["seat a", "grant a"]

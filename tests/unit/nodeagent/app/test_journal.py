@@ -203,17 +203,15 @@ def test_one_who_stops_waiting_takes_the_answer_from_nobody(tmp_path, monkeypatc
     assert read(tmp_path / "j") == {"k0": 0, "k1": 1, "k2": 2}
 
 
-def test_a_disk_that_refuses_is_reported(tmp_path):
-    async def main():
-        journal = FileJournal(tmp_path / "j", "boot-1")
-        journal.load()
-        os.close(journal._fd)
-        with pytest.raises(OSError, match="Bad file descriptor"):
-            await journal.put("a", {"n": 1}, synced=True)
-        journal._fd = -1
-        journal.close()
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_a_disk_that_refuses_is_reported(tmp_path):
+    journal = FileJournal(tmp_path / "j", "boot-1")
+    journal.load()
+    os.close(journal._fd)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        await journal.put("a", {"n": 1}, synced=True)
+    journal._fd = -1
+    journal.close()
 
 
 def test_after_a_disk_was_full_in_mid_line_later_records_are_read_again(tmp_path, monkeypatch):

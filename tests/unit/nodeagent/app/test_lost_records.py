@@ -151,36 +151,30 @@ def test_a_start_that_an_agent_left_undone_looks_for_room_again(rig):
     run_virtual(second(), start=1000.1)
 
 
-def test_a_park_that_keeps_failing_does_not_keep_the_agent_busy(rig):
-    async def main():
-        r = rig(min_residency_s=0.0, idle_after_s=0.0)
-        r.begin()
-        a = await r.seat("a")
-        await r.until(a, ACTIVE)
-        r.machine.fault = lambda name: name == "nvml-list"
-        before = r.machine.journal_writes
-        r.loop.send_away(a, "an operator parks it")
-        await asyncio.sleep(10)
-        assert r.machine.journal_writes - before < 60
-        r.machine.fault = lambda name: False
-        await r.until(a, PARKED, 3.0)
-
-    run_virtual(main())
+async def test_a_park_that_keeps_failing_does_not_keep_the_agent_busy(rig):
+    r = rig(min_residency_s=0.0, idle_after_s=0.0)
+    r.begin()
+    a = await r.seat("a")
+    await r.until(a, ACTIVE)
+    r.machine.fault = lambda name: name == "nvml-list"
+    before = r.machine.journal_writes
+    r.loop.send_away(a, "an operator parks it")
+    await asyncio.sleep(10)
+    assert r.machine.journal_writes - before < 60
+    r.machine.fault = lambda name: False
+    await r.until(a, PARKED, 3.0)
 
 
-def test_a_kill_that_fails_at_first_is_tried_until_the_parked_tree_is_gone(rig):
-    async def main():
-        r = rig()
-        r.begin()
-        a, b = await r.seat("a"), await r.seat("b")
-        await r.until(b, ACTIVE)
-        r.machine.faults.add("kill-fails")
-        r.loop.on_term(a, 15)
-        await r.until(a, WAITING, 5.0)
-        assert not r.machine._of(a)
-        assert "KillIncomplete" in reasons(r)
-
-    run_virtual(main())
+async def test_a_kill_that_fails_at_first_is_tried_until_the_parked_tree_is_gone(rig):
+    r = rig()
+    r.begin()
+    a, b = await r.seat("a"), await r.seat("b")
+    await r.until(b, ACTIVE)
+    r.machine.faults.add("kill-fails")
+    r.loop.on_term(a, 15)
+    await r.until(a, WAITING, 5.0)
+    assert not r.machine._of(a)
+    assert "KillIncomplete" in reasons(r)
 
 
 def test_a_seat_that_was_gone_is_not_taken_up_again(rig):
@@ -196,21 +190,18 @@ def test_a_seat_that_was_gone_is_not_taken_up_again(rig):
     run_virtual(second(), start=5000.0)
 
 
-def test_demand_that_came_before_its_seat_was_known_again_is_served(rig, proxy):
-    async def main():
-        r = rig()
-        r.begin()
-        b = await r.seat("b")
-        await r.until(b, ACTIVE)
-        p = proxy(r.loop)
-        r.machine.apps["uid-a"] = r.machine.apps[b]
-        p.request("uid-a")
-        a = await r.seat("a")
-        await r.until(a, ACTIVE, 10.0)
-        await asyncio.sleep(1)
-        assert p.answered == {a: 1}
-
-    run_virtual(main())
+async def test_demand_that_came_before_its_seat_was_known_again_is_served(rig, proxy):
+    r = rig()
+    r.begin()
+    b = await r.seat("b")
+    await r.until(b, ACTIVE)
+    p = proxy(r.loop)
+    r.machine.apps["uid-a"] = r.machine.apps[b]
+    p.request("uid-a")
+    a = await r.seat("a")
+    await r.until(a, ACTIVE, 10.0)
+    await asyncio.sleep(1)
+    assert p.answered == {a: 1}
 
 
 @pytest.mark.parametrize("state", [PARKED, SeatState.WAKING])

@@ -133,14 +133,11 @@ def test_processes_that_died_with_the_agent_away_are_noticed(rig, proxy, cut):
     run_virtual(second(), start=5000.0)
 
 
-def test_a_tree_that_no_seat_keeps_frozen_is_thawed_first_thing(rig):
-    async def main():
-        r = rig()
-        r.machine.frozen.add("/cgroup/99/kyb")
-        await r.recover()
-        assert not r.machine.frozen
-
-    run_virtual(main())
+async def test_a_tree_that_no_seat_keeps_frozen_is_thawed_first_thing(rig):
+    r = rig()
+    r.machine.frozen.add("/cgroup/99/kyb")
+    await r.recover()
+    assert not r.machine.frozen
 
 
 def test_parked_seats_stay_parked_and_wake_within_a_second(rig, proxy):

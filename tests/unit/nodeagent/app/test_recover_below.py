@@ -9,7 +9,6 @@ import pytest
 
 from kybernate.core.operations import Kind
 from kybernate.errors import RetryableError
-from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import FakeVault
 from kybernate.types import Tier
 from nodeagent.app.recoverbelow import drop_unnoticed
@@ -66,43 +65,37 @@ def slow(monkeypatch, seconds):
 
 
 @pytest.mark.parametrize("when_listed", ["noted", "being sealed"])
-def test_what_was_sealed_since_stays(rig, monkeypatch, when_listed):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, listing, looking = await unnoticed(r, monkeypatch)
-        if when_listed == "noted":
-            await down(r, cold)
-        else:
-            slow(monkeypatch, 10)
-            r.loop.ask_for_tier(cold, Tier.NVME)
-            await when(lambda: len(r.machine.vault) == 2)
-        listing.away = False
-        await looking
-        await r.until(cold, NVME)
-        await when(lambda: OLD not in r.machine.vault)
-        assert list(r.machine.vault) == [r.node.seats[cold].artifact]
-        r.loop.call_for(cold, "a test")
-        await r.until(cold, ACTIVE)
-        r.check()
-
-    run_virtual(main())
-
-
-def test_a_save_that_is_not_noted_yet_stays(rig, monkeypatch):
-    async def main():
-        r = rig(tiers=TIERS)
-        operations = Operations(r.loop)
-        r.node.observers.append(operations)
-        cold, listing, looking = await unnoticed(r, monkeypatch)
+async def test_what_was_sealed_since_stays(rig, monkeypatch, when_listed):
+    r = rig(tiers=TIERS)
+    cold, listing, looking = await unnoticed(r, monkeypatch)
+    if when_listed == "noted":
+        await down(r, cold)
+    else:
         slow(monkeypatch, 10)
-        listing.away = False
-        one = await operations.ask(Ask(Kind.SAVE, "s1", cold, by="ops"))
-        await when(lambda: r.machine.vault.keys() - {OLD})
-        await drop_unnoticed(r.loop, r.node.seats[cold])
-        await when(lambda: one.ended)
-        await when(lambda: OLD not in r.machine.vault)
-        assert list(r.machine.vault) == [one.artifact]
-        looking.cancel()
-        r.check()
+        r.loop.ask_for_tier(cold, Tier.NVME)
+        await when(lambda: len(r.machine.vault) == 2)
+    listing.away = False
+    await looking
+    await r.until(cold, NVME)
+    await when(lambda: OLD not in r.machine.vault)
+    assert list(r.machine.vault) == [r.node.seats[cold].artifact]
+    r.loop.call_for(cold, "a test")
+    await r.until(cold, ACTIVE)
+    r.check()
 
-    run_virtual(main())
+
+async def test_a_save_that_is_not_noted_yet_stays(rig, monkeypatch):
+    r = rig(tiers=TIERS)
+    operations = Operations(r.loop)
+    r.node.observers.append(operations)
+    cold, listing, looking = await unnoticed(r, monkeypatch)
+    slow(monkeypatch, 10)
+    listing.away = False
+    one = await operations.ask(Ask(Kind.SAVE, "s1", cold, by="ops"))
+    await when(lambda: r.machine.vault.keys() - {OLD})
+    await drop_unnoticed(r.loop, r.node.seats[cold])
+    await when(lambda: one.ended)
+    await when(lambda: OLD not in r.machine.vault)
+    assert list(r.machine.vault) == [one.artifact]
+    looking.cancel()
+    r.check()

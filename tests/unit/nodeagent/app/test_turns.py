@@ -6,7 +6,6 @@ import asyncio
 from dataclasses import replace
 
 from kybernate.core.swapview import Turn
-from kybernate.testing.clock import run_virtual
 from kybernate.types import SeatState
 from nodeagent.kube.pods import PodFacts
 from nodeagent.seat.record import from_record
@@ -29,61 +28,52 @@ def _held(r, uid):
     return r.node.turns.held.get(uid, 0.0)
 
 
-def test_a_seat_that_nobody_calls_wakes_again_after_a_request_for_another(rig, proxy):
-    async def main():
-        r = rig(min_residency_s=0.1, idle_after_s=0.1)
-        r.begin()
-        server = await r.seat("server")
-        await r.until(server, ACTIVE)
-        (trainer,) = await _trainers(r, [1.0])
-        await r.until(trainer, ACTIVE)
-        p = proxy(r.loop)
-        p.request(server)
-        await r.until(server, ACTIVE)
-        assert r.state(trainer) is PARKED
-        await r.until(trainer, ACTIVE, 5.0)
-        await asyncio.sleep(100)
-        assert (r.state(trainer), r.node.seats[trainer].wakes) == (ACTIVE, 1)
-        assert p.answered == {server: 1}
-        r.check()
-
-    run_virtual(main())
+async def test_a_seat_that_nobody_calls_wakes_again_after_a_request_for_another(rig, proxy):
+    r = rig(min_residency_s=0.1, idle_after_s=0.1)
+    r.begin()
+    server = await r.seat("server")
+    await r.until(server, ACTIVE)
+    (trainer,) = await _trainers(r, [1.0])
+    await r.until(trainer, ACTIVE)
+    p = proxy(r.loop)
+    p.request(server)
+    await r.until(server, ACTIVE)
+    assert r.state(trainer) is PARKED
+    await r.until(trainer, ACTIVE, 5.0)
+    await asyncio.sleep(100)
+    assert (r.state(trainer), r.node.seats[trainer].wakes) == (ACTIVE, 1)
+    assert p.answered == {server: 1}
+    r.check()
 
 
-def test_those_who_always_want_a_gpu_share_its_time_by_weight(rig):
-    async def main():
-        r = rig(min_residency_s=0.1, idle_after_s=0.1)
-        r.begin()
-        uids = await _trainers(r, [1.0, 1.0, 2.0, 4.0])
-        await asyncio.sleep(20)
-        before = [_held(r, uid) for uid in uids]
-        await asyncio.sleep(600)
-        held = [_held(r, uid) - then for uid, then in zip(uids, before, strict=True)]
-        for got, due in zip(held, (75, 75, 150, 300), strict=True):
-            assert abs(got - due) < 0.05 * 600
-        assert sum(held) > 0.95 * 600
-        assert r.node.turns.swapping < 0.05 * 620
-        r.check()
-
-    run_virtual(main())
+async def test_those_who_always_want_a_gpu_share_its_time_by_weight(rig):
+    r = rig(min_residency_s=0.1, idle_after_s=0.1)
+    r.begin()
+    uids = await _trainers(r, [1.0, 1.0, 2.0, 4.0])
+    await asyncio.sleep(20)
+    before = [_held(r, uid) for uid in uids]
+    await asyncio.sleep(600)
+    held = [_held(r, uid) - then for uid, then in zip(uids, before, strict=True)]
+    for got, due in zip(held, (75, 75, 150, 300), strict=True):
+        assert abs(got - due) < 0.05 * 600
+    assert sum(held) > 0.95 * 600
+    assert r.node.turns.swapping < 0.05 * 620
+    r.check()
 
 
-def test_one_that_an_operator_parks_stays_parked_until_it_is_called_for(rig):
-    async def main():
-        r = rig(min_residency_s=0.1, idle_after_s=0.1)
-        r.begin()
-        (uid,) = await _trainers(r, [1.0])
-        await r.until(uid, ACTIVE)
-        r.loop.send_away(uid, "an operator parks it")
-        await r.until(uid, PARKED)
-        await asyncio.sleep(100)
-        assert r.state(uid) is PARKED
-        r.loop.call_for(uid, "an operator wakes it")
-        await r.until(uid, ACTIVE)
-        await asyncio.sleep(100)
-        assert r.node.seats[uid].turn == Turn("default", 1.0)
-
-    run_virtual(main())
+async def test_one_that_an_operator_parks_stays_parked_until_it_is_called_for(rig):
+    r = rig(min_residency_s=0.1, idle_after_s=0.1)
+    r.begin()
+    (uid,) = await _trainers(r, [1.0])
+    await r.until(uid, ACTIVE)
+    r.loop.send_away(uid, "an operator parks it")
+    await r.until(uid, PARKED)
+    await asyncio.sleep(100)
+    assert r.state(uid) is PARKED
+    r.loop.call_for(uid, "an operator wakes it")
+    await r.until(uid, ACTIVE)
+    await asyncio.sleep(100)
+    assert r.node.seats[uid].turn == Turn("default", 1.0)
 
 
 class ParksWhileWaking:
@@ -105,146 +95,125 @@ class ParksWhileWaking:
         pass
 
 
-def test_one_that_an_operator_parks_while_it_wakes_stays_parked_too(rig):
-    async def main():
-        r = rig(min_residency_s=0.1, idle_after_s=0.1)
-        r.begin()
-        (uid,) = await _trainers(r, [1.0])
-        await r.until(uid, ACTIVE)
-        r.loop.send_away(uid, "an operator parks it")
-        await r.until(uid, PARKED)
-        r.node.observers.append(ParksWhileWaking(r.loop))
-        r.loop.call_for(uid, "an operator wakes it")
-        await asyncio.sleep(100)
-        assert (r.state(uid), r.node.seats[uid].wakes) == (PARKED, 1)
-        r.check()
-
-    run_virtual(main())
+async def test_one_that_an_operator_parks_while_it_wakes_stays_parked_too(rig):
+    r = rig(min_residency_s=0.1, idle_after_s=0.1)
+    r.begin()
+    (uid,) = await _trainers(r, [1.0])
+    await r.until(uid, ACTIVE)
+    r.loop.send_away(uid, "an operator parks it")
+    await r.until(uid, PARKED)
+    r.node.observers.append(ParksWhileWaking(r.loop))
+    r.loop.call_for(uid, "an operator wakes it")
+    await asyncio.sleep(100)
+    assert (r.state(uid), r.node.seats[uid].wakes) == (PARKED, 1)
+    r.check()
 
 
-def test_a_server_that_is_idle_leaves_gpu_memory_if_its_pod_says_so(rig, proxy):
-    async def main():
-        r = rig(min_residency_s=0.1, idle_after_s=0.1)
-        r.begin()
-        server = await r.seat("server")
-        r.node.seats[server].idle = {"vram": 30.0}
-        await r.until(server, ACTIVE)
-        p = proxy(r.loop)
-        await asyncio.sleep(20)
-        p.request(server)
-        await asyncio.sleep(29)
-        assert r.state(server) is ACTIVE
-        await asyncio.sleep(2)
-        assert r.state(server) is PARKED
-        p.request(server)
-        await r.until(server, ACTIVE, 2.0)
-        assert "nobody has used it for 30 s" not in r.node.seats[server].reason
-
-    run_virtual(main())
+async def test_a_server_that_is_idle_leaves_gpu_memory_if_its_pod_says_so(rig, proxy):
+    r = rig(min_residency_s=0.1, idle_after_s=0.1)
+    r.begin()
+    server = await r.seat("server")
+    r.node.seats[server].idle = {"vram": 30.0}
+    await r.until(server, ACTIVE)
+    p = proxy(r.loop)
+    await asyncio.sleep(20)
+    p.request(server)
+    await asyncio.sleep(29)
+    assert r.state(server) is ACTIVE
+    await asyncio.sleep(2)
+    assert r.state(server) is PARKED
+    p.request(server)
+    await r.until(server, ACTIVE, 2.0)
+    assert "nobody has used it for 30 s" not in r.node.seats[server].reason
 
 
-def test_what_a_seat_says_of_turns_outlives_the_agent(rig):
-    async def main():
-        r = rig()
-        r.begin()
-        (uid,) = await _trainers(r, [4.0])
-        seat = r.node.seats[uid]
-        seat.idle, seat.rests, seat.acquired = {"ram": 60.0}, True, True
-        read = from_record(seat.record())
-        assert (read.weight, read.idle) == (4.0, {"ram": 60.0})
-        assert read.rests
-        assert read.acquired
-
-    run_virtual(main())
+async def test_what_a_seat_says_of_turns_outlives_the_agent(rig):
+    r = rig()
+    r.begin()
+    (uid,) = await _trainers(r, [4.0])
+    seat = r.node.seats[uid]
+    seat.idle, seat.rests, seat.acquired = {"ram": 60.0}, True, True
+    read = from_record(seat.record())
+    assert (read.weight, read.idle) == (4.0, {"ram": 60.0})
+    assert read.rests
+    assert read.acquired
 
 
-def test_a_workload_that_acquires_takes_turns_until_it_yields(rig):
-    async def main():
-        r = rig(min_residency_s=0.1, idle_after_s=0.1)
-        r.begin()
-        server = await r.seat("server")
-        await r.until(server, ACTIVE)
-        (trainer,) = await _trainers(r, [1.0])
-        await r.until(trainer, ACTIVE)
-        await asyncio.sleep(50)
-        assert r.state(server) is PARKED
-        r.loop.on_turn(server, wanted=True)
-        await r.until(server, ACTIVE, 30.0)
-        await r.until(trainer, ACTIVE, 30.0)
-        await r.until(server, ACTIVE, 30.0)
-        r.loop.on_turn(server, wanted=False)
-        await r.until(trainer, ACTIVE, 30.0)
-        await asyncio.sleep(50)
-        assert (r.state(server), r.node.seats[server].turn) == (PARKED, None)
-        r.check()
-
-    run_virtual(main())
+async def test_a_workload_that_acquires_takes_turns_until_it_yields(rig):
+    r = rig(min_residency_s=0.1, idle_after_s=0.1)
+    r.begin()
+    server = await r.seat("server")
+    await r.until(server, ACTIVE)
+    (trainer,) = await _trainers(r, [1.0])
+    await r.until(trainer, ACTIVE)
+    await asyncio.sleep(50)
+    assert r.state(server) is PARKED
+    r.loop.on_turn(server, wanted=True)
+    await r.until(server, ACTIVE, 30.0)
+    await r.until(trainer, ACTIVE, 30.0)
+    await r.until(server, ACTIVE, 30.0)
+    r.loop.on_turn(server, wanted=False)
+    await r.until(trainer, ACTIVE, 30.0)
+    await asyncio.sleep(50)
+    assert (r.state(server), r.node.seats[server].turn) == (PARKED, None)
+    r.check()
 
 
-def test_a_workload_that_yields_gives_up_its_turn_and_gets_another(rig):
-    async def main():
-        r = rig(min_residency_s=0.1, idle_after_s=0.1)
-        r.begin()
-        a, b = await _trainers(r, [1.0, 1000.0])
-        await asyncio.sleep(60)
-        await r.until(b, ACTIVE)
-        before = r.node.turns.held[a]
-        r.loop.on_turn(b, wanted=False)
-        await r.until(a, ACTIVE, 10.0)
-        assert not r.node.seats[b].yields
-        await r.until(b, ACTIVE, 60.0)
-        assert _held(r, a) > before
-        r.check()
-
-    run_virtual(main())
+async def test_a_workload_that_yields_gives_up_its_turn_and_gets_another(rig):
+    r = rig(min_residency_s=0.1, idle_after_s=0.1)
+    r.begin()
+    a, b = await _trainers(r, [1.0, 1000.0])
+    await asyncio.sleep(60)
+    await r.until(b, ACTIVE)
+    before = r.node.turns.held[a]
+    r.loop.on_turn(b, wanted=False)
+    await r.until(a, ACTIVE, 10.0)
+    assert not r.node.seats[b].yields
+    await r.until(b, ACTIVE, 60.0)
+    assert _held(r, a) > before
+    r.check()
 
 
-def test_what_a_pod_says_may_change_while_it_runs(rig):
-    async def main():
-        r = rig(min_residency_s=0.1, idle_after_s=0.1)
-        r.begin()
-        a, b = await r.seat("a"), await r.seat("b")
-        await r.until(b, ACTIVE)
-        assert r.state(a) is PARKED
-        seat = r.node.seats[a]
-        facts = PodFacts(
-            ref=seat.identity.pod,
-            resource=seat.identity.resource,
-            container="main",
-            group=seat.identity.group,
-            assigned_at=0.0,
-            seat=None,
-            model="a",
-            vram=None,
-            image="img",
-            port=8000,
-            has_args=False,
-            ip="10.0.0.1",
-            deleting=False,
-            over=False,
-        )
-        r.loop.pod_changed(replace(facts, weight=2.0, idle={"vram": 5.0}))
-        await r.until(a, ACTIVE, 5.0)
-        await asyncio.sleep(60)
-        assert (r.state(a), seat.turn) == (ACTIVE, Turn("default", 2.0))
-        r.loop.pod_changed(replace(facts, idle={"vram": 5.0}))
-        await asyncio.sleep(6)
-        assert (r.state(a), seat.turn) == (PARKED, None)
-
-    run_virtual(main())
+async def test_what_a_pod_says_may_change_while_it_runs(rig):
+    r = rig(min_residency_s=0.1, idle_after_s=0.1)
+    r.begin()
+    a, b = await r.seat("a"), await r.seat("b")
+    await r.until(b, ACTIVE)
+    assert r.state(a) is PARKED
+    seat = r.node.seats[a]
+    facts = PodFacts(
+        ref=seat.identity.pod,
+        resource=seat.identity.resource,
+        container="main",
+        group=seat.identity.group,
+        assigned_at=0.0,
+        seat=None,
+        model="a",
+        vram=None,
+        image="img",
+        port=8000,
+        has_args=False,
+        ip="10.0.0.1",
+        deleting=False,
+        over=False,
+    )
+    r.loop.pod_changed(replace(facts, weight=2.0, idle={"vram": 5.0}))
+    await r.until(a, ACTIVE, 5.0)
+    await asyncio.sleep(60)
+    assert (r.state(a), seat.turn) == (ACTIVE, Turn("default", 2.0))
+    r.loop.pod_changed(replace(facts, idle={"vram": 5.0}))
+    await asyncio.sleep(6)
+    assert (r.state(a), seat.turn) == (PARKED, None)
 
 
-def test_a_first_start_waits_for_no_turn_but_a_later_one_does(rig):
-    async def main():
-        r = rig(min_residency_s=0.5, idle_after_s=0.5)
-        r.begin()
-        first, second = await _trainers(r, [1.0, 1.0])
-        await asyncio.sleep(30)
-        r.node.turns._debt = dict.fromkeys(r.node.seats[first].identity.gpus, 10.0)
-        new = await r.seat("new", port=None)
-        r.node.seats[new].weight = 1.0
-        await r.until(new, ACTIVE, 5.0)
-        assert {r.state(first), r.state(second)} == {PARKED}
-        assert r.node.seats[new].turn is not None
-
-    run_virtual(main())
+async def test_a_first_start_waits_for_no_turn_but_a_later_one_does(rig):
+    r = rig(min_residency_s=0.5, idle_after_s=0.5)
+    r.begin()
+    first, second = await _trainers(r, [1.0, 1.0])
+    await asyncio.sleep(30)
+    r.node.turns._debt = dict.fromkeys(r.node.seats[first].identity.gpus, 10.0)
+    new = await r.seat("new", port=None)
+    r.node.seats[new].weight = 1.0
+    await r.until(new, ACTIVE, 5.0)
+    assert {r.state(first), r.state(second)} == {PARKED}
+    assert r.node.seats[new].turn is not None

@@ -34,153 +34,132 @@ from tests.unit.nodeagent.below import (
 from tests.unit.nodeagent.succession import left, of, went
 
 
-def test_a_successor_goes_on_where_the_other_was_and_never_executes_its_command(rig, proxy):
-    async def main():
-        for state in (OBJECT, NVME):
-            r = rig(tiers=TIERS)
-            cold, _, (inner, ran), telling = await left(r, state)
-            new = await r.seat("new", restore=of(cold))
-            await when(lambda r=r, new=new: new in r.machine.gates)
-            await r.until(new, ACTIVE)
-            assert (new, state) in r.seen.states
-            app = app_of(r, new)
-            assert (app.inner, app.cuda) == (inner, ProcessState.RUNNING)
-            assert r.machine.ran[app.handle] > ran
-            assert went(r, new) == []
-            assert "Adopted" in reasons(r)
-            await when(lambda r=r: r.machine.vault == {})
-            p = proxy(r.loop)
-            p.request(new)
-            await asyncio.sleep(2)
-            assert p.answered == {new: 1}
-            r.check()
-            telling.cancel()
-
-    run_virtual(main())
+async def test_a_successor_goes_on_where_the_other_was_and_never_executes_its_command(rig, proxy):
+    for state in (OBJECT, NVME):
+        r = rig(tiers=TIERS)
+        cold, _, (inner, ran), telling = await left(r, state)
+        new = await r.seat("new", restore=of(cold))
+        await when(lambda r=r, new=new: new in r.machine.gates)
+        await r.until(new, ACTIVE)
+        assert (new, state) in r.seen.states
+        app = app_of(r, new)
+        assert (app.inner, app.cuda) == (inner, ProcessState.RUNNING)
+        assert r.machine.ran[app.handle] > ran
+        assert went(r, new) == []
+        assert "Adopted" in reasons(r)
+        await when(lambda r=r: r.machine.vault == {})
+        p = proxy(r.loop)
+        p.request(new)
+        await asyncio.sleep(2)
+        assert p.answered == {new: 1}
+        r.check()
+        telling.cancel()
 
 
 def another(container, field, value):
     return replace(container, target=replace(container.target, **{field: value}))
 
 
-def test_the_gpus_may_be_others(rig, groups):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, _, _, telling = await left(r)
-        new = await r.seat("new", groups["G1"], restore=of(cold))
-        await r.until(new, OBJECT)
-        assert r.node.seats[new].gpu_map == {"GPU-0": "GPU-1"}
-        assert r.node.seats[new].held.keys() == {"GPU-1"}
-        await r.until(new, ACTIVE)
-        assert app_of(r, new).memory.keys() == {"GPU-1"}
-        assert r.node.seats[new].gpu_map == {}
-        r.check()
-        telling.cancel()
-
-    run_virtual(main())
+async def test_the_gpus_may_be_others(rig, groups):
+    r = rig(tiers=TIERS)
+    cold, _, _, telling = await left(r)
+    new = await r.seat("new", groups["G1"], restore=of(cold))
+    await r.until(new, OBJECT)
+    assert r.node.seats[new].gpu_map == {"GPU-0": "GPU-1"}
+    assert r.node.seats[new].held.keys() == {"GPU-1"}
+    await r.until(new, ACTIVE)
+    assert app_of(r, new).memory.keys() == {"GPU-1"}
+    assert r.node.seats[new].gpu_map == {}
+    r.check()
+    telling.cancel()
 
 
-def test_from_group_to_group_of_a_node_it_takes_a_park_and_the_pods_deletion(rig, groups):
+async def test_from_group_to_group_of_a_node_it_takes_a_park_and_the_pods_deletion(rig, groups):
     """What an agent says that is asked to move a seat to a successor on its own node."""
 
-    async def main():
-        r = rig(tiers=TIERS)
-        telling = asyncio.ensure_future(r.loop.reports.run())
-        cold, _ = await two(r)
-        inner = app_of(r, cold).inner
-        new = await r.seat("new", groups["G1"], restore=of(cold, waits=True))
-        await asyncio.sleep(5)
-        assert r.state(new) is WAITING, "the one runs yet, or may"
-        await down(r, cold)
-        await asyncio.sleep(5)
-        assert r.state(new) is WAITING, "it may wake yet"
-        r.node.seats[cold].doomed = True
-        r.machine.end_container(cold)
-        r.loop.pod_gone(cold)
-        await r.until(new, ACTIVE)
-        assert (app_of(r, new).inner, app_of(r, new).memory.keys()) == (inner, {"GPU-1"})
-        assert went(r, new) == []
-        r.check()
-        telling.cancel()
-
-    run_virtual(main())
+    r = rig(tiers=TIERS)
+    telling = asyncio.ensure_future(r.loop.reports.run())
+    cold, _ = await two(r)
+    inner = app_of(r, cold).inner
+    new = await r.seat("new", groups["G1"], restore=of(cold, waits=True))
+    await asyncio.sleep(5)
+    assert r.state(new) is WAITING, "the one runs yet, or may"
+    await down(r, cold)
+    await asyncio.sleep(5)
+    assert r.state(new) is WAITING, "it may wake yet"
+    r.node.seats[cold].doomed = True
+    r.machine.end_container(cold)
+    r.loop.pod_gone(cold)
+    await r.until(new, ACTIVE)
+    assert (app_of(r, new).inner, app_of(r, new).memory.keys()) == (inner, {"GPU-1"})
+    assert went(r, new) == []
+    r.check()
+    telling.cancel()
 
 
 @pytest.mark.parametrize("state", [OBJECT, NVME])
 @pytest.mark.parametrize(
     "error", [RetryableError("away"), OSError(5, "Input/output error")], ids=["away", "unreadable"]
 )
-def test_what_can_not_be_told_of_its_container_is_asked_again(rig, state, error):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, _, (inner, _), telling = await left(r, state)
-        new, asked = await r.seat("new", restore=of(cold)), []
-        sound = r.node.world.below
+async def test_what_can_not_be_told_of_its_container_is_asked_again(rig, state, error):
+    r = rig(tiers=TIERS)
+    cold, _, (inner, _), telling = await left(r, state)
+    new, asked = await r.seat("new", restore=of(cold)), []
+    sound = r.node.world.below
 
-        async def into(seat):
-            if seat.borrowed and seat.begins is Begins.ADOPTED and len(asked) < 3:
-                asked.append(seat.state)
-                raise error
-            return await sound.into(seat)
+    async def into(seat):
+        if seat.borrowed and seat.begins is Begins.ADOPTED and len(asked) < 3:
+            asked.append(seat.state)
+            raise error
+        return await sound.into(seat)
 
-        object.__setattr__(r.node.world, "below", replace(sound, into=into))
-        await r.until(new, ACTIVE)
-        assert len(asked) == 3
-        assert (app_of(r, new).inner, went(r, new)) == (inner, [])
-        assert "SeatFailed" not in reasons(r)
-        r.check()
-        telling.cancel()
-
-    run_virtual(main())
+    object.__setattr__(r.node.world, "below", replace(sound, into=into))
+    await r.until(new, ACTIVE)
+    assert len(asked) == 3
+    assert (app_of(r, new).inner, went(r, new)) == (inner, [])
+    assert "SeatFailed" not in reasons(r)
+    r.check()
+    telling.cancel()
 
 
-def test_one_that_must_not_start_anew_is_kept_waiting(rig):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, artifact, _, telling = await left(r)
-        await r.until(await r.seat("new", restore=of(cold)), OBJECT)
-        late = await r.seat("late", restore=RestoreWish(artifact=artifact, waits=True))
-        await when(lambda: "RestoreRefused" in reasons(r))
-        await asyncio.sleep(300)
-        assert (r.state(late), went(r, late)) == (WAITING, [])
-        telling.cancel()
-
-    run_virtual(main())
+async def test_one_that_must_not_start_anew_is_kept_waiting(rig):
+    r = rig(tiers=TIERS)
+    cold, artifact, _, telling = await left(r)
+    await r.until(await r.seat("new", restore=of(cold)), OBJECT)
+    late = await r.seat("late", restore=RestoreWish(artifact=artifact, waits=True))
+    await when(lambda: "RestoreRefused" in reasons(r))
+    await asyncio.sleep(300)
+    assert (r.state(late), went(r, late)) == (WAITING, [])
+    telling.cancel()
 
 
-def test_copies_need_no_claim_and_leave_the_state(rig, groups):
-    async def main():
-        r = rig(tiers=TIERS)
-        _, artifact, (inner, _), telling = await left(r)
-        wish = RestoreWish(artifact=artifact, kind=RestoreAs.TEMPLATE)
-        copies = [await r.seat(name, groups["G1"], restore=wish) for name in ("x", "y")]
-        for uid in copies:
-            r.loop.call_for(uid, "a test")
-            await r.until(uid, ACTIVE)
-            assert app_of(r, uid).inner == inner
-            r.loop.send_away(uid, "a test")
-        assert artifact in r.machine.vault
-        r.check()
-        telling.cancel()
-
-    run_virtual(main())
+async def test_copies_need_no_claim_and_leave_the_state(rig, groups):
+    r = rig(tiers=TIERS)
+    _, artifact, (inner, _), telling = await left(r)
+    wish = RestoreWish(artifact=artifact, kind=RestoreAs.TEMPLATE)
+    copies = [await r.seat(name, groups["G1"], restore=wish) for name in ("x", "y")]
+    for uid in copies:
+        r.loop.call_for(uid, "a test")
+        await r.until(uid, ACTIVE)
+        assert app_of(r, uid).inner == inner
+        r.loop.send_away(uid, "a test")
+    assert artifact in r.machine.vault
+    r.check()
+    telling.cancel()
 
 
-def test_another_namespaces_state_is_refused(rig):
-    async def main():
-        r = rig(tiers=TIERS)
-        _, artifact, _, telling = await left(r)
-        keeping = r.machine.vault.pop(artifact)
-        foreign = artifact.replace("default/", "other/")
-        r.machine.vault[foreign] = replace(keeping, facts={**keeping.facts, "namespace": "other"})
-        wish = RestoreWish(artifact=foreign, kind=RestoreAs.TEMPLATE)
-        new = await r.seat("new", restore=wish)
-        await r.until(new, ACTIVE)
-        assert "an ArtifactGrant there must let default" in dict(r.seen.events)["RestoreRefused"]
-        assert len(went(r, new)) == 1
-        telling.cancel()
-
-    run_virtual(main())
+async def test_another_namespaces_state_is_refused(rig):
+    r = rig(tiers=TIERS)
+    _, artifact, _, telling = await left(r)
+    keeping = r.machine.vault.pop(artifact)
+    foreign = artifact.replace("default/", "other/")
+    r.machine.vault[foreign] = replace(keeping, facts={**keeping.facts, "namespace": "other"})
+    wish = RestoreWish(artifact=foreign, kind=RestoreAs.TEMPLATE)
+    new = await r.seat("new", restore=wish)
+    await r.until(new, ACTIVE)
+    assert "an ArtifactGrant there must let default" in dict(r.seen.events)["RestoreRefused"]
+    assert len(went(r, new)) == 1
+    telling.cancel()
 
 
 @pytest.mark.parametrize(
@@ -191,71 +170,62 @@ def test_another_namespaces_state_is_refused(rig):
         ("kernel", "7.0.1", "this node runs 7.0.1"),
     ],
 )
-def test_another_machines_state_is_refused_and_stays(rig, field, other, said):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, artifact, _, telling = await left(r)
-        r.container = another(r.container, field, other)
-        new = await r.seat("new", restore=of(cold))
-        await r.until(new, ACTIVE)
-        refused = dict(r.seen.events)["RestoreRefused"]
-        assert said in refused
-        assert "started anew" in refused
-        assert len(went(r, new)) == 1
-        assert artifact in r.machine.vault
-        telling.cancel()
-
-    run_virtual(main())
+async def test_another_machines_state_is_refused_and_stays(rig, field, other, said):
+    r = rig(tiers=TIERS)
+    cold, artifact, _, telling = await left(r)
+    r.container = another(r.container, field, other)
+    new = await r.seat("new", restore=of(cold))
+    await r.until(new, ACTIVE)
+    refused = dict(r.seen.events)["RestoreRefused"]
+    assert said in refused
+    assert "started anew" in refused
+    assert len(went(r, new)) == 1
+    assert artifact in r.machine.vault
+    telling.cancel()
 
 
-def test_a_successor_whose_node_gets_another_driver_keeps_the_state_until_it_has_the_old(rig):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, artifact, (inner, _), telling = await left(r, NVME)
-        before = r.container
-        new = await r.seat("new", restore=of(cold))
-        await when(lambda: r.node.seats[new].begins is Begins.ADOPTING)
-        r.container = another(before, "driver", "570.1")
-        await asyncio.sleep(100)
-        assert (r.state(new), artifact in r.machine.vault) == (NVME, True)
-        assert "make this node as it was" in dict(r.seen.events)["RestoreFailed"]
-        r.container = before
-        await r.until(new, ACTIVE)
-        assert app_of(r, new).inner == inner
-        assert went(r, new) == []
-        r.check()
-        telling.cancel()
-
-    run_virtual(main())
+async def test_a_successor_whose_node_gets_another_driver_keeps_the_state_until_it_has_the_old(rig):
+    r = rig(tiers=TIERS)
+    cold, artifact, (inner, _), telling = await left(r, NVME)
+    before = r.container
+    new = await r.seat("new", restore=of(cold))
+    await when(lambda: r.node.seats[new].begins is Begins.ADOPTING)
+    r.container = another(before, "driver", "570.1")
+    await asyncio.sleep(100)
+    assert (r.state(new), artifact in r.machine.vault) == (NVME, True)
+    assert "make this node as it was" in dict(r.seen.events)["RestoreFailed"]
+    r.container = before
+    await r.until(new, ACTIVE)
+    assert app_of(r, new).inner == inner
+    assert went(r, new) == []
+    r.check()
+    telling.cancel()
 
 
-def test_until_it_is_known_what_is_granted_anothers_state_is_waited_for(rig):
-    async def main():
-        r = rig(tiers=TIERS)
-        _, artifact, _, telling = await left(r)
-        keeping = r.machine.vault.pop(artifact)
-        foreign = artifact.replace("default/", "other/")
-        r.machine.vault[foreign] = replace(keeping, facts={**keeping.facts, "namespace": "other"})
-        granted: list[Grant] = []
+async def test_until_it_is_known_what_is_granted_anothers_state_is_waited_for(rig):
+    r = rig(tiers=TIERS)
+    _, artifact, _, telling = await left(r)
+    keeping = r.machine.vault.pop(artifact)
+    foreign = artifact.replace("default/", "other/")
+    r.machine.vault[foreign] = replace(keeping, facts={**keeping.facts, "namespace": "other"})
+    granted: list[Grant] = []
 
-        def grants():
-            if not granted:
-                raise RetryableError("ArtifactGrants are not listed yet")
-            return granted
+    def grants():
+        if not granted:
+            raise RetryableError("ArtifactGrants are not listed yet")
+        return granted
 
-        r.container = replace(r.container, grants=grants)
-        new = await r.seat("new", restore=RestoreWish(artifact=foreign, kind=RestoreAs.TEMPLATE))
-        await r.until(new, WAITING)
-        await asyncio.sleep(30)
-        assert r.node.seats[new].state is WAITING
-        assert "not listed yet; trying again" in dict(r.seen.events)["RestoreWaits"]
-        granted.append(Grant("other", ("default",), ("*",)))
-        await r.until(new, ACTIVE)
-        assert foreign in dict(r.seen.events)["Adopted"]
-        assert "RestoreRefused" not in dict(r.seen.events)
-        telling.cancel()
-
-    run_virtual(main())
+    r.container = replace(r.container, grants=grants)
+    new = await r.seat("new", restore=RestoreWish(artifact=foreign, kind=RestoreAs.TEMPLATE))
+    await r.until(new, WAITING)
+    await asyncio.sleep(30)
+    assert r.node.seats[new].state is WAITING
+    assert "not listed yet; trying again" in dict(r.seen.events)["RestoreWaits"]
+    granted.append(Grant("other", ("default",), ("*",)))
+    await r.until(new, ACTIVE)
+    assert foreign in dict(r.seen.events)["Adopted"]
+    assert "RestoreRefused" not in dict(r.seen.events)
+    telling.cancel()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -310,26 +280,23 @@ def _killed_at(rig, at):
     return False
 
 
-def test_a_successor_that_is_found_running_without_a_record_runs_on(rig):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, _, _, telling = await left(r)
-        new = await r.seat("new", restore=of(cold))
-        await r.until(new, ACTIVE)
-        seat = r.node.seats.pop(new)
-        found = replace_seat(seat, of(cold))
-        r.loop.add(found)
-        r.machine.hello(new)
-        await r.until(new, ACTIVE)
-        r.loop.send_away(new, "a test")
-        await r.until(new, PARKED)
-        r.loop.call_for(new, "a test")
-        await r.until(new, ACTIVE)
-        assert went(r, new) == []
-        r.check()
-        telling.cancel()
-
-    run_virtual(main())
+async def test_a_successor_that_is_found_running_without_a_record_runs_on(rig):
+    r = rig(tiers=TIERS)
+    cold, _, _, telling = await left(r)
+    new = await r.seat("new", restore=of(cold))
+    await r.until(new, ACTIVE)
+    seat = r.node.seats.pop(new)
+    found = replace_seat(seat, of(cold))
+    r.loop.add(found)
+    r.machine.hello(new)
+    await r.until(new, ACTIVE)
+    r.loop.send_away(new, "a test")
+    await r.until(new, PARKED)
+    r.loop.call_for(new, "a test")
+    await r.until(new, ACTIVE)
+    assert went(r, new) == []
+    r.check()
+    telling.cancel()
 
 
 def replace_seat(seat, wish):
@@ -340,35 +307,29 @@ def replace_seat(seat, wish):
 
 
 @pytest.mark.parametrize("error", [RefusedError("never"), NotFoundError("not found")])
-def test_a_seat_that_was_handed_a_state_is_not_started_anew_for_its_own_search(rig, error):
-    async def main():
-        r = rig(tiers=TIERS, restore_wait_s=0.001)
-        cold, artifact, (inner, _), telling = await left(r)
-        handed = asyncio.Event()
+async def test_a_seat_that_was_handed_a_state_is_not_started_anew_for_its_own_search(rig, error):
+    r = rig(tiers=TIERS, restore_wait_s=0.001)
+    cold, artifact, (inner, _), telling = await left(r)
+    handed = asyncio.Event()
 
-        async def find(seat):
-            await handed.wait()
-            raise error
+    async def find(seat):
+        await handed.wait()
+        raise error
 
-        r.loop.adoptions._find = find
-        new = await r.seat("new", restore=of(cold))
-        await when(lambda: r.node.seats[new].connected)
-        await r.loop.adoptions.adopt(r.node.seats[new], artifact, Tier.OBJECT)
-        handed.set()
-        await r.until(new, ACTIVE)
-        assert (app_of(r, new).inner, went(r, new)) == (inner, [])
-        assert "RestoreRefused" not in reasons(r)
-        r.check()
-        telling.cancel()
-
-    run_virtual(main())
+    r.loop.adoptions._find = find
+    new = await r.seat("new", restore=of(cold))
+    await when(lambda: r.node.seats[new].connected)
+    await r.loop.adoptions.adopt(r.node.seats[new], artifact, Tier.OBJECT)
+    handed.set()
+    await r.until(new, ACTIVE)
+    assert (app_of(r, new).inner, went(r, new)) == (inner, [])
+    assert "RestoreRefused" not in reasons(r)
+    r.check()
+    telling.cancel()
 
 
 @pytest.mark.parametrize("kind", [RestoreAs.TEMPLATE, RestoreAs.CLONE])
-def test_no_pod_ends_for_a_copy_of_it(rig, kind):
-    async def main():
-        r = rig(tiers=TIERS)
-        seat = r.node.seats[await r.seat("new", restore=of("uid-a", kind=kind))]
-        assert "leave out its kyb.ai/restore-as" in r.loop.adoptions.awaits(seat, "uid-a")
-
-    run_virtual(main())
+async def test_no_pod_ends_for_a_copy_of_it(rig, kind):
+    r = rig(tiers=TIERS)
+    seat = r.node.seats[await r.seat("new", restore=of("uid-a", kind=kind))]
+    assert "leave out its kyb.ai/restore-as" in r.loop.adoptions.awaits(seat, "uid-a")

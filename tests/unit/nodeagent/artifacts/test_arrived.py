@@ -19,233 +19,213 @@ from tests.unit.checkpoint.kit import KEYS
 from tests.unit.nodeagent.twonodes import LIMIT, POD, delivered, follow, two_nodes
 
 
-def test_what_was_delivered_for_a_move_that_is_called_off_goes(rig, tls, tmp_path):
-    async def main():
-        async with two_nodes(rig, tls, tmp_path) as (two, peers):
-            artifact = await delivered(two, peers)
-            other = PodRef(POD.namespace, "other", PodUid("other"))
-            await two.receiver.call_off(other, two.uid)
-            await two.receiver.call_off(POD, PodUid("another"))
-            assert two.r.machine.journal[ARRIVED + artifact]["off"] is False
-            await peers.call_off(two.to, LIMIT)
-            await peers.call_off(two.to, LIMIT)
-            await two.until_gone(artifact)
-
-    asyncio.run(asyncio.wait_for(main(), LIMIT))
+@pytest.mark.real_time
+async def test_what_was_delivered_for_a_move_that_is_called_off_goes(rig, tls, tmp_path):
+    async with two_nodes(rig, tls, tmp_path) as (two, peers):
+        artifact = await delivered(two, peers)
+        other = PodRef(POD.namespace, "other", PodUid("other"))
+        await two.receiver.call_off(other, two.uid)
+        await two.receiver.call_off(POD, PodUid("another"))
+        assert two.r.machine.journal[ARRIVED + artifact]["off"] is False
+        await peers.call_off(two.to, LIMIT)
+        await peers.call_off(two.to, LIMIT)
+        await two.until_gone(artifact)
 
 
-def test_an_agent_that_dies_before_it_dropped_it_leaves_that_to_the_next(rig, tls, tmp_path):
-    async def main():
-        async with two_nodes(rig, tls, tmp_path) as (two, peers):
-            artifact = await delivered(two, peers)
+@pytest.mark.real_time
+async def test_an_agent_that_dies_before_it_dropped_it_leaves_that_to_the_next(rig, tls, tmp_path):
+    async with two_nodes(rig, tls, tmp_path) as (two, peers):
+        artifact = await delivered(two, peers)
 
-            async def dies(artifact, place, *, forget):
-                raise asyncio.CancelledError
+        async def dies(artifact, place, *, forget):
+            raise asyncio.CancelledError
 
-            two.vault.drop = dies
-            await peers.call_off(two.to, LIMIT)
-            two.restart()
-            await two.until_gone(artifact)
-
-    asyncio.run(asyncio.wait_for(main(), LIMIT))
+        two.vault.drop = dies
+        await peers.call_off(two.to, LIMIT)
+        two.restart()
+        await two.until_gone(artifact)
 
 
-def test_a_drop_that_fails_is_tried_again(rig, tls, tmp_path, monkeypatch):
-    async def main():
-        async with two_nodes(rig, tls, tmp_path) as (two, peers):
-            artifact = await delivered(two, peers)
-            monkeypatch.setattr("nodeagent.artifacts.arrived._AGAIN", 0.01)
-            real, fails = two.vault.drop, [OSError("the disk refuses"), RetryableError("later")]
+@pytest.mark.real_time
+async def test_a_drop_that_fails_is_tried_again(rig, tls, tmp_path, monkeypatch):
+    async with two_nodes(rig, tls, tmp_path) as (two, peers):
+        artifact = await delivered(two, peers)
+        monkeypatch.setattr("nodeagent.artifacts.arrived._AGAIN", 0.01)
+        real, fails = two.vault.drop, [OSError("the disk refuses"), RetryableError("later")]
 
-            async def drop(*args, **more):
-                if fails:
-                    raise fails.pop()
-                await real(*args, **more)
+        async def drop(*args, **more):
+            if fails:
+                raise fails.pop()
+            await real(*args, **more)
 
-            two.vault.drop = drop
-            await peers.call_off(two.to, LIMIT)
-            await two.until_gone(artifact)
-            assert not fails
-
-    asyncio.run(asyncio.wait_for(main(), LIMIT))
+        two.vault.drop = drop
+        await peers.call_off(two.to, LIMIT)
+        await two.until_gone(artifact)
+        assert not fails
 
 
-def test_what_a_seat_has_gone_on_from_before_it_could_be_dropped_stays(
+@pytest.mark.real_time
+async def test_what_a_seat_has_gone_on_from_before_it_could_be_dropped_stays(
     rig, tls, tmp_path, monkeypatch
 ):
-    async def main():
-        async with two_nodes(rig, tls, tmp_path) as (two, peers):
-            artifact = await delivered(two, peers)
-            monkeypatch.setattr("nodeagent.artifacts.arrived._AGAIN", 0.01)
-            real = two.vault.drop
+    async with two_nodes(rig, tls, tmp_path) as (two, peers):
+        artifact = await delivered(two, peers)
+        monkeypatch.setattr("nodeagent.artifacts.arrived._AGAIN", 0.01)
+        real = two.vault.drop
 
-            async def fails(*args, **more):
-                two.vault.drop = real
-                two.r.node.seats[two.uid].artifact = artifact
-                raise OSError("the disk refuses")
+        async def fails(*args, **more):
+            two.vault.drop = real
+            two.r.node.seats[two.uid].artifact = artifact
+            raise OSError("the disk refuses")
 
-            two.vault.drop = fails
-            await peers.call_off(two.to, LIMIT)
-            while ARRIVED + artifact in two.r.machine.journal:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-            assert two.has(artifact)
-
-    asyncio.run(asyncio.wait_for(main(), LIMIT))
+        two.vault.drop = fails
+        await peers.call_off(two.to, LIMIT)
+        while ARRIVED + artifact in two.r.machine.journal:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert two.has(artifact)
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("then", ["deliver", "take over"])
-def test_what_came_before_a_move_was_begun_anew_goes(rig, tls, tmp_path, then):
-    async def main():
-        async with two_nodes(rig, tls, tmp_path) as (two, peers):
-            artifact = await delivered(two, peers)
-            newer = two.sealed(two.dump(2), 2)
-            if then == "deliver":
-                await peers.deliver(two.to, newer, LIMIT)
-                assert two.has(newer)
-            else:
-                await peers.take_over(two.to, newer, LIMIT)
-            await two.until_gone(artifact)
-            assert two.has(newer) is (then == "deliver")
-
-    asyncio.run(asyncio.wait_for(main(), LIMIT))
+async def test_what_came_before_a_move_was_begun_anew_goes(rig, tls, tmp_path, then):
+    async with two_nodes(rig, tls, tmp_path) as (two, peers):
+        artifact = await delivered(two, peers)
+        newer = two.sealed(two.dump(2), 2)
+        if then == "deliver":
+            await peers.deliver(two.to, newer, LIMIT)
+            assert two.has(newer)
+        else:
+            await peers.take_over(two.to, newer, LIMIT)
+        await two.until_gone(artifact)
+        assert two.has(newer) is (then == "deliver")
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("found", ["handed over", "by itself", "as a copy"])
-def test_what_a_seat_goes_on_from_is_not_dropped_for_a_late_word(rig, tls, tmp_path, found):
-    async def main():
-        async with two_nodes(rig, tls, tmp_path) as (two, peers):
-            artifact = await delivered(two, peers)
-            seat, begun = two.r.node.seats[two.uid], []
-            two.r.loop.life.aside = lambda what: (begun.append(what.__name__), what.close())
-            if found == "handed over":
-                await peers.take_over(two.to, artifact, LIMIT)
-                seat.artifact = ""
-            else:
-                seat.artifact, seat.begins = artifact, Begins.ADOPTED
-                own = found == "by itself"
-                seat.predecessor, seat.claimed = (POD.uid, artifact) if own else ("", "")
-                seat.copies = frozenset({Tier.NVME})
-                two.receiver.seat_changed(seat)
-            assert (ARRIVED + artifact in two.r.machine.journal) is (found == "as a copy")
-            await peers.call_off(two.to, LIMIT)
-            assert not {"_see_off", "_drop"} & {*begun}
-            two.receiver.seat_gone(seat)
-            assert ("_see_off" in begun) is (found == "as a copy")
-            assert "_drop" not in begun
-            assert two.has(artifact)
-
-    asyncio.run(main())
+async def test_what_a_seat_goes_on_from_is_not_dropped_for_a_late_word(rig, tls, tmp_path, found):
+    async with two_nodes(rig, tls, tmp_path) as (two, peers):
+        artifact = await delivered(two, peers)
+        seat, begun = two.r.node.seats[two.uid], []
+        two.r.loop.life.aside = lambda what: (begun.append(what.__name__), what.close())
+        if found == "handed over":
+            await peers.take_over(two.to, artifact, LIMIT)
+            seat.artifact = ""
+        else:
+            seat.artifact, seat.begins = artifact, Begins.ADOPTED
+            own = found == "by itself"
+            seat.predecessor, seat.claimed = (POD.uid, artifact) if own else ("", "")
+            seat.copies = frozenset({Tier.NVME})
+            two.receiver.seat_changed(seat)
+        assert (ARRIVED + artifact in two.r.machine.journal) is (found == "as a copy")
+        await peers.call_off(two.to, LIMIT)
+        assert not {"_see_off", "_drop"} & {*begun}
+        two.receiver.seat_gone(seat)
+        assert ("_see_off" in begun) is (found == "as a copy")
+        assert "_drop" not in begun
+        assert two.has(artifact)
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("over_a_restart", [False, True])
-def test_what_came_for_one_that_goes_on_from_the_object_store_goes_after_it(
+async def test_what_came_for_one_that_goes_on_from_the_object_store_goes_after_it(
     rig, tls, tmp_path, monkeypatch, over_a_restart
 ):
     """And that alone: the copy in the store may be somebody else's."""
 
-    async def main():
-        async with two_nodes(rig, tls, tmp_path) as (two, peers):
-            monkeypatch.setattr("nodeagent.artifacts.arrived._AGAIN", 0.01)
-            artifact, told = await delivered(two, peers), []
-            two.r.node.world = replace(two.r.node.world, registry=object())
-            two.r.loop.reports.put = lambda report: told.append(report.kind)
-            seat = two.r.node.seats[two.uid]
-            seat.artifact, seat.begins = artifact, Begins.ADOPTED
-            seat.predecessor, seat.claimed = POD.uid, artifact
-            seat.copies = frozenset({Tier.OBJECT})
-            two.receiver.seat_changed(seat)
-            if over_a_restart:
-                two.restart()
-            await asyncio.sleep(0.1)
-            assert two.has(artifact)
-            assert seat.may_drop == ()
-            seat.artifact = ""
-            await two.until_gone(artifact)
-            assert Kind.COPIED not in told
-
-    asyncio.run(asyncio.wait_for(main(), LIMIT))
+    async with two_nodes(rig, tls, tmp_path) as (two, peers):
+        monkeypatch.setattr("nodeagent.artifacts.arrived._AGAIN", 0.01)
+        artifact, told = await delivered(two, peers), []
+        two.r.node.world = replace(two.r.node.world, registry=object())
+        two.r.loop.reports.put = lambda report: told.append(report.kind)
+        seat = two.r.node.seats[two.uid]
+        seat.artifact, seat.begins = artifact, Begins.ADOPTED
+        seat.predecessor, seat.claimed = POD.uid, artifact
+        seat.copies = frozenset({Tier.OBJECT})
+        two.receiver.seat_changed(seat)
+        if over_a_restart:
+            two.restart()
+        await asyncio.sleep(0.1)
+        assert two.has(artifact)
+        assert seat.may_drop == ()
+        seat.artifact = ""
+        await two.until_gone(artifact)
+        assert Kind.COPIED not in told
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("over_a_restart", [False, True])
-def test_what_a_pod_that_is_gone_never_took_is_kept_for_a_while(
+async def test_what_a_pod_that_is_gone_never_took_is_kept_for_a_while(
     rig, tls, tmp_path, monkeypatch, over_a_restart
 ):
-    async def main():
-        async with two_nodes(rig, tls, tmp_path) as (two, peers):
-            artifact = await delivered(two, peers)
-            monkeypatch.setattr("nodeagent.artifacts.arrived._AGAIN", 0.01)
-            two.r.node.settings = two.r.node.settings.model_copy(update={"keep_left_s": 0.01})
-            seats, looks = two.r.node.seats, []
-            gone = seats.pop(two.uid)
-            waits = seats[await two.r.seat("c", delay=0.0, restore=RestoreWish(uid=POD.uid))]
-            if over_a_restart:
-                two.restart()
-            arrived = two.receiver._arrived
-            real = arrived._is_wanted
-            arrived._is_wanted = lambda one: (looks.append(one), real(one))[1]
-            if not over_a_restart:
-                two.receiver.seat_gone(gone)
-            while len(looks) < 3:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-            assert two.has(artifact), "somebody waits for it"
-            waits.restore = None
-            waits.artifact = artifact
-            seen = len(looks)
-            while len(looks) < seen + 2:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-            assert two.has(artifact), "somebody has it"
-            waits.artifact = ""
-            await two.until_gone(artifact)
-
-    asyncio.run(asyncio.wait_for(main(), LIMIT))
-
-
-def test_what_people_kept_and_what_came_again_is_not_dropped(rig, tls, tmp_path):
-    async def main():
-        async with two_nodes(rig, tls, tmp_path) as (two, peers):
-            artifact = await delivered(two, peers)
-            arrived = two.receiver._arrived
-            before = arrived._all[artifact]
-            await peers.deliver(two.to, artifact, LIMIT)
-            await arrived._drop(before, "a test")
-            assert two.has(artifact), "it was delivered again"
-            kept = Keepsake(artifact, "save", POD.uid, {Tier.NVME: 1})
-            await two.r.loop.dumps.kept.put(kept)
-            await arrived._drop(arrived._all[artifact], "a test")
-            assert two.has(artifact)
-            assert ARRIVED + artifact not in two.r.machine.journal
-
-    asyncio.run(main())
-
-
-def test_what_came_takes_room_until_it_is_a_seats_or_gone(rig, tls, tmp_path):
-    async def main():
-        async with two_nodes(rig, tls, tmp_path) as (two, peers):
-
-            def taken():
-                return two.receiver.bytes_in(Tier.NVME)
-
-            images = two.dump(1)
-            await follow(two, peers, images)
-            came = taken()
-            assert came > 0
-            artifact = two.sealed(images)
-            await peers.deliver(two.to, artifact, LIMIT)
-            assert taken() == came == read_manifest(two.there, artifact, KEYS).total
-            await peers.deliver(two.to, artifact, LIMIT)
-            assert (taken(), two.receiver.bytes_in(Tier.OBJECT)) == (came, 0)
+    async with two_nodes(rig, tls, tmp_path) as (two, peers):
+        artifact = await delivered(two, peers)
+        monkeypatch.setattr("nodeagent.artifacts.arrived._AGAIN", 0.01)
+        two.r.node.settings = two.r.node.settings.model_copy(update={"keep_left_s": 0.01})
+        seats, looks = two.r.node.seats, []
+        gone = seats.pop(two.uid)
+        waits = seats[await two.r.seat("c", delay=0.0, restore=RestoreWish(uid=POD.uid))]
+        if over_a_restart:
             two.restart()
-            assert taken() == came
-            kept = {Tier.NVME: came}
-            await two.r.loop.dumps.kept.put(Keepsake(ArtifactId(artifact), "s1", POD.uid, kept))
-            assert taken() == 0, "what people keep is counted as such"
-            two.r.loop.dumps.kept.forget(artifact)
-            two.r.node.seats[two.uid].artifact = artifact
-            assert taken() == 0
-            two.r.node.seats[two.uid].artifact = ""
-            assert taken() == came
-            await two.receiver.call_off(POD, two.uid)
-            await two.until_gone(artifact)
-            assert taken() == 0
+        arrived = two.receiver._arrived
+        real = arrived._is_wanted
+        arrived._is_wanted = lambda one: (looks.append(one), real(one))[1]
+        if not over_a_restart:
+            two.receiver.seat_gone(gone)
+        while len(looks) < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert two.has(artifact), "somebody waits for it"
+        waits.restore = None
+        waits.artifact = artifact
+        seen = len(looks)
+        while len(looks) < seen + 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert two.has(artifact), "somebody has it"
+        waits.artifact = ""
+        await two.until_gone(artifact)
 
-    asyncio.run(asyncio.wait_for(main(), LIMIT))
+
+@pytest.mark.real_time
+async def test_what_people_kept_and_what_came_again_is_not_dropped(rig, tls, tmp_path):
+    async with two_nodes(rig, tls, tmp_path) as (two, peers):
+        artifact = await delivered(two, peers)
+        arrived = two.receiver._arrived
+        before = arrived._all[artifact]
+        await peers.deliver(two.to, artifact, LIMIT)
+        await arrived._drop(before, "a test")
+        assert two.has(artifact), "it was delivered again"
+        kept = Keepsake(artifact, "save", POD.uid, {Tier.NVME: 1})
+        await two.r.loop.dumps.kept.put(kept)
+        await arrived._drop(arrived._all[artifact], "a test")
+        assert two.has(artifact)
+        assert ARRIVED + artifact not in two.r.machine.journal
+
+
+@pytest.mark.real_time
+async def test_what_came_takes_room_until_it_is_a_seats_or_gone(rig, tls, tmp_path):
+    async with two_nodes(rig, tls, tmp_path) as (two, peers):
+
+        def taken():
+            return two.receiver.bytes_in(Tier.NVME)
+
+        images = two.dump(1)
+        await follow(two, peers, images)
+        came = taken()
+        assert came > 0
+        artifact = two.sealed(images)
+        await peers.deliver(two.to, artifact, LIMIT)
+        assert taken() == came == read_manifest(two.there, artifact, KEYS).total
+        await peers.deliver(two.to, artifact, LIMIT)
+        assert (taken(), two.receiver.bytes_in(Tier.OBJECT)) == (came, 0)
+        two.restart()
+        assert taken() == came
+        kept = {Tier.NVME: came}
+        await two.r.loop.dumps.kept.put(Keepsake(ArtifactId(artifact), "s1", POD.uid, kept))
+        assert taken() == 0, "what people keep is counted as such"
+        two.r.loop.dumps.kept.forget(artifact)
+        two.r.node.seats[two.uid].artifact = artifact
+        assert taken() == 0
+        two.r.node.seats[two.uid].artifact = ""
+        assert taken() == came
+        await two.receiver.call_off(POD, two.uid)
+        await two.until_gone(artifact)
+        assert taken() == 0

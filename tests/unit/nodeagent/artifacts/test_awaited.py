@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 import pytest
@@ -19,6 +18,7 @@ from tests.unit.checkpoint.kit import KEYS
 from tests.unit.nodeagent.twonodes import LIMIT, POD, follow, two_nodes
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
@@ -30,63 +30,58 @@ from tests.unit.nodeagent.twonodes import LIMIT, POD, follow, two_nodes
         ({"connected": False}, RetryableError, "isn't ready"),
     ],
 )
-def test_a_seat_that_does_not_wait_for_it_takes_nothing(rig, tls, tmp_path, change, error, words):
-    async def main():
-        async with two_nodes(rig, tls, tmp_path) as (two, peers):
-            seat = two.r.node.seats[two.uid]
-            for name, value in change.items():
-                setattr(seat, name, value)
-            artifact = two.sealed(two.dump(1))
-            for call in (
-                peers.expect(two.to, LIMIT),
-                peers.stage(two.to, artifact, LIMIT),
-                peers.deliver(two.to, artifact, LIMIT),
-                peers.take_over(two.to, artifact, LIMIT),
-            ):
-                with pytest.raises(error, match=words):
-                    await call
-            assert two.inbox.waiting() == frozenset()
+async def test_a_seat_that_does_not_wait_for_it_takes_nothing(
+    rig, tls, tmp_path, change, error, words
+):
+    async with two_nodes(rig, tls, tmp_path) as (two, peers):
+        seat = two.r.node.seats[two.uid]
+        for name, value in change.items():
+            setattr(seat, name, value)
+        artifact = two.sealed(two.dump(1))
+        for call in (
+            peers.expect(two.to, LIMIT),
+            peers.stage(two.to, artifact, LIMIT),
+            peers.deliver(two.to, artifact, LIMIT),
+            peers.take_over(two.to, artifact, LIMIT),
+        ):
+            with pytest.raises(error, match=words):
+                await call
+        assert two.inbox.waiting() == frozenset()
 
-    asyncio.run(main())
 
-
-def test_a_successor_is_of_the_same_namespace_and_on_that_node(rig, tls, tmp_path):
-    async def main():
-        async with two_nodes(rig, tls, tmp_path) as (two, peers):
-            other = Handover(PodRef("team-b", "x", POD.uid), two.to.successor, two.to.node)
-            with pytest.raises(RefusedError, match="of another namespace"):
-                await peers.expect(other, LIMIT)
-            gone = Handover(POD, PodRef("team-a", "x", PodUid("nobody")), two.to.node)
-            with pytest.raises(RetryableError, match="no seat of a pod"):
-                await peers.expect(gone, LIMIT)
-            with pytest.raises(RefusedError, match="uid"):
-                await peers.expect(Handover(PodRef("team-a", "x", PodUid("")), *_rest(two)), LIMIT)
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_a_successor_is_of_the_same_namespace_and_on_that_node(rig, tls, tmp_path):
+    async with two_nodes(rig, tls, tmp_path) as (two, peers):
+        other = Handover(PodRef("team-b", "x", POD.uid), two.to.successor, two.to.node)
+        with pytest.raises(RefusedError, match="of another namespace"):
+            await peers.expect(other, LIMIT)
+        gone = Handover(POD, PodRef("team-a", "x", PodUid("nobody")), two.to.node)
+        with pytest.raises(RetryableError, match="no seat of a pod"):
+            await peers.expect(gone, LIMIT)
+        with pytest.raises(RefusedError, match="uid"):
+            await peers.expect(Handover(PodRef("team-a", "x", PodUid("")), *_rest(two)), LIMIT)
 
 
 def _rest(two):
     return two.to.successor, two.to.node
 
 
-def test_room_is_asked_for_before_anything_is_sent(rig, tls, tmp_path):
-    async def main():
-        async with two_nodes(rig, tls, tmp_path) as (two, peers):
-            artifact = two.sealed(two.dump(1))
-            total = read_manifest(two.here, artifact, KEYS).total
-            below = two.r.node.world.below
-            limits = {Tier.NVME: total}
-            two.r.node.world = replace(two.r.node.world, below=replace(below, limits=limits))
-            await peers.expect(two.to, LIMIT, size=total)
-            words = f"of node n1 has room for {total} bytes, and the state of .* about {total + 1};"
-            with pytest.raises(RefusedError, match=words):
-                await peers.expect(two.to, LIMIT, size=total + 1)
-            # What is sent anew has the room of what came before.
-            await follow(two, peers, two.dump(2))
-            await peers.expect(two.to, LIMIT, size=total)
-            await peers.deliver(two.to, artifact, LIMIT)
-            with pytest.raises(RefusedError, match="has room for 0 bytes"):
-                await peers.expect(two.to, LIMIT, size=1)
-            await peers.expect(two.to, LIMIT)
-
-    asyncio.run(asyncio.wait_for(main(), LIMIT))
+@pytest.mark.real_time
+async def test_room_is_asked_for_before_anything_is_sent(rig, tls, tmp_path):
+    async with two_nodes(rig, tls, tmp_path) as (two, peers):
+        artifact = two.sealed(two.dump(1))
+        total = read_manifest(two.here, artifact, KEYS).total
+        below = two.r.node.world.below
+        limits = {Tier.NVME: total}
+        two.r.node.world = replace(two.r.node.world, below=replace(below, limits=limits))
+        await peers.expect(two.to, LIMIT, size=total)
+        words = f"of node n1 has room for {total} bytes, and the state of .* about {total + 1};"
+        with pytest.raises(RefusedError, match=words):
+            await peers.expect(two.to, LIMIT, size=total + 1)
+        # What is sent anew has the room of what came before.
+        await follow(two, peers, two.dump(2))
+        await peers.expect(two.to, LIMIT, size=total)
+        await peers.deliver(two.to, artifact, LIMIT)
+        with pytest.raises(RefusedError, match="has room for 0 bytes"):
+            await peers.expect(two.to, LIMIT, size=1)
+        await peers.expect(two.to, LIMIT)

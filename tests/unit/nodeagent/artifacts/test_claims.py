@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from kybernate.core.restores import RestoreAs, RestoreWish
 from kybernate.ports import Line
-from kybernate.testing.clock import run_virtual
 from kybernate.types import ArtifactId
 from tests.unit.nodeagent.below import (
     ACTIVE,
@@ -27,84 +26,72 @@ async def deaf(*_):
     raise OSError("TCP can't be held back")
 
 
-def test_one_whose_container_ends_before_it_goes_on_does_so_in_the_next(rig):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, _, (inner, _), telling = await left(r)
-        shut, r.loop.dumps.shut = r.loop.dumps.shut, deaf
-        new = await r.seat("new", restore=of(cold))
-        seat = r.node.seats[new]
-        await when(lambda: seat.claimed)
-        r.loop.life.end(seat)
-        await asyncio.sleep(5)
-        assert "RestoreRefused" not in reasons(r), "its next container would begin by its command"
-        r.machine.end_container(new)
-        await when(lambda: seat.init is None)
-        r.loop.dumps.shut = shut
-        r.machine.restart_container(new)
-        await r.until(new, ACTIVE, 200)
-        assert (app_of(r, new).inner, went(r, new)) == (inner, [])
-        r.check()
-        telling.cancel()
-
-    run_virtual(main())
+async def test_one_whose_container_ends_before_it_goes_on_does_so_in_the_next(rig):
+    r = rig(tiers=TIERS)
+    cold, _, (inner, _), telling = await left(r)
+    shut, r.loop.dumps.shut = r.loop.dumps.shut, deaf
+    new = await r.seat("new", restore=of(cold))
+    seat = r.node.seats[new]
+    await when(lambda: seat.claimed)
+    r.loop.life.end(seat)
+    await asyncio.sleep(5)
+    assert "RestoreRefused" not in reasons(r), "its next container would begin by its command"
+    r.machine.end_container(new)
+    await when(lambda: seat.init is None)
+    r.loop.dumps.shut = shut
+    r.machine.restart_container(new)
+    await r.until(new, ACTIVE, 200)
+    assert (app_of(r, new).inner, went(r, new)) == (inner, [])
+    r.check()
+    telling.cancel()
 
 
-def test_one_that_starts_anew_keeps_its_claim_and_the_state_stays(rig):
-    async def main():
-        r = rig(tiers=TIERS, restore_wait_s=3.0, keep_left_s=20.0)
-        cold, artifact, _, telling = await left(r)
-        r.loop.dumps.shut = deaf
-        new = await r.seat("new", restore=of(cold))
-        await when(lambda: "RestoreRefused" in reasons(r))
-        await when(lambda: r.node.seats[new].init is None)
-        r.machine.restart_container(new)
-        await r.until(new, ACTIVE)
-        assert len(went(r, new)) == 1
-        other = await r.seat("other", restore=of(cold))
-        await when(lambda: reasons(r).count("RestoreRefused") == 2)
-        await asyncio.sleep(1000)  # the state would be dropped long since
-        line = await r.loop.registry.line("default", cold, 1.0)
-        assert (line.successor, artifact in r.machine.vault) == (new, True)
-        assert r.node.seats[other].claimed == ""
-        r.check()
-        telling.cancel()
-
-    run_virtual(main())
+async def test_one_that_starts_anew_keeps_its_claim_and_the_state_stays(rig):
+    r = rig(tiers=TIERS, restore_wait_s=3.0, keep_left_s=20.0)
+    cold, artifact, _, telling = await left(r)
+    r.loop.dumps.shut = deaf
+    new = await r.seat("new", restore=of(cold))
+    await when(lambda: "RestoreRefused" in reasons(r))
+    await when(lambda: r.node.seats[new].init is None)
+    r.machine.restart_container(new)
+    await r.until(new, ACTIVE)
+    assert len(went(r, new)) == 1
+    other = await r.seat("other", restore=of(cold))
+    await when(lambda: reasons(r).count("RestoreRefused") == 2)
+    await asyncio.sleep(1000)  # the state would be dropped long since
+    line = await r.loop.registry.line("default", cold, 1.0)
+    assert (line.successor, artifact in r.machine.vault) == (new, True)
+    assert r.node.seats[other].claimed == ""
+    r.check()
+    telling.cancel()
 
 
-def test_a_second_successor_is_refused_and_starts_anew(rig):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, artifact, _, telling = await left(r)
-        await r.until(await r.seat("new", restore=of(cold)), OBJECT)
-        late = await r.seat("late", restore=RestoreWish(artifact=artifact))
-        await r.until(late, ACTIVE)
-        assert len(went(r, late)) == 1
-        (said,) = [text for reason, text in r.seen.events if reason == "RestoreRefused"]
-        assert "goes on with the state of pod uid-cold already" in said
-        assert "started anew" in said
-        r.check()
-        telling.cancel()
-
-    run_virtual(main())
+async def test_a_second_successor_is_refused_and_starts_anew(rig):
+    r = rig(tiers=TIERS)
+    cold, artifact, _, telling = await left(r)
+    await r.until(await r.seat("new", restore=of(cold)), OBJECT)
+    late = await r.seat("late", restore=RestoreWish(artifact=artifact))
+    await r.until(late, ACTIVE)
+    assert len(went(r, late)) == 1
+    (said,) = [text for reason, text in r.seen.events if reason == "RestoreRefused"]
+    assert "goes on with the state of pod uid-cold already" in said
+    assert "started anew" in said
+    r.check()
+    telling.cancel()
 
 
-def test_nothing_is_claimed_while_the_other_may_run_on(rig):
-    async def main():
-        r = rig(tiers=TIERS, restore_wait_s=30)
-        cold, _ = await two(r)
-        await down(r, cold, OBJECT)
-        new = await r.seat("new", restore=of(cold))
-        await when(lambda: "RestoreWaits" in reasons(r))
-        assert (r.state(new), went(r, new)) == (WAITING, [])
-        await r.until(new, ACTIVE)
-        assert len(went(r, new)) == 1
-        assert "has stopped" in dict(r.seen.events)["RestoreRefused"]
-        assert r.node.seats[cold].artifact in r.machine.vault
-        r.check()
-
-    run_virtual(main())
+async def test_nothing_is_claimed_while_the_other_may_run_on(rig):
+    r = rig(tiers=TIERS, restore_wait_s=30)
+    cold, _ = await two(r)
+    await down(r, cold, OBJECT)
+    new = await r.seat("new", restore=of(cold))
+    await when(lambda: "RestoreWaits" in reasons(r))
+    assert (r.state(new), went(r, new)) == (WAITING, [])
+    await r.until(new, ACTIVE)
+    assert len(went(r, new)) == 1
+    assert "has stopped" in dict(r.seen.events)["RestoreRefused"]
+    assert r.node.seats[cold].artifact in r.machine.vault
+    r.check()
 
 
 class Index:
@@ -123,21 +110,18 @@ class Index:
         self.claims.append(artifact)
 
 
-def test_what_is_claimed_is_the_newest_once_the_other_has_stopped(rig):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, artifact, _, telling = await left(r)
-        before = ArtifactId(f"{artifact.partition('@')[0]}@20260131T110000Z-00000009")
-        r.machine.vault[before] = r.machine.vault[artifact]
-        index = Index([before, artifact, artifact, artifact])
-        r.node.world = replace(r.node.world, registry=index)
-        r.loop.claims._registry = r.loop.adoptions._newest._registry = index
-        new = await r.seat("new", restore=of(cold))
-        await r.until(new, OBJECT)
-        assert (index.claims, r.node.seats[new].artifact) == ([artifact], artifact)
-        telling.cancel()
-
-    run_virtual(main())
+async def test_what_is_claimed_is_the_newest_once_the_other_has_stopped(rig):
+    r = rig(tiers=TIERS)
+    cold, artifact, _, telling = await left(r)
+    before = ArtifactId(f"{artifact.partition('@')[0]}@20260131T110000Z-00000009")
+    r.machine.vault[before] = r.machine.vault[artifact]
+    index = Index([before, artifact, artifact, artifact])
+    r.node.world = replace(r.node.world, registry=index)
+    r.loop.claims._registry = r.loop.adoptions._newest._registry = index
+    new = await r.seat("new", restore=of(cold))
+    await r.until(new, OBJECT)
+    assert (index.claims, r.node.seats[new].artifact) == ([artifact], artifact)
+    telling.cancel()
 
 
 def older(r, artifact):
@@ -147,33 +131,27 @@ def older(r, artifact):
     return before
 
 
-def test_an_older_state_is_nobodys_to_go_on_from_in_its_pods_place(rig):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, artifact, _, telling = await left(r)
-        new = await r.seat("new", restore=RestoreWish(artifact=older(r, artifact)))
-        await r.until(new, ACTIVE)
-        assert len(went(r, new)) == 1, "it starts anew"
-        (said,) = [text for reason, text in r.seen.events if reason == "RestoreRefused"]
-        assert f"older than {artifact}" in said
-        assert "kyb.ai/restore-as: template" in said
-        line = await r.loop.registry.line("default", cold, 1.0)
-        assert line.successor == "", "nobody has the claim"
-        telling.cancel()
-
-    run_virtual(main())
+async def test_an_older_state_is_nobodys_to_go_on_from_in_its_pods_place(rig):
+    r = rig(tiers=TIERS)
+    cold, artifact, _, telling = await left(r)
+    new = await r.seat("new", restore=RestoreWish(artifact=older(r, artifact)))
+    await r.until(new, ACTIVE)
+    assert len(went(r, new)) == 1, "it starts anew"
+    (said,) = [text for reason, text in r.seen.events if reason == "RestoreRefused"]
+    assert f"older than {artifact}" in said
+    assert "kyb.ai/restore-as: template" in said
+    line = await r.loop.registry.line("default", cold, 1.0)
+    assert line.successor == "", "nobody has the claim"
+    telling.cancel()
 
 
-def test_an_older_state_is_started_as_a_copy_by_its_name(rig):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, artifact, _, telling = await left(r)
-        wish = RestoreWish(artifact=older(r, artifact), kind=RestoreAs.TEMPLATE)
-        new = await r.seat("new", restore=wish)
-        await r.until(new, ACTIVE)
-        assert went(r, new) == []
-        line = await r.loop.registry.line("default", cold, 1.0)
-        assert line.successor == ""
-        telling.cancel()
-
-    run_virtual(main())
+async def test_an_older_state_is_started_as_a_copy_by_its_name(rig):
+    r = rig(tiers=TIERS)
+    cold, artifact, _, telling = await left(r)
+    wish = RestoreWish(artifact=older(r, artifact), kind=RestoreAs.TEMPLATE)
+    new = await r.seat("new", restore=wish)
+    await r.until(new, ACTIVE)
+    assert went(r, new) == []
+    line = await r.loop.registry.line("default", cold, 1.0)
+    assert line.successor == ""
+    telling.cancel()

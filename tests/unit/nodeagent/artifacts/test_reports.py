@@ -227,7 +227,7 @@ def test_a_pod_is_made_known_where_the_store_gives_no_leave(machine):
     run_virtual(main())
 
 
-def test_the_vault_tells_by_itself(machine):
+async def test_the_vault_tells_by_itself(machine):
     class Told:
         def __init__(self) -> None:
             self.reports: list[Report] = []
@@ -248,30 +248,27 @@ def test_the_vault_tells_by_itself(machine):
         async def seal(self, images, facts, deadline):
             return SAVED
 
-    async def main():
-        told = Told()
-        vault = ReportingVault(Kept(), told)
-        await vault.seal(None, {}, 1)
-        await vault.pack(SAVED, Tier.OBJECT, 1)
-        with pytest.raises(RefusedError):
-            await vault.drop(SAVED, Tier.NVME)
-        await vault.drop(SAVED, Tier.NVME, forget="why")
-        with pytest.raises(RetryableError):
-            await vault.drop(SAVED, Tier.OBJECT, forget="nobody may go on from it, though it stays")
-        assert [(one.kind, one.tier) for one in told.reports] == [
-            (Kind.SEALED, "nvme"),
-            (Kind.COPYING, "object"),
-            (Kind.COPIED, "object"),
-            (Kind.DROPPED, "nvme"),
-            (Kind.COPIED, "nvme"),
-            (Kind.DROPPED, "nvme"),
-            (Kind.DROPPED, "object"),
-        ]
-
-    run_virtual(main())
+    told = Told()
+    vault = ReportingVault(Kept(), told)
+    await vault.seal(None, {}, 1)
+    await vault.pack(SAVED, Tier.OBJECT, 1)
+    with pytest.raises(RefusedError):
+        await vault.drop(SAVED, Tier.NVME)
+    await vault.drop(SAVED, Tier.NVME, forget="why")
+    with pytest.raises(RetryableError):
+        await vault.drop(SAVED, Tier.OBJECT, forget="nobody may go on from it, though it stays")
+    assert [(one.kind, one.tier) for one in told.reports] == [
+        (Kind.SEALED, "nvme"),
+        (Kind.COPYING, "object"),
+        (Kind.COPIED, "object"),
+        (Kind.DROPPED, "nvme"),
+        (Kind.COPIED, "nvme"),
+        (Kind.DROPPED, "nvme"),
+        (Kind.DROPPED, "object"),
+    ]
 
 
-def test_without_a_registry_only_what_stopped_here_is_succeeded_and_once(machine):
+async def test_without_a_registry_only_what_stopped_here_is_succeeded_and_once(machine):
     class World:
         journal = fakes.FakeJournal(machine)
 
@@ -279,21 +276,18 @@ def test_without_a_registry_only_what_stopped_here_is_succeeded_and_once(machine
         def wall():
             return 1000.0
 
-    async def main():
-        lines = OwnLines(World, "n1")
-        with pytest.raises(ConflictError, match="nothing proves"):
-            await lines.claim("team-a", "u1", SAVED, "u2", 1)
-        await lines.stop("team-a", "u1", "gone", 1)
+    lines = OwnLines(World, "n1")
+    with pytest.raises(ConflictError, match="nothing proves"):
         await lines.claim("team-a", "u1", SAVED, "u2", 1)
-        again = OwnLines(World, "n1")
-        again.load(World.journal.load())
-        await again.claim("team-a", "u1", SAVED, "u2", 1)
-        with pytest.raises(ConflictError, match="holds the claim"):
-            await again.claim("team-a", "u1", SAVED, "u3", 1)
-        assert (await again.line("team-a", "u1", 1)).successor == "u2"
-        assert (await again.line("team-b", "u1", 1)) == Line()
-
-    run_virtual(main())
+    await lines.stop("team-a", "u1", "gone", 1)
+    await lines.claim("team-a", "u1", SAVED, "u2", 1)
+    again = OwnLines(World, "n1")
+    again.load(World.journal.load())
+    await again.claim("team-a", "u1", SAVED, "u2", 1)
+    with pytest.raises(ConflictError, match="holds the claim"):
+        await again.claim("team-a", "u1", SAVED, "u3", 1)
+    assert (await again.line("team-a", "u1", 1)).successor == "u2"
+    assert (await again.line("team-b", "u1", 1)) == Line()
 
 
 def into(namespace="team-a", uid="u2", target=TARGET, **privileges):

@@ -28,38 +28,32 @@ def app_of(r, uid):
 
 
 @pytest.mark.parametrize("starved", [True, False])
-def test_a_process_killed_while_parked_ends_its_seat(rig, starved):
-    async def main():
-        r, g, a, b = await two_seats(rig)
-        async with g.running():
-            await asyncio.sleep(0.1)
-            g.deaths.kill(app_of(r, a).pid, starved=starved)
-            assert r.node.seats[a].handle not in r.machine.frozen
-            await r.until(a, WAITING, 3)
-            assert r.machine._of(a) == []
-            (sentence,) = g.events("OutOfMemory" if starved else "KilledWhileParked")
-            assert ("OOM" in sentence) is starved
-            assert r.state(b) is ACTIVE
-            r.machine.restart_container(a)
-            await r.until(a, ACTIVE, 10)
-            r.check()
-
-    run_virtual(main())
+async def test_a_process_killed_while_parked_ends_its_seat(rig, starved):
+    r, g, a, b = await two_seats(rig)
+    async with g.running():
+        await asyncio.sleep(0.1)
+        g.deaths.kill(app_of(r, a).pid, starved=starved)
+        assert r.node.seats[a].handle not in r.machine.frozen
+        await r.until(a, WAITING, 3)
+        assert r.machine._of(a) == []
+        (sentence,) = g.events("OutOfMemory" if starved else "KilledWhileParked")
+        assert ("OOM" in sentence) is starved
+        assert r.state(b) is ACTIVE
+        r.machine.restart_container(a)
+        await r.until(a, ACTIVE, 10)
+        r.check()
 
 
-def test_a_seat_that_is_awake_is_not_watched(rig, proxy):
-    async def main():
-        r, g, a, b = await two_seats(rig)
-        async with g.running():
-            proxy(r.loop).request(a)
-            await r.until(a, ACTIVE)
-            await asyncio.sleep(0.5)
-            assert set(g.deaths.watched) == {b}
-            r.loop.pod_gone(b)
-            await asyncio.sleep(3)
-            assert g.deaths.watched == {}
-
-    run_virtual(main())
+async def test_a_seat_that_is_awake_is_not_watched(rig, proxy):
+    r, g, a, b = await two_seats(rig)
+    async with g.running():
+        proxy(r.loop).request(a)
+        await r.until(a, ACTIVE)
+        await asyncio.sleep(0.5)
+        assert set(g.deaths.watched) == {b}
+        r.loop.pod_gone(b)
+        await asyncio.sleep(3)
+        assert g.deaths.watched == {}
 
 
 def test_one_that_died_while_the_agent_was_away_is_noticed(rig):
@@ -147,25 +141,22 @@ async def failed(r, p):
     [starting, active, draining, parking, parked, waking, waking_in_vain, failed],
     ids=lambda brought: brought.__name__,
 )
-def test_sigterm_in_every_state_ends_the_container_in_time(rig, proxy, brought):
-    async def main():
-        r = rig(min_residency_s=0.0)
-        Watched(r)
-        r.begin()
-        await brought(r, proxy(r.loop))
-        uid = "uid-a"
-        r.loop.on_term(uid, 15)
-        asked = r.clock.time()
-        # What kyb-init does: it passes the signal on when it is told to, or after 2 s.
-        while ("ok", uid) not in r.machine.log and r.clock.time() < asked + 2:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        r.machine.end_container(uid)
-        await r.until(uid, WAITING, 4)
-        assert r.machine._of(uid) == []
-        assert r.machine.frozen == set()
-        r.loop.pod_gone(uid)
-        await asyncio.sleep(1)
-        assert r.node.seats == {}
-        r.check()
-
-    run_virtual(main())
+async def test_sigterm_in_every_state_ends_the_container_in_time(rig, proxy, brought):
+    r = rig(min_residency_s=0.0)
+    Watched(r)
+    r.begin()
+    await brought(r, proxy(r.loop))
+    uid = "uid-a"
+    r.loop.on_term(uid, 15)
+    asked = r.clock.time()
+    # What kyb-init does: it passes the signal on when it is told to, or after 2 s.
+    while ("ok", uid) not in r.machine.log and r.clock.time() < asked + 2:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    r.machine.end_container(uid)
+    await r.until(uid, WAITING, 4)
+    assert r.machine._of(uid) == []
+    assert r.machine.frozen == set()
+    r.loop.pod_gone(uid)
+    await asyncio.sleep(1)
+    assert r.node.seats == {}
+    r.check()

@@ -34,29 +34,26 @@ def hour_of(r):
     return int(r.node.world.wall() // 3600) % HOURS
 
 
-def test_the_profile_of_a_seat_is_published_with_the_node(rig, proxy):
-    async def main():
-        r = rig(activity_interval_s=60)
-        activity = learning(r)
-        r.begin()
-        task = asyncio.create_task(activity.run())
-        a = await r.seat("a", delay=0.0)
-        b = await r.seat("b", group=r.node.inventory.groups[1], delay=0.0)
-        await r.until(a, SeatState.ACTIVE)
-        await some_traffic(r, proxy, a)
-        shown = r.node.activity
-        # 5 s of every 20 s, three calls a minute.
-        assert 200 <= shown[a]["busy"][hour_of(r)] <= 280
-        assert 150 <= shown[a]["calls"][hour_of(r)] <= 200
-        assert shown[a]["busy"].count(-1) == HOURS - 1
-        assert shown[a]["recentCalls"] > 50
-        assert shown[b]["busy"][hour_of(r)] == 0
-        publisher = Publisher(r.node, None, "", _Nobody())
-        seats = {seat["uid"]: seat for seat in publisher.status()["seats"]}
-        assert seats[a]["activity"] == shown[a]
-        task.cancel()
-
-    run_virtual(main())
+async def test_the_profile_of_a_seat_is_published_with_the_node(rig, proxy):
+    r = rig(activity_interval_s=60)
+    activity = learning(r)
+    r.begin()
+    task = asyncio.create_task(activity.run())
+    a = await r.seat("a", delay=0.0)
+    b = await r.seat("b", group=r.node.inventory.groups[1], delay=0.0)
+    await r.until(a, SeatState.ACTIVE)
+    await some_traffic(r, proxy, a)
+    shown = r.node.activity
+    # 5 s of every 20 s, three calls a minute.
+    assert 200 <= shown[a]["busy"][hour_of(r)] <= 280
+    assert 150 <= shown[a]["calls"][hour_of(r)] <= 200
+    assert shown[a]["busy"].count(-1) == HOURS - 1
+    assert shown[a]["recentCalls"] > 50
+    assert shown[b]["busy"][hour_of(r)] == 0
+    publisher = Publisher(r.node, None, "", _Nobody())
+    seats = {seat["uid"]: seat for seat in publisher.status()["seats"]}
+    assert seats[a]["activity"] == shown[a]
+    task.cancel()
 
 
 class _Nobody:
@@ -67,25 +64,22 @@ class _Nobody:
         pass
 
 
-def test_it_is_told_anew_only_now_and_then(rig, proxy):
-    async def main():
-        r = rig(activity_interval_s=300)
-        activity = learning(r)
-        r.begin()
-        task = asyncio.create_task(activity.run())
-        a = await r.seat("a", delay=0.0)
-        await r.until(a, SeatState.ACTIVE)
-        told = []
-        p = proxy(r.loop, service=5.0)
-        for _ in range(90):
-            p.request(a)
-            await asyncio.sleep(10)
-            if r.node.activity.get(a) not in told:
-                told.append(r.node.activity.get(a))
-        assert len(told) <= 4  # nothing yet, then one in five minutes
-        task.cancel()
-
-    run_virtual(main())
+async def test_it_is_told_anew_only_now_and_then(rig, proxy):
+    r = rig(activity_interval_s=300)
+    activity = learning(r)
+    r.begin()
+    task = asyncio.create_task(activity.run())
+    a = await r.seat("a", delay=0.0)
+    await r.until(a, SeatState.ACTIVE)
+    told = []
+    p = proxy(r.loop, service=5.0)
+    for _ in range(90):
+        p.request(a)
+        await asyncio.sleep(10)
+        if r.node.activity.get(a) not in told:
+            told.append(r.node.activity.get(a))
+    assert len(told) <= 4  # nothing yet, then one in five minutes
+    task.cancel()
 
 
 def test_a_restarted_agent_and_the_next_pod_of_the_model_go_on_with_it(rig, proxy):
@@ -130,35 +124,29 @@ def test_a_restarted_agent_and_the_next_pod_of_the_model_go_on_with_it(rig, prox
     run_virtual(second(machine, before), start=now)
 
 
-def test_records_that_cannot_be_read_are_forgotten_and_the_agent_goes_on(rig):
-    async def main():
-        r = rig()
-        activity = Activity(r.node)
-        activity.resume({"activity/x": {"busy": 3}, "activity-of/shop/m": {}})
-        r.node.observers.append(activity)
-        r.begin()
-        a = await r.seat("a", delay=0.0)
-        await r.until(a, SeatState.ACTIVE)
-        activity.renew()
-        assert r.node.activity[a]["recentBusy"] == 0
-
-    run_virtual(main())
+async def test_records_that_cannot_be_read_are_forgotten_and_the_agent_goes_on(rig):
+    r = rig()
+    activity = Activity(r.node)
+    activity.resume({"activity/x": {"busy": 3}, "activity-of/shop/m": {}})
+    r.node.observers.append(activity)
+    r.begin()
+    a = await r.seat("a", delay=0.0)
+    await r.until(a, SeatState.ACTIVE)
+    activity.renew()
+    assert r.node.activity[a]["recentBusy"] == 0
 
 
-def test_only_the_newest_models_that_are_gone_are_kept(rig):
-    async def main():
-        r = rig()
-        activity = learning(r)
-        record = Recorder(START).record()
-        activity.resume({f"activity-of/default/m{number}": record for number in range(70)})
-        r.begin()
-        uid = await r.seat("newest", delay=0.0)
-        await r.until(uid, SeatState.ACTIVE)
-        activity.seat_gone(r.node.seats[uid])
-        activity.seat_gone(r.node.seats[uid])  # known no longer: nothing happens
-        again = Activity(r.node)
-        again.resume(r.machine.journal)
-        assert "activity-of/default/newest" in r.machine.journal
-        assert len([key for key in activity._gone if key.startswith("default/")]) == 64
-
-    run_virtual(main())
+async def test_only_the_newest_models_that_are_gone_are_kept(rig):
+    r = rig()
+    activity = learning(r)
+    record = Recorder(START).record()
+    activity.resume({f"activity-of/default/m{number}": record for number in range(70)})
+    r.begin()
+    uid = await r.seat("newest", delay=0.0)
+    await r.until(uid, SeatState.ACTIVE)
+    activity.seat_gone(r.node.seats[uid])
+    activity.seat_gone(r.node.seats[uid])  # known no longer: nothing happens
+    again = Activity(r.node)
+    again.resume(r.machine.journal)
+    assert "activity-of/default/newest" in r.machine.journal
+    assert len([key for key in activity._gone if key.startswith("default/")]) == 64

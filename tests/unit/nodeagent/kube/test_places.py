@@ -21,41 +21,35 @@ from tests.unit.nodeagent.operations.test_saves import ended
 CRD = Path(__file__).parents[4] / "config/crd/gpunode.yaml"
 
 
-def test_the_state_of_a_seat_is_told_while_it_is_below_ram_and_when_its_pod_has_left_it(rig):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, _ = await two(r)
-        assert r.node.saved() == []
-        await down(r, cold)
-        seat = r.node.seats[cold]
-        row = SavedRow(seat.artifact, cold, "nvme", seat.saved)
-        assert r.node.saved() == [row]
-        r.loop.pod_gone(cold)
-        r.machine.end_container(cold)
-        await when(lambda: cold not in r.node.seats)
-        assert r.node.saved() == [row]
-
-    run_virtual(main())
+async def test_the_state_of_a_seat_is_told_while_it_is_below_ram_and_when_its_pod_has_left_it(rig):
+    r = rig(tiers=TIERS)
+    cold, _ = await two(r)
+    assert r.node.saved() == []
+    await down(r, cold)
+    seat = r.node.seats[cold]
+    row = SavedRow(seat.artifact, cold, "nvme", seat.saved)
+    assert r.node.saved() == [row]
+    r.loop.pod_gone(cold)
+    r.machine.end_container(cold)
+    await when(lambda: cold not in r.node.seats)
+    assert r.node.saved() == [row]
 
 
-def test_what_was_saved_is_told_until_it_is_deleted(rig):
-    async def main():
-        r = rig(tiers={Tier.NVME: 1000 * GIB})
-        operations = Operations(r.loop)
-        r.node.observers.append(operations)
-        r.node.park_budget = 100 * GIB
-        r.begin()
-        uid = await r.seat("a", delay=0.0)
-        await r.until(uid, ACTIVE)
-        done = await ended(await operations.ask(Ask(Kind.SAVE, "s1", uid, by="ops")))
-        await r.until(uid, ACTIVE)
-        (row,) = r.node.saved()
-        assert (row.artifact, row.uid, row.tier) == (done.artifact, uid, "nvme")
-        assert row.bytes > 0
-        r.loop.dumps.kept.forget(done.artifact)
-        assert r.node.saved() == []
-
-    run_virtual(main())
+async def test_what_was_saved_is_told_until_it_is_deleted(rig):
+    r = rig(tiers={Tier.NVME: 1000 * GIB})
+    operations = Operations(r.loop)
+    r.node.observers.append(operations)
+    r.node.park_budget = 100 * GIB
+    r.begin()
+    uid = await r.seat("a", delay=0.0)
+    await r.until(uid, ACTIVE)
+    done = await ended(await operations.ask(Ask(Kind.SAVE, "s1", uid, by="ops")))
+    await r.until(uid, ACTIVE)
+    (row,) = r.node.saved()
+    assert (row.artifact, row.uid, row.tier) == (done.artifact, uid, "nvme")
+    assert row.bytes > 0
+    r.loop.dumps.kept.forget(done.artifact)
+    assert r.node.saved() == []
 
 
 def test_of_too_many_the_newest_are_told_and_the_crd_takes_them(rig):

@@ -35,17 +35,14 @@ async def failed(rig, there, **more):
     return r, operations, uid
 
 
-def test_an_agent_that_is_away_is_told_when_it_is_back(rig):
-    async def main():
-        there = There()
-        r, _, uid = await failed(rig, there)
-        assert r.state(uid) is not SeatState.PARKED_NVME
-        await when(lambda: there.called_off == 1)
-        await when(lambda: not owed(r.machine))
-        await asyncio.sleep(300)
-        assert there.called_off == 1
-
-    run_virtual(main())
+async def test_an_agent_that_is_away_is_told_when_it_is_back(rig):
+    there = There()
+    r, _, uid = await failed(rig, there)
+    assert r.state(uid) is not SeatState.PARKED_NVME
+    await when(lambda: there.called_off == 1)
+    await when(lambda: not owed(r.machine))
+    await asyncio.sleep(300)
+    assert there.called_off == 1
 
 
 def test_the_next_agent_tells_it(rig):
@@ -83,19 +80,16 @@ def test_one_that_was_cancelled_when_its_agent_died_is_called_off_by_the_next(ri
     run_virtual(second(), start=died + 1.0)
 
 
-def test_a_new_move_to_the_same_successor_is_not_called_off(rig):
-    async def main():
-        there = There()
-        r, operations, uid = await failed(rig, there)
-        there.fails = {"call_off": [AWAY] * 5}
-        done = await ended(await operations.ask(move(uid, "m2")))
-        assert done.state is Progress.SUCCEEDED, done.sentence
-        await asyncio.sleep(300)
-        assert not there.called_off
-        assert there.taken in there.keeps
-        r.check()
-
-    run_virtual(main())
+async def test_a_new_move_to_the_same_successor_is_not_called_off(rig):
+    there = There()
+    r, operations, uid = await failed(rig, there)
+    there.fails = {"call_off": [AWAY] * 5}
+    done = await ended(await operations.ask(move(uid, "m2")))
+    assert done.state is Progress.SUCCEEDED, done.sentence
+    await asyncio.sleep(300)
+    assert not there.called_off
+    assert there.taken in there.keeps
+    r.check()
 
 
 @pytest.mark.parametrize(
@@ -103,12 +97,9 @@ def test_a_new_move_to_the_same_successor_is_not_called_off(rig):
     [{"call_off": [NotFoundError("no such node")]}, {"find": [NotFoundError("no such pod")]}],
     ids=["node", "pod"],
 )
-def test_nobody_is_told_where_nobody_can_hear(rig, fails):
-    async def main():
-        there = There()
-        r, _, _ = await failed(rig, there)
-        there.fails = {"call_off": [AWAY] * 10} | fails
-        await when(lambda: not owed(r.machine))
-        assert not there.called_off
-
-    run_virtual(main())
+async def test_nobody_is_told_where_nobody_can_hear(rig, fails):
+    there = There()
+    r, _, _ = await failed(rig, there)
+    there.fails = {"call_off": [AWAY] * 10} | fails
+    await when(lambda: not owed(r.machine))
+    assert not there.called_off

@@ -9,7 +9,6 @@ import pytest
 
 from kybernate.core.operations import Kind, Progress
 from kybernate.errors import RefusedError
-from kybernate.testing.clock import run_virtual
 from kybernate.types import SeatState, Tier
 from nodeagent import metrics
 from nodeagent.migration.evacuations import Evacuations
@@ -53,107 +52,86 @@ async def ended(operation, limit=4000.0):
     return operation
 
 
-def test_all_of_it_is_saved_where_there_is_time(rig):
-    async def main():
-        r, operations, uids = await begun(rig, BOTH)
-        done = await ended(await operations.ask(evacuate(3000.0)))
-        assert done.state is Progress.SUCCEEDED, done.sentence
-        assert "all 3 are saved" in done.sentence
-        assert all(Tier.OBJECT in r.node.seats[uid].copies for uid in uids)
-        assert len(operation_message(done).report) == 3
-        assert r.node.draining
-        r.loop.call_for(uids[0], "a test")
-        await asyncio.sleep(30)
-        assert r.state(uids[0]) is not SeatState.ACTIVE, "the node stays drained"
-        r.check()
-
-    run_virtual(main())
+async def test_all_of_it_is_saved_where_there_is_time(rig):
+    r, operations, uids = await begun(rig, BOTH)
+    done = await ended(await operations.ask(evacuate(3000.0)))
+    assert done.state is Progress.SUCCEEDED, done.sentence
+    assert "all 3 are saved" in done.sentence
+    assert all(Tier.OBJECT in r.node.seats[uid].copies for uid in uids)
+    assert len(operation_message(done).report) == 3
+    assert r.node.draining
+    r.loop.call_for(uids[0], "a test")
+    await asyncio.sleep(30)
+    assert r.state(uids[0]) is not SeatState.ACTIVE, "the node stays drained"
+    r.check()
 
 
-def test_what_has_no_time_is_named_and_the_rest_is_saved(rig):
-    async def main():
-        r, operations, uids = await begun(rig, BOTH, size=10 * GIB)
-        r.node.seats[uids[1]].park_tier = "nvme"
-        done = await ended(await operations.ask(evacuate(300.0)))
-        assert done.state is Progress.FAILED
-        assert "default/b (its pod lets its state go no deeper than nvme" in done.sentence
-        assert sum("is not saved" in line for line in done.report) == 2
-        saved = [uid for uid in uids if Tier.OBJECT in r.node.seats[uid].copies]
-        assert len(saved) == 1
-        assert r.node.draining
-        r.check()
-
-    run_virtual(main())
+async def test_what_has_no_time_is_named_and_the_rest_is_saved(rig):
+    r, operations, uids = await begun(rig, BOTH, size=10 * GIB)
+    r.node.seats[uids[1]].park_tier = "nvme"
+    done = await ended(await operations.ask(evacuate(300.0)))
+    assert done.state is Progress.FAILED
+    assert "default/b (its pod lets its state go no deeper than nvme" in done.sentence
+    assert sum("is not saved" in line for line in done.report) == 2
+    saved = [uid for uid in uids if Tier.OBJECT in r.node.seats[uid].copies]
+    assert len(saved) == 1
+    assert r.node.draining
+    r.check()
 
 
-def test_what_is_not_done_in_time_is_named(rig):
-    async def main():
-        r, operations, uids = await begun(rig, BOTH, names="a")
-        below = r.node.world.below
+async def test_what_is_not_done_in_time_is_named(rig):
+    r, operations, uids = await begun(rig, BOTH, names="a")
+    below = r.node.world.below
 
-        async def never(*_, **__):
-            await asyncio.sleep(1e6)
+    async def never(*_, **__):
+        await asyncio.sleep(1e6)
 
-        below.vault.pack = never
-        done = await ended(await operations.ask(evacuate(100.0)))
-        assert done.state is Progress.FAILED
-        assert "default/a (not in time)" in done.sentence
-        assert Tier.OBJECT not in r.node.seats[uids[0]].copies
-
-    run_virtual(main())
+    below.vault.pack = never
+    done = await ended(await operations.ask(evacuate(100.0)))
+    assert done.state is Progress.FAILED
+    assert "default/a (not in time)" in done.sentence
+    assert Tier.OBJECT not in r.node.seats[uids[0]].copies
 
 
-def test_a_cancelled_one_lets_all_go_on(rig):
-    async def main():
-        r, operations, uids = await begun(rig, BOTH, names="a")
-        await operations.ask(evacuate(3000.0))
-        operations.cancel("e1")
-        assert not r.node.draining
-        r.loop.call_for(uids[0], "a test")
-        await r.until(uids[0], SeatState.ACTIVE)
-        r.check()
-
-    run_virtual(main())
+async def test_a_cancelled_one_lets_all_go_on(rig):
+    r, operations, uids = await begun(rig, BOTH, names="a")
+    await operations.ask(evacuate(3000.0))
+    operations.cancel("e1")
+    assert not r.node.draining
+    r.loop.call_for(uids[0], "a test")
+    await r.until(uids[0], SeatState.ACTIVE)
+    r.check()
 
 
-def test_a_dry_run_names_each_seat(rig):
-    async def main():
-        r, operations, _ = await begun(rig, BOTH, size=10 * GIB)
-        told = operations.plan(evacuate(300.0))
-        assert "nothing starts or wakes" in told[0]
-        assert sum("is saved after about" in line for line in told) == 1
-        assert sum("can't be saved" in line for line in told) == 2
-        assert not r.node.draining
-
-    run_virtual(main())
+async def test_a_dry_run_names_each_seat(rig):
+    r, operations, _ = await begun(rig, BOTH, size=10 * GIB)
+    told = operations.plan(evacuate(300.0))
+    assert "nothing starts or wakes" in told[0]
+    assert sum("is saved after about" in line for line in told) == 1
+    assert sum("can't be saved" in line for line in told) == 2
+    assert not r.node.draining
 
 
-def test_the_hosts_memory_of_a_running_seat_counts_beside_its_gpus(rig):
-    async def main():
-        r, operations, uids = await begun(rig, BOTH, names="ab")
-        world = r.node.world
-        below = replace(world.below, weigh=lambda s: 9 * GIB if s.uid == uids[0] else GIB)
-        r.node.world = replace(world, below=below)
-        # 2 GiB are written at 200 MB/s and sent at 50 MB/s in 54 s, 10 GiB are not.
-        told = operations.plan(evacuate(100.0))
-        saved = "default/b is saved after about 54 s (2.0 GiB: 1.0 of GPUs, 1.0 of the host)."
-        assert saved in told
-        assert any(line.startswith("default/a can't be saved") for line in told)
-
-    run_virtual(main())
+async def test_the_hosts_memory_of_a_running_seat_counts_beside_its_gpus(rig):
+    r, operations, uids = await begun(rig, BOTH, names="ab")
+    world = r.node.world
+    below = replace(world.below, weigh=lambda s: 9 * GIB if s.uid == uids[0] else GIB)
+    r.node.world = replace(world, below=below)
+    # 2 GiB are written at 200 MB/s and sent at 50 MB/s in 54 s, 10 GiB are not.
+    told = operations.plan(evacuate(100.0))
+    saved = "default/b is saved after about 54 s (2.0 GiB: 1.0 of GPUs, 1.0 of the host)."
+    assert saved in told
+    assert any(line.startswith("default/a can't be saved") for line in told)
 
 
-def test_of_one_that_is_parked_the_gpus_memory_counts_once(rig):
-    async def main():
-        r, operations, (uid,) = await begun(rig, BOTH, names="a")
-        r.loop.send_away(uid, "a test", stays_away=True)
-        await r.until(uid, SeatState.PARKED)
-        world = r.node.world
-        r.node.world = replace(world, below=replace(world.below, weigh=lambda s: 3 * GIB))
-        told = operations.plan(evacuate(1000.0))
-        assert "(3.0 GiB: 1.0 of GPUs, 2.0 of the host)" in told[1]
-
-    run_virtual(main())
+async def test_of_one_that_is_parked_the_gpus_memory_counts_once(rig):
+    r, operations, (uid,) = await begun(rig, BOTH, names="a")
+    r.loop.send_away(uid, "a test", stays_away=True)
+    await r.until(uid, SeatState.PARKED)
+    world = r.node.world
+    r.node.world = replace(world, below=replace(world.below, weigh=lambda s: 3 * GIB))
+    told = operations.plan(evacuate(1000.0))
+    assert "(3.0 GiB: 1.0 of GPUs, 2.0 of the host)" in told[1]
 
 
 async def saved(operations, uid, name="s1"):
@@ -162,55 +140,41 @@ async def saved(operations, uid, name="s1"):
     return (await ended(await operations.ask(ask))).artifact
 
 
-def test_one_whose_state_is_in_the_object_store_costs_nothing(rig):
-    async def main():
-        r, operations, (uid,) = await begun(rig, BOTH, names="a", size=10 * GIB)
-        r.loop.ask_for_tier(uid, Tier.OBJECT)
-        r.loop.send_away(uid, "a test", stays_away=True)
-        await r.until(uid, SeatState.PARKED_OBJECT)
-        told = operations.plan(evacuate(1.0))
-        assert told[1:] == ("default/a is saved already: its state is in the object store.",)
-        done = await ended(await operations.ask(evacuate(1.0)))
-        assert done.state is Progress.SUCCEEDED, done.sentence
-
-    run_virtual(main())
+async def test_one_whose_state_is_in_the_object_store_costs_nothing(rig):
+    r, operations, (uid,) = await begun(rig, BOTH, names="a", size=10 * GIB)
+    r.loop.ask_for_tier(uid, Tier.OBJECT)
+    r.loop.send_away(uid, "a test", stays_away=True)
+    await r.until(uid, SeatState.PARKED_OBJECT)
+    told = operations.plan(evacuate(1.0))
+    assert told[1:] == ("default/a is saved already: its state is in the object store.",)
+    done = await ended(await operations.ask(evacuate(1.0)))
+    assert done.state is Progress.SUCCEEDED, done.sentence
 
 
-def test_one_whose_state_is_on_nvme_is_only_sent(rig):
-    async def main():
-        r, operations, (uid,) = await begun(rig, BOTH, names="a")
-        r.loop.ask_for_tier(uid, Tier.NVME)
-        r.loop.send_away(uid, "a test", stays_away=True)
-        await r.until(uid, SeatState.PARKED_NVME)
-        assert operations.plan(evacuate(100.0))[1] == (
-            "default/a is saved after about 21 s (1.0 GiB)."
-        )
-
-    run_virtual(main())
+async def test_one_whose_state_is_on_nvme_is_only_sent(rig):
+    r, operations, (uid,) = await begun(rig, BOTH, names="a")
+    r.loop.ask_for_tier(uid, Tier.NVME)
+    r.loop.send_away(uid, "a test", stays_away=True)
+    await r.until(uid, SeatState.PARKED_NVME)
+    assert operations.plan(evacuate(100.0))[1] == ("default/a is saved after about 21 s (1.0 GiB).")
 
 
-def test_a_save_game_is_not_the_state_of_now_and_is_named_where_that_is_lost(rig):
-    async def main():
-        r, operations, (uid,) = await begun(rig, BOTH, names="a", size=10 * GIB)
-        await saved(operations, uid)
-        newest = await saved(operations, uid, "s2")
-        await r.until(uid, SeatState.ACTIVE)
-        left = f"its earlier state {newest} is in the object store"
-        assert operations.plan(evacuate(100.0))[1:] == (
-            f"default/a can't be saved: it would be saved after 268 s, not 100; {left}.",
-        )
-        done = await ended(await operations.ask(evacuate(100.0)))
-        assert done.state is Progress.FAILED
-        assert left in done.sentence
-        assert newest in r.machine.vault
-
-    run_virtual(main())
+async def test_a_save_game_is_not_the_state_of_now_and_is_named_where_that_is_lost(rig):
+    r, operations, (uid,) = await begun(rig, BOTH, names="a", size=10 * GIB)
+    await saved(operations, uid)
+    newest = await saved(operations, uid, "s2")
+    await r.until(uid, SeatState.ACTIVE)
+    left = f"its earlier state {newest} is in the object store"
+    assert operations.plan(evacuate(100.0))[1:] == (
+        f"default/a can't be saved: it would be saved after 268 s, not 100; {left}.",
+    )
+    done = await ended(await operations.ask(evacuate(100.0)))
+    assert done.state is Progress.FAILED
+    assert left in done.sentence
+    assert newest in r.machine.vault
 
 
-def test_without_an_object_store_it_is_refused(rig):
-    async def main():
-        _, operations, _ = await begun(rig, {Tier.NVME: GIB}, names="a")
-        with pytest.raises(RefusedError, match="object store"):
-            await operations.ask(evacuate(30.0))
-
-    run_virtual(main())
+async def test_without_an_object_store_it_is_refused(rig):
+    _, operations, _ = await begun(rig, {Tier.NVME: GIB}, names="a")
+    with pytest.raises(RefusedError, match="object store"):
+        await operations.ask(evacuate(30.0))

@@ -5,72 +5,62 @@ from __future__ import annotations
 import pytest
 
 from kybernate.errors import RefusedError
-from kybernate.testing.clock import run_virtual
 from kybernate.types import PodRef, PodUid, Tier
 from tests.unit.nodeagent.below import ACTIVE, NVME, OBJECT, TIERS, app_of, reasons, when
 from tests.unit.nodeagent.succession import left, of, went
 
 
 @pytest.mark.parametrize("wrong", [("default", "between"), ("other", "")])
-def test_a_state_of_another_pod_than_the_handover_names_is_not_adopted(rig, wrong):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, artifact, (inner, _), telling = await left(r)
-        adoptions = r.loop.adoptions
-        adoptions.at_gate = lambda seat: None
-        new = await r.seat("new", restore=of(cold))
-        await when(lambda: r.node.seats[new].connected)
-        seat, pod = r.node.seats[new], PodRef(wrong[0], "x", PodUid(wrong[1] or cold))
-        with pytest.raises(RefusedError, match="is a state of pod default/"):
-            await adoptions.adopt(seat, artifact, Tier.OBJECT, of=pod)
-        assert (seat.artifact, seat.predecessor) == ("", "")
-        line = await r.loop.registry.line("default", cold, 10)
-        assert line.successor == "", "nothing was claimed"
-        await adoptions.adopt(seat, artifact, Tier.OBJECT, of=PodRef("default", "a", cold))
-        await r.until(new, ACTIVE)
-        assert (app_of(r, new).inner, went(r, new)) == (inner, [])
-        telling.cancel()
-
-    run_virtual(main())
+async def test_a_state_of_another_pod_than_the_handover_names_is_not_adopted(rig, wrong):
+    r = rig(tiers=TIERS)
+    cold, artifact, (inner, _), telling = await left(r)
+    adoptions = r.loop.adoptions
+    adoptions.at_gate = lambda seat: None
+    new = await r.seat("new", restore=of(cold))
+    await when(lambda: r.node.seats[new].connected)
+    seat, pod = r.node.seats[new], PodRef(wrong[0], "x", PodUid(wrong[1] or cold))
+    with pytest.raises(RefusedError, match="is a state of pod default/"):
+        await adoptions.adopt(seat, artifact, Tier.OBJECT, of=pod)
+    assert (seat.artifact, seat.predecessor) == ("", "")
+    line = await r.loop.registry.line("default", cold, 10)
+    assert line.successor == "", "nothing was claimed"
+    await adoptions.adopt(seat, artifact, Tier.OBJECT, of=PodRef("default", "a", cold))
+    await r.until(new, ACTIVE)
+    assert (app_of(r, new).inner, went(r, new)) == (inner, [])
+    telling.cancel()
 
 
-def test_what_is_damaged_on_nvme_is_waited_for_until_it_came_again(rig):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, _, (inner, _), telling = await left(r, NVME)
-        asked = []
+async def test_what_is_damaged_on_nvme_is_waited_for_until_it_came_again(rig):
+    r = rig(tiers=TIERS)
+    cold, _, (inner, _), telling = await left(r, NVME)
+    asked = []
 
-        async def whole(artifact):
-            asked.append(artifact)
-            return len(asked) > 2
+    async def whole(artifact):
+        asked.append(artifact)
+        return len(asked) > 2
 
-        r.loop.adoptions.whole = whole
-        new = await r.seat("new", restore=of(cold))
-        await when(lambda: asked)
-        assert r.node.seats[new].artifact == ""
-        await r.until(new, ACTIVE)
-        assert len(asked) == 3
-        assert "RestoreWaits" in reasons(r)
-        assert (app_of(r, new).inner, went(r, new)) == (inner, [])
-        telling.cancel()
-
-    run_virtual(main())
+    r.loop.adoptions.whole = whole
+    new = await r.seat("new", restore=of(cold))
+    await when(lambda: asked)
+    assert r.node.seats[new].artifact == ""
+    await r.until(new, ACTIVE)
+    assert len(asked) == 3
+    assert "RestoreWaits" in reasons(r)
+    assert (app_of(r, new).inner, went(r, new)) == (inner, [])
+    telling.cancel()
 
 
-def test_where_the_object_store_has_it_too_it_comes_from_there(rig):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, artifact, _, telling = await left(r, NVME)
-        await r.node.world.below.vault.pack(artifact, Tier.OBJECT, 10)
+async def test_where_the_object_store_has_it_too_it_comes_from_there(rig):
+    r = rig(tiers=TIERS)
+    cold, artifact, _, telling = await left(r, NVME)
+    await r.node.world.below.vault.pack(artifact, Tier.OBJECT, 10)
 
-        async def whole(artifact):
-            return False
+    async def whole(artifact):
+        return False
 
-        r.loop.adoptions.whole = whole
-        new = await r.seat("new", restore=of(cold))
-        await r.until(new, ACTIVE)
-        assert (new, OBJECT) in r.seen.states
-        assert (new, NVME) not in r.seen.states[: r.seen.states.index((new, OBJECT))]
-        telling.cancel()
-
-    run_virtual(main())
+    r.loop.adoptions.whole = whole
+    new = await r.seat("new", restore=of(cold))
+    await r.until(new, ACTIVE)
+    assert (new, OBJECT) in r.seen.states
+    assert (new, NVME) not in r.seen.states[: r.seen.states.index((new, OBJECT))]
+    telling.cancel()

@@ -27,94 +27,79 @@ from tests.unit.nodeagent.moving import (
 )
 
 
-def test_a_seat_whose_successor_may_go_on_wakes_for_nobody(rig):
-    async def main():
-        there = There()
-        there.fails = {"take_over": [RetryableError("no answer")] * 30}
-        r, operations, uid = await begun(rig, there)
-        operation = await operations.ask(move(uid))
-        await r.until(uid, NVME)
-        await asyncio.sleep(3)
-        assert handed_over(r.machine.journal) == {uid}
-        assert handed_over({MOVE + uid: r.machine.journal[MOVE + uid]}) == set()
-        r.loop.let_stay(uid)
-        r.loop.call_for(uid, "a test")
-        while not operation.ended:
-            assert r.state(uid) is NVME
-            await asyncio.sleep(0.01)
-        assert operation.state is Progress.SUCCEEDED
-
-    run_virtual(main())
+async def test_a_seat_whose_successor_may_go_on_wakes_for_nobody(rig):
+    there = There()
+    there.fails = {"take_over": [RetryableError("no answer")] * 30}
+    r, operations, uid = await begun(rig, there)
+    operation = await operations.ask(move(uid))
+    await r.until(uid, NVME)
+    await asyncio.sleep(3)
+    assert handed_over(r.machine.journal) == {uid}
+    assert handed_over({MOVE + uid: r.machine.journal[MOVE + uid]}) == set()
+    r.loop.let_stay(uid)
+    r.loop.call_for(uid, "a test")
+    while not operation.ended:
+        assert r.state(uid) is NVME
+        await asyncio.sleep(0.01)
+    assert operation.state is Progress.SUCCEEDED
 
 
-def test_an_overdue_move_whose_state_is_kept_there_still_comes_to_its_end(rig):
-    async def main():
-        there = There()
-        there.fails = {"take_over": [RetryableError("no answer")] * 3}
-        r, operations, uid = await begun(rig, there)
-        await operations.ask(move(uid, limit=4.0))
-        await r.until(uid, NVME)
-        record = r.machine.journal[OPERATION + "m1"]
-        assert record["due_at"] > r.node.world.wall() + 1e6
-
-    run_virtual(main())
+async def test_an_overdue_move_whose_state_is_kept_there_still_comes_to_its_end(rig):
+    there = There()
+    there.fails = {"take_over": [RetryableError("no answer")] * 3}
+    r, operations, uid = await begun(rig, there)
+    await operations.ask(move(uid, limit=4.0))
+    await r.until(uid, NVME)
+    record = r.machine.journal[OPERATION + "m1"]
+    assert record["due_at"] > r.node.world.wall() + 1e6
 
 
-def test_after_the_end_it_is_told_until_it_answers(rig):
-    async def main():
-        there = There()
-        there.fails = {"take_over": [RetryableError("no answer")] * 5}
-        r, operations, uid = await begun(rig, there)
-        one = await operations.ask(move(uid, limit=5.0))
-        await r.until(uid, NVME)
-        await asyncio.sleep(4)
-        with pytest.raises(RefusedError, match="can't be taken back"):
-            operations.cancel("m1")
-        there.keeps.clear()  # what it kept is lost there: it is sent again
-        assert (await ended(one)).state is Progress.SUCCEEDED
-        assert there.taken == r.node.seats[uid].artifact
-
-    run_virtual(main())
+async def test_after_the_end_it_is_told_until_it_answers(rig):
+    there = There()
+    there.fails = {"take_over": [RetryableError("no answer")] * 5}
+    r, operations, uid = await begun(rig, there)
+    one = await operations.ask(move(uid, limit=5.0))
+    await r.until(uid, NVME)
+    await asyncio.sleep(4)
+    with pytest.raises(RefusedError, match="can't be taken back"):
+        operations.cancel("m1")
+    there.keeps.clear()  # what it kept is lost there: it is sent again
+    assert (await ended(one)).state is Progress.SUCCEEDED
+    assert there.taken == r.node.seats[uid].artifact
 
 
-def test_where_the_successor_says_no_for_good_it_goes_on_here(rig, proxy):
-    async def main():
-        there = There()
-        there.fails = {"take_over": [RefusedError("its pod is ending")]}
-        r, operations, uid = await begun(rig, there)
-        p = proxy(r.loop)
-        done = await ended(await operations.ask(move(uid)))
-        assert done.state is Progress.FAILED
-        assert "it goes on here" in done.sentence
-        p.request(uid)
-        await r.until(uid, ACTIVE)
-        await asyncio.sleep(1)
-        assert p.answered == {uid: 1}
-        r.check()
-
-    run_virtual(main())
+async def test_where_the_successor_says_no_for_good_it_goes_on_here(rig, proxy):
+    there = There()
+    there.fails = {"take_over": [RefusedError("its pod is ending")]}
+    r, operations, uid = await begun(rig, there)
+    p = proxy(r.loop)
+    done = await ended(await operations.ask(move(uid)))
+    assert done.state is Progress.FAILED
+    assert "it goes on here" in done.sentence
+    p.request(uid)
+    await r.until(uid, ACTIVE)
+    await asyncio.sleep(1)
+    assert p.answered == {uid: 1}
+    r.check()
 
 
-def test_where_its_container_ended_meanwhile_the_next_one_begins_here(rig):
+async def test_where_its_container_ended_meanwhile_the_next_one_begins_here(rig):
     """By a claim of its own, though the registry may know its state no more: nobody else goes on,
     and what it saves from now on counts."""
 
-    async def main():
-        there = There()
-        there.fails = {"take_over": [RetryableError("no answer")] * 4 + [RefusedError("no")]}
-        r, operations, uid = await begun(rig, there)
-        one = await operations.ask(move(uid))
-        await r.until(uid, NVME)
-        r.machine.end_container(uid)
-        r.machine.restart_container(uid)
-        done = await ended(one)
-        assert done.state is Progress.FAILED
-        assert "it goes on here" in done.sentence
-        await r.until(uid, ACTIVE)
-        line = await r.loop.registry.line("default", uid, 1.0)
-        assert line.successor == uid
-
-    run_virtual(main())
+    there = There()
+    there.fails = {"take_over": [RetryableError("no answer")] * 4 + [RefusedError("no")]}
+    r, operations, uid = await begun(rig, there)
+    one = await operations.ask(move(uid))
+    await r.until(uid, NVME)
+    r.machine.end_container(uid)
+    r.machine.restart_container(uid)
+    done = await ended(one)
+    assert done.state is Progress.FAILED
+    assert "it goes on here" in done.sentence
+    await r.until(uid, ACTIVE)
+    line = await r.loop.registry.line("default", uid, 1.0)
+    assert line.successor == uid
 
 
 def test_where_somebody_else_has_the_claim_it_goes_on_nowhere_else(rig):
@@ -158,72 +143,60 @@ class SomethingElseError(Exception):
     ids=["disk", "bug"],
 )
 @pytest.mark.filterwarnings("ignore")
-def test_once_the_successor_may_go_on_no_failure_has_it_go_on_here(rig, error):
-    async def main():
-        there = There()
-        there.fails = {"take_over": [error]}
-        r, operations, uid = await begun(rig, there)
-        done = await ended(await operations.ask(move(uid)))
-        assert done.state is Progress.SUCCEEDED, done.sentence
-        assert there.taken == r.node.seats[uid].artifact
-        r.loop.call_for(uid, "a test")
-        await asyncio.sleep(30)
-        assert r.state(uid) is NVME
-
-    run_virtual(main())
+async def test_once_the_successor_may_go_on_no_failure_has_it_go_on_here(rig, error):
+    there = There()
+    there.fails = {"take_over": [error]}
+    r, operations, uid = await begun(rig, there)
+    done = await ended(await operations.ask(move(uid)))
+    assert done.state is Progress.SUCCEEDED, done.sentence
+    assert there.taken == r.node.seats[uid].artifact
+    r.loop.call_for(uid, "a test")
+    await asyncio.sleep(30)
+    assert r.state(uid) is NVME
 
 
-def test_a_disk_that_is_full_when_a_move_is_done_has_it_go_on_in_one_place(rig):
-    async def main():
-        there = There()
-        r, operations, uid = await begun(rig, there)
-        one = await operations.ask(move(uid))
-        while not there.taken:  # noqa: ASYNC110 - the machine's time is made up
-            await asyncio.sleep(0.01)
-        r.machine.faults.add("disk-full")
-        assert (await ended(one)).state is Progress.SUCCEEDED, one.sentence
-        assert r.machine.journal[MOVE + uid]["done"]
-        r.loop.call_for(uid, "a test")
-        await asyncio.sleep(30)
-        assert r.state(uid) is NVME
-
-    run_virtual(main())
+async def test_a_disk_that_is_full_when_a_move_is_done_has_it_go_on_in_one_place(rig):
+    there = There()
+    r, operations, uid = await begun(rig, there)
+    one = await operations.ask(move(uid))
+    while not there.taken:  # noqa: ASYNC110 - the machine's time is made up
+        await asyncio.sleep(0.01)
+    r.machine.faults.add("disk-full")
+    assert (await ended(one)).state is Progress.SUCCEEDED, one.sentence
+    assert r.machine.journal[MOVE + uid]["done"]
+    r.loop.call_for(uid, "a test")
+    await asyncio.sleep(30)
+    assert r.state(uid) is NVME
 
 
 @pytest.mark.parametrize("claimed", [False, True])
-def test_a_successor_that_is_gone_before_it_answers_ends_the_move(rig, claimed):
-    async def main():
-        there = There()
-        there.fails = {"take_over": [RetryableError("no seat of it is here")] * 1000}
-        r, operations, uid = await begun(rig, there)
-        r.node.world = replace(r.node.world, registry=r.loop.registry)
-        one = await operations.ask(move(uid))
-        await r.until(uid, NVME)
-        await asyncio.sleep(5)
-        assert not one.ended
-        if claimed:
-            artifact = ArtifactId(r.node.seats[uid].artifact)
-            await r.loop.registry.claim("default", uid, artifact, THERE.uid, 1.0)
-        there.fails["find"] = [RefusedError("pod default/b is on no node")]
-        done = await ended(one)
-        assert done.state is Progress.FAILED
-        assert "is gone from node n2" in done.sentence
-        r.loop.call_for(uid, "a test")
-        await asyncio.sleep(30)
-        assert r.state(uid) is (NVME if claimed else ACTIVE)
-        r.check()
-
-    run_virtual(main())
+async def test_a_successor_that_is_gone_before_it_answers_ends_the_move(rig, claimed):
+    there = There()
+    there.fails = {"take_over": [RetryableError("no seat of it is here")] * 1000}
+    r, operations, uid = await begun(rig, there)
+    r.node.world = replace(r.node.world, registry=r.loop.registry)
+    one = await operations.ask(move(uid))
+    await r.until(uid, NVME)
+    await asyncio.sleep(5)
+    assert not one.ended
+    if claimed:
+        artifact = ArtifactId(r.node.seats[uid].artifact)
+        await r.loop.registry.claim("default", uid, artifact, THERE.uid, 1.0)
+    there.fails["find"] = [RefusedError("pod default/b is on no node")]
+    done = await ended(one)
+    assert done.state is Progress.FAILED
+    assert "is gone from node n2" in done.sentence
+    r.loop.call_for(uid, "a test")
+    await asyncio.sleep(30)
+    assert r.state(uid) is (NVME if claimed else ACTIVE)
+    r.check()
 
 
-def test_a_seat_that_was_moved_stays_below_ram_whoever_calls_for_it(rig):
-    async def main():
-        r, operations, uid = await begun(rig, There())
-        await ended(await operations.ask(move(uid)))
-        r.loop.ask_for_tier(uid, None)
-        r.loop.let_stay(uid)
-        r.loop.call_for(uid, "a test")
-        await asyncio.sleep(30)
-        assert r.state(uid) is NVME
-
-    run_virtual(main())
+async def test_a_seat_that_was_moved_stays_below_ram_whoever_calls_for_it(rig):
+    r, operations, uid = await begun(rig, There())
+    await ended(await operations.ask(move(uid)))
+    r.loop.ask_for_tier(uid, None)
+    r.loop.let_stay(uid)
+    r.loop.call_for(uid, "a test")
+    await asyncio.sleep(30)
+    assert r.state(uid) is NVME

@@ -26,67 +26,55 @@ from tests.unit.nodeagent.moving import (
 from tests.unit.nodeagent.seat.test_weights import weighing
 
 
-def test_a_state_of_before_goes_first(rig):
-    async def main():
-        there = There()
-        r, operations, uid = await begun(rig, there)
-        saved = await ended(await operations.ask(Ask(Kind.SAVE, "s1", uid, tier=Tier.NVME)))
-        await r.until(uid, ACTIVE)
-        await ended(await operations.ask(move(uid)))
-        assert there.staged == [saved.artifact]
-        assert there.taken != saved.artifact
-
-    run_virtual(main())
+async def test_a_state_of_before_goes_first(rig):
+    there = There()
+    r, operations, uid = await begun(rig, there)
+    saved = await ended(await operations.ask(Ask(Kind.SAVE, "s1", uid, tier=Tier.NVME)))
+    await r.until(uid, ACTIVE)
+    await ended(await operations.ask(move(uid)))
+    assert there.staged == [saved.artifact]
+    assert there.taken != saved.artifact
 
 
-def test_where_the_other_node_has_no_room_it_serves_on(rig):
-    async def main():
-        there = There()
-        there.fails = {"expect": [RefusedError("NVMe of node n2 has room for 7 bytes")]}
-        r, operations, uid = await begun(rig, there)
-        weighing(r, 3 * GIB)
-        done = await ended(await operations.ask(move(uid)))
-        assert (done.state, r.state(uid)) == (Progress.FAILED, ACTIVE)
-        assert "has room for 7 bytes" in done.sentence
-        # Its own memory, and that of its GPU.
-        assert there.sizes == [3 * GIB + r.node.park_size(r.node.seats[uid])]
-        assert r.machine.dumps == {}
-        await ended(await operations.ask(Ask(Kind.PARK, "p1", uid, tier=Tier.NVME)))
-        await ended(await operations.ask(move(uid, "m2")))
-        assert there.sizes[1:] == [r.node.seats[uid].saved]
-
-    run_virtual(main())
+async def test_where_the_other_node_has_no_room_it_serves_on(rig):
+    there = There()
+    there.fails = {"expect": [RefusedError("NVMe of node n2 has room for 7 bytes")]}
+    r, operations, uid = await begun(rig, there)
+    weighing(r, 3 * GIB)
+    done = await ended(await operations.ask(move(uid)))
+    assert (done.state, r.state(uid)) == (Progress.FAILED, ACTIVE)
+    assert "has room for 7 bytes" in done.sentence
+    # Its own memory, and that of its GPU.
+    assert there.sizes == [3 * GIB + r.node.park_size(r.node.seats[uid])]
+    assert r.machine.dumps == {}
+    await ended(await operations.ask(Ask(Kind.PARK, "p1", uid, tier=Tier.NVME)))
+    await ended(await operations.ask(move(uid, "m2")))
+    assert there.sizes[1:] == [r.node.seats[uid].saved]
 
 
-def test_the_successor_is_waited_for(rig):
-    async def main():
-        there = There()
-        there.fails = {
-            "find": [NotFoundError("no pod b")],
-            "expect": [RetryableError("not yet")] * 3,
-        }
-        r, operations, uid = await begun(rig, there)
-        one = await operations.ask(move(uid))
-        await asyncio.sleep(0.5)
-        assert "no pod b; trying again" in one.sentence
-        assert r.state(uid) is ACTIVE
-        assert (await ended(one)).state is Progress.SUCCEEDED
-
-    run_virtual(main())
+async def test_the_successor_is_waited_for(rig):
+    there = There()
+    there.fails = {
+        "find": [NotFoundError("no pod b")],
+        "expect": [RetryableError("not yet")] * 3,
+    }
+    r, operations, uid = await begun(rig, there)
+    one = await operations.ask(move(uid))
+    await asyncio.sleep(0.5)
+    assert "no pod b; trying again" in one.sentence
+    assert r.state(uid) is ACTIVE
+    assert (await ended(one)).state is Progress.SUCCEEDED
 
 
-def test_one_that_is_cancelled_while_the_successor_is_waited_for_is_called_off(rig):
-    async def main():
-        there = There()
-        there.fails = {"expect": [RetryableError("not yet")] * 100}
-        r, operations, uid = await begun(rig, there)
-        await operations.ask(move(uid))
-        await asyncio.sleep(3)
-        operations.cancel("m1")
-        await asyncio.sleep(3)
-        assert (there.called_off, r.state(uid)) == (1, ACTIVE)
-
-    run_virtual(main())
+async def test_one_that_is_cancelled_while_the_successor_is_waited_for_is_called_off(rig):
+    there = There()
+    there.fails = {"expect": [RetryableError("not yet")] * 100}
+    r, operations, uid = await begun(rig, there)
+    await operations.ask(move(uid))
+    await asyncio.sleep(3)
+    operations.cancel("m1")
+    await asyncio.sleep(3)
+    assert (there.called_off, r.state(uid)) == (1, ACTIVE)
 
 
 def test_a_successor_that_says_no_to_the_next_agent_hears_that_it_is_off(rig, proxy):

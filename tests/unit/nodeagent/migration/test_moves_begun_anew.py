@@ -79,7 +79,7 @@ def test_one_that_is_overdue_when_the_next_agent_comes_lets_the_seat_go_on(rig, 
     run_virtual(second(), start=died + 60.0)
 
 
-def test_one_that_is_asked_for_anew_waits_for_the_end_of_what_was_cancelled(rig, monkeypatch):
+async def test_one_that_is_asked_for_anew_waits_for_the_end_of_what_was_cancelled(rig, monkeypatch):
     put = FakeJournal.put
 
     async def slowly(done):
@@ -90,17 +90,14 @@ def test_one_that_is_asked_for_anew_waits_for_the_end_of_what_was_cancelled(rig,
         done = put(self, key, record, synced=synced)
         return asyncio.ensure_future(slowly(done)) if synced and key.startswith(MOVE) else done
 
-    async def main():
-        there = There()
-        r, operations, uid = await begun(rig, there)
-        first = await operations.ask(move(uid))
-        await r.until(uid, SeatState.DUMPING)
-        monkeypatch.setattr(FakeJournal, "put", on_a_slow_disk)
-        operations.cancel(first.name)
-        done = await ended(await operations.ask(move(uid, "m2")))
-        assert done.state is Progress.SUCCEEDED, done.sentence
-        assert there.taken == r.node.seats[uid].artifact
-        assert not there.called_off or there.taken in there.keeps
-        r.check()
-
-    run_virtual(main())
+    there = There()
+    r, operations, uid = await begun(rig, there)
+    first = await operations.ask(move(uid))
+    await r.until(uid, SeatState.DUMPING)
+    monkeypatch.setattr(FakeJournal, "put", on_a_slow_disk)
+    operations.cancel(first.name)
+    done = await ended(await operations.ask(move(uid, "m2")))
+    assert done.state is Progress.SUCCEEDED, done.sentence
+    assert there.taken == r.node.seats[uid].artifact
+    assert not there.called_off or there.taken in there.keeps
+    r.check()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 import pytest
@@ -23,111 +22,97 @@ from tests.unit.checkpoint.kit import KEYS
 from tests.unit.nodeagent.twonodes import LIMIT, POD, Two, follow, two_nodes
 
 
-def test_a_state_comes_and_the_successor_goes_on(rig, tls, tmp_path):
-    async def main():
-        async with two_nodes(rig, tls, tmp_path) as (two, peers):
-            await peers.expect(two.to, LIMIT)
-            before = two.sealed(two.dump(1))
-            assert await peers.stage(two.to, before, LIMIT) > 0
-            assert await peers.stage(two.to, before, LIMIT) == 0, "it is there already"
-            images = two.dump(1)
-            sent = await follow(two, peers, images)
-            artifact = two.sealed(images, 2)
-            await peers.deliver(two.to, artifact, LIMIT)
-            manifest = read_manifest(two.there, artifact, KEYS)
-            verify(two.there, manifest, KEYS, Deadline(LIMIT))
-            assert sent < manifest.total
-            await peers.take_over(two.to, artifact, LIMIT)
-            await peers.take_over(two.to, artifact, LIMIT)
-            assert two.adopter.adopted == [(two.uid, artifact, Tier.NVME)]
-            assert two.adopter.of == [POD]
-            assert two.r.machine.journal[TAKEN + artifact] == {"successor": two.uid}
-            assert two.inbox.waiting() == frozenset()
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_a_state_comes_and_the_successor_goes_on(rig, tls, tmp_path):
+    async with two_nodes(rig, tls, tmp_path) as (two, peers):
+        await peers.expect(two.to, LIMIT)
+        before = two.sealed(two.dump(1))
+        assert await peers.stage(two.to, before, LIMIT) > 0
+        assert await peers.stage(two.to, before, LIMIT) == 0, "it is there already"
+        images = two.dump(1)
+        sent = await follow(two, peers, images)
+        artifact = two.sealed(images, 2)
+        await peers.deliver(two.to, artifact, LIMIT)
+        manifest = read_manifest(two.there, artifact, KEYS)
+        verify(two.there, manifest, KEYS, Deadline(LIMIT))
+        assert sent < manifest.total
+        await peers.take_over(two.to, artifact, LIMIT)
+        await peers.take_over(two.to, artifact, LIMIT)
+        assert two.adopter.adopted == [(two.uid, artifact, Tier.NVME)]
+        assert two.adopter.of == [POD]
+        assert two.r.machine.journal[TAKEN + artifact] == {"successor": two.uid}
+        assert two.inbox.waiting() == frozenset()
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("name", ["/proc/self/environ", "../pieces", "../../../keys", ""])
-def test_the_other_end_is_sent_files_of_the_state_alone(rig, tls, tmp_path, name):
-    async def main():
-        two = Two(rig, tls, tmp_path)
+async def test_the_other_end_is_sent_files_of_the_state_alone(rig, tls, tmp_path, name):
+    two = Two(rig, tls, tmp_path)
+    artifact = two.sealed(two.dump(1))
+    with pytest.raises(RefusedError, match="is no file of"):
+        list(two.outbox.whole(artifact, iter([name]), Deadline(LIMIT)))
+
+
+@pytest.mark.real_time
+async def test_what_was_never_followed_is_delivered_whole(rig, tls, tmp_path):
+    async with two_nodes(rig, tls, tmp_path) as (two, peers):
         artifact = two.sealed(two.dump(1))
-        with pytest.raises(RefusedError, match="is no file of"):
-            list(two.outbox.whole(artifact, iter([name]), Deadline(LIMIT)))
-
-    asyncio.run(main())
+        await peers.deliver(two.to, artifact, LIMIT)
+        verify(two.there, read_manifest(two.there, artifact, KEYS), KEYS, Deadline(LIMIT))
 
 
-def test_what_was_never_followed_is_delivered_whole(rig, tls, tmp_path):
-    async def main():
-        async with two_nodes(rig, tls, tmp_path) as (two, peers):
-            artifact = two.sealed(two.dump(1))
+@pytest.mark.real_time
+async def test_bytes_that_rot_on_the_way_are_never_kept(rig, tls, tmp_path, monkeypatch):
+    async with two_nodes(rig, tls, tmp_path) as (two, peers):
+        artifact = two.sealed(two.dump(1))
+        real = two.inbox.accept
+
+        def rotten(pod, successor, name, signed):
+            for path in (two.inbox._home(successor)).glob("images/pages-*"):
+                path.write_bytes(b"rotten")
+                two.inbox._files[successor].pop(path.name, None)
+            return real(pod, successor, name, signed)
+
+        monkeypatch.setattr(two.inbox, "accept", rotten)
+        with pytest.raises(CorruptError, match="arrived otherwise"):
             await peers.deliver(two.to, artifact, LIMIT)
-            verify(two.there, read_manifest(two.there, artifact, KEYS), KEYS, Deadline(LIMIT))
-
-    asyncio.run(main())
-
-
-def test_bytes_that_rot_on_the_way_are_never_kept(rig, tls, tmp_path, monkeypatch):
-    async def main():
-        async with two_nodes(rig, tls, tmp_path) as (two, peers):
-            artifact = two.sealed(two.dump(1))
-            real = two.inbox.accept
-
-            def rotten(pod, successor, name, signed):
-                for path in (two.inbox._home(successor)).glob("images/pages-*"):
-                    path.write_bytes(b"rotten")
-                    two.inbox._files[successor].pop(path.name, None)
-                return real(pod, successor, name, signed)
-
-            monkeypatch.setattr(two.inbox, "accept", rotten)
-            with pytest.raises(CorruptError, match="arrived otherwise"):
-                await peers.deliver(two.to, artifact, LIMIT)
-            assert not two.inbox.is_here(artifact)
-            await peers.call_off(two.to, LIMIT)
-            assert two.inbox.waiting() == frozenset()
-
-    asyncio.run(main())
+        assert not two.inbox.is_here(artifact)
+        await peers.call_off(two.to, LIMIT)
+        assert two.inbox.waiting() == frozenset()
 
 
-def test_the_registry_hears_of_what_is_whole_and_of_what_is_not(rig, tls, tmp_path):
+@pytest.mark.real_time
+async def test_the_registry_hears_of_what_is_whole_and_of_what_is_not(rig, tls, tmp_path):
     """Of what is whole, that it is one to go on from once the sender says so, and not before: till
     then its pod may go on over there."""
 
-    async def main():
-        async with two_nodes(rig, tls, tmp_path) as (two, _):
-            told = []
-            two.r.node.world = replace(two.r.node.world, registry=object())
-            two.r.loop.reports.put = lambda report: told.append(
-                (report.kind.value, report.why != "")
-            )
-            artifact = two.sealed(two.dump(1))
-            signed = two.outbox.signed(artifact)
-            assert await two.receiver.deliver(POD, two.uid, artifact, signed)
-            incoming = two.inbox.receiving(two.uid, "")
-            names = iter(path.name for path in sorted(two.here.local.rglob("*.img")))
-            for part in two.outbox.whole(artifact, names, Deadline(LIMIT)):
-                incoming.take(part)
-            incoming.close()
-            assert not await two.receiver.deliver(POD, two.uid, artifact, signed)
-            assert await two.receiver.is_whole(artifact)
-            assert told == [("dropped", True), ("copying", False)]
-            await two.receiver.take_over(POD, two.uid, artifact)
-            assert told[2] == ("copied", False)
-
-    asyncio.run(main())
+    async with two_nodes(rig, tls, tmp_path) as (two, _):
+        told = []
+        two.r.node.world = replace(two.r.node.world, registry=object())
+        two.r.loop.reports.put = lambda report: told.append((report.kind.value, report.why != ""))
+        artifact = two.sealed(two.dump(1))
+        signed = two.outbox.signed(artifact)
+        assert await two.receiver.deliver(POD, two.uid, artifact, signed)
+        incoming = two.inbox.receiving(two.uid, "")
+        names = iter(path.name for path in sorted(two.here.local.rglob("*.img")))
+        for part in two.outbox.whole(artifact, names, Deadline(LIMIT)):
+            incoming.take(part)
+        incoming.close()
+        assert not await two.receiver.deliver(POD, two.uid, artifact, signed)
+        assert await two.receiver.is_whole(artifact)
+        assert told == [("dropped", True), ("copying", False)]
+        await two.receiver.take_over(POD, two.uid, artifact)
+        assert told[2] == ("copied", False)
 
 
-def test_what_is_not_the_pods_own_is_neither_kept_nor_noted(rig, tls, tmp_path):
-    async def main():
-        async with two_nodes(rig, tls, tmp_path) as (two, peers):
-            artifact = two.sealed(two.dump(1))
-            two.r.node.seats[two.uid].restore = RestoreWish(uid=PodUid("copy"))
-            copy = PodRef(POD.namespace, "copy", PodUid("copy"))
-            to = Handover(copy, two.to.successor, two.to.node)
-            with pytest.raises(RefusedError, match="is a state of pod team-a/5e1f, not of team-a"):
-                await peers.deliver(to, artifact, LIMIT)
-            assert not two.has(artifact)
-            assert ARRIVED + artifact not in two.r.machine.journal
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_what_is_not_the_pods_own_is_neither_kept_nor_noted(rig, tls, tmp_path):
+    async with two_nodes(rig, tls, tmp_path) as (two, peers):
+        artifact = two.sealed(two.dump(1))
+        two.r.node.seats[two.uid].restore = RestoreWish(uid=PodUid("copy"))
+        copy = PodRef(POD.namespace, "copy", PodUid("copy"))
+        to = Handover(copy, two.to.successor, two.to.node)
+        with pytest.raises(RefusedError, match="is a state of pod team-a/5e1f, not of team-a"):
+            await peers.deliver(to, artifact, LIMIT)
+        assert not two.has(artifact)
+        assert ARRIVED + artifact not in two.r.machine.journal

@@ -32,161 +32,137 @@ def rest(r):
     return [key for key in r.machine.journal if key.startswith(LEFT_NOTHING)]
 
 
-def test_a_seat_goes_on_on_other_gpus_of_its_node(rig, proxy, groups):
-    async def main():
-        r, operations, _ = await begun(rig, groups)
-        p, inner = proxy(r.loop), app_of(r, A).inner
-        done = await ended(await operations.ask(move(A)))
-        assert done.state is Progress.SUCCEEDED, done.sentence
-        assert "pod default/b on node n1 goes on with its state" in done.sentence
-        await r.until(B, ACTIVE)
-        assert (app_of(r, B).inner, holders(r)) == (inner, {"GPU-0": [], "GPU-1": [B]})
-        p.request(A)
-        p.request(B)
-        r.loop.call_for(A, "a test")
-        await asyncio.sleep(60)
-        assert (r.state(A), r.state(B), p.answered) == (NVME, ACTIVE, {B: 1})
-        left = r.node.seats[A]
-        assert (left.artifact, left.copies, left.saved) == ("", frozenset(), 0)
-        assert (list(r.machine.vault), rest(r)) == ([], [])
-        assert not r.machine.gates, "old clients hear that it is gone"
-        r.check()
-
-    run_virtual(main())
+async def test_a_seat_goes_on_on_other_gpus_of_its_node(rig, proxy, groups):
+    r, operations, _ = await begun(rig, groups)
+    p, inner = proxy(r.loop), app_of(r, A).inner
+    done = await ended(await operations.ask(move(A)))
+    assert done.state is Progress.SUCCEEDED, done.sentence
+    assert "pod default/b on node n1 goes on with its state" in done.sentence
+    await r.until(B, ACTIVE)
+    assert (app_of(r, B).inner, holders(r)) == (inner, {"GPU-0": [], "GPU-1": [B]})
+    p.request(A)
+    p.request(B)
+    r.loop.call_for(A, "a test")
+    await asyncio.sleep(60)
+    assert (r.state(A), r.state(B), p.answered) == (NVME, ACTIVE, {B: 1})
+    left = r.node.seats[A]
+    assert (left.artifact, left.copies, left.saved) == ("", frozenset(), 0)
+    assert (list(r.machine.vault), rest(r)) == ([], [])
+    assert not r.machine.gates, "old clients hear that it is gone"
+    r.check()
 
 
 @pytest.mark.parametrize("tier", [Tier.NVME, Tier.OBJECT])
-def test_one_that_is_parked_below_ram_is_handed_on_as_it_lies(rig, groups, tier):
-    async def main():
-        r, operations, _ = await begun(rig, groups)
-        inner = app_of(r, A).inner
-        await ended(await operations.ask(Ask(Kind.PARK, "p1", A, tier=tier)))
-        assert (await ended(await operations.ask(move(A)))).state is Progress.SUCCEEDED
-        await r.until(B, ACTIVE)
-        assert app_of(r, B).inner == inner
-        await asyncio.sleep(30)
-        assert (list(r.machine.vault), rest(r)) == ([], [])
-        r.check()
-
-    run_virtual(main())
+async def test_one_that_is_parked_below_ram_is_handed_on_as_it_lies(rig, groups, tier):
+    r, operations, _ = await begun(rig, groups)
+    inner = app_of(r, A).inner
+    await ended(await operations.ask(Ask(Kind.PARK, "p1", A, tier=tier)))
+    assert (await ended(await operations.ask(move(A)))).state is Progress.SUCCEEDED
+    await r.until(B, ACTIVE)
+    assert app_of(r, B).inner == inner
+    await asyncio.sleep(30)
+    assert (list(r.machine.vault), rest(r)) == ([], [])
+    r.check()
 
 
-def test_the_state_outlives_the_pod_that_left_it(rig, groups):
+async def test_the_state_outlives_the_pod_that_left_it(rig, groups):
     """Also where the node keeps nothing of pods that are gone."""
 
-    async def main():
-        r, operations, _ = await begun(rig, groups, keep_left_s=0.0)
-        inner = app_of(r, A).inner
-        await operations.ask(move(A))
-        await when(lambda: any(key.startswith(ARRIVED) for key in r.machine.journal))
-        await when(lambda: r.state(A) is NVME)
-        r.loop.pod_gone(A)
-        r.machine.end_container(A)
-        await r.until(B, ACTIVE)
-        assert app_of(r, B).inner == inner
-        await asyncio.sleep(30)
-        assert (list(r.machine.vault), rest(r)) == ([], [])
-        r.check()
-
-    run_virtual(main())
+    r, operations, _ = await begun(rig, groups, keep_left_s=0.0)
+    inner = app_of(r, A).inner
+    await operations.ask(move(A))
+    await when(lambda: any(key.startswith(ARRIVED) for key in r.machine.journal))
+    await when(lambda: r.state(A) is NVME)
+    r.loop.pod_gone(A)
+    r.machine.end_container(A)
+    await r.until(B, ACTIVE)
+    assert app_of(r, B).inner == inner
+    await asyncio.sleep(30)
+    assert (list(r.machine.vault), rest(r)) == ([], [])
+    r.check()
 
 
-def test_the_pod_that_left_it_is_deleted_while_the_successor_waits_for_its_gpu(rig, groups):
-    async def main():
-        r, operations, _ = await begun(rig, groups, keep_left_s=0.0)
-        inner = app_of(r, A).inner
-        r.loop.drain_node("a test")
-        done = await ended(await operations.ask(move(A)))
-        assert done.state is Progress.SUCCEEDED, done.sentence
-        r.loop.pod_gone(A)
-        r.machine.end_container(A)
-        await asyncio.sleep(60)
-        assert (A in r.node.seats, r.state(B) is ACTIVE) == (False, False)
-        r.loop.undrain_node()
-        await r.until(B, ACTIVE)
-        assert app_of(r, B).inner == inner
-        r.check()
-
-    run_virtual(main())
+async def test_the_pod_that_left_it_is_deleted_while_the_successor_waits_for_its_gpu(rig, groups):
+    r, operations, _ = await begun(rig, groups, keep_left_s=0.0)
+    inner = app_of(r, A).inner
+    r.loop.drain_node("a test")
+    done = await ended(await operations.ask(move(A)))
+    assert done.state is Progress.SUCCEEDED, done.sentence
+    r.loop.pod_gone(A)
+    r.machine.end_container(A)
+    await asyncio.sleep(60)
+    assert (A in r.node.seats, r.state(B) is ACTIVE) == (False, False)
+    r.loop.undrain_node()
+    await r.until(B, ACTIVE)
+    assert app_of(r, B).inner == inner
+    r.check()
 
 
-def test_a_successor_that_goes_leaves_the_workload_where_it_was(rig, groups):
-    async def main():
-        r, operations, beyond = await begun(rig, groups)
-        inner = app_of(r, A).inner
-        operation = await operations.ask(move(A))
-        await when(lambda: r.state(A) is SeatState.DUMPING and r.node.seats[A].artifact)
-        beyond.gone.add("b")
-        r.loop.pod_gone(B)
-        r.machine.end_container(B)
-        assert (await ended(operation)).state is Progress.FAILED
-        assert "is gone" in operation.sentence
-        await r.until(A, ACTIVE)
-        assert app_of(r, A).inner == inner
-        await asyncio.sleep(700)
-        assert (list(r.machine.vault), rest(r)) == ([], [])
-        assert MOVE + A not in r.machine.journal
-        r.check()
-
-    run_virtual(main())
+async def test_a_successor_that_goes_leaves_the_workload_where_it_was(rig, groups):
+    r, operations, beyond = await begun(rig, groups)
+    inner = app_of(r, A).inner
+    operation = await operations.ask(move(A))
+    await when(lambda: r.state(A) is SeatState.DUMPING and r.node.seats[A].artifact)
+    beyond.gone.add("b")
+    r.loop.pod_gone(B)
+    r.machine.end_container(B)
+    assert (await ended(operation)).state is Progress.FAILED
+    assert "is gone" in operation.sentence
+    await r.until(A, ACTIVE)
+    assert app_of(r, A).inner == inner
+    await asyncio.sleep(700)
+    assert (list(r.machine.vault), rest(r)) == ([], [])
+    assert MOVE + A not in r.machine.journal
+    r.check()
 
 
-def test_a_move_that_is_cancelled_leaves_nothing_to_go_on_from(rig, groups):
+async def test_a_move_that_is_cancelled_leaves_nothing_to_go_on_from(rig, groups):
     """The state that it made is older than the workload by then."""
 
-    async def main():
-        r, operations, _ = await begun(rig, groups)
-        await operations.ask(move(A))
-        await r.until(A, SeatState.DUMPING)
-        operations.cancel("m1")
-        await r.until(A, ACTIVE)
-        r.loop.pod_gone(A)
-        r.machine.end_container(A)
-        await asyncio.sleep(30)
-        assert r.state(B) is SeatState.WAITING
-        assert (list(r.machine.vault), rest(r)) == ([], [])
-        r.check()
-
-    run_virtual(main())
+    r, operations, _ = await begun(rig, groups)
+    await operations.ask(move(A))
+    await r.until(A, SeatState.DUMPING)
+    operations.cancel("m1")
+    await r.until(A, ACTIVE)
+    r.loop.pod_gone(A)
+    r.machine.end_container(A)
+    await asyncio.sleep(30)
+    assert r.state(B) is SeatState.WAITING
+    assert (list(r.machine.vault), rest(r)) == ([], [])
+    r.check()
 
 
-def test_a_state_of_one_whose_move_came_to_nothing_goes_with_the_next_wake(rig, groups):
-    async def main():
-        r, operations, _ = await begun(rig, groups)
-        await ended(await operations.ask(Ask(Kind.PARK, "p1", A, tier=Tier.NVME)))
+async def test_a_state_of_one_whose_move_came_to_nothing_goes_with_the_next_wake(rig, groups):
+    r, operations, _ = await begun(rig, groups)
+    await ended(await operations.ask(Ask(Kind.PARK, "p1", A, tier=Tier.NVME)))
 
-        async def away(deadline):
-            assert any(key.startswith(ARRIVED) for key in r.machine.journal)
-            raise DeadlineError("the registry does not answer")
+    async def away(deadline):
+        assert any(key.startswith(ARRIVED) for key in r.machine.journal)
+        raise DeadlineError("the registry does not answer")
 
-        r.loop.reports.flush = away
-        assert (await ended(await operations.ask(move(A)))).state is Progress.FAILED
-        r.loop.call_for(A, "a test")
-        await r.until(A, ACTIVE)
-        r.loop.pod_gone(A)
-        r.machine.end_container(A)
-        await asyncio.sleep(30)
-        assert r.state(B) is SeatState.WAITING, "what it could go on from is older"
-        assert (list(r.machine.vault), rest(r)) == ([], [])
-        r.check()
-
-    run_virtual(main())
+    r.loop.reports.flush = away
+    assert (await ended(await operations.ask(move(A)))).state is Progress.FAILED
+    r.loop.call_for(A, "a test")
+    await r.until(A, ACTIVE)
+    r.loop.pod_gone(A)
+    r.machine.end_container(A)
+    await asyncio.sleep(30)
+    assert r.state(B) is SeatState.WAITING, "what it could go on from is older"
+    assert (list(r.machine.vault), rest(r)) == ([], [])
+    r.check()
 
 
-def test_two_moves_in_a_row_and_back(rig, groups):
-    async def main():
-        r, operations, _ = await begun(rig, groups)
-        inner = app_of(r, A).inner
-        assert (await ended(await operations.ask(move(A)))).state is Progress.SUCCEEDED
-        await r.until(B, ACTIVE)
-        back = await r.seat("c", groups["G0"], delay=0.0, restore=RestoreWish(uid=B, waits=True))
-        ask = Ask(Kind.MOVE, "m2", B, by="ops", successor="c")
-        assert (await ended(await operations.ask(ask))).state is Progress.SUCCEEDED
-        await r.until(back, ACTIVE)
-        assert (app_of(r, back).inner, holders(r)["GPU-0"]) == (inner, [back])
-        r.check()
-
-    run_virtual(main())
+async def test_two_moves_in_a_row_and_back(rig, groups):
+    r, operations, _ = await begun(rig, groups)
+    inner = app_of(r, A).inner
+    assert (await ended(await operations.ask(move(A)))).state is Progress.SUCCEEDED
+    await r.until(B, ACTIVE)
+    back = await r.seat("c", groups["G0"], delay=0.0, restore=RestoreWish(uid=B, waits=True))
+    ask = Ask(Kind.MOVE, "m2", B, by="ops", successor="c")
+    assert (await ended(await operations.ask(ask))).state is Progress.SUCCEEDED
+    await r.until(back, ACTIVE)
+    assert (app_of(r, back).inner, holders(r)["GPU-0"]) == (inner, [back])
+    r.check()
 
 
 def test_who_asks_again_hears_that_it_is_done(rig, groups):
@@ -217,57 +193,50 @@ def test_who_asks_again_hears_that_it_is_done(rig, groups):
     run_virtual(second(), start=1000.0)
 
 
-def test_it_is_no_successor_of_itself(rig, groups):
-    async def main():
-        r, operations, _ = await begun(rig, groups)
-        ask = Ask(Kind.MOVE, "m1", A, by="ops", successor="a")
-        done = await ended(await operations.ask(ask))
-        assert (done.state, r.state(A)) == (Progress.FAILED, ACTIVE)
-        assert "name another as successor" in done.sentence
-        with pytest.raises(RefusedError, match="successor"):
-            await operations.ask(Ask(Kind.MOVE, "m2", A))
-
-    run_virtual(main())
+async def test_it_is_no_successor_of_itself(rig, groups):
+    r, operations, _ = await begun(rig, groups)
+    ask = Ask(Kind.MOVE, "m1", A, by="ops", successor="a")
+    done = await ended(await operations.ask(ask))
+    assert (done.state, r.state(A)) == (Progress.FAILED, ACTIVE)
+    assert "name another as successor" in done.sentence
+    with pytest.raises(RefusedError, match="successor"):
+        await operations.ask(Ask(Kind.MOVE, "m2", A))
 
 
-def test_nobody_is_parked_where_its_state_has_no_room(rig, groups):
-    async def main():
-        r, operations, _ = await begun(rig, groups, room=10 * GIB)
-        done = await ended(await operations.ask(move(A)))
-        assert (done.state, r.state(A)) == (Progress.FAILED, ACTIVE)
-        assert "has room for" in done.sentence
-        assert SeatState.PARKING not in [state for _, state in r.seen.states]
-
-    run_virtual(main())
+async def test_nobody_is_parked_where_its_state_has_no_room(rig, groups):
+    r, operations, _ = await begun(rig, groups, room=10 * GIB)
+    done = await ended(await operations.ask(move(A)))
+    assert (done.state, r.state(A)) == (Progress.FAILED, ACTIVE)
+    assert "has room for" in done.sentence
+    assert SeatState.PARKING not in [state for _, state in r.seen.states]
 
 
 @pytest.mark.parametrize("end", ["gone", "cancelled"])
-def test_a_move_that_ends_while_the_registry_is_not_told_yet_leaves_the_workload(rig, groups, end):
+async def test_a_move_that_ends_while_the_registry_is_not_told_yet_leaves_the_workload(
+    rig, groups, end
+):
     """The state is sealed and handed over, and no record of the seat's names it: it is not dropped
     below the dump that is under way."""
 
-    async def main():
-        r, operations, beyond = await begun(rig, groups, keep_left_s=1.0)
-        inner, flush = app_of(r, A).inner, r.loop.reports.flush
+    r, operations, beyond = await begun(rig, groups, keep_left_s=1.0)
+    inner, flush = app_of(r, A).inner, r.loop.reports.flush
 
-        async def slow(deadline):
-            await asyncio.sleep(9.0)
-            await flush(deadline)
+    async def slow(deadline):
+        await asyncio.sleep(9.0)
+        await flush(deadline)
 
-        r.loop.reports.flush = slow
-        operation = await operations.ask(move(A))
-        await when(lambda: any(key.startswith(ARRIVED) for key in r.machine.journal))
-        if end == "gone":
-            beyond.gone.add("b")
-            r.loop.pod_gone(B)
-            r.machine.end_container(B)
-        else:
-            operations.cancel("m1")
-        await ended(operation)
-        await r.until(A, ACTIVE)
-        assert app_of(r, A).inner == inner
-        await asyncio.sleep(60)
-        assert (list(r.machine.vault), rest(r)) == ([], [])
-        r.check()
-
-    run_virtual(main())
+    r.loop.reports.flush = slow
+    operation = await operations.ask(move(A))
+    await when(lambda: any(key.startswith(ARRIVED) for key in r.machine.journal))
+    if end == "gone":
+        beyond.gone.add("b")
+        r.loop.pod_gone(B)
+        r.machine.end_container(B)
+    else:
+        operations.cancel("m1")
+    await ended(operation)
+    await r.until(A, ACTIVE)
+    assert app_of(r, A).inner == inner
+    await asyncio.sleep(60)
+    assert (list(r.machine.vault), rest(r)) == ([], [])
+    r.check()

@@ -86,17 +86,14 @@ def killed_in(main, machine):
     return ends[0] + 1.0
 
 
-def test_how_many_writes_a_move_has(rig, groups):
+async def test_how_many_writes_a_move_has(rig, groups):
     machine = Machine(MEMORY)
 
-    async def asked():
-        _, operations, _ = await begun(rig, groups, machine=machine)
-        before = machine.journal_writes
-        await ended(await operations.ask(move(A)))
-        assert before <= BEGUN
-        assert WRITES - 3 <= machine.journal_writes <= WRITES
-
-    run_virtual(asked())
+    _, operations, _ = await begun(rig, groups, machine=machine)
+    before = machine.journal_writes
+    await ended(await operations.ask(move(A)))
+    assert before <= BEGUN
+    assert WRITES - 3 <= machine.journal_writes <= WRITES
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])

@@ -124,27 +124,25 @@ class Files:
         return Note("")
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("how", [DumpError("CRIU says no"), asyncio.CancelledError()])
-def test_who_removes_the_images_of_a_dump_that_was_cut_short_is_alone_with_them(
+async def test_who_removes_the_images_of_a_dump_that_was_cut_short_is_alone_with_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: BaseException
 ) -> None:
     files = Files()
     monkeypatch.setattr(treefiles, "gather", files.gather)
 
-    async def main() -> None:
-        carrying = CarryingDumper(Cut(files, how), MIB)
-        with pytest.raises(type(how)):
-            await carrying.dump(os.getpid(), "", tmp_path, LONG)
-        removing = asyncio.create_task(carrying.left(tmp_path))
-        await asyncio.sleep(0)
-        assert not files.ended, "the dump's end doesn't wait for the files"
-        assert not removing.done()
-        files.may_end.set()
-        await removing
-        assert files.stopped
-        assert files.ended
-
-    asyncio.run(main())
+    carrying = CarryingDumper(Cut(files, how), MIB)
+    with pytest.raises(type(how)):
+        await carrying.dump(os.getpid(), "", tmp_path, LONG)
+    removing = asyncio.create_task(carrying.left(tmp_path))
+    await asyncio.sleep(0)
+    assert not files.ended, "the dump's end doesn't wait for the files"
+    assert not removing.done()
+    files.may_end.set()
+    await removing
+    assert files.stopped
+    assert files.ended
 
 
 def test_images_that_nobody_is_at_work_on_are_left_at_once(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from kybernate.core.restores import RestoreAs, RestoreWish
 from kybernate.errors import CorruptError
-from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import FakeVault
 from tests.unit.nodeagent.below import ACTIVE, NVME, TIERS, WAITING, app_of, reasons
 from tests.unit.nodeagent.succession import left, went
@@ -34,46 +33,39 @@ async def wanting(r, kind, **more):
 
 
 @KINDS
-def test_it_is_told_and_started_anew_in_the_end(rig, monkeypatch, kind):
-    async def main():
-        damaged(monkeypatch, "admit")
-        r = rig(tiers=TIERS)
-        new, _, telling = await wanting(r, kind)
-        await r.until(new, ACTIVE, limit=r.node.settings.restore_wait_s + 60)
-        assert len(went(r, new)) == 1
-        assert {"RestoreWaits", "RestoreRefused"} <= {*reasons(r)}
-        assert any("not what was written" in text for _, text in r.seen.events)
-        telling.cancel()
-
-    run_virtual(main())
+async def test_it_is_told_and_started_anew_in_the_end(rig, monkeypatch, kind):
+    damaged(monkeypatch, "admit")
+    r = rig(tiers=TIERS)
+    new, _, telling = await wanting(r, kind)
+    await r.until(new, ACTIVE, limit=r.node.settings.restore_wait_s + 60)
+    assert len(went(r, new)) == 1
+    assert {"RestoreWaits", "RestoreRefused"} <= {*reasons(r)}
+    assert any("not what was written" in text for _, text in r.seen.events)
+    telling.cancel()
 
 
 @KINDS
-def test_it_goes_on_from_a_sound_copy_that_comes_meanwhile(rig, monkeypatch, kind):
-    async def main():
-        mended = damaged(monkeypatch, "admit")
-        r = rig(tiers=TIERS)
-        new, (inner, _), telling = await wanting(r, kind)
-        await asyncio.sleep(5)
-        assert r.state(new) is WAITING
-        mended()
-        r.loop.call_for(new, "a test")
-        await r.until(new, ACTIVE)
-        assert app_of(r, new).inner == inner
-        assert went(r, new) == []
-        telling.cancel()
-
-    run_virtual(main())
+async def test_it_goes_on_from_a_sound_copy_that_comes_meanwhile(rig, monkeypatch, kind):
+    mended = damaged(monkeypatch, "admit")
+    r = rig(tiers=TIERS)
+    new, (inner, _), telling = await wanting(r, kind)
+    await asyncio.sleep(5)
+    assert r.state(new) is WAITING
+    mended()
+    r.loop.call_for(new, "a test")
+    await r.until(new, ACTIVE)
+    assert app_of(r, new).inner == inner
+    assert went(r, new) == []
+    telling.cancel()
 
 
-def test_a_copy_whose_images_are_damaged_that_must_not_start_anew_is_kept_waiting(rig, monkeypatch):
-    async def main():
-        damaged(monkeypatch, "fetch")
-        r = rig(tiers=TIERS)
-        new, _, telling = await wanting(r, RestoreAs.TEMPLATE, waits=True)
-        await asyncio.sleep(r.node.settings.restore_wait_s + 300)
-        assert (r.state(new), went(r, new)) == (WAITING, [])
-        assert any("is kept waiting" in text for _, text in r.seen.events)
-        telling.cancel()
-
-    run_virtual(main())
+async def test_a_copy_whose_images_are_damaged_that_must_not_start_anew_is_kept_waiting(
+    rig, monkeypatch
+):
+    damaged(monkeypatch, "fetch")
+    r = rig(tiers=TIERS)
+    new, _, telling = await wanting(r, RestoreAs.TEMPLATE, waits=True)
+    await asyncio.sleep(r.node.settings.restore_wait_s + 300)
+    assert (r.state(new), went(r, new)) == (WAITING, [])
+    assert any("is kept waiting" in text for _, text in r.seen.events)
+    telling.cancel()

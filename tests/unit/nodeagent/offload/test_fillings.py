@@ -33,7 +33,9 @@ async def parked(rig):
     return r, cold
 
 
-def test_it_serves_while_it_is_verified_and_what_it_was_lent_goes_then(rig, proxy, monkeypatch):
+async def test_it_serves_while_it_is_verified_and_what_it_was_lent_goes_then(
+    rig, proxy, monkeypatch
+):
     go = asyncio.Event()
     fill = FakeVault.fill
 
@@ -43,21 +45,18 @@ def test_it_serves_while_it_is_verified_and_what_it_was_lent_goes_then(rig, prox
 
     monkeypatch.setattr(FakeVault, "fill", late)
 
-    async def main():
-        r, cold = await parked(rig)
-        proxy(r.loop).request(cold)
-        await r.until(cold, ACTIVE)
-        await asyncio.sleep(100)
-        (artifact,) = r.machine.vault
-        assert r.node.seats[cold].paging == artifact
-        assert r.machine.unfilled() == {f"/dumps/{cold}"}
-        go.set()
-        await when(lambda: not r.node.seats[cold].paging)
-        assert f"/dumps/{cold}" not in r.machine.folders
-        await when(lambda: not r.machine.vault)
-        r.check()
-
-    run_virtual(main())
+    r, cold = await parked(rig)
+    proxy(r.loop).request(cold)
+    await r.until(cold, ACTIVE)
+    await asyncio.sleep(100)
+    (artifact,) = r.machine.vault
+    assert r.node.seats[cold].paging == artifact
+    assert r.machine.unfilled() == {f"/dumps/{cold}"}
+    go.set()
+    await when(lambda: not r.node.seats[cold].paging)
+    assert f"/dumps/{cold}" not in r.machine.folders
+    await when(lambda: not r.machine.vault)
+    r.check()
 
 
 @pytest.mark.parametrize(
@@ -69,7 +68,7 @@ def test_it_serves_while_it_is_verified_and_what_it_was_lent_goes_then(rig, prox
         RuntimeError("a bug"),
     ],
 )
-def test_what_failed_to_be_verified_is_tried_again(rig, proxy, monkeypatch, error):
+async def test_what_failed_to_be_verified_is_tried_again(rig, proxy, monkeypatch, error):
     fill, failed = FakeVault.fill, []
 
     async def fails(vault, *words):
@@ -80,19 +79,16 @@ def test_what_failed_to_be_verified_is_tried_again(rig, proxy, monkeypatch, erro
 
     monkeypatch.setattr(FakeVault, "fill", fails)
 
-    async def main():
-        r, cold = await parked(rig)
-        proxy(r.loop).request(cold)
-        await r.until(cold, ACTIVE)
-        await when(lambda: not r.node.seats[cold].paging)
-        assert len(failed) == 3
-        assert "MemoryLost" not in reasons(r)
-        r.check()
-
-    run_virtual(main())
+    r, cold = await parked(rig)
+    proxy(r.loop).request(cold)
+    await r.until(cold, ACTIVE)
+    await when(lambda: not r.node.seats[cold].paging)
+    assert len(failed) == 3
+    assert "MemoryLost" not in reasons(r)
+    r.check()
 
 
-def test_what_is_wrong_everywhere_is_not_tried_again(rig, proxy, monkeypatch):
+async def test_what_is_wrong_everywhere_is_not_tried_again(rig, proxy, monkeypatch):
     failed = []
 
     async def lost(vault, *_):
@@ -103,16 +99,13 @@ def test_what_is_wrong_everywhere_is_not_tried_again(rig, proxy, monkeypatch):
 
     monkeypatch.setattr(FakeVault, "fill", lost)
 
-    async def main():
-        r, cold = await parked(rig)
-        proxy(r.loop).request(cold)
-        await r.until(cold, WAITING)
-        assert "MemoryLost" in reasons(r)
-        assert failed == [1]
-        r.machine.start_container(cold)
-        await r.until(cold, ACTIVE)
-
-    run_virtual(main())
+    r, cold = await parked(rig)
+    proxy(r.loop).request(cold)
+    await r.until(cold, WAITING)
+    assert "MemoryLost" in reasons(r)
+    assert failed == [1]
+    r.machine.start_container(cold)
+    await r.until(cold, ACTIVE)
 
 
 @pytest.mark.parametrize("lost", ["", "record", "record, and the disk is slow to answer"])
@@ -156,7 +149,7 @@ def test_the_next_agent_verifies_what_the_last_one_did_not_get_to(rig, proxy, mo
     run_virtual(second(), start=3000.0)
 
 
-def test_a_restore_that_failed_is_begun_with_a_filling_of_its_own(rig, proxy, monkeypatch):
+async def test_a_restore_that_failed_is_begun_with_a_filling_of_its_own(rig, proxy, monkeypatch):
     fill, begun, stopped = FakeVault.fill, [], []
 
     async def noted(vault, *words):
@@ -171,30 +164,24 @@ def test_a_restore_that_failed_is_begun_with_a_filling_of_its_own(rig, proxy, mo
 
     monkeypatch.setattr(FakeVault, "fill", noted)
 
-    async def main():
-        r, cold = await parked(rig)
-        r.machine.faults.add("restore-hangs")
-        proxy(r.loop).request(cold)
-        await r.until(cold, ACTIVE, limit=300)
-        await when(lambda: not r.node.seats[cold].paging)
-        assert begun == [1, 1]
-        assert stopped == [1]
-        r.check()
-
-    run_virtual(main())
+    r, cold = await parked(rig)
+    r.machine.faults.add("restore-hangs")
+    proxy(r.loop).request(cold)
+    await r.until(cold, ACTIVE, limit=300)
+    await when(lambda: not r.node.seats[cold].paging)
+    assert begun == [1, 1]
+    assert stopped == [1]
+    r.check()
 
 
-def test_of_a_state_whose_small_files_are_wrong_the_other_copy_is_taken(rig, proxy):
-    async def main():
-        r, cold = await parked(rig)
-        seat = r.node.seats[cold]
-        await r.loop.node.world.below.vault.pack(seat.artifact, Tier.OBJECT, 60)
-        seat.copies |= {Tier.OBJECT}
-        r.machine.faults.add("corrupt")
-        proxy(r.loop).request(cold)
-        await r.until(cold, ACTIVE)
-        assert r.machine.unfilled() == set()
-        await when(lambda: not seat.paging)
-        r.check()
-
-    run_virtual(main())
+async def test_of_a_state_whose_small_files_are_wrong_the_other_copy_is_taken(rig, proxy):
+    r, cold = await parked(rig)
+    seat = r.node.seats[cold]
+    await r.loop.node.world.below.vault.pack(seat.artifact, Tier.OBJECT, 60)
+    seat.copies |= {Tier.OBJECT}
+    r.machine.faults.add("corrupt")
+    proxy(r.loop).request(cold)
+    await r.until(cold, ACTIVE)
+    assert r.machine.unfilled() == set()
+    await when(lambda: not seat.paging)
+    r.check()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from prometheus_client import REGISTRY
 
-from kybernate.testing.clock import run_virtual
 from tests.unit.nodeagent.below import ACTIVE, TIERS, down, two
 from tests.unit.nodeagent.succession import left, of
 
@@ -14,53 +13,41 @@ def held():
     return REGISTRY.get_sample_value("kyb_agent_held_packets_total")
 
 
-def test_what_was_dropped_is_counted_once_tcp_passes(rig):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, _ = await two(r)
-        before = held()
-        await down(r, cold)
-        assert r.machine.arrive(cold)
-        await r.until(cold, ACTIVE)
-        assert held() == before + 1
-        r.check()
-
-    run_virtual(main())
+async def test_what_was_dropped_is_counted_once_tcp_passes(rig):
+    r = rig(tiers=TIERS)
+    cold, _ = await two(r)
+    before = held()
+    await down(r, cold)
+    assert r.machine.arrive(cold)
+    await r.until(cold, ACTIVE)
+    assert held() == before + 1
+    r.check()
 
 
-def test_mptcp_is_off_before_a_program_can_ask_for_it(rig):
-    async def main():
-        r = rig(tiers=TIERS)
-        for seat in await two(r):
-            done = [entry[0] for entry in r.machine.log if entry[1] == seat]
-            assert done.index("plain") < done.index("go")
-        r.check()
-
-    run_virtual(main())
+async def test_mptcp_is_off_before_a_program_can_ask_for_it(rig):
+    r = rig(tiers=TIERS)
+    for seat in await two(r):
+        done = [entry[0] for entry in r.machine.log if entry[1] == seat]
+        assert done.index("plain") < done.index("go")
+    r.check()
 
 
-def test_mptcp_is_off_where_a_tree_is_awaited(rig):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, _, _, telling = await left(r)
-        new = await r.seat("new", restore=of(cold))
-        await r.until(new, ACTIVE)
-        done = [entry[0] for entry in r.machine.log if entry[1] == new]
-        assert done.index("plain") < done.index("expect")
-        telling.cancel()
-
-    run_virtual(main())
+async def test_mptcp_is_off_where_a_tree_is_awaited(rig):
+    r = rig(tiers=TIERS)
+    cold, _, _, telling = await left(r)
+    new = await r.seat("new", restore=of(cold))
+    await r.until(new, ACTIVE)
+    done = [entry[0] for entry in r.machine.log if entry[1] == new]
+    assert done.index("plain") < done.index("expect")
+    telling.cancel()
 
 
 @pytest.mark.parametrize(
     ("fault", "told"), [("plain-fails", ["MptcpStays"]), ("plain-refused", [])]
 )
-def test_a_seat_starts_also_where_mptcp_stays(rig, fault, told):
-    async def main():
-        r = rig(tiers=TIERS)
-        r.machine.faults.add(fault)
-        await two(r)
-        assert [reason for reason, _ in r.seen.events if reason == "MptcpStays"] == told
-        r.check()
-
-    run_virtual(main())
+async def test_a_seat_starts_also_where_mptcp_stays(rig, fault, told):
+    r = rig(tiers=TIERS)
+    r.machine.faults.add(fault)
+    await two(r)
+    assert [reason for reason, _ in r.seen.events if reason == "MptcpStays"] == told
+    r.check()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 
+import pytest
+
 from kybernate.checkpoint import inbox
 from tests.unit.nodeagent.twonodes import LIMIT, follow, two_nodes
 
@@ -45,32 +47,28 @@ async def after(two, peers, monkeypatch, call):
     return artifact, await calling
 
 
-def test_what_is_called_off_while_it_is_kept_goes(rig, tls, tmp_path, monkeypatch):
-    async def main():
-        async with two_nodes(rig, tls, tmp_path) as (two, peers):
+@pytest.mark.real_time
+async def test_what_is_called_off_while_it_is_kept_goes(rig, tls, tmp_path, monkeypatch):
+    async with two_nodes(rig, tls, tmp_path) as (two, peers):
 
-            async def off(artifact):
-                await peers.call_off(two.to, LIMIT)
+        async def off(artifact):
+            await peers.call_off(two.to, LIMIT)
 
-            artifact, _ = await after(two, peers, monkeypatch, off)
-            await asyncio.wait_for(two.until_gone(artifact), LIMIT)
-            await asyncio.sleep(A_WHILE)
-            assert not two.has(artifact)
-
-    asyncio.run(main())
+        artifact, _ = await after(two, peers, monkeypatch, off)
+        await asyncio.wait_for(two.until_gone(artifact), LIMIT)
+        await asyncio.sleep(A_WHILE)
+        assert not two.has(artifact)
 
 
-def test_what_is_delivered_again_while_it_is_kept_is_whole(rig, tls, tmp_path, monkeypatch):
-    async def main():
-        async with two_nodes(rig, tls, tmp_path) as (two, peers):
+@pytest.mark.real_time
+async def test_what_is_delivered_again_while_it_is_kept_is_whole(rig, tls, tmp_path, monkeypatch):
+    async with two_nodes(rig, tls, tmp_path) as (two, peers):
 
-            async def again(artifact):
-                await peers.deliver(two.to, artifact, LIMIT)
+        async def again(artifact):
+            await peers.deliver(two.to, artifact, LIMIT)
 
-            artifact, _ = await after(two, peers, monkeypatch, again)
-            two.inbox._seen.verified.clear()
-            two.inbox.see_whole(artifact)
-            await peers.take_over(two.to, artifact, LIMIT)
-            assert [found for _, found, _ in two.adopter.adopted] == [artifact]
-
-    asyncio.run(main())
+        artifact, _ = await after(two, peers, monkeypatch, again)
+        two.inbox._seen.verified.clear()
+        two.inbox.see_whole(artifact)
+        await peers.take_over(two.to, artifact, LIMIT)
+        assert [found for _, found, _ in two.adopter.adopted] == [artifact]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from kybernate.errors import CorruptError, NotFoundError
-from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import FakeVault
 from nodeagent.offload.transfers import BELIEVED_AFTER
 from tests.unit.nodeagent.below import ACTIVE, OBJECT, TIERS, WAITING, app_of, down, reasons, two
@@ -13,29 +12,26 @@ from tests.unit.nodeagent.below import ACTIVE, OBJECT, TIERS, WAITING, app_of, d
 
 @pytest.mark.parametrize("error", [NotFoundError, CorruptError])
 @pytest.mark.parametrize("lasts", [BELIEVED_AFTER - 2, BELIEVED_AFTER + 8])
-def test_it_is_believed_after_a_while(rig, proxy, monkeypatch, error, lasts):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, _ = await two(r)
-        inner = app_of(r, cold).inner
-        await down(r, cold, OBJECT)
-        sound, began = FakeVault.fetch, r.clock.time()
+async def test_it_is_believed_after_a_while(rig, proxy, monkeypatch, error, lasts):
+    r = rig(tiers=TIERS)
+    cold, _ = await two(r)
+    inner = app_of(r, cold).inner
+    await down(r, cold, OBJECT)
+    sound, began = FakeVault.fetch, r.clock.time()
 
-        async def fetch(self, artifact, *rest):
-            if r.clock.time() < began + lasts:
-                raise error(f"{artifact} is in no place of this node that answers")
-            return await sound(self, artifact, *rest)
+    async def fetch(self, artifact, *rest):
+        if r.clock.time() < began + lasts:
+            raise error(f"{artifact} is in no place of this node that answers")
+        return await sound(self, artifact, *rest)
 
-        monkeypatch.setattr(FakeVault, "fetch", fetch)
-        proxy(r.loop).request(cold)
-        if lasts < BELIEVED_AFTER:
-            await r.until(cold, ACTIVE)
-            assert app_of(r, cold).inner == inner
-            assert "SeatFailed" not in reasons(r)
-            r.check()
-        else:
-            await r.until(cold, WAITING)
-            assert "SeatFailed" in reasons(r)
-            assert r.clock.time() >= began + BELIEVED_AFTER
-
-    run_virtual(main())
+    monkeypatch.setattr(FakeVault, "fetch", fetch)
+    proxy(r.loop).request(cold)
+    if lasts < BELIEVED_AFTER:
+        await r.until(cold, ACTIVE)
+        assert app_of(r, cold).inner == inner
+        assert "SeatFailed" not in reasons(r)
+        r.check()
+    else:
+        await r.until(cold, WAITING)
+        assert "SeatFailed" in reasons(r)
+        assert r.clock.time() >= began + BELIEVED_AFTER

@@ -38,44 +38,35 @@ async def woken_lazily(rig, proxy, fault="", state=NVME):
     return r, cold, hot
 
 
-def test_it_serves_before_its_memory_is_in_and_its_images_stay_until_then(rig, proxy):
-    async def main():
-        r, cold, _ = await woken_lazily(rig, proxy, "pages-late")
-        await r.until(cold, ACTIVE)
-        (artifact,) = r.machine.vault
-        assert r.node.seats[cold].paging == artifact
-        await when(lambda: not r.node.seats[cold].paging)
-        await when(lambda: not r.machine.vault)
-        assert r.machine.paging == {}
-        r.check()
-
-    run_virtual(main())
+async def test_it_serves_before_its_memory_is_in_and_its_images_stay_until_then(rig, proxy):
+    r, cold, _ = await woken_lazily(rig, proxy, "pages-late")
+    await r.until(cold, ACTIVE)
+    (artifact,) = r.machine.vault
+    assert r.node.seats[cold].paging == artifact
+    await when(lambda: not r.node.seats[cold].paging)
+    await when(lambda: not r.machine.vault)
+    assert r.machine.paging == {}
+    r.check()
 
 
-def test_nothing_is_dumped_or_saved_before_it_is_in(rig, proxy):
-    async def main():
-        r, cold, hot = await woken_lazily(rig, proxy, "pages-late")
-        await r.until(cold, ACTIVE)
-        r.loop.ask_for_tier(cold, Tier.NVME)
-        r.loop.call_for(hot, "a test")
-        await r.until(cold, NVME)
-        assert r.machine.paging == {}
-        r.check()
-
-    run_virtual(main())
+async def test_nothing_is_dumped_or_saved_before_it_is_in(rig, proxy):
+    r, cold, hot = await woken_lazily(rig, proxy, "pages-late")
+    await r.until(cold, ACTIVE)
+    r.loop.ask_for_tier(cold, Tier.NVME)
+    r.loop.call_for(hot, "a test")
+    await r.until(cold, NVME)
+    assert r.machine.paging == {}
+    r.check()
 
 
-def test_a_tree_whose_memory_never_comes_is_ended_and_told(rig, proxy):
-    async def main():
-        r, cold, _ = await woken_lazily(rig, proxy, "pages-lost")
-        await r.until(cold, WAITING)
-        assert "MemoryLost" in reasons(r)
-        assert any("memory can't be brought in" in text for _, text in r.seen.events)
-        r.machine.start_container(cold)
-        await r.until(cold, ACTIVE)
-        assert app_of(r, cold).alive
-
-    run_virtual(main())
+async def test_a_tree_whose_memory_never_comes_is_ended_and_told(rig, proxy):
+    r, cold, _ = await woken_lazily(rig, proxy, "pages-lost")
+    await r.until(cold, WAITING)
+    assert "MemoryLost" in reasons(r)
+    assert any("memory can't be brought in" in text for _, text in r.seen.events)
+    r.machine.start_container(cold)
+    await r.until(cold, ACTIVE)
+    assert app_of(r, cold).alive
 
 
 def test_an_agent_that_is_killed_meanwhile_sees_it_through(rig, proxy):
@@ -141,100 +132,82 @@ def test_what_was_fetched_stays_over_a_restart_until_all_of_it_is_in(rig, proxy)
     run_virtual(second(), start=3000.0)
 
 
-def test_what_failed_to_be_restored_is_restored_whole(rig, proxy, monkeypatch):
+async def test_what_failed_to_be_restored_is_restored_whole(rig, proxy, monkeypatch):
     monkeypatch.setattr(lazies, "pays", lambda *_: True)
 
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, _ = await two(r)
-        await down(r, cold, NVME)
-        seat = r.node.seats[cold]
-        assert r.loop.dumps.lazies.pays(seat)
-        r.machine.faults.add("restore-fails-criu")
-        proxy(r.loop).request(cold)
-        await when(lambda: seat.failed_restores)
-        assert not r.loop.dumps.lazies.pays(seat)
-        await r.until(cold, ACTIVE)
-        assert seat.paging == ""
-        assert r.machine.paging == {}
-        r.check()
-
-    run_virtual(main())
+    r = rig(tiers=TIERS)
+    cold, _ = await two(r)
+    await down(r, cold, NVME)
+    seat = r.node.seats[cold]
+    assert r.loop.dumps.lazies.pays(seat)
+    r.machine.faults.add("restore-fails-criu")
+    proxy(r.loop).request(cold)
+    await when(lambda: seat.failed_restores)
+    assert not r.loop.dumps.lazies.pays(seat)
+    await r.until(cold, ACTIVE)
+    assert seat.paging == ""
+    assert r.machine.paging == {}
+    r.check()
 
 
-def test_what_is_whole_sooner_is_restored_whole(rig, proxy):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, _ = await two(r)
-        await down(r, cold, NVME)
-        proxy(r.loop).request(cold)
-        await r.until(cold, ACTIVE)
-        assert r.node.seats[cold].paging == ""
-        await asyncio.sleep(1)
-        assert r.machine.vault == {}
-
-    run_virtual(main())
+async def test_what_is_whole_sooner_is_restored_whole(rig, proxy):
+    r = rig(tiers=TIERS)
+    cold, _ = await two(r)
+    await down(r, cold, NVME)
+    proxy(r.loop).request(cold)
+    await r.until(cold, ACTIVE)
+    assert r.node.seats[cold].paging == ""
+    await asyncio.sleep(1)
+    assert r.machine.vault == {}
 
 
-def test_of_copies_of_one_state_each_keeps_its_images_until_its_own_memory_is_in(rig):
-    async def main():
-        r = rig(tiers=TIERS)
-        r.loop.dumps.lazies.pays = lambda _: True
-        _, artifact, _, telling = await left(r, NVME)
-        wish = RestoreWish(artifact=artifact, kind=RestoreAs.TEMPLATE)
-        soon, late = await r.seat("soon", restore=wish), await r.seat("late", restore=wish)
-        await when(lambda: r.node.seats[soon].paging)
-        r.machine.faults.add("pages-late")
-        await when(lambda: r.node.seats[late].paging)
-        assert r.node.seats[soon].paging == artifact
-        await r.until(late, ACTIVE)
-        await when(lambda: r.machine.paging == {})
-        r.check()
-        telling.cancel()
-
-    run_virtual(main())
+async def test_of_copies_of_one_state_each_keeps_its_images_until_its_own_memory_is_in(rig):
+    r = rig(tiers=TIERS)
+    r.loop.dumps.lazies.pays = lambda _: True
+    _, artifact, _, telling = await left(r, NVME)
+    wish = RestoreWish(artifact=artifact, kind=RestoreAs.TEMPLATE)
+    soon, late = await r.seat("soon", restore=wish), await r.seat("late", restore=wish)
+    await when(lambda: r.node.seats[soon].paging)
+    r.machine.faults.add("pages-late")
+    await when(lambda: r.node.seats[late].paging)
+    assert r.node.seats[soon].paging == artifact
+    await r.until(late, ACTIVE)
+    await when(lambda: r.machine.paging == {})
+    r.check()
+    telling.cancel()
 
 
 GIB = 1 << 30
 
 
-def test_what_comes_first_of_a_state_is_known_as_long_as_the_state(rig):
-    async def main():
-        r = rig(tiers=TIERS)
-        r.first = 5
-        cold, _ = await two(r)
-        await down(r, cold, NVME)
-        assert r.node.seats[cold].first == 5
-        assert from_record(r.node.seats[cold].record()).first == 5
-
-    run_virtual(main())
+async def test_what_comes_first_of_a_state_is_known_as_long_as_the_state(rig):
+    r = rig(tiers=TIERS)
+    r.first = 5
+    cold, _ = await two(r)
+    await down(r, cold, NVME)
+    assert r.node.seats[cold].first == 5
+    assert from_record(r.node.seats[cold].record()).first == 5
 
 
-def test_a_copy_knows_what_comes_first_of_the_state_that_it_goes_on_from(rig):
-    async def main():
-        r = rig(tiers=TIERS)
-        r.first = 5
-        _, artifact, _, telling = await left(r, NVME)
-        wish = RestoreWish(artifact=artifact, kind=RestoreAs.TEMPLATE)
-        new = await r.seat("new", restore=wish)
-        await when(lambda: r.node.seats[new].first == 5)
-        telling.cancel()
-
-    run_virtual(main())
+async def test_a_copy_knows_what_comes_first_of_the_state_that_it_goes_on_from(rig):
+    r = rig(tiers=TIERS)
+    r.first = 5
+    _, artifact, _, telling = await left(r, NVME)
+    wish = RestoreWish(artifact=artifact, kind=RestoreAs.TEMPLATE)
+    new = await r.seat("new", restore=wish)
+    await when(lambda: r.node.seats[new].first == 5)
+    telling.cancel()
 
 
-def test_a_state_of_which_the_gpus_had_most_comes_lazily_only_if_that_is_first(rig):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, _ = await two(r)
-        await down(r, cold, NVME)
-        seat = r.node.seats[cold]
-        seat.saved, seat.held = 10 * GIB, dict.fromkeys(seat.identity.gpus, 9 * GIB)
-        assert not r.loop.dumps.lazies.pays(seat)
-        seat.first = 9 * GIB
-        assert r.loop.dumps.lazies.pays(seat)
-
-    run_virtual(main())
+async def test_a_state_of_which_the_gpus_had_most_comes_lazily_only_if_that_is_first(rig):
+    r = rig(tiers=TIERS)
+    cold, _ = await two(r)
+    await down(r, cold, NVME)
+    seat = r.node.seats[cold]
+    seat.saved, seat.held = 10 * GIB, dict.fromkeys(seat.identity.gpus, 9 * GIB)
+    assert not r.loop.dumps.lazies.pays(seat)
+    seat.first = 9 * GIB
+    assert r.loop.dumps.lazies.pays(seat)
 
 
 def test_the_lazy_rate_is_that_of_what_comes_later(rig, proxy, monkeypatch):

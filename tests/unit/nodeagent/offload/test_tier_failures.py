@@ -24,22 +24,19 @@ from tests.unit.nodeagent.below import (
 )
 
 
-def test_it_is_looked_at_while_tcp_is_being_held_back(rig):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, _ = await two(r)
-        dumper = r.node.world.below.dumper
-        check = dumper.check
+async def test_it_is_looked_at_while_tcp_is_being_held_back(rig):
+    r = rig(tiers=TIERS)
+    cold, _ = await two(r)
+    dumper = r.node.world.below.dumper
+    check = dumper.check
 
-        async def behind_the_gate(*how):
-            await when(lambda: r.machine.gates)
-            return await check(*how)
+    async def behind_the_gate(*how):
+        await when(lambda: r.machine.gates)
+        return await check(*how)
 
-        dumper.check = behind_the_gate
-        r.loop.ask_for_tier(cold, Tier.NVME)
-        await down(r, cold)
-
-    run_virtual(main())
+    dumper.check = behind_the_gate
+    r.loop.ask_for_tier(cold, Tier.NVME)
+    await down(r, cold)
 
 
 @pytest.mark.parametrize(
@@ -57,59 +54,50 @@ def test_it_is_looked_at_while_tcp_is_being_held_back(rig):
         ("disk-full", "No space left"),
     ],
 )
-def test_what_can_not_be_dumped_stays_in_ram_and_is_told(rig, proxy, fault, words):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, _ = await two(r)
-        r.machine.faults.add(fault)
-        r.loop.ask_for_tier(cold, Tier.NVME)
-        await asyncio.sleep(20 if "hangs" not in fault else 130)
-        assert r.state(cold) is PARKED
-        (told,) = [sentence for reason, sentence in r.seen.events if reason == "KeptInRam"]
-        assert words in told
-        assert (r.machine.vault, r.machine.gates, r.machine.dumps) == ({}, {}, {})
-        assert "/dumps/uid-cold" not in r.machine.folders
-        p = proxy(r.loop)
-        p.request(cold)
-        await r.until(cold, ACTIVE)
-        await asyncio.sleep(1)
-        assert p.answered == {cold: 1}
-        r.check()
-
-    run_virtual(main())
+async def test_what_can_not_be_dumped_stays_in_ram_and_is_told(rig, proxy, fault, words):
+    r = rig(tiers=TIERS)
+    cold, _ = await two(r)
+    r.machine.faults.add(fault)
+    r.loop.ask_for_tier(cold, Tier.NVME)
+    await asyncio.sleep(20 if "hangs" not in fault else 130)
+    assert r.state(cold) is PARKED
+    (told,) = [sentence for reason, sentence in r.seen.events if reason == "KeptInRam"]
+    assert words in told
+    assert (r.machine.vault, r.machine.gates, r.machine.dumps) == ({}, {}, {})
+    assert "/dumps/uid-cold" not in r.machine.folders
+    p = proxy(r.loop)
+    p.request(cold)
+    await r.until(cold, ACTIVE)
+    await asyncio.sleep(1)
+    assert p.answered == {cold: 1}
+    r.check()
 
 
-def test_a_container_that_ends_before_its_sealed_state_can_be_noted_leaves_none(rig):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, _ = await two(r)
-        r.machine.fault = lambda name: name == "disk-full" and bool(r.machine.vault)
-        r.loop.ask_for_tier(cold, Tier.NVME)
-        await when(lambda: "JournalStuck" in reasons(r))
-        r.machine.end_container(cold)
-        await r.until(cold, WAITING)
-        await when(lambda: r.machine.vault == {})
-
-    run_virtual(main())
+async def test_a_container_that_ends_before_its_sealed_state_can_be_noted_leaves_none(rig):
+    r = rig(tiers=TIERS)
+    cold, _ = await two(r)
+    r.machine.fault = lambda name: name == "disk-full" and bool(r.machine.vault)
+    r.loop.ask_for_tier(cold, Tier.NVME)
+    await when(lambda: "JournalStuck" in reasons(r))
+    r.machine.end_container(cold)
+    await r.until(cold, WAITING)
+    await when(lambda: r.machine.vault == {})
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_a_copy_that_was_cancelled_before_it_began_keeps_nobody_from_waking(rig, ends):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, _ = await two(r)
-        await down(r, cold)
-        await asyncio.sleep(1)
-        r.node.seats[cold].sinks_to = Tier.OBJECT
-        if ends:
-            r.machine.end_container(cold)
-            await r.until(cold, WAITING)
-            r.machine.restart_container(cold)
-        r.loop.call_for(cold, "a test")
-        await r.until(cold, ACTIVE)
-        r.check()
-
-    run_virtual(main())
+async def test_a_copy_that_was_cancelled_before_it_began_keeps_nobody_from_waking(rig, ends):
+    r = rig(tiers=TIERS)
+    cold, _ = await two(r)
+    await down(r, cold)
+    await asyncio.sleep(1)
+    r.node.seats[cold].sinks_to = Tier.OBJECT
+    if ends:
+        r.machine.end_container(cold)
+        await r.until(cold, WAITING)
+        r.machine.restart_container(cold)
+    r.loop.call_for(cold, "a test")
+    await r.until(cold, ACTIVE)
+    r.check()
 
 
 class Looks:
@@ -129,169 +117,142 @@ class Looks:
         pass
 
 
-def test_that_a_sealed_state_is_to_go_is_noted_before_its_seat_is_forgotten(rig):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, _ = await two(r)
+async def test_that_a_sealed_state_is_to_go_is_noted_before_its_seat_is_forgotten(rig):
+    r = rig(tiers=TIERS)
+    cold, _ = await two(r)
 
-        async def told(artifact, deadline):
-            await asyncio.sleep(60)
+    async def told(artifact, deadline):
+        await asyncio.sleep(60)
 
-        r.node.world.below.vault.manifest = told
-        r.loop.ask_for_tier(cold, Tier.NVME)
-        await when(lambda: r.machine.vault)
-        await asyncio.sleep(0.1)
-        looks = Looks(r.machine.journal)
-        r.node.observers.append(looks)
-        r.machine.end_container(cold)
-        await r.until(cold, WAITING)
-        assert looks.noted[0]
-        await when(lambda: r.machine.vault == {})
-
-    run_virtual(main())
+    r.node.world.below.vault.manifest = told
+    r.loop.ask_for_tier(cold, Tier.NVME)
+    await when(lambda: r.machine.vault)
+    await asyncio.sleep(0.1)
+    looks = Looks(r.machine.journal)
+    r.node.observers.append(looks)
+    r.machine.end_container(cold)
+    await r.until(cold, WAITING)
+    assert looks.noted[0]
+    await when(lambda: r.machine.vault == {})
 
 
-def test_a_tree_of_which_a_state_is_noted_never_runs_on(rig):
-    async def main():
-        r = rig(tiers=TIERS, keep_left_s=0)
-        cold, _ = await two(r)
-        r.machine.faults.add("end-hangs")
-        r.loop.ask_for_tier(cold, Tier.NVME)
-        await when(lambda: r.node.seats[cold].artifact)
-        handle = r.node.seats[cold].handle
-        ran = r.machine.ran.get(handle, 0)
-        await asyncio.sleep(0.1)
-        assert r.state(cold) is SeatState.DUMPING
-        r.loop.on_term(cold, 15)
-        await r.until(cold, WAITING)
-        assert r.machine.ran.get(handle, 0) == ran
-        await when(lambda: r.machine.vault == {})
-        r.check()
-
-    run_virtual(main())
+async def test_a_tree_of_which_a_state_is_noted_never_runs_on(rig):
+    r = rig(tiers=TIERS, keep_left_s=0)
+    cold, _ = await two(r)
+    r.machine.faults.add("end-hangs")
+    r.loop.ask_for_tier(cold, Tier.NVME)
+    await when(lambda: r.node.seats[cold].artifact)
+    handle = r.node.seats[cold].handle
+    ran = r.machine.ran.get(handle, 0)
+    await asyncio.sleep(0.1)
+    assert r.state(cold) is SeatState.DUMPING
+    r.loop.on_term(cold, 15)
+    await r.until(cold, WAITING)
+    assert r.machine.ran.get(handle, 0) == ran
+    await when(lambda: r.machine.vault == {})
+    r.check()
 
 
-def test_what_was_refused_is_tried_again_after_a_while_only(rig):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, _ = await two(r)
-        r.machine.faults.add("dump-refused")
-        r.loop.ask_for_tier(cold, Tier.NVME)
-        await asyncio.sleep(50)
-        assert reasons(r).count("KeptInRam") == 1
-        await r.until(cold, NVME, 30)
-
-    run_virtual(main())
+async def test_what_was_refused_is_tried_again_after_a_while_only(rig):
+    r = rig(tiers=TIERS)
+    cold, _ = await two(r)
+    r.machine.faults.add("dump-refused")
+    r.loop.ask_for_tier(cold, Tier.NVME)
+    await asyncio.sleep(50)
+    assert reasons(r).count("KeptInRam") == 1
+    await r.until(cold, NVME, 30)
 
 
-def test_a_dump_that_leaves_it_unfit_ends_it_and_says_so(rig):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, _ = await two(r)
-        r.machine.faults |= {"dump-fails", "keep-fails"}
-        r.loop.ask_for_tier(cold, Tier.NVME)
-        await r.until(cold, WAITING)
-        assert any("unfit to run" in sentence for _, sentence in r.seen.events)
-        r.machine.restart_container(cold)
-        r.loop.call_for(cold, "a test")
-        await r.until(cold, ACTIVE)
-        assert r.machine.gates == {}
-        r.check()
-
-    run_virtual(main())
+async def test_a_dump_that_leaves_it_unfit_ends_it_and_says_so(rig):
+    r = rig(tiers=TIERS)
+    cold, _ = await two(r)
+    r.machine.faults |= {"dump-fails", "keep-fails"}
+    r.loop.ask_for_tier(cold, Tier.NVME)
+    await r.until(cold, WAITING)
+    assert any("unfit to run" in sentence for _, sentence in r.seen.events)
+    r.machine.restart_container(cold)
+    r.loop.call_for(cold, "a test")
+    await r.until(cold, ACTIVE)
+    assert r.machine.gates == {}
+    r.check()
 
 
 @pytest.mark.parametrize("fault", ["end-hangs", "open-fails", "drop-fails"])
-def test_what_does_not_work_at_once_works_in_the_end(rig, proxy, fault):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, _ = await two(r)
-        r.machine.faults.add(fault)
-        await down(r, cold)
-        p = proxy(r.loop)
-        p.request(cold)
-        await r.until(cold, ACTIVE)
-        await asyncio.sleep(3)
-        assert p.answered == {cold: 1}
-        assert (r.machine.faults, r.machine.vault, r.machine.gates) == (set(), {}, {})
-        r.check()
-
-    run_virtual(main())
+async def test_what_does_not_work_at_once_works_in_the_end(rig, proxy, fault):
+    r = rig(tiers=TIERS)
+    cold, _ = await two(r)
+    r.machine.faults.add(fault)
+    await down(r, cold)
+    p = proxy(r.loop)
+    p.request(cold)
+    await r.until(cold, ACTIVE)
+    await asyncio.sleep(3)
+    assert p.answered == {cold: 1}
+    assert (r.machine.faults, r.machine.vault, r.machine.gates) == (set(), {}, {})
+    r.check()
 
 
 @pytest.mark.parametrize("fault", ["restore-fails-criu", "restore-hangs"])
-def test_a_restore_that_fails_is_tried_again_from_the_same_state(rig, proxy, fault):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, _ = await two(r)
-        await down(r, cold)
-        r.machine.faults.add(fault)
-        p = proxy(r.loop)
-        p.request(cold)
-        await r.until(cold, ACTIVE, 300)
-        await asyncio.sleep(1)
-        assert p.answered == {cold: 1}
-        assert "RestoreFailed" in reasons(r)
-        r.check()
-
-    run_virtual(main())
+async def test_a_restore_that_fails_is_tried_again_from_the_same_state(rig, proxy, fault):
+    r = rig(tiers=TIERS)
+    cold, _ = await two(r)
+    await down(r, cold)
+    r.machine.faults.add(fault)
+    p = proxy(r.loop)
+    p.request(cold)
+    await r.until(cold, ACTIVE, 300)
+    await asyncio.sleep(1)
+    assert p.answered == {cold: 1}
+    assert "RestoreFailed" in reasons(r)
+    r.check()
 
 
 @pytest.mark.parametrize("fault", ["begin-fails", "store-down"])
-def test_a_fetch_that_fails_is_tried_again(rig, proxy, fault):
-    async def main():
-        r = rig(tiers=TIERS, tier_residency_s=0.0)
-        cold, _ = await two(r)
-        await down(r, cold, OBJECT)
-        await asyncio.sleep(1)
-        r.machine.faults.add(fault)
-        p = proxy(r.loop)
-        p.request(cold)
-        await r.until(cold, ACTIVE)
-        await asyncio.sleep(1)
-        assert p.answered == {cold: 1}
-        assert "TransferFailed" in reasons(r)
-        r.check()
-
-    run_virtual(main())
+async def test_a_fetch_that_fails_is_tried_again(rig, proxy, fault):
+    r = rig(tiers=TIERS, tier_residency_s=0.0)
+    cold, _ = await two(r)
+    await down(r, cold, OBJECT)
+    await asyncio.sleep(1)
+    r.machine.faults.add(fault)
+    p = proxy(r.loop)
+    p.request(cold)
+    await r.until(cold, ACTIVE)
+    await asyncio.sleep(1)
+    assert p.answered == {cold: 1}
+    assert "TransferFailed" in reasons(r)
+    r.check()
 
 
-def test_a_helper_that_is_gone_when_a_seat_comes_back_is_replaced(rig, proxy):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, _ = await two(r)
-        await down(r, cold)
-        r.loop.steps.drop_helper(r.node.seats[cold])
-        r.machine.faults.add("helper-dies")
-        p = proxy(r.loop)
-        p.request(cold)
-        await r.until(cold, ACTIVE)
-        await asyncio.sleep(1)
-        assert p.answered == {cold: 1}
-        assert (r.machine.faults, r.machine.vault) == (set(), {})
-        assert "SeatFailed" not in reasons(r)
-        r.check()
-
-    run_virtual(main())
+async def test_a_helper_that_is_gone_when_a_seat_comes_back_is_replaced(rig, proxy):
+    r = rig(tiers=TIERS)
+    cold, _ = await two(r)
+    await down(r, cold)
+    r.loop.steps.drop_helper(r.node.seats[cold])
+    r.machine.faults.add("helper-dies")
+    p = proxy(r.loop)
+    p.request(cold)
+    await r.until(cold, ACTIVE)
+    await asyncio.sleep(1)
+    assert p.answered == {cold: 1}
+    assert (r.machine.faults, r.machine.vault) == (set(), {})
+    assert "SeatFailed" not in reasons(r)
+    r.check()
 
 
-def test_a_state_that_can_not_be_restored_is_given_up_and_the_workload_starts_anew(rig):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, _ = await two(r)
-        await down(r, cold)
-        r.machine.faults.add("corrupt")
-        r.loop.call_for(cold, "a test")
-        await r.until(cold, WAITING)
-        assert any("is not what was written" in sentence for _, sentence in r.seen.events)
-        r.machine.restart_container(cold)
-        r.loop.call_for(cold, "a test")
-        await r.until(cold, ACTIVE)
-        await asyncio.sleep(1)
-        assert (r.machine.vault, r.machine.gates) == ({}, {})
-        r.check()
-
-    run_virtual(main())
+async def test_a_state_that_can_not_be_restored_is_given_up_and_the_workload_starts_anew(rig):
+    r = rig(tiers=TIERS)
+    cold, _ = await two(r)
+    await down(r, cold)
+    r.machine.faults.add("corrupt")
+    r.loop.call_for(cold, "a test")
+    await r.until(cold, WAITING)
+    assert any("is not what was written" in sentence for _, sentence in r.seen.events)
+    r.machine.restart_container(cold)
+    r.loop.call_for(cold, "a test")
+    await r.until(cold, ACTIVE)
+    await asyncio.sleep(1)
+    assert (r.machine.vault, r.machine.gates) == ({}, {})
+    r.check()
 
 
 def heard_by(gatekeeper):
@@ -308,47 +269,44 @@ def heard_by(gatekeeper):
 
 @pytest.mark.parametrize("state", [NVME, OBJECT, SeatState.DUMPING, SeatState.RESTORING])
 @pytest.mark.parametrize("how", ["term", "deleted", "killed"])
-def test_a_seat_below_ram_ends_at_once(rig, state, how):
-    async def main():
-        r = rig(tiers=TIERS, tier_residency_s=0.0, keep_left_s=0)
-        cold, _ = await two(r)
-        if state in (NVME, OBJECT):
-            await down(r, cold, state)
-        else:
-            if state is SeatState.RESTORING:
-                await down(r, cold)
-                r.loop.call_for(cold, "a test")
-            else:
-                r.loop.ask_for_tier(cold, Tier.NVME)
-            await when(lambda: r.state(cold) is state)
-            await asyncio.sleep(0.003)
-        init, hung_up = r.machine.inits[cold], heard_by(r.node.world.below.gatekeeper)
-        if how == "term":
-            r.loop.on_term(cold, 15)
-            if r.machine.dumps.get(r.machine.inits[cold]) is DumpState.PARKED:
-                r.machine.end_container(cold)
-        elif how == "killed":
-            r.machine.end_container(cold)
-        else:
-            r.loop.on_term(cold, 15)
-            r.machine.end_container(cold)
-            r.loop.pod_gone(cold)
-        await asyncio.sleep(1.5)
-        if how == "deleted":
-            assert cold not in r.node.seats
-        else:
-            assert r.state(cold) is WAITING
-            r.machine.restart_container(cold)
+async def test_a_seat_below_ram_ends_at_once(rig, state, how):
+    r = rig(tiers=TIERS, tier_residency_s=0.0, keep_left_s=0)
+    cold, _ = await two(r)
+    if state in (NVME, OBJECT):
+        await down(r, cold, state)
+    else:
+        if state is SeatState.RESTORING:
+            await down(r, cold)
             r.loop.call_for(cold, "a test")
-            await r.until(cold, ACTIVE)
-            assert r.machine.gates == {}
-        await asyncio.sleep(1)
-        assert init in hung_up
-        assert r.machine.vault == {}
-        assert not [key for key in r.machine.journal if key.startswith("drop/")]
-        r.check()
-
-    run_virtual(main())
+        else:
+            r.loop.ask_for_tier(cold, Tier.NVME)
+        await when(lambda: r.state(cold) is state)
+        await asyncio.sleep(0.003)
+    init, hung_up = r.machine.inits[cold], heard_by(r.node.world.below.gatekeeper)
+    if how == "term":
+        r.loop.on_term(cold, 15)
+        if r.machine.dumps.get(r.machine.inits[cold]) is DumpState.PARKED:
+            r.machine.end_container(cold)
+    elif how == "killed":
+        r.machine.end_container(cold)
+    else:
+        r.loop.on_term(cold, 15)
+        r.machine.end_container(cold)
+        r.loop.pod_gone(cold)
+    await asyncio.sleep(1.5)
+    if how == "deleted":
+        assert cold not in r.node.seats
+    else:
+        assert r.state(cold) is WAITING
+        r.machine.restart_container(cold)
+        r.loop.call_for(cold, "a test")
+        await r.until(cold, ACTIVE)
+        assert r.machine.gates == {}
+    await asyncio.sleep(1)
+    assert init in hung_up
+    assert r.machine.vault == {}
+    assert not [key for key in r.machine.journal if key.startswith("drop/")]
+    r.check()
 
 
 def test_a_seat_on_the_nodes_network_is_not_shut_for_ever_after_a_restart(rig, proxy):
@@ -387,26 +345,23 @@ def test_a_seat_on_the_nodes_network_is_not_shut_for_ever_after_a_restart(rig, p
     run_virtual(second(), start=3000.0)
 
 
-def test_a_state_that_goes_before_it_is_noted_is_no_end_of_its_container(rig):
+async def test_a_state_that_goes_before_it_is_noted_is_no_end_of_its_container(rig):
     """Somebody removed it, say."""
 
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, _ = await two(r)
-        inner, seal = app_of(r, cold).inner, r.node.world.below.vault.seal
+    r = rig(tiers=TIERS)
+    cold, _ = await two(r)
+    inner, seal = app_of(r, cold).inner, r.node.world.below.vault.seal
 
-        async def sealed(*what):
-            artifact = await seal(*what)
-            r.machine.vault.pop(artifact)
-            r.node.world.below.vault.seal = seal
-            return artifact
+    async def sealed(*what):
+        artifact = await seal(*what)
+        r.machine.vault.pop(artifact)
+        r.node.world.below.vault.seal = seal
+        return artifact
 
-        r.node.world.below.vault.seal = sealed
-        r.loop.ask_for_tier(cold, Tier.NVME)
-        await r.until(cold, SeatState.DUMPING)
-        await r.until(cold, PARKED)
-        r.loop.call_for(cold, "a test")
-        await r.until(cold, ACTIVE)
-        assert app_of(r, cold).inner == inner
-
-    run_virtual(main())
+    r.node.world.below.vault.seal = sealed
+    r.loop.ask_for_tier(cold, Tier.NVME)
+    await r.until(cold, SeatState.DUMPING)
+    await r.until(cold, PARKED)
+    r.loop.call_for(cold, "a test")
+    await r.until(cold, ACTIVE)
+    assert app_of(r, cold).inner == inner

@@ -260,25 +260,22 @@ def test_an_agent_without_criu_says_that_it_can_not_wake_what_is_below_ram(rig):
     run_virtual(second(), 2000.0)
 
 
-def test_with_the_journal_lost_a_seat_below_ram_starts_anew(rig):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, _ = await two(r)
-        await down(r, cold)
-        artifact = r.node.seats[cold].artifact
-        identity = r.node.seats.pop(cold).identity
-        r.loop.add(Seat(identity, 0.0, 0.0))
-        r.machine.hello(cold)
-        await asyncio.sleep(2)
-        assert r.state(cold) is WAITING
-        assert any("without a record" in sentence for _, sentence in r.seen.events)
-        r.machine.restart_container(cold)
-        r.loop.call_for(cold, "a test")
-        await r.until(cold, ACTIVE)
-        await asyncio.sleep(100)
-        assert [*r.machine.vault] == [artifact]
-
-    run_virtual(main())
+async def test_with_the_journal_lost_a_seat_below_ram_starts_anew(rig):
+    r = rig(tiers=TIERS)
+    cold, _ = await two(r)
+    await down(r, cold)
+    artifact = r.node.seats[cold].artifact
+    identity = r.node.seats.pop(cold).identity
+    r.loop.add(Seat(identity, 0.0, 0.0))
+    r.machine.hello(cold)
+    await asyncio.sleep(2)
+    assert r.state(cold) is WAITING
+    assert any("without a record" in sentence for _, sentence in r.seen.events)
+    r.machine.restart_container(cold)
+    r.loop.call_for(cold, "a test")
+    await r.until(cold, ACTIVE)
+    await asyncio.sleep(100)
+    assert [*r.machine.vault] == [artifact]
 
 
 def test_what_the_last_agent_had_no_time_to_remove_is_removed(rig):

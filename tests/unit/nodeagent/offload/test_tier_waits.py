@@ -9,7 +9,6 @@ from itertools import pairwise
 import pytest
 
 from kybernate.errors import DeadlineError, RestoreError
-from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import FakeDumper, FakeVault
 from kybernate.types import Tier
 from tests.unit.nodeagent.below import (
@@ -55,122 +54,107 @@ async def another(r, **fields):
 # --- memory -------------------------------------------------------------------------------------
 
 
-def test_a_restore_that_lacks_memory_is_tried_until_there_is_some(rig, proxy):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, _ = await two(r)
-        inner = app_of(r, cold).inner
-        await down(r, cold)
-        tried, p = starving(r, 12), proxy(r.loop)
-        p.request(cold)
-        await r.until(cold, ACTIVE, 1000)
-        await asyncio.sleep(1)
-        assert app_of(r, cold).inner == inner, "it was started anew"
-        assert (len(tried), p.answered) == (13, {cold: 1})
-        assert "SeatFailed" not in reasons(r)
-        assert "raise its container's memory limit" in told(r, "RestoreFailed")[0]
-        assert "locked memory" not in told(r, "RestoreFailed")[0]
-        pauses = [later - at for at, later in pairwise(tried)]
-        assert pauses[0] < 5
-        assert 55 < max(pauses) < 65
-        r.check()
-
-    run_virtual(main())
+async def test_a_restore_that_lacks_memory_is_tried_until_there_is_some(rig, proxy):
+    r = rig(tiers=TIERS)
+    cold, _ = await two(r)
+    inner = app_of(r, cold).inner
+    await down(r, cold)
+    tried, p = starving(r, 12), proxy(r.loop)
+    p.request(cold)
+    await r.until(cold, ACTIVE, 1000)
+    await asyncio.sleep(1)
+    assert app_of(r, cold).inner == inner, "it was started anew"
+    assert (len(tried), p.answered) == (13, {cold: 1})
+    assert "SeatFailed" not in reasons(r)
+    assert "raise its container's memory limit" in told(r, "RestoreFailed")[0]
+    assert "locked memory" not in told(r, "RestoreFailed")[0]
+    pauses = [later - at for at, later in pairwise(tried)]
+    assert pauses[0] < 5
+    assert 55 < max(pauses) < 65
+    r.check()
 
 
-def test_what_others_put_in_its_files_place_costs_no_state(rig, proxy):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, _ = await two(r)
-        inner = app_of(r, cold).inner
-        await down(r, cold)
-        tried, p = starving(r, 12, "restore-refused"), proxy(r.loop)
-        p.request(cold)
-        await r.until(cold, ACTIVE, 1000)
-        await asyncio.sleep(1)
-        assert app_of(r, cold).inner == inner, "it was started anew"
-        assert (len(tried), p.answered) == (13, {cold: 1})
-        assert "SeatFailed" not in reasons(r)
-        assert "put back what was there" in told(r, "RestoreFailed")[0]
-        assert 55 < max(later - at for at, later in pairwise(tried)) < 65
-        r.check()
-
-    run_virtual(main())
+async def test_what_others_put_in_its_files_place_costs_no_state(rig, proxy):
+    r = rig(tiers=TIERS)
+    cold, _ = await two(r)
+    inner = app_of(r, cold).inner
+    await down(r, cold)
+    tried, p = starving(r, 12, "restore-refused"), proxy(r.loop)
+    p.request(cold)
+    await r.until(cold, ACTIVE, 1000)
+    await asyncio.sleep(1)
+    assert app_of(r, cold).inner == inner, "it was started anew"
+    assert (len(tried), p.answered) == (13, {cold: 1})
+    assert "SeatFailed" not in reasons(r)
+    assert "put back what was there" in told(r, "RestoreFailed")[0]
+    assert 55 < max(later - at for at, later in pairwise(tried)) < 65
+    r.check()
 
 
-def test_a_lack_for_which_nothing_is_killed_is_believed_for_a_while(rig, monkeypatch):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, _ = await two(r)
-        await down(r, cold)
-        tried = []
+async def test_a_lack_for_which_nothing_is_killed_is_believed_for_a_while(rig, monkeypatch):
+    r = rig(tiers=TIERS)
+    cold, _ = await two(r)
+    await down(r, cold)
+    tried = []
 
-        async def lacks(*what, **how):
-            tried.append(r.clock.time())
-            # One that the kernel killed says that memory is short indeed.
-            raise RestoreError("Cannot allocate memory", starved=True, killed=len(tried) == 10)
+    async def lacks(*what, **how):
+        tried.append(r.clock.time())
+        # One that the kernel killed says that memory is short indeed.
+        raise RestoreError("Cannot allocate memory", starved=True, killed=len(tried) == 10)
 
-        monkeypatch.setattr(FakeDumper, "restore", lacks)
-        r.loop.call_for(cold, "a test")
-        await r.until(cold, WAITING, 4000)
-        assert len(tried) == 10 + 20 + 3
-        assert "a limit on maps or locked memory" in told(r, "RestoreFailed")[0]
-        assert "could not be recreated" in told(r, "SeatFailed")[0]
-        r.check()
-
-    run_virtual(main())
+    monkeypatch.setattr(FakeDumper, "restore", lacks)
+    r.loop.call_for(cold, "a test")
+    await r.until(cold, WAITING, 4000)
+    assert len(tried) == 10 + 20 + 3
+    assert "a limit on maps or locked memory" in told(r, "RestoreFailed")[0]
+    assert "could not be recreated" in told(r, "SeatFailed")[0]
+    r.check()
 
 
 @pytest.mark.parametrize("lacks", ["memory", "driver"])
-def test_a_pod_that_is_deleted_while_it_waits_for_that_goes_at_once(rig, lacks):
-    async def main():
-        r = rig(tiers=TIERS, keep_left_s=0)
-        cold, _ = await two(r)
-        await down(r, cold)
-        if lacks == "memory":
-            starving(r, 1000)
-        else:
-            await another(r, driver="570.1")
+async def test_a_pod_that_is_deleted_while_it_waits_for_that_goes_at_once(rig, lacks):
+    r = rig(tiers=TIERS, keep_left_s=0)
+    cold, _ = await two(r)
+    await down(r, cold)
+    if lacks == "memory":
+        starving(r, 1000)
+    else:
+        await another(r, driver="570.1")
+    r.loop.call_for(cold, "a test")
+    await asyncio.sleep(100)
+    assert (r.state(cold), len(r.machine.vault)) == (NVME, 1)
+    r.loop.on_term(cold, 15)
+    r.machine.end_container(cold)
+    r.loop.pod_gone(cold)
+    await asyncio.sleep(1.5)
+    assert cold not in r.node.seats
+    await when(lambda: r.machine.vault == {})
+    r.check()
+
+
+async def test_what_criu_refuses_three_times_is_given_up_and_started_anew(rig, monkeypatch):
+    r = rig(tiers=TIERS)
+    cold, _ = await two(r)
+    await down(r, cold)
+    tried = []
+
+    async def refused(*what, **how):
+        tried.append(r.clock.time())
+        # Memory that is short now and then neither counts nor starts the count again.
+        raise RestoreError("Can't open file dev/shm/x", starved=len(tried) == 2)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FakeDumper, "restore", refused)
         r.loop.call_for(cold, "a test")
-        await asyncio.sleep(100)
-        assert (r.state(cold), len(r.machine.vault)) == (NVME, 1)
-        r.loop.on_term(cold, 15)
-        r.machine.end_container(cold)
-        r.loop.pod_gone(cold)
-        await asyncio.sleep(1.5)
-        assert cold not in r.node.seats
-        await when(lambda: r.machine.vault == {})
-        r.check()
-
-    run_virtual(main())
-
-
-def test_what_criu_refuses_three_times_is_given_up_and_started_anew(rig, monkeypatch):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, _ = await two(r)
-        await down(r, cold)
-        tried = []
-
-        async def refused(*what, **how):
-            tried.append(r.clock.time())
-            # Memory that is short now and then neither counts nor starts the count again.
-            raise RestoreError("Can't open file dev/shm/x", starved=len(tried) == 2)
-
-        with monkeypatch.context() as patched:
-            patched.setattr(FakeDumper, "restore", refused)
-            r.loop.call_for(cold, "a test")
-            await r.until(cold, WAITING)
-        assert len(tried) == 4
-        assert "could not be recreated" in told(r, "SeatFailed")[0]
-        r.machine.restart_container(cold)
-        r.loop.call_for(cold, "a test")
-        await r.until(cold, ACTIVE)
-        await asyncio.sleep(1)
-        assert (r.machine.vault, r.machine.gates) == ({}, {})
-        r.check()
-
-    run_virtual(main())
+        await r.until(cold, WAITING)
+    assert len(tried) == 4
+    assert "could not be recreated" in told(r, "SeatFailed")[0]
+    r.machine.restart_container(cold)
+    r.loop.call_for(cold, "a test")
+    await r.until(cold, ACTIVE)
+    await asyncio.sleep(1)
+    assert (r.machine.vault, r.machine.gates) == ({}, {})
+    r.check()
 
 
 # --- the machine --------------------------------------------------------------------------------
@@ -178,53 +162,47 @@ def test_what_criu_refuses_three_times_is_given_up_and_started_anew(rig, monkeyp
 
 @pytest.mark.parametrize("field", KINDS)
 @pytest.mark.parametrize("tier", [NVME, OBJECT])
-def test_a_node_that_got_another_of_it_keeps_the_state_until_it_has_the_old_one(
+async def test_a_node_that_got_another_of_it_keeps_the_state_until_it_has_the_old_one(
     rig, proxy, tier, field
 ):
-    async def main():
-        r = rig(tiers=TIERS, tier_residency_s=0.0)
-        cold, _ = await two(r)
-        inner = app_of(r, cold).inner
-        await down(r, cold, tier)
-        await asyncio.sleep(1)
-        back, p = await another(r, **{field: KINDS[field]}), proxy(r.loop)
-        p.request(cold)
-        await asyncio.sleep(500)
-        assert r.state(cold) is tier
-        (*_, sentence) = told(r, "RestoreFailed" if tier is NVME else "TransferFailed")
-        assert KINDS[field] in sentence
-        assert "make this node as it was" in sentence
-        assert len(r.machine.vault) == 1
-        back()
-        await r.until(cold, ACTIVE)
-        await asyncio.sleep(1)
-        assert (app_of(r, cold).inner, p.answered) == (inner, {cold: 1})
-        assert "SeatFailed" not in reasons(r)
-        r.check()
-
-    run_virtual(main())
+    r = rig(tiers=TIERS, tier_residency_s=0.0)
+    cold, _ = await two(r)
+    inner = app_of(r, cold).inner
+    await down(r, cold, tier)
+    await asyncio.sleep(1)
+    back, p = await another(r, **{field: KINDS[field]}), proxy(r.loop)
+    p.request(cold)
+    await asyncio.sleep(500)
+    assert r.state(cold) is tier
+    (*_, sentence) = told(r, "RestoreFailed" if tier is NVME else "TransferFailed")
+    assert KINDS[field] in sentence
+    assert "make this node as it was" in sentence
+    assert len(r.machine.vault) == 1
+    back()
+    await r.until(cold, ACTIVE)
+    await asyncio.sleep(1)
+    assert (app_of(r, cold).inner, p.answered) == (inner, {cold: 1})
+    assert "SeatFailed" not in reasons(r)
+    r.check()
 
 
-def test_what_was_fetched_already_is_kept_just_so(rig, proxy):
-    async def main():
-        r = rig(tiers=TIERS, tier_residency_s=0.0)
-        cold, _ = await two(r)
-        await down(r, cold, OBJECT)
-        await when(lambda: r.node.seats[cold].copies == {Tier.OBJECT})
-        r.loop.ask_for_tier(cold, Tier.NVME)
-        await r.until(cold, NVME)
-        back, p = await another(r, driver="570.1"), proxy(r.loop)
-        p.request(cold)
-        await asyncio.sleep(100)
-        assert r.state(cold) is NVME
-        assert told(r, "RestoreFailed")
-        back()
-        await r.until(cold, ACTIVE)
-        await asyncio.sleep(1)
-        assert p.answered == {cold: 1}
-        r.check()
-
-    run_virtual(main())
+async def test_what_was_fetched_already_is_kept_just_so(rig, proxy):
+    r = rig(tiers=TIERS, tier_residency_s=0.0)
+    cold, _ = await two(r)
+    await down(r, cold, OBJECT)
+    await when(lambda: r.node.seats[cold].copies == {Tier.OBJECT})
+    r.loop.ask_for_tier(cold, Tier.NVME)
+    await r.until(cold, NVME)
+    back, p = await another(r, driver="570.1"), proxy(r.loop)
+    p.request(cold)
+    await asyncio.sleep(100)
+    assert r.state(cold) is NVME
+    assert told(r, "RestoreFailed")
+    back()
+    await r.until(cold, ACTIVE)
+    await asyncio.sleep(1)
+    assert p.answered == {cold: 1}
+    r.check()
 
 
 async def silent(self, artifact, into, deadline):
@@ -233,62 +211,56 @@ async def silent(self, artifact, into, deadline):
 
 
 @pytest.mark.parametrize("noted", [True, False], ids=["noted", "of an older release"])
-def test_a_store_that_is_away_holds_up_nothing_that_was_fetched(rig, monkeypatch, noted):
-    async def main():
-        r = rig(tiers=TIERS, tier_residency_s=0.0)
-        cold, _ = await two(r)
-        await down(r, cold, OBJECT)
-        seat = r.node.seats[cold]
-        await when(lambda: seat.copies == {Tier.OBJECT})
-        r.loop.ask_for_tier(cold, Tier.NVME)
-        await r.until(cold, NVME)
-        if not noted:
-            seat.needs = {}
-        monkeypatch.setattr(FakeVault, "admit", silent)
-        back = await another(r, driver="570.1")
-        began = r.clock.time()
-        r.loop.call_for(cold, "a test")
-        if noted:
-            await when(lambda: told(r, "RestoreFailed"))
-            assert "has 570.1" in told(r, "RestoreFailed")[0]
-            assert r.clock.time() - began < 1
-            back()
-            began = r.clock.time() + 31  # it looks again after 30 s
-        await r.until(cold, ACTIVE)
-        assert r.clock.time() - began < 5
-        r.check()
-
-    run_virtual(main())
+async def test_a_store_that_is_away_holds_up_nothing_that_was_fetched(rig, monkeypatch, noted):
+    r = rig(tiers=TIERS, tier_residency_s=0.0)
+    cold, _ = await two(r)
+    await down(r, cold, OBJECT)
+    seat = r.node.seats[cold]
+    await when(lambda: seat.copies == {Tier.OBJECT})
+    r.loop.ask_for_tier(cold, Tier.NVME)
+    await r.until(cold, NVME)
+    if not noted:
+        seat.needs = {}
+    monkeypatch.setattr(FakeVault, "admit", silent)
+    back = await another(r, driver="570.1")
+    began = r.clock.time()
+    r.loop.call_for(cold, "a test")
+    if noted:
+        await when(lambda: told(r, "RestoreFailed"))
+        assert "has 570.1" in told(r, "RestoreFailed")[0]
+        assert r.clock.time() - began < 1
+        back()
+        began = r.clock.time() + 31  # it looks again after 30 s
+    await r.until(cold, ACTIVE)
+    assert r.clock.time() - began < 5
+    r.check()
 
 
 # --- the object store ---------------------------------------------------------------------------
 
 
-def test_while_the_object_store_is_away_the_copy_waits_and_the_local_one_stays(rig, proxy):
-    async def main():
-        r = rig(tiers=TIERS, tier_residency_s=0.0)
-        cold, _ = await two(r)
-        await down(r, cold)
-        artifact = r.node.seats[cold].artifact
-        r.machine.fault = lambda name: name == "store-down"
-        r.loop.ask_for_tier(cold, Tier.OBJECT)
-        await asyncio.sleep(100)
-        assert r.state(cold) is NVME
-        assert r.machine.vault[artifact].places == {Tier.NVME}
-        assert "TransferFailed" in reasons(r)
-        r.machine.fault = lambda name: False
-        await r.until(cold, OBJECT)
-        await when(lambda: r.node.seats[cold].copies == {Tier.OBJECT})
-        assert r.machine.vault[artifact].places == {Tier.OBJECT}
-        r.machine.fault = lambda name: name == "store-down"
-        p = proxy(r.loop)
-        p.request(cold)
-        await asyncio.sleep(100)
-        assert r.state(cold) is OBJECT
-        r.machine.fault = lambda name: False
-        await r.until(cold, ACTIVE)
-        await asyncio.sleep(1)
-        assert p.answered == {cold: 1}
-        r.check()
-
-    run_virtual(main())
+async def test_while_the_object_store_is_away_the_copy_waits_and_the_local_one_stays(rig, proxy):
+    r = rig(tiers=TIERS, tier_residency_s=0.0)
+    cold, _ = await two(r)
+    await down(r, cold)
+    artifact = r.node.seats[cold].artifact
+    r.machine.fault = lambda name: name == "store-down"
+    r.loop.ask_for_tier(cold, Tier.OBJECT)
+    await asyncio.sleep(100)
+    assert r.state(cold) is NVME
+    assert r.machine.vault[artifact].places == {Tier.NVME}
+    assert "TransferFailed" in reasons(r)
+    r.machine.fault = lambda name: False
+    await r.until(cold, OBJECT)
+    await when(lambda: r.node.seats[cold].copies == {Tier.OBJECT})
+    assert r.machine.vault[artifact].places == {Tier.OBJECT}
+    r.machine.fault = lambda name: name == "store-down"
+    p = proxy(r.loop)
+    p.request(cold)
+    await asyncio.sleep(100)
+    assert r.state(cold) is OBJECT
+    r.machine.fault = lambda name: False
+    await r.until(cold, ACTIVE)
+    await asyncio.sleep(1)
+    assert p.answered == {cold: 1}
+    r.check()

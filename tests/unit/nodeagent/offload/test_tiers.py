@@ -6,7 +6,6 @@ import asyncio
 
 from kybernate.core.budget import HostMemory
 from kybernate.ports import ProcessState
-from kybernate.testing.clock import run_virtual
 from kybernate.types import SeatState, Tier
 from tests.unit.nodeagent.below import (
     ACTIVE,
@@ -25,267 +24,225 @@ from tests.unit.nodeagent.below import (
 from tests.unit.nodeagent.watched import Watched
 
 
-def test_a_seat_goes_to_nvme_and_a_request_brings_it_back(rig, proxy):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, _ = await two(r)
-        inner = app_of(r, cold).inner
-        await down(r, cold)
-        seat = r.node.seats[cold]
-        assert not any(p.alive and p.handle == seat.handle for p in r.machine.procs.values())
-        assert (seat.saved, seat.copies) == (40 * GIB, {Tier.NVME})
-        assert r.machine.gates.keys() == {cold}
-        p = proxy(r.loop)
-        p.request(cold)
-        await r.until(cold, ACTIVE)
-        await asyncio.sleep(2)
-        assert p.answered == {cold: 1}
-        assert (app_of(r, cold).inner, app_of(r, cold).cuda) == (inner, ProcessState.RUNNING)
-        assert seat.wakes == 1
-        assert (r.machine.vault, r.machine.gates) == ({}, {})
-        assert (seat.artifact, seat.copies, seat.tier_asked) == ("", frozenset(), "")
-        r.check()
-
-    run_virtual(main())
+async def test_a_seat_goes_to_nvme_and_a_request_brings_it_back(rig, proxy):
+    r = rig(tiers=TIERS)
+    cold, _ = await two(r)
+    inner = app_of(r, cold).inner
+    await down(r, cold)
+    seat = r.node.seats[cold]
+    assert not any(p.alive and p.handle == seat.handle for p in r.machine.procs.values())
+    assert (seat.saved, seat.copies) == (40 * GIB, {Tier.NVME})
+    assert r.machine.gates.keys() == {cold}
+    p = proxy(r.loop)
+    p.request(cold)
+    await r.until(cold, ACTIVE)
+    await asyncio.sleep(2)
+    assert p.answered == {cold: 1}
+    assert (app_of(r, cold).inner, app_of(r, cold).cuda) == (inner, ProcessState.RUNNING)
+    assert seat.wakes == 1
+    assert (r.machine.vault, r.machine.gates) == ({}, {})
+    assert (seat.artifact, seat.copies, seat.tier_asked) == ("", frozenset(), "")
+    r.check()
 
 
-def test_what_arrives_at_its_pod_wakes_it(rig):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, _ = await two(r)
-        await down(r, cold)
-        assert r.machine.arrive(cold)
-        await r.until(cold, ACTIVE)
-        r.check()
-
-    run_virtual(main())
+async def test_what_arrives_at_its_pod_wakes_it(rig):
+    r = rig(tiers=TIERS)
+    cold, _ = await two(r)
+    await down(r, cold)
+    assert r.machine.arrive(cold)
+    await r.until(cold, ACTIVE)
+    r.check()
 
 
-def test_a_seat_is_not_dumped_under_a_request_that_has_just_come(rig):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, _ = await two(r)
-        seat = r.node.seats[cold]
-        await asyncio.sleep(0.1)
-        r.loop.ask_for_tier(cold, Tier.NVME)
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert seat.state is SeatState.DUMPING
-        r.arrivals.arrive(seat.handle)
-        await r.until(cold, ACTIVE)
-        assert r.machine.vault == {}
-        assert "RestoreFailed" not in reasons(r)
-        r.check()
-
-    run_virtual(main())
+async def test_a_seat_is_not_dumped_under_a_request_that_has_just_come(rig):
+    r = rig(tiers=TIERS)
+    cold, _ = await two(r)
+    seat = r.node.seats[cold]
+    await asyncio.sleep(0.1)
+    r.loop.ask_for_tier(cold, Tier.NVME)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert seat.state is SeatState.DUMPING
+    r.arrivals.arrive(seat.handle)
+    await r.until(cold, ACTIVE)
+    assert r.machine.vault == {}
+    assert "RestoreFailed" not in reasons(r)
+    r.check()
 
 
-def test_a_dump_does_not_wait_until_sockets_are_looked_at_at_leisure(rig):
-    async def main():
-        r = rig(tiers=TIERS)
-        r.arrivals.patience = 5.0
-        cold, _ = await two(r)
-        began = r.clock.time()
-        assert r.node.seats[cold].unlooked
-        await down(r, cold)
-        assert r.clock.time() - began < 1.0
-        r.check()
-
-    run_virtual(main())
+async def test_a_dump_does_not_wait_until_sockets_are_looked_at_at_leisure(rig):
+    r = rig(tiers=TIERS)
+    r.arrivals.patience = 5.0
+    cold, _ = await two(r)
+    began = r.clock.time()
+    assert r.node.seats[cold].unlooked
+    await down(r, cold)
+    assert r.clock.time() - began < 1.0
+    r.check()
 
 
-def test_a_seat_that_is_called_for_while_it_is_dumped_stays_in_ram(rig):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, _ = await two(r)
-        r.loop.ask_for_tier(cold, Tier.NVME)
-        await when(lambda: r.machine.dumps)
-        assert r.machine.arrive(cold)
-        await r.until(cold, ACTIVE)
+async def test_a_seat_that_is_called_for_while_it_is_dumped_stays_in_ram(rig):
+    r = rig(tiers=TIERS)
+    cold, _ = await two(r)
+    r.loop.ask_for_tier(cold, Tier.NVME)
+    await when(lambda: r.machine.dumps)
+    assert r.machine.arrive(cold)
+    await r.until(cold, ACTIVE)
+    await asyncio.sleep(1)
+    assert (r.machine.vault, r.machine.gates, r.machine.dumps) == ({}, {}, {})
+    r.check()
+
+
+async def test_its_sockets_are_watched_again_when_it_stays_in_ram(rig):
+    r = rig(tiers=TIERS)
+    cold, _ = await two(r)
+    r.machine.faults.add("dump-fails")
+    r.loop.ask_for_tier(cold, Tier.NVME)
+    await asyncio.sleep(1)
+    assert r.state(cold) is PARKED
+    assert r.node.seats[cold].handle in r.arrivals.watches
+    assert r.machine.gates == {}
+    r.arrivals.arrive(r.node.seats[cold].handle)
+    await r.until(cold, ACTIVE)
+    r.check()
+
+
+async def test_it_goes_to_the_object_store_and_comes_back(rig, proxy):
+    r = rig(tiers=TIERS, tier_residency_s=0.0)
+    cold, _ = await two(r)
+    await down(r, cold, OBJECT)
+    await asyncio.sleep(1)
+    seat = r.node.seats[cold]
+    assert (seat.copies, [k.places for k in r.machine.vault.values()]) == (
+        {Tier.OBJECT},
+        [{Tier.OBJECT}],
+    )
+    r.machine.faults.add("store-down")
+    p = proxy(r.loop)
+    p.request(cold)
+    await r.until(cold, ACTIVE)
+    await asyncio.sleep(1)
+    assert p.answered == {cold: 1}
+    assert (r.machine.vault, r.machine.gates) == ({}, {})
+    assert "TransferFailed" in reasons(r)
+    r.check()
+
+
+async def test_when_ram_is_full_the_coldest_makes_room_instead_of_a_refusal(rig, proxy):
+    r = rig(tiers=TIERS)
+    Watched(r, budget=50 * GIB)
+    r.begin()
+    uids = [await r.seat(name, vram=40 * GIB) for name in "abc"]
+    for uid in uids:
+        r.loop.call_for(uid, "a test")
+    await r.until(uids[2], ACTIVE)
+    assert [r.state(uid) for uid in uids] == [NVME, PARKED, ACTIVE]
+    p = proxy(r.loop)
+    for turn in (0, 1, 2, 0):
+        p.request(uids[turn])
+        await r.until(uids[turn], ACTIVE)
         await asyncio.sleep(1)
-        assert (r.machine.vault, r.machine.gates, r.machine.dumps) == ({}, {}, {})
-        r.check()
-
-    run_virtual(main())
-
-
-def test_its_sockets_are_watched_again_when_it_stays_in_ram(rig):
-    async def main():
-        r = rig(tiers=TIERS)
-        cold, _ = await two(r)
-        r.machine.faults.add("dump-fails")
-        r.loop.ask_for_tier(cold, Tier.NVME)
-        await asyncio.sleep(1)
-        assert r.state(cold) is PARKED
-        assert r.node.seats[cold].handle in r.arrivals.watches
-        assert r.machine.gates == {}
-        r.arrivals.arrive(r.node.seats[cold].handle)
-        await r.until(cold, ACTIVE)
-        r.check()
-
-    run_virtual(main())
+    assert p.answered == {uids[0]: 2, uids[1]: 1, uids[2]: 1}
+    assert "ParkRefused" not in reasons(r)
+    assert r.node.parked_bytes() <= 50 * GIB
+    r.check()
 
 
-def test_it_goes_to_the_object_store_and_comes_back(rig, proxy):
-    async def main():
-        r = rig(tiers=TIERS, tier_residency_s=0.0)
-        cold, _ = await two(r)
-        await down(r, cold, OBJECT)
-        await asyncio.sleep(1)
-        seat = r.node.seats[cold]
-        assert (seat.copies, [k.places for k in r.machine.vault.values()]) == (
-            {Tier.OBJECT},
-            [{Tier.OBJECT}],
-        )
-        r.machine.faults.add("store-down")
-        p = proxy(r.loop)
-        p.request(cold)
-        await r.until(cold, ACTIVE)
-        await asyncio.sleep(1)
-        assert p.answered == {cold: 1}
-        assert (r.machine.vault, r.machine.gates) == ({}, {})
-        assert "TransferFailed" in reasons(r)
-        r.check()
-
-    run_virtual(main())
-
-
-def test_when_ram_is_full_the_coldest_makes_room_instead_of_a_refusal(rig, proxy):
-    async def main():
-        r = rig(tiers=TIERS)
-        Watched(r, budget=50 * GIB)
-        r.begin()
-        uids = [await r.seat(name, vram=40 * GIB) for name in "abc"]
-        for uid in uids:
-            r.loop.call_for(uid, "a test")
-        await r.until(uids[2], ACTIVE)
-        assert [r.state(uid) for uid in uids] == [NVME, PARKED, ACTIVE]
-        p = proxy(r.loop)
-        for turn in (0, 1, 2, 0):
-            p.request(uids[turn])
-            await r.until(uids[turn], ACTIVE)
-            await asyncio.sleep(1)
-        assert p.answered == {uids[0]: 2, uids[1]: 1, uids[2]: 1}
-        assert "ParkRefused" not in reasons(r)
-        assert r.node.parked_bytes() <= 50 * GIB
-        r.check()
-
-    run_virtual(main())
-
-
-def test_without_room_for_two_they_take_turns_all_the_same(rig, proxy):
+async def test_without_room_for_two_they_take_turns_all_the_same(rig, proxy):
     """RAM has room for one of them: who is active must be parked and leave before the other comes
     up, and nobody may fill RAM meanwhile."""
 
-    async def main():
-        r = rig(tiers=TIERS, tier_residency_s=0.5)
-        Watched(r, budget=41 * GIB)
-        r.begin()
-        uids = [await r.seat(name, vram=40 * GIB) for name in "abcd"]
-        p = proxy(r.loop, service=0.2)
-        for uid in uids:
-            p.request(uid)
-        await asyncio.sleep(30)
-        assert p.answered == dict.fromkeys(uids, 1)
-        for uid in reversed(uids):
-            p.request(uid)
-        await asyncio.sleep(60)
-        assert p.answered == dict.fromkeys(uids, 2)
-        r.check()
-
-    run_virtual(main())
+    r = rig(tiers=TIERS, tier_residency_s=0.5)
+    Watched(r, budget=41 * GIB)
+    r.begin()
+    uids = [await r.seat(name, vram=40 * GIB) for name in "abcd"]
+    p = proxy(r.loop, service=0.2)
+    for uid in uids:
+        p.request(uid)
+    await asyncio.sleep(30)
+    assert p.answered == dict.fromkeys(uids, 1)
+    for uid in reversed(uids):
+        p.request(uid)
+    await asyncio.sleep(60)
+    assert p.answered == dict.fromkeys(uids, 2)
+    r.check()
 
 
-def test_a_seat_pinned_to_ram_is_not_dumped(rig):
-    async def main():
-        r = rig(tiers=TIERS)
-        Watched(r, budget=50 * GIB)
-        r.begin()
-        uids = [await r.seat(name, vram=40 * GIB) for name in "ab"]
-        await r.until(uids[1], ACTIVE)
-        r.node.seats[uids[0]].park_tier = Tier.RAM.value
-        third = await r.seat("c", vram=40 * GIB)
-        r.loop.call_for(third, "a test")
-        await asyncio.sleep(20)
-        assert [r.state(uid) for uid in (*uids, third)] == [PARKED, ACTIVE, WAITING]
-        assert "ParkRefused" in reasons(r)
-
-    run_virtual(main())
+async def test_a_seat_pinned_to_ram_is_not_dumped(rig):
+    r = rig(tiers=TIERS)
+    Watched(r, budget=50 * GIB)
+    r.begin()
+    uids = [await r.seat(name, vram=40 * GIB) for name in "ab"]
+    await r.until(uids[1], ACTIVE)
+    r.node.seats[uids[0]].park_tier = Tier.RAM.value
+    third = await r.seat("c", vram=40 * GIB)
+    r.loop.call_for(third, "a test")
+    await asyncio.sleep(20)
+    assert [r.state(uid) for uid in (*uids, third)] == [PARKED, ACTIVE, WAITING]
+    assert "ParkRefused" in reasons(r)
 
 
-def test_less_host_memory_than_the_budget_also_makes_the_coldest_leave(rig):
-    async def main():
-        r = rig(tiers=TIERS)
-        watched = Watched(r, budget=1000 * GIB)
-        r.begin()
-        uids = [await r.seat(name, vram=40 * GIB) for name in "ab"]
-        await r.until(uids[1], ACTIVE)
+async def test_less_host_memory_than_the_budget_also_makes_the_coldest_leave(rig):
+    r = rig(tiers=TIERS)
+    watched = Watched(r, budget=1000 * GIB)
+    r.begin()
+    uids = [await r.seat(name, vram=40 * GIB) for name in "ab"]
+    await r.until(uids[1], ACTIVE)
 
-        def host():
-            freed = 40 if r.state(uids[0]) is NVME else 0
-            return HostMemory(200 * GIB, (30 + freed) * GIB)
+    def host():
+        freed = 40 if r.state(uids[0]) is NVME else 0
+        return HostMemory(200 * GIB, (30 + freed) * GIB)
 
-        watched.memory.host = host
-        third = await r.seat("c", vram=40 * GIB)
-        await r.until(third, ACTIVE)
-        assert r.state(uids[0]) is NVME
-        assert "ParkRefused" not in reasons(r)
-        r.check()
-
-    run_virtual(main())
+    watched.memory.host = host
+    third = await r.seat("c", vram=40 * GIB)
+    await r.until(third, ACTIVE)
+    assert r.state(uids[0]) is NVME
+    assert "ParkRefused" not in reasons(r)
+    r.check()
 
 
-def test_a_seat_sinks_by_its_own_times_but_not_to_where_it_would_wake_late(rig):
-    async def main():
-        r = rig(tiers=TIERS, min_residency_s=0.1, idle_after_s=0.1)
-        Watched(r, budget=1000 * GIB)
-        r.begin()
-        prompt, patient, last = [await r.seat(name, vram=40 * GIB) for name in "abc"]
-        await r.until(last, ACTIVE)
-        for uid, within in ((prompt, 10.0), (patient, 60.0)):
-            r.node.seats[uid].ready_within = within
-            r.node.seats[uid].idle = {"ram": 20.0}
-        r.loop.kick()
-        await asyncio.sleep(60)
-        assert (r.state(prompt), r.state(patient)) == (PARKED, SeatState.PARKED_NVME)
-
-    run_virtual(main())
+async def test_a_seat_sinks_by_its_own_times_but_not_to_where_it_would_wake_late(rig):
+    r = rig(tiers=TIERS, min_residency_s=0.1, idle_after_s=0.1)
+    Watched(r, budget=1000 * GIB)
+    r.begin()
+    prompt, patient, last = [await r.seat(name, vram=40 * GIB) for name in "abc"]
+    await r.until(last, ACTIVE)
+    for uid, within in ((prompt, 10.0), (patient, 60.0)):
+        r.node.seats[uid].ready_within = within
+        r.node.seats[uid].idle = {"ram": 20.0}
+    r.loop.kick()
+    await asyncio.sleep(60)
+    assert (r.state(prompt), r.state(patient)) == (PARKED, SeatState.PARKED_NVME)
 
 
-def test_a_seat_that_would_wake_late_from_ram_stays_in_gpu_memory(rig):
-    async def main():
-        r = rig(min_residency_s=0.1, idle_after_s=0.1)
-        r.begin()
-        uid = await r.seat("a", vram=40 * GIB)
-        r.node.seats[uid].idle, r.node.seats[uid].ready_within = {"vram": 5.0}, 2.0
-        await r.until(uid, ACTIVE)
-        await asyncio.sleep(60)
-        assert r.state(uid) is ACTIVE
-        r.loop.send_away(uid, "an operator parks it")
-        await r.until(uid, PARKED)
-        r.node.seats[uid].ready_within = 60.0
-        r.loop.call_for(uid, "an operator wakes it")
-        await r.until(uid, ACTIVE)
-        await asyncio.sleep(60)
-        assert r.state(uid) is PARKED
-
-    run_virtual(main())
+async def test_a_seat_that_would_wake_late_from_ram_stays_in_gpu_memory(rig):
+    r = rig(min_residency_s=0.1, idle_after_s=0.1)
+    r.begin()
+    uid = await r.seat("a", vram=40 * GIB)
+    r.node.seats[uid].idle, r.node.seats[uid].ready_within = {"vram": 5.0}, 2.0
+    await r.until(uid, ACTIVE)
+    await asyncio.sleep(60)
+    assert r.state(uid) is ACTIVE
+    r.loop.send_away(uid, "an operator parks it")
+    await r.until(uid, PARKED)
+    r.node.seats[uid].ready_within = 60.0
+    r.loop.call_for(uid, "an operator wakes it")
+    await r.until(uid, ACTIVE)
+    await asyncio.sleep(60)
+    assert r.state(uid) is PARKED
 
 
-def test_turns_go_on_where_ram_has_no_room_for_those_that_wait(rig):
-    async def main():
-        r = rig(tiers=TIERS, min_residency_s=0.1, idle_after_s=0.1, max_wait_s=20.0)
-        Watched(r, budget=50 * GIB)
-        r.begin()
-        uids = [await r.seat(name, vram=40 * GIB) for name in "abc"]
-        for uid in uids:
-            r.node.seats[uid].weight = 1.0
-        r.loop.kick()
-        await asyncio.sleep(3600)
-        r.node.turns.count(r.clock.time())
-        held = [r.node.turns.held[uid] for uid in uids]
-        assert min(held) > 0.2 * sum(held)
-        assert sum(held) > 0.8 * 3600
-        r.check()
-
-    run_virtual(main())
+async def test_turns_go_on_where_ram_has_no_room_for_those_that_wait(rig):
+    r = rig(tiers=TIERS, min_residency_s=0.1, idle_after_s=0.1, max_wait_s=20.0)
+    Watched(r, budget=50 * GIB)
+    r.begin()
+    uids = [await r.seat(name, vram=40 * GIB) for name in "abc"]
+    for uid in uids:
+        r.node.seats[uid].weight = 1.0
+    r.loop.kick()
+    await asyncio.sleep(3600)
+    r.node.turns.count(r.clock.time())
+    held = [r.node.turns.held[uid] for uid in uids]
+    assert min(held) > 0.2 * sum(held)
+    assert sum(held) > 0.8 * 3600
+    r.check()

@@ -41,150 +41,123 @@ def park(uid, name="p1", **more):
     return Ask(Kind.PARK, name, uid, **more)
 
 
-def test_a_park_is_carried_out_with_its_phases_and_the_seat_wakes_on_demand(rig, proxy):
-    async def main():
-        r, operations, (a,) = await begun(rig, "a")
-        one = await ended(await operations.ask(park(a, why="a test", by="kyb-controller")))
-        assert (one.state, r.state(a)) == (Progress.SUCCEEDED, SeatState.PARKED)
-        assert {"freeze", "all"} <= set(one.phases)
-        assert "wakes on its next request" in one.sentence
-        assert "parked on request by kyb-controller: a test" in r.seen.events[-1][1]
-        proxy(r.loop).request(a)
-        await r.until(a, SeatState.ACTIVE)
-        r.check()
-
-    run_virtual(main())
+async def test_a_park_is_carried_out_with_its_phases_and_the_seat_wakes_on_demand(rig, proxy):
+    r, operations, (a,) = await begun(rig, "a")
+    one = await ended(await operations.ask(park(a, why="a test", by="kyb-controller")))
+    assert (one.state, r.state(a)) == (Progress.SUCCEEDED, SeatState.PARKED)
+    assert {"freeze", "all"} <= set(one.phases)
+    assert "wakes on its next request" in one.sentence
+    assert "parked on request by kyb-controller: a test" in r.seen.events[-1][1]
+    proxy(r.loop).request(a)
+    await r.until(a, SeatState.ACTIVE)
+    r.check()
 
 
-def test_the_same_name_is_the_same_operation_and_does_nothing_again(rig, proxy):
-    async def main():
-        r, operations, (a,) = await begun(rig, "a")
-        one = await ended(await operations.ask(park(a)))
-        proxy(r.loop).request(a)
-        await r.until(a, SeatState.ACTIVE)
-        assert await operations.ask(park(a)) is one
-        await asyncio.sleep(5.0)
-        assert r.state(a) is SeatState.ACTIVE
-        with pytest.raises(ConflictError, match="choose another"):
-            await operations.ask(Ask(Kind.WAKE, "p1", a))
-
-    run_virtual(main())
+async def test_the_same_name_is_the_same_operation_and_does_nothing_again(rig, proxy):
+    r, operations, (a,) = await begun(rig, "a")
+    one = await ended(await operations.ask(park(a)))
+    proxy(r.loop).request(a)
+    await r.until(a, SeatState.ACTIVE)
+    assert await operations.ask(park(a)) is one
+    await asyncio.sleep(5.0)
+    assert r.state(a) is SeatState.ACTIVE
+    with pytest.raises(ConflictError, match="choose another"):
+        await operations.ask(Ask(Kind.WAKE, "p1", a))
 
 
-def test_wake_brings_a_seat_back_without_any_request(rig):
-    async def main():
-        r, operations, (a, b) = await begun(rig, "a", "b")
-        one = await ended(await operations.ask(Ask(Kind.WAKE, uid=a)))
-        assert (one.state, one.sentence) == (Progress.SUCCEEDED, "it is active")
-        assert one.name.startswith("wake-")
-        assert r.state(b) is SeatState.PARKED
-        r.check()
-
-    run_virtual(main())
+async def test_wake_brings_a_seat_back_without_any_request(rig):
+    r, operations, (a, b) = await begun(rig, "a", "b")
+    one = await ended(await operations.ask(Ask(Kind.WAKE, uid=a)))
+    assert (one.state, one.sentence) == (Progress.SUCCEEDED, "it is active")
+    assert one.name.startswith("wake-")
+    assert r.state(b) is SeatState.PARKED
+    r.check()
 
 
-def test_a_wake_that_waits_says_for_whom(rig):
-    async def main():
-        r, operations, (a, b) = await begun(rig, "a", "b")
-        r.node.refusals = lambda seats: {b: "RAM is short"}
-        one = await operations.ask(Ask(Kind.WAKE, uid=a, limit=3.0))
-        await asyncio.sleep(1.0)
-        assert f"seat {r.node.seats[b].identity.name} can't be parked" in one.sentence
-        await ended(one)
-        assert "can't be parked: RAM is short" in one.sentence
-
-    run_virtual(main())
+async def test_a_wake_that_waits_says_for_whom(rig):
+    r, operations, (a, b) = await begun(rig, "a", "b")
+    r.node.refusals = lambda seats: {b: "RAM is short"}
+    one = await operations.ask(Ask(Kind.WAKE, uid=a, limit=3.0))
+    await asyncio.sleep(1.0)
+    assert f"seat {r.node.seats[b].identity.name} can't be parked" in one.sentence
+    await ended(one)
+    assert "can't be parked: RAM is short" in one.sentence
 
 
-def test_an_evicted_seat_says_what_is_saved_and_stays_away_until_a_wake(rig, proxy):
-    async def main():
-        r, operations, (a,) = await begun(rig, "a")
-        one = await ended(await operations.ask(Ask(Kind.EVICT, "e1", a, limit=30.0)))
-        assert (one.state, one.saved) == (Progress.SUCCEEDED, 40 << 30)
-        assert "do not outlive the pod" in one.sentence
-        proxy(r.loop).request(a)
-        await asyncio.sleep(5.0)
-        assert r.state(a) is SeatState.PARKED
-        await ended(await operations.ask(Ask(Kind.WAKE, uid=a)))
-        assert r.state(a) is SeatState.ACTIVE
-
-    run_virtual(main())
+async def test_an_evicted_seat_says_what_is_saved_and_stays_away_until_a_wake(rig, proxy):
+    r, operations, (a,) = await begun(rig, "a")
+    one = await ended(await operations.ask(Ask(Kind.EVICT, "e1", a, limit=30.0)))
+    assert (one.state, one.saved) == (Progress.SUCCEEDED, 40 << 30)
+    assert "do not outlive the pod" in one.sentence
+    proxy(r.loop).request(a)
+    await asyncio.sleep(5.0)
+    assert r.state(a) is SeatState.PARKED
+    await ended(await operations.ask(Ask(Kind.WAKE, uid=a)))
+    assert r.state(a) is SeatState.ACTIVE
 
 
-def test_an_eviction_that_is_not_done_in_time_fails_and_the_seat_goes_on(rig):
-    async def main():
-        r, operations, (a,) = await begun(rig, "a")
-        r.node.refusals = lambda seats: dict.fromkeys((s.uid for s in seats), "RAM is short")
-        one = await operations.ask(Ask(Kind.EVICT, uid=a, limit=3.0))
-        await asyncio.sleep(1.0)
-        assert (one.state, "RAM is short" in one.sentence) == (Progress.PENDING, True)
-        await ended(one)
-        assert one.state is Progress.FAILED
-        assert "not within 3 s" in one.sentence
-        assert (r.state(a), r.node.seats[a].leave) == (SeatState.ACTIVE, "")
-
-    run_virtual(main())
+async def test_an_eviction_that_is_not_done_in_time_fails_and_the_seat_goes_on(rig):
+    r, operations, (a,) = await begun(rig, "a")
+    r.node.refusals = lambda seats: dict.fromkeys((s.uid for s in seats), "RAM is short")
+    one = await operations.ask(Ask(Kind.EVICT, uid=a, limit=3.0))
+    await asyncio.sleep(1.0)
+    assert (one.state, "RAM is short" in one.sentence) == (Progress.PENDING, True)
+    await ended(one)
+    assert one.state is Progress.FAILED
+    assert "not within 3 s" in one.sentence
+    assert (r.state(a), r.node.seats[a].leave) == (SeatState.ACTIVE, "")
 
 
-def test_a_drain_parks_all_and_an_undrain_lets_them_wake(rig, proxy):
-    async def main():
-        r, operations, (a, b) = await begun(rig, "a", "b")
-        told = []
+async def test_a_drain_parks_all_and_an_undrain_lets_them_wake(rig, proxy):
+    r, operations, (a, b) = await begun(rig, "a", "b")
+    told = []
 
-        class Announcer:
-            def told_node(self, kind, reason, sentence):
-                told.append((reason, sentence))
+    class Announcer:
+        def told_node(self, kind, reason, sentence):
+            told.append((reason, sentence))
 
-        operations.announce_to(Announcer())
-        one = await ended(await operations.ask(Ask(Kind.DRAIN, why="new driver")))
-        assert [reason for reason, _ in told] == ["Draining", "DrainSucceeded"]
-        assert "new driver" in told[0][1]
-        assert (one.state, one.done, one.total) == (Progress.SUCCEEDED, 2, 2)
-        proxy(r.loop).request(a)
-        await asyncio.sleep(5.0)
-        assert r.state(a) is SeatState.PARKED
-        with_drain = await operations.ask(Ask(Kind.WAKE, uid=b))
-        assert with_drain.state is Progress.FAILED
-        assert "undrain it first" in with_drain.sentence
-        assert (await operations.ask(Ask(Kind.UNDRAIN))).state is Progress.SUCCEEDED
-        await r.until(a, SeatState.ACTIVE)
-
-    run_virtual(main())
+    operations.announce_to(Announcer())
+    one = await ended(await operations.ask(Ask(Kind.DRAIN, why="new driver")))
+    assert [reason for reason, _ in told] == ["Draining", "DrainSucceeded"]
+    assert "new driver" in told[0][1]
+    assert (one.state, one.done, one.total) == (Progress.SUCCEEDED, 2, 2)
+    proxy(r.loop).request(a)
+    await asyncio.sleep(5.0)
+    assert r.state(a) is SeatState.PARKED
+    with_drain = await operations.ask(Ask(Kind.WAKE, uid=b))
+    assert with_drain.state is Progress.FAILED
+    assert "undrain it first" in with_drain.sentence
+    assert (await operations.ask(Ask(Kind.UNDRAIN))).state is Progress.SUCCEEDED
+    await r.until(a, SeatState.ACTIVE)
 
 
-def test_cancelling_takes_the_wish_back(rig):
-    async def main():
-        r, operations, (a,) = await begun(rig, "a")
-        r.node.refusals = lambda seats: dict.fromkeys((s.uid for s in seats), "RAM is short")
-        one = await operations.ask(park(a))
-        assert operations.cancel("p1") is one
-        assert (one.state, r.node.seats[a].leave) == (Progress.CANCELLED, "")
-        r.node.refusals = lambda seats: {}
-        r.loop.kick()
-        await asyncio.sleep(5.0)
-        assert r.state(a) is SeatState.ACTIVE
-        assert operations.cancel("p1").state is Progress.CANCELLED
-        drain = await operations.ask(Ask(Kind.DRAIN, "d1"))
-        operations.cancel("d1")
-        assert (drain.state, r.node.draining) == (Progress.CANCELLED, "")
-
-    run_virtual(main())
+async def test_cancelling_takes_the_wish_back(rig):
+    r, operations, (a,) = await begun(rig, "a")
+    r.node.refusals = lambda seats: dict.fromkeys((s.uid for s in seats), "RAM is short")
+    one = await operations.ask(park(a))
+    assert operations.cancel("p1") is one
+    assert (one.state, r.node.seats[a].leave) == (Progress.CANCELLED, "")
+    r.node.refusals = lambda seats: {}
+    r.loop.kick()
+    await asyncio.sleep(5.0)
+    assert r.state(a) is SeatState.ACTIVE
+    assert operations.cancel("p1").state is Progress.CANCELLED
+    drain = await operations.ask(Ask(Kind.DRAIN, "d1"))
+    operations.cancel("d1")
+    assert (drain.state, r.node.draining) == (Progress.CANCELLED, "")
 
 
-def test_one_operation_at_a_time_but_an_eviction_comes_first(rig):
-    async def main():
-        r, operations, (a,) = await begun(rig, "a")
-        r.node.refusals = lambda seats: dict.fromkeys((s.uid for s in seats), "RAM is short")
-        one = await operations.ask(park(a))
-        with pytest.raises(RefusedError, match="watch it or cancel it"):
-            await operations.ask(Ask(Kind.WAKE, uid=a))
-        two = await operations.ask(Ask(Kind.EVICT, uid=a))
-        assert (one.state, two.state) == (Progress.CANCELLED, Progress.PENDING)
-        assert "takes its place" in one.sentence
-        with pytest.raises(NotFoundError, match="GetStatus lists"):
-            await operations.ask(park(PodUid("nobody"), "p2"))
-
-    run_virtual(main())
+async def test_one_operation_at_a_time_but_an_eviction_comes_first(rig):
+    r, operations, (a,) = await begun(rig, "a")
+    r.node.refusals = lambda seats: dict.fromkeys((s.uid for s in seats), "RAM is short")
+    one = await operations.ask(park(a))
+    with pytest.raises(RefusedError, match="watch it or cancel it"):
+        await operations.ask(Ask(Kind.WAKE, uid=a))
+    two = await operations.ask(Ask(Kind.EVICT, uid=a))
+    assert (one.state, two.state) == (Progress.CANCELLED, Progress.PENDING)
+    assert "takes its place" in one.sentence
+    with pytest.raises(NotFoundError, match="GetStatus lists"):
+        await operations.ask(park(PodUid("nobody"), "p2"))
 
 
 class Unyielding:
@@ -212,67 +185,55 @@ class Unyielding:
         pass
 
 
-def test_what_must_give_way_to_one_that_can_not_be_taken_back_is_never_begun(rig):
-    async def main():
-        r, operations, (uid,) = await begun(rig, "a")
-        operations.carry(Kind.MOVE, Unyielding())
-        await operations.ask(Ask(Kind.MOVE, "m1", uid, successor="b"))
-        with pytest.raises(RefusedError, match="taken back"):
-            await operations.ask(Ask(Kind.EVICT, "e1", uid))
-        assert [one.name for one in operations.known(ended_too=True)] == ["m1"]
-        assert {key for key in r.machine.journal if "e1" in key} == set()
-
-    run_virtual(main())
+async def test_what_must_give_way_to_one_that_can_not_be_taken_back_is_never_begun(rig):
+    r, operations, (uid,) = await begun(rig, "a")
+    operations.carry(Kind.MOVE, Unyielding())
+    await operations.ask(Ask(Kind.MOVE, "m1", uid, successor="b"))
+    with pytest.raises(RefusedError, match="taken back"):
+        await operations.ask(Ask(Kind.EVICT, "e1", uid))
+    assert [one.name for one in operations.known(ended_too=True)] == ["m1"]
+    assert {key for key in r.machine.journal if "e1" in key} == set()
 
 
-def test_what_ends_while_an_eviction_is_written_has_ended_as_it_did(rig, monkeypatch):
-    async def main():
-        r, operations, (a,) = await begun(rig, "a")
-        journal, put = r.node.world.journal, r.node.world.journal.put
-        first = await operations.ask(park(a))
-        assert not first.ended
+async def test_what_ends_while_an_eviction_is_written_has_ended_as_it_did(rig, monkeypatch):
+    r, operations, (a,) = await begun(rig, "a")
+    journal, put = r.node.world.journal, r.node.world.journal.put
+    first = await operations.ask(park(a))
+    assert not first.ended
 
-        def slow(key, record, *, synced):
-            written = put(key, record, synced=synced)
-            return after(written, first) if key == OPERATION + "e1" and synced else written
+    def slow(key, record, *, synced):
+        written = put(key, record, synced=synced)
+        return after(written, first) if key == OPERATION + "e1" and synced else written
 
-        async def after(written, one):
-            await written
-            await ended(one)
-
-        monkeypatch.setattr(journal, "put", slow)
-        second = await operations.ask(Ask(Kind.EVICT, "e1", a))
-        assert first.state is Progress.SUCCEEDED, first.sentence
-        assert (await ended(second)).state is Progress.SUCCEEDED
-
-    run_virtual(main())
-
-
-def test_a_seat_whose_pod_goes_ends_its_operation(rig):
-    async def main():
-        r, operations, (a,) = await begun(rig, "a")
-        r.node.refusals = lambda seats: dict.fromkeys((s.uid for s in seats), "RAM is short")
-        one = await operations.ask(park(a))
-        r.loop.pod_gone(a)
-        r.machine.end_container(a)
+    async def after(written, one):
+        await written
         await ended(one)
-        assert one.state is Progress.FAILED
 
-    run_virtual(main())
+    monkeypatch.setattr(journal, "put", slow)
+    second = await operations.ask(Ask(Kind.EVICT, "e1", a))
+    assert first.state is Progress.SUCCEEDED, first.sentence
+    assert (await ended(second)).state is Progress.SUCCEEDED
 
 
-def test_a_dry_run_says_what_would_happen_and_does_nothing(rig):
-    async def main():
-        r, operations, (a, b) = await begun(rig, "a", "b")
-        before = [r.state(a), r.state(b)]
-        assert "moved into the host's RAM" in " ".join(operations.plan(park(b)))
-        assert "default/b is active on its GPUs" in operations.plan(Ask(Kind.WAKE, uid=a))[0]
-        assert any("default/b" in step for step in operations.plan(Ask(Kind.DRAIN)))
-        await asyncio.sleep(5.0)
-        assert [r.state(a), r.state(b)] == before
-        assert operations.known(ended_too=True) == []
+async def test_a_seat_whose_pod_goes_ends_its_operation(rig):
+    r, operations, (a,) = await begun(rig, "a")
+    r.node.refusals = lambda seats: dict.fromkeys((s.uid for s in seats), "RAM is short")
+    one = await operations.ask(park(a))
+    r.loop.pod_gone(a)
+    r.machine.end_container(a)
+    await ended(one)
+    assert one.state is Progress.FAILED
 
-    run_virtual(main())
+
+async def test_a_dry_run_says_what_would_happen_and_does_nothing(rig):
+    r, operations, (a, b) = await begun(rig, "a", "b")
+    before = [r.state(a), r.state(b)]
+    assert "moved into the host's RAM" in " ".join(operations.plan(park(b)))
+    assert "default/b is active on its GPUs" in operations.plan(Ask(Kind.WAKE, uid=a))[0]
+    assert any("default/b" in step for step in operations.plan(Ask(Kind.DRAIN)))
+    await asyncio.sleep(5.0)
+    assert [r.state(a), r.state(b)] == before
+    assert operations.known(ended_too=True) == []
 
 
 # The first agent is killed with coroutines that never began.
@@ -301,32 +262,26 @@ def test_an_operation_goes_on_after_a_restart_of_the_agent(rig, after):
     run_virtual(second(machine, a))
 
 
-def test_what_has_ended_is_kept_up_to_a_number_also_in_the_journal(rig):
-    async def main():
-        r, operations, (a,) = await begun(rig, "a", operations_kept=2)
-        for name in ("w1", "w2", "w3"):
-            await ended(await operations.ask(Ask(Kind.WAKE, name, a)))
-        assert [one.name for one in operations.known(ended_too=True)] == ["w2", "w3"]
-        kept = {key for key in r.machine.journal if key.startswith("operation/")}
-        assert kept == {"operation/w2", "operation/w3"}
-        with pytest.raises(NotFoundError, match="keeps the last 2"):
-            operations.get("w1")
-
-    run_virtual(main())
+async def test_what_has_ended_is_kept_up_to_a_number_also_in_the_journal(rig):
+    r, operations, (a,) = await begun(rig, "a", operations_kept=2)
+    for name in ("w1", "w2", "w3"):
+        await ended(await operations.ask(Ask(Kind.WAKE, name, a)))
+    assert [one.name for one in operations.known(ended_too=True)] == ["w2", "w3"]
+    kept = {key for key in r.machine.journal if key.startswith("operation/")}
+    assert kept == {"operation/w2", "operation/w3"}
+    with pytest.raises(NotFoundError, match="keeps the last 2"):
+        operations.get("w1")
 
 
-def test_without_a_journal_nothing_is_begun(rig):
-    async def main():
-        r, operations, (a,) = await begun(rig, "a")
-        r.machine.faults.add("disk-full")
-        with pytest.raises(RetryableError, match="journal can't be written"):
-            await operations.ask(park(a))
-        assert operations.known(ended_too=True) == []
-        assert not any(key.startswith("operation/") for key in r.machine.journal)
-        await asyncio.sleep(2.0)
-        assert r.state(a) is SeatState.ACTIVE
-
-    run_virtual(main())
+async def test_without_a_journal_nothing_is_begun(rig):
+    r, operations, (a,) = await begun(rig, "a")
+    r.machine.faults.add("disk-full")
+    with pytest.raises(RetryableError, match="journal can't be written"):
+        await operations.ask(park(a))
+    assert operations.known(ended_too=True) == []
+    assert not any(key.startswith("operation/") for key in r.machine.journal)
+    await asyncio.sleep(2.0)
+    assert r.state(a) is SeatState.ACTIVE
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -54,139 +54,115 @@ def kept(r):
     return {key.removeprefix(SAVED) for key in r.node.world.journal.load() if key.startswith(SAVED)}
 
 
-def test_a_seat_that_serves_is_saved_and_serves_on(rig):
-    async def main():
-        r, operations, uid = await begun(rig)
-        done = await ended(await operations.ask(save(uid)))
+async def test_a_seat_that_serves_is_saved_and_serves_on(rig):
+    r, operations, uid = await begun(rig)
+    done = await ended(await operations.ask(save(uid)))
+    assert done.state is Progress.SUCCEEDED, done.sentence
+    assert done.artifact in done.sentence
+    assert kept(r) == {done.artifact} == r.machine.vault.keys()
+    await r.until(uid, ACTIVE)
+    states = [state for one, state in r.seen.states if one == uid]
+    assert BELOW not in states, "its processes are never ended"
+    message = operation_message(done)
+    assert (message.artifact, message.saved.tier) == (done.artifact, "nvme")
+    assert (message.saved.outlives_pod, message.saved.bytes) == (True, 40 * GIB)
+    assert {"check", "gate", "dump", "seal"} <= done.phases.keys()
+    assert (r.machine.gates, r.machine.dumps) == ({}, {})
+    assert not r.node.seats[uid].leave
+    assert ("Saved", f"saved by ops: {done.sentence}") in r.seen.events
+    r.check()
+
+
+async def test_a_request_that_comes_while_it_is_saved_is_answered_after_it(rig, proxy):
+    r, operations, uid = await begun(rig)
+    p = proxy(r.loop)
+    one = await operations.ask(save(uid))
+    await r.until(uid, SeatState.DUMPING)
+    p.request(uid)
+    await ended(one)
+    await r.until(uid, ACTIVE)
+    await asyncio.sleep(1)
+    assert one.state is Progress.SUCCEEDED
+    assert p.answered == {uid: 1}
+    r.check()
+
+
+async def test_a_parked_seat_is_saved_and_stays_parked(rig):
+    r, operations, uid = await begun(rig)
+    await ended(await operations.ask(Ask(Kind.PARK, "p1", uid)))
+    done = await ended(await operations.ask(save(uid)))
+    assert (done.state, r.state(uid)) == (Progress.SUCCEEDED, PARKED)
+    await asyncio.sleep(60)
+    assert r.state(uid) is PARKED
+    r.check()
+
+
+async def test_an_evicted_seat_stays_evicted(rig, proxy):
+    r, operations, uid = await begun(rig)
+    await ended(await operations.ask(Ask(Kind.EVICT, "e1", uid)))
+    done = await ended(await operations.ask(save(uid)))
+    assert done.state is Progress.SUCCEEDED
+    proxy(r.loop).request(uid)
+    await asyncio.sleep(5)
+    assert (r.state(uid), r.node.seats[uid].stays_away) == (PARKED, True)
+
+
+async def test_the_state_of_a_seat_below_ram_is_kept_as_it_is_there(rig, proxy):
+    r, operations, uid = await begun(rig)
+    await ended(await operations.ask(Ask(Kind.PARK, "p1", uid, tier=Tier.NVME)))
+    artifact = r.node.seats[uid].artifact
+    done = await ended(await operations.ask(save(uid)))
+    assert (done.artifact, r.state(uid)) == (artifact, BELOW)
+    proxy(r.loop).request(uid)
+    await r.until(uid, ACTIVE)
+    await asyncio.sleep(5)
+    assert r.machine.vault.keys() == {artifact}, "it outlives the wake that it was made for"
+    r.check()
+
+
+async def test_with_an_object_store_it_is_kept_there_and_leaves_the_node(rig):
+    r, operations, uid = await begun(rig, BOTH)
+    r.machine.faults.add("store-down")
+    done = await ended(await operations.ask(save(uid)))
+    assert "store-down" not in r.machine.faults, "it was tried before"
+    assert done.state is Progress.SUCCEEDED
+    assert r.machine.vault[done.artifact].places == {Tier.OBJECT}
+    assert "in the object store" in done.sentence
+    assert r.loop.dumps.kept.bytes_in(Tier.NVME) == 0
+    near = await ended(await operations.ask(save(uid, "s2", tier=Tier.NVME)))
+    assert r.machine.vault[near.artifact].places == {Tier.NVME}
+    r.check()
+
+
+async def test_what_is_kept_takes_its_room_on_nvme_until_it_is_deleted(rig):
+    r, operations, uid = await begun(rig, {Tier.NVME: 120 * GIB})
+    r.node.seen = lambda _: 40 * GIB
+    for number in range(2):
+        done = await ended(await operations.ask(save(uid, f"s{number}")))
         assert done.state is Progress.SUCCEEDED, done.sentence
-        assert done.artifact in done.sentence
-        assert kept(r) == {done.artifact} == r.machine.vault.keys()
         await r.until(uid, ACTIVE)
-        states = [state for one, state in r.seen.states if one == uid]
-        assert BELOW not in states, "its processes are never ended"
-        message = operation_message(done)
-        assert (message.artifact, message.saved.tier) == (done.artifact, "nvme")
-        assert (message.saved.outlives_pod, message.saved.bytes) == (True, 40 * GIB)
-        assert {"check", "gate", "dump", "seal"} <= done.phases.keys()
-        assert (r.machine.gates, r.machine.dumps) == ({}, {})
-        assert not r.node.seats[uid].leave
-        assert ("Saved", f"saved by ops: {done.sentence}") in r.seen.events
-        r.check()
-
-    run_virtual(main())
-
-
-def test_a_request_that_comes_while_it_is_saved_is_answered_after_it(rig, proxy):
-    async def main():
-        r, operations, uid = await begun(rig)
-        p = proxy(r.loop)
-        one = await operations.ask(save(uid))
-        await r.until(uid, SeatState.DUMPING)
-        p.request(uid)
-        await ended(one)
-        await r.until(uid, ACTIVE)
-        await asyncio.sleep(1)
-        assert one.state is Progress.SUCCEEDED
-        assert p.answered == {uid: 1}
-        r.check()
-
-    run_virtual(main())
+    r.node.seen = lambda _: 41 * GIB
+    full = await ended(await operations.ask(save(uid, "s2")))
+    assert full.state is Progress.FAILED
+    assert "delete saved states (kybernate artifacts rm)" in full.sentence
+    assert r.state(uid) is ACTIVE, "it was not even parked for that"
+    assert "42949672960 bytes, and it takes 44023414784" in full.sentence
+    del r.machine.vault[done.artifact]
+    done = await ended(await operations.ask(save(uid, "s3")))
+    assert done.state is Progress.SUCCEEDED
+    assert len(kept(r)) == 2
+    r.check()
 
 
-def test_a_parked_seat_is_saved_and_stays_parked(rig):
-    async def main():
-        r, operations, uid = await begun(rig)
-        await ended(await operations.ask(Ask(Kind.PARK, "p1", uid)))
-        done = await ended(await operations.ask(save(uid)))
-        assert (done.state, r.state(uid)) == (Progress.SUCCEEDED, PARKED)
-        await asyncio.sleep(60)
-        assert r.state(uid) is PARKED
-        r.check()
-
-    run_virtual(main())
-
-
-def test_an_evicted_seat_stays_evicted(rig, proxy):
-    async def main():
-        r, operations, uid = await begun(rig)
-        await ended(await operations.ask(Ask(Kind.EVICT, "e1", uid)))
-        done = await ended(await operations.ask(save(uid)))
-        assert done.state is Progress.SUCCEEDED
-        proxy(r.loop).request(uid)
-        await asyncio.sleep(5)
-        assert (r.state(uid), r.node.seats[uid].stays_away) == (PARKED, True)
-
-    run_virtual(main())
-
-
-def test_the_state_of_a_seat_below_ram_is_kept_as_it_is_there(rig, proxy):
-    async def main():
-        r, operations, uid = await begun(rig)
-        await ended(await operations.ask(Ask(Kind.PARK, "p1", uid, tier=Tier.NVME)))
-        artifact = r.node.seats[uid].artifact
-        done = await ended(await operations.ask(save(uid)))
-        assert (done.artifact, r.state(uid)) == (artifact, BELOW)
-        proxy(r.loop).request(uid)
-        await r.until(uid, ACTIVE)
-        await asyncio.sleep(5)
-        assert r.machine.vault.keys() == {artifact}, "it outlives the wake that it was made for"
-        r.check()
-
-    run_virtual(main())
-
-
-def test_with_an_object_store_it_is_kept_there_and_leaves_the_node(rig):
-    async def main():
-        r, operations, uid = await begun(rig, BOTH)
-        r.machine.faults.add("store-down")
-        done = await ended(await operations.ask(save(uid)))
-        assert "store-down" not in r.machine.faults, "it was tried before"
-        assert done.state is Progress.SUCCEEDED
-        assert r.machine.vault[done.artifact].places == {Tier.OBJECT}
-        assert "in the object store" in done.sentence
-        assert r.loop.dumps.kept.bytes_in(Tier.NVME) == 0
-        near = await ended(await operations.ask(save(uid, "s2", tier=Tier.NVME)))
-        assert r.machine.vault[near.artifact].places == {Tier.NVME}
-        r.check()
-
-    run_virtual(main())
-
-
-def test_what_is_kept_takes_its_room_on_nvme_until_it_is_deleted(rig):
-    async def main():
-        r, operations, uid = await begun(rig, {Tier.NVME: 120 * GIB})
-        r.node.seen = lambda _: 40 * GIB
-        for number in range(2):
-            done = await ended(await operations.ask(save(uid, f"s{number}")))
-            assert done.state is Progress.SUCCEEDED, done.sentence
-            await r.until(uid, ACTIVE)
-        r.node.seen = lambda _: 41 * GIB
-        full = await ended(await operations.ask(save(uid, "s2")))
-        assert full.state is Progress.FAILED
-        assert "delete saved states (kybernate artifacts rm)" in full.sentence
-        assert r.state(uid) is ACTIVE, "it was not even parked for that"
-        assert "42949672960 bytes, and it takes 44023414784" in full.sentence
-        del r.machine.vault[done.artifact]
-        done = await ended(await operations.ask(save(uid, "s3")))
-        assert done.state is Progress.SUCCEEDED
-        assert len(kept(r)) == 2
-        r.check()
-
-    run_virtual(main())
-
-
-def test_a_deleted_pod_leaves_what_was_saved_of_it(rig):
-    async def main():
-        r, operations, uid = await begun(rig)
-        done = await ended(await operations.ask(save(uid)))
-        await r.until(uid, ACTIVE)
-        r.loop.pod_gone(uid)
-        r.machine.end_container(uid)
-        await asyncio.sleep(30)
-        assert uid not in r.node.seats
-        assert r.machine.vault.keys() == {done.artifact}
-
-    run_virtual(main())
+async def test_a_deleted_pod_leaves_what_was_saved_of_it(rig):
+    r, operations, uid = await begun(rig)
+    done = await ended(await operations.ask(save(uid)))
+    await r.until(uid, ACTIVE)
+    r.loop.pod_gone(uid)
+    r.machine.end_container(uid)
+    await asyncio.sleep(30)
+    assert uid not in r.node.seats
+    assert r.machine.vault.keys() == {done.artifact}
 
 
 @pytest.mark.parametrize(
@@ -199,60 +175,51 @@ def test_a_deleted_pod_leaves_what_was_saved_of_it(rig):
         ("seal-fails", "could not be sealed: .*No space left"),
     ],
 )
-def test_what_goes_wrong_is_told_and_the_seat_serves_on(rig, proxy, fault, words):
-    async def main():
-        r, operations, uid = await begun(rig)
-        r.machine.faults.add(fault)
-        done = await ended(await operations.ask(save(uid)))
-        assert done.state is Progress.FAILED
-        assert re.search(words, done.sentence)
-        r.machine.faults.discard(fault)
-        await r.until(uid, ACTIVE)
-        await asyncio.sleep(5)
-        assert (r.machine.vault, r.machine.folders, r.machine.gates) == ({}, {}, {})
-        p = proxy(r.loop)
-        p.request(uid)
-        await asyncio.sleep(5)
-        assert p.answered == {uid: 1}
-        done = await ended(await operations.ask(save(uid, "s2")))
-        assert done.state is Progress.SUCCEEDED
-        r.check()
-
-    run_virtual(main())
+async def test_what_goes_wrong_is_told_and_the_seat_serves_on(rig, proxy, fault, words):
+    r, operations, uid = await begun(rig)
+    r.machine.faults.add(fault)
+    done = await ended(await operations.ask(save(uid)))
+    assert done.state is Progress.FAILED
+    assert re.search(words, done.sentence)
+    r.machine.faults.discard(fault)
+    await r.until(uid, ACTIVE)
+    await asyncio.sleep(5)
+    assert (r.machine.vault, r.machine.folders, r.machine.gates) == ({}, {}, {})
+    p = proxy(r.loop)
+    p.request(uid)
+    await asyncio.sleep(5)
+    assert p.answered == {uid: 1}
+    done = await ended(await operations.ask(save(uid, "s2")))
+    assert done.state is Progress.SUCCEEDED
+    r.check()
 
 
-def test_a_workload_that_ends_while_it_is_written_is_told(rig):
-    async def main():
-        r, operations, uid = await begun(rig)
-        one = await operations.ask(save(uid))
-        await r.until(uid, SeatState.DUMPING)
-        r.machine.end_container(uid)
-        done = await ended(one)
-        assert done.state is Progress.FAILED
-        assert "ended" in done.sentence
-        assert r.machine.vault == {}
-
-    run_virtual(main())
+async def test_a_workload_that_ends_while_it_is_written_is_told(rig):
+    r, operations, uid = await begun(rig)
+    one = await operations.ask(save(uid))
+    await r.until(uid, SeatState.DUMPING)
+    r.machine.end_container(uid)
+    done = await ended(one)
+    assert done.state is Progress.FAILED
+    assert "ended" in done.sentence
+    assert r.machine.vault == {}
 
 
 @pytest.mark.parametrize("state", [SeatState.PARKING, SeatState.DUMPING, None])
-def test_a_save_that_is_cancelled_leaves_nothing_and_the_seat_serves(rig, state):
-    async def main():
-        r, operations, uid = await begun(rig)
-        one = await operations.ask(save(uid))
-        for _ in range(10_000):
-            if state in (None, r.state(uid)):
-                break
-            await asyncio.sleep(0.0001)
-        operations.cancel("s1")
-        await r.until(uid, ACTIVE)
-        await asyncio.sleep(5)
-        assert one.state is Progress.CANCELLED
-        assert (r.state(uid), r.node.seats[uid].leave) == (ACTIVE, "")
-        assert (r.machine.vault, r.machine.folders, kept(r)) == ({}, {}, set())
-        r.check()
-
-    run_virtual(main())
+async def test_a_save_that_is_cancelled_leaves_nothing_and_the_seat_serves(rig, state):
+    r, operations, uid = await begun(rig)
+    one = await operations.ask(save(uid))
+    for _ in range(10_000):
+        if state in (None, r.state(uid)):
+            break
+        await asyncio.sleep(0.0001)
+    operations.cancel("s1")
+    await r.until(uid, ACTIVE)
+    await asyncio.sleep(5)
+    assert one.state is Progress.CANCELLED
+    assert (r.state(uid), r.node.seats[uid].leave) == (ACTIVE, "")
+    assert (r.machine.vault, r.machine.folders, kept(r)) == ({}, {}, set())
+    r.check()
 
 
 @pytest.mark.parametrize(
@@ -264,30 +231,24 @@ def test_a_save_that_is_cancelled_leaves_nothing_and_the_seat_serves(rig, state)
         (NVME, Tier.RAM, None, r"no deeper than ram \(kyb.ai/park-tier\)"),
     ],
 )
-def test_what_can_not_be_kept_is_refused_at_once(rig, tiers, pin, tier, words):
-    async def main():
-        r, operations, uid = await begun(rig, tiers)
-        r.node.seats[uid].park_tier = pin.value
-        with pytest.raises(RefusedError, match=words):
-            await operations.ask(save(uid, tier=tier))
-        with pytest.raises(RefusedError, match=words):
-            operations.plan(save(uid, tier=tier))
-
-    run_virtual(main())
+async def test_what_can_not_be_kept_is_refused_at_once(rig, tiers, pin, tier, words):
+    r, operations, uid = await begun(rig, tiers)
+    r.node.seats[uid].park_tier = pin.value
+    with pytest.raises(RefusedError, match=words):
+        await operations.ask(save(uid, tier=tier))
+    with pytest.raises(RefusedError, match=words):
+        operations.plan(save(uid, tier=tier))
 
 
-def test_a_dry_run_says_what_would_happen(rig):
-    async def main():
-        r, operations, uid = await begun(rig, BOTH)
-        steps = operations.plan(save(uid))
-        assert "let end" in steps[0]
-        assert "woken at once" in steps[2]
-        assert "copied to the object store" in steps[3]
-        await ended(await operations.ask(Ask(Kind.PARK, "p1", uid, tier=Tier.NVME)))
-        assert "has there is kept" in operations.plan(save(uid))[0]
-        assert r.machine.vault.keys() == {r.node.seats[uid].artifact}
-
-    run_virtual(main())
+async def test_a_dry_run_says_what_would_happen(rig):
+    r, operations, uid = await begun(rig, BOTH)
+    steps = operations.plan(save(uid))
+    assert "let end" in steps[0]
+    assert "woken at once" in steps[2]
+    assert "copied to the object store" in steps[3]
+    await ended(await operations.ask(Ask(Kind.PARK, "p1", uid, tier=Tier.NVME)))
+    assert "has there is kept" in operations.plan(save(uid))[0]
+    assert r.machine.vault.keys() == {r.node.seats[uid].artifact}
 
 
 async def one_save(rig, machine):

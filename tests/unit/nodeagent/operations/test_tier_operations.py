@@ -10,7 +10,6 @@ import pytest
 from kybernate.core.operations import Kind, Progress
 from kybernate.core.tiers import Artifact, wake_seconds
 from kybernate.errors import ConfigError, ConflictError, RefusedError
-from kybernate.testing.clock import run_virtual
 from kybernate.types import NodeName, PodUid, SeatState, Tier
 from nodeagent.api.service import _tier
 from nodeagent.api.streams import as_told
@@ -47,55 +46,46 @@ def park(uid, tier, name="p1"):
     return Ask(Kind.PARK, name, uid, by="ops", tier=tier)
 
 
-def test_a_park_into_nvme_ends_when_it_is_there_and_a_wake_takes_it_back(rig):
-    async def main():
-        r, operations, uid = await begun(rig, tiers=TIERS)
-        done = await ended(await operations.ask(park(uid, Tier.NVME)))
-        assert (done.state, r.state(uid)) == (Progress.SUCCEEDED, SeatState.PARKED_NVME)
-        told = as_told(r.node.seats[uid])
-        assert (told.state, told.tier, told.saved_bytes) == (
-            "parked",
-            "nvme",
-            r.node.seats[uid].saved,
-        )
-        seconds = wake_seconds(Artifact(Tier.NVME, told.saved_bytes), NodeName("n1"), 1)
-        assert told.wake_seconds == pytest.approx(seconds)
-        assert seconds > 0.2
-        assert "40.0 GiB of GPU memory are kept on the node's NVMe" in done.sentence
-        parts = {"intent", "check", "gate", "dump", "seal", "note", "end", "all"}
-        assert parts <= done.phases.keys()
-        assert operation_message(done).tier == "nvme"
-        done = await ended(await operations.ask(Ask(Kind.WAKE, "w1", uid)))
-        assert (done.state, r.state(uid)) == (Progress.SUCCEEDED, SeatState.ACTIVE)
-        done = await ended(await operations.ask(Ask(Kind.PARK, "p2", uid)))
-        ram = wake_seconds(Artifact(Tier.RAM, 40 * GIB), NodeName("n1"), 1)
-        assert as_told(r.node.seats[uid]).wake_seconds == pytest.approx(ram)
-        assert r.state(uid) is SeatState.PARKED, "the tier was asked for until the next wake only"
-
-    run_virtual(main())
+async def test_a_park_into_nvme_ends_when_it_is_there_and_a_wake_takes_it_back(rig):
+    r, operations, uid = await begun(rig, tiers=TIERS)
+    done = await ended(await operations.ask(park(uid, Tier.NVME)))
+    assert (done.state, r.state(uid)) == (Progress.SUCCEEDED, SeatState.PARKED_NVME)
+    told = as_told(r.node.seats[uid])
+    assert (told.state, told.tier, told.saved_bytes) == (
+        "parked",
+        "nvme",
+        r.node.seats[uid].saved,
+    )
+    seconds = wake_seconds(Artifact(Tier.NVME, told.saved_bytes), NodeName("n1"), 1)
+    assert told.wake_seconds == pytest.approx(seconds)
+    assert seconds > 0.2
+    assert "40.0 GiB of GPU memory are kept on the node's NVMe" in done.sentence
+    parts = {"intent", "check", "gate", "dump", "seal", "note", "end", "all"}
+    assert parts <= done.phases.keys()
+    assert operation_message(done).tier == "nvme"
+    done = await ended(await operations.ask(Ask(Kind.WAKE, "w1", uid)))
+    assert (done.state, r.state(uid)) == (Progress.SUCCEEDED, SeatState.ACTIVE)
+    done = await ended(await operations.ask(Ask(Kind.PARK, "p2", uid)))
+    ram = wake_seconds(Artifact(Tier.RAM, 40 * GIB), NodeName("n1"), 1)
+    assert as_told(r.node.seats[uid]).wake_seconds == pytest.approx(ram)
+    assert r.state(uid) is SeatState.PARKED, "the tier was asked for until the next wake only"
 
 
-def test_what_is_in_nvme_comes_back_to_ram_when_that_is_asked(rig):
-    async def main():
-        r, operations, uid = await begun(rig, tiers=TIERS)
-        await ended(await operations.ask(park(uid, Tier.NVME)))
-        done = await ended(await operations.ask(park(uid, Tier.RAM, "p2")))
-        assert (done.state, r.state(uid)) == (Progress.SUCCEEDED, SeatState.PARKED)
-        assert "in the host's RAM" in done.sentence
-
-    run_virtual(main())
+async def test_what_is_in_nvme_comes_back_to_ram_when_that_is_asked(rig):
+    r, operations, uid = await begun(rig, tiers=TIERS)
+    await ended(await operations.ask(park(uid, Tier.NVME)))
+    done = await ended(await operations.ask(park(uid, Tier.RAM, "p2")))
+    assert (done.state, r.state(uid)) == (Progress.SUCCEEDED, SeatState.PARKED)
+    assert "in the host's RAM" in done.sentence
 
 
-def test_what_can_not_be_dumped_fails_with_the_reason_and_stays_parked_in_ram(rig):
-    async def main():
-        r, operations, uid = await begun(rig, tiers=TIERS)
-        r.machine.faults.add("undumpable")
-        done = await ended(await operations.ask(park(uid, Tier.NVME)))
-        assert (done.state, r.state(uid)) == (Progress.FAILED, SeatState.PARKED)
-        assert "io_uring" in done.sentence
-        assert seat_message(r.node.seats[uid]).undumpable == "process 7 uses io_uring"
-
-    run_virtual(main())
+async def test_what_can_not_be_dumped_fails_with_the_reason_and_stays_parked_in_ram(rig):
+    r, operations, uid = await begun(rig, tiers=TIERS)
+    r.machine.faults.add("undumpable")
+    done = await ended(await operations.ask(park(uid, Tier.NVME)))
+    assert (done.state, r.state(uid)) == (Progress.FAILED, SeatState.PARKED)
+    assert "io_uring" in done.sentence
+    assert seat_message(r.node.seats[uid]).undumpable == "process 7 uses io_uring"
 
 
 @pytest.mark.parametrize(
@@ -106,54 +96,42 @@ def test_what_can_not_be_dumped_fails_with_the_reason_and_stays_parked_in_ram(ri
         (TIERS, Tier.RAM, Tier.NVME, r"no deeper than ram \(kyb.ai/park-tier\)"),
     ],
 )
-def test_a_tier_that_can_not_be_is_refused_at_once(rig, tiers, pin, tier, words):
-    async def main():
-        r, operations, uid = await begun(rig, tiers=tiers)
-        r.node.seats[uid].park_tier = pin.value
-        with pytest.raises(RefusedError, match=words):
-            await operations.ask(park(uid, tier))
-        with pytest.raises(RefusedError, match=words):
-            operations.plan(park(uid, tier))
-
-    run_virtual(main())
+async def test_a_tier_that_can_not_be_is_refused_at_once(rig, tiers, pin, tier, words):
+    r, operations, uid = await begun(rig, tiers=tiers)
+    r.node.seats[uid].park_tier = pin.value
+    with pytest.raises(RefusedError, match=words):
+        await operations.ask(park(uid, tier))
+    with pytest.raises(RefusedError, match=words):
+        operations.plan(park(uid, tier))
 
 
-def test_the_same_name_for_another_tier_is_a_conflict(rig):
-    async def main():
-        _, operations, uid = await begun(rig, tiers=TIERS)
-        await operations.ask(park(uid, Tier.NVME))
-        with pytest.raises(ConflictError):
-            await operations.ask(park(uid, Tier.OBJECT))
-
-    run_virtual(main())
+async def test_the_same_name_for_another_tier_is_a_conflict(rig):
+    _, operations, uid = await begun(rig, tiers=TIERS)
+    await operations.ask(park(uid, Tier.NVME))
+    with pytest.raises(ConflictError):
+        await operations.ask(park(uid, Tier.OBJECT))
 
 
-def test_a_dry_run_says_what_would_happen(rig):
-    async def main():
-        r, operations, uid = await begun(rig, tiers=TIERS)
-        steps = operations.plan(park(uid, Tier.OBJECT))
-        assert any("once that is sealed they are ended" in step for step in steps)
-        assert any("copied to the object store" in step for step in steps)
-        assert operations.plan(park(uid, None)) == tuple(
-            step for step in steps if "saved state" not in step and "written" not in step
-        )
-        await ended(await operations.ask(park(uid, Tier.NVME)))
-        steps = operations.plan(park(uid, Tier.NVME))
-        assert "nothing is moved" in steps[0]
-        assert any("comes back into ram" in s for s in operations.plan(park(uid, Tier.RAM)))
-        assert r.state(uid) is SeatState.PARKED_NVME
-
-    run_virtual(main())
+async def test_a_dry_run_says_what_would_happen(rig):
+    r, operations, uid = await begun(rig, tiers=TIERS)
+    steps = operations.plan(park(uid, Tier.OBJECT))
+    assert any("once that is sealed they are ended" in step for step in steps)
+    assert any("copied to the object store" in step for step in steps)
+    assert operations.plan(park(uid, None)) == tuple(
+        step for step in steps if "saved state" not in step and "written" not in step
+    )
+    await ended(await operations.ask(park(uid, Tier.NVME)))
+    steps = operations.plan(park(uid, Tier.NVME))
+    assert "nothing is moved" in steps[0]
+    assert any("comes back into ram" in s for s in operations.plan(park(uid, Tier.RAM)))
+    assert r.state(uid) is SeatState.PARKED_NVME
 
 
-def test_a_cancelled_park_leaves_its_state_where_the_agent_wants_it(rig):
-    async def main():
-        r, operations, uid = await begun(rig, tiers=TIERS)
-        await operations.ask(park(uid, Tier.NVME))
-        operations.cancel("p1")
-        assert r.node.seats[uid].tier_asked == ""
-
-    run_virtual(main())
+async def test_a_cancelled_park_leaves_its_state_where_the_agent_wants_it(rig):
+    r, operations, uid = await begun(rig, tiers=TIERS)
+    await operations.ask(park(uid, Tier.NVME))
+    operations.cancel("p1")
+    assert r.node.seats[uid].tier_asked == ""
 
 
 def test_an_unknown_tier_is_named():
@@ -162,81 +140,70 @@ def test_an_unknown_tier_is_named():
     assert _tier("") is None
 
 
-def test_tiers_are_shown_with_what_is_in_them(rig):
-    async def main():
-        r, operations, uid = await begun(rig, tiers=TIERS)
-        shown = Publisher(r.node, None, "here", Attendance())
-        await ended(await operations.ask(park(uid, None)))
-        (seat,) = shown.status()["seats"]
-        assert (seat["state"], seat["tier"]) == ("parked", "ram")
-        await ended(await operations.ask(park(uid, Tier.NVME, "p2")))
-        status = shown.status()
-        (seat,) = status["seats"]
-        assert (seat["state"], seat["tier"]) == ("parked", "nvme")
-        assert status["budget"]["parkedBytes"] == 0
-        rows = {tier["name"]: tier for tier in status["tiers"]}
-        assert rows["nvme"] == {
-            "name": "nvme",
-            "seats": 1,
-            "usedBytes": 40 * GIB,
-            "budgetBytes": 1000 * GIB,
-        }
-        assert rows["ram"]["usedBytes"] == 0
-        message = status_message(r.node, {})
-        assert [(one.name, one.seats) for one in message.tiers] == [
-            ("ram", 0),
-            ("nvme", 1),
-            ("object", 0),
-        ]
-        assert (message.seats[0].tier, message.seats[0].saved_bytes) == ("nvme", 40 * GIB)
-
-    run_virtual(main())
+async def test_tiers_are_shown_with_what_is_in_them(rig):
+    r, operations, uid = await begun(rig, tiers=TIERS)
+    shown = Publisher(r.node, None, "here", Attendance())
+    await ended(await operations.ask(park(uid, None)))
+    (seat,) = shown.status()["seats"]
+    assert (seat["state"], seat["tier"]) == ("parked", "ram")
+    await ended(await operations.ask(park(uid, Tier.NVME, "p2")))
+    status = shown.status()
+    (seat,) = status["seats"]
+    assert (seat["state"], seat["tier"]) == ("parked", "nvme")
+    assert status["budget"]["parkedBytes"] == 0
+    rows = {tier["name"]: tier for tier in status["tiers"]}
+    assert rows["nvme"] == {
+        "name": "nvme",
+        "seats": 1,
+        "usedBytes": 40 * GIB,
+        "budgetBytes": 1000 * GIB,
+    }
+    assert rows["ram"]["usedBytes"] == 0
+    message = status_message(r.node, {})
+    assert [(one.name, one.seats) for one in message.tiers] == [
+        ("ram", 0),
+        ("nvme", 1),
+        ("object", 0),
+    ]
+    assert (message.seats[0].tier, message.seats[0].saved_bytes) == ("nvme", 40 * GIB)
 
 
 @pytest.mark.parametrize(("within", "wakeable"), [(None, True), (600.0, True), (1.0, False)])
-def test_a_seat_that_wakes_too_late_from_its_tier_is_not_wakeable(rig, within, wakeable):
-    async def main():
-        r, operations, uid = await begun(rig, tiers=TIERS)
-        shown = Publisher(r.node, None, "here", Attendance())
-        r.node.observers.append(shown)
-        r.node.seats[uid].ready_within = within
-        await ended(await operations.ask(park(uid, Tier.NVME)))
-        assert shown._wakeable[uid] is wakeable
-        await ended(await operations.ask(Ask(Kind.WAKE, "w1", uid)))
-        assert shown._wakeable[uid] is True
-
-    run_virtual(main())
+async def test_a_seat_that_wakes_too_late_from_its_tier_is_not_wakeable(rig, within, wakeable):
+    r, operations, uid = await begun(rig, tiers=TIERS)
+    shown = Publisher(r.node, None, "here", Attendance())
+    r.node.observers.append(shown)
+    r.node.seats[uid].ready_within = within
+    await ended(await operations.ask(park(uid, Tier.NVME)))
+    assert shown._wakeable[uid] is wakeable
+    await ended(await operations.ask(Ask(Kind.WAKE, "w1", uid)))
+    assert shown._wakeable[uid] is True
 
 
 @pytest.mark.parametrize("keeps", [100.0, 0.0])
 @pytest.mark.parametrize("tier", [Tier.RAM, Tier.NVME, Tier.OBJECT])
-def test_an_eviction_says_whether_the_state_outlives_the_pod_and_so_it_is(rig, tier, keeps):
-    async def main():
-        r, operations, uid = await begun(rig, tiers=TIERS, keep_left_s=keeps)
-        await ended(await operations.ask(park(uid, tier)))
-        plan = operations.plan(Ask(Kind.EVICT, uid=uid))[-1]
-        done = await ended(await operations.ask(Ask(Kind.EVICT, "e1", uid)))
-        saved, stays = operation_message(done).saved, tier is not Tier.RAM and keeps > 0
-        assert (saved.tier, saved.outlives_pod) == (tier.value, stays)
-        assert ("which outlive the pod by 100 s" in done.sentence) is stays
-        assert ("which do not outlive the pod" in done.sentence) is not stays
-        assert ("keep_left_s of its node is 0" in done.sentence) is (
-            tier is not Tier.RAM and not keeps
-        )
-        assert ("Its state outlives the pod for 100 s" in plan) is stays
-        before = set(r.machine.vault)
-        assert bool(before) is (tier is not Tier.RAM)
-        telling = asyncio.ensure_future(r.loop.reports.run())
-        r.node.seats[uid].doomed = True
-        r.machine.end_container(uid)
-        r.loop.pod_gone(uid)
-        await asyncio.sleep(50)
-        assert set(r.machine.vault) == (before if stays else set())
-        await asyncio.sleep(60)
-        assert set(r.machine.vault) == set()
-        telling.cancel()
-
-    run_virtual(main())
+async def test_an_eviction_says_whether_the_state_outlives_the_pod_and_so_it_is(rig, tier, keeps):
+    r, operations, uid = await begun(rig, tiers=TIERS, keep_left_s=keeps)
+    await ended(await operations.ask(park(uid, tier)))
+    plan = operations.plan(Ask(Kind.EVICT, uid=uid))[-1]
+    done = await ended(await operations.ask(Ask(Kind.EVICT, "e1", uid)))
+    saved, stays = operation_message(done).saved, tier is not Tier.RAM and keeps > 0
+    assert (saved.tier, saved.outlives_pod) == (tier.value, stays)
+    assert ("which outlive the pod by 100 s" in done.sentence) is stays
+    assert ("which do not outlive the pod" in done.sentence) is not stays
+    assert ("keep_left_s of its node is 0" in done.sentence) is (tier is not Tier.RAM and not keeps)
+    assert ("Its state outlives the pod for 100 s" in plan) is stays
+    before = set(r.machine.vault)
+    assert bool(before) is (tier is not Tier.RAM)
+    telling = asyncio.ensure_future(r.loop.reports.run())
+    r.node.seats[uid].doomed = True
+    r.machine.end_container(uid)
+    r.loop.pod_gone(uid)
+    await asyncio.sleep(50)
+    assert set(r.machine.vault) == (before if stays else set())
+    await asyncio.sleep(60)
+    assert set(r.machine.vault) == set()
+    telling.cancel()
 
 
 def test_an_eviction_of_before_says_of_a_state_below_ram_nothing_that_it_does_not_know():

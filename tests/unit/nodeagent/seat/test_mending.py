@@ -26,96 +26,86 @@ def reasons(r):
     return [reason for reason, _ in r.seen.events]
 
 
-def test_a_lost_gpu_ends_its_active_seat_and_touches_no_other(rig, proxy, groups):
-    async def main():
-        r = rig()
-        r.begin()
-        parked, active = await r.seat("a"), await r.seat("b")
-        other = await r.seat("other", groups["G1"])
-        await r.until(active, ACTIVE)
-        await r.until(other, ACTIVE)
-        whole = r.node.inventory
-        r.machine.lost.add("GPU-0")
-        r.loop.inventory_reported(with_lost(whole, "GPU-0"))
-        await r.until(active, WAITING, 5.0)
-        assert ("GpuLost", "GPU GPU-0 is lost or unhealthy; the workload is started anew") in (
-            r.seen.events
-        )
-        r.machine.restart_container(active)
-        p = proxy(r.loop)
-        p.request(parked)
-        p.request(other)
-        await asyncio.sleep(30)
-        assert [r.state(uid) for uid in (parked, active, other)] == [PARKED, WAITING, ACTIVE]
-        assert p.answered == {other: 1}
-        r.machine.lost.clear()
-        r.loop.inventory_reported(whole)
-        await r.until(parked, ACTIVE, 10.0)
-        assert [entry[2] for entry in r.machine.log if entry[:2] == ("go", active)] == ["1", "2"]
-        r.check()
-
-    run_virtual(main())
+async def test_a_lost_gpu_ends_its_active_seat_and_touches_no_other(rig, proxy, groups):
+    r = rig()
+    r.begin()
+    parked, active = await r.seat("a"), await r.seat("b")
+    other = await r.seat("other", groups["G1"])
+    await r.until(active, ACTIVE)
+    await r.until(other, ACTIVE)
+    whole = r.node.inventory
+    r.machine.lost.add("GPU-0")
+    r.loop.inventory_reported(with_lost(whole, "GPU-0"))
+    await r.until(active, WAITING, 5.0)
+    assert ("GpuLost", "GPU GPU-0 is lost or unhealthy; the workload is started anew") in (
+        r.seen.events
+    )
+    r.machine.restart_container(active)
+    p = proxy(r.loop)
+    p.request(parked)
+    p.request(other)
+    await asyncio.sleep(30)
+    assert [r.state(uid) for uid in (parked, active, other)] == [PARKED, WAITING, ACTIVE]
+    assert p.answered == {other: 1}
+    r.machine.lost.clear()
+    r.loop.inventory_reported(whole)
+    await r.until(parked, ACTIVE, 10.0)
+    assert [entry[2] for entry in r.machine.log if entry[:2] == ("go", active)] == ["1", "2"]
+    r.check()
 
 
 @pytest.mark.parametrize("state", [SeatState.PARKING, SeatState.WAKING, SeatState.STARTING])
-def test_a_gpu_lost_half_way_ends_the_seat(rig, proxy, state):
-    async def main():
-        r = rig()
-        r.begin()
-        a, b = await r.seat("a"), await r.seat("b")
-        if state is SeatState.STARTING:
-            at_work = a
-        else:
-            await r.until(b, ACTIVE)
-            proxy(r.loop).request(a)
-            at_work = b if state is SeatState.PARKING else a
-        while r.state(at_work) is not state:  # noqa: ASYNC110 - states have no event here
-            await asyncio.sleep(0.001)
-        r.machine.lost.add("GPU-0")
-        r.loop.inventory_reported(with_lost(r.node.inventory, "GPU-0"))
-        await r.until(at_work, WAITING, 5.0)
-        assert "GpuLost" in reasons(r)
-        assert not r.machine.locked()
-
-    run_virtual(main())
-
-
-def test_a_held_group_keeps_its_gpus_whatever_the_plugin_says(rig):
-    async def main():
-        r = rig()
-        r.begin()
-        a = await r.seat("a")
-        await r.until(a, ACTIVE)
-        before = r.node.inventory
-        groups = tuple(replace(g, gpus=("GPU-1",)) if g.name == "G0" else g for g in before.groups)
-        with pytest.raises(RefusedError, match="group G0 is held by pod default/a with GPUs GPU-0"):
-            r.loop.inventory_reported(replace(before, groups=groups))
-        assert r.node.inventory == before
-        fewer = replace(with_lost(before, "GPU-1"), groups=())
-        with pytest.raises(RefusedError, match="can't be changed to no GPU"):
-            r.loop.inventory_reported(fewer)
-        assert r.node.inventory.groups == before.groups
-        assert r.node.inventory.memory().keys() == {"GPU-0"}
-        assert r.state(a) is ACTIVE
-
-    run_virtual(main())
-
-
-def test_one_action_that_fails_unexpectedly_holds_up_neither_the_others_nor_the_clock(rig, proxy):
-    async def main():
-        r = rig()
-        r.begin()
-        a, b = await r.seat("a"), await r.seat("b")
+async def test_a_gpu_lost_half_way_ends_the_seat(rig, proxy, state):
+    r = rig()
+    r.begin()
+    a, b = await r.seat("a"), await r.seat("b")
+    if state is SeatState.STARTING:
+        at_work = a
+    else:
         await r.until(b, ACTIVE)
-        nobody = Action(ActionKind.WAKE, "uid-nobody", "a bug")
-        assert not r.loop._carry_out(nobody)
-        r.node.refusals = Once()
-        p = proxy(r.loop)
-        p.request(a)
-        await r.until(a, ACTIVE, 10.0)
-        assert r.state(b) is PARKED
+        proxy(r.loop).request(a)
+        at_work = b if state is SeatState.PARKING else a
+    while r.state(at_work) is not state:  # noqa: ASYNC110 - states have no event here
+        await asyncio.sleep(0.001)
+    r.machine.lost.add("GPU-0")
+    r.loop.inventory_reported(with_lost(r.node.inventory, "GPU-0"))
+    await r.until(at_work, WAITING, 5.0)
+    assert "GpuLost" in reasons(r)
+    assert not r.machine.locked()
 
-    run_virtual(main())
+
+async def test_a_held_group_keeps_its_gpus_whatever_the_plugin_says(rig):
+    r = rig()
+    r.begin()
+    a = await r.seat("a")
+    await r.until(a, ACTIVE)
+    before = r.node.inventory
+    groups = tuple(replace(g, gpus=("GPU-1",)) if g.name == "G0" else g for g in before.groups)
+    with pytest.raises(RefusedError, match="group G0 is held by pod default/a with GPUs GPU-0"):
+        r.loop.inventory_reported(replace(before, groups=groups))
+    assert r.node.inventory == before
+    fewer = replace(with_lost(before, "GPU-1"), groups=())
+    with pytest.raises(RefusedError, match="can't be changed to no GPU"):
+        r.loop.inventory_reported(fewer)
+    assert r.node.inventory.groups == before.groups
+    assert r.node.inventory.memory().keys() == {"GPU-0"}
+    assert r.state(a) is ACTIVE
+
+
+async def test_one_action_that_fails_unexpectedly_holds_up_neither_the_others_nor_the_clock(
+    rig, proxy
+):
+    r = rig()
+    r.begin()
+    a, b = await r.seat("a"), await r.seat("b")
+    await r.until(b, ACTIVE)
+    nobody = Action(ActionKind.WAKE, "uid-nobody", "a bug")
+    assert not r.loop._carry_out(nobody)
+    r.node.refusals = Once()
+    p = proxy(r.loop)
+    p.request(a)
+    await r.until(a, ACTIVE, 10.0)
+    assert r.state(b) is PARKED
 
 
 class Once:
@@ -132,85 +122,75 @@ class Once:
         return {}
 
 
-def test_a_workload_that_ignores_sigterm_is_in_service_again_after_its_grace(rig, proxy):
-    async def main():
-        r = rig()
-        r.begin()
-        a = await r.seat("a")
-        await r.until(a, ACTIVE)
-        p = proxy(r.loop)
-        r.loop.on_term(a, 15)
-        p.request(a)
-        await asyncio.sleep(34)
-        assert p.answered == {}
-        await asyncio.sleep(3)
-        assert (r.state(a), p.answered) == (ACTIVE, {a: 1})
-        assert "TermIgnored" in reasons(r)
-
-    run_virtual(main())
+async def test_a_workload_that_ignores_sigterm_is_in_service_again_after_its_grace(rig, proxy):
+    r = rig()
+    r.begin()
+    a = await r.seat("a")
+    await r.until(a, ACTIVE)
+    p = proxy(r.loop)
+    r.loop.on_term(a, 15)
+    p.request(a)
+    await asyncio.sleep(34)
+    assert p.answered == {}
+    await asyncio.sleep(3)
+    assert (r.state(a), p.answered) == (ACTIVE, {a: 1})
+    assert "TermIgnored" in reasons(r)
 
 
-def test_a_pod_that_is_being_deleted_is_not_in_service_again_however_long_it_takes(rig, prepared):
-    async def main():
-        r, _, pods = prepared(rig)
-        r.begin()
-        a = await r.seat("a")
-        await r.until(a, ACTIVE)
-        pods.create("a", group="G0", token="a-token")
-        pod = pods.pods["default", "a"]
-        pod["metadata"]["deletionTimestamp"] = "2026-11-21T10:00:00Z"
-        pods.cache.event("MODIFIED", pod)
-        await asyncio.sleep(300)
-        assert r.node.seats[a].ending
-        assert "TermIgnored" not in reasons(r)
-
-    run_virtual(main())
-
-
-def test_a_parked_seat_whose_pod_is_deleted_does_not_wait_for_a_signal(rig, prepared):
-    async def main():
-        r, _, pods = prepared(rig)
-        r.begin()
-        a, b = await r.seat("a"), await r.seat("b")
-        await r.until(b, ACTIVE)
-        pods.create("a", group="G0", token="a-token")
-        pod = pods.pods["default", "a"]
-        pod["metadata"]["deletionTimestamp"] = "2026-11-21T10:00:00Z"
-        pods.cache.event("MODIFIED", pod)
-        await r.until(a, WAITING, 3.0)
-        assert not r.machine._of(a)
-
-    run_virtual(main())
+async def test_a_pod_that_is_being_deleted_is_not_in_service_again_however_long_it_takes(
+    rig, prepared
+):
+    r, _, pods = prepared(rig)
+    r.begin()
+    a = await r.seat("a")
+    await r.until(a, ACTIVE)
+    pods.create("a", group="G0", token="a-token")
+    pod = pods.pods["default", "a"]
+    pod["metadata"]["deletionTimestamp"] = "2026-11-21T10:00:00Z"
+    pods.cache.event("MODIFIED", pod)
+    await asyncio.sleep(300)
+    assert r.node.seats[a].ending
+    assert "TermIgnored" not in reasons(r)
 
 
-def test_a_helper_that_starts_while_its_seat_ends_is_ended_too(rig):
-    async def main():
-        r = rig()
-        r.begin()
-        a = await r.seat("a")
-        await r.until(a, ACTIVE)
-        await asyncio.sleep(0.1)
-        seat = r.node.seats[a]
-        r.loop.steps.drop_helper(seat)
-        started: list[FakeHelper] = []
+async def test_a_parked_seat_whose_pod_is_deleted_does_not_wait_for_a_signal(rig, prepared):
+    r, _, pods = prepared(rig)
+    r.begin()
+    a, b = await r.seat("a"), await r.seat("b")
+    await r.until(b, ACTIVE)
+    pods.create("a", group="G0", token="a-token")
+    pod = pods.pods["default", "a"]
+    pod["metadata"]["deletionTimestamp"] = "2026-11-21T10:00:00Z"
+    pods.cache.event("MODIFIED", pod)
+    await r.until(a, WAITING, 3.0)
+    assert not r.machine._of(a)
 
-        class Slow:
-            async def start(self, uid):
-                await asyncio.sleep(1)
-                started.append(FakeHelper(r.machine))
-                return started[-1]
 
-        object.__setattr__(r.node.world, "helpers", Slow())
-        late = asyncio.create_task(r.loop.steps.helper(seat))
-        await asyncio.sleep(0.1)
-        r.loop.steps.drop_helper(seat)
-        with pytest.raises(DeadlineError, match="ended while its helper was started"):
-            await late
-        assert [helper.killed for helper in started] == [True]
-        again = await r.loop.steps.helper(seat)
-        assert not again.killed
+async def test_a_helper_that_starts_while_its_seat_ends_is_ended_too(rig):
+    r = rig()
+    r.begin()
+    a = await r.seat("a")
+    await r.until(a, ACTIVE)
+    await asyncio.sleep(0.1)
+    seat = r.node.seats[a]
+    r.loop.steps.drop_helper(seat)
+    started: list[FakeHelper] = []
 
-    run_virtual(main())
+    class Slow:
+        async def start(self, uid):
+            await asyncio.sleep(1)
+            started.append(FakeHelper(r.machine))
+            return started[-1]
+
+    object.__setattr__(r.node.world, "helpers", Slow())
+    late = asyncio.create_task(r.loop.steps.helper(seat))
+    await asyncio.sleep(0.1)
+    r.loop.steps.drop_helper(seat)
+    with pytest.raises(DeadlineError, match="ended while its helper was started"):
+        await late
+    assert [helper.killed for helper in started] == [True]
+    again = await r.loop.steps.helper(seat)
+    assert not again.killed
 
 
 def test_a_parked_tree_that_was_only_half_frozen_is_frozen_after_a_restart(rig):
@@ -242,30 +222,26 @@ def test_a_parked_tree_that_was_only_half_frozen_is_frozen_after_a_restart(rig):
 SHARED = Group("G0", "kyb.ai/gpu-1x-seat", ("GPU-0",), 4, active_slots=2)
 
 
-def test_small_models_are_active_together_as_far_as_slots_and_memory_go(rig, proxy):
-    async def main():
-        r = rig()
-        r.begin()
-        groups = (SHARED, *r.node.inventory.groups[1:])
-        r.loop.inventory_reported(replace(r.node.inventory, groups=groups))
-        gib = 1 << 30
-        sizes = {"a": 20, "b": 30, "c": 40}
-        uids = [
-            await r.seat(name, SHARED, size=size * gib, vram=size * gib)
-            for name, size in sizes.items()
-        ]
-        await r.until(uids[2], ACTIVE)
-        p = proxy(r.loop)
-        for _ in range(200):
-            for uid in uids:
-                p.request(uid)
-            await asyncio.sleep(0.05)
-        await asyncio.sleep(10)
-        assert p.answered == dict.fromkeys(uids, 200)
-        assert [r.state(uid) for uid in uids].count(ACTIVE) == 2
-        large = await r.seat("large", SHARED, size=70 * gib, vram=70 * gib)
-        await r.until(large, ACTIVE)
-        assert [r.state(uid) for uid in uids] == [PARKED] * 3
-        r.check()
-
-    run_virtual(main())
+async def test_small_models_are_active_together_as_far_as_slots_and_memory_go(rig, proxy):
+    r = rig()
+    r.begin()
+    groups = (SHARED, *r.node.inventory.groups[1:])
+    r.loop.inventory_reported(replace(r.node.inventory, groups=groups))
+    gib = 1 << 30
+    sizes = {"a": 20, "b": 30, "c": 40}
+    uids = [
+        await r.seat(name, SHARED, size=size * gib, vram=size * gib) for name, size in sizes.items()
+    ]
+    await r.until(uids[2], ACTIVE)
+    p = proxy(r.loop)
+    for _ in range(200):
+        for uid in uids:
+            p.request(uid)
+        await asyncio.sleep(0.05)
+    await asyncio.sleep(10)
+    assert p.answered == dict.fromkeys(uids, 200)
+    assert [r.state(uid) for uid in uids].count(ACTIVE) == 2
+    large = await r.seat("large", SHARED, size=70 * gib, vram=70 * gib)
+    await r.until(large, ACTIVE)
+    assert [r.state(uid) for uid in uids] == [PARKED] * 3
+    r.check()

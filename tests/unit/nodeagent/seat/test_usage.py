@@ -56,57 +56,48 @@ def test_active_seconds_and_gib_hours_are_those_of_the_states(rig):
 
 
 @pytest.mark.parametrize("added", [False, True], ids=["before", "between"])
-def test_a_seat_that_is_gone_after_a_restart_is_counted_once(rig, added):
+async def test_a_seat_that_is_gone_after_a_restart_is_counted_once(rig, added):
     """Also if the last agent was killed between the two writes that end a meter."""
 
-    async def main():
-        r, usage = await rig_with_usage(rig)
-        wall = r.node.world.wall()
-        meter = {"namespace": "shop", "active": 3.0, "parked": 0.0, "since": wall - 50}
-        total = {"active": 60.0 if added else 7.0, "parked": 0.0, "last": "gone" if added else ""}
-        usage.resume({"usage/gone": {**meter, "held": None}, "usage-of/shop": total})
-        await asyncio.sleep(1000)
-        assert usage.totals()["shop"].active == pytest.approx(60)
-        assert "usage/gone" not in r.machine.journal
-
-    run_virtual(main())
+    r, usage = await rig_with_usage(rig)
+    wall = r.node.world.wall()
+    meter = {"namespace": "shop", "active": 3.0, "parked": 0.0, "since": wall - 50}
+    total = {"active": 60.0 if added else 7.0, "parked": 0.0, "last": "gone" if added else ""}
+    usage.resume({"usage/gone": {**meter, "held": None}, "usage-of/shop": total})
+    await asyncio.sleep(1000)
+    assert usage.totals()["shop"].active == pytest.approx(60)
+    assert "usage/gone" not in r.machine.journal
 
 
-def test_the_meter_of_a_seat_lives_on_in_its_namespace(rig):
-    async def main():
-        r, usage = await rig_with_usage(rig)
-        r.node.observers.append(usage)
-        r.begin()
-        a = await r.seat("a", delay=0.0)
-        await r.until(a, SeatState.ACTIVE)
-        await asyncio.sleep(100)
-        r.loop.pod_gone(a)
-        r.machine.end_container(a)
-        await asyncio.sleep(50)
-        assert usage.totals()["default"].active == pytest.approx(100, abs=3)
-        assert [key for key in r.machine.journal if "usage" in key] == ["usage-of/default"]
-
-    run_virtual(main())
+async def test_the_meter_of_a_seat_lives_on_in_its_namespace(rig):
+    r, usage = await rig_with_usage(rig)
+    r.node.observers.append(usage)
+    r.begin()
+    a = await r.seat("a", delay=0.0)
+    await r.until(a, SeatState.ACTIVE)
+    await asyncio.sleep(100)
+    r.loop.pod_gone(a)
+    r.machine.end_container(a)
+    await asyncio.sleep(50)
+    assert usage.totals()["default"].active == pytest.approx(100, abs=3)
+    assert [key for key in r.machine.journal if "usage" in key] == ["usage-of/default"]
 
 
-def test_the_counters_advance_by_themselves(rig):
-    async def main():
-        r, usage = await rig_with_usage(rig)
-        r.node.observers.append(usage)
-        r.begin()
-        task = asyncio.create_task(usage.run())
-        await r.until(await r.seat("a", delay=0.0), SeatState.ACTIVE)
+async def test_the_counters_advance_by_themselves(rig):
+    r, usage = await rig_with_usage(rig)
+    r.node.observers.append(usage)
+    r.begin()
+    task = asyncio.create_task(usage.run())
+    await r.until(await r.seat("a", delay=0.0), SeatState.ACTIVE)
 
-        def seconds():
-            name = "kyb_agent_active_seconds_total"
-            return REGISTRY.get_sample_value(name, {"namespace": "default"}) or 0.0
+    def seconds():
+        name = "kyb_agent_active_seconds_total"
+        return REGISTRY.get_sample_value(name, {"namespace": "default"}) or 0.0
 
-        before = seconds()
-        await asyncio.sleep(60)
-        assert seconds() - before == pytest.approx(60, abs=6)
-        task.cancel()
-
-    run_virtual(main())
+    before = seconds()
+    await asyncio.sleep(60)
+    assert seconds() - before == pytest.approx(60, abs=6)
+    task.cancel()
 
 
 @pytest.mark.parametrize(

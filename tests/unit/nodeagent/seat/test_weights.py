@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from kybernate.adapters.treefacts import bytes_of
 from kybernate.core.operations import Kind, Progress
-from kybernate.testing.clock import run_virtual
 from kybernate.types import Tier
 from nodeagent.operations.operations import Operations
 from nodeagent.operations.record import Ask
@@ -25,53 +24,44 @@ def weighing(r, size):
     r.loop.dumps._world = r.node.world
 
 
-def test_a_tree_that_nvme_has_no_room_for_stays_in_ram(rig):
-    async def main():
-        r = rig(tiers=ROOM)
-        weighing(r, 61 * GIB)
-        cold, _ = await two(r)
-        r.loop.ask_for_tier(cold, Tier.NVME)
-        await asyncio.sleep(30)
-        assert r.state(cold) is PARKED
-        assert r.machine.vault == {}
-
-    run_virtual(main())
+async def test_a_tree_that_nvme_has_no_room_for_stays_in_ram(rig):
+    r = rig(tiers=ROOM)
+    weighing(r, 61 * GIB)
+    cold, _ = await two(r)
+    r.loop.ask_for_tier(cold, Tier.NVME)
+    await asyncio.sleep(30)
+    assert r.state(cold) is PARKED
+    assert r.machine.vault == {}
 
 
-def test_nor_does_it_go_where_bytes_from_other_nodes_lie(rig):
-    async def main():
-        r = rig(tiers=ROOM)
-        weighing(r, 20 * GIB)
-        came = {Tier.RAM: 0, Tier.NVME: 41 * GIB}
-        r.loop.dumps.came_in = came.__getitem__
-        cold, _ = await two(r)
-        r.loop.ask_for_tier(cold, Tier.NVME)
-        await asyncio.sleep(30)
-        assert r.state(cold) is PARKED
-        operations = Operations(r.loop)
-        r.node.observers.append(operations)
-        save = await operations.ask(Ask(Kind.SAVE, "s1", cold))
-        await asyncio.sleep(5)
-        assert f"room for {19 * GIB} bytes" in save.sentence
-        came[Tier.NVME] = 0
-        await down(r, cold)
-
-    run_virtual(main())
+async def test_nor_does_it_go_where_bytes_from_other_nodes_lie(rig):
+    r = rig(tiers=ROOM)
+    weighing(r, 20 * GIB)
+    came = {Tier.RAM: 0, Tier.NVME: 41 * GIB}
+    r.loop.dumps.came_in = came.__getitem__
+    cold, _ = await two(r)
+    r.loop.ask_for_tier(cold, Tier.NVME)
+    await asyncio.sleep(30)
+    assert r.state(cold) is PARKED
+    operations = Operations(r.loop)
+    r.node.observers.append(operations)
+    save = await operations.ask(Ask(Kind.SAVE, "s1", cold))
+    await asyncio.sleep(5)
+    assert f"room for {19 * GIB} bytes" in save.sentence
+    came[Tier.NVME] = 0
+    await down(r, cold)
 
 
-def test_nor_is_it_saved(rig):
-    async def main():
-        r = rig(tiers=ROOM)
-        weighing(r, 61 * GIB)
-        cold, _ = await two(r)
-        operations = Operations(r.loop)
-        r.node.observers.append(operations)
-        one = await operations.ask(Ask(Kind.SAVE, "s1", cold))
-        await asyncio.sleep(5)
-        assert one.state is Progress.FAILED
-        assert f"it takes {61 * GIB} or more" in one.sentence
-
-    run_virtual(main())
+async def test_nor_is_it_saved(rig):
+    r = rig(tiers=ROOM)
+    weighing(r, 61 * GIB)
+    cold, _ = await two(r)
+    operations = Operations(r.loop)
+    r.node.observers.append(operations)
+    one = await operations.ask(Ask(Kind.SAVE, "s1", cold))
+    await asyncio.sleep(5)
+    assert one.state is Progress.FAILED
+    assert f"it takes {61 * GIB} or more" in one.sentence
 
 
 def test_memory_of_files_does_not_count_and_that_of_tmpfs_does(tmp_path):

@@ -5,20 +5,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 
-from kybernate.testing.clock import run_virtual
 
-
-def test_work_that_is_dropped_before_its_first_step_is_not_left_unawaited(rig):
+async def test_work_that_is_dropped_before_its_first_step_is_not_left_unawaited(rig):
     async def never():
         raise AssertionError("it was dropped")
 
-    async def main():
-        r = rig()
-        seat = r.node.seats[await r.seat("a")]
-        what = never()
-        r.loop.life.work(seat, what)
-        seat.work.cancel()
-        await asyncio.sleep(0.1)
-        assert inspect.getcoroutinestate(what) == inspect.CORO_CLOSED
-
-    run_virtual(main())
+    r = rig()
+    seat = r.node.seats[await r.seat("a")]
+    what = never()
+    r.loop.life.work(seat, what)
+    seat.work.cancel()
+    await asyncio.sleep(0.1)
+    assert inspect.getcoroutinestate(what) == inspect.CORO_CLOSED
