@@ -37,6 +37,11 @@ class UnfitError(RetryableError):
     kept until it is."""
 
 
+class LockedError(UnfitError):
+    """A saved state that nobody here can read now, for want of what a person can put back, such as
+    an authority's certificate; it is kept until then."""
+
+
 class ConflictError(KybernateError):
     """The world changed under the call; read it again, then decide anew."""
 

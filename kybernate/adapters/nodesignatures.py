@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from kybernate import keys
-from kybernate.errors import ConfigError, RefusedError
+from kybernate.errors import ConfigError, LockedError, RefusedError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,8 +54,8 @@ class Identity(Protocol):
         """What it shows now. Raises ConfigError."""
         ...
 
-    def agents(self) -> bytes:
-        """The authorities that certify agents: PEM. Raises ConfigError."""
+    def authorities(self) -> bytes:
+        """All authorities that certify agents, or did: PEM. Raises ConfigError."""
         ...
 
 
@@ -97,30 +97,57 @@ class NodeSignatures:
         except (ValueError, x509.InvalidVersion) as error:
             raise RefusedError(f"{what} carries no certificate that can be read") from error
         # Before anything else of it is looked at: whoever has no certificate may have made it up.
-        node = _node_of(certificate) if self._is_certified(certificate) else ""
-        if not node:
+        known = self._known()
+        certified = any(_signed_by(certificate, one) for one in known)
+        node = _node_of(certificate) if certified else ""
+        if not node and (certified or _names_one_of(certificate, known)):
             raise RefusedError(
                 f"{what} is signed by who has no certificate of a node's agent by an authority "
                 "that is known here"
             )
-        key = certificate.public_key()
-        if not isinstance(key, ec.EllipticCurvePublicKey):
-            raise RefusedError(f"{what} is signed by node {node} with no elliptic-curve key")
-        try:
-            signature = bytes.fromhex(found.group(2).decode())
-            key.verify(signature, _DOMAIN + body, ec.ECDSA(hashes.SHA256()))
-        except (InvalidSignature, ValueError) as error:
-            raise RefusedError(f"{what} was changed after node {node} signed it") from error
+        _see_unchanged(certificate, body, found.group(2), node, what)
+        if not node:
+            raise LockedError(
+                f"{what} is signed under an authority that is not known here; if it is one of "
+                "yours, put its certificate back into ca.crt or agents-ca.crt. It is kept"
+            )
         return body, node
 
-    def _is_certified(self, certificate: x509.Certificate) -> bool:
+    def _known(self) -> list[x509.Certificate]:
         try:
-            authorities = x509.load_pem_x509_certificates(self._identity.agents())
+            authorities = x509.load_pem_x509_certificates(self._identity.authorities())
         except ValueError as error:
             raise ConfigError("ca.crt", f"can't be read: {error}") from error
         if not authorities:
             raise ConfigError("ca.crt", "holds no certificate in PEM form")
-        return any(_signed_by(certificate, one) for one in authorities)
+        return authorities
+
+
+def _see_unchanged(
+    certificate: x509.Certificate, body: bytes, signature: bytes, node: str, what: str
+) -> None:
+    """Raise RefusedError unless the certificate's key signed the body."""
+    who = f"node {node}" if node else "somebody"
+    try:
+        key = certificate.public_key()
+        if not isinstance(key, ec.EllipticCurvePublicKey):
+            raise RefusedError(f"{what} is signed by {who} with no elliptic-curve key")
+        made = bytes.fromhex(signature.decode())
+        key.verify(made, _DOMAIN + body, ec.ECDSA(hashes.SHA256()))
+    except (InvalidSignature, UnsupportedAlgorithm, ValueError) as error:
+        raise RefusedError(f"{what} was changed after {who} signed it") from error
+
+
+def _names_one_of(certificate: x509.Certificate, known: list[x509.Certificate]) -> bool:
+    """Whether it says that the key of one of these certified it; if that is not so, it was changed
+    or made up, and no authority is missing."""
+    try:
+        kind = x509.AuthorityKeyIdentifier
+        said = certificate.extensions.get_extension_for_class(kind).value.key_identifier
+    except (x509.ExtensionNotFound, ValueError):
+        return False
+    digests = (x509.SubjectKeyIdentifier.from_public_key(one.public_key()).digest for one in known)
+    return any(said == one for one in digests)
 
 
 def _signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
@@ -158,8 +185,8 @@ class Authorities:
         """It is nobody's. Raises ConfigError always."""
         raise ConfigError(str(self._folder), "is of no node, and nothing is signed by it")
 
-    def agents(self) -> bytes:
-        """See `Identity.agents`."""
+    def authorities(self) -> bytes:
+        """See `Identity.authorities`."""
         try:
             names = ("ca.crt", "agents-ca.crt")
             files = [path for name in names if (path := self._folder / name).is_file()]

@@ -264,7 +264,7 @@ class Signatures(Protocol):
 
     def opened(self, signed: bytes, what: str) -> tuple[bytes, str] | None:
         """The body, and the node that signed it; None if no node did. Raises RefusedError if it was
-        changed, or if the key isn't proven to be a node's."""
+        changed, or if the key isn't a node's; LockedError if nobody here knows who proves it."""
         ...
 
 

@@ -26,6 +26,7 @@ from kybernate.errors import (
     CorruptError,
     DumpError,
     KybernateError,
+    LockedError,
     NotFoundError,
     RefusedError,
     UnfitError,
@@ -338,6 +339,15 @@ class Dumps(Transfers):
             if seat.paging:
                 return await vault.lend(artifact, seat.uid, deadline, into)
             return await vault.images(artifact, deadline, into)
+        except LockedError as error:
+            if Tier.OBJECT not in seat.copies:
+                raise
+            log.warning("%s: %s; its copy in the object store is tried", seat, error)
+            try:
+                return await self._other_images(seat)
+            except (NotFoundError, CorruptError, RefusedError) as other:
+                # What is here may be opened yet, whatever the other copy is.
+                raise error from other
         except (NotFoundError, CorruptError, RefusedError) as error:
             if Tier.OBJECT not in seat.copies:
                 raise CorruptError(str(error)) from error

@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import pytest
-from cryptography.hazmat.primitives import serialization
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +16,7 @@ from kybernate import keys
 from kybernate.adapters import artifactkeys, pki
 from kybernate.adapters.artifactkeys import make_folder, read_folder
 from kybernate.adapters.nodesignatures import Authorities, NodeSignatures
-from kybernate.errors import ConfigError, RefusedError
+from kybernate.errors import ConfigError, LockedError, RefusedError
 from kybernate.runtime.identity import Identity
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -79,8 +80,8 @@ def test_no_bit_of_it_can_be_changed(tls, at, bit):
     signed[at % len(signed)] ^= 1 << bit
     try:
         found = of(tls).opened(bytes(signed), "it")
-    except RefusedError:
-        return
+    except (RefusedError, LockedError):
+        return  # locked, if what was changed is who certified it
     # Another line than ours is nobody's; spare bits of base64 are nothing that is said.
     assert found in (None, (BODY, "a"))
 
@@ -93,8 +94,40 @@ def test_a_node_can_not_sign_for_another(tls, tmp_path):
     with pytest.raises(RefusedError, match="was changed after node a signed it"):
         of(tls).opened(of(stolen, "a").sign(BODY), "it")
     made = certified(tmp_path / "made")
+    with pytest.raises(LockedError, match="not known here"):
+        of(tls).opened(of(made, "a").sign(BODY), "it")
+    # Nor is it believed for saying that a known authority certified it.
+    key = pki.Folder(tls).authority().key.public_key()
+    mine = pki.Folder(made).authority()
+    leaf = x509.load_pem_x509_certificate((made / "agent-a.crt").read_bytes())
+    forged = x509.CertificateBuilder(
+        *(leaf.issuer, leaf.subject, leaf.public_key(), leaf.serial_number),
+        *(leaf.not_valid_before_utc, leaf.not_valid_after_utc),
+    ).add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key), critical=False)
+    signed = forged.sign(mine.key, hashes.SHA256())
+    (made / "agent-a.crt").write_bytes(signed.public_bytes(serialization.Encoding.PEM))
     with pytest.raises(RefusedError, match="who has no certificate"):
         of(tls).opened(of(made, "a").sign(BODY), "it")
+
+
+def test_what_a_mounted_certificate_signed_is_read_whoever_may_connect(tls):
+    signed = of(tls, "a").sign(BODY)
+    for node in "ab":
+        reader = NodeSignatures(Identity(node, tls, shared=False))
+        assert reader.opened(signed, "it") == (BODY, "a")
+
+
+def test_what_was_signed_under_an_authority_that_is_missing_waits_for_it(tmp_path):
+    old, new = certified(tmp_path / "old"), certified(tmp_path / "new")
+    signed = of(old, "a").sign(BODY)
+    with pytest.raises(LockedError, match="put its certificate back"):
+        of(new, "a").opened(signed, "it")
+    # Of what was changed nobody waits for an authority.
+    with pytest.raises(RefusedError, match="was changed"):
+        of(new, "a").opened(signed + b" ", "it")
+    both = (new / "ca.crt").read_bytes() + (old / "ca.crt").read_bytes()
+    (new / "ca.crt").write_bytes(both)
+    assert of(new, "a").opened(signed, "it") == (BODY, "a")
 
 
 def test_who_is_no_nodes_agent_signs_nothing(tmp_path):
@@ -118,7 +151,7 @@ def test_an_agents_certificate_makes_no_others(tmp_path):
     )
     put(folder, "b", pki.Leaf("x", dns=(keys.agent_server_name("b"),), client=True), rogue)
     signed = of(folder, "b").sign(BODY)
-    with pytest.raises(RefusedError, match="who has no certificate"):
+    with pytest.raises(LockedError, match="not known here"):
         of(folder).opened(signed, "it")
     # Not even where its own certificate lies among the authorities.
     bundle = (folder / "ca.crt").read_bytes() + (folder / "agent-a.crt").read_bytes()

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from kybernate.errors import DeadlineError, RestoreError
+from kybernate.errors import DeadlineError, LockedError, RestoreError
 from kybernate.testing.machine import FakeDumper, FakeVault
 from kybernate.types import Tier
 from tests.unit.nodeagent.below import (
@@ -186,6 +186,31 @@ async def test_a_node_that_got_another_of_it_keeps_the_state_until_it_has_the_ol
     r.check()
 
 
+@pytest.mark.parametrize("tier", [NVME, OBJECT])
+async def test_a_state_whose_signers_authority_is_missing_waits_for_it(
+    rig, proxy, monkeypatch, tier
+):
+    r = rig(tiers=TIERS, tier_residency_s=0.0)
+    cold, _ = await two(r)
+    inner = app_of(r, cold).inner
+    await down(r, cold, tier)
+    await asyncio.sleep(1)
+    sound, p = FakeVault.admit, proxy(r.loop)
+    monkeypatch.setattr(FakeVault, "admit", locked)
+    p.request(cold)
+    await asyncio.sleep(1000)
+    await when(lambda: r.state(cold) is tier)
+    (*_, sentence) = told(r, "RestoreFailed" if tier is NVME else "TransferFailed")
+    assert "authority is not known here" in sentence
+    assert len(r.machine.vault) == 1
+    monkeypatch.setattr(FakeVault, "admit", sound)
+    await r.until(cold, ACTIVE)
+    await asyncio.sleep(1)
+    assert (app_of(r, cold).inner, p.answered) == (inner, {cold: 1})
+    assert "SeatFailed" not in reasons(r)
+    r.check()
+
+
 async def test_what_was_fetched_already_is_kept_just_so(rig, proxy):
     r = rig(tiers=TIERS, tier_residency_s=0.0)
     cold, _ = await two(r)
@@ -203,6 +228,10 @@ async def test_what_was_fetched_already_is_kept_just_so(rig, proxy):
     await asyncio.sleep(1)
     assert p.answered == {cold: 1}
     r.check()
+
+
+async def locked(self, artifact, into, deadline):
+    raise LockedError(f"{artifact}: its authority is not known here")
 
 
 async def silent(self, artifact, into, deadline):
