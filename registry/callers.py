@@ -120,7 +120,7 @@ def check_node(caller: Caller, node: str, field: str) -> None:
 
 
 class Standing:
-    """For which pods an agent may speak: those that are bound to its node, by the cluster's word.
+    """For which pods an agent may speak: those that the extender bound to its node.
 
     Without a cluster it may speak for any, as its certificate names it. Each check raises
     ForbiddenError, and RetryableError where the API server can't be asked now.
@@ -132,7 +132,7 @@ class Standing:
         self._cluster = cluster
 
     def check_pod(self, caller: Caller, pod: Key) -> Pod | None:
-        """The pod is, or was, bound to the caller's node; what is seen of it now."""
+        """The extender has bound the pod to the caller's node; what is seen of it now."""
         if caller.role is not Role.AGENT or self._cluster is None:
             return None
         namespace, uid = pod
@@ -140,7 +140,7 @@ class Standing:
         if found is None and self._record(pod).node == caller.node:
             # It was there when its lease was taken, and was held against the cluster then.
             return None
-        if found is None or not found.node:
+        if found is None or not found.placed:
             found = self._cluster.find(namespace, uid, caller.node)
         if found is None or found.namespace != namespace:
             raise ForbiddenError(
@@ -152,6 +152,13 @@ class Standing:
             raise ForbiddenError(
                 f"{caller.name} can't speak for pod {namespace}/{found.name} ({uid}), which is "
                 f"{where}"
+            )
+        # Node and annotations come with one Binding: none of them is late.
+        if not found.placed:
+            raise ForbiddenError(
+                f"{caller.name} can't speak for pod {namespace}/{found.name} ({uid}), which the "
+                f"extender has not placed: {keys.ASSIGNED_GROUP} or {keys.ASSIGNED_AT} is missing, "
+                "or its kubelet made it"
             )
         return found
 

@@ -28,6 +28,9 @@ _GONE = 20_000
 """Pods that are remembered after they are gone, at most: some 400 bytes each."""
 _ASK_S = 3.0
 _PAGE = 500
+_WISH = (keys.RESTORE_FROM, keys.RESTORE_AS)
+_PLACED = (keys.ASSIGNED_GROUP, keys.ASSIGNED_AT)
+_MIRROR = "kubernetes.io/config.mirror"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,8 @@ class Pod:
     """A pod. `node` is empty until it is bound; `namespace_uid` until its namespace was seen.
 
     `succeeds` is what it asks to go on from as a successor: an artifact's ID or pod/<UID>.
+    `placed`: the extender bound it. A kubelet makes pods of its own node (mirror pods) itself, in
+    any namespace; what the extender writes with a binding, it can't.
     """
 
     uid: str
@@ -44,6 +49,7 @@ class Pod:
     namespace_uid: str = ""
     gone: bool = False
     succeeds: str = ""
+    placed: bool = False
 
 
 class Cluster(Protocol):
@@ -177,10 +183,14 @@ def _unanswered(error: KybernateError) -> RetryableError:
 def _slim(item: Json) -> Json:
     """What is kept of a pod: the annotations are a tenant's, and may be long."""
     meta, notes = item["metadata"], item["metadata"].get("annotations") or {}
-    wish = {name: notes[name] for name in (keys.RESTORE_FROM, keys.RESTORE_AS) if name in notes}
+    kept = {name: notes[name] for name in (*_WISH, *_PLACED) if name in notes}
+    if _MIRROR in notes:
+        kept[_MIRROR] = ""
+    owners = [{"kind": one.get("kind")} for one in meta.get("ownerReferences") or ()]
     names = {name: meta.get(name) for name in ("namespace", "name", "uid", "resourceVersion")}
     node = (item.get("spec") or {}).get("nodeName") or ""
-    return {"metadata": {**names, "annotations": wish}, "spec": {"nodeName": node}}
+    metadata = {**names, "annotations": kept, "ownerReferences": owners}
+    return {"metadata": metadata, "spec": {"nodeName": node}}
 
 
 def _pod(item: Json) -> Pod:
@@ -192,11 +202,18 @@ def _pod(item: Json) -> Pod:
         name=str(meta["name"]),
         node=str(node),
         succeeds=_succeeds(meta.get("annotations") or {}),
+        placed=_placed(meta),
     )
 
 
+def _placed(meta: Json) -> bool:
+    notes = meta.get("annotations") or {}
+    owned = any(one.get("kind") == "Node" for one in meta.get("ownerReferences") or ())
+    return all(notes.get(name) for name in _PLACED) and _MIRROR not in notes and not owned
+
+
 def _succeeds(notes: Json) -> str:
-    named = {name: notes[name] for name in (keys.RESTORE_FROM, keys.RESTORE_AS) if name in notes}
+    named = {name: notes[name] for name in _WISH if name in notes}
     try:
         wish = read_wish(named)
     except ConfigError:

@@ -62,12 +62,14 @@ WISH = wire.LeaseWish(seconds=30)
 STORE = wire.Spot(place=Tier.OBJECT, store="s3://states")
 STOPPED = wire.Stop(proof=wire.Proof.AGENT, why="ended")
 A, B, C, D = "rogue-a", "rogue-b", "rogue-c", "rogue-d"
+KUBELET = "n1"
+"""The node whose kubelet's credential a test has."""
 
 
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Certificates of the cluster's own authority."""
-    return certificates(tmp_path_factory.mktemp("tls"), [A, B])
+    return certificates(tmp_path_factory.mktemp("tls"), [A, B, KUBELET])
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +96,8 @@ def registry(
 
 @pytest.fixture
 def place(control_plane: Cluster) -> Iterator[Callable[..., tuple[str, str]]]:
-    """Makes a managed pod on a node: its name and UID."""
+    """Has a managed pod placed on a node, as the extender does: its name and UID."""
+    extender = control_plane.api("extender")
     api, made = control_plane.api(), list[str]()
     with contextlib.suppress(ConflictError):
         api.post(PODS.replace("pods", "serviceaccounts"), {"metadata": {"name": "default"}})
@@ -107,9 +110,13 @@ def place(control_plane: Cluster) -> Iterator[Callable[..., tuple[str, str]]]:
         metadata["annotations"] = {
             f"kyb.ai/{key.replace('_', '-')}": note for key, note in notes.items()
         }
-        spec = {"containers": [{"name": "c", "image": "x"}], "nodeName": node}
+        spec = {"containers": [{"name": "c", "image": "x"}], "schedulerName": "nobody"}
         found = api.post(PODS, {"metadata": metadata, "spec": spec})
         made.append(name)
+        stamp = {keys.ASSIGNED_GROUP: "G0", keys.ASSIGNED_AT: "2026-01-01T00:00:00Z"}
+        binding = {"metadata": {"name": name, "annotations": stamp}}
+        target = {"kind": "Node", "name": node}
+        extender.post(f"{PODS}/{name}/binding", {**binding, "target": target})
         return name, found["metadata"]["uid"]
 
     yield create
@@ -195,6 +202,59 @@ def test_it_claims_only_for_a_pod_of_its_own_that_asks_for_that_state(
     with pytest.raises(RefusedError, match="change nothing of a pod"):
         control_plane.api("agent").patch(f"{PODS}/{mine[0]}", change)
     assert claim(other, B, true[1]).successor == true[1]
+
+
+def mirror(cluster: Cluster, **more: Any) -> dict[str, Any]:
+    """What the kubelet of a node posts for a file in its folder of static pods."""
+    api, name = cluster.api(), f"static-{time.monotonic_ns()}"
+    with contextlib.suppress(ConflictError):
+        api.post("/api/v1/nodes", {"metadata": {"name": KUBELET}})
+    uid = api.get(f"/api/v1/nodes/{KUBELET}")["metadata"]["uid"]
+    owner = {"apiVersion": "v1", "kind": "Node", "name": KUBELET, "uid": uid, "controller": True}
+    notes = {"kubernetes.io/config.mirror": "0", **more.pop("annotations", {})}
+    metadata = {"name": name, "annotations": notes, "ownerReferences": [owner], **more}
+    spec = {"containers": [{"name": "c", "image": "x"}], "nodeName": KUBELET}
+    return {"metadata": metadata, "spec": spec}
+
+
+def test_a_pod_that_its_kubelet_made_opens_no_namespace(
+    registry: Server, place: Callable[..., tuple[str, str]], control_plane: Cluster
+) -> None:
+    """It names any namespace, and its own node: neither a lease nor a claim comes of it."""
+    theirs = place(B)
+    rogue, other = registry.client(f"agent-{KUBELET}"), registry.client(f"agent-{B}")
+    artifact = saved(other, B, theirs)
+    other.stopped(NAMESPACE, theirs[1], STOPPED)
+    kubelet, admin = control_plane.api(f"node-{KUBELET}"), control_plane.api()
+    asking = {"annotations": {keys.RESTORE_FROM: f"pod/{theirs[1]}"}}
+    plain = kubelet.post(PODS, mirror(control_plane))["metadata"]
+    # As it was before the policy kyb-kubelet-accounts, or where that is not installed.
+    labels = {keys.MANAGED_LABEL: "true"}
+    before = admin.post(PODS, mirror(control_plane, labels=labels, **asking))["metadata"]
+    try:
+        for uid in (plain["uid"], before["uid"]):
+            for runs in (True, False):
+                with pytest.raises(RefusedError, match="the extender has not placed"):
+                    rogue.lease((NAMESPACE, uid), wire.LeaseWish(seconds=5, runs=runs))
+            wanted = wire.Claim(artifact=artifact, successor=uid, node=KUBELET)
+            with pytest.raises(RefusedError, match="the extender has not placed"):
+                rogue.claim(NAMESPACE, theirs[1], wanted)
+    finally:
+        for one in (plain, before):
+            admin.delete(f"{PODS}/{one['name']}", {"gracePeriodSeconds": 0})
+
+
+def test_its_kubelet_makes_no_pod_with_anything_of_ours(control_plane: Cluster) -> None:
+    kubelet = control_plane.api(f"node-{KUBELET}")
+    group = {keys.ASSIGNED_GROUP: "G0", keys.ASSIGNED_AT: "2026-01-01T00:00:00Z"}
+    for more, why in (
+        ({"labels": {keys.MANAGED_LABEL: "true"}}, "may not write the label"),
+        ({"annotations": {keys.RESTORE_FROM: "pod/x"}}, "may not write the annotations"),
+        ({"annotations": {keys.MODEL: "theirs"}}, "may not write the annotations"),
+        ({"annotations": group}, "by the Kybernate extender"),
+    ):
+        with pytest.raises(RefusedError, match=why):
+            kubelet.post(PODS, mirror(control_plane, **more))
 
 
 def test_a_pod_that_was_deleted_stays_its_nodes(

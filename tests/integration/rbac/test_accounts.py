@@ -223,6 +223,25 @@ def test_the_agent_changes_nothing_else_of_a_pod(
             control_plane.api("agent").patch(f"{pod}/status", change, "strategic")
 
 
+@pytest.mark.parametrize("annotation", [*keys.USER_ANNOTATIONS, keys.ORIGINAL_RESOURCES])
+def test_a_kubelet_writes_nothing_that_we_read_of_a_pod(
+    control_plane: Cluster, pod_of_n1: str, annotation: str
+) -> None:
+    """Its own pods' status is its to write, with which annotations would come in."""
+    kubelet, admin = control_plane.api("node-n1"), control_plane.api()
+    changes = [{"metadata": {"annotations": {annotation: text}}} for text in ("x", "y", None)]
+    with pytest.raises(RefusedError, match=annotation):
+        kubelet.patch(f"{pod_of_n1}/status", changes[0], "strategic")
+    # Who makes the pod may, and then it stays.
+    admin.patch(pod_of_n1, changes[0])
+    for change in changes[1:]:
+        with pytest.raises(RefusedError, match=annotation):
+            kubelet.patch(f"{pod_of_n1}/status", change, "strategic")
+    status = {"status": {"message": "x"}}
+    kubelet.patch(f"{pod_of_n1}/status", status, "strategic")
+    assert admin.get(pod_of_n1)["metadata"]["annotations"][annotation] == "x"
+
+
 def test_the_agent_writes_conditions(control_plane: Cluster, pod: str) -> None:
     condition = {"type": keys.WAKEABLE_CONDITION, "status": "True"}
     change = {"status": {"conditions": [condition]}}

@@ -145,6 +145,10 @@ def test_the_policy_keeps_every_system_annotation() -> None:
     touched = next(item for item in policy["variables"] if item["name"] == "touched")
     for annotation in keys.SYSTEM_ANNOTATIONS:
         assert f"'{annotation}'" in touched["expression"]
+    kubelets = policies["kyb-kubelet-accounts"]["spec"]
+    touched = next(item for item in kubelets["variables"] if item["name"] == "touched")
+    for annotation in (*keys.USER_ANNOTATIONS, keys.ORIGINAL_RESOURCES):
+        assert f"'{annotation}'" in touched["expression"]
     (rule,) = policy["matchConstraints"]["resourceRules"]
     ways = {"pods", "pods/status", "pods/resize", "pods/ephemeralcontainers"}
     assert {*ways, "pods/binding", "bindings"} == set(rule["resources"])

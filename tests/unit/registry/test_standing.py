@@ -26,8 +26,9 @@ class Facts:
         self.there: dict[str, Pod] = {}
         self.away = False
 
-    def add(self, uid: str, node: str, **more: str) -> None:
-        self.there[uid] = self.seen[uid] = Pod(uid, "ns", f"model-{uid[1:]}", node, **more)
+    def add(self, uid: str, node: str, succeeds: str = "") -> None:
+        made = Pod(uid, "ns", f"model-{uid[1:]}", node, succeeds=succeeds, placed=bool(node))
+        self.there[uid] = self.seen[uid] = made
 
     def pod(self, uid: str) -> Pod | None:
         return self.seen.get(uid)
@@ -75,6 +76,17 @@ def test_an_agent_takes_leases_for_pods_of_its_node_alone(replica: Replica) -> N
     assert replica.lease("n1", "u9").status == 403, "a pod that nobody knows"
 
 
+def test_a_pod_that_the_extender_has_not_placed_is_nobodys(replica: Replica, facts: Facts) -> None:
+    facts.add("u1", "n1")
+    for known in (facts.seen, facts.there):
+        known["u1"] = replace(known["u1"], placed=False)
+    got = replica.lease("n1", "u1")
+    assert (got.status, "the extender has not placed" in got.error) == (403, True)
+    # What the watch has not seen as placed is asked for.
+    facts.there["u1"] = replace(facts.there["u1"], placed=True)
+    assert replica.lease("n1", "u1").status == 200
+
+
 def test_a_pod_is_looked_up_under_its_namespace(replica: Replica, facts: Facts) -> None:
     got = replica.agent("n1", "POST", pod("u0", "other") + "/lease", {"seconds": 5})
     assert (got.status, "no such pod" in got.error) == (403, True)
@@ -83,7 +95,7 @@ def test_a_pod_is_looked_up_under_its_namespace(replica: Replica, facts: Facts) 
 def test_a_watch_that_lags_refuses_nobody(replica: Replica, facts: Facts) -> None:
     del facts.seen["u0"]
     assert replica.lease("n1", "u0").status == 200
-    facts.seen["u2"] = replace(facts.there["u2"], node="")
+    facts.seen["u2"] = replace(facts.there["u2"], node="", placed=False)
     assert replica.lease("n2", "u2").status == 200
 
 
