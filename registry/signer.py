@@ -9,6 +9,7 @@ import base64
 import copy
 import logging
 import threading
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from kybernate.adapters.pki.requests import CSRS, read_request, sign
 from kybernate.errors import ConflictError, KybernateError, NotFoundError, RefusedError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from kybernate.adapters.k8s import Api
@@ -31,6 +33,9 @@ log = logging.getLogger(__name__)
 
 _ASK_S = 5.0
 _AGAIN_S = 5.0
+_ROUND_S = 0.2
+_MOST = 3
+"""Open requests of one node that are answered in a round. Its agent waits for the newest alone."""
 _APPROVED, _DENIED, _FAILED = "Approved", "Denied", "Failed"
 
 
@@ -48,7 +53,7 @@ class Signer:
         self._open: dict[str, Json] = {}
         self._lock = threading.Lock()
         self._come = threading.Event()
-        self._stopping = False
+        self._stopping = threading.Event()
         params = {"fieldSelector": f"spec.signerName={keys.AGENT_SIGNER}"}
         self._watch = Watcher(api, CSRS, params, self._event, "requests of agents")
         self._thread = threading.Thread(target=self._run, name="signer", daemon=True)
@@ -60,7 +65,7 @@ class Signer:
 
     def stop(self) -> None:
         """End, within seconds."""
-        self._stopping = True
+        self._stopping.set()
         self._come.set()
         self._watch.stop()
         self._thread.join(_ASK_S)
@@ -108,20 +113,30 @@ class Signer:
                 self._come.set()
 
     def _run(self) -> None:
-        while not self._stopping:
+        while not self._stopping.wait(_ROUND_S):
             self._come.wait(_AGAIN_S)
             self._come.clear()
             # Without the list nobody knows whom to refuse.
-            if self._stopping or not self._revocations.synced:
+            if self._stopping.is_set() or not self._revocations.synced:
                 continue
             with self._lock:
                 waiting = list(self._open.items())
-            for name, item in waiting:
-                self._try(name, item)
+            newest, more = _by_turns(waiting)
+            for name, item in newest:
+                self._try(name, item, self._answer_now)
+            for name, item in more:
+                self._try(name, item, self._deny)
 
-    def _try(self, name: str, item: Json) -> None:
+    def _answer_now(self, item: Json) -> None:
+        self.answer(item, datetime.now(UTC))
+
+    def _deny(self, item: Json) -> None:
+        message = f"its node had more than {_MOST} requests open; the newest ones were answered"
+        self._decide(copy.deepcopy(item), _DENIED, "TooMany", message)
+
+    def _try(self, name: str, item: Json, act: Callable[[Json], None]) -> None:
         try:
-            self.answer(item, datetime.now(UTC))
+            act(item)
         except (ConflictError, NotFoundError):
             log.debug("request %s was answered, or taken away, meanwhile", name)
         except KybernateError as error:
@@ -132,6 +147,27 @@ class Signer:
         with self._lock:
             if self._open.get(name) is item:
                 del self._open[name]
+
+
+def _by_turns(waiting: list[tuple[str, Json]]) -> tuple[list[tuple[str, Json]], ...]:
+    """The newest few requests of each node, and all others. The node is the one that the API server
+    wrote into it."""
+    newest: list[tuple[str, Json]] = []
+    more: list[tuple[str, Json]] = []
+    count: Counter[str] = Counter()
+    for name, item in sorted(waiting, key=_made, reverse=True):
+        spec = item.get("spec") or {}
+        node = f"{spec.get('username')} {(spec.get('extra') or {}).get(keys.NODE_OF_TOKEN)}"
+        count[node] += 1
+        # Half answered by a replica that ended: to be denied it is too late.
+        few = count[node] <= _MOST or _has(item, _APPROVED)
+        (newest if few else more).append((name, item))
+    return newest, more
+
+
+def _made(one: tuple[str, Json]) -> tuple[str, str]:
+    name, item = one
+    return item["metadata"].get("creationTimestamp") or "", name
 
 
 def _has(item: Json, *kinds: str) -> bool:

@@ -34,6 +34,8 @@ _RENEW_AT = 2 / 3
 _LOOK_S = (0.2, 5.0)
 _PATIENCE_S = 3600.0
 _AGAIN_S = (2.0, 60.0)
+_ROUND_S = 1.0
+"""At least, from one certificate to the next request."""
 _ASK_S = 10.0
 _DAY = timedelta(days=1)
 _AUTHORITY, _AGENTS = "ca.crt", "agents-ca.crt"
@@ -128,9 +130,9 @@ class Identity:
             return
         pause = _AGAIN_S[0]
         while True:
-            due = await asyncio.to_thread(self._due)
-            await asyncio.sleep(max(0.0, due - time.time()))
             try:
+                due = await asyncio.to_thread(self._due)
+                await asyncio.sleep(max(0.0, due - time.time()))
                 await self._renew(api)
             except (KybernateError, OSError) as error:
                 log.warning("no certificate for this node's own key yet: %s", error)
@@ -138,6 +140,7 @@ class Identity:
                 pause = min(2 * pause, _AGAIN_S[1])
             else:
                 pause = _AGAIN_S[0]
+                await asyncio.sleep(_ROUND_S)
 
     def _asks(self) -> bool:
         return self._folder is not None and (self._tls / _AGENTS).is_file()
@@ -150,27 +153,43 @@ class Identity:
         return self.file is not None and self.file.is_file()
 
     def _own(self) -> Pair | None:
-        """Its own, if it is good; what isn't is taken away, so that it is shown no more."""
-        from cryptography import x509  # noqa: PLC0415 - slow, see above
-
-        from kybernate.adapters.pki import Pair, agent_leaf, read_pair, why_renew  # noqa: PLC0415
+        """Its own, if it is good; what isn't is taken away, so that it is shown no more. Raises
+        ConfigError if the authorities can't be read."""
+        from kybernate.adapters.pki import read_pair  # noqa: PLC0415 - slow, see above
 
         if self.file is None or not self.file.is_file():
             return None
-        now = datetime.now(UTC)
+        content, why = self.file.read_bytes(), None
         try:
-            content, authority = self.file.read_bytes(), self._agents_authority()
             pair = read_pair(content, content, str(self.file))
-            signer = Pair(x509.load_pem_x509_certificate(authority), pair.key)
-            why = why_renew(pair, agent_leaf(self._node), signer, timedelta(0), now)
-        except (ConfigError, ValueError) as error:
+        except ConfigError as error:
             why = str(error)
-        # One that has ended under an authority that has, too, is none that why_renew names.
-        if why is None and pair.certificate.not_valid_after_utc > now:
-            return pair
-        log.warning("this node's own certificate can't be used: %s", why or "it has ended")
+        else:
+            why = self._why_not(pair)
+            if why is None:
+                return pair
+        log.warning("this node's own certificate can't be used: %s", why)
         self.file.unlink(missing_ok=True)
         return None
+
+    def _why_not(self, pair: Pair) -> str | None:
+        """Why it can't be this agent's, in a few words; None if it can. Raises ConfigError."""
+        from cryptography import x509  # noqa: PLC0415 - slow, see above
+
+        from kybernate.adapters.pki import Pair, agent_leaf, why_renew  # noqa: PLC0415
+
+        now, leaf = datetime.now(UTC), agent_leaf(self._node)
+        try:
+            # While one authority follows another the file lists both, in any order.
+            known = x509.load_pem_x509_certificates(self._agents_authority())
+        except ValueError as error:
+            raise ConfigError(str(self._tls / _AGENTS), f"can't be read: {error}") from error
+        signers = [Pair(one, pair.key) for one in known]
+        whys = [why_renew(pair, leaf, one, timedelta(0), now) for one in signers]
+        if None not in whys:
+            return "; ".join(sorted({str(why) for why in whys}))
+        # One that has ended under an authority that has, too, is none that why_renew names.
+        return None if pair.certificate.not_valid_after_utc > now else "it has ended"
 
     def _due(self) -> float:
         """When to ask for another, by the wall clock."""
@@ -198,7 +217,13 @@ class Identity:
             serialization.PrivateFormat.PKCS8,
             serialization.NoEncryption(),
         )
-        read_pair(certificate, pem, "the certificate that was issued")
+        pair = read_pair(certificate, pem, "the certificate that was issued")
+        # Before it takes the place of one that is good.
+        if why := await asyncio.to_thread(self._why_not, pair):
+            raise RetryableError(
+                f"the certificate that was issued can't be used ({why}); "
+                f"{self._tls / _AGENTS} must list the authority that the registry signs by"
+            )
         await asyncio.to_thread(self._keep, pem + certificate[certificate.index(_CERTIFICATE) :])
         log.info("this node's own certificate is in use")
 

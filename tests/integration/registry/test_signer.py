@@ -8,11 +8,14 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 
+from kybernate.adapters.pki.requests import CSRS, make_request
 from kybernate.runtime.revocations import Revocations
 from nodeagent.api.guests import Guests
 from registry.signer import Signer
 from tests.integration.registry.identities import certified, door, services, tokens
+from tests.integration.webhook.conftest import until
 from tests.kit.registryserver import certificates
 
 if TYPE_CHECKING:
@@ -55,6 +58,42 @@ def test_a_certificate_is_renewed_while_the_agent_serves(
     finally:
         signer.stop()
         revocations.stop()
+
+
+def test_a_node_with_many_requests_gets_a_few_answered_and_holds_up_nobody(
+    control_plane: Cluster, tls: Path, tokens: Callable[[str], Api]
+) -> None:
+    api, revocations = control_plane.api("registry"), Revocations()
+    signer, theirs, own = Signer(api, tls, 600.0, revocations), tokens("many"), tokens("one")
+    many = [_ask(theirs, "many") for _ in range(40)]
+    single = _ask(own, "one")
+    signer.start()
+    try:
+        # It answers nobody until it knows who is revoked.
+        until(lambda: {*many, single} <= {*signer._open}, "not all were heard of")
+        revocations.start(api)
+        until(lambda: all(_became(api, name) for name in (*many, single)), "not all are answered")
+    finally:
+        signer.stop()
+        revocations.stop()
+    found = [_became(api, name) for name in many]
+    assert found.count("signed") == 3
+    assert {one for one in found if one != "signed"} == {"TooMany"}
+    assert _became(api, single) == "signed"
+
+
+def _ask(api: Api, node: str) -> str:
+    wanted = make_request(node, ec.generate_private_key(ec.SECP256R1()))
+    api.post(CSRS, wanted)
+    return str(wanted["metadata"]["name"])
+
+
+def _became(api: Api, name: str) -> str:
+    status = api.get(f"{CSRS}/{name}").get("status") or {}
+    if status.get("certificate"):
+        return "signed"
+    denied = (one["reason"] for one in status.get("conditions") or () if one["type"] == "Denied")
+    return next(denied, "")
 
 
 def _shown(port: int) -> str:

@@ -119,6 +119,49 @@ def test_what_can_not_be_used_is_taken_away_and_asked_for_anew(
         caplog.clear()
 
 
+def rotated(tls: Path, folder: Path) -> tuple[bytes, bytes]:
+    """The authority of agents, and another one that follows it, which is in `folder`."""
+    Folder(folder).init([], Validity(), datetime.now(UTC))
+    return (tls / "agents-ca.crt").read_bytes(), (folder / "agents-ca.crt").read_bytes()
+
+
+def test_any_authority_of_the_file_may_have_certified_it(tls: Path, tmp_path: Path) -> None:
+    both = rotated(tls, tmp_path / "new")
+    for number, content in enumerate((both[0] + both[1], both[1] + both[0])):
+        (tls / "agents-ca.crt").write_bytes(content)
+        api, own = Signs(tmp_path / "new"), tmp_path / f"own-{number}"
+        running(Identity("n1", tls, own), api, 3.0)
+        assert len(api.asked) == 1
+        assert (own / "agent.pem").is_file()
+
+
+def test_one_of_an_authority_that_is_not_known_yet_takes_no_good_ones_place(
+    tls: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = tmp_path / "own"
+    rotated(tls, tmp_path / "new")
+    running(Identity("n1", tls, own), Signs(tls, lasts_s=6), 2.0)
+    good, api = (own / "agent.pem").read_bytes(), Signs(tmp_path / "new")
+    with caplog.at_level(logging.WARNING):
+        running(Identity("n1", tls, own), api, 3.0)
+    assert len(api.asked) == 1
+    assert (own / "agent.pem").read_bytes() == good
+    assert "must list the authority" in caplog.text
+    # Nor does one without any ask in a storm.
+    api = Signs(tmp_path / "new")
+    running(Identity("n1", tls, tmp_path / "none"), api, 3.0)
+    assert len(api.asked) == 2
+
+
+def test_authorities_that_can_not_be_read_cost_no_certificate(tls: Path, tmp_path: Path) -> None:
+    own, api = tmp_path / "own", Signs(tls)
+    running(Identity("n1", tls, own), api, 1.0)
+    (tls / "agents-ca.crt").write_bytes(b"half")
+    running(Identity("n1", tls, own), api, 1.0)
+    assert len(api.asked) == 1
+    assert (own / "agent.pem").is_file()
+
+
 def test_a_refusal_is_told_and_asked_about_again(
     tls: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
