@@ -86,6 +86,8 @@ class Artifacts:
         with self._database.write() as connection:
             found = _locked(connection, artifact, digest)
             _see_may_speak(connection, found, node, held.store)
+            if held.state is CopyState.MISSING:
+                _see_not_handed_on(connection, found, node, held.store)
             if node and held.store:
                 _packed(connection, found, node)
             _put_copy(connection, artifact, held, found.created_ms, self._database.now(connection))
@@ -102,6 +104,7 @@ class Artifacts:
         with self._database.write() as connection:
             found = _locked(connection, artifact)
             _see_may_speak(connection, found, node, which.store)
+            _see_not_handed_on(connection, found, node, which.store)
             copies = connection.execute(select(COPIES).where(COPIES.c.artifact == artifact)).all()
             spot = (which.place, which.node, which.store)
             going = [one for one in copies if (one.place, one.node, one.store) == spot]
@@ -237,6 +240,16 @@ def _see_may_speak(connection: Connection, found: Row[Any], node: str, store: st
         raise RefusedError(
             f"pod {pod} is not node {node}'s: another node's agent says what of {found.id} is in "
             f"{store}"
+        )
+
+
+def _see_not_handed_on(connection: Connection, found: Row[Any], node: str, store: str) -> None:
+    """What lies in a store is its successor's alone to let go, from the claim on."""
+    pod = fetch(connection, (found.namespace, found.pod_uid))
+    if node and store and pod is not None and succession.handed_on(pod, node, found.id):
+        raise RefusedError(
+            f"pod {pod.successor} on node {pod.successor_node} goes on with {found.id}: node "
+            f"{node} lets nothing of it go in {store} any more"
         )
 
 

@@ -23,10 +23,12 @@ from sqlalchemy import or_, select
 from kybernate.adapters.objects import StoreObjects, open_objects
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts.grants import why_not
+from kybernate.core.succession import handed_on
 from kybernate.errors import ConfigError, ConflictError, NotFoundError, RefusedError
+from kybernate.types import Tier
 from registry.callers import ForbiddenError
 from registry.pods import fetch
-from registry.schema import ARTIFACTS, PODS
+from registry.schema import ARTIFACTS, COPIES, PODS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -265,8 +267,15 @@ class Store:
             raise ForbiddenError(f"keys: no agent removes {key}")
         with self._database.read() as connection:
             uid = _recorded(connection, artifact) or self._uid_of(artifact)
-            if uid:
-                _check_speaks(connection, node, artifact, uid)
+            if not uid:
+                return
+            pod = _check_speaks(connection, node, artifact, uid)
+            # Once the successor has dropped the copy, each of them may tidy up.
+            if handed_on(pod, node, artifact) and _in_store(connection, artifact):
+                raise ForbiddenError(
+                    f"pod {pod.successor} on node {pod.successor_node} goes on with {artifact}: "
+                    f"node {node} removes nothing of it"
+                )
 
     def _uid_of(self, artifact: str) -> str:
         """Of one that was dropped from the registry already: by its manifest, if it is there."""
@@ -313,6 +322,12 @@ def _recorded(connection: Connection, artifact: str) -> str | None:
     query = select(ARTIFACTS.c.pod_uid).where(ARTIFACTS.c.id == artifact)
     found: str | None = connection.execute(query).scalar_one_or_none()
     return found
+
+
+def _in_store(connection: Connection, artifact: str) -> bool:
+    """Whether the registry knows a copy of it in an object store."""
+    wanted = COPIES.c.artifact == artifact, COPIES.c.place == str(Tier.OBJECT)
+    return connection.execute(select(COPIES.c.place).where(*wanted)).first() is not None
 
 
 def _has_to_do(connection: Connection, node: str, artifact: str, uid: str) -> PodRecord | None:

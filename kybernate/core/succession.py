@@ -214,6 +214,13 @@ def may_speak(pod: PodRecord, node: str) -> bool:
     return not known or node in known
 
 
+def handed_on(pod: PodRecord, node: str, artifact: str) -> bool:
+    """Whether a pod of another node than `node` holds the claim on this very state: then it is that
+    node's to say that nobody needs it."""
+    successor = pod.successor not in ("", pod.uid)
+    return successor and pod.successor_node != node and pod.artifact == artifact
+
+
 def settle(pod: PodRecord) -> PodRecord:
     """Somebody made sure that nobody holds a claim which isn't known here."""
     return pod if pod.settled else _next(pod, settled=True)

@@ -246,6 +246,36 @@ def test_nothing_of_others_is_removed(scene: Scene) -> None:
         scene.a.objects.delete(packs)
 
 
+def test_a_former_node_removes_nothing_that_was_handed_on(scene: Scene) -> None:
+    """It has run the pod, so the state was its own until the claim."""
+    mine = scene.a.save("relay", "u-moved", 8)
+    older = scene.a.save("relay", "u-moved", 7)
+    scene.a.registry.stopped("relay", "u-moved", wire.Stop(proof=wire.Proof.AGENT, why="ended"))
+    scene.b.lease("relay", "u-next")
+    wanted = wire.Claim(artifact=mine.id, successor="u-next", node="b")
+    scene.b.registry.claim("relay", "u-moved", wanted)
+    key, spot = layout.manifest_key(mine.id), wire.Spot(place=Tier.OBJECT, store=scene.a.url)
+    # Its own disk is its own, and so is a state that nobody took.
+    own = wire.Spot(place=Tier.NVME, node="a")
+    scene.a.registry.drop(mine.id, own, "a test")
+    scene.a.registry.drop(older.id, spot, "a test")
+    scene.a.objects.delete([layout.manifest_key(older.id)])
+    missing = wire.Copy(place=Tier.OBJECT, store=scene.a.url, state=wire.CopyState.MISSING)
+    told = wire.CopyReport(digest=digest(mine), held=missing)
+    for attack in (
+        lambda: scene.a.registry.drop(mine.id, spot, "a test"),
+        lambda: scene.a.registry.report(mine.id, told),
+        lambda: scene.a.objects.delete([key]),
+    ):
+        with pytest.raises((RefusedError, LeaveError), match="goes on with"):
+            attack()
+    assert scene.b.registry.get(mine.id).copies[0].place is Tier.OBJECT
+    assert restored(scene.b, mine.id, "u-moved").id == mine.id
+    # Its successor lets it go, and then each of them may tidy up.
+    scene.b.registry.drop(mine.id, spot, "a test")
+    scene.a.objects.delete([key])
+
+
 def test_a_manifest_is_put_of_a_recorded_state_of_ones_own_pod_alone(scene: Scene) -> None:
     """Also where it has a pod in the victim's namespace: that pod is not the victim."""
     scene.a.lease("victim", "u-beside")
