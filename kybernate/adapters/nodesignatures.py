@@ -50,8 +50,8 @@ class Identity(Protocol):
         """The agent's node; empty for nobody's."""
         ...
 
-    def shown(self) -> Shown:
-        """What it shows now. Raises ConfigError."""
+    def signing(self) -> Shown:
+        """By what it signs now. Raises ConfigError; RetryableError while it has nothing."""
         ...
 
     def authorities(self) -> bytes:
@@ -72,7 +72,7 @@ class NodeSignatures:
 
     def sign(self, body: bytes) -> bytes:
         """See `ports.Signatures.sign`."""
-        shown, what = self._identity.shown(), f"the certificate of agent-{self.node}"
+        shown, what = self._identity.signing(), f"the certificate of agent-{self.node}"
         try:
             certificate = x509.load_pem_x509_certificate(shown.certificate)
             key = serialization.load_pem_private_key(shown.key, password=None)
@@ -181,7 +181,7 @@ class Authorities:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def shown(self) -> Shown:
+    def signing(self) -> Shown:
         """It is nobody's. Raises ConfigError always."""
         raise ConfigError(str(self._folder), "is of no node, and nothing is signed by it")
 

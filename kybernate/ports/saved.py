@@ -259,7 +259,7 @@ class Signatures(Protocol):
 
     def sign(self, body: bytes) -> bytes:
         """The body below the line that says which node signs it, and proves its key. Raises
-        ConfigError."""
+        ConfigError; RetryableError while the node has no certificate."""
         ...
 
     def opened(self, signed: bytes, what: str) -> tuple[bytes, str] | None:

@@ -39,6 +39,7 @@ _ROUND_S = 1.0
 _ASK_S = 10.0
 _DAY = timedelta(days=1)
 _AUTHORITY, _AGENTS = "ca.crt", "agents-ca.crt"
+_HAS_ENDED = "it has ended"
 _CERTIFICATE = b"-----BEGIN CERTIFICATE"
 
 
@@ -78,10 +79,26 @@ class Identity:
 
     def shown(self) -> Shown:
         """What it shows now. Raises ConfigError for files that can't be used."""
+        return self._certified() or self._placeholder()
+
+    def signing(self) -> Shown:
+        """By what it signs states: what it shows, or else its own that has ended. Raises
+        ConfigError; RetryableError while it has never had one."""
+        if found := self._certified():
+            return found
+        # Whoever reads a signature asks whose key it is, and not until when its certificate counts
+        # for connections: what was signed by one that ends later is read for years, too. So that a
+        # registry which is away for long keeps nobody from leaving RAM.
+        if self._ended is not None and self._ended.is_file():
+            return _both(self._ended)
+        raise RetryableError(
+            "no certificate yet: the registry (its signer) has not signed this node's request"
+        )
+
+    def _certified(self) -> Shown | None:
+        """None while it asks for one. Raises ConfigError if it doesn't, and has none."""
         if self.file is not None and self._has_own():
-            content = _read(self.file)
-            at = content.find(_CERTIFICATE)
-            return Shown(content[:at], content[at:])
+            return _both(self.file)
         name = f"agent-{self._node}"
         try:
             return Shown(*(_read(self._tls / f"{name}.{kind}") for kind in ("key", "crt")))
@@ -92,7 +109,7 @@ class Identity:
                     f"{error.problem}; make it with: kybernate pki init --dir {self._tls} "
                     f"--node {self._node}; or put agents-ca.crt there, and the agent asks for one",
                 ) from error
-        return self._placeholder()
+        return None
 
     def authorities(self) -> bytes:
         """Who certifies other nodes' agents, and proxies: PEM. Raises ConfigError."""
@@ -142,6 +159,10 @@ class Identity:
                 pause = _AGAIN_S[0]
                 await asyncio.sleep(_ROUND_S)
 
+    @property
+    def _ended(self) -> Path | None:
+        return None if self._folder is None else self._folder / "ended.pem"
+
     def _asks(self) -> bool:
         return self._folder is not None and (self._tls / _AGENTS).is_file()
 
@@ -169,6 +190,8 @@ class Identity:
             if why is None:
                 return pair
         log.warning("this node's own certificate can't be used: %s", why)
+        if why == _HAS_ENDED and self._ended is not None:
+            self.file.replace(self._ended)
         self.file.unlink(missing_ok=True)
         return None
 
@@ -186,10 +209,11 @@ class Identity:
             raise ConfigError(str(self._tls / _AGENTS), f"can't be read: {error}") from error
         signers = [Pair(one, pair.key) for one in known]
         whys = [why_renew(pair, leaf, one, timedelta(0), now) for one in signers]
-        if None not in whys:
-            return "; ".join(sorted({str(why) for why in whys}))
         # One that has ended under an authority that has, too, is none that why_renew names.
-        return None if pair.certificate.not_valid_after_utc > now else "it has ended"
+        has_ended = pair.certificate.not_valid_after_utc <= now
+        if has_ended and any(why is None or why.startswith("ends on") for why in whys):
+            return _HAS_ENDED
+        return None if None in whys else "; ".join(sorted({str(why) for why in whys}))
 
     def _due(self) -> float:
         """When to ask for another, by the wall clock."""
@@ -250,6 +274,8 @@ class Identity:
 
         # One file, so that no crash leaves a key beside another one's certificate.
         write_private(self.file, content)
+        if self._ended is not None:
+            self._ended.unlink(missing_ok=True)
 
     def _placeholder(self) -> Shown:
         """Of an authority that nobody knows: the port is open, and nobody goes on with it."""
@@ -260,6 +286,12 @@ class Identity:
             pair = issue(make_authority("nobody", _DAY, now), agent_leaf(self._node), _DAY, now)
             self._nobody = Shown(pair.key_pem, pair.certificate_pem)
         return self._nobody
+
+
+def _both(file: Path) -> Shown:
+    content = _read(file)
+    at = content.find(_CERTIFICATE)
+    return Shown(content[:at], content[at:])
 
 
 def _read(file: Path) -> bytes:

@@ -12,6 +12,7 @@ import pytest
 from cryptography import x509
 
 from kybernate import keys
+from kybernate.adapters.nodesignatures import NodeSignatures
 from kybernate.adapters.pki import AGENTS, Folder, Validity
 from kybernate.adapters.pki.requests import read_request, sign
 from kybernate.errors import ConfigError, RetryableError
@@ -160,6 +161,36 @@ def test_authorities_that_can_not_be_read_cost_no_certificate(tls: Path, tmp_pat
     running(Identity("n1", tls, own), api, 1.0)
     assert len(api.asked) == 1
     assert (own / "agent.pem").is_file()
+
+
+def test_without_a_certificate_it_signs_nothing_and_says_who_is_waited_for(
+    tls: Path, tmp_path: Path
+) -> None:
+    identity = Identity("n1", tls, tmp_path / "own")
+    assert issuer(identity.shown().certificate) == "CN=nobody"
+    with pytest.raises(RetryableError, match="no certificate yet: the registry"):
+        NodeSignatures(identity).sign(b"body")
+    running(identity, Signs(tls), 1.0)
+    signatures = NodeSignatures(identity)
+    assert signatures.opened(signatures.sign(b"body"), "it") == (b"body", "n1")
+
+
+def test_one_that_has_ended_signs_until_the_next_is_there(tls: Path, tmp_path: Path) -> None:
+    own, api = tmp_path / "own", Signs(tls, lasts_s=1.5)
+    identity = Identity("n1", tls, own)
+    running(identity, api, 0.7)
+    api.denies = True
+    running(identity, api, 3.0)
+    # Nobody is shown it.
+    assert issuer(identity.shown().certificate) == "CN=nobody"
+    signatures = NodeSignatures(identity)
+    signed = signatures.sign(b"body")
+    assert signatures.opened(signed, "it") == (b"body", "n1")
+    # Nor does the next agent of this node lose it.
+    assert NodeSignatures(Identity("n1", tls, own)).sign(b"body")
+    running(identity, Signs(tls), 2.0)
+    assert [path.name for path in own.iterdir()] == ["agent.pem"]
+    assert signatures.opened(signed, "it") == (b"body", "n1")
 
 
 def test_a_refusal_is_told_and_asked_about_again(
