@@ -36,6 +36,8 @@ _TWICE = tuple(
 _DAMAGED = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB))
 _WHEN_BEGUN = _DAMAGED | {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_READONLY}
 """Where nothing but our own statements of preparing were made: then its schema is not ours."""
+_NO_TEXT = "Could not decode to UTF-8"
+"""Python's own complaint, which has no code of SQLite's."""
 _HEAD = 32
 _SALT = slice(16, 24)
 _FRAME = struct.Struct(">II8s8x")
@@ -58,7 +60,14 @@ def told(problem: str) -> ConfigError:
 def is_damage(error: DBAPIError, *, preparing: bool = False) -> bool:
     """Whether the file itself is not right, so that the same call would always end so."""
     code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
-    return code in (_WHEN_BEGUN if preparing else _DAMAGED)
+    return code in (_WHEN_BEGUN if preparing else _DAMAGED) or _NO_TEXT in str(error.orig)
+
+
+def unreadable() -> sqlite3.DatabaseError:
+    """What SQLite's complaint about a schema is, where it quotes bytes that can't be told."""
+    error = sqlite3.DatabaseError("its schema is no text")
+    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+    return error
 
 
 def keep_twice(connection: Connection) -> None:

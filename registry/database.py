@@ -274,7 +274,10 @@ def _set_up(connection: Any, _record: object) -> None:
         "foreign_keys=ON",
         "wal_autocheckpoint=1000",
     ):
-        connection.execute(f"PRAGMA {line}")
+        try:
+            connection.execute(f"PRAGMA {line}")
+        except UnicodeDecodeError as error:
+            raise damage.unreadable() from error
 
 
 def _begin(connection: Connection) -> None:

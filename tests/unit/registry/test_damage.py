@@ -115,6 +115,27 @@ def test_its_log(whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) 
     assert lost > len(bits) // 2
 
 
+@pytest.mark.parametrize("name", ["NULL", "T NULL"])
+def test_a_schema_that_is_no_text_says_what_to_do(whole: Path, tmp_path: Path, name: str) -> None:
+    spoilt = f"{name}, \n\tPRIMARY KEY (name)".encode()
+    at = (whole / "registry.db").read_bytes().index(spoilt)
+    folder = tmp_path / "spoilt"
+    with pytest.raises(ConfigError, match="kyb-registry rebuild"):
+        opened(whole, folder, "registry.db", 8 * at + 7)
+
+
+def test_a_schema_that_is_no_text_any_more_while_it_serves(whole: Path, tmp_path: Path) -> None:
+    folder = copied(whole, tmp_path / "copy")
+    database = Database(url_of(folder))
+    database.prepare()
+    database.close()
+    data = bytearray((folder / "registry.db").read_bytes())
+    data[data.index(b"NULL, \n\tPRIMARY KEY (name)")] ^= 0x80
+    (folder / "registry.db").write_bytes(data)
+    with pytest.raises(RetryableError, match="put a backup back"), database.read():
+        pytest.fail("it was opened")
+
+
 def copied(whole: Path, folder: Path) -> Path:
     shutil.copytree(whole, folder)
     return folder
