@@ -22,7 +22,7 @@ def run(settings: RegistrySettings) -> None:
     server.run()
 
 
-_OTHERS = ("rebuild", "settle", "unsettle", "kms")
+_OTHERS = ("rebuild", "settle", "unsettle", "kms", "rewrap")
 _serve = command(
     RegistrySettings,
     "KYB_REGISTRY",

@@ -19,6 +19,7 @@ from kybernate.runtime.load import load
 from kybernate.settings.registry import RegistrySettings
 from kybernate.types import Tier
 from registry.database import open_database
+from registry.keyplaces import rewrap, take_in
 from registry.kms import open_kms, tried
 from registry.pods import Pods
 from registry.rebuild import rebuild
@@ -61,9 +62,32 @@ def rebuild_command(places: tuple[str, ...], node: str, keys: Path) -> None:
         for spot, url in wanted:
             catalogue = partial(manifests, open_place(url), trusted, "")
             _tell(url, rebuild(database, spot, catalogue, partial(_progress, url)))
+            keys_found = take_in(database, open_kms(_settings()), open_place(url))
+            click.echo(f"{url}: {keys_found} keys of namespaces taken in")
         database.analyse()
     except (KybernateError, OSError) as error:
         raise click.ClickException(f"{error}; run it again to go on from here") from error
+
+
+@click.command("rewrap")
+@click.option("--place", "places", multiple=True, metavar="URL", help="Also there; repeatable.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+def rewrap_command(places: tuple[str, ...], *, dry_run: bool) -> None:
+    """Wrap namespaces' keys by the newest key, in the database and the places, such as s3://….
+
+    After `kms --new-key`, or once a file wrap-N.key was added. May run beside the registry, be
+    ended, and be run again. When it finds nothing more to do, older keys wrap nothing any more but
+    what releases before 0.2.0 saved.
+    """
+    try:
+        settings = _settings()
+        kms = open_kms(settings)
+        tried(kms)
+        there = [open_place(url) for url in places]
+        done = rewrap(_database(), kms, there, partial(click.echo, err=True), dry_run=dry_run)
+    except (KybernateError, OSError) as error:
+        raise click.ClickException(f"{error}; run it again to go on from here") from error
+    click.echo(f"{done} {'would be' if dry_run else 'were'} wrapped anew by {kms.newest}")
 
 
 @click.command("settle")
@@ -110,7 +134,7 @@ def kms_command(new_key: bool) -> None:
         raise click.ClickException(str(error)) from error
 
 
-_ALL = (rebuild_command, settle_command, unsettle_command, kms_command)
+_ALL = (rebuild_command, settle_command, unsettle_command, kms_command, rewrap_command)
 COMMANDS = {one.name: one for one in _ALL}
 
 

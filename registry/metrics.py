@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from prometheus_client import REGISTRY, Counter, Histogram
+from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -31,6 +31,14 @@ REFUSED_WRITES = Counter(
     "kyb_registry_conflicts_total",
     "Changes refused since the world is another than the caller thought",
     ["operation"],
+)
+
+
+DESTROYED = Counter(
+    "kyb_registry_keys_destroyed_total", "Namespaces' keys that were destroyed, here and in places"
+)
+TO_DESTROY = Gauge(
+    "kyb_registry_keys_to_destroy", "Namespaces' keys that are to be destroyed, now or later"
 )
 
 

@@ -62,6 +62,25 @@ WRITERS = _table(
 )
 """Which nodes are believed of an artifact: who recorded it, with the token that it had, and who
 packed it as the pod's successor. Beside the versions: an older program needs not know of it."""
+NAMESPACES = _table(
+    "namespaces",
+    *(_text(name, key=True) for name in ("name", "uid")),
+    *map(_number, ("seen_ms", "gone_ms")),
+)
+"""Which namespaces there were; `gone_ms` is 0 for one that is there."""
+
+NAMESPACE_KEYS = _table(
+    "namespace_keys",
+    _text("id", key=True),
+    *map(_text, ("namespace", "uid")),
+    _number("made_ms"),
+    *map(_text, ("wrapped_by", "wrapped")),
+    *map(_number, ("shred_ms", "shredded_ms")),
+    _text("shred_why"),
+)
+"""Namespaces' own keys. `shred_ms`: when it is to be destroyed, 0 for never; `wrapped` is empty
+from then on, and `shredded_ms` set once it lies nowhere else either."""
+
 MARKS = _table("marks", _text("name", key=True), _text("value"))
 """Single values: the schema's version, since when all claims are known, PostgreSQL's timeline."""
 
@@ -97,9 +116,20 @@ _FIRST = (
     "CREATE INDEX copies_of_place ON copies (place, created_ms, artifact)",
     "CREATE INDEX copies_in_state ON copies (state, created_ms, artifact)",
 )
-_WRITERS = """CREATE TABLE IF NOT EXISTS writers (
+_BESIDE = (
+    """CREATE TABLE IF NOT EXISTS writers (
     artifact {text} NOT NULL REFERENCES artifacts (id) ON DELETE CASCADE, node {text} NOT NULL,
-    token BIGINT NOT NULL, PRIMARY KEY (artifact, node))"""
+    token BIGINT NOT NULL, PRIMARY KEY (artifact, node))""",
+    """CREATE TABLE IF NOT EXISTS namespaces (
+        name {text} NOT NULL, uid {text} NOT NULL, seen_ms BIGINT NOT NULL,
+        gone_ms BIGINT NOT NULL, PRIMARY KEY (name, uid))""",
+    """CREATE TABLE IF NOT EXISTS namespace_keys (
+        id {text} NOT NULL PRIMARY KEY, namespace {text} NOT NULL, uid {text} NOT NULL,
+        made_ms BIGINT NOT NULL, wrapped_by {text} NOT NULL, wrapped {text} NOT NULL,
+        shred_ms BIGINT NOT NULL, shredded_ms BIGINT NOT NULL, shred_why {text} NOT NULL)""",
+    "CREATE INDEX IF NOT EXISTS keys_of_namespace ON namespace_keys (namespace, uid, made_ms, id)",
+)
+"""Tables that older programs need not know of: no version, so that these open the database, too."""
 MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST,)
 """What takes a database from each version to the next, oldest first; never changed, only added."""
 
@@ -127,7 +157,8 @@ def migrate(connection: Connection) -> int:
     for step in MIGRATIONS[version:]:
         for statement in step:
             connection.execute(text(statement.format(text=_TEXT[connection.dialect.name])))
-    connection.execute(text(_WRITERS.format(text=_TEXT[connection.dialect.name])))
+    for statement in _BESIDE:
+        connection.execute(text(statement.format(text=_TEXT[connection.dialect.name])))
     connection.execute(MARKS.delete().where(MARKS.c.name == VERSION))
     connection.execute(MARKS.insert().values(name=VERSION, value=str(len(MIGRATIONS))))
     return len(MIGRATIONS) - version

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from gunicorn.app.base import BaseApplication
 
+from kybernate.checkpoint.places import open_place
+from kybernate.core.artifacts.grants import no_grants
 from kybernate.errors import ConfigError, RetryableError
 from kybernate.runtime.deadlines import Worker
 from kybernate.runtime.grants import ArtifactGrants
@@ -20,9 +22,12 @@ from registry.app import create_app
 from registry.artifacts import Artifacts
 from registry.callers import Admission, Standing
 from registry.database import open_database
+from registry.keyroutes import key_routes
 from registry.kms import open_kms
+from registry.namespacekeys import NamespaceKeys
 from registry.pods import Pods
 from registry.routes import routes
+from registry.shredding import Shredder
 from registry.store import Store
 from registry.storeroutes import store_routes
 
@@ -37,6 +42,8 @@ log = logging.getLogger(__name__)
 
 _SHUTDOWN_S = 5
 _RETRY_S = 1.0
+_LOOK_S = 30.0
+"""Seconds between two looks at which namespaces are gone."""
 
 
 class Cluster:
@@ -108,16 +115,23 @@ def open_store(
 
 
 class Service:
-    """What runs in the worker: the database, made ready in the background, and the probes."""
+    """What runs in the worker: the database, made ready in the background, the probes, and who
+    looks after namespaces that are gone."""
 
     def __init__(self, settings: RegistrySettings) -> None:
         self._settings = settings
         self._database = open_database(settings)
         self._cluster = open_cluster(settings)
+        self._granted = no_grants if self._cluster is None else self._cluster.grants.all
+        self._facts = None if self._cluster is None else self._cluster.facts
         self._store = open_store(settings, self._database, self._cluster)
+        self._kms = open_kms(settings)
         self._stopping = threading.Event()
         self._problem: str | None = "the database is not ready yet"
         self._probes = ProbeServer(*settings.probe_address, self.not_ready)
+        places = (open_place(settings.object_store),) if settings.object_store else ()
+        grace_s = settings.shred_after_s
+        self._shredder = Shredder(self._database, self._facts, places, grace_s)
         self._preparing = threading.Thread(target=self._prepare, name="prepare", daemon=True)
 
     def start(self) -> None:
@@ -143,12 +157,20 @@ class Service:
         artifacts = Artifacts(self._database, revoked)
         metrics.COPIES.source = artifacts.counts
         pods = Pods(self._database, self._settings.max_lease_s)
-        facts = None if self._cluster is None else self._cluster.facts
         revocations = None if self._cluster is None else self._cluster.revocations
         admission = Admission(revocations, shared=self._settings.shared_agent_keys)
-        standing = Standing(pods, artifacts, facts)
-        calls = (*routes(artifacts, pods, standing), *store_routes(self._store))
+        standing = Standing(pods, artifacts, self._facts)
+        keys = NamespaceKeys(self._database, self._kms, self._facts, self._gone)
+        calls = (
+            *routes(artifacts, pods, standing),
+            *store_routes(self._store),
+            *key_routes(keys, self._shredder, self._granted),
+        )
         return create_app(calls, self._settings.max_body_bytes, admission=admission)
+
+    def _gone(self, uid: str) -> bool:
+        found = self._facts.pod(uid) if self._facts is not None else None
+        return found is not None and found.gone
 
     def not_ready(self) -> str | None:
         """Why calls can't be answered now, in a sentence."""
@@ -168,6 +190,7 @@ class Service:
             else:
                 log.info("the database is ready (%d steps of migration)", steps)
                 self._problem = None
+                self._shredder.run(self._stopping, _LOOK_S)
                 return
 
 

@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from kybernate.adapters.nodesignatures import Authorities, NodeSignatures
+from kybernate.core.artifacts.keyobjects import NamespaceKey
 from kybernate.errors import ConfigError, RefusedError
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kybernate.core.artifacts.manifest import Manifest
-    from kybernate.ports import Kms, Signatures
+    from kybernate.ports import Signatures, Wraps
 
 _DOMAIN = b"kybernate artifact manifest 1\n"
 _LINE = re.compile(rb"kyb-artifact ed25519 ([0-9a-f]{16}) ([0-9a-f]{128})\n")
@@ -44,7 +45,7 @@ _NONCE = 12
 
 @dataclass(frozen=True, slots=True)
 class WrapKeys:
-    """Implements `ports.Kms` by keys in this process's memory, oldest first."""
+    """Implements `ports.Kms` and `ports.Wraps` by keys in this process's memory, oldest first."""
 
     keys: tuple[bytes, ...] = field(default=(), repr=False)
 
@@ -82,6 +83,10 @@ class WrapKeys:
             "wrap-N.key"
         )
 
+    def own(self, by: str) -> NamespaceKey:
+        """See `ports.Wraps.own`."""
+        return NamespaceKey()
+
     def renew(self) -> str:
         """See `ports.Kms.renew`. Raises ConfigError: a mounted Secret is not ours to write."""
         raise ConfigError(
@@ -99,7 +104,7 @@ class ArtifactKeys:
 
     signer: Ed25519PrivateKey | None
     trusted: Mapping[str, Ed25519PublicKey]
-    kms: Kms = field(default=WrapKeys(), repr=False)
+    kms: Wraps = field(default=WrapKeys(), repr=False)
     nodes: Signatures | None = None
     witness: Callable[[Manifest], None] | None = None
 

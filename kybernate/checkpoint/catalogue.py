@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kybernate.checkpoint.ordered import ordered, threads
-from kybernate.checkpoint.places import read_manifest
+from kybernate.checkpoint.places import read_key, read_manifest
 from kybernate.core.artifacts import layout
 from kybernate.errors import CorruptError, NotFoundError, RefusedError, UnfitError
 
@@ -15,8 +16,11 @@ if TYPE_CHECKING:
 
     from kybernate.adapters.artifactkeys import ArtifactKeys
     from kybernate.checkpoint.places import Place
+    from kybernate.core.artifacts.keyobjects import KeyObject
     from kybernate.core.artifacts.manifest import Manifest
     from kybernate.types import ArtifactId
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +56,34 @@ def manifests(
     ids = (found for key in keys_there if (found := layout.id_of(key)) and not skip(found))
     with threads(2 * place.transfers, "catalogue") as pool:
         yield from (found for found in ordered(pool, read, ids, 64) if found)
+
+
+@dataclass(frozen=True, slots=True)
+class Laid:
+    """A data key's object in a place."""
+
+    at: str
+    namespace: str
+    key: KeyObject
+
+
+def data_keys(place: Place, namespace: str = "") -> Iterator[Laid]:
+    """The data keys of a place, or of one namespace there; damaged ones are passed over. Raises
+    RetryableError, OSError."""
+    prefix = f"{layout.KEYS}{namespace}/" if namespace else layout.KEYS
+    for info in place.objects.scan(prefix):
+        parts = info.key.split("/")
+        if len(parts) != 3:
+            continue
+        try:
+            yield Laid(info.key, parts[1], read_key(place, info.key))
+        except NotFoundError:
+            continue
+        except CorruptError as error:
+            log.warning("a data key is passed over: %s", error)
+
+
+def namespace_uids(place: Place, namespace: str = "") -> dict[str, str]:
+    """Of each namespace's own key that lies in the place: the namespace's UID. Raises like
+    `data_keys`."""
+    return {one.key.of.id: one.key.of.uid for one in data_keys(place, namespace) if one.key.of.id}

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from kybernate.adapters.objects import LocalObjects, PacedObjects, open_objects
 from kybernate.checkpoint.cipher import Cipher
-from kybernate.core.artifacts import codec, layout
+from kybernate.core.artifacts import keyobjects, layout
 from kybernate.core.artifacts import manifest as manifests
-from kybernate.core.artifacts.manifest import DataKey
+from kybernate.core.artifacts.keyobjects import KeyObject
 from kybernate.errors import (
     ConflictError,
     CorruptError,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kybernate.adapters.artifactkeys import ArtifactKeys
-    from kybernate.core.artifacts.manifest import Manifest
+    from kybernate.core.artifacts.manifest import DataKey, Manifest
     from kybernate.ports import Objects
 
 log = logging.getLogger(__name__)
@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 WORKERS = max(2, os.cpu_count() or 2)
 PACK = 8 << 20
 _MOST_KEYS = 100
+LARGEST_KEY = 4096
+"""Bytes of a data key's object that are read at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,42 +130,40 @@ def cipher_of(manifest: Manifest, keys: ArtifactKeys) -> Cipher:
 def data_key(place: Place, namespace: str, keys: ArtifactKeys) -> tuple[DataKey, bytes]:
     """The namespace's data key in this place, made if there is none yet, wrapped and open.
 
-    All writers agree on one: whoever comes second takes the first one's. A key that is damaged is
-    passed over. Raises ConfigError, RefusedError, CorruptError.
+    All writers agree on one: whoever comes second takes the first one's. A key that is damaged, or
+    that isn't this namespace's to open (one of the same name had it, and was deleted), is passed
+    over. Raises ConfigError, CorruptError, RetryableError.
     """
     prefix = f"{layout.KEYS}{layout.check_namespace(namespace)}/"
     for number in range(1, _MOST_KEYS):
         try:
-            return _opened_key(place, f"{prefix}{number}", number, namespace, keys)
-        except CorruptError as error:
+            wrapped = _agreed_key(place, f"{prefix}{number}", number, namespace, keys).data_key
+            return wrapped, keys.kms.unwrap(wrapped.by, wrapped.wrapped, namespace)
+        except (CorruptError, RefusedError) as error:
             log.warning("a data key is passed over: %s", error)
-    raise CorruptError(f"{prefix} in {place.name} holds nothing but damaged keys; remove them")
+    raise CorruptError(
+        f"{prefix} in {place.name} holds nothing but keys that are damaged or another's; remove "
+        "them"
+    )
 
 
-def _opened_key(
+def _agreed_key(
     place: Place, at: str, number: int, namespace: str, keys: ArtifactKeys
-) -> tuple[DataKey, bytes]:
-    wrapped = _agreed_key(place, at, number, namespace, keys)
+) -> KeyObject:
     try:
-        return wrapped, keys.kms.unwrap(wrapped.by, wrapped.wrapped, namespace)
-    except RefusedError as error:
-        if wrapped.by == keys.kms.newest:
-            raise CorruptError(f"{at} in {place.name}: {error}") from error
-        raise
-
-
-def _agreed_key(place: Place, at: str, number: int, namespace: str, keys: ArtifactKeys) -> DataKey:
-    try:
-        return _read_key(place, at)
+        return read_key(place, at)
     except NotFoundError:
         by, secret = keys.kms.wrap(os.urandom(32), namespace)
+        made = KeyObject(number, by, secret, keys.kms.own(by))
         with suppress(ConflictError):
-            place.objects.put(at, codec.encode(DataKey(number, by, secret)), create=True)
+            place.objects.put(at, keyobjects.encode(made), create=True)
     try:
-        return _read_key(place, at)
+        return read_key(place, at)
     except NotFoundError as error:
         raise RetryableError(f"{place.name} doesn't show {at} yet") from error
 
 
-def _read_key(place: Place, at: str) -> DataKey:
-    return codec.decode(DataKey, bytes(place.objects.get(at, 0, 4096)), f"{at} in {place.name}")
+def read_key(place: Place, at: str) -> KeyObject:
+    """The data key at this key of the place. Raises NotFoundError, CorruptError."""
+    data = bytes(place.objects.get(at, 0, LARGEST_KEY))
+    return keyobjects.decode(data, f"{at} in {place.name}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import secrets
 import sys
@@ -13,11 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import yaml
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from kybernate import keys as keys_of
 from kybernate.adapters import artifactkeys
 from kybernate.adapters.tarobjects import TarReader, TarWriter
 from kybernate.checkpoint import catalogue, gc, transfer
@@ -26,11 +23,19 @@ from kybernate.checkpoint.places import Place, open_place, read_manifest
 from kybernate.checkpoint.vault import drop
 from kybernate.checkpoint.verify import verify
 from kybernate.cli import artifacts_view
+from kybernate.cli.artifacts_keys import (
+    as_json_option,
+    keys,
+    opening,
+    registry_option,
+    shred,
+    tls_option,
+)
 from kybernate.core.quantity import parse_quantity
 from kybernate.errors import ConfigError, KybernateError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from kybernate.adapters.artifactkeys import ArtifactKeys
     from kybernate.core.artifacts.manifest import Manifest
@@ -50,6 +55,7 @@ store's own tools use (AWS_ACCESS_KEY_ID, AWS_ENDPOINT, GOOGLE_APPLICATION_CREDE
   kybernate artifacts rm s3://states/kyb ID... --yes         delete save games
   kybernate artifacts gc s3://states/kyb                     what a sweep would delete
   kybernate artifacts export s3://states/kyb ID llama.tar    to another cluster
+  kybernate artifacts shred team-a --why "they left"         destroy a namespace's keys
 
 An artifact is named <namespace>/<name>@<time>-<digits>. What is in a place, and how it is kept
 from others, is written in docs/artifact-layout.md.
@@ -64,7 +70,6 @@ _keys = click.option(
     help="Folder of the keys: sign.key, trust-*.pub, wrap-*.key, and ca.crt, to read what nodes "
     "signed.  (env KYB_ARTIFACT_KEYS)",
 )
-_json = click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 _rate = click.option("--rate", default="", help="Bytes per second at most, such as 200M.")
 _limit = click.option(
     "--timeout", type=float, default=3600.0, show_default=True, help="Seconds for all of it."
@@ -83,56 +88,35 @@ def command() -> None:
     """See _HELP."""
 
 
-@command.command("keys")
-@click.option("--dir", "folder", type=click.Path(file_okay=False, path_type=Path), required=True)
-@click.option("--name", default="cluster", show_default=True, help="This cluster's own name.")
-@click.option("--secret", is_flag=True, help="Print them as a Secret for kubectl apply -f -.")
-@click.option(
-    "--shared",
-    is_flag=True,
-    help="With sign.key in the Secret: every node signs for all then. For agents that have no "
-    "registry, or are of a release before nodes signed by keys of their own.",
-)
-def keys(folder: Path, name: str, *, secret: bool, shared: bool) -> None:
-    """Make the keys that are missing in a folder, keep the rest.
-
-    sign.key signs what is imported, and stays with you: nodes sign by keys of their own.
-    trust-NAME.pub says whose signature is believed besides, wrap-N.key opens what is stored:
-    whoever loses it has lost the states.
-    """
-    made = artifactkeys.make_folder(folder, name)
-    if secret:
-        click.echo(yaml.safe_dump(_secret(folder, shared=shared), sort_keys=False), nl=False)
-        return
-    for file in made:
-        click.echo(f"{file}: made")
-    if not made:
-        click.echo("nothing was missing")
+command.add_command(keys)
+command.add_command(shred)
 
 
 @command.command("ls")
 @click.argument("place")
 @click.option("-n", "--namespace", default="", help="Only of this namespace.")
 @_keys
-@_json
+@as_json_option
 def ls(place: str, folder: Path, namespace: str, *, as_json: bool) -> None:
-    """List the artifacts of PLACE: age, bytes, what was stored for each, GPUs, parent.
+    """List the artifacts of PLACE: age, bytes, what was stored for each, GPUs, and the UID of the
+    namespace whose key opens it, which tells a namespace from an earlier one of the same name.
 
     One whose manifest isn't signed by a key of ours is listed with the reason.
     """
     where, own = open_place(place), artifactkeys.read_folder(folder)
     found = list(catalogue.manifests(where, own, namespace))
+    uids = catalogue.namespace_uids(where, namespace)
     if as_json:
-        click.echo(json.dumps([_entry(each) for each in found], indent=2))
+        click.echo(json.dumps([_entry(each, uids) for each in found], indent=2))
         return
-    Console().print(artifacts_view.listing(found, datetime.now(UTC)))
+    Console().print(artifacts_view.listing(found, uids, datetime.now(UTC)))
 
 
 @command.command("show")
 @click.argument("place")
 @click.argument("artifact")
 @_keys
-@_json
+@as_json_option
 def show(place: str, artifact: str, folder: Path, *, as_json: bool) -> None:
     """Say all that the manifest of ARTIFACT says: what a restore must match, and its files."""
     manifest = read_manifest(open_place(place), artifact, artifactkeys.read_folder(folder))
@@ -149,18 +133,20 @@ def show(place: str, artifact: str, folder: Path, *, as_json: bool) -> None:
 @click.argument("artifacts", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="All artifacts of the place.")
 @_keys
+@registry_option
+@tls_option
 @_rate
 @_limit
-@_json
+@as_json_option
 def verify_command(
-    place: str, artifacts: tuple[str, ...], folder: Path, rate: str, timeout: float, **flags: bool
+    place: str, artifacts: tuple[str, ...], folder: Path, rate: str, timeout: float, **flags: Any
 ) -> None:
     """Read ARTIFACTs back, every byte of them, and say which are whole.
 
     Exits with status 1 if one isn't. Nothing is changed, except that packs which turn out to be
     damaged are not built upon any more.
     """
-    where, own = open_place(place, rate=_bytes(rate)), artifactkeys.read_folder(folder)
+    where, own = open_place(place, rate=_bytes(rate)), opening(folder, flags)
     if flags["everything"]:
         artifacts = tuple(each.id for each in catalogue.manifests(where, own))
     if not artifacts:
@@ -181,7 +167,7 @@ def verify_command(
 @click.argument("artifacts", nargs=-1, required=True)
 @click.option("--yes", is_flag=True, help="Do it. Without this, only say what would go.")
 @_keys
-@_json
+@as_json_option
 def rm(place: str, artifacts: tuple[str, ...], folder: Path, **flags: bool) -> None:
     """Delete ARTIFACTs from PLACE, save games above all.
 
@@ -214,7 +200,7 @@ def rm(place: str, artifacts: tuple[str, ...], folder: Path, **flags: bool) -> N
     help="How long what nobody needs is left alone first; longer than any upload takes.",
 )
 @_keys
-@_json
+@as_json_option
 def gc_command(place: str, folder: Path, grace_hours: float, **flags: bool) -> None:
     """Sweep PLACE: packs that no artifact needs, and what crashes left behind.
 
@@ -242,6 +228,8 @@ def gc_command(place: str, folder: Path, grace_hours: float, **flags: bool) -> N
 @click.argument("artifact")
 @click.argument("out")
 @_keys
+@registry_option
+@tls_option
 @_transport
 @_rate
 @_limit
@@ -254,7 +242,7 @@ def export(
     made if its file isn't there. The other cluster needs the export, that key, and our
     trust-NAME.pub; bring it the key and the trust by a way of their own.
     """
-    source = open_place(place, rate=_bytes(options["rate"])), artifactkeys.read_folder(folder)
+    source = open_place(place, rate=_bytes(options["rate"])), opening(folder, options)
     manifest = read_manifest(source[0], artifact, source[1])
     key = _transport_key(transport)
     deadline = Deadline(options["timeout"])
@@ -267,6 +255,8 @@ def export(
 @click.argument("export_path", metavar="EXPORT", type=click.Path(exists=True, path_type=Path))
 @click.argument("place")
 @_keys
+@registry_option
+@tls_option
 @click.option(
     "--trust",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -283,10 +273,11 @@ def import_command(
 ) -> None:
     """Take the artifact of EXPORT, a tar archive or a folder, into PLACE.
 
-    Believed is only who is named by --trust. The artifact gets a new ID and is signed and
-    encrypted anew, by this cluster's keys; what it must match for a restore stays as it was.
+    Believed is only who is named by --trust. The artifact gets a new ID, is signed by this cluster,
+    and encrypted anew under the key of the namespace that it goes into; what it must match for a
+    restore stays as it was.
     """
-    own = artifactkeys.read_folder(folder)
+    own = opening(folder, options)
     believed = [artifactkeys.read_public(path) for path in trust]
     transport = artifactkeys.WrapKeys((artifactkeys.read_wrapping(options["transport"]),))
     theirs = replace(
@@ -317,28 +308,14 @@ def _verified(place: Place, artifact: str, own: ArtifactKeys, deadline: Deadline
     return ""
 
 
-def _secret(folder: Path, *, shared: bool) -> dict[str, Any]:
-    files = sorted(
-        path
-        for path in folder.iterdir()
-        if path.suffix in (".key", ".pub") and (shared or path.name != "sign.key")
-    )
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": "kyb-artifact-keys", "namespace": keys_of.NAMESPACE},
-        "type": "Opaque",
-        "data": {path.name: base64.b64encode(path.read_bytes()).decode() for path in files},
-    }
-
-
-def _entry(found: catalogue.Found) -> dict[str, Any]:
+def _entry(found: catalogue.Found, uids: Mapping[str, str]) -> dict[str, Any]:
     manifest: Manifest | None = found.manifest
     about: dict[str, Any] = {"id": found.id, "problem": found.problem}
     if manifest:
         names = ("created", "form", "total", "stored", "origin")
         about |= {name: getattr(manifest, name) for name in names}
         about["facts"] = asdict(manifest.facts)
+        about["namespace_uid"] = uids.get(manifest.key.by, "")
     return about
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from datetime import datetime
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from kybernate.adapters.registry.keywire import Keys
     from kybernate.checkpoint.catalogue import Found
     from kybernate.checkpoint.gc import Swept
     from kybernate.core.artifacts.manifest import Manifest
@@ -18,19 +19,20 @@ if TYPE_CHECKING:
 _STEP = 1024.0
 
 
-def listing(found: Sequence[Found], now: datetime) -> Table:
-    """One line for each artifact."""
-    table = _table("ARTIFACT", "AGE", "SIZE", "STORED", "FORM", "GPUS", "PROBLEM")
+def listing(found: Sequence[Found], uids: Mapping[str, str], now: datetime) -> Table:
+    """One line for each artifact. `uids`: of namespaces, by the ID of the key that opens it."""
+    table = _table("ARTIFACT", "AGE", "SIZE", "STORED", "FORM", "GPUS", "NAMESPACE UID", "PROBLEM")
     for each in found:
         manifest = each.manifest
         if manifest is None:
-            table.add_row(Text(each.id), "", "", "", "", "", Text(each.problem, "red"))
+            table.add_row(Text(each.id), *6 * [""], Text(each.problem, "red"))
             continue
         facts = manifest.facts
         gpus = f"{facts.gpu_count} x {facts.gpu_product}" if facts.gpu_count else "-"
         size, stored = human(manifest.total), human(manifest.stored)
         row = (age(manifest.created, now), size, stored, manifest.form)
-        table.add_row(Text(each.id), *row, Text(gpus), "")
+        of = Text(uids.get(manifest.key.by, "") or "-")
+        table.add_row(Text(each.id), *row, Text(gpus), of, "")
     return table
 
 
@@ -53,6 +55,18 @@ def details(manifest: Manifest) -> Iterator[Table]:
         files.add_row(Text(file.name), human(file.size))
     files.add_row("all", human(manifest.total))
     yield files
+
+
+def keys(found: Keys, now: datetime) -> Table:
+    """A namespace's keys, and what becomes of them."""
+    table = _table("KEY", "NAMESPACE UID", "DESTROYED", "WHY")
+    for each in found.keys:
+        ms = each.shredded_ms or each.shred_ms
+        at = datetime.fromtimestamp(ms / 1000, UTC)
+        when = f"{'was' if each.shredded_ms or at < now else 'on'} {at:%Y-%m-%d %H:%M} UTC"
+        present = " (present)" if each.uid and each.uid == found.uid else ""
+        table.add_row(each.id, Text(each.uid + present), when if ms else "no", Text(each.why))
+    return table
 
 
 def sweep(swept: Swept) -> Table:

@@ -9,7 +9,7 @@ Methods that are neither quick nor `async` block and are called from a worker th
 
 from kybernate.ports.elsewhere import Handover, Line, Peers, Registry
 from kybernate.ports.gpus import DriverHelper, DriverHelpers, Gpus, Phases, ProcessState
-from kybernate.ports.keys import Kms
+from kybernate.ports.keys import Kms, Wraps
 from kybernate.ports.records import Journal, KubeApi
 from kybernate.ports.saved import (
     Dumper,
@@ -87,4 +87,5 @@ __all__ = [
     "Vault",
     "WatchReport",
     "WatchTerms",
+    "Wraps",
 ]

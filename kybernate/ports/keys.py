@@ -2,7 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from kybernate.core.artifacts.keyobjects import NamespaceKey
+
+
+class Wraps(Protocol):
+    """Wraps the data keys of namespaces' places. Any thread may call; calls block, each for a
+    limited time, and raise RetryableError while what they need can't be had."""
+
+    def wrap(self, secret: bytes, bound_to: str) -> tuple[str, str]:
+        """(ID of the key, the secret wrapped), to be opened for this namespace alone."""
+        ...
+
+    def unwrap(self, by: str, wrapped: str, bound_to: str) -> bytes:
+        """The secret. Raises RefusedError if it can't be opened for this namespace, ever."""
+        ...
+
+    def own(self, by: str) -> NamespaceKey:
+        """The namespace's own key of this ID, sealed, as it is laid beside what it has wrapped;
+        an empty one if the key is none."""
+        ...
 
 
 class Kms(Protocol):

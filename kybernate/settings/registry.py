@@ -80,6 +80,11 @@ class RegistrySettings(BaseModel):
     object_leave_s: float = Field(
         600.0, ge=120, le=3600, description="how long what is signed for an agent is good (s)"
     )
+    shred_after_s: float = Field(
+        7 * 86_400.0,
+        ge=0,
+        description="keys of a namespace that was deleted are destroyed so much later (s)",
+    )
     threads: int = Field(16, ge=1, le=128, description="calls served at the same time")
     request_s: float = Field(
         10.0, gt=0, description="limit for a request to come, TLS handshake included (s)"

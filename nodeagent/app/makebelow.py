@@ -7,13 +7,10 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kybernate.adapters.arrivals import NetworkGate
-from kybernate.adapters.artifactkeys import read_folder
 from kybernate.adapters.criu import Criu, Tools, is_static
-from kybernate.adapters.nodesignatures import NodeSignatures
 from kybernate.adapters.objects import REMOTE
 from kybernate.adapters.procfs import Procfs
 from kybernate.adapters.treefacts import bytes_of
@@ -26,6 +23,7 @@ from kybernate.core.artifacts.grants import no_grants
 from kybernate.errors import ConfigError
 from kybernate.runtime.identity import Identity
 from kybernate.types import Tier
+from nodeagent.app.makekeys import make_keys
 from nodeagent.offload.carried import CarryingDumper
 from nodeagent.offload.first import MarkingDumper, first_of
 from nodeagent.offload.helper import notes_of
@@ -33,17 +31,16 @@ from nodeagent.seat.below import Below
 from nodeagent.seat.facts import Facts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    from kybernate.adapters.artifactkeys import ArtifactKeys
     from kybernate.checkpoint.places import Place
     from kybernate.core.artifacts.grants import Grant
-    from kybernate.core.artifacts.manifest import Manifest
     from kybernate.ports import Images, Inits, Objects
     from kybernate.settings.agent import AgentSettings
     from nodeagent.offload.arrivals import GuardedFreezer
     from nodeagent.seat.node import Inventory
+    from nodeagent.seat.record import Seat
 
 log = logging.getLogger(__name__)
 
@@ -61,9 +58,12 @@ def make_below(  # noqa: PLR0913, PLR0917 - each is made, or given, once
     images: Images,
     grants: Callable[[], tuple[Grant, ...]] = no_grants,
     identity: Identity | None = None,
+    *,
+    seats: Callable[[], Iterable[Seat]] = tuple,
 ) -> Below | None:
     """None without a CRIU. `grants`: see `Facts`; `identity`: that of the mounted certificate, if
-    none is given. Raises ConfigError, naming the setting."""
+    none is given; `seats`: those of the node, from any thread. Raises ConfigError, naming the
+    setting."""
     if settings.criu is None:
         return None
     if settings.kyb_enter is None:
@@ -76,7 +76,7 @@ def make_below(  # noqa: PLR0913, PLR0917 - each is made, or given, once
     dumper = Criu(tools, freezer, work, inits=inits)
     procs = Procfs()
     own = identity or Identity(settings.node, settings.tls_dir)
-    places, artifact_keys, seen = _places(settings, own), _keys(settings, own), Seen()
+    places, artifact_keys, seen = _places(settings, own), make_keys(settings, own, seats), Seen()
     local = places[Tier.NVME]
     carrying = CarryingDumper(dumper, settings.carry_bytes)
     facts = Facts(settings, freezer, inventory, images, criu, carrying.missing, grants=grants)
@@ -130,27 +130,6 @@ def signed_for(settings: AgentSettings) -> bool:
         settings.object_store,
     )
     return False
-
-
-def _keys(settings: AgentSettings, identity: Identity) -> ArtifactKeys:
-    """The folder's, and the node's own. Raises ConfigError."""
-    found = read_folder(settings.artifact_keys, NodeSignatures(identity))
-    if found.signer is not None:
-        log.warning(
-            "%s has sign.key, which every node has: whoever has one node signs for all. Once all "
-            "agents are of this release and there is a registry, take it out of the Secret",
-            settings.artifact_keys,
-        )
-    return replace(found, witness=_witness(settings, identity))
-
-
-def _witness(settings: AgentSettings, identity: Identity) -> Callable[[Manifest], None] | None:
-    if not settings.registry_url:
-        return None
-    from kybernate.adapters.registry.node import OwnClient  # noqa: PLC0415 - where it is used
-    from kybernate.adapters.registry.witness import Witness  # noqa: PLC0415 - as above
-
-    return Witness(OwnClient(settings.registry_url, identity)).see_believed
 
 
 def _signed_objects(settings: AgentSettings, identity: Identity) -> Objects:

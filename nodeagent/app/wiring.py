@@ -62,13 +62,13 @@ if TYPE_CHECKING:
     from kybernate.adapters.cri import CriImages
     from kybernate.adapters.cuda import CudaHelpers
     from kybernate.adapters.k8s import Api, Watcher
-    from kybernate.core.artifacts.grants import Grant
     from kybernate.ports import Freezer, Holder, ImageCommand, Images, Inits, Journal, PodResources
     from kybernate.settings.agent import AgentSettings
     from kybernate.types import PodUid
     from nodeagent.api.peersapi import PeersApi
     from nodeagent.seat.below import Below
     from nodeagent.seat.node import Inventory
+    from nodeagent.seat.record import Seat
 
 log = logging.getLogger(__name__)
 
@@ -101,8 +101,7 @@ class Agent:
         own = settings.state_dir / "identity" if settings.own_key else None
         shared = settings.shared_agent_keys
         self._identity = Identity(settings.node, settings.tls_dir, own, shared=shared)
-        outside = self._inventory, self._images, self._grants.all, self._identity
-        below = _below(settings, freezer, inits, *outside)
+        below = self._below(freezer, inits)
         world = _world(settings, helpers, self._images, journal, freezer, inits, below)
         self._revocations = Revocations(self._revoked)
         self._guests = Guests(self._revocations, time.time, shared=shared)
@@ -133,6 +132,18 @@ class Agent:
     def _revoked(self, nodes: frozenset[str]) -> None:
         for tell in self._guests.left:
             self._running.call_soon_threadsafe(tell, nodes)
+
+    def _seats(self) -> tuple[Seat, ...]:
+        """Any thread may ask."""
+        return tuple(self.node.seats.values())
+
+    def _below(self, freezer: GuardedFreezer, inits: Inits) -> Below | None:
+        if self._settings.criu is None:
+            return None
+        from nodeagent.app.makebelow import make_below  # noqa: PLC0415 - slow, only where it is used
+
+        given = self._settings, freezer, inits, self._inventory, self._images
+        return make_below(*given, self._grants.all, self._identity, seats=self._seats)
 
     def not_ready(self) -> str | None:
         """Why the agent can't do its work, as a sentence, or None. Any thread may ask."""
@@ -422,22 +433,6 @@ def _world(  # noqa: PLR0913, PLR0917 - each is made, or given, once
         wall=time.time,
         below=below,
     )
-
-
-def _below(  # noqa: PLR0913, PLR0917 - each is made, or given, once
-    settings: AgentSettings,
-    freezer: GuardedFreezer,
-    inits: Inits,
-    inventory: Callable[[], Inventory | None],
-    images: Images,
-    grants: Callable[[], tuple[Grant, ...]],
-    identity: Identity,
-) -> Below | None:
-    if settings.criu is None:
-        return None
-    from nodeagent.app.makebelow import make_below  # noqa: PLC0415 - slow, and only where it is used
-
-    return make_below(settings, freezer, inits, inventory, images, grants, identity)
 
 
 def _open_api(settings: AgentSettings) -> Api:

@@ -16,7 +16,7 @@ import orjson
 from pydantic import BaseModel, ValidationError
 
 from kybernate import keys
-from kybernate.adapters.registry import storewire, wire
+from kybernate.adapters.registry import keywire, storewire, wire
 from kybernate.errors import (
     ConfigError,
     ConflictError,
@@ -217,6 +217,26 @@ class Registry:
         """Remove objects of the node's own pods."""
         body = storewire.Named(keys=keys)
         self._call("POST", "/v1/store/delete", storewire.Done, deadline_s, body=body)
+
+    def namespace_key(
+        self, namespace: str, wish: keywire.KeyWish, deadline_s: float = DEADLINE_S
+    ) -> keywire.GivenKey:
+        """The namespace's own key. ConflictError: the node has no lease or claim there.
+        RefusedError: it was destroyed, or is of a namespace that was deleted."""
+        path = f"/v1/namespaces/{quote(namespace, safe='')}/key"
+        return self._call("POST", path, keywire.GivenKey, deadline_s, body=wish)
+
+    def keys(self, namespace: str, deadline_s: float = DEADLINE_S) -> keywire.Keys:
+        """The keys that namespaces of this name have, or had."""
+        path = f"/v1/namespaces/{quote(namespace, safe='')}/keys"
+        return self._call("GET", path, keywire.Keys, deadline_s)
+
+    def shred(
+        self, namespace: str, wish: keywire.ShredWish, deadline_s: float = DEADLINE_S
+    ) -> keywire.Keys:
+        """Have a namespace's keys destroyed, or kept. NotFoundError: it has none."""
+        path = f"/v1/namespaces/{quote(namespace, safe='')}/shred"
+        return self._call("POST", path, keywire.Keys, deadline_s, body=wish)
 
     def close(self) -> None:
         """Drop all idle connections."""

@@ -155,13 +155,22 @@ def test_an_export_that_fails_leaves_no_file(states, tmp_path):
 def test_keys_are_made_once_and_printed_as_a_secret(tmp_path):
     assert "sign.key: made" in run("keys", "--dir", tmp_path / "k", "--name", "here")
     assert "nothing was missing" in run("keys", "--dir", tmp_path / "k", "--name", "here")
-    secret = yaml.safe_load(run("keys", "--dir", tmp_path / "k", "--name", "here", "--secret"))
-    assert sorted(secret["data"]) == ["trust-here.pub", "wrap-1.key"]
-    shared = yaml.safe_load(run("keys", "--dir", tmp_path / "k", "--secret", "--shared"))
-    assert "sign.key" in shared["data"]
-    assert (
-        base64.b64decode(secret["data"]["wrap-1.key"]) == (tmp_path / "k/wrap-1.key").read_bytes()
-    )
+    printed = run("keys", "--dir", tmp_path / "k", "--name", "here", "--secret")
+    data = {one["metadata"]["name"]: one["data"] for one in yaml.safe_load_all(printed)}
+    assert {name: sorted(files) for name, files in data.items()} == {
+        "kyb-artifact-keys": ["trust-here.pub"],
+        "kyb-artifact-trust": ["trust-here.pub"],
+        "kyb-wrap-keys": ["wrap-1.key"],
+    }
+    wraps = base64.b64decode(data["kyb-wrap-keys"]["wrap-1.key"])
+    assert wraps == (tmp_path / "k/wrap-1.key").read_bytes()
+    shared = next(yaml.safe_load_all(run("keys", "--dir", tmp_path / "k", "--secret", "--shared")))
+    assert sorted(shared["data"]) == [
+        "sign.key",
+        "trust-cluster.pub",
+        "trust-here.pub",
+        "wrap-1.key",
+    ]
 
 
 @pytest.mark.parametrize("place_url", ["here", "ftp://x", ""])

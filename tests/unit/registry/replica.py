@@ -8,18 +8,25 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from kybernate import keys
+from kybernate.adapters.artifactkeys import WrapKeys
 from registry.app import create_app
 from registry.artifacts import Artifacts
 from registry.callers import Standing
 from registry.database import Database
+from registry.keyroutes import key_routes
+from registry.namespacekeys import NamespaceKeys
 from registry.pods import Pods
 from registry.routes import routes
+from registry.shredding import Shredder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from kybernate.checkpoint.places import Place
+    from kybernate.core.artifacts.grants import Grant
     from registry.cluster import Cluster
+    from registry.namespacekeys import Identities
 
     Json = dict[str, Any]
 
@@ -71,13 +78,21 @@ class Replica:
         url: str,
         clock: Callable[[], int] | None = None,
         cluster: Cluster | None = None,
+        *,
+        namespaces: Identities | None = None,
+        places: Sequence[Place] = (),
     ) -> None:
         self.database = Database(url, threads=4, clock=clock)
         self.database.prepare()
         self.artifacts = Artifacts(self.database)
         self.pods = Pods(self.database, 600.0)
         standing = Standing(self.pods, self.artifacts, cluster)
-        self.routes = routes(self.artifacts, self.pods, standing)
+        self.kms = WrapKeys((bytes(range(32)),))
+        self.keys = NamespaceKeys(self.database, self.kms, namespaces)
+        self.shredder = Shredder(self.database, namespaces, places, 3600.0)
+        calls = key_routes(self.keys, self.shredder, lambda: self.grants)
+        self.grants: tuple[Grant, ...] = ()
+        self.routes = (*routes(self.artifacts, self.pods, standing), *calls)
         self._certificate: Mapping[str, Any] = {}
         self.app = create_app(self.routes, MAX_BODY, lambda _environ: self._certificate)
         self._client = self.app.test_client()

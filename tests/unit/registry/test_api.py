@@ -44,6 +44,8 @@ BODIES: dict[str, Any] = {
     "renewLease": {"seconds": 10, "token": 1},
     "reportStop": {"proof": "deleted", "why": "gone"},
     "claimPod": {"artifact": f"ns/{ONE}", "successor": "u2", "node": "n1"},
+    "namespaceKey": {"pod": "u1"},
+    "shredNamespace": {"why": "told to"},
     "settlePod": {"why": "looked"},
     "settleAll": {"why": "looked"},
 }
