@@ -100,7 +100,7 @@ def imported(
     made = replace(
         manifest,
         id=layout.make_id(namespace, name, arrival.now, arrival.salt),
-        facts=replace(manifest.facts, namespace=namespace, parent=""),
+        facts=replace(manifest.facts, namespace=namespace, namespace_uid="", parent=""),
         origin=manifest.id,
     )
     return pack.pack(reading, made, *target, deadline, progress)

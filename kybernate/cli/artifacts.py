@@ -315,7 +315,7 @@ def _entry(found: catalogue.Found, uids: Mapping[str, str]) -> dict[str, Any]:
         names = ("created", "form", "total", "stored", "origin")
         about |= {name: getattr(manifest, name) for name in names}
         about["facts"] = asdict(manifest.facts)
-        about["namespace_uid"] = uids.get(manifest.key.by, "")
+        about["namespace_uid"] = uids.get(manifest.key.by) or manifest.facts.namespace_uid
     return about
 
 

@@ -31,7 +31,7 @@ def listing(found: Sequence[Found], uids: Mapping[str, str], now: datetime) -> T
         gpus = f"{facts.gpu_count} x {facts.gpu_product}" if facts.gpu_count else "-"
         size, stored = human(manifest.total), human(manifest.stored)
         row = (age(manifest.created, now), size, stored, manifest.form)
-        of = Text(uids.get(manifest.key.by, "") or "-")
+        of = Text(uids.get(manifest.key.by) or facts.namespace_uid or "-")
         table.add_row(Text(each.id), *row, Text(gpus), of, "")
     return table
 

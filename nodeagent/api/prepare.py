@@ -175,6 +175,7 @@ class Preparer:
                 has_args=facts.has_args,
                 priority=facts.priority,
                 grace=facts.grace,
+                namespace_uid=facts.namespace_uid,
             )
             seat = Seat(identity, self._bound_at(facts), self._node.world.wall())
         elif seat.identity.device_id != device_id:

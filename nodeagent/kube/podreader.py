@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kybernate.api import pods
-from kybernate.errors import DeadlineError, RefusedError, RetryableError
+from kybernate.errors import DeadlineError, KybernateError, RefusedError, RetryableError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from nodeagent.kube.pods import PodFacts
     from nodeagent.kube.publish import Publisher
     from nodeagent.seat.node import Blocking
+
+log = logging.getLogger(__name__)
 
 _CALL_TIMEOUT = 5.0
 _CALL_DEADLINE = 15.0
@@ -50,7 +54,21 @@ class PodReader:
             raise RetryableError(f"the API server does not let the agent read pods: {error}") from (
                 error
             )
-        return self._parse(pod)
+        facts = self._parse(pod)
+        return facts and replace(facts, namespace_uid=await self._namespace(api, namespace))
+
+    async def _namespace(self, api: KubeApi, name: str) -> str:
+        """Its UID: of a pod that is there the namespace is, too. Empty if it can't be had: no pod
+        waits for that."""
+        path = f"/api/v1/namespaces/{name}"
+        try:
+            found = await self._blocking(
+                lambda: api.get(path, timeout=_CALL_TIMEOUT), _CALL_DEADLINE
+            )
+        except KybernateError as error:
+            log.warning("the UID of namespace %s can't be read: %s", name, error)
+            return ""
+        return str((found.get("metadata") or {}).get("uid") or "")
 
     def mark_seat(self, facts: PodFacts, seat: SeatName) -> None:
         """See `prepare.Pods`."""

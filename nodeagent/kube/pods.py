@@ -36,7 +36,7 @@ class PodFacts:
     `spec_hash` is of what the seat's container is, alike for all replicas of one template.
     `restore`: the saved state that it wants to go on from. `weight`: of a seat that always wants
     its GPUs, None if it waits for requests. `idle` (s): unused for so long it leaves GPU memory
-    ("vram") or the tier of that name.
+    ("vram") or the tier of that name. `namespace_uid`: its namespace's, where that was asked for.
     """
 
     ref: PodRef
@@ -62,6 +62,7 @@ class PodFacts:
     restore: RestoreWish | None = None
     weight: float | None = None
     idle: Mapping[str, float] = field(default_factory=dict)
+    namespace_uid: str = ""
 
 
 def read_pod(raw: Mapping[str, Any]) -> PodFacts | None:

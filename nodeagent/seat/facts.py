@@ -67,7 +67,8 @@ class Facts:
             raise NotFoundError("its container has ended")
         digest = await self._sure_digest(seat) if wants or seat.borrowed else UNKNOWN
         there = await asyncio.to_thread(self._container, seat, digest, seat.init.pid)
-        return Into(pod.namespace, pod.uid, there, parked=not wants)
+        of = seat.identity.namespace_uid
+        return Into(pod.namespace, pod.uid, there, parked=not wants, namespace_uid=of)
 
     async def _sure_digest(self, seat: Seat) -> str:
         """A runtime that is just back may not know of a container that runs all along."""
@@ -102,6 +103,7 @@ class Facts:
         gpus = tuple(seat.gpu_map) or one.gpus
         return {
             "namespace": one.pod.namespace,
+            "namespace_uid": one.namespace_uid,
             "pod": one.pod.name,
             "pod_uid": one.pod.uid,
             "container": one.container,

@@ -94,7 +94,8 @@ class SeatIdentity:
 
     `device_id` is the kubelet's token; `port` the first containerPort; `has_args` whether the
     pod names arguments (then the image's CMD is not used); `priority` is the pod's, and
-    `grace` the seconds that the kubelet waits between SIGTERM and SIGKILL.
+    `grace` the seconds that the kubelet waits between SIGTERM and SIGKILL. `namespace_uid` tells
+    the pod's namespace from an earlier one of its name; empty if it could not be read.
     """
 
     pod: PodRef
@@ -111,6 +112,7 @@ class SeatIdentity:
     has_args: bool = False
     priority: int = 0
     grace: float = 30.0
+    namespace_uid: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -325,6 +327,7 @@ class Seat:
             "has_args": one.has_args,
             "priority": one.priority,
             "grace": one.grace,
+            "namespace_uid": one.namespace_uid,
             "state": self.state.value,
             "bound_at": self.bound_at,
             "since": self.since,
@@ -360,6 +363,7 @@ def from_record(record: Mapping[str, Any]) -> Seat:
         has_args=record["has_args"],
         priority=record.get("priority", 0),
         grace=record.get("grace", 30.0),
+        namespace_uid=record.get("namespace_uid", ""),
     )
     seat = Seat(identity, record["bound_at"], record["since"], SeatState(record["state"]))
     for name in _PLAIN:

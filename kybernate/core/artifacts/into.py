@@ -41,12 +41,13 @@ class Container:
 @dataclass(frozen=True, slots=True)
 class Into:
     """The pod into whose container a state goes; without `container` only its own may. `parked`:
-    the seat has nothing but that state any more."""
+    the seat has nothing but that state any more. `namespace_uid`: see `Facts`."""
 
     namespace: str
     uid: PodUid
     container: Container | None = None
     parked: bool = False
+    namespace_uid: str = ""
 
 
 def why_refused(manifest: Manifest, into: Into, now: float) -> tuple[str, ...]:
@@ -65,12 +66,24 @@ def why_refused(manifest: Manifest, into: Into, now: float) -> tuple[str, ...]:
         see_fit(manifest.id, manifest.facts, there.target)
     if own:
         return ()
+    if _is_former(facts, into):
+        sentence = (
+            f"{manifest.id} was saved in a namespace {facts.namespace} that was deleted (UID "
+            f"{facts.namespace_uid}), and not in the present one of that name."
+        )
+        return (sentence,)
     foreign = why_not(manifest.id, into.namespace, there.grants, now)
     return (
         *((foreign,) if foreign else ()),
         *mismatches(facts, there.target),
         *beyond(facts.privileges, there.privileges),
     )
+
+
+def _is_former(facts: Facts, into: Into) -> bool:
+    """Whether the state is of an earlier namespace of the pod's namespace's name."""
+    uids = {facts.namespace_uid, into.namespace_uid}
+    return facts.namespace == into.namespace and len(uids - {""}) == 2
 
 
 def see_fit(artifact: str, saved: Facts | Target, target: Target) -> None:

@@ -42,6 +42,7 @@ class Facts:
     `gpus`: UUIDs of these, in the order of the seat's group; `held`: bytes that it had on each;
     `first`: bytes of that which also a lazy restore brings in at once.
     `files_missing`: why another container can't have the files that the tree needs, or empty.
+    `namespace_uid`: tells the namespace from an earlier one of its name; empty if it isn't known.
     """
 
     namespace: str
@@ -68,6 +69,7 @@ class Facts:
     held: tuple[int, ...] = ()
     first: int = 0
     files_missing: str = ""
+    namespace_uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,7 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         "pods": READ | {"patch"},
         "pods/status": {"patch"},
         "nodes": {"get"},
+        "namespaces": {"get"},
         "gpunodes.kyb.ai": {"create", "get", "patch"},
         "gpunodes/status.kyb.ai": {"patch"},
         "events": {"create", "patch"},

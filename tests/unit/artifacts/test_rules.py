@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts.grants import Grant, no_grants, why_not
+from kybernate.core.artifacts.into import Container, Into, why_refused
 from kybernate.core.artifacts.leaf import Chunk, zeros
 from kybernate.core.artifacts.match import Target, mismatches
 from kybernate.core.artifacts.pace import Pace
@@ -20,8 +21,9 @@ from kybernate.core.artifacts.ranges import GAP, LARGEST, Placed, jobs, ranges
 from kybernate.core.artifacts.retention import why_keep
 from kybernate.core.artifacts.sweep import SKEW, Lease, Seen, plan
 from kybernate.errors import RefusedError, RetryableError
+from kybernate.types import PodUid
 
-from .test_manifest import FACTS
+from .test_manifest import FACTS, PRIVILEGES, RAW
 
 ID = "team-a/llama-0@20260131T120000Z-00c0ffee"
 TARGET = Target(
@@ -51,6 +53,23 @@ class TestNames:
     def test_any_key_is_a_manifest_or_not(self, key):
         found = layout.id_of(layout.ARTIFACTS + key)
         assert found is None or layout.manifest_key(found) == layout.ARTIFACTS + key
+
+
+class TestNamespaces:
+    """One that was deleted and made again is another, whatever it is called."""
+
+    @pytest.mark.parametrize(
+        ("saved", "now", "refused"),
+        [("u1", "u1", False), ("u1", "u2", True), ("", "u2", False), ("u1", "", False)],
+    )
+    def test_what_an_earlier_one_saved_is_not_restored(self, saved, now, refused):
+        container = Container(TARGET, PRIVILEGES)
+        made = replace(RAW, facts=replace(FACTS, namespace_uid=saved))
+        into = Into("team-a", PodUid("another"), container, namespace_uid=now)
+        sentences = why_refused(made, into, 0.0)
+        assert bool(sentences) == refused, sentences
+        if refused:
+            assert "that was deleted (UID u1)" in sentences[0]
 
 
 class TestMatch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +18,7 @@ from kybernate.errors import NotFoundError, RetryableError
 from kybernate.settings.agent import AgentSettings
 from kybernate.types import GpuUuid, GroupName, PodRef, PodUid, SeatName
 from nodeagent.seat.facts import Facts
-from nodeagent.seat.record import Process, Seat, SeatIdentity
+from nodeagent.seat.record import Process, Seat, SeatIdentity, from_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -138,3 +139,12 @@ def test_a_container_that_has_ended_has_no_facts(tmp_path: Path) -> None:
         asyncio.run(facts(tmp_path)(seat(init=None)))
     with pytest.raises(NotFoundError):
         asyncio.run(facts(tmp_path).into(seat(init=None, borrowed=True)))
+
+
+def test_it_says_which_namespace_of_its_name_it_is_of(tmp_path: Path) -> None:
+    one = seat()
+    one.identity = replace(one.identity, namespace_uid="u9")
+    assert told(facts(tmp_path, "sha256:1"), one).namespace_uid == "u9"
+    assert from_record(one.record()).identity.namespace_uid == "u9"
+    of_before = {key: value for key, value in one.record().items() if key != "namespace_uid"}
+    assert from_record(of_before).identity.namespace_uid == ""
