@@ -132,19 +132,29 @@ def data_key(place: Place, namespace: str, keys: ArtifactKeys) -> tuple[DataKey,
 
     All writers agree on one: whoever comes second takes the first one's. A key that is damaged, or
     that isn't this namespace's to open (one of the same name had it, and was deleted), is passed
-    over. Raises ConfigError, CorruptError, RetryableError.
+    over: each state names its own, so that none is lost by it. Raises ConfigError, CorruptError,
+    RetryableError, and RefusedError where a new one may not be made.
     """
     prefix = f"{layout.KEYS}{layout.check_namespace(namespace)}/"
     for number in range(1, _MOST_KEYS):
         try:
-            wrapped = _agreed_key(place, f"{prefix}{number}", number, namespace, keys).data_key
-            return wrapped, keys.kms.unwrap(wrapped.by, wrapped.wrapped, namespace)
-        except (CorruptError, RefusedError) as error:
+            return _opened_key(place, f"{prefix}{number}", number, namespace, keys)
+        except CorruptError as error:
             log.warning("a data key is passed over: %s", error)
     raise CorruptError(
         f"{prefix} in {place.name} holds nothing but keys that are damaged or another's; remove "
         "them"
     )
+
+
+def _opened_key(
+    place: Place, at: str, number: int, namespace: str, keys: ArtifactKeys
+) -> tuple[DataKey, bytes]:
+    wrapped = _agreed_key(place, at, number, namespace, keys).data_key
+    try:
+        return wrapped, keys.kms.unwrap(wrapped.by, wrapped.wrapped, namespace)
+    except RefusedError as error:
+        raise CorruptError(f"{at} in {place.name}: {error}") from error
 
 
 def _agreed_key(

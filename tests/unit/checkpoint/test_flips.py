@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from dataclasses import replace
 from random import Random
 
 import pytest
 
+from kybernate.adapters.artifactkeys import WrapKeys
 from kybernate.checkpoint import gc, known
 from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.places import data_key, read_manifest, time_of
@@ -141,6 +143,26 @@ def test_a_changed_data_key_is_passed_over(places, tmp_path):
         # Each manifest has the key that it needs with it.
         assert fetched(places.far, places.id, tmp_path / f"{bit}-old") == places.saved
         places.far.objects.delete([layout.manifest_key(made.id)])
+
+
+def refused(*_):
+    raise RefusedError("the registry gives none")
+
+
+def test_a_key_that_we_may_not_open_is_passed_over_and_kept_for_who_may(places):
+    others = replace(KEYS, kms=WrapKeys((b"o" * 32,)))
+    first = data_key(places.far, "team-o", others)[1]
+    assert data_key(places.far, "team-o", KEYS)[1] != first
+    assert data_key(places.far, "team-o", others)[1] == first
+
+
+def test_where_no_key_may_be_made_one_refusal_is_told_as_it_is(places, monkeypatch):
+    asked = []
+    monkeypatch.setattr(WrapKeys, "wrap", lambda *a: refused(asked.append(a)))
+    monkeypatch.setattr(WrapKeys, "unwrap", refused)
+    with pytest.raises(RefusedError, match="gives none"):
+        data_key(places.far, "team-a", KEYS)
+    assert len(asked) == 1
 
 
 def test_a_changed_lease_or_mark_deletes_nothing_that_is_needed(places):
