@@ -54,8 +54,8 @@ class KeyObject:
 
 
 def encode(key: KeyObject) -> bytes:
-    """As JSON; what `decode` reads."""
-    return codec.encode(key)
+    """As JSON; what `decode` reads. 0.1.0 reads those that no namespace's own key wraps."""
+    return codec.encode(key, () if key.of.id else ("of",))
 
 
 def decode(data: bytes, what: str) -> KeyObject:

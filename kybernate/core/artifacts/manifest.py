@@ -42,7 +42,8 @@ class Facts:
     `gpus`: UUIDs of these, in the order of the seat's group; `held`: bytes that it had on each;
     `first`: bytes of that which also a lazy restore brings in at once.
     `files_missing`: why another container can't have the files that the tree needs, or empty.
-    `namespace_uid`: tells the namespace from an earlier one of its name; empty if it isn't known.
+    `namespace_uid`: tells the namespace from an earlier one of its name; empty if it isn't known,
+    or a shared key signs (see `encode`).
     """
 
     namespace: str
@@ -138,9 +139,10 @@ class Manifest:
 
 def encode(manifest: Manifest) -> bytes:
     """As JSON; what `decode` reads. 0.1.0 takes no manifest with a field that it doesn't know: so
-    one that the cluster's shared key signs has no `node`, and its agents go on from it.
+    one that the cluster's shared key signs has no `node` and doesn't tell its namespace's UID, and
+    its agents go on from it.
     """
-    return codec.encode(manifest, () if manifest.node else ("node",))
+    return codec.encode(manifest, () if manifest.node else ("node", "facts.namespace_uid"))
 
 
 def decode(data: bytes, what: str = "manifest") -> Manifest:
