@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from kybernate import keys
-from kybernate.adapters.pki import CLOCK_SKEW, Leaf, Pair, agent_leaf, certify
+from kybernate.adapters.pki import CLOCK_SKEW, UNREADABLE, Leaf, Pair, agent_leaf, certify
 from kybernate.errors import ConfigError, RefusedError
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ def _requested_key(text: str, leaf: Leaf, node: str) -> ec.EllipticCurvePublicKe
         names = _names(found)
         common = [one.value for one in found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
         key, signed = found.public_key(), found.is_signature_valid
-    except (ValueError, TypeError, InvalidSignature) as error:
+    except UNREADABLE as error:
         raise RefusedError(f"spec.request is no request in PEM form: {error}") from error
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
         raise RefusedError("spec.request: its key must be of the curve P-256")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,6 +19,7 @@ from kybernate.core.nodeaccess import Access, read_list, why_not
 from kybernate.errors import RefusedError
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
+_PEM = "-----BEGIN CERTIFICATE REQUEST-----\n{}-----END CERTIFICATE REQUEST-----\n"
 ACCOUNT = f"system:serviceaccount:{keys.NAMESPACE}:{keys.AGENT_ACCOUNT}"
 
 
@@ -123,3 +125,15 @@ def test_who_is_revoked_and_who_was_let_in_anew() -> None:
     assert why_not(known, "n2", 1000) == why_not(known, "n9", 0) == ""
     for unreadable in ("n3", "n4", "n5"):
         assert "is revoked" in why_not(known, unreadable, 10**15)
+
+
+def test_no_changed_byte_of_it_stops_the_signer() -> None:
+    item = request()
+    sound = x509.load_pem_x509_csr(base64.b64decode(item["spec"]["request"]))
+    der = sound.public_bytes(serialization.Encoding.DER)
+    for at in range(len(der)):
+        for value in {0, 1, 2, 0x7F, 0xFF, der[at] ^ 1, der[at] ^ 0x80, der[at] + 1 & 0xFF}:
+            spoilt = base64.encodebytes(der[:at] + bytes([value]) + der[at + 1 :]).decode()
+            item["spec"]["request"] = base64.b64encode(_PEM.format(spoilt).encode()).decode()
+            with contextlib.suppress(RefusedError):
+                assert read_request(item).node == "n1"
