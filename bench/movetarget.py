@@ -25,6 +25,7 @@ from kybernate.runtime.identity import Identity
 from kybernate.types import ArtifactId, PodRef, PodUid, SeatState, Tier
 from nodeagent.api.doorkeeper import Doorkeeper, Rates
 from nodeagent.api.peersapi import PeersApi
+from nodeagent.artifacts.arrived import Arrived
 from nodeagent.api.servers import serve_network
 from nodeagent.migration.receive import Receiver
 from nodeagent.seat.record import Begins
@@ -111,6 +112,7 @@ async def main(config: dict[str, str]) -> None:
         call_for=lambda uid, why: True,
         life=SimpleNamespace(aside=asyncio.ensure_future),
     )
+    loop.arrived = Arrived(cast("Any", loop))
     receiver = Receiver(cast("Any", loop), target.inbox, cast("Any", target))
     target.changed = receiver.seat_changed
     _, port = await serve_network(

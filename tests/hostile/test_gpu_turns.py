@@ -17,7 +17,7 @@ import yaml
 
 from kybernate.adapters.cdi import CdiSpecs
 from kybernate.adapters.devices import DeviceLists, DevicePrograms
-from kybernate.errors import NotFoundError
+from kybernate.errors import NotFoundError, RetryableError
 from kybernate.ports import SeatSpec
 from kybernate.types import Gpu, GpuUuid, PodUid
 
@@ -131,7 +131,8 @@ def test_what_a_container_lays_where_its_gpu_was_is_not_opened_to_it(node: Path)
     try:
         (node / "nvidia0").unlink()
         os.mknod(node / "nvidia0", 0o20666, os.makedev(MAJOR + 1, 0))
-        specs.release("one", container.process.pid, lambda: True)
+        with pytest.raises(RetryableError, match="is not the device that its number says"):
+            specs.release("one", container.process.pid, lambda: True)
         assert container.tries(node / "nvidia0") == errno.EPERM
     finally:
         container.close()
