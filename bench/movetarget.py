@@ -25,8 +25,8 @@ from kybernate.runtime.identity import Identity
 from kybernate.types import ArtifactId, PodRef, PodUid, SeatState, Tier
 from nodeagent.api.doorkeeper import Doorkeeper, Rates
 from nodeagent.api.peersapi import PeersApi
-from nodeagent.artifacts.arrived import Arrived
 from nodeagent.api.servers import serve_network
+from nodeagent.artifacts.arrived import Arrived
 from nodeagent.migration.receive import Receiver
 from nodeagent.seat.record import Begins
 
