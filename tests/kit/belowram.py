@@ -72,8 +72,12 @@ def made(folder: Path, store: Mapping[str, str], progress: Progress) -> BelowRam
 
 
 def key_secret(folder: Path) -> str:
-    """The keys, made in the folder, as the Secret that agents mount."""
-    words = [sys.executable, "-m", "kybernate.cli", "artifacts", "keys", "--secret", "--dir"]
+    """The keys, made in the folder, as the Secret that agents mount.
+
+    Shared ones: in these clusters no registry hands out the keys of namespaces.
+    """
+    words = [sys.executable, "-m", "kybernate.cli", "artifacts", "keys", "--secret", "--shared"]
+    words.append("--dir")
     done = subprocess.run(
         [*words, str(folder)], check=True, cwd=REPOSITORY, timeout=60, capture_output=True
     )
