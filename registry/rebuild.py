@@ -156,7 +156,7 @@ def _store(database: Database, spot: Spot, batch: Sequence[_One], outcome: Outco
                 for one in true
             ]
             insert_new(connection, COPIES, copies)
-            # Which the place took from no other: the registry puts manifests for who wrote them.
+            # By the manifests alone: what a rebuild can't know, docs/threat-model.md says.
             signed = [
                 {"artifact": one.id, "node": one.node, "token": 0} for one in true if one.node
             ]
