@@ -22,19 +22,19 @@ from bench.fleet import GIB, node_seats
 from bench.report import emit, percentile, say, skip
 from bench.seatsim import Request, simulate
 from kybernate import keys
-from kybernate.core.activity import HOURS, Recorder
-from kybernate.core.forecast import Sharer, observed, own_wait_seconds
-from kybernate.core.ledger import Claim, NodeView
+from kybernate.core.ledger.ledger import Claim, NodeView
 from kybernate.core.placement import POLICIES, Demand, choose_group
 from kybernate.core.placement.colocation import hot_together
-from kybernate.core.tiers import switch_seconds
+from kybernate.core.swap.activity import HOURS, Recorder
+from kybernate.core.swap.forecast import Sharer, observed, own_wait_seconds
+from kybernate.core.tiers.tiers import switch_seconds
 from kybernate.types import NodeName, PodRef, PodUid
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bench.report import Metrics
-    from kybernate.core.forecast import Traffic
+    from kybernate.core.swap.forecast import Traffic
 
 TRACE = Path(__file__).parents[2] / "shared/data/azure-llm/AzureLLMInferenceTrace_conv.csv.gz"
 HOUR = 3600.0

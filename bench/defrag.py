@@ -18,10 +18,10 @@ from bench.fleet import GIB, node_seats
 from bench.report import emit, say
 from kybernate import keys
 from kybernate.core.defrag import Budget, Cluster, Pending, Plan, Seated, plan
-from kybernate.core.ledger import Claim, Ledger
-from kybernate.core.parking import seat_cost
+from kybernate.core.ledger.ledger import Claim, Ledger
+from kybernate.core.ledger.parking import seat_cost
 from kybernate.core.placement import Demand
-from kybernate.core.tiers import move_seconds
+from kybernate.core.tiers.tiers import move_seconds
 from kybernate.types import PodRef, PodUid
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
-from kybernate.core.ledger import NodeSeats
+from kybernate.core.ledger.ledger import NodeSeats
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, NodeName
 
 if TYPE_CHECKING:

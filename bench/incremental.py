@@ -31,7 +31,7 @@ from bench.processes import memory_mib
 from bench.report import emit, median, say
 from bench.saved import Keys, directory_bytes, pack_dump
 from kybernate.checkpoint.places import open_place
-from kybernate.core.artifacts.pages import BLOCK, PAGE
+from kybernate.core.chunks.pages import BLOCK, PAGE
 from kybernate.testing.criuimages import write_pages
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from bench.report import emit, percentile, say
 from kybernate import keys
 from kybernate.adapters.k8s import Watcher
 from kybernate.adapters.pki import Folder, Validity
-from kybernate.core.dump import decode
+from kybernate.core.views.dump import decode
 from kybernate.errors import ConflictError
 from tests.cluster import ClusterSpec
 from tests.cluster.accounts import token

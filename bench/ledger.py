@@ -31,8 +31,8 @@ from bench import fleet
 from bench.extender.servers import kubeconfig
 from bench.processes import REPOSITORY, memory_mib
 from bench.report import emit, say
-from extender.snapshot import Snapshot
-from extender.watches import Watches
+from extender.state.snapshot import Snapshot
+from extender.state.watches import Watches
 from kybernate import keys
 from kybernate.adapters.k8s import Api
 from kybernate.adapters.pki import Folder, Validity

@@ -29,10 +29,10 @@ from bench import hostmemory
 from bench.report import emit, median, say
 from bench.saved import FACTS
 from kybernate.adapters import pki
-from kybernate.adapters.artifactkeys import read_folder
-from kybernate.checkpoint.outbox import Outbox
+from kybernate.adapters.keys.artifactkeys import read_folder
+from kybernate.checkpoint.delivery.outbox import Outbox
 from kybernate.checkpoint.places import open_place
-from kybernate.checkpoint.stream import Seen
+from kybernate.checkpoint.raw.stream import Seen
 from kybernate.checkpoint.vault import Vault
 from kybernate.ports import Handover
 from kybernate.runtime.identity import Identity

@@ -13,13 +13,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from kybernate.adapters.artifactkeys import read_folder
 from kybernate.adapters.criu import Criu, Tools
-from kybernate.adapters.freezer import CgroupFreezer
-from kybernate.checkpoint.inbox import ARRIVING, Inbox
+from kybernate.adapters.kernel.freezer import CgroupFreezer
+from kybernate.adapters.keys.artifactkeys import read_folder
+from kybernate.checkpoint.delivery.inbox import ARRIVING, Inbox
 from kybernate.checkpoint.places import open_place, read_manifest
-from kybernate.checkpoint.seal import images_of
-from kybernate.checkpoint.stream import Seen
+from kybernate.checkpoint.raw.seal import images_of
+from kybernate.checkpoint.raw.stream import Seen
 from kybernate.gen import agent_pb2_grpc
 from kybernate.runtime.identity import Identity
 from kybernate.types import ArtifactId, PodRef, PodUid, SeatState, Tier

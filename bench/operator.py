@@ -10,7 +10,7 @@ import requests
 from prometheus_client.parser import text_string_to_metric_families
 
 from kybernate import keys
-from kybernate.cli.agent_link import CALL_LIMIT, connected
+from kybernate.cli.agent.link import CALL_LIMIT, connected
 from kybernate.gen import agent_pb2 as pb
 from tests.cluster.spec import AGENT_PROBE_PORT
 

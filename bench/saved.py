@@ -8,17 +8,18 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from kybernate.adapters import artifactkeys
-from kybernate.checkpoint import pack, seal
-from kybernate.checkpoint.blocks import raw_sources
+from kybernate.adapters.keys import artifactkeys
 from kybernate.checkpoint.deadline import Deadline
+from kybernate.checkpoint.packs import pack
+from kybernate.checkpoint.packs.blocks import raw_sources
+from kybernate.checkpoint.raw import seal
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts import manifest as manifests
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kybernate.adapters.artifactkeys import ArtifactKeys
+    from kybernate.adapters.keys.artifactkeys import ArtifactKeys
     from kybernate.checkpoint.places import Place
     from kybernate.core.artifacts.manifest import Manifest
 

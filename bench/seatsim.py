@@ -12,8 +12,8 @@ import itertools
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from kybernate.core.swap import ActionKind, decide, next_check
-from kybernate.core.swapview import SeatView, SwapPolicy, SwapView
+from kybernate.core.swap.swap import ActionKind, decide, next_check
+from kybernate.core.swap.swapview import SeatView, SwapPolicy, SwapView
 from kybernate.types import GpuUuid, GroupName, PodUid, SeatName, SeatState
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from deviceplugin import metrics
-from kybernate.core.health import Checkup, EventKind, GpuEvent, Health
+from kybernate.core.doctor.health import Checkup, EventKind, GpuEvent, Health
 from kybernate.errors import KybernateError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from kybernate.core.topology import form_groups, groups_of
+from kybernate.core.ledger.topology import form_groups, groups_of
 from kybernate.errors import ConfigError
 from kybernate.gen import agent_pb2
 from kybernate.types import GroupName

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from deviceplugin.inventory import NODES
 from kybernate import keys
-from kybernate.core.parking import bears, seat_cost
-from kybernate.core.topology import seat_ids
+from kybernate.core.ledger.parking import bears, seat_cost
+from kybernate.core.ledger.topology import seat_ids
 from kybernate.gen import deviceplugin_pb2 as pb
 
 if TYPE_CHECKING:

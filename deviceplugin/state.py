@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from deviceplugin.inventory import Inventory
-from kybernate.adapters import sums
+from kybernate.adapters.files import sums
 from kybernate.types import Gpu, Group, Link
 
 if TYPE_CHECKING:

@@ -12,31 +12,31 @@ from typing import TYPE_CHECKING
 
 import click
 
-from extender.app import Verbs, create_app
 from extender.background import Background
-from extender.binder import Binder
-from extender.cluster import ApiCluster
-from extender.defrag import Defragmenter
-from extender.endpoints import Endpoint
-from extender.events import ApiWrites, Events
-from extender.explain import Explainer
-from extender.gangplanner import GangPlanner, Means
-from extender.gangs import Gangs
-from extender.leader import Leader, Leases, Open, Terms
-from extender.learner import Learner
-from extender.nodes import Nodes, NodeWatch, gpu_node_reader
-from extender.objects import Rules
-from extender.pages import register, register_whole
-from extender.preempting import Preemption
-from extender.rendezvous import Rendezvous
-from extender.requeue import Nudge, Requeue, Waiting
-from extender.schedulerlease import SchedulerLease
-from extender.server import Server, refuse_caller
-from extender.snapshot import Snapshot
-from extender.watches import Watches
+from extender.bind.binder import Binder
+from extender.bind.cluster import ApiCluster
+from extender.bind.events import ApiWrites, Events
+from extender.bind.requeue import Nudge, Requeue, Waiting
+from extender.gangs.gangs import Gangs
+from extender.gangs.planner import GangPlanner, Means
+from extender.gangs.rendezvous import Rendezvous
+from extender.http.app import Verbs, create_app
+from extender.http.server import Server, refuse_caller
+from extender.lead.endpoints import Endpoint
+from extender.lead.leader import Leader, Leases, Open, Terms
+from extender.lead.schedulerlease import SchedulerLease
+from extender.pages.defrag import Defragmenter
+from extender.pages.explain import Explainer
+from extender.pages.pages import register, register_whole
+from extender.pages.preempting import Preemption
+from extender.state.learner import Learner
+from extender.state.nodes import Nodes, NodeWatch, gpu_node_reader
+from extender.state.objects import Rules
+from extender.state.snapshot import Snapshot
+from extender.state.watches import Watches
 from kybernate.adapters.k8s import Api
+from kybernate.core.ledger.sharing import parse_sharing
 from kybernate.core.placement import Choosing, Table, candidates, parse_policies, parse_weights
-from kybernate.core.sharing import parse_sharing
 from kybernate.errors import ConfigError
 from kybernate.runtime.load import command
 from kybernate.runtime.serve import ProbeServer, configure_logging
@@ -46,7 +46,7 @@ from kybernate.settings.extender import ExtenderSettings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from extender.leader import Fence
+    from extender.lead.leader import Fence
     from kybernate.core.placement import Demand
     from kybernate.types import NodeName
 

@@ -34,7 +34,7 @@ class Link(IntEnum):
 
 
 class SeatState(StrEnum):
-    """Where a seat's workload is. Transitions live in `kybernate.core.seats`."""
+    """Where a seat's workload is. Transitions live in `kybernate.core.seat.seats`."""
 
     WAITING = "waiting"
     STARTING = "starting"

@@ -7,8 +7,8 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from kybernate.adapters.cgroupns import enter_node_cgroups
-from kybernate.adapters.cuda import CudaHelpers
+from kybernate.adapters.cuda.driver import CudaHelpers
+from kybernate.adapters.kernel.cgroupns import enter_node_cgroups
 from kybernate.runtime.load import command
 from kybernate.runtime.serve import ProbeServer, configure_logging
 from kybernate.settings.agent import AgentSettings

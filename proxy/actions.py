@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kybernate.core.seats import shown
+from kybernate.core.seat.seats import shown
 
 if TYPE_CHECKING:
     from kybernate.types import NodeName, PodUid, SeatState

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from kybernate import keys
-from kybernate.core.seats import RESTING
+from kybernate.core.seat.seats import RESTING
 from kybernate.gen import agent_pb2, agent_pb2_grpc
 from kybernate.types import NodeName, PodUid, SeatState, Tier
 from proxy.actions import SeatInfo

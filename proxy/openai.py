@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import orjson
 
-from kybernate.core.seats import shown
+from kybernate.core.seat.seats import shown
 from kybernate.errors import KybernateError
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from kybernate.settings.registry import RegistrySettings
 
 def run(settings: RegistrySettings) -> None:
     """Serve until stopped by a signal."""
-    from registry.server import Server  # noqa: PLC0415 - so that --help needs no gunicorn
+    from registry.http.server import Server  # noqa: PLC0415 - so that --help needs no gunicorn
 
     configure_logging(settings.log_level)
     try:

@@ -9,7 +9,7 @@ import orjson
 from sqlalchemy import BigInteger, Text, and_, bindparam, delete, func, select, tuple_, update
 
 from kybernate.adapters.registry.wire import CopyState
-from kybernate.core import succession
+from kybernate.core.artifacts import succession
 from kybernate.errors import ConflictError, NotFoundError, RefusedError
 from registry.database import insert_new
 from registry.pods import fetch

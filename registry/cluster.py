@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kybernate import keys
 from kybernate.adapters.k8s import Watcher
 from kybernate.api.restores import read_wish
-from kybernate.core.restores import RestoreAs
+from kybernate.core.artifacts.restores import RestoreAs
 from kybernate.errors import ConfigError, KybernateError, NotFoundError, RetryableError
 
 if TYPE_CHECKING:

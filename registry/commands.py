@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from pydantic import ValidationError
 
-from kybernate.adapters.artifactkeys import read_folder
+from kybernate.adapters.keys.artifactkeys import read_folder
 from kybernate.adapters.registry.wire import Spot
 from kybernate.checkpoint.catalogue import manifests
 from kybernate.checkpoint.places import open_place
@@ -19,8 +19,8 @@ from kybernate.runtime.load import load
 from kybernate.settings.registry import RegistrySettings
 from kybernate.types import Tier
 from registry.database import open_database
-from registry.keyplaces import rewrap, take_in
-from registry.kms import open_kms, tried
+from registry.keys.kms import open_kms, tried
+from registry.keys.places import rewrap, take_in
 from registry.pods import Pods
 from registry.rebuild import rebuild
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import and_, select, update
 
 from kybernate.adapters.registry.wire import CopyState
-from kybernate.core import succession
-from kybernate.core.succession import PodRecord
+from kybernate.core.artifacts import succession
+from kybernate.core.artifacts.succession import PodRecord
 from kybernate.errors import ConflictError, NotFoundError, RefusedError
 from registry.database import insert_new, unlimited, unsettle
 from registry.schema import ARTIFACTS, COPIES, MARKS, PODS, SETTLED
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from kybernate.core.succession import Asked
+    from kybernate.core.artifacts.succession import Asked
     from registry.database import Database
 
     Key = tuple[str, str]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kybernate.core.artifacts.grants import Grant
-    from kybernate.core.ledger import NodeSeats
+    from kybernate.core.ledger.ledger import NodeSeats
     from kybernate.settings.webhook import WebhookSettings
 
     Json = dict[str, Any]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from kybernate.core.ledger import NodeSeats
+    from kybernate.core.ledger.ledger import NodeSeats
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from kybernate.api import podnotes
 from kybernate.api.restores import read_wish
 from kybernate.api.turns import read_idle, read_turn
 from kybernate.core.artifacts.grants import why_not
-from kybernate.core.gang import parse_size
+from kybernate.core.artifacts.restores import RestoreAs
+from kybernate.core.gangs.gang import parse_size
 from kybernate.core.placement import POLICIES
 from kybernate.core.quantity import parse_quantity
-from kybernate.core.restores import RestoreAs
 from kybernate.errors import ConfigError
 from webhook import asking, companion, probes
 from webhook.cluster import Wish

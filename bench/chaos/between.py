@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kybernate.core.operations import Kind
-from kybernate.core.restores import RestoreWish
+from kybernate.core.artifacts.restores import RestoreWish
+from kybernate.core.seat.operations import Kind
 from kybernate.errors import KybernateError
 from kybernate.types import PodUid, SeatState, Tier
 from nodeagent.operations.record import Ask

@@ -11,7 +11,7 @@ from bench.chaos.cluster import Cluster
 from bench.chaos.peers import StormInbox, StormPeers
 from bench.chaos.watch import Watch
 from kybernate.core.artifacts.into import Into
-from kybernate.core.operations import Kind
+from kybernate.core.seat.operations import Kind
 from kybernate.ports import DumpState
 from kybernate.settings.agent import AgentSettings
 from kybernate.testing import machine as fakes

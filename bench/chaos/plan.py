@@ -12,7 +12,7 @@ from nodeagent.seat.node import Inventory
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kybernate.core.restores import RestoreWish
+    from kybernate.core.artifacts.restores import RestoreWish
 
 GIB = 1 << 30
 MEMORY = 80 * GIB

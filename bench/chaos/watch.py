@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kybernate.core.seats import OCCUPYING, WITHOUT_TREE
-from kybernate.core.swap import fits, takes_turns, violations
+from kybernate.core.seat.seats import OCCUPYING, WITHOUT_TREE
+from kybernate.core.swap.swap import fits, takes_turns, violations
 from kybernate.ports import ProcessState
 from kybernate.types import PodUid, SeatState
 from nodeagent.artifacts.arrived import ARRIVED

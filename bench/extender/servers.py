@@ -22,13 +22,13 @@ import orjson
 
 from bench import fleet
 from bench.extender.traffic import nodes as busy_nodes
-from extender.app import Verbs, create_app
-from extender.binder import Binder
-from extender.cluster import ApiCluster
-from extender.learner import Learner
-from extender.server import Server, refuse_caller
-from extender.snapshot import Snapshot
-from extender.watches import collect_young_only
+from extender.bind.binder import Binder
+from extender.bind.cluster import ApiCluster
+from extender.http.app import Verbs, create_app
+from extender.http.server import Server, refuse_caller
+from extender.state.learner import Learner
+from extender.state.snapshot import Snapshot
+from extender.state.watches import collect_young_only
 from kybernate import keys
 from kybernate.adapters.k8s import Api
 from kybernate.core.placement import Table

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench import fleet
 from kybernate import keys
-from kybernate.core.activity import HOURS
+from kybernate.core.swap.activity import HOURS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,9 +18,10 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
-from kybernate.core import succession
-from registry import pods, server
+from kybernate.core.artifacts import succession
+from registry import pods
 from registry.database import Database
+from registry.http import server
 from registry.pods import Pods
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from kybernate.core.succession import Asked, PodRecord
+    from kybernate.core.artifacts.succession import Asked, PodRecord
 
 
 def forgets_the_token() -> None:

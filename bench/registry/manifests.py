@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from kybernate.adapters import artifactkeys
+from kybernate.adapters.keys import artifactkeys
 from kybernate.adapters.registry.wire import Spot
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts import manifest as manifests

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kybernate.core.nodefacts import CgroupFacts, DiskFacts, KubeletFacts, Lasting, Unseen
+from kybernate.core.doctor.nodefacts import CgroupFacts, DiskFacts, KubeletFacts, Lasting, Unseen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

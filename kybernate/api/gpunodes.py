@@ -23,8 +23,8 @@ from kybernate.api.schema import (
     text,
     whole,
 )
-from kybernate.core.activity import HOURS
-from kybernate.core.seats import shown
+from kybernate.core.seat.seats import shown
+from kybernate.core.swap.activity import HOURS
 from kybernate.types import SeatState, Tier
 
 if TYPE_CHECKING:

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from kybernate.api.lenient import mapping, mappings
 from kybernate.api.podnotes import parse_link
-from kybernate.core.forecast import observed
-from kybernate.core.ledger import NodeSeats
-from kybernate.core.tiers import Artifact, SavedState
+from kybernate.core.ledger.ledger import NodeSeats
+from kybernate.core.swap.forecast import observed
+from kybernate.core.tiers.tiers import Artifact, SavedState
 from kybernate.types import ArtifactId, Gpu, GpuUuid, Group, GroupName, Link, NodeName, PodUid, Tier
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from kybernate.core.forecast import Traffic
+    from kybernate.core.swap.forecast import Traffic
 
     Json = dict[str, Any]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kybernate import keys
 from kybernate.core.artifacts import layout
-from kybernate.core.restores import OF_POD, RestoreAs, RestoreWish
+from kybernate.core.artifacts.restores import OF_POD, RestoreAs, RestoreWish
 from kybernate.errors import ConfigError, RefusedError
 from kybernate.types import ArtifactId, PodUid
 

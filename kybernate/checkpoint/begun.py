@@ -7,7 +7,7 @@ import shutil
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from kybernate.adapters.objects import make_folder
+from kybernate.adapters.objects.objects import make_folder
 from kybernate.errors import RefusedError
 from kybernate.types import PodUid
 

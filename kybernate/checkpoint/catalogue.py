@@ -14,7 +14,7 @@ from kybernate.errors import CorruptError, NotFoundError, RefusedError, UnfitErr
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from kybernate.adapters.artifactkeys import ArtifactKeys
+    from kybernate.adapters.keys.artifactkeys import ArtifactKeys
     from kybernate.checkpoint.places import Place
     from kybernate.core.artifacts.keyobjects import KeyObject
     from kybernate.core.artifacts.manifest import Manifest

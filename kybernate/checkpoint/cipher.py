@@ -18,13 +18,13 @@ from blake3 import blake3
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from kybernate.core.artifacts.leaf import OVERHEAD
+from kybernate.core.chunks.leaf import OVERHEAD
 from kybernate.errors import CorruptError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kybernate.core.artifacts.leaf import Chunk
+    from kybernate.core.chunks.leaf import Chunk
 
 _SAMPLE = 4096
 _WORTH = 0.9

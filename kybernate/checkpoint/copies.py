@@ -11,7 +11,7 @@ from kybernate.errors import CorruptError, KybernateError, NotFoundError, Refuse
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from kybernate.adapters.artifactkeys import ArtifactKeys
+    from kybernate.adapters.keys.artifactkeys import ArtifactKeys
     from kybernate.checkpoint.places import Place
     from kybernate.core.artifacts.manifest import Manifest
 

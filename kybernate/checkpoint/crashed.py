@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from kybernate.checkpoint.seal import remove_folder
+from kybernate.checkpoint.raw.seal import remove_folder
 from kybernate.core.artifacts import layout
 
 if TYPE_CHECKING:

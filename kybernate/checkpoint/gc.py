@@ -11,23 +11,23 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kybernate.adapters.objects import LocalObjects
+from kybernate.adapters.objects.objects import LocalObjects
 from kybernate.checkpoint.catalogue import manifests
-from kybernate.checkpoint.known import read_lease
+from kybernate.checkpoint.packs.known import read_lease
 from kybernate.checkpoint.places import time_of
-from kybernate.checkpoint.seal import remove_folder
+from kybernate.checkpoint.raw.seal import remove_folder
 from kybernate.core.artifacts import layout
-from kybernate.core.artifacts.sweep import Plan, Seen, plan
+from kybernate.core.chunks.sweep import Plan, Seen, plan
 from kybernate.errors import NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from kybernate.adapters.artifactkeys import ArtifactKeys
+    from kybernate.adapters.keys.artifactkeys import ArtifactKeys
     from kybernate.checkpoint.places import Place
     from kybernate.core.artifacts.layout import ObjectInfo
-    from kybernate.core.artifacts.sweep import Lease
+    from kybernate.core.chunks.sweep import Lease
 
 GRACE = 24 * 3600.0
 """Seconds that a pack stays condemned, and that anything unfinished is left alone."""

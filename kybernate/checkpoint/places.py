@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kybernate.adapters.objects import LocalObjects, PacedObjects, open_objects
+from kybernate.adapters.objects.objects import LocalObjects, PacedObjects, open_objects
 from kybernate.checkpoint.cipher import Cipher
 from kybernate.core.artifacts import keyobjects, layout
 from kybernate.core.artifacts import manifest as manifests
@@ -26,7 +26,7 @@ from kybernate.errors import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kybernate.adapters.artifactkeys import ArtifactKeys
+    from kybernate.adapters.keys.artifactkeys import ArtifactKeys
     from kybernate.core.artifacts.manifest import DataKey, Manifest
     from kybernate.ports import Objects
 

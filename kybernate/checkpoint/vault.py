@@ -13,13 +13,16 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
-from kybernate.checkpoint import begun, catalogue, crashed, fetch, lending, transfer, verify
-from kybernate.checkpoint import seal as sealing
+from kybernate.checkpoint import begun, catalogue, crashed, verify
 from kybernate.checkpoint.alone import Alone
 from kybernate.checkpoint.copies import Copies, is_unreadable
 from kybernate.checkpoint.deadline import Deadline
+from kybernate.checkpoint.delivery import transfer
+from kybernate.checkpoint.packs import fetch
 from kybernate.checkpoint.places import read_manifest
-from kybernate.checkpoint.stream import Seen
+from kybernate.checkpoint.raw import lending
+from kybernate.checkpoint.raw import seal as sealing
+from kybernate.checkpoint.raw.stream import Seen
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts import manifest as manifests
 from kybernate.core.artifacts.into import why_refused
@@ -40,7 +43,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
     from pathlib import Path
 
-    from kybernate.adapters.artifactkeys import ArtifactKeys
+    from kybernate.adapters.keys.artifactkeys import ArtifactKeys
     from kybernate.checkpoint.places import Place
     from kybernate.core.artifacts.into import Into
     from kybernate.core.artifacts.manifest import Manifest

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kybernate.checkpoint import known as knowing
-from kybernate.checkpoint.fetch import ChunkReader
 from kybernate.checkpoint.ordered import ordered, threads
-from kybernate.checkpoint.seal import images_of, pieces_of, verify_raw
+from kybernate.checkpoint.packs import known as knowing
+from kybernate.checkpoint.packs.fetch import ChunkReader
+from kybernate.checkpoint.raw.seal import images_of, pieces_of, verify_raw
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts import manifest as manifests
-from kybernate.core.artifacts.ranges import ranges
+from kybernate.core.chunks.ranges import ranges
 from kybernate.errors import CorruptError, KybernateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from kybernate.adapters.artifactkeys import ArtifactKeys
+    from kybernate.adapters.keys.artifactkeys import ArtifactKeys
     from kybernate.checkpoint.deadline import Deadline
     from kybernate.checkpoint.places import Place
     from kybernate.core.artifacts.manifest import Manifest
-    from kybernate.core.artifacts.ranges import Range
+    from kybernate.core.chunks.ranges import Range
 
 
 def verify(

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _COMMANDS: Mapping[str, str] = {
-    "agent": "kybernate.cli.agent",
-    "artifacts": "kybernate.cli.artifacts",
+    "agent": "kybernate.cli.agent.commands",
+    "artifacts": "kybernate.cli.artifacts.commands",
     "clients": "kybernate.cli.clients",
     "doctor": "kybernate.cli.doctor",
     "dump": "kybernate.cli.dump",

@@ -16,20 +16,20 @@ from rich.table import Table
 
 from kybernate import keys
 from kybernate.adapters.criu import find_criu, lacking
-from kybernate.adapters.diskspeed import measure
-from kybernate.adapters.gpumodes import read_driver
+from kybernate.adapters.files.diskspeed import measure
+from kybernate.adapters.kernel.memory import KernelMemory
 from kybernate.adapters.lookabout import LookAbout
-from kybernate.adapters.memory import KernelMemory
-from kybernate.core.doctor import Level, examine, sound
-from kybernate.core.doctorbelow import FEATURES, BelowFacts, Speed, examine_below
-from kybernate.core.nodefacts import Facts, KubeletFacts, RuntimeFacts, Unseen
+from kybernate.adapters.nvml.gpumodes import read_driver
+from kybernate.core.doctor.below import FEATURES, BelowFacts, Speed, examine_below
+from kybernate.core.doctor.doctor import Level, examine, sound
+from kybernate.core.doctor.nodefacts import Facts, KubeletFacts, RuntimeFacts, Unseen
 from kybernate.errors import KybernateError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kybernate.core.budget import HostMemory
-    from kybernate.core.doctor import Finding
+    from kybernate.core.doctor.doctor import Finding
+    from kybernate.core.seat.budget import HostMemory
 
 _CDI_DIRS = ("/etc/cdi", "/var/run/cdi")
 _CRI_DEADLINE = 5.0
@@ -175,7 +175,7 @@ def _runtime(socket: Path) -> RuntimeFacts | Unseen:
 
 
 async def _ask_runtime(socket: Path) -> RuntimeFacts:
-    from kybernate.adapters.cri import CriImages  # noqa: PLC0415 - slow, and often not needed
+    from kybernate.adapters.container.cri import CriImages  # noqa: PLC0415 - slow, and often not needed
 
     cri = CriImages(socket)
     try:

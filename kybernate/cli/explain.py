@@ -12,15 +12,15 @@ from rich.console import Console
 from rich.table import Table
 
 from kybernate.cli.extender_link import ask, extender_options
-from kybernate.core.dump import decode
-from kybernate.core.explain import document, explain
-from kybernate.core.ledger import Ledger
+from kybernate.core.ledger.ledger import Ledger
+from kybernate.core.views.dump import decode
+from kybernate.core.views.explain import document, explain
 
 if TYPE_CHECKING:
     from typing import BinaryIO
 
-    from kybernate.core.dump import Dump
     from kybernate.core.placement import Demand
+    from kybernate.core.views.dump import Dump
 
     Json = dict[str, Any]
 

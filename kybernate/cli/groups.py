@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kybernate.adapters.nvml import Nvml
-from kybernate.core.topology import groups_of, link_between, seat_ids, worst_link
+from kybernate.core.ledger.topology import groups_of, link_between, seat_ids, worst_link
 from kybernate.errors import KybernateError
 from kybernate.settings.plugin import DEFAULT_SEATS, parse_seats_config
 

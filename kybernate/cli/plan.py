@@ -14,18 +14,18 @@ from rich.console import Console
 
 from kybernate.cli.extender_link import ask, extender_options
 from kybernate.core.defrag import Budget, Cluster, Pending, Seated, document, plan
-from kybernate.core.dump import decode
-from kybernate.core.ledger import Ledger
-from kybernate.core.parking import seat_cost
-from kybernate.core.tiers import move_seconds
+from kybernate.core.ledger.ledger import Ledger
+from kybernate.core.ledger.parking import seat_cost
+from kybernate.core.tiers.tiers import move_seconds
+from kybernate.core.views.dump import decode
 from kybernate.errors import NotFoundError
 
 if TYPE_CHECKING:
     from typing import BinaryIO
 
-    from kybernate.core.dump import Dump
-    from kybernate.core.ledger import Claim, NodeView
+    from kybernate.core.ledger.ledger import Claim, NodeView
     from kybernate.core.placement import Demand
+    from kybernate.core.views.dump import Dump
 
     Json = dict[str, Any]
 

@@ -11,16 +11,16 @@ import orjson
 import rich.table
 from rich.console import Console
 
-from kybernate.core.dump import decode, encode
 from kybernate.core.placement import POLICIES, Table, Weights, parse_weights
 from kybernate.core.placement.mix import learn
-from kybernate.core.replay import Replay
+from kybernate.core.views.dump import decode, encode
+from kybernate.core.views.replay import Replay
 
 if TYPE_CHECKING:
     from typing import BinaryIO
 
-    from kybernate.core.dump import Dump
-    from kybernate.core.replay import Decision
+    from kybernate.core.views.dump import Dump
+    from kybernate.core.views.replay import Decision
 
 
 @click.command("replay")

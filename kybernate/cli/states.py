@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kybernate.core import seats
+from kybernate.core.seat import seats
 
 
 @click.command("states")

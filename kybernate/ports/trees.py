@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-    from kybernate.core.budget import HostMemory, MemoryLevel
-    from kybernate.core.traffic import Traffic
+    from kybernate.core.seat.budget import HostMemory, MemoryLevel
+    from kybernate.core.swap.traffic import Traffic
     from kybernate.types import PodUid
 
 

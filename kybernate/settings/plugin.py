@@ -1,7 +1,7 @@
 """Settings of the device plugin, and the file that says which seats a node offers.
 
 The file (ConfigMap `kyb-deviceplugin-config`) is the same for local mode. What it says is checked
-here as far as that is possible without knowing a node's GPUs; `kybernate.core.topology` checks the
+here as far as that is possible without knowing a node's GPUs; `core.ledger.topology` checks the
 rest. Every error names the field as the user wrote it, and all of them are told at once.
 """
 

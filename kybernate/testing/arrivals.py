@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kybernate.core.traffic import Traffic
+from kybernate.core.swap.traffic import Traffic
 from kybernate.ports import WatchReport
 
 if TYPE_CHECKING:

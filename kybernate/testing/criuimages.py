@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from kybernate.core.artifacts.pages import MAP_MAGICS, PAGE
+from kybernate.core.chunks.pages import MAP_MAGICS, PAGE
 from kybernate.gen.criuimages_pb2 import MapEntry, MapHead
 
 if TYPE_CHECKING:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from kybernate.core.budget import HostMemory
+from kybernate.core.seat.budget import HostMemory
 from kybernate.errors import NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from kybernate.core.budget import MemoryLevel
+    from kybernate.core.seat.budget import MemoryLevel
     from kybernate.testing.machine import FakeProcess, Machine
     from kybernate.types import PodRef, PodUid
 

@@ -6,8 +6,8 @@ import logging
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from kybernate.core.seats import shown
-from kybernate.core.whereabouts import told
+from kybernate.core.seat.seats import shown
+from kybernate.core.tiers.whereabouts import told
 from kybernate.errors import NotFoundError
 from kybernate.ports import GatePhase
 from kybernate.types import SeatState

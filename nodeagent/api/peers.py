@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
     from pathlib import Path
 
-    from kybernate.checkpoint.outbox import Outbox
-    from kybernate.checkpoint.stream import Part
+    from kybernate.checkpoint.delivery.outbox import Outbox
+    from kybernate.checkpoint.raw.stream import Part
     from kybernate.ports import Handover, KubeApi
     from kybernate.runtime.identity import Identity
     from kybernate.types import ArtifactId

@@ -15,8 +15,8 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
-from kybernate.adapters.seatsocket import FrameReader, ProtocolError, encode
-from kybernate.core.seats import OCCUPYING, WITHOUT_TREE
+from kybernate.adapters.container.seatsocket import FrameReader, ProtocolError, encode
+from kybernate.core.seat.seats import OCCUPYING, WITHOUT_TREE
 from kybernate.errors import KybernateError, NotFoundError, RefusedError
 from kybernate.types import SeatState
 from nodeagent.api.runtimemarks import Marks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kybernate.core.seats import shown
+from kybernate.core.seat.seats import shown
 
 if TYPE_CHECKING:
     from kybernate.ports import SeatDoors

@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from kybernate.core.seats import OCCUPYING
-from kybernate.core.swap import fits
+from kybernate.core.seat.seats import OCCUPYING
+from kybernate.core.swap.swap import fits
 from kybernate.types import SeatState
 from nodeagent import metrics
 from nodeagent.seat.node import Notice

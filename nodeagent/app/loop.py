@@ -12,9 +12,9 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
-from kybernate.core.seats import OCCUPYING, SeatEvent
-from kybernate.core.swap import ActionKind, decide, next_check
-from kybernate.core.swapview import SwapPolicy
+from kybernate.core.seat.seats import OCCUPYING, SeatEvent
+from kybernate.core.swap.swap import ActionKind, decide, next_check
+from kybernate.core.swap.swapview import SwapPolicy
 from kybernate.errors import RefusedError
 from kybernate.types import SeatState
 from nodeagent import metrics
@@ -40,8 +40,8 @@ from nodeagent.seat.steps import Steps
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kybernate.core.swap import Action
-    from kybernate.core.swapview import SwapView
+    from kybernate.core.swap.swap import Action
+    from kybernate.core.swap.swapview import SwapView
     from kybernate.types import PodUid, Tier
     from nodeagent.kube.pods import PodFacts
     from nodeagent.seat.node import Inventory, Node

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from kybernate.adapters.arrivals import NetworkGate
 from kybernate.adapters.criu import Criu, Tools, is_static
-from kybernate.adapters.objects import REMOTE
-from kybernate.adapters.procfs import Procfs
-from kybernate.adapters.treefacts import bytes_of
-from kybernate.checkpoint.inbox import Inbox
-from kybernate.checkpoint.outbox import Outbox
+from kybernate.adapters.kernel.procfs import Procfs
+from kybernate.adapters.kernel.treefacts import bytes_of
+from kybernate.adapters.objects.objects import REMOTE
+from kybernate.checkpoint.delivery.inbox import Inbox
+from kybernate.checkpoint.delivery.outbox import Outbox
 from kybernate.checkpoint.places import open_place, place_of
-from kybernate.checkpoint.stream import Seen
+from kybernate.checkpoint.raw.stream import Seen
 from kybernate.checkpoint.vault import Vault
 from kybernate.core.artifacts.grants import no_grants
 from kybernate.errors import ConfigError

@@ -7,13 +7,13 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kybernate.adapters.artifactkeys import WrapKeys, read_folder
-from kybernate.adapters.nodesignatures import NodeSignatures
+from kybernate.adapters.keys.artifactkeys import WrapKeys, read_folder
+from kybernate.adapters.keys.nodesignatures import NodeSignatures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from kybernate.adapters.artifactkeys import ArtifactKeys
+    from kybernate.adapters.keys.artifactkeys import ArtifactKeys
     from kybernate.adapters.registry.nodekeys import Asker
     from kybernate.runtime.identity import Identity
     from kybernate.settings.agent import AgentSettings

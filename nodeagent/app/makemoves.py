@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kybernate.core.operations import Kind
+from kybernate.core.seat.operations import Kind
 from nodeagent.api.peers import GrpcPeers
 from nodeagent.api.peersapi import PeersApi
 from nodeagent.migration.evacuations import Evacuations

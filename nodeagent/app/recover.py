@@ -10,8 +10,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from kybernate.core.seats import SeatEvent
-from kybernate.core.swap import fits
+from kybernate.core.seat.seats import SeatEvent
+from kybernate.core.swap.swap import fits
 from kybernate.errors import DeadlineError, DriverError, NotFoundError
 from kybernate.ports import ProcessState
 from kybernate.types import SeatState

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 from kybernate import keys
 from kybernate.adapters.arrivals import SocketArrivals
-from kybernate.adapters.cdi import CdiSpecs
+from kybernate.adapters.container.cdi import CdiSpecs
+from kybernate.adapters.container.inits import KernelInits
+from kybernate.adapters.container.seatsocket import SeatSockets
 from kybernate.adapters.devices import device_door
-from kybernate.adapters.freezer import CgroupFreezer
-from kybernate.adapters.inits import KernelInits
-from kybernate.adapters.journal import FileJournal
-from kybernate.adapters.memory import KernelMemory
+from kybernate.adapters.files.journal import FileJournal
+from kybernate.adapters.kernel.freezer import CgroupFreezer
+from kybernate.adapters.kernel.memory import KernelMemory
+from kybernate.adapters.kernel.pidfds import Pidfds
+from kybernate.adapters.kernel.procfs import Procfs
 from kybernate.adapters.nvml import Nvml
-from kybernate.adapters.pidfds import Pidfds
-from kybernate.adapters.procfs import Procfs
-from kybernate.adapters.seatsocket import SeatSockets
 from kybernate.api import pods
 from kybernate.errors import ConfigError, DeadlineError, KybernateError
 from kybernate.runtime.grants import ArtifactGrants
@@ -59,8 +59,8 @@ if TYPE_CHECKING:
 
     import grpc
 
-    from kybernate.adapters.cri import CriImages
-    from kybernate.adapters.cuda import CudaHelpers
+    from kybernate.adapters.container.cri import CriImages
+    from kybernate.adapters.cuda.driver import CudaHelpers
     from kybernate.adapters.k8s import Api, Watcher
     from kybernate.ports import Freezer, Holder, ImageCommand, Images, Inits, Journal, PodResources
     from kybernate.settings.agent import AgentSettings
@@ -351,7 +351,7 @@ class _LatePodResources:
 
     @functools.cached_property
     def _real(self) -> PodResources:
-        from kybernate.adapters.podresources import KubeletPodResources  # noqa: PLC0415 - slow
+        from kybernate.adapters.container.podresources import KubeletPodResources  # noqa: PLC0415 - slow
 
         return KubeletPodResources(self._socket)
 
@@ -370,7 +370,7 @@ class _LateImages:
 
     @functools.cached_property
     def _real(self) -> CriImages:
-        from kybernate.adapters.cri import CriImages  # noqa: PLC0415 - slow
+        from kybernate.adapters.container.cri import CriImages  # noqa: PLC0415 - slow
 
         return CriImages(self._socket)
 

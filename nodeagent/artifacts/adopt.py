@@ -19,9 +19,9 @@ import weakref
 from typing import TYPE_CHECKING
 
 from kybernate import keys
-from kybernate.core.moving import see_own
-from kybernate.core.restores import RestoreAs
-from kybernate.core.seats import SeatEvent
+from kybernate.core.artifacts.restores import RestoreAs
+from kybernate.core.migration.moving import see_own
+from kybernate.core.seat.seats import SeatEvent
 from kybernate.errors import (
     ConflictError,
     CorruptError,

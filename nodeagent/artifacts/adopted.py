@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kybernate.core.restores import RestoreAs, RestoreWish
-from kybernate.core.seats import WITHOUT_TREE
+from kybernate.core.artifacts.restores import RestoreAs, RestoreWish
+from kybernate.core.seat.seats import WITHOUT_TREE
 from kybernate.types import SeatState, Tier
 from nodeagent.artifacts.reports import Kind, Report
 from nodeagent.seat.record import Begins

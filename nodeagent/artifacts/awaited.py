@@ -6,12 +6,12 @@ import asyncio
 import sys
 from typing import TYPE_CHECKING, Protocol
 
-from kybernate.core.seats import OCCUPYING
+from kybernate.core.seat.seats import OCCUPYING
 from kybernate.errors import RefusedError, RetryableError
 from kybernate.types import ArtifactId, PodUid, SeatState, Tier
 
 if TYPE_CHECKING:
-    from kybernate.checkpoint.inbox import Inbox
+    from kybernate.checkpoint.delivery.inbox import Inbox
     from kybernate.types import PodRef
     from nodeagent.seat.node import Node
     from nodeagent.seat.record import Seat

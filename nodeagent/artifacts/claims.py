@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kybernate import keys
-from kybernate.core.restores import RestoreAs
+from kybernate.core.artifacts.restores import RestoreAs
 from kybernate.errors import NotFoundError, RefusedError, RetryableError
 from kybernate.types import ArtifactId, PodUid
 from nodeagent.artifacts.reports import Kind, Report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kybernate.core.restores import RestoreAs
+from kybernate.core.artifacts.restores import RestoreAs
 from kybernate.errors import NotFoundError
 
 if TYPE_CHECKING:

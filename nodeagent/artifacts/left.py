@@ -11,7 +11,7 @@ import logging
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from kybernate.core.seats import WITHOUT_TREE
+from kybernate.core.seat.seats import WITHOUT_TREE
 from kybernate.errors import KybernateError, NotFoundError
 from kybernate.types import ArtifactId, PodUid, SeatState, Tier, of_record
 from nodeagent.artifacts.reports import Kind, Report

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from kybernate.core import succession
-from kybernate.core.succession import Asked, PodRecord
+from kybernate.core.artifacts import succession
+from kybernate.core.artifacts.succession import Asked, PodRecord
 from kybernate.errors import NotFoundError
 from kybernate.ports import Line
 from kybernate.types import of_record

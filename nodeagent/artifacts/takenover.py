@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from kybernate.core.seats import WITHOUT_TREE
+from kybernate.core.seat.seats import WITHOUT_TREE
 from kybernate.errors import CorruptError, RefusedError, RetryableError
 from kybernate.types import ArtifactId, PodUid, SeatState, Tier
 from nodeagent.seat.record import Begins
@@ -13,7 +13,7 @@ from nodeagent.seat.record import Begins
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from kybernate.checkpoint.inbox import Inbox
+    from kybernate.checkpoint.delivery.inbox import Inbox
     from kybernate.types import PodRef
     from nodeagent.app.loop import Loop
     from nodeagent.artifacts.arrived import Arrived

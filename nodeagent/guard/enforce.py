@@ -1,6 +1,6 @@
 """Looks regularly at who uses the node's GPUs, and acts on what may not be.
 
-The judgement is the core's (`kybernate.core.enforce`). Here: from NVML's process lists to pods and
+The judgement is the core's (`core.swap.enforce`). Here: from NVML's process lists to pods and
 seats, and from verdicts to events, parks and kills. What a look finds also tells how much device
 memory each seat holds, and how much of each GPU belongs to nobody's seat.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from kybernate.core.enforce import (
+from kybernate.core.swap.enforce import (
     Cause,
     IntruderRule,
     Remedy,
@@ -27,7 +27,7 @@ from kybernate.core.enforce import (
     foreign_bytes,
     judge,
 )
-from kybernate.core.swap import fits, wants
+from kybernate.core.swap.swap import fits, wants
 from kybernate.errors import DriverError, KybernateError, NotFoundError
 from nodeagent import metrics
 from nodeagent.seat.node import Notice
@@ -36,7 +36,7 @@ from nodeagent.seat.repark import park_again
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping
 
-    from kybernate.core.enforce import Excess, Verdict
+    from kybernate.core.swap.enforce import Excess, Verdict
     from kybernate.types import GpuUuid, PodUid
     from nodeagent.app.loop import Loop
     from nodeagent.guard.warden import Outside

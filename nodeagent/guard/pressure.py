@@ -1,7 +1,7 @@
 """Watches the host's memory for the seats whose park would fill it.
 
 Implements `node.Refusals`: asked before every decision, it answers from what was read last, and
-reads anew when that is too old. The arithmetic is the core's (`kybernate.core.budget`).
+reads anew when that is too old. The arithmetic is the core's (`kybernate.core.seat.budget`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kybernate.core.budget import (
+from kybernate.core.seat.budget import (
     BudgetLimits,
     Candidate,
     HostMemory,
@@ -21,7 +21,7 @@ from kybernate.core.budget import (
     pressure,
     refusals,
 )
-from kybernate.core.swap import takes_turns, wants
+from kybernate.core.swap.swap import takes_turns, wants
 from kybernate.errors import NotFoundError
 from kybernate.types import SeatState
 from nodeagent import metrics
@@ -30,7 +30,7 @@ from nodeagent.seat.node import IN_RAM, Notice
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from kybernate.core.budget import MemoryLevel, Refusal
+    from kybernate.core.seat.budget import MemoryLevel, Refusal
     from kybernate.ports import Memory
     from kybernate.types import PodUid
     from nodeagent.app.loop import Loop

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from kybernate.core.activity import Recorder
+from kybernate.core.swap.activity import Recorder
 from kybernate.types import PodUid
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from heapq import nlargest
 from typing import TYPE_CHECKING
 
 from kybernate.api.gpunodes import MOST_SAVED, SavedRow
-from kybernate.core.seats import TIER_OF
+from kybernate.core.seat.seats import TIER_OF
 from kybernate.types import Tier
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from kybernate.types import GroupName, PodRef, PodUid, Tier
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from kybernate.core.restores import RestoreWish
+    from kybernate.core.artifacts.restores import RestoreWish
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ from kybernate.api.gpunodes import (
     Status,
     TierRow,
 )
-from kybernate.core.seats import TIER_OF, shown
+from kybernate.core.seat.seats import TIER_OF, shown
 from kybernate.errors import (
     ConflictError,
     DeadlineError,

@@ -6,7 +6,7 @@ import asyncio
 import weakref
 from typing import TYPE_CHECKING
 
-from kybernate.checkpoint.stream import Written
+from kybernate.checkpoint.raw.stream import Written
 from kybernate.errors import DeadlineError, RetryableError
 from kybernate.types import PodUid
 from nodeagent.migration.parts import part_of
@@ -14,9 +14,9 @@ from nodeagent.migration.parts import part_of
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable
 
-    from kybernate.checkpoint.inbox import Inbox
-    from kybernate.checkpoint.incoming import Incoming
-    from kybernate.checkpoint.stream import Part
+    from kybernate.checkpoint.delivery.inbox import Inbox
+    from kybernate.checkpoint.delivery.incoming import Incoming
+    from kybernate.checkpoint.raw.stream import Part
     from kybernate.gen import peers_pb2 as pb
     from kybernate.types import PodRef
     from nodeagent.artifacts.awaited import Awaited

@@ -1,7 +1,7 @@
 """Evacuations: the node is gone in some seconds, and what can be saved till then is.
 
 Nothing starts or wakes any more. The seats go one after another into the object store, in the order
-of `kybernate.core.evacuation`; while one is sent, the next is written down.
+of `kybernate.core.migration.evacuation`; while one is sent, the next is written down.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from kybernate.core import evacuation
-from kybernate.core.evacuation import Evacuation, Load, Rates
-from kybernate.core.operations import Progress, Verdict
-from kybernate.core.seats import OCCUPYING, WITHOUT_TREE
-from kybernate.core.tiering import deeper
+from kybernate.core.migration import evacuation
+from kybernate.core.migration.evacuation import Evacuation, Load, Rates
+from kybernate.core.seat.operations import Progress, Verdict
+from kybernate.core.seat.seats import OCCUPYING, WITHOUT_TREE
+from kybernate.core.tiers.tiering import deeper
 from kybernate.types import SeatState, Tier
 from nodeagent import metrics
 from nodeagent.operations.record import words
@@ -23,7 +23,7 @@ from nodeagent.seat.below import weight
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kybernate.core.operations import SeatFacts
+    from kybernate.core.seat.operations import SeatFacts
     from kybernate.types import PodUid
     from nodeagent.app.loop import Loop
     from nodeagent.operations.record import Ask, Operation

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kybernate.core.movenotes import done
-from kybernate.core.operations import Progress
-from kybernate.core.seats import WITHOUT_TREE
+from kybernate.core.migration.movenotes import done
+from kybernate.core.seat.operations import Progress
+from kybernate.core.seat.seats import WITHOUT_TREE
 from kybernate.errors import (
     ConflictError,
     CorruptError,
@@ -20,7 +20,7 @@ from nodeagent.migration.journal import handover_of
 from nodeagent.offload.leaving import see_there, where
 
 if TYPE_CHECKING:
-    from kybernate.core.movenotes import MoveNote
+    from kybernate.core.migration.movenotes import MoveNote
     from kybernate.ports import Peers
     from nodeagent.app.loop import Loop
     from nodeagent.migration.journal import MoveJournal

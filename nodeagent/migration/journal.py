@@ -6,8 +6,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from kybernate.core.movenotes import Found, MoveNote, found, note_of, outdated
-from kybernate.core.operations import ENDED
+from kybernate.core.migration.movenotes import Found, MoveNote, found, note_of, outdated
+from kybernate.core.seat.operations import ENDED
 from kybernate.ports import Handover
 from nodeagent.offload.gates import AGAIN
 from nodeagent.operations.record import OPERATION

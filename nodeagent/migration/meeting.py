@@ -6,8 +6,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from kybernate.core.movenotes import MoveNote
-from kybernate.core.seats import WITHOUT_TREE
+from kybernate.core.migration.movenotes import MoveNote
+from kybernate.core.seat.seats import WITHOUT_TREE
 from kybernate.errors import KybernateError, RefusedError
 from kybernate.types import PodRef, Tier
 from nodeagent import metrics

@@ -6,14 +6,14 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kybernate.core.operations import Progress, Verdict
+from kybernate.core.seat.operations import Progress, Verdict
 from kybernate.errors import RefusedError
 from nodeagent.offload.leaving import persistently
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from kybernate.core.movenotes import MoveNote
+    from kybernate.core.migration.movenotes import MoveNote
     from nodeagent.operations.record import Operation
     from nodeagent.seat.node import Node
     from nodeagent.seat.record import Seat

@@ -23,9 +23,9 @@ import logging
 import weakref
 from typing import TYPE_CHECKING
 
-from kybernate.core.movenotes import Found, goes_on_there, outdated
-from kybernate.core.moving import plan_move, why_unmovable
-from kybernate.core.operations import Progress, Verdict
+from kybernate.core.migration.movenotes import Found, goes_on_there, outdated
+from kybernate.core.migration.moving import plan_move, why_unmovable
+from kybernate.core.seat.operations import Progress, Verdict
 from kybernate.errors import KybernateError, RefusedError
 from nodeagent.migration.calloffs import CallOffs
 from nodeagent.migration.departure import Departure
@@ -39,8 +39,8 @@ from nodeagent.offload.leaving import where
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from kybernate.core.movenotes import MoveNote
-    from kybernate.core.operations import SeatFacts
+    from kybernate.core.migration.movenotes import MoveNote
+    from kybernate.core.seat.operations import SeatFacts
     from kybernate.ports import Peers
     from kybernate.types import PodUid
     from nodeagent.app.loop import Loop

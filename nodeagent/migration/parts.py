@@ -6,8 +6,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from kybernate.checkpoint.stream import Same, Whole, Written
-from kybernate.core.artifacts.pace import Pace
+from kybernate.checkpoint.raw.stream import Same, Whole, Written
+from kybernate.core.chunks.pace import Pace
 from kybernate.errors import ConfigError, KybernateError
 from kybernate.gen import peers_pb2 as pb
 from kybernate.types import PodRef, PodUid
@@ -15,7 +15,7 @@ from kybernate.types import PodRef, PodUid
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from kybernate.checkpoint.stream import Part
+    from kybernate.checkpoint.raw.stream import Part
     from kybernate.ports import Handover
 
 _BATCH = 3 << 20

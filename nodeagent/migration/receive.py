@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from kybernate.core.moving import see_own
+from kybernate.core.migration.moving import see_own
 from kybernate.errors import CorruptError, NotFoundError, RefusedError, RetryableError
 from kybernate.types import ArtifactId, PodUid, Tier
 from nodeagent.artifacts.arrived import Arrival
@@ -25,7 +25,7 @@ from nodeagent.operations.seenthrough import seen_through
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kybernate.checkpoint.inbox import Inbox
+    from kybernate.checkpoint.delivery.inbox import Inbox
     from kybernate.types import PodRef
     from nodeagent.app.loop import Loop
     from nodeagent.artifacts.awaited import Adopter

@@ -15,7 +15,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from kybernate.core.traffic import Traffic
+from kybernate.core.swap.traffic import Traffic
 from kybernate.errors import DeadlineError
 from kybernate.ports import WatchTerms
 from kybernate.types import SeatState

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from kybernate.core.artifacts.into import see_fit
 from kybernate.core.artifacts.match import UNKNOWN, Target
-from kybernate.core.seats import SeatEvent
+from kybernate.core.seat.seats import SeatEvent
 from kybernate.errors import (
     CorruptError,
     DumpError,

@@ -14,17 +14,17 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from kybernate.adapters import smallfile
+from kybernate.adapters.container.criuimages import put_first
 from kybernate.adapters.criu import record
-from kybernate.adapters.criuimages import put_first
-from kybernate.core.drivermemory import read
+from kybernate.adapters.kernel import smallfile
+from kybernate.core.swap.drivermemory import read
 from kybernate.errors import CorruptError, NotFoundError, RestoreError
 from nodeagent.seat.below import GuardedDumper
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kybernate.core.drivermemory import Grown
+    from kybernate.core.swap.drivermemory import Grown
     from kybernate.ports import Dumper, Phases, Procs
     from nodeagent.offload.arrivals import GuardedFreezer
 

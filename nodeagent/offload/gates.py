@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from kybernate.core.seats import TIER_OF
+from kybernate.core.seat.seats import TIER_OF
 from kybernate.errors import KybernateError, NotFoundError
 from kybernate.types import SeatState
 from nodeagent import metrics

@@ -15,13 +15,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kybernate.adapters import cuda_helper, smallfile
-from kybernate.core.drivermemory import grown
+from kybernate.adapters.cuda import helper as cuda_helper
+from kybernate.adapters.kernel import smallfile
+from kybernate.core.swap.drivermemory import grown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kybernate.adapters.cuda_helper import Driver, Pairs
+    from kybernate.adapters.cuda.helper import Driver, Pairs
     from kybernate.settings.agent import AgentSettings
 
 _PIECE = 1 << 20
@@ -35,7 +36,7 @@ def notes_of(settings: AgentSettings) -> Path:
 def command(settings: AgentSettings) -> tuple[str, ...]:
     """What `CudaHelpers` is to start."""
     if settings.criu is None:
-        return (sys.executable, "-m", "kybernate.adapters.cuda_helper")
+        return (sys.executable, "-m", "kybernate.adapters.cuda.helper")
     return (sys.executable, "-m", "nodeagent.offload.helper", str(notes_of(settings)))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from kybernate.core.lazily import Rates, pays
+from kybernate.core.seat.lazily import Rates, pays
 from kybernate.errors import DeadlineError, KybernateError, NotFoundError, RestoreError
 from kybernate.types import SeatState
 from nodeagent import metrics

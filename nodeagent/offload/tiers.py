@@ -1,4 +1,4 @@
-"""Keeps each parked seat's state in the tier where it should be (`kybernate.core.tiering`).
+"""Keeps each parked seat's state in the tier where it should be (`kybernate.core.tiers.tiering`).
 
 Looks after every swap decision, and when time alone may change the answer. Without CRIU there is
 one tier, RAM, and nothing to decide.
@@ -11,9 +11,9 @@ import datetime
 import logging
 from typing import TYPE_CHECKING
 
-from kybernate.core.seats import OCCUPYING, TIER_OF
-from kybernate.core.swap import asks_since, fits, order, takes_turns, wants
-from kybernate.core.tiering import (
+from kybernate.core.seat.seats import OCCUPYING, TIER_OF
+from kybernate.core.swap.swap import asks_since, fits, order, takes_turns, wants
+from kybernate.core.tiers.tiering import (
     Coming,
     Parked,
     Step,
@@ -30,8 +30,8 @@ from nodeagent import metrics
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from kybernate.core.swapview import SwapPolicy, SwapView
-    from kybernate.core.tiering import TierAction
+    from kybernate.core.swap.swapview import SwapPolicy, SwapView
+    from kybernate.core.tiers.tiering import TierAction
     from kybernate.types import PodUid
     from nodeagent.offload.dumps import Dumps
     from nodeagent.seat.node import Node

@@ -8,7 +8,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from kybernate.core.artifacts.match import machine_of
-from kybernate.core.seats import TIER_OF, SeatEvent
+from kybernate.core.seat.seats import TIER_OF, SeatEvent
 from kybernate.errors import (
     CorruptError,
     KybernateError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from kybernate.core.operations import SeatFacts, Verdict
+    from kybernate.core.seat.operations import SeatFacts, Verdict
     from nodeagent.operations.record import Ask, Operation
 
 

@@ -12,7 +12,7 @@ import secrets
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from kybernate.core.operations import (
+from kybernate.core.seat.operations import (
     AWAY,
     ENDED,
     OF_NODE,
@@ -26,9 +26,9 @@ from kybernate.core.operations import (
     plan_drain,
     plan_wake,
 )
-from kybernate.core.saves import why_refused
-from kybernate.core.seats import OCCUPYING, TIER_OF
-from kybernate.core.swap import obstacle, wants
+from kybernate.core.seat.saves import why_refused
+from kybernate.core.seat.seats import OCCUPYING, TIER_OF
+from kybernate.core.swap.swap import obstacle, wants
 from kybernate.errors import NotFoundError, RefusedError, RetryableError
 from nodeagent import metrics
 from nodeagent.operations.record import (
@@ -47,7 +47,7 @@ from nodeagent.seat.changes import Changes
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kybernate.core.operations import SeatFacts
+    from kybernate.core.seat.operations import SeatFacts
     from kybernate.types import PodUid
     from nodeagent.app.loop import Loop
     from nodeagent.guard.announce import Announcer

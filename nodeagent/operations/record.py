@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kybernate.core.operations import ENDED, Kind, Progress, SeatFacts
+from kybernate.core.seat.operations import ENDED, Kind, Progress, SeatFacts
 from kybernate.errors import ConflictError
 from kybernate.types import PodUid, Tier
 

@@ -17,7 +17,7 @@ import logging
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from kybernate.core.saves import (
+from kybernate.core.seat.saves import (
     Next,
     Phase,
     SaveFacts,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
 
-    from kybernate.core.operations import SeatFacts, Verdict
+    from kybernate.core.seat.operations import SeatFacts, Verdict
     from nodeagent.app.loop import Loop
     from nodeagent.operations.record import Ask, Operation
     from nodeagent.seat.below import Below

@@ -7,9 +7,9 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from kybernate.core.operations import Kind
-from kybernate.core.seats import TIER_OF, shown
-from kybernate.core.tiers import Artifact, wake_seconds
+from kybernate.core.seat.operations import Kind
+from kybernate.core.seat.seats import TIER_OF, shown
+from kybernate.core.tiers.tiers import Artifact, wake_seconds
 from kybernate.gen import agent_pb2 as pb
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, NodeName, Tier
 from nodeagent.seat.node import Inventory

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kybernate.core.artifacts.into import Into
-from kybernate.core.seats import OCCUPYING
+from kybernate.core.seat.seats import OCCUPYING
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
 
-    from kybernate.checkpoint.inbox import Inbox
-    from kybernate.checkpoint.outbox import Outbox
+    from kybernate.checkpoint.delivery.inbox import Inbox
+    from kybernate.checkpoint.delivery.outbox import Outbox
     from kybernate.ports import Culprits, Dumper, DumpState, Gatekeeper, Phases, Vault
     from kybernate.types import Tier
     from nodeagent.seat.node import Node

@@ -6,7 +6,12 @@ import asyncio
 import platform
 from typing import TYPE_CHECKING
 
-from kybernate.adapters.treefacts import highest_pid, kyb_init_of, number_inside, privileges_of
+from kybernate.adapters.kernel.treefacts import (
+    highest_pid,
+    kyb_init_of,
+    number_inside,
+    privileges_of,
+)
 from kybernate.core.artifacts.grants import no_grants
 from kybernate.core.artifacts.into import Container, Into
 from kybernate.core.artifacts.match import UNKNOWN, Target

@@ -11,7 +11,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING
 
-from kybernate.core.seats import TIER_OF, SeatEvent
+from kybernate.core.seat.seats import TIER_OF, SeatEvent
 from kybernate.errors import (
     DeadlineError,
     DriverError,

@@ -10,10 +10,10 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from kybernate.core.seats import TIER_OF, SeatEvent, next_state
-from kybernate.core.swapview import SwapView
-from kybernate.core.tiers import Artifact, wake_seconds
-from kybernate.core.turns import Book, TurnPolicy
+from kybernate.core.seat.seats import TIER_OF, SeatEvent, next_state
+from kybernate.core.swap.swapview import SwapView
+from kybernate.core.swap.turns import Book, TurnPolicy
+from kybernate.core.tiers.tiers import Artifact, wake_seconds
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, NodeName, SeatState, Tier, of_record
 from nodeagent import metrics
 

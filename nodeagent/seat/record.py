@@ -8,8 +8,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from kybernate.api.turns import VRAM
-from kybernate.core.restores import RestoreAs, RestoreWish
-from kybernate.core.swapview import SeatView, Turn
+from kybernate.core.artifacts.restores import RestoreAs, RestoreWish
+from kybernate.core.swap.swapview import SeatView, Turn
 from kybernate.types import GpuUuid, GroupName, PodRef, PodUid, SeatName, SeatState, Tier, of_record
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, TypeVar
 
-from kybernate.core.seats import TIER_OF
+from kybernate.core.seat.seats import TIER_OF
 from kybernate.errors import (
     DeadlineError,
     DriverError,

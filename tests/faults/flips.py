@@ -27,7 +27,7 @@ class Flip:
     writers: tuple[str, ...]
 
 
-_OBJECTS = ("kybernate/adapters/objects.py",)
+_OBJECTS = ("kybernate/adapters/objects/objects.py",)
 
 FLIPS = (
     Flip(
@@ -36,14 +36,14 @@ FLIPS = (
         "the other lines count, the file is kept aside, `JournalIntact` is `False`; the driver "
         "and the saved states are asked",
         f"{_JOURNAL}::test_each_flipped_bit_is_told_and_costs_one_line_or_two",
-        ("kybernate/adapters/journal.py",),
+        ("kybernate/adapters/files/journal.py",),
     ),
     Flip(
         "manifest",
         "its signature",
         "that copy is refused, another one is taken; it is neither swept nor dropped by itself",
         f"{_SAVED}::test_a_changed_manifest_is_seen",
-        (*_OBJECTS, "kybernate/checkpoint/inbox.py"),
+        (*_OBJECTS, "kybernate/checkpoint/delivery/inbox.py"),
     ),
     Flip(
         "raw images, `kybernate.json` and `files.json` among them, and the hashes of their pieces",
@@ -51,10 +51,10 @@ FLIPS = (
         "no byte of it is restored; another copy is taken",
         f"{_SAVED}::test_of_a_raw_one_no_changed_byte_is_restored_and_the_other_copy_is_taken",
         (
-            "kybernate/checkpoint/inbox.py",
-            "kybernate/checkpoint/seal.py",
+            "kybernate/checkpoint/delivery/inbox.py",
+            "kybernate/checkpoint/raw/seal.py",
             "kybernate/adapters/criu/record.py",
-            "kybernate/adapters/criuimages.py",
+            "kybernate/adapters/container/criuimages.py",
         ),
     ),
     Flip(
@@ -114,7 +114,7 @@ FLIPS = (
         "its container may open no GPU, and says why; the file is written anew for the "
         "next container",
         f"{_NODE}::test_a_seats_devices",
-        ("kybernate/adapters/cdi.py",),
+        ("kybernate/adapters/container/cdi.py",),
     ),
     Flip(
         "limits that were lifted for a restore",
@@ -128,7 +128,7 @@ FLIPS = (
         "a sum",
         "they stay until the pod is deleted, and the log says so",
         f"{_NODE}::test_what_a_network_was_lent",
-        ("kybernate/adapters/criu/loans.py",),
+        ("kybernate/adapters/criu/net/loans.py",),
     ),
     Flip(
         "`kyb-init` on the node",
@@ -143,11 +143,11 @@ NONE = {
     "kybernate/adapters/arrivals/gate.py": "on a memory file system",
     "nodeagent/api/runtimemarks.py": "on a memory file system",
     "kybernate/adapters/criu/pages.py": "a status that tells CRIU one word, made anew for each",
-    "kybernate/adapters/artifactkeys.py": "for a Secret; agents read it from there",
+    "kybernate/adapters/keys/artifactkeys.py": "for a Secret; agents read it from there",
     "kybernate/adapters/clientstore.py": "for a Secret; proxies read it from there",
     "kybernate/adapters/pki/__init__.py": "keys and certificates; TLS refuses what isn't right",
     "kybernate/api/crds.py": "generates a file of the repository",
-    "kybernate/adapters/diskspeed.py": "to measure a disk, and removed",
-    "kybernate/cli/artifacts.py": "an export, which is sealed like a place",
+    "kybernate/adapters/files/diskspeed.py": "to measure a disk, and removed",
+    "kybernate/cli/artifacts/commands.py": "an export, which is sealed like a place",
 }
 """Modules that write files which are nothing of the above, and what these are."""

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kybernate.adapters.journal import FileJournal
+from kybernate.adapters.files.journal import FileJournal
 from kybernate.settings.agent import AgentSettings
 from kybernate.types import PodUid, SeatState, Tier
 from tests.integration.tiers.room import Above

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 from images import criu as criu_builder
 from kybernate.adapters.criu import Criu, Tools
 from kybernate.adapters.criu.record import Record
-from kybernate.adapters.freezer import SUB_CGROUP, CgroupFreezer
+from kybernate.adapters.kernel.freezer import SUB_CGROUP, CgroupFreezer
 from kybernate.errors import KybernateError
 from tests.kit.containers import Door
 

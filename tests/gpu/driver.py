@@ -26,9 +26,9 @@ class Parker(Protocol):
 
 
 class ByAdapter:
-    """By `kybernate.adapters.cuda`, as the node agent does it."""
+    """By `kybernate.adapters.cuda.driver`, as the node agent does it."""
 
-    name = "kybernate.adapters.cuda"
+    name = "kybernate.adapters.cuda.driver"
 
     def __init__(self, runner: asyncio.Runner, helper: Any) -> None:
         self._runner = runner
@@ -72,7 +72,7 @@ class ByBindings:
 def parker() -> Iterator[Parker]:
     """The way that this Python allows. Close it to end the adapter's helper processes."""
     try:
-        from kybernate.adapters.cuda import CudaHelpers  # noqa: PLC0415 - may be missing
+        from kybernate.adapters.cuda.driver import CudaHelpers  # noqa: PLC0415 - may be missing
         from kybernate.types import PodUid  # noqa: PLC0415 - may be missing
     except ImportError:
         yield ByBindings()

@@ -15,7 +15,7 @@ import orjson
 import pytest
 import yaml
 
-from kybernate.adapters.cdi import CdiSpecs
+from kybernate.adapters.container.cdi import CdiSpecs
 from kybernate.adapters.devices import DeviceLists, DevicePrograms
 from kybernate.errors import NotFoundError, RetryableError
 from kybernate.ports import SeatSpec

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kybernate.adapters.arrivals import NetworkGate, nftables
-from kybernate.adapters.criu import addresses, loans, refusals
+from kybernate.adapters.criu.checks import refusals
 from kybernate.adapters.criu.container import Container
+from kybernate.adapters.criu.net import addresses, loans
 from kybernate.errors import RefusedError
 
 if TYPE_CHECKING:

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kybernate.adapters.container.inits import KernelInits
+from kybernate.adapters.container.seatsocket import SeatSockets
 from kybernate.adapters.criu import engine
 from kybernate.adapters.criu.container import Container
 from kybernate.adapters.criu.record import Record
-from kybernate.adapters.freezer import CgroupFreezer
-from kybernate.adapters.inits import KernelInits
-from kybernate.adapters.procfs import Procfs
-from kybernate.adapters.seatsocket import SeatSockets
+from kybernate.adapters.kernel.freezer import CgroupFreezer
+from kybernate.adapters.kernel.procfs import Procfs
 from kybernate.errors import NotFoundError, RefusedError
 from tests.unit.criu import test_enter
 from tests.unit.kybinit import conftest as kyb_init_parts

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kybernate import keys
-from kybernate.adapters.artifactkeys import WrapKeys, make_folder, read_folder
+from kybernate.adapters.keys.artifactkeys import WrapKeys, make_folder, read_folder
 from kybernate.adapters.registry import nodekeys, wire
 from kybernate.adapters.registry.keywire import GivenKey, KeyWish, ShredWish
 from kybernate.adapters.registry.nodekeys import Asker, NodeKeys

@@ -15,17 +15,19 @@ from typing import TYPE_CHECKING
 import pytest
 import urllib3
 
-from kybernate.adapters.nodesignatures import NodeSignatures
+from kybernate.adapters.keys.nodesignatures import NodeSignatures
 from kybernate.adapters.registry import wire
 from kybernate.adapters.registry.describe import describe, digest
 from kybernate.adapters.registry.objects import RegistryObjects
 from kybernate.adapters.registry.storewire import Packing, Putting, Reading
 from kybernate.adapters.registry.witness import Witness
-from kybernate.checkpoint import pack, seal, vault
-from kybernate.checkpoint.blocks import raw_sources
+from kybernate.checkpoint import vault
 from kybernate.checkpoint.deadline import Deadline
-from kybernate.checkpoint.fetch import fetch
+from kybernate.checkpoint.packs import pack
+from kybernate.checkpoint.packs.blocks import raw_sources
+from kybernate.checkpoint.packs.fetch import fetch
 from kybernate.checkpoint.places import open_place, place_of, read_manifest
+from kybernate.checkpoint.raw import seal
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts import manifest as manifests
 from kybernate.core.artifacts.into import Into

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kybernate.adapters.criu import descriptors, watches
+from kybernate.adapters.criu.checks import descriptors, watches
 from kybernate.adapters.treefiles import gather
 from tests.kit.programs import python
 

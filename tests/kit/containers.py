@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 
 from images import criu as criu_builder
 from images import debs
-from kybernate.adapters import smallfile
 from kybernate.adapters.criu import Tools
+from kybernate.adapters.kernel import smallfile
 from kybernate.errors import KybernateError
 from tests.cluster import prefix, servers
 from tests.cluster.host import CGROUPS, hierarchies, run, thaw

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kybernate.adapters.artifactkeys import read_folder
+from kybernate.adapters.keys.artifactkeys import read_folder
 from kybernate.checkpoint.pieces import PieceReader
 from kybernate.checkpoint.places import open_place
 from kybernate.checkpoint.vault import Vault

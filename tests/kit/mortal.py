@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kybernate.adapters.criu import Criu, Tools, holders, pages
-from kybernate.adapters.freezer import CgroupFreezer
+from kybernate.adapters.kernel.freezer import CgroupFreezer
 from tests.cluster.layout import REPOSITORY
 
 if TYPE_CHECKING:

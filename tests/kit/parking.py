@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kybernate.adapters.criu import Criu
-from kybernate.adapters.freezer import SUB_CGROUP, CgroupFreezer
+from kybernate.adapters.kernel.freezer import SUB_CGROUP, CgroupFreezer
 from tests.cluster.host import CGROUPS
 
 if TYPE_CHECKING:

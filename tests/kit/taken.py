@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from kybernate.adapters.procfs import Procfs
+from kybernate.adapters.kernel.procfs import Procfs
 from nodeagent.offload.first import MarkingDumper
 from nodeagent.offload.helper import Noting
 from tests.kit.containers import wait_for

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kybernate.adapters import smallfile
+from kybernate.adapters.kernel import smallfile
 from kybernate.types import SeatState, Tier
 from tests.integration.tiers.room import THERE
 from tests.strangers import layers, seen

@@ -31,7 +31,7 @@ FILES = REPOSITORY / "tests" / "unit" / "upgrade" / "files"
 _STATE = """
 import asyncio, sys
 from pathlib import Path
-from kybernate.adapters.artifactkeys import read_folder
+from kybernate.adapters.keys.artifactkeys import read_folder
 from kybernate.checkpoint.places import open_place
 from kybernate.checkpoint.vault import Vault
 from kybernate.testing.criuimages import write_pages
@@ -62,7 +62,7 @@ asyncio.run(main())
 _REWRITE = """
 import json, sys
 from pathlib import Path
-from kybernate.adapters.journal import FileJournal
+from kybernate.adapters.files.journal import FileJournal
 path = Path(sys.argv[1])
 first = json.loads(path.read_text().splitlines()[0].partition(" ")[2])
 journal = FileJournal(path, first["e"])

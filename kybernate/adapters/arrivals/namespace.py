@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from kybernate.adapters.arrivals.sockdiag import CLOSE_WAIT, ESTABLISHED, Diag, open_diag
-from kybernate.adapters.nodespace import see_pods_network
-from kybernate.adapters.sysadmin import take_sys_admin
+from kybernate.adapters.kernel.nodespace import see_pods_network
+from kybernate.adapters.kernel.sysadmin import take_sys_admin
 from kybernate.errors import DeadlineError
 
 if TYPE_CHECKING:

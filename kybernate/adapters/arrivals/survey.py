@@ -14,7 +14,7 @@ from kybernate.adapters.arrivals.duplicates import (
     row_of,
 )
 from kybernate.adapters.arrivals.sockdiag import ESTABLISHED, LISTEN, InetRow
-from kybernate.core.traffic import Connection, Traffic
+from kybernate.core.swap.traffic import Connection, Traffic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

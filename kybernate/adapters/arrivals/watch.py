@@ -19,7 +19,7 @@ from kybernate.adapters.arrivals.look import has_input, is_own, words
 from kybernate.adapters.arrivals.namespace import Network
 from kybernate.adapters.arrivals.sockdiag import ESTABLISHED, cannot_end
 from kybernate.adapters.arrivals.survey import Survey, connection, survey_of
-from kybernate.core.traffic import Traffic, outstanding
+from kybernate.core.swap.traffic import Traffic, outstanding
 from kybernate.errors import DeadlineError
 from kybernate.ports import WatchReport
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kybernate.adapters import smallfile
+from kybernate.adapters.kernel import smallfile
 from kybernate.errors import DeadlineError, NotFoundError
 from kybernate.ports import DumpState
 

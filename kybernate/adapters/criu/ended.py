@@ -6,10 +6,10 @@ import shutil
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from kybernate.adapters import smallfile
-
-from . import limits, loans, running
-from .container import is_free
+from kybernate.adapters.criu import limits, running
+from kybernate.adapters.criu.container import is_free
+from kybernate.adapters.criu.net import loans
+from kybernate.adapters.kernel import smallfile
 
 if TYPE_CHECKING:
     from pathlib import Path

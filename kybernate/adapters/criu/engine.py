@@ -11,7 +11,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kybernate.adapters.inits import KernelInits
+from kybernate.adapters.container.inits import KernelInits
+from kybernate.adapters.criu import container as containers
+from kybernate.adapters.criu import (
+    ended,
+    features,
+    holders,
+    limits,
+    pages,
+    record,
+    running,
+    starving,
+)
+from kybernate.adapters.criu.checks import imagerights, ipc, looks, refusals
+from kybernate.adapters.criu.container import Clock, Container
+from kybernate.adapters.criu.net import loans, tcp
 from kybernate.errors import (
     DeadlineError,
     DumpError,
@@ -21,25 +35,6 @@ from kybernate.errors import (
     RestoreError,
 )
 from kybernate.ports import DumpState
-
-from . import container as containers
-from . import (
-    ended,
-    features,
-    holders,
-    imagerights,
-    ipc,
-    limits,
-    loans,
-    looks,
-    pages,
-    record,
-    refusals,
-    running,
-    starving,
-    tcp,
-)
-from .container import Clock, Container
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator, Sequence

@@ -12,7 +12,7 @@ import subprocess
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from . import running
+from kybernate.adapters.criu import running
 
 if TYPE_CHECKING:
     from kybernate.adapters.criu.running import Tools

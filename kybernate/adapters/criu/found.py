@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kybernate.core.nodefacts import CriuFacts, Unseen
+from kybernate.core.doctor.nodefacts import CriuFacts, Unseen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

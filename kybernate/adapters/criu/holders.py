@@ -13,9 +13,8 @@ import signal
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from kybernate.adapters import smallfile
-
-from . import running
+from kybernate.adapters.criu import running
+from kybernate.adapters.kernel import smallfile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

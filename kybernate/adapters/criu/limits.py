@@ -13,7 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kybernate.adapters import smallfile, sums
+from kybernate.adapters.files import sums
+from kybernate.adapters.kernel import smallfile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,17 +19,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kybernate.adapters import smallfile
+from kybernate.adapters.criu import holders, running
+from kybernate.adapters.criu.container import Clock, is_free
+from kybernate.adapters.kernel import smallfile
 from kybernate.errors import NotFoundError, RestoreError
-
-from . import holders, running
-from .container import Clock, is_free
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from .container import Container
+    from kybernate.adapters.criu.container import Container
 
 STATUS = "pages.status"
 """There since a lazy restore was begun. kyb-enter writes over its first character."""

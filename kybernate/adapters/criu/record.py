@@ -8,15 +8,15 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from kybernate.adapters.criu.checks import ipc
+from kybernate.adapters.criu.net import addresses, sockets
 from kybernate.errors import RestoreError
-
-from . import addresses, ipc, sockets
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .container import Container
-    from .descriptors import Opened
+    from kybernate.adapters.criu.checks.descriptors import Opened
+    from kybernate.adapters.criu.container import Container
 
 FILE = "kybernate.json"
 _FORMAT = 1

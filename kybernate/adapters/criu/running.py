@@ -22,7 +22,7 @@ from kybernate.errors import ConfigError, DeadlineError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from .container import Clock, Container
+    from kybernate.adapters.criu.container import Clock, Container
 
 IMAGES, WORK, FREEZER, CACHE, LOCK = 90, 91, 92, 96, 97
 """Descriptors of CRIU's: folder of images, folder of logs, the freezer's cgroup, the folder of

@@ -6,7 +6,7 @@ import signal
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from kybernate.adapters import smallfile
+from kybernate.adapters.kernel import smallfile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kybernate.adapters import smallfile
-from kybernate.adapters.sysadmin import as_admin
+from kybernate.adapters.kernel import smallfile
+from kybernate.adapters.kernel.sysadmin import as_admin
 from kybernate.errors import NotFoundError
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kybernate.adapters import smallfile
-from kybernate.adapters.sysadmin import as_admin
+from kybernate.adapters.kernel import smallfile
+from kybernate.adapters.kernel.sysadmin import as_admin
 from kybernate.errors import NotFoundError
 
 from . import bpf

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kybernate.adapters.nvml.calls import call, text
 from kybernate.adapters.nvml.events import EventSet, Listener
 from kybernate.adapters.nvml.worker import Worker
-from kybernate.core.health import Checkup
+from kybernate.core.doctor.health import Checkup
 from kybernate.errors import DeadlineError, DriverError
 from kybernate.types import Gpu, GpuUuid, Link
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from kybernate.core.health import GpuEvent
+    from kybernate.core.doctor.health import GpuEvent
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from kybernate.adapters.nvml.calls import TIMEOUT, call
-from kybernate.core.health import EventKind, GpuEvent
+from kybernate.core.doctor.health import EventKind, GpuEvent
 from kybernate.errors import DeadlineError, DriverError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import IO, TYPE_CHECKING
 
-from kybernate.adapters import beneath
+from kybernate.adapters.kernel import beneath
 
 from . import mounts
 from .note import ARCHIVE, Clock, Note, home_of

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kybernate.adapters import beneath
+from kybernate.adapters.kernel import beneath
 from kybernate.errors import RestoreError
 
 from . import mounts

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kybernate.adapters import beneath, smallfile
+from kybernate.adapters.kernel import beneath, smallfile
 from kybernate.errors import NotFoundError
 
 if TYPE_CHECKING:

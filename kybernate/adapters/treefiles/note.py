@@ -8,7 +8,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from kybernate.adapters import beneath, smallfile
+from kybernate.adapters.kernel import beneath, smallfile
 from kybernate.errors import DeadlineError, NotFoundError, RestoreError
 
 if TYPE_CHECKING:

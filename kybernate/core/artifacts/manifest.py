@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, is_dataclass
 from typing import TYPE_CHECKING
 
 from kybernate.core.artifacts import codec, layout
-from kybernate.core.artifacts.leaf import OVERHEAD
-from kybernate.core.artifacts.pages import BLOCK
 from kybernate.core.artifacts.privileges import Privileges  # noqa: TC001 - the codec reads hints
+from kybernate.core.chunks.leaf import OVERHEAD
+from kybernate.core.chunks.pages import BLOCK
 from kybernate.errors import CorruptError, RefusedError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from kybernate.core.defrag.model import (
 )
 from kybernate.core.defrag.planner import plan
 from kybernate.core.defrag.report import document
-from kybernate.core.steps import Kind, Step
+from kybernate.core.plans.steps import Kind, Step
 
 __all__ = [
     "Budget",

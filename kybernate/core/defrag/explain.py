@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kybernate.core.defrag.model import NoPlan
-from kybernate.core.steps import sentence, time
+from kybernate.core.plans.steps import sentence, time
 
 if TYPE_CHECKING:
     from kybernate.core.defrag.model import Plan

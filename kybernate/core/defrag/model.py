@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
 
-from kybernate.core.steps import plan_id
+from kybernate.core.plans.steps import plan_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kybernate.core.ledger import Claim, NodeView
+    from kybernate.core.ledger.ledger import Claim, NodeView
     from kybernate.core.placement import Demand
-    from kybernate.core.steps import Step
+    from kybernate.core.plans.steps import Step
     from kybernate.types import NodeName, PodRef, PodUid
 
 

@@ -16,14 +16,14 @@ from kybernate.core.defrag.model import Cluster, NoPlan, Plan
 from kybernate.core.defrag.search import Search, claim_of, size_of
 from kybernate.core.defrag.ways import without
 from kybernate.core.placement import candidates
-from kybernate.core.steps import WAITS, Kind, Step
+from kybernate.core.plans.steps import WAITS, Kind, Step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kybernate.core.defrag.model import Budget, Pending
     from kybernate.core.defrag.search import Found, Item, Placed
-    from kybernate.core.ledger import NodeView
+    from kybernate.core.ledger.ledger import NodeView
     from kybernate.types import GroupName, NodeName, PodUid
 
 

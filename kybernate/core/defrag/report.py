@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kybernate.core.defrag.explain import sentences
 from kybernate.core.defrag.model import NoPlan
-from kybernate.core.steps import document as step_document
+from kybernate.core.plans.steps import document as step_document
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kybernate.core.defrag.ways import alikeness, ways, without
 from kybernate.core.defrag.zones import Zones, free_seats
-from kybernate.core.ledger import Claim
-from kybernate.core.parking import seat_cost
+from kybernate.core.ledger.ledger import Claim
+from kybernate.core.ledger.parking import seat_cost
 from kybernate.core.placement import candidates
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from kybernate.core.defrag.model import Budget, Cluster, Pending, Seated
     from kybernate.core.defrag.ways import Way
-    from kybernate.core.ledger import NodeView
+    from kybernate.core.ledger.ledger import NodeView
     from kybernate.core.placement import Demand
     from kybernate.types import GroupName, NodeName, PodRef, PodUid
 

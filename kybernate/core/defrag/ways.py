@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kybernate.core.defrag.model import Seated
-    from kybernate.core.ledger import Claim, NodeView
+    from kybernate.core.ledger.ledger import Claim, NodeView
     from kybernate.core.placement import Demand
     from kybernate.types import Group, GroupName, PodUid
 

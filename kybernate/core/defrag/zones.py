@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping, Sequence
 
     from kybernate.core.defrag.model import Cluster
-    from kybernate.core.ledger import NodeView
+    from kybernate.core.ledger.ledger import NodeView
     from kybernate.types import NodeName, PodUid
 
 

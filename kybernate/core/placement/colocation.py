@@ -9,14 +9,14 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from kybernate.core.forecast import TURN, UNKNOWN, Sharer, clash, wait_seconds, worth
+from kybernate.core.ledger.sharing import refusal, strangers
 from kybernate.core.placement.lattice import by_name, filled, member
-from kybernate.core.sharing import refusal, strangers
-from kybernate.core.tiers import switch_seconds, wake_seconds
+from kybernate.core.swap.forecast import TURN, UNKNOWN, Sharer, clash, wait_seconds, worth
+from kybernate.core.tiers.tiers import switch_seconds, wake_seconds
 from kybernate.types import NodeName
 
 if TYPE_CHECKING:
-    from kybernate.core.ledger import Claim, NodeView
+    from kybernate.core.ledger.ledger import Claim, NodeView
     from kybernate.core.placement.lattice import Member
     from kybernate.core.placement.model import Demand
     from kybernate.types import Group, GroupName

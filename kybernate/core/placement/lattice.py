@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from kybernate.core.parking import seat_cost
-from kybernate.core.topology import worst_link
+from kybernate.core.ledger.parking import seat_cost
+from kybernate.core.ledger.topology import worst_link
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kybernate.core.ledger import NodeView
+    from kybernate.core.ledger.ledger import NodeView
     from kybernate.types import Gpu, GpuUuid, Group, GroupName, Link
 
 

@@ -21,7 +21,7 @@ from kybernate.core.placement.outlook import Outlook, expect
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from kybernate.core.ledger import NodeView
+    from kybernate.core.ledger.ledger import NodeView
     from kybernate.core.placement.model import Demand
 
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from kybernate.types import Link
 
 if TYPE_CHECKING:
-    from kybernate.core.forecast import Traffic
-    from kybernate.core.tiers import Artifact
+    from kybernate.core.swap.forecast import Traffic
+    from kybernate.core.tiers.tiers import Artifact
     from kybernate.types import GroupName
 
 FULL = 1000

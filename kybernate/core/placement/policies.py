@@ -11,11 +11,11 @@ from functools import partial
 from math import exp
 from typing import TYPE_CHECKING, NamedTuple
 
-from kybernate.core.forecast import worth as worth_of_wait
 from kybernate.core.placement.fragments import Fragments
 from kybernate.core.placement.model import FULL
 from kybernate.core.placement.outlook import Outlook
 from kybernate.core.placement.pool import Pool
+from kybernate.core.swap.forecast import worth as worth_of_wait
 from kybernate.types import Link
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from math import inf
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from kybernate.core.parking import bears
+from kybernate.core.ledger.parking import bears
 from kybernate.core.placement.colocation import (
     among_hot,
     among_strangers,
@@ -31,7 +31,7 @@ from kybernate.types import Link
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kybernate.core.ledger import NodeView
+    from kybernate.core.ledger.ledger import NodeView
     from kybernate.core.placement.policies import Policy
     from kybernate.types import Group, GroupName
 

@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kybernate.core import succession
-from kybernate.core.succession import Asked, PodRecord
+from kybernate.core.artifacts import succession
+from kybernate.core.artifacts.succession import Asked, PodRecord
 from kybernate.errors import ConflictError, DeadlineError, NotFoundError
 from kybernate.ports import DumpState, Line
 from kybernate.types import ArtifactId, PodUid, Tier

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kybernate.adapters.arrivals.gate import NetworkGate
-from kybernate.adapters.procfs import Procfs
+from kybernate.adapters.kernel.procfs import Procfs
 from kybernate.errors import RefusedError
 from tests.kit.containers import wait_for
 from tests.kit.programs import ask, python, redis

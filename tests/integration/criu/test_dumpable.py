@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kybernate.adapters.arrivals.gate import NetworkGate
-from kybernate.adapters.procfs import Procfs
+from kybernate.adapters.kernel.procfs import Procfs
 from tests.integration.criu.rules import HELP, LOST, RULES, Beside, with_sleep
 from tests.kit.containers import wait_for
 from tests.kit.programs import python

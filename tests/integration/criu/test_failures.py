@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kybernate.adapters.container.inits import KernelInits
 from kybernate.adapters.criu import limits, running
 from kybernate.adapters.criu.container import Clock, Container
 from kybernate.adapters.criu.engine import forget_pages
-from kybernate.adapters.inits import KernelInits
 from kybernate.errors import DeadlineError, DumpError, RestoreError
 from kybernate.ports import DumpState
 from tests.cluster.host import run

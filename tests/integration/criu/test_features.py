@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kybernate.adapters.criu import Criu, features
-from kybernate.adapters.freezer import CgroupFreezer
+from kybernate.adapters.kernel.freezer import CgroupFreezer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kybernate.adapters.artifactkeys import read_folder
 from kybernate.adapters.criu import holders, running
-from kybernate.checkpoint import marks
+from kybernate.adapters.keys.artifactkeys import read_folder
 from kybernate.checkpoint.pieces import PieceReader
 from kybernate.checkpoint.places import open_place
+from kybernate.checkpoint.raw import marks
 from kybernate.checkpoint.vault import Vault
 from kybernate.core.artifacts.into import Into
 from kybernate.core.artifacts.manifest import PIECE

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kybernate.adapters.arrivals.gate import NetworkGate
-from kybernate.adapters.procfs import Procfs
+from kybernate.adapters.kernel.procfs import Procfs
 from kybernate.errors import NotFoundError
 from tests.kit.programs import GET, nginx
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kybernate.adapters.criu import loans
+from kybernate.adapters.criu.net import loans
 from kybernate.ports import DumpState
 from tests.kit.containers import wait_for
 from tests.kit.programs import PAIR, ask, digest, python, redis

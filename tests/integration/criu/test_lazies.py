@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kybernate.adapters.container.inits import KernelInits
 from kybernate.adapters.criu import holders, pages, running
 from kybernate.adapters.criu.container import Clock, Container
-from kybernate.adapters.inits import KernelInits
 from kybernate.errors import DeadlineError, DumpError, NotFoundError, RestoreError
 from tests.kit import mortal
 from tests.kit.containers import wait_for

@@ -219,7 +219,7 @@ CHECK = """
 import asyncio, sys
 from pathlib import Path
 from kybernate.adapters.criu import Criu, Tools
-from kybernate.adapters.freezer import CgroupFreezer
+from kybernate.adapters.kernel.freezer import CgroupFreezer
 enter, criu, work, init, handle = sys.argv[1:]
 agent = Criu(Tools(enter=Path(enter), criu=Path(criu)), CgroupFreezer(), Path(work))
 print(*asyncio.run(agent.check(int(init), handle, 20)), sep="\\n")

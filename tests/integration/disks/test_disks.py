@@ -13,12 +13,12 @@ from random import Random
 
 import pytest
 
-from kybernate.adapters.journal import FileJournal
-from kybernate.adapters.objects import LocalObjects, make_folder
+from kybernate.adapters.files.journal import FileJournal
+from kybernate.adapters.objects.objects import LocalObjects, make_folder
 from kybernate.checkpoint.deadline import Deadline
-from kybernate.checkpoint.inbox import Inbox
+from kybernate.checkpoint.delivery.inbox import Inbox
 from kybernate.checkpoint.places import open_place, read_manifest
-from kybernate.checkpoint.stream import Seen
+from kybernate.checkpoint.raw.stream import Seen
 from kybernate.checkpoint.vault import Vault
 from kybernate.checkpoint.verify import verify
 from kybernate.core.artifacts import layout

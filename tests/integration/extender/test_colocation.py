@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from kybernate import keys
 from kybernate.cli import main
-from kybernate.core.activity import HOURS
+from kybernate.core.swap.activity import HOURS
 from kybernate.errors import RefusedError
 from tests.integration.extender.conftest import NAMESPACE, ONE, until
 

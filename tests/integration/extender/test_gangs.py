@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from extender.leader import LEASES
+from extender.lead.leader import LEASES
 from kybernate import keys
 from kybernate.errors import ConflictError
 from tests.integration.extender.conftest import LIMIT_S, NAMESPACE, ONE, PODS, TWO, until

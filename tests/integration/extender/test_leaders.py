@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import requests
 
-from extender.endpoints import SLICES
-from extender.leader import LEASES
+from extender.lead.endpoints import SLICES
+from extender.lead.leader import LEASES
 from kybernate.errors import ConflictError, NotFoundError
 from tests.integration.extender.conftest import LIMIT_S, TWO, until
 from tests.integration.extender.relay import Relay

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from kybernate.adapters.artifactkeys import WrapKeys, make_folder, read_folder
+from kybernate.adapters.keys.artifactkeys import WrapKeys, make_folder, read_folder
 from kybernate.adapters.registry.nodekeys import Asker, NodeKeys
 from kybernate.checkpoint.places import cipher_of, data_key, open_place, read_manifest
 from kybernate.cli import main

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from kybernate.adapters.pki.requests import CSRS, make_request
 from kybernate.runtime.revocations import Revocations
 from nodeagent.api.guests import Guests
-from registry.signer import Signer
+from registry.keys.signer import Signer
 from tests.integration.registry.identities import certified, door, services, tokens
 from tests.integration.webhook.conftest import until
 from tests.kit.registryserver import certificates

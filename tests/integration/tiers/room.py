@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING
 
 from images.cache import cache_root
 from kybernate.adapters.arrivals import SocketArrivals
-from kybernate.adapters.freezer import CgroupFreezer
-from kybernate.adapters.inits import KernelInits
-from kybernate.adapters.journal import FileJournal
-from kybernate.adapters.procfs import Procfs
-from kybernate.adapters.seatsocket import SeatSockets
+from kybernate.adapters.container.inits import KernelInits
+from kybernate.adapters.container.seatsocket import SeatSockets
+from kybernate.adapters.files.journal import FileJournal
+from kybernate.adapters.kernel.freezer import CgroupFreezer
+from kybernate.adapters.kernel.procfs import Procfs
 from kybernate.runtime.identity import Identity
 from kybernate.testing import machine as fakes
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, PodRef, PodUid, SeatName

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kybernate.core.operations import Kind, Progress
+from kybernate.core.seat.operations import Kind, Progress
 from kybernate.types import ArtifactId, SeatState, Tier
 from nodeagent.operations.operations import Operations
 from nodeagent.operations.record import Ask

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kybernate.adapters.nodesignatures import Authorities, NodeSignatures
+from kybernate.adapters.keys.nodesignatures import Authorities, NodeSignatures
 from kybernate.checkpoint.places import open_place
 from kybernate.core.artifacts.layout import ARTIFACTS, INDEX, PACKS
 from kybernate.types import SeatState, Tier
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from kybernate.adapters.objects import StoreObjects
+    from kybernate.adapters.objects.objects import StoreObjects
 
     from .room import Room
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kybernate.core.activity import HOURS, UNSEEN, Recorder
+from kybernate.core.swap.activity import HOURS, UNSEEN, Recorder
 
 MIDNIGHT = 1_700_006_400.0  # 00:00 UTC
 HOUR = 3600.0

@@ -15,10 +15,10 @@ import time
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
-from kybernate.adapters.cuda import HELPER_COMMAND, CudaHelpers
+from kybernate.adapters.cuda.driver import HELPER_COMMAND, CudaHelpers
 from kybernate.adapters.nvml import Nvml
-from kybernate.core.drivermemory import read
-from kybernate.core.health import Checkup, EventKind, GpuEvent
+from kybernate.core.doctor.health import Checkup, EventKind, GpuEvent
+from kybernate.core.swap.drivermemory import read
 from kybernate.errors import DeadlineError, DriverError
 from kybernate.ports import ProcessState
 from kybernate.types import Link

@@ -10,7 +10,7 @@ import os
 import threading
 import time
 
-from kybernate.adapters.cuda_helper import CallError, State, main
+from kybernate.adapters.cuda.helper import CallError, State, main
 
 GPUS = tuple(bytes([number] * 16) for number in range(4))
 

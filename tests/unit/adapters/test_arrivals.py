@@ -24,7 +24,7 @@ import pytest
 from kybernate.adapters.arrivals import SocketArrivals
 from kybernate.adapters.arrivals.duplicates import Duplicator, let_go
 from kybernate.adapters.arrivals.watch import SETTLE, _Watch, descriptor_limit
-from kybernate.adapters.freezer import CgroupFreezer
+from kybernate.adapters.kernel.freezer import CgroupFreezer
 from kybernate.ports import WatchTerms
 
 MOUNT = Path("/sys/fs/cgroup")

@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kybernate.adapters.cdi import CdiSpecs, compose, merge
+from kybernate.adapters.container.cdi import CdiSpecs, compose, merge
 from kybernate.errors import RefusedError, RetryableError
 from kybernate.ports import SeatSpec
 from kybernate.types import Gpu, GpuUuid

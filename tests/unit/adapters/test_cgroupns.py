@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces are made b
 ENTER = """
 import os, sys
 from pathlib import Path
-from kybernate.adapters.cgroupns import enter_node_cgroups
+from kybernate.adapters.kernel.cgroupns import enter_node_cgroups
 def same():
     return os.readlink("/proc/self/ns/cgroup") == os.readlink("/proc/1/ns/cgroup")
 before = same()

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kybernate.adapters.cuda import HELPER_COMMAND, CudaHelpers
-from kybernate.adapters.cuda_helper import (
+from kybernate.adapters.cuda.driver import HELPER_COMMAND, CudaHelpers
+from kybernate.adapters.cuda.helper import (
     CallError,
     Engine,
     State,
@@ -436,7 +436,7 @@ def test_a_dead_mother_takes_her_helpers_along_and_is_replaced(with_helpers):
 def test_helpers_die_with_the_agent(with_helpers):
     code = (
         "import asyncio, sys, time\n"
-        "from kybernate.adapters.cuda import CudaHelpers\n"
+        "from kybernate.adapters.cuda.driver import CudaHelpers\n"
         "async def main():\n"
         f"    helpers = CudaHelpers({FAKE!r})\n"
         "    await helpers.start('y1')\n"

@@ -12,9 +12,9 @@ import pytest
 
 from deviceplugin.inventory import Inventory
 from deviceplugin.state import Remembered, StateFile
-from kybernate.adapters import sums
-from kybernate.adapters.cdi import CdiSpecs
+from kybernate.adapters.container.cdi import CdiSpecs
 from kybernate.adapters.criu import limits
+from kybernate.adapters.files import sums
 from kybernate.errors import ConfigError, RetryableError
 from kybernate.ports import SeatSpec
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, Link

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kybernate.adapters.freezer import CgroupFreezer
+from kybernate.adapters.kernel.freezer import CgroupFreezer
 from kybernate.errors import NotFoundError
 
 MOUNT = Path("/sys/fs/cgroup")

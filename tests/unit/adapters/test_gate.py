@@ -19,7 +19,7 @@ import pytest
 
 from kybernate.adapters.arrivals import NetworkGate, held, nftables, tap
 from kybernate.adapters.arrivals.namespace import inside
-from kybernate.adapters.procfs import Procfs
+from kybernate.adapters.kernel.procfs import Procfs
 from kybernate.errors import NotFoundError, RefusedError
 
 pytestmark = pytest.mark.skipif(

@@ -8,8 +8,8 @@ import json
 import grpc
 import pytest
 
-from kybernate.adapters.cri import CriImages, command_from_info
-from kybernate.adapters.podresources import KubeletPodResources
+from kybernate.adapters.container.cri import CriImages, command_from_info
+from kybernate.adapters.container.podresources import KubeletPodResources
 from kybernate.errors import NotFoundError, RetryableError
 from kybernate.gen import cri_pb2, cri_pb2_grpc, podresources_pb2, podresources_pb2_grpc
 from kybernate.ports import Holder, ImageCommand

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kybernate.adapters.memory import KernelMemory
+from kybernate.adapters.kernel.memory import KernelMemory
 from kybernate.errors import NotFoundError
 
 if TYPE_CHECKING:

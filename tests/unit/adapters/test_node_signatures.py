@@ -13,9 +13,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kybernate import keys
-from kybernate.adapters import artifactkeys, pki
-from kybernate.adapters.artifactkeys import make_folder, read_folder
-from kybernate.adapters.nodesignatures import Authorities, NodeSignatures
+from kybernate.adapters import pki
+from kybernate.adapters.keys import artifactkeys
+from kybernate.adapters.keys.artifactkeys import make_folder, read_folder
+from kybernate.adapters.keys.nodesignatures import Authorities, NodeSignatures
 from kybernate.errors import ConfigError, LockedError, RefusedError
 from kybernate.runtime.identity import Identity
 

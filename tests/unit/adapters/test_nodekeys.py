@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kybernate.adapters.artifactkeys import WrapKeys, wrapping_id
+from kybernate.adapters.keys.artifactkeys import WrapKeys, wrapping_id
 from kybernate.adapters.registry import keywire, nodekeys
 from kybernate.adapters.registry.nodekeys import FRESH_S, Asker, NodeKeys
 from kybernate.errors import ConflictError, DeadlineError, RefusedError, RetryableError

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from kybernate.adapters.pidfds import Pidfds
+from kybernate.adapters.kernel.pidfds import Pidfds
 from kybernate.types import PodUid
 
 UID = PodUid("a")

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from kybernate.adapters.pkcs11kms import TokenKms
+from kybernate.adapters.keys.pkcs11kms import TokenKms
 from kybernate.errors import ConfigError, KybernateError, RetryableError
 from tests.kit import softhsm
 
 _BEFORE = """
 import sys
 from pathlib import Path
-from kybernate.adapters.pkcs11kms import TokenKms
+from kybernate.adapters.keys.pkcs11kms import TokenKms
 from kybernate.errors import *
 module, label, pin, tokens = Path(sys.argv[1]), *sys.argv[2:4], Path(sys.argv[4])
 kms = TokenKms(module, label, pin, "kyb-wrap", 5.0)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kybernate.adapters.procfs import Procfs
+from kybernate.adapters.kernel.procfs import Procfs
 from kybernate.errors import NotFoundError
 
 UID = "0f9c2d1e-8a3b-4c5d-9e6f-0123456789ab"

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from kybernate.adapters.objects import open_objects
+from kybernate.adapters.objects.objects import open_objects
 from kybernate.adapters.registry import storewire
 from kybernate.adapters.registry.objects import RegistryObjects
 from kybernate.errors import DeadlineError, LeaveError, NotFoundError, RefusedError, RetryableError

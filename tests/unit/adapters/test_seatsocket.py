@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kybernate.adapters.seatsocket import (
+from kybernate.adapters.container.seatsocket import (
     FRAME_LIMIT,
     FrameReader,
     ProtocolError,

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from kybernate.adapters.treefacts import highest_pid, kyb_init_of, privileges_of
+from kybernate.adapters.kernel.treefacts import highest_pid, kyb_init_of, privileges_of
 from kybernate.errors import NotFoundError
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from kybernate.api import gpunodes
-from kybernate.core.activity import HOURS
+from kybernate.core.swap.activity import HOURS
 from kybernate.types import Tier
 
 WORD = st.text("abcXYZ019", min_size=1, max_size=8)

@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender import decode
+from extender.http import decode
 from kybernate.api import crds
 from kybernate.api.gpunodes import STATUS, Status
 from kybernate.api.nodeseats import read_gpu_node

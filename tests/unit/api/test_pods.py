@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender import decode
-from extender import objects as extender
-from extender.objects import Rules
+from extender.http import decode
+from extender.state import objects as extender
+from extender.state.objects import Rules
 from kybernate import keys
 from kybernate.api.pods import read_pod
 from kybernate.errors import ConfigError

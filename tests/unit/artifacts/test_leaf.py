@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kybernate.core.artifacts import chunkindex, leaf
-from kybernate.core.artifacts.chunkindex import ChunkTable, Stored
-from kybernate.core.artifacts.leaf import Chunk
-from kybernate.core.artifacts.pages import BLOCK
+from kybernate.core.chunks import chunkindex, leaf
+from kybernate.core.chunks.chunkindex import ChunkTable, Stored
+from kybernate.core.chunks.leaf import Chunk
+from kybernate.core.chunks.pages import BLOCK
 from kybernate.errors import CorruptError
 
 packs = st.binary(min_size=16, max_size=16).map(bytes.hex)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kybernate.core.succession import Asked, PodRecord, may_speak, see_newest
+from kybernate.core.artifacts.succession import Asked, PodRecord, may_speak, see_newest
 from kybernate.errors import ConflictError
 
 NAMES = st.sampled_from(["ns/a@1", "ns/a@2", "ns/a@3"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kybernate.core.artifacts.pages import BLOCK, PAGE, PageMap, cut, cut_plain
+from kybernate.core.chunks.pages import BLOCK, PAGE, PageMap, cut, cut_plain
 
 runs = st.lists(st.tuples(st.integers(0, 1 << 30), st.integers(1, 70)), max_size=30)
 

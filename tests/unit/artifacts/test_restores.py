@@ -8,7 +8,7 @@ from kybernate import keys
 from kybernate.api.grants import read_grant
 from kybernate.api.restores import read_wish
 from kybernate.core.artifacts.grants import Grant
-from kybernate.core.restores import RestoreAs
+from kybernate.core.artifacts.restores import RestoreAs
 from kybernate.errors import ConfigError
 
 SAVED = "team-a/llama-0@20260131T120000Z-00c0ffee"

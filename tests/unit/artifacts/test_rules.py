@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts.grants import Grant, no_grants, why_not
 from kybernate.core.artifacts.into import Container, Into, why_refused
-from kybernate.core.artifacts.leaf import Chunk, zeros
 from kybernate.core.artifacts.match import Target, mismatches
-from kybernate.core.artifacts.pace import Pace
 from kybernate.core.artifacts.privileges import Mount, Privileges, beyond
-from kybernate.core.artifacts.ranges import GAP, LARGEST, Placed, jobs, ranges
 from kybernate.core.artifacts.retention import why_keep
-from kybernate.core.artifacts.sweep import SKEW, Lease, Seen, plan
+from kybernate.core.chunks.leaf import Chunk, zeros
+from kybernate.core.chunks.pace import Pace
+from kybernate.core.chunks.ranges import GAP, LARGEST, Placed, jobs, ranges
+from kybernate.core.chunks.sweep import SKEW, Lease, Seen, plan
 from kybernate.errors import RefusedError, RetryableError
 from kybernate.types import PodUid
 

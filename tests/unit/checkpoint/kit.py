@@ -10,15 +10,16 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from kybernate.adapters import artifactkeys
-from kybernate.adapters.objects import LocalObjects
-from kybernate.checkpoint import fetch, pack, seal
-from kybernate.checkpoint.blocks import raw_sources
+from kybernate.adapters.keys import artifactkeys
+from kybernate.adapters.objects.objects import LocalObjects
 from kybernate.checkpoint.deadline import Deadline
+from kybernate.checkpoint.packs import fetch, pack
+from kybernate.checkpoint.packs.blocks import raw_sources
 from kybernate.checkpoint.places import Place, read_manifest
+from kybernate.checkpoint.raw import seal
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts import manifest as manifests
-from kybernate.core.artifacts.pages import PAGE
+from kybernate.core.chunks.pages import PAGE
 from kybernate.errors import KybernateError, RetryableError
 from kybernate.testing.criuimages import write_pages
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from kybernate.checkpoint.deadline import Deadline
-from kybernate.checkpoint.fetch import fetch
+from kybernate.checkpoint.packs.fetch import fetch
 from kybernate.testing.criuimages import write_pages
 
 from .kit import KEYS, make_dump, pack_dump, place

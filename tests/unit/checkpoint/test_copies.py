@@ -11,11 +11,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from kybernate.adapters.objects import LocalObjects
-from kybernate.checkpoint import seal
+from kybernate.adapters.objects.objects import LocalObjects
 from kybernate.checkpoint.alone import Alone
 from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.places import Place
+from kybernate.checkpoint.raw import seal
 from kybernate.checkpoint.vault import Vault
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts.into import Into
@@ -318,7 +318,7 @@ def test_a_removal_that_failed_half_way_is_gone_on_with(rig, monkeypatch):
     async def story():
         artifact, why = await rig.saved(), "its pod was deleted"
         with monkeypatch.context() as patched:
-            patched.setattr("kybernate.checkpoint.seal.shutil.rmtree", raising(eio()))
+            patched.setattr("kybernate.checkpoint.raw.seal.shutil.rmtree", raising(eio()))
             with pytest.raises(OSError, match="Input/output"):
                 await rig.vault.drop(artifact, Tier.NVME, forget=why)
         await rig.vault.drop(artifact, Tier.NVME, forget=why)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kybernate.adapters.criuimages import _messages, page_maps, put_first, read_page_map
-from kybernate.core.artifacts.pages import MAP_MAGICS, PAGE
+from kybernate.adapters.container.criuimages import _messages, page_maps, put_first, read_page_map
+from kybernate.core.chunks.pages import MAP_MAGICS, PAGE
 from kybernate.errors import CorruptError
 from kybernate.gen.criuimages_pb2 import MapEntry, MapHead
 from kybernate.testing.criuimages import entry, write_page_map, write_pages

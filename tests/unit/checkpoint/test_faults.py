@@ -10,11 +10,13 @@ from contextlib import suppress
 
 import pytest
 
-from kybernate.adapters import artifactkeys
-from kybernate.checkpoint import fetch, gc, known, pack, seal
-from kybernate.checkpoint.blocks import raw_sources
+from kybernate.adapters.keys import artifactkeys
+from kybernate.checkpoint import gc
 from kybernate.checkpoint.deadline import Deadline
+from kybernate.checkpoint.packs import fetch, known, pack
+from kybernate.checkpoint.packs.blocks import raw_sources
 from kybernate.checkpoint.places import read_manifest, time_of
+from kybernate.checkpoint.raw import seal
 from kybernate.checkpoint.verify import verify
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts import manifest as manifests

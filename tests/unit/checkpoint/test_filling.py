@@ -11,10 +11,11 @@ import threading
 
 import pytest
 
-from kybernate.checkpoint import filling, lending, marks, pieces
+from kybernate.checkpoint import pieces
 from kybernate.checkpoint.deadline import Deadline
-from kybernate.checkpoint.mending import Mender
-from kybernate.checkpoint.seal import pieces_of
+from kybernate.checkpoint.raw import filling, lending, marks
+from kybernate.checkpoint.raw.mending import Mender
+from kybernate.checkpoint.raw.seal import pieces_of
 from kybernate.checkpoint.vault import Vault
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts.into import Into

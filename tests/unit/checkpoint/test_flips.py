@@ -12,9 +12,10 @@ from random import Random
 
 import pytest
 
-from kybernate.adapters.artifactkeys import WrapKeys
-from kybernate.checkpoint import gc, known
+from kybernate.adapters.keys.artifactkeys import WrapKeys
+from kybernate.checkpoint import gc
 from kybernate.checkpoint.deadline import Deadline
+from kybernate.checkpoint.packs import known
 from kybernate.checkpoint.places import data_key, read_manifest, time_of
 from kybernate.checkpoint.vault import Vault
 from kybernate.checkpoint.verify import verify

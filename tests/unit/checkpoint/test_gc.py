@@ -10,7 +10,7 @@ import pytest
 
 from kybernate.checkpoint import catalogue, gc, vault
 from kybernate.checkpoint.deadline import Deadline
-from kybernate.checkpoint.known import lease, read_lease
+from kybernate.checkpoint.packs.known import lease, read_lease
 from kybernate.checkpoint.places import time_of
 from kybernate.checkpoint.verify import verify
 from kybernate.core.artifacts import layout

@@ -7,8 +7,8 @@ import stat
 
 import pytest
 
-from kybernate.adapters import artifactkeys
-from kybernate.adapters.artifactkeys import make_folder, read_folder
+from kybernate.adapters.keys import artifactkeys
+from kybernate.adapters.keys.artifactkeys import make_folder, read_folder
 from kybernate.errors import ConfigError, RefusedError
 
 

@@ -8,7 +8,7 @@ import threading
 import pytest
 from obstore.store import MemoryStore
 
-from kybernate.adapters.objects import (
+from kybernate.adapters.objects.objects import (
     LocalObjects,
     PacedObjects,
     StoreObjects,

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kybernate.adapters.criuimages import page_maps
-from kybernate.checkpoint import fetch, pack
-from kybernate.checkpoint.blocks import raw_sources
+from kybernate.adapters.container.criuimages import page_maps
 from kybernate.checkpoint.cipher import Cipher
 from kybernate.checkpoint.deadline import Deadline
+from kybernate.checkpoint.packs import fetch, pack
+from kybernate.checkpoint.packs.blocks import raw_sources
 from kybernate.checkpoint.places import PACK, read_manifest
 from kybernate.core.artifacts import layout
-from kybernate.core.artifacts.pages import BLOCK, PAGE
+from kybernate.core.chunks.pages import BLOCK, PAGE
 from kybernate.errors import CorruptError, DeadlineError, RefusedError
 from kybernate.testing.criuimages import write_pages
 

@@ -8,9 +8,9 @@ import threading
 
 import pytest
 
-from kybernate.checkpoint import seal
 from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.places import read_manifest
+from kybernate.checkpoint.raw import seal
 from kybernate.checkpoint.verify import verify
 
 from .kit import KEYS, KilledError, attempt, contents, draft, exists, make_dump, pack_dump, place

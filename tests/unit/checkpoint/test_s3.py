@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kybernate.adapters.objects import open_objects
+from kybernate.adapters.objects.objects import open_objects
 from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.places import Place, open_place, read_manifest
 from kybernate.checkpoint.verify import verify

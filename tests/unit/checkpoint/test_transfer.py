@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from kybernate.adapters import artifactkeys
-from kybernate.adapters.artifactkeys import WrapKeys
-from kybernate.adapters.tarobjects import TarReader, TarWriter
-from kybernate.checkpoint import transfer
+from kybernate.adapters.keys import artifactkeys
+from kybernate.adapters.keys.artifactkeys import WrapKeys
+from kybernate.adapters.objects.tar import TarReader, TarWriter
 from kybernate.checkpoint.deadline import Deadline
+from kybernate.checkpoint.delivery import transfer
 from kybernate.checkpoint.places import Place
 from kybernate.core.artifacts import layout
 from kybernate.errors import CorruptError, NotFoundError, RefusedError

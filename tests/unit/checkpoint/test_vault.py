@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from kybernate.adapters import artifactkeys
+from kybernate.adapters.keys import artifactkeys
 from kybernate.checkpoint import catalogue, gc
 from kybernate.checkpoint.places import time_of
 from kybernate.checkpoint.vault import Vault

@@ -11,9 +11,10 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from kybernate.adapters import artifactkeys
+from kybernate.adapters.keys import artifactkeys
 from kybernate.checkpoint import vault
-from kybernate.cli import artifacts, main
+from kybernate.cli import main
+from kybernate.cli.artifacts import commands as artifacts
 from kybernate.core.artifacts import layout
 from tests.unit.checkpoint.kit import contents, fetched, make_dump, pack_dump, place
 

@@ -17,9 +17,9 @@ from rich.console import Console
 from kybernate.adapters.pki import Folder, Validity
 from kybernate.cli import main
 from kybernate.cli.explain import show
-from kybernate.core.dump import Dump, Pending, encode
-from kybernate.core.ledger import Claim, NodeSeats
+from kybernate.core.ledger.ledger import Claim, NodeSeats
 from kybernate.core.placement import Demand
+from kybernate.core.views.dump import Dump, Pending, encode
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, NodeName, PodRef, PodUid
 
 if TYPE_CHECKING:

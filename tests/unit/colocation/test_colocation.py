@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kybernate.core.activity import HOURS
-from kybernate.core.forecast import Traffic
-from kybernate.core.ledger import Claim, Ledger, NodeSeats, NodeView
+from kybernate.core.ledger.ledger import Claim, Ledger, NodeSeats, NodeView
 from kybernate.core.placement import POLICIES, Demand, candidates, choose_group, score
 from kybernate.core.placement.colocation import (
     detour,
@@ -22,7 +20,9 @@ from kybernate.core.placement.colocation import (
     strange_parties,
 )
 from kybernate.core.placement.seats import worth
-from kybernate.core.tiers import Artifact
+from kybernate.core.swap.activity import HOURS
+from kybernate.core.swap.forecast import Traffic
+from kybernate.core.tiers.tiers import Artifact
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, NodeName, PodRef, PodUid, Tier
 
 GIB = 1 << 30

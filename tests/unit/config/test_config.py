@@ -10,7 +10,7 @@ import yaml
 
 from kybernate import keys
 from kybernate.api.grants import read_grant
-from kybernate.core.seats import shown
+from kybernate.core.seat.seats import shown
 from kybernate.settings.webhook import WebhookSettings
 from kybernate.types import SeatState
 from tests.unit.webhook.pods import CLUSTER

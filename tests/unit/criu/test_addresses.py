@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from kybernate.adapters.criu import Criu, Tools, addresses, loans, network
+from kybernate.adapters.criu import Criu, Tools
 from kybernate.adapters.criu.container import Container
+from kybernate.adapters.criu.net import addresses, loans, network
 from kybernate.testing.inits import EveryInit
 from kybernate.testing.machine import FakeFreezer, Machine
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kybernate.adapters.criu import Criu, Tools, features, running
-from kybernate.adapters.freezer import CgroupFreezer
+from kybernate.adapters.kernel.freezer import CgroupFreezer
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kybernate.adapters.criu import ipc, network
+from kybernate.adapters.criu.checks import ipc
+from kybernate.adapters.criu.net import network
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

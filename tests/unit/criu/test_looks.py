@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kybernate.adapters.criu import looks
+from kybernate.adapters.criu.checks import looks
 from kybernate.adapters.criu.container import Container
 from kybernate.adapters.criu.record import Record
 

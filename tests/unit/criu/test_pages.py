@@ -16,7 +16,7 @@ import pytest
 
 from kybernate.adapters.criu import Criu, Tools, holders, pages, running
 from kybernate.adapters.criu.container import Clock, Container, is_free
-from kybernate.adapters.freezer import CgroupFreezer
+from kybernate.adapters.kernel.freezer import CgroupFreezer
 from kybernate.errors import DeadlineError, NotFoundError
 from kybernate.testing.inits import EveryInit
 

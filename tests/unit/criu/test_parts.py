@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kybernate.adapters import smallfile
-from kybernate.adapters.criu import Tools, limits, refusals, running
+from kybernate.adapters.criu import Tools, limits, running
+from kybernate.adapters.criu.checks import refusals
 from kybernate.adapters.criu.container import Container, state_of
 from kybernate.adapters.criu.record import FILE, Record
+from kybernate.adapters.kernel import smallfile
 from kybernate.errors import ConfigError, NotFoundError, RestoreError
 from kybernate.ports import DumpState
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kybernate.adapters.criu import rights
+from kybernate.adapters.criu.checks import rights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

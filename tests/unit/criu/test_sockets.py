@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kybernate.adapters.criu import sockets
 from kybernate.adapters.criu.container import Container
+from kybernate.adapters.criu.net import sockets
 
 GONE = 1 << 20
 """The number of no descriptor."""

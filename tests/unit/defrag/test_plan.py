@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kybernate.core.activity import HOURS
 from kybernate.core.defrag import (
     Budget,
     Cluster,
@@ -22,11 +21,12 @@ from kybernate.core.defrag import (
     plan,
     sentences,
 )
-from kybernate.core.forecast import Traffic
-from kybernate.core.ledger import Claim, Ledger, NodeSeats, NodeView
-from kybernate.core.parking import bears
+from kybernate.core.ledger.ledger import Claim, Ledger, NodeSeats, NodeView
+from kybernate.core.ledger.parking import bears
 from kybernate.core.placement import Demand, candidates
-from kybernate.core.steps import is_done
+from kybernate.core.plans.steps import is_done
+from kybernate.core.swap.activity import HOURS
+from kybernate.core.swap.forecast import Traffic
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, NodeName, PodRef, PodUid
 
 GIB = 1 << 30

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 
-from kybernate.core.health import Checkup, EventKind, GpuEvent
+from kybernate.core.doctor.health import Checkup, EventKind, GpuEvent
 from kybernate.errors import DriverError
 from kybernate.gen import agent_pb2, agent_pb2_grpc, deviceplugin_pb2, deviceplugin_pb2_grpc
 from kybernate.types import Gpu, GpuUuid

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kybernate.core.topology import groups_of
+from kybernate.core.ledger.topology import groups_of
 from kybernate.errors import ConfigError
 from kybernate.settings.plugin import DEFAULT_SEATS, PluginSettings, parse_seats_config
 from kybernate.types import Gpu, GpuUuid

@@ -18,7 +18,7 @@ from deviceplugin.offer import (
     still_awaited,
     withheld,
 )
-from kybernate.core.ledger import Claim, NodeSeats, NodeView
+from kybernate.core.ledger.ledger import Claim, NodeSeats, NodeView
 from kybernate.core.placement import POLICIES, Demand, choose_group
 from kybernate.gen import deviceplugin_pb2
 from kybernate.settings.plugin import DEFAULT_SEATS, parse_seats_config

@@ -11,7 +11,7 @@ import grpc
 import pytest
 from prometheus_client import REGISTRY
 
-from kybernate.core.health import Checkup
+from kybernate.core.doctor.health import Checkup
 from kybernate.gen import deviceplugin_pb2 as pb
 from tests.unit.deviceplugin.fakes import Agent, until
 

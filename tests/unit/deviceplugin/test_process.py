@@ -14,7 +14,7 @@ import requests
 from rich.console import Console
 
 from kybernate.cli.groups import document, tables
-from kybernate.core.topology import groups_of
+from kybernate.core.ledger.topology import groups_of
 from kybernate.settings.plugin import DEFAULT_SEATS
 from kybernate.types import Gpu, GpuUuid, Link
 from tests.unit.deviceplugin.fakes import until

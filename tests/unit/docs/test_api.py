@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kybernate.core.operations import Kind, Progress
+from kybernate.core.seat.operations import Kind, Progress
 from kybernate.gen import agent_pb2
 from kybernate.settings.agent import AgentSettings
 from nodeagent.api import doorkeeper

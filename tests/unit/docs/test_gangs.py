@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from extender.explain import REASONS
-from kybernate.core.explain import FITS
+from extender.pages.explain import REASONS
+from kybernate.core.views.explain import FITS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "gangs.md").read_text()
 TABLE = PAGE[PAGE.index("| reason | in words |") :].partition("\n\n")[0]

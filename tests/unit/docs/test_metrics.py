@@ -14,7 +14,7 @@ import extender.metrics
 import nodeagent.metrics
 import registry.metrics
 import webhook.app
-from kybernate.core.utilisation import Figures, Used
+from kybernate.core.views.utilisation import Figures, Used
 from proxy.actions import Limits
 from proxy.admission import Admission
 from proxy.metrics import Metrics

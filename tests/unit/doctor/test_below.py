@@ -10,12 +10,12 @@ import pytest
 import yaml
 
 from kybernate.adapters.criu import lacking
-from kybernate.adapters.criu.rights import _NAMES
-from kybernate.adapters.diskspeed import measure
+from kybernate.adapters.criu.checks.rights import _NAMES
+from kybernate.adapters.files.diskspeed import measure
 from kybernate.adapters.lookabout import LookAbout
-from kybernate.core.doctor import Level
-from kybernate.core.doctorbelow import CAPABILITIES, FEATURES, BelowFacts, Speed, examine_below
-from kybernate.core.nodefacts import CriuFacts, DiskFacts, Unseen
+from kybernate.core.doctor.below import CAPABILITIES, FEATURES, BelowFacts, Speed, examine_below
+from kybernate.core.doctor.doctor import Level
+from kybernate.core.doctor.nodefacts import CriuFacts, DiskFacts, Unseen
 
 GIB = 1 << 30
 ALL = sum(1 << number for number in CAPABILITIES.values())

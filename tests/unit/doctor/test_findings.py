@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from kybernate.core.budget import HostMemory
-from kybernate.core.doctor import Level, examine, sound
-from kybernate.core.nodefacts import (
+from kybernate.core.doctor.doctor import Level, examine, sound
+from kybernate.core.doctor.nodefacts import (
     CgroupFacts,
     CriuFacts,
     DiskFacts,
@@ -20,6 +19,7 @@ from kybernate.core.nodefacts import (
     RuntimeFacts,
     Unseen,
 )
+from kybernate.core.seat.budget import HostMemory
 
 GIB = 1 << 30
 GPU = GpuFacts(0, "H100", 80 * GIB, persistence=True, mig=False)

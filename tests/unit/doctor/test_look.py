@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from kybernate.adapters.cri import cdi_from_config
+from kybernate.adapters.container.cri import cdi_from_config
 from kybernate.adapters.criu import find_criu, is_static
 from kybernate.adapters.lookabout import LookAbout
-from kybernate.core.nodefacts import CgroupFacts, KubeletFacts, Unseen
+from kybernate.core.doctor.nodefacts import CgroupFacts, KubeletFacts, Unseen
 from kybernate.errors import ConfigError
 from tests.simgpu import build, install, make_device_nodes, parse
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kybernate.core.evacuation import Load, Rates, plan, sentences
+from kybernate.core.migration.evacuation import Load, Rates, plan, sentences
 from kybernate.types import PodUid
 
 GIB = 1 << 30

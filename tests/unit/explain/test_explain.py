@@ -9,10 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kybernate import keys
-from kybernate.core.explain import EXAMPLES, FITS, NO_NODE, SHAPES, explain, kinds, short, tell
-from kybernate.core.forecast import Traffic
-from kybernate.core.ledger import Claim, Ledger, NodeSeats, NodeView
+from kybernate.core.ledger.ledger import Claim, Ledger, NodeSeats, NodeView
 from kybernate.core.placement import Demand, candidates
+from kybernate.core.swap.forecast import Traffic
+from kybernate.core.views.explain import (
+    EXAMPLES,
+    FITS,
+    NO_NODE,
+    SHAPES,
+    explain,
+    kinds,
+    short,
+    tell,
+)
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, Link, NodeName, PodRef, PodUid
 
 GIB = 1 << 30

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from extender.binder import Binder
-from extender.snapshot import Snapshot
+from extender.bind.binder import Binder
+from extender.state.snapshot import Snapshot
 from kybernate.core.placement import Table
 from kybernate.errors import ConflictError, NotFoundError
 from tests.unit.extender.objects import RESERVED_S, gpu_node, pod
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class FakeCluster:
-    """The API server as `extender.cluster.Cluster` sees it.
+    """The API server as `extender.bind.cluster.Cluster` sees it.
 
     `before` and `after` hold errors to raise in the next bind, before or after it takes effect;
     `unreadable` holds those of the next read.

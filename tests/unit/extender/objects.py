@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from extender import objects
-from extender.objects import Rules
+from extender.state import objects
+from extender.state.objects import Rules
 
 if TYPE_CHECKING:
-    from extender.objects import SeatPod
+    from extender.state.objects import SeatPod
 
 ONE, TWO = "kyb.ai/gpu-1x-seat", "kyb.ai/gpu-2x-seat"
 GIB = 1 << 30

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from extender.app import Verbs, create_app
-from extender.snapshot import OFFER_S
+from extender.http.app import Verbs, create_app
+from extender.state.snapshot import OFFER_S
 from kybernate.errors import RetryableError
 from kybernate.types import PodUid
 from tests.unit.extender.objects import GIB, ONE, TWO, gpu_node, pod
@@ -17,8 +17,8 @@ from tests.unit.extender.objects import GIB, ONE, TWO, gpu_node, pod
 if TYPE_CHECKING:
     from flask.testing import FlaskClient
 
-    from extender.binder import Binder
-    from extender.snapshot import Snapshot
+    from extender.bind.binder import Binder
+    from extender.state.snapshot import Snapshot
     from tests.unit.extender.conftest import Clock, FakeCluster
 
 MAX_BODY = 20_000

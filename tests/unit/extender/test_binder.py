@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from extender.binder import Binder
-from extender.wire import BindArgs
+from extender.bind.binder import Binder
+from extender.http.wire import BindArgs
 from kybernate import keys
 from kybernate.errors import ConflictError, NotFoundError, RefusedError, RetryableError
 from kybernate.types import GroupName, NodeName, PodRef, PodUid
 from tests.unit.extender.objects import ONE, RESERVED_S, TWO, gpu_node, pod
 
 if TYPE_CHECKING:
-    from extender.objects import SeatPod
-    from extender.snapshot import Snapshot
+    from extender.state.objects import SeatPod
+    from extender.state.snapshot import Snapshot
     from tests.unit.extender.conftest import Clock, FakeCluster
 
 TIMEOUT = RetryableError("no answer in time")

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench import fleet
-from extender import decode
-from extender.members import read_member
-from extender.objects import Rules
+from extender.gangs.members import read_member
+from extender.http import decode
+from extender.state.objects import Rules
 from kybernate import keys
 from kybernate.api.nodeseats import read_gpu_node
 from kybernate.types import PodUid, Tier

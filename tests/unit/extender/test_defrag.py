@@ -11,14 +11,14 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from extender.defrag import Defragmenter, read_budget
-from extender.snapshot import Snapshot
+from extender.pages.defrag import Defragmenter, read_budget
+from extender.state.snapshot import Snapshot
 from kybernate import keys
 from kybernate.cli import main
 from kybernate.cli.plan import show
 from kybernate.core.defrag import Budget
-from kybernate.core.ledger import Claim
-from kybernate.core.tiers import move_seconds
+from kybernate.core.ledger.ledger import Claim
+from kybernate.core.tiers.tiers import move_seconds
 from kybernate.errors import NotFoundError, RefusedError
 from kybernate.types import GroupName, NodeName
 from tests.unit.extender.conftest import FakeCluster

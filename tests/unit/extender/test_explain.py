@@ -8,17 +8,17 @@ import flask
 import pytest
 from prometheus_client import REGISTRY
 
-from extender.events import BURST, OTHER_S, SAME_S, Events
-from extender.explain import GRACE_S, MOST_DEMANDS, Explainer
-from extender.leader import Open
-from extender.pages import register
+from extender.bind.events import BURST, OTHER_S, SAME_S, Events
+from extender.lead.leader import Open
+from extender.pages.explain import GRACE_S, MOST_DEMANDS, Explainer
+from extender.pages.pages import register
 from kybernate import keys
 from kybernate.errors import RetryableError
 from kybernate.types import PodRef, PodUid
 from tests.unit.extender.objects import GIB, ONE, TWO, gpu_node, pod
 
 if TYPE_CHECKING:
-    from extender.snapshot import Snapshot
+    from extender.state.snapshot import Snapshot
     from tests.unit.extender.conftest import Clock, FakeCluster
 
 

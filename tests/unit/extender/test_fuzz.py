@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from extender.app import Verbs, create_app
+from extender.http.app import Verbs, create_app
 from kybernate import keys
 from tests.kit.spoil import Spoiler
 from tests.kit.wsgi import post
 from tests.unit.extender.objects import ONE, TWO, gpu_node, pod
 
 if TYPE_CHECKING:
-    from extender.binder import Binder
-    from extender.snapshot import Snapshot
+    from extender.bind.binder import Binder
+    from extender.state.snapshot import Snapshot
     from tests.unit.extender.conftest import FakeCluster
 
 COUNT = int(os.environ.get("KYB_FUZZ", "2000"))

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from extender.gangplanner import BUDGET_S, LONGEST_AVOID_S, REMIND_S, REST_S, GangPlanner, Means
-from extender.gangs import MARGIN_S, Gangs
-from extender.leader import Open
-from extender.rendezvous import LASTS, Rendezvous
-from extender.snapshot import Snapshot
-from extender.wire import BindArgs
+from extender.gangs.gangs import MARGIN_S, Gangs
+from extender.gangs.planner import BUDGET_S, LONGEST_AVOID_S, REMIND_S, REST_S, GangPlanner, Means
+from extender.gangs.rendezvous import LASTS, Rendezvous
+from extender.http.wire import BindArgs
+from extender.lead.leader import Open
+from extender.state.snapshot import Snapshot
 from kybernate import keys
-from kybernate.core.gang import MOST_MEMBERS
-from kybernate.core.ledger import Claim
-from kybernate.core.verdicts import Fits
+from kybernate.core.gangs.gang import MOST_MEMBERS
+from kybernate.core.ledger.ledger import Claim
+from kybernate.core.placement.verdicts import Fits
 from kybernate.errors import ConflictError, NotFoundError, RetryableError
 from kybernate.types import GroupName, NodeName, PodRef, PodUid
 from tests.unit.extender.objects import ONE, gpu_node, pod
@@ -28,8 +28,8 @@ from tests.unit.extender.objects import ONE, gpu_node, pod
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from extender.binder import Binder
-    from extender.objects import SeatPod
+    from extender.bind.binder import Binder
+    from extender.state.objects import SeatPod
 
 
 HOLD_S = 30.0

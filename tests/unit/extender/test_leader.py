@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from extender.leader import DRIFT, Leader, Terms
-from extender.schedulerlease import SchedulerLease
+from extender.lead.leader import DRIFT, Leader, Terms
+from extender.lead.schedulerlease import SchedulerLease
 from kybernate.errors import ConflictError, RefusedError, RetryableError
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ import orjson
 import pytest
 from click.testing import CliRunner
 
-from extender.learner import NOTICEABLE, Learner
-from extender.snapshot import Snapshot
+from extender.state.learner import NOTICEABLE, Learner
+from extender.state.snapshot import Snapshot
 from kybernate import keys
 from kybernate.cli import main
-from kybernate.core.dump import decode
 from kybernate.core.placement import Table
+from kybernate.core.views.dump import decode
 from tests.unit.extender.objects import GIB, ONE, TWO, gpu_node, pod
 
 if TYPE_CHECKING:

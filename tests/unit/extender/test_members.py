@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from extender.members import hold_patch, is_member, lift_patch, read_member, read_seat
-from extender.objects import Rules
+from extender.gangs.members import hold_patch, is_member, lift_patch, read_member, read_seat
+from extender.state.objects import Rules
 from kybernate import keys
-from kybernate.core.gang import PlannedSeat
+from kybernate.core.gangs.gang import PlannedSeat
 from kybernate.types import GroupName, NodeName
 
 SEAT = PlannedSeat(NodeName("n1"), GroupName("G0"), until=1767225600.0)

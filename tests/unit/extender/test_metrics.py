@@ -10,7 +10,7 @@ from extender.metrics import Use
 from tests.unit.extender.objects import pod
 
 if TYPE_CHECKING:
-    from extender.snapshot import Snapshot
+    from extender.state.snapshot import Snapshot
 
 
 def told(use: Use) -> str:

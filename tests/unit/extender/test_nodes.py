@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from extender.nodes import Nodes
+from extender.state.nodes import Nodes
 from kybernate.errors import NotFoundError, RetryableError
 from kybernate.types import NodeName
 from tests.unit.extender.objects import gpu_node
 
 if TYPE_CHECKING:
-    from extender.snapshot import Snapshot
+    from extender.state.snapshot import Snapshot
 
 N1 = NodeName("n1")
 

@@ -6,7 +6,7 @@ import pytest
 
 from kybernate.api.nodeseats import read_gpu_node
 from kybernate.api.podnotes import parse_link
-from kybernate.core.ledger import Claim
+from kybernate.core.ledger.ledger import Claim
 from kybernate.core.placement import Demand
 from kybernate.types import Link, PodRef
 from tests.unit.extender.objects import GIB, ONE, TWO, gpu_node, pod, read_pod

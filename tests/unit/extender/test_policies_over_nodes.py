@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from extender.app import Verbs, create_app
-from extender.snapshot import Snapshot
+from extender.http.app import Verbs, create_app
+from extender.state.snapshot import Snapshot
 from kybernate.core.placement import Table
 from kybernate.types import NodeName, PodUid
 from tests.unit.extender.objects import GIB, ONE, pod, read_pod
@@ -15,7 +15,7 @@ from tests.unit.extender.objects import GIB, ONE, pod, read_pod
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from extender.binder import Binder
+    from extender.bind.binder import Binder
     from tests.unit.extender.conftest import Clock
 
 SEATS = 4

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import flask
 import pytest
 
-from extender.pages import register
-from extender.preempting import Preemption
-from extender.wire import Victims
+from extender.http.wire import Victims
+from extender.pages.pages import register
+from extender.pages.preempting import Preemption
 from kybernate.types import NodeName, PodUid
 from tests.unit.extender.objects import ONE, TWO, gpu_node, pod, read_pod
 
 if TYPE_CHECKING:
-    from extender.snapshot import Snapshot
+    from extender.state.snapshot import Snapshot
     from tests.unit.extender.conftest import FakeCluster
 
 KILL = {"kyb.ai/on-preempt": "kill"}

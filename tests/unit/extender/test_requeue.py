@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from extender.requeue import FORGET_AFTER, UNSEEN_FOR, Requeue, Waiting
-from kybernate.core.ledger import Claim
+from extender.bind.requeue import FORGET_AFTER, UNSEEN_FOR, Requeue, Waiting
+from kybernate.core.ledger.ledger import Claim
 from kybernate.core.placement import candidates
 from kybernate.errors import RetryableError
 from kybernate.types import GroupName, NodeName
@@ -17,8 +17,8 @@ from tests.unit.extender.objects import ONE, RESERVED_S, TWO, pod, read_pod
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from extender.objects import SeatPod
-    from extender.snapshot import Snapshot
+    from extender.state.objects import SeatPod
+    from extender.state.snapshot import Snapshot
     from kybernate.core.placement import Demand
     from kybernate.types import PodUid
     from tests.unit.extender.conftest import Clock

@@ -5,16 +5,16 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from extender import decode
-from extender.histories import Histories
-from extender.objects import Rules
-from extender.snapshot import Snapshot
+from extender.http import decode
+from extender.state.histories import Histories
+from extender.state.objects import Rules
+from extender.state.snapshot import Snapshot
 from kybernate import keys
 from kybernate.api.nodeseats import read_gpu_node
-from kybernate.core.activity import HOURS
-from kybernate.core.forecast import UNKNOWN, Traffic
+from kybernate.core.ledger.sharing import parse_sharing
 from kybernate.core.placement import Choosing, Table
-from kybernate.core.sharing import parse_sharing
+from kybernate.core.swap.activity import HOURS
+from kybernate.core.swap.forecast import UNKNOWN, Traffic
 from tests.unit.extender.objects import gpu_node, pod, read_pod
 
 OFFICE = [700 if 8 <= hour < 18 else 0 for hour in range(HOURS)]

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from extender.snapshot import BIND_WINDOW
-from extender.verbs import filter_nodes
-from extender.wire import BindArgs
-from kybernate.core.ledger import Claim
+from extender.http.verbs import filter_nodes
+from extender.http.wire import BindArgs
+from extender.state.snapshot import BIND_WINDOW
+from kybernate.core.ledger.ledger import Claim
 from kybernate.types import GroupName, NodeName, PodRef, PodUid
 from tests.unit.extender.objects import ONE, TWO, gpu_node, pod, read_pod
 
 if TYPE_CHECKING:
-    from extender.binder import Binder
-    from extender.snapshot import Snapshot
-    from kybernate.core.verdicts import Fits
+    from extender.bind.binder import Binder
+    from extender.state.snapshot import Snapshot
+    from kybernate.core.placement.verdicts import Fits
     from tests.unit.extender.conftest import Clock, FakeCluster
 
 NODE = NodeName("n1")

@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender import decode
-from extender.snapshot import Snapshot
-from extender.states import States
+from extender.http import decode
+from extender.state.snapshot import Snapshot
+from extender.state.states import States
 from kybernate import keys
 from kybernate.api.nodeseats import read_gpu_node
-from kybernate.core.explain import explain
 from kybernate.core.placement import Demand
-from kybernate.core.tiers import SavedState
+from kybernate.core.tiers.tiers import SavedState
+from kybernate.core.views.explain import explain
 from kybernate.types import ArtifactId, NodeName, PodUid, Tier
 from tests.unit.extender.objects import GIB, ONE, gpu_node, pod
 
 if TYPE_CHECKING:
-    from kybernate.core.tiers import Artifact
+    from kybernate.core.tiers.tiers import Artifact
 
 OLD, NEW = (ArtifactId(f"default/a@2026010{day}T000000Z-00000001") for day in (1, 2))
 NODES = [NodeName(f"n{at}") for at in range(8)]

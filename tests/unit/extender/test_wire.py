@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from extender import wire
-from kybernate.core.verdicts import Fits
+from extender.http import wire
+from kybernate.core.placement.verdicts import Fits
 from kybernate.errors import RefusedError
 from kybernate.types import NodeName
 from tests.unit.extender.objects import pod

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from extender.worker import LingeringWorker
+from extender.http.worker import LingeringWorker
 from kybernate.runtime.deadlines import Worker
 from kybernate.runtime.http2 import Connection
 from kybernate.runtime.tls import Contexts

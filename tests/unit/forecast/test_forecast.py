@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kybernate.core import forecast
-from kybernate.core.activity import HOURS
-from kybernate.core.forecast import (
+from kybernate.core.swap import forecast
+from kybernate.core.swap.activity import HOURS
+from kybernate.core.swap.forecast import (
     TURN,
     UNKNOWN,
     Sharer,

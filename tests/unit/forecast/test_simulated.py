@@ -7,8 +7,8 @@ import random
 import pytest
 
 from bench.seatsim import Request, simulate
-from kybernate.core.activity import HOURS, Recorder
-from kybernate.core.forecast import Sharer, observed, own_wait_seconds
+from kybernate.core.swap.activity import HOURS, Recorder
+from kybernate.core.swap.forecast import Sharer, observed, own_wait_seconds
 
 HOUR = 3600.0
 LENGTH = 3 * HOUR

@@ -7,7 +7,15 @@ from dataclasses import replace
 import pytest
 
 from kybernate import keys
-from kybernate.core.gang import MOST_MEMBERS, Act, PlannedSeat, in_turn, judge, parse_size, trouble
+from kybernate.core.gangs.gang import (
+    MOST_MEMBERS,
+    Act,
+    PlannedSeat,
+    in_turn,
+    judge,
+    parse_size,
+    trouble,
+)
 from kybernate.errors import ConfigError
 from kybernate.types import GroupName, NodeName
 from tests.unit.gang.world import gang, member

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kybernate.core.gangplan import Limits, fits_beside, plan
-from kybernate.core.ledger import Claim, NodeSeats, NodeView
+from kybernate.core.gangs.gangplan import Limits, fits_beside, plan
+from kybernate.core.ledger.ledger import Claim, NodeSeats, NodeView
 from kybernate.core.placement import Demand, candidates
 from kybernate.types import GroupName, NodeName, PodRef, PodUid
 from tests.unit.gang.world import GIB, ONE, POLICY, TWO, gang, gpu_node, member, views
 
 if TYPE_CHECKING:
-    from kybernate.core.gang import Member
+    from kybernate.core.gangs.gang import Member
 
 
 def seats(found: object) -> list[str]:

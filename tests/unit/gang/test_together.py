@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kybernate.core.gang import Act, trouble
-from kybernate.core.gangplan import plan
+from kybernate.core.gangs.gang import Act, trouble
+from kybernate.core.gangs.gangplan import plan
 from tests.unit.gang.world import HOLD_S, ONE, POLICY, TWO, World, gang, gpu_node, member, views
 
 if TYPE_CHECKING:
-    from kybernate.core.gang import Member
+    from kybernate.core.gangs.gang import Member
 
 SPECS = st.lists(st.tuples(st.integers(1, 5), st.sampled_from([ONE, TWO])), min_size=1, max_size=4)
 NODES = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 2)), min_size=1, max_size=3)

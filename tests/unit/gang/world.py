@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kybernate import keys
-from kybernate.core.gang import Act, Member, PlannedSeat, judge
-from kybernate.core.gangplan import plan
-from kybernate.core.ledger import Claim, Ledger, NodeSeats, NodeView
+from kybernate.core.gangs.gang import Act, Member, PlannedSeat, judge
+from kybernate.core.gangs.gangplan import plan
+from kybernate.core.ledger.ledger import Claim, Ledger, NodeSeats, NodeView
 from kybernate.core.placement import Demand, Table
 from kybernate.errors import ConflictError, NotFoundError
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, NodeName, PodRef, PodUid

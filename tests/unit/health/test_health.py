@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kybernate.core.health import (
+from kybernate.core.doctor.health import (
     APPLICATION_XIDS,
     FATAL_XIDS,
     SETTLE_UNTOLD,

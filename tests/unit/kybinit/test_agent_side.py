@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from kybernate.adapters.freezer import CgroupFreezer
-from kybernate.adapters.inits import KernelInits
-from kybernate.adapters.procfs import Procfs
-from kybernate.adapters.seatsocket import SeatSockets
+from kybernate.adapters.container.inits import KernelInits
+from kybernate.adapters.container.seatsocket import SeatSockets
+from kybernate.adapters.kernel.freezer import CgroupFreezer
+from kybernate.adapters.kernel.procfs import Procfs
 
 from .conftest import UNSHARE, children, comm
 

@@ -8,14 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from kybernate.checkpoint import inbox as inboxes
-from kybernate.checkpoint import room as rooms
-from kybernate.checkpoint import seal
 from kybernate.checkpoint.deadline import Deadline
-from kybernate.checkpoint.inbox import Inbox
+from kybernate.checkpoint.delivery import inbox as inboxes
+from kybernate.checkpoint.delivery import room as rooms
+from kybernate.checkpoint.delivery.inbox import Inbox
+from kybernate.checkpoint.delivery.room import Room
 from kybernate.checkpoint.places import open_place, read_manifest
-from kybernate.checkpoint.room import Room
-from kybernate.checkpoint.stream import COPY, Same, Seen, Whole, Written, whole_files
+from kybernate.checkpoint.raw import seal
+from kybernate.checkpoint.raw.stream import COPY, Same, Seen, Whole, Written, whole_files
 from kybernate.checkpoint.verify import verify
 from kybernate.core.artifacts import layout
 from kybernate.errors import CorruptError, DeadlineError, NotFoundError, RefusedError

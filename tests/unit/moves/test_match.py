@@ -9,8 +9,8 @@ from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kybernate.core.artifacts.pages import BLOCK, PAGE
-from kybernate.core.moves import NAME, Matcher, Run, Staged
+from kybernate.core.chunks.pages import BLOCK, PAGE
+from kybernate.core.migration.moves import NAME, Matcher, Run, Staged
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 
-from kybernate.core import movenotes
-from kybernate.core.movenotes import Found, MoveNote, found, goes_on_there, note_of
+from kybernate.core.migration import movenotes
+from kybernate.core.migration.movenotes import Found, MoveNote, found, goes_on_there, note_of
 from kybernate.types import NodeName, PodRef, PodUid, SeatState
 
 MET = MoveNote(

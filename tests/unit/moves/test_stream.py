@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kybernate.checkpoint import seal
 from kybernate.checkpoint.deadline import Deadline
-from kybernate.checkpoint.inbox import Inbox
+from kybernate.checkpoint.delivery.inbox import Inbox
 from kybernate.checkpoint.places import open_place, read_manifest
-from kybernate.checkpoint.stream import (
+from kybernate.checkpoint.raw import seal
+from kybernate.checkpoint.raw.stream import (
     COPY,
     Base,
     Following,
@@ -28,7 +28,7 @@ from kybernate.checkpoint.stream import (
 )
 from kybernate.checkpoint.verify import verify
 from kybernate.core.artifacts import layout
-from kybernate.core.artifacts.pages import PAGE
+from kybernate.core.chunks.pages import PAGE
 from kybernate.errors import CorruptError, DeadlineError, RefusedError
 from kybernate.testing.criuimages import write_pages
 from kybernate.types import PodRef, PodUid

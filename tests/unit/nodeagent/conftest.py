@@ -12,7 +12,7 @@ import pytest
 
 from kybernate.adapters.pki import Folder, Validity
 from kybernate.core.artifacts.into import Into
-from kybernate.core.swap import violations
+from kybernate.core.swap.swap import violations
 from kybernate.errors import ConfigError, NotFoundError, RetryableError
 from kybernate.ports import Holder
 from kybernate.settings.agent import AgentSettings

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import gc
 
-from kybernate.core.operations import Kind
+from kybernate.core.seat.operations import Kind
 from kybernate.errors import NotFoundError
 from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Crash

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from kybernate.core.restores import RestoreWish
+from kybernate.core.artifacts.restores import RestoreWish
 from tests.unit.nodeagent.below import OBJECT, app_of, down, two, when
 
 

@@ -7,15 +7,15 @@ import contextlib
 from dataclasses import replace
 from types import SimpleNamespace
 
-from kybernate.checkpoint import seal
 from kybernate.checkpoint.deadline import Deadline
-from kybernate.checkpoint.inbox import Inbox
-from kybernate.checkpoint.outbox import Outbox
+from kybernate.checkpoint.delivery.inbox import Inbox
+from kybernate.checkpoint.delivery.outbox import Outbox
 from kybernate.checkpoint.places import open_place
-from kybernate.checkpoint.stream import Seen
+from kybernate.checkpoint.raw import seal
+from kybernate.checkpoint.raw.stream import Seen
 from kybernate.checkpoint.vault import Vault
 from kybernate.core.artifacts import layout
-from kybernate.core.restores import RestoreWish
+from kybernate.core.artifacts.restores import RestoreWish
 from kybernate.errors import ConflictError, NotFoundError
 from kybernate.ports import Handover
 from kybernate.runtime.identity import Identity

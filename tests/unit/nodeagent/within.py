@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 
-from kybernate.core.operations import Kind
-from kybernate.core.restores import RestoreWish
+from kybernate.core.artifacts.restores import RestoreWish
+from kybernate.core.seat.operations import Kind
 from kybernate.errors import RefusedError, RetryableError
 from kybernate.types import NodeName, PodUid
 from nodeagent.migration.moves import Moves

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kybernate.core.operations import (
+from kybernate.core.seat.operations import (
     ENDED,
     Kind,
     Progress,
@@ -18,7 +18,7 @@ from kybernate.core.operations import (
     plan_drain,
     plan_wake,
 )
-from kybernate.core.seats import OCCUPYING
+from kybernate.core.seat.seats import OCCUPYING
 from kybernate.types import SeatState
 
 seats = st.builds(

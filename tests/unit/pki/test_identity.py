@@ -12,7 +12,7 @@ import pytest
 from cryptography import x509
 
 from kybernate import keys
-from kybernate.adapters.nodesignatures import NodeSignatures
+from kybernate.adapters.keys.nodesignatures import NodeSignatures
 from kybernate.adapters.pki import AGENTS, Folder, Validity
 from kybernate.adapters.pki.requests import read_request, sign
 from kybernate.errors import ConfigError, RetryableError

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from kybernate import keys
-from kybernate.core.ledger import NodeSeats, NodeView
+from kybernate.core.ledger.ledger import NodeSeats, NodeView
 from kybernate.core.placement import FULL, Ask, Demand, Place, Supply, Table, expect
 from kybernate.core.placement.mix import (
     Mix,

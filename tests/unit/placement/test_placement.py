@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kybernate.core.ledger import Claim, NodeSeats, NodeView
+from kybernate.core.ledger.ledger import Claim, NodeSeats, NodeView
 from kybernate.core.placement import (
     FULL,
     POLICIES,

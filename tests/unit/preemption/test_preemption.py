@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kybernate.core.ledger import Claim, NodeSeats, NodeView
+from kybernate.core.ledger.ledger import Claim, NodeSeats, NodeView
 from kybernate.core.placement import POLICIES, Demand
-from kybernate.core.preemption import Holder, Pending, Plan, makes_room, plan
+from kybernate.core.plans.preemption import Holder, Pending, Plan, makes_room, plan
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, NodeName, PodRef, PodUid
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kybernate.core.preemption import Holder, plan
-from kybernate.core.steps import Kind, Step, document, is_done, plan_id, sentence
+from kybernate.core.plans.preemption import Holder, plan
+from kybernate.core.plans.steps import Kind, Step, document, is_done, plan_id, sentence
 from kybernate.types import GroupName, NodeName, PodUid
 from tests.unit.preemption.test_preemption import POLICY, node, pending, ref
 

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from kybernate import keys
-from kybernate.adapters.artifactkeys import WrapKeys
-from registry.app import create_app
+from kybernate.adapters.keys.artifactkeys import WrapKeys
 from registry.artifacts import Artifacts
-from registry.callers import Standing
 from registry.database import Database
-from registry.keyroutes import key_routes
-from registry.namespacekeys import NamespaceKeys
+from registry.http.app import create_app
+from registry.http.callers import Standing
+from registry.http.routes import routes
+from registry.keys.namespacekeys import NamespaceKeys
+from registry.keys.routes import key_routes
+from registry.keys.shredding import Shredder
 from registry.pods import Pods
-from registry.routes import routes
-from registry.shredding import Shredder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kybernate.checkpoint.places import Place
     from kybernate.core.artifacts.grants import Grant
     from registry.cluster import Cluster
-    from registry.namespacekeys import Identities
+    from registry.keys.namespacekeys import Identities
 
     Json = dict[str, Any]
 

@@ -12,8 +12,8 @@ import pytest
 
 from kybernate import keys
 from kybernate.adapters.registry import wire
-from registry.callers import Role, read_caller
-from registry.routes import READERS, routes
+from registry.http.callers import Role, read_caller
+from registry.http.routes import READERS, routes
 from tests.unit.registry.replica import (
     MAX_BODY,
     Replica,
@@ -26,7 +26,7 @@ from tests.unit.registry.replica import (
 )
 
 if TYPE_CHECKING:
-    from registry.routes import Route
+    from registry.http.routes import Route
 
 ONE = name_of(1)
 CERTIFICATES = {
@@ -251,7 +251,7 @@ def test_a_body_beyond_the_limit_is_refused(replica: Replica) -> None:
 def test_a_mistake_of_ours_shows_no_traceback(
     replica: Replica, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("registry.app._read", lambda *_: 1 / 0)
+    monkeypatch.setattr("registry.http.app._read", lambda *_: 1 / 0)
     with caplog.at_level(logging.CRITICAL):
         got = replica.proxy("/v1/artifacts")
     assert (got.status, "ZeroDivisionError" in got.error) == (500, True)

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from kybernate.adapters.artifactkeys import WrapKeys
+from kybernate.adapters.keys.artifactkeys import WrapKeys
 from kybernate.errors import ConfigError, KybernateError
 from kybernate.settings.registry import RegistrySettings
-from registry.kms import open_kms, tried
+from registry.keys.kms import open_kms, tried
 from tests.kit import softhsm
 
 ROOT = Path(__file__).parents[3]
@@ -110,7 +110,7 @@ def test_with_a_token_what_files_wrapped_still_opens(tmp_path: Path) -> None:
 import os, sys
 from kybernate.runtime.load import load
 from kybernate.settings.registry import RegistrySettings
-from registry.kms import open_kms
+from registry.keys.kms import open_kms
 kms = open_kms(load(RegistrySettings, "KYB_REGISTRY", {}, os.environ, None))
 assert kms.unwrap(sys.argv[1], sys.argv[2], "x") == b"s" * 32
 assert kms.wrap(b"s" * 32, "x")[0] == kms.newest != sys.argv[1]

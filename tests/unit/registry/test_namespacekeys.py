@@ -11,12 +11,12 @@ import pytest
 from sqlalchemy import select
 
 from kybernate import keys
-from kybernate.adapters.artifactkeys import WrapKeys
+from kybernate.adapters.keys.artifactkeys import WrapKeys
 from kybernate.checkpoint.places import Place, data_key, read_key
 from kybernate.core.artifacts.grants import Grant
 from kybernate.core.artifacts.keyobjects import NamespaceKey
 from kybernate.errors import RetryableError
-from registry import keyplaces
+from registry.keys import places as keyplaces
 from registry.schema import NAMESPACE_KEYS
 from tests.unit.checkpoint.kit import KEYS, BreakingObjects, KilledError
 from tests.unit.checkpoint.kit import place as local_place

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from kybernate.adapters import artifactkeys
+from kybernate.adapters.keys import artifactkeys
 from registry import __main__
 from registry import rebuild as rebuilding
 from registry.commands import COMMANDS, rebuild_command, settle_command, unsettle_command

@@ -8,9 +8,9 @@ import pytest
 
 from kybernate.core.artifacts.grants import Grant
 from kybernate.errors import ConfigError
-from registry.callers import ForbiddenError
-from registry.store import Store
-from registry.storeroutes import store_routes
+from registry.http.callers import ForbiddenError
+from registry.store.routes import store_routes
+from registry.store.store import Store
 from tests.unit.registry.replica import Clock, Replica, name_of, pod
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ MANIFEST = f"artifacts/ns/{ONE.replace('@', '/')}/manifest"
 def make(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Store]:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    monkeypatch.setattr("registry.store._REMEMBERED_S", 0.0)
+    monkeypatch.setattr("registry.store.store._REMEMBERED_S", 0.0)
     monkeypatch.setattr(Store, "_uid_of", lambda _store, _artifact: "")  # nothing lies there
     return lambda **more: Store("s3://bucket/x", replica.database, 600.0, **more)
 

@@ -10,13 +10,13 @@ import orjson
 import pytest
 from click.testing import CliRunner
 
-from extender.pages import register_whole
-from extender.snapshot import Snapshot
+from extender.pages.pages import register_whole
+from extender.state.snapshot import Snapshot
 from kybernate.cli import main
-from kybernate.core.dump import Dump, Pending, decode, encode
-from kybernate.core.ledger import Claim
+from kybernate.core.ledger.ledger import Claim
 from kybernate.core.placement import Demand, Table
-from kybernate.core.replay import Replay
+from kybernate.core.views.dump import Dump, Pending, decode, encode
+from kybernate.core.views.replay import Replay
 from kybernate.errors import ConfigError
 from kybernate.types import GroupName, Link, NodeName, PodRef, PodUid, Tier
 from tests.unit.extender.objects import GIB, ONE, TWO, gpu_node, pod

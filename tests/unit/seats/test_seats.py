@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kybernate.core.seats import (
+from kybernate.core.seat.seats import (
     EVENT_MEANING,
     OCCUPYING,
     RESTING,

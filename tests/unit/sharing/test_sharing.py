@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kybernate.core.sharing import Sharing, Who, parse_sharing, refusal, strangers
+from kybernate.core.ledger.sharing import Sharing, Who, parse_sharing, refusal, strangers
 from kybernate.errors import ConfigError
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kybernate.core.seats import shown
+from kybernate.core.seat.seats import shown
 from kybernate.types import SeatState
 from sidecar.verdict import Verdict, View, judge, spared
 

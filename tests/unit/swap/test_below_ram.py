@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kybernate.core.seats import TIER_OF
-from kybernate.core.swap import ActionKind, decide
+from kybernate.core.seat.seats import TIER_OF
+from kybernate.core.swap.swap import ActionKind, decide
 from kybernate.types import SeatState
 from tests.unit.swap.test_swap import POLICY, kinds, seat, view
 

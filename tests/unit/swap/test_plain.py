@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kybernate.core.seats import OCCUPYING
-from kybernate.core.swap import decide, fits, next_check
-from kybernate.core.swapview import Claim, SeatView, SwapPolicy, SwapView, Turn
+from kybernate.core.seat.seats import OCCUPYING
+from kybernate.core.swap.swap import decide, fits, next_check
+from kybernate.core.swap.swapview import Claim, SeatView, SwapPolicy, SwapView, Turn
 from kybernate.types import GpuUuid, GroupName, PodUid, SeatName, SeatState
 
 POLICY = SwapPolicy(min_residency=1.0, idle_after=0.5, drain_limit=4.0, max_wait=6.0)

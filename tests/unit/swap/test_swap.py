@@ -9,9 +9,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kybernate.core.seats import OCCUPYING, SeatEvent, next_state
-from kybernate.core.swap import ActionKind, decide, fits, next_check, obstacle, violations, wants
-from kybernate.core.swapview import SeatView, SwapPolicy, SwapView
+from kybernate.core.seat.seats import OCCUPYING, SeatEvent, next_state
+from kybernate.core.swap.swap import (
+    ActionKind,
+    decide,
+    fits,
+    next_check,
+    obstacle,
+    violations,
+    wants,
+)
+from kybernate.core.swap.swapview import SeatView, SwapPolicy, SwapView
 from kybernate.types import GpuUuid, GroupName, PodUid, SeatName, SeatState
 
 GIB = 1 << 30

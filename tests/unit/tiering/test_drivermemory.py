@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kybernate.core.drivermemory import Grown, grown, read, split, without
+from kybernate.core.swap.drivermemory import Grown, grown, read, split, without
 
 BEFORE = """\
 00400000-00500000 r-xp 00000000 08:01 11 /usr/bin/python3

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kybernate.core.lazily import Rates, pays
+from kybernate.core.seat.lazily import Rates, pays
 
 GIB = 1 << 30
 sizes = st.integers(0, 1 << 42)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kybernate.core.tiering import (
+from kybernate.core.tiers.tiering import (
     Coming,
     Parked,
     Step,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kybernate.core.tiers import (
+from kybernate.core.tiers.tiers import (
     NETWORK,
     RESTART,
     SPEEDS,

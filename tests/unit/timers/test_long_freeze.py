@@ -22,7 +22,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from kybernate.adapters.freezer import CgroupFreezer
+from kybernate.adapters.kernel.freezer import CgroupFreezer
 
 MOUNTS = (Path("/sys/fs/cgroup/freezer"), Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
 FROZEN = 2.5

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kybernate import keys
-from kybernate.core.topology import (
+from kybernate.core.ledger.topology import (
     GroupSpec,
     form_groups,
     group_name,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kybernate.core.traffic import Connection, Traffic, outstanding
+from kybernate.core.swap.traffic import Connection, Traffic, outstanding
 
 IDLE = Connection(
     inbound=True,

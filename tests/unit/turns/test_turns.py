@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kybernate.core.swapview import SwapPolicy, Turn
-from kybernate.core.turns import TurnPolicy
+from kybernate.core.swap.swapview import SwapPolicy, Turn
+from kybernate.core.swap.turns import TurnPolicy
 from kybernate.types import SeatState
 from tests.unit.turns.world import POLICY, World, server, trainer
 

@@ -7,10 +7,10 @@ import itertools
 import math
 from dataclasses import replace
 
-from kybernate.core.seats import OCCUPYING, SeatEvent, next_state
-from kybernate.core.swap import ActionKind, decide, next_check, takes_turns, violations
-from kybernate.core.swapview import SeatView, SwapPolicy, SwapView, Turn
-from kybernate.core.turns import Book, TurnPolicy
+from kybernate.core.seat.seats import OCCUPYING, SeatEvent, next_state
+from kybernate.core.swap.swap import ActionKind, decide, next_check, takes_turns, violations
+from kybernate.core.swap.swapview import SeatView, SwapPolicy, SwapView, Turn
+from kybernate.core.swap.turns import Book, TurnPolicy
 from kybernate.types import GpuUuid, GroupName, PodUid, SeatName, SeatState
 
 S = SeatState

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.state import StateFile
-from kybernate.adapters.artifactkeys import read_folder
-from kybernate.adapters.cdi import CdiSpecs
+from kybernate.adapters.container.cdi import CdiSpecs
 from kybernate.adapters.criu.record import FILE, Record
-from kybernate.adapters.journal import FileJournal
+from kybernate.adapters.files.journal import FileJournal
+from kybernate.adapters.keys.artifactkeys import read_folder
 from kybernate.api.gpunodes import STATUS
 from kybernate.api.nodeseats import read_gpu_node
 from kybernate.checkpoint.places import open_place

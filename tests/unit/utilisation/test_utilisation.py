@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kybernate.core.ledger import Claim, Ledger, NodeSeats
-from kybernate.core.utilisation import Figures, Used, Utilisation
+from kybernate.core.ledger.ledger import Claim, Ledger, NodeSeats
+from kybernate.core.views.utilisation import Figures, Used, Utilisation
 from kybernate.errors import ConflictError, NotFoundError
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, NodeName, PodRef, PodUid
 

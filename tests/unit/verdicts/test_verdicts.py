@@ -14,12 +14,19 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from kybernate.core import verdicts
-from kybernate.core.activity import HOURS
-from kybernate.core.forecast import Traffic
-from kybernate.core.ledger import Claim, Ledger, NodeSeats, NodeView
-from kybernate.core.placement import POLICIES, Demand, candidates, choose, choose_group, score
-from kybernate.core.verdicts import NO_NODE, Verdicts
+from kybernate.core.ledger.ledger import Claim, Ledger, NodeSeats, NodeView
+from kybernate.core.placement import (
+    POLICIES,
+    Demand,
+    candidates,
+    choose,
+    choose_group,
+    score,
+    verdicts,
+)
+from kybernate.core.placement.verdicts import NO_NODE, Verdicts
+from kybernate.core.swap.activity import HOURS
+from kybernate.core.swap.forecast import Traffic
 from kybernate.errors import ConflictError, NotFoundError
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, Link, NodeName, PodRef, PodUid
 
@@ -243,7 +250,7 @@ def test_the_best_node_is_of_those_that_are_ranked_where_waits_are_foreseen() ->
         return choose(view, *rest)  # type: ignore[arg-type]
 
     foreseen = known.of(DEMANDS[0], POLICIES["default"])
-    with patch("kybernate.core.verdicts.choose", counted):
+    with patch("kybernate.core.placement.verdicts.choose", counted):
         for calls in range(1, 20 // verdicts.MOST_FRESH + 1):
             best = foreseen.best_node(names)
             assert best in ranked
@@ -300,7 +307,7 @@ def test_a_policy_that_has_become_another_ranks_anew_and_judges_nothing_again() 
     packing, spreading = (POLICIES[name] for name in ("bin-pack", "spread"))
     before = known.of(DEMANDS[0], packing)
     assert before.best_nodes(NODES, {}, 1) == [NODES[0]]
-    with patch("kybernate.core.verdicts.candidates", calls.append):
+    with patch("kybernate.core.placement.verdicts.candidates", calls.append):
         known.adopt({packing: spreading})
         found = known.of(DEMANDS[0], spreading)
         assert found is before
@@ -327,8 +334,8 @@ def test_where_waits_are_foreseen_a_call_ranks_only_so_many_nodes_anew() -> None
     foreseen, plain = (known.of(DEMANDS[0], POLICIES[name]) for name in ("default", "spread"))
     wishing = known.of(replace(DEMANDS[0], prefer_group=GroupName("G1")), POLICIES["default"])
     with (
-        patch("kybernate.core.verdicts.MOST_FRESH", 4),
-        patch("kybernate.core.verdicts.choose", counted),
+        patch("kybernate.core.placement.verdicts.MOST_FRESH", 4),
+        patch("kybernate.core.placement.verdicts.choose", counted),
     ):
         assert foreseen.best_nodes(names, {}, 1) == names[:1]
         assert sorted(ranked) == names[:4]
@@ -357,7 +364,7 @@ def test_whether_a_pod_fits_is_not_asked_again_for_others_traffic() -> None:
         judged.append(demand)
         return candidates(view, demand)
 
-    with patch("kybernate.core.verdicts.candidates", counted):
+    with patch("kybernate.core.placement.verdicts.candidates", counted):
         for traffic in ({}, {PodUid("u1"): hot}):
             ledger.upsert_node(replace(node(NODES[0]), traffic=traffic))
             for demand in (DEMANDS[0], apart):

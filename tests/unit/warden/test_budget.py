@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kybernate.core.budget import (
+from kybernate.core.seat.budget import (
     BudgetLimits,
     Candidate,
     HostMemory,

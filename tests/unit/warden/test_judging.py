@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kybernate.core.enforce import (
+from kybernate.core.seat.seats import OCCUPYING
+from kybernate.core.swap.enforce import (
     Cause,
     IntruderRule,
     Remedy,
@@ -17,7 +18,6 @@ from kybernate.core.enforce import (
     foreign_bytes,
     judge,
 )
-from kybernate.core.seats import OCCUPYING
 from kybernate.types import GpuUuid, PodUid, SeatState
 
 GPU, OTHER = GpuUuid("GPU-0"), GpuUuid("GPU-1")

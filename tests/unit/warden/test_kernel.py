@@ -22,11 +22,11 @@ from pathlib import Path
 
 import pytest
 
-from kybernate.adapters.freezer import CgroupFreezer
-from kybernate.adapters.memory import KernelMemory
-from kybernate.adapters.pidfds import Pidfds
-from kybernate.adapters.procfs import Procfs
-from kybernate.adapters.seatsocket import SeatSockets
+from kybernate.adapters.container.seatsocket import SeatSockets
+from kybernate.adapters.kernel.freezer import CgroupFreezer
+from kybernate.adapters.kernel.memory import KernelMemory
+from kybernate.adapters.kernel.pidfds import Pidfds
+from kybernate.adapters.kernel.procfs import Procfs
 from kybernate.settings.agent import AgentSettings
 from kybernate.testing import machine as fakes
 from kybernate.testing.inits import EveryInit

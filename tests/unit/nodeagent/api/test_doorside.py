@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kybernate.core.seats import TIER_OF, shown
+from kybernate.core.seat.seats import TIER_OF, shown
 from kybernate.errors import RestoreError
 from kybernate.types import PodUid, SeatState, Tier
 from tests.unit.nodeagent.below import ACTIVE, NVME, OBJECT, PARKED, TIERS, down, two, when

@@ -9,9 +9,9 @@ from functools import partial
 
 import pytest
 
-from kybernate.checkpoint import seal
 from kybernate.checkpoint.deadline import Deadline
-from kybernate.checkpoint.seal import verify_raw
+from kybernate.checkpoint.raw import seal
+from kybernate.checkpoint.raw.seal import verify_raw
 from kybernate.errors import (
     DeadlineError,
     NotFoundError,
@@ -139,7 +139,7 @@ async def test_a_state_that_takes_longer_to_be_read_than_a_call_may_take(
             assert go_on.wait(LIMIT)
             verify_raw(*whole)
 
-        monkeypatch.setattr("kybernate.checkpoint.inbox.verify_raw", slowly)
+        monkeypatch.setattr("kybernate.checkpoint.delivery.inbox.verify_raw", slowly)
         asyncio.get_running_loop().call_later(1.0, go_on.set)
         if call == "deliver":
             await peers.deliver(two.to, artifact, LIMIT)
@@ -157,7 +157,9 @@ async def test_a_state_is_not_waited_for_beyond_the_callers_own_deadline(
         artifact = await delivered(two, peers)
         two.seen_there.verified.clear()
         go_on = threading.Event()
-        monkeypatch.setattr("kybernate.checkpoint.inbox.verify_raw", lambda *_: go_on.wait())
+        monkeypatch.setattr(
+            "kybernate.checkpoint.delivery.inbox.verify_raw", lambda *_: go_on.wait()
+        )
         try:
             with pytest.raises(DeadlineError):
                 await peers.deliver(two.to, artifact, 0.3)

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from kybernate.cli import main as kybernate
-from kybernate.cli.agent import command
+from kybernate.cli.agent.commands import command
 from kybernate.types import SeatState
 from nodeagent.api.doorkeeper import Doorkeeper, Rates
 from nodeagent.api.servers import serve_node

@@ -12,7 +12,7 @@ import zlib
 
 import pytest
 
-from kybernate.adapters.journal import FileJournal
+from kybernate.adapters.files.journal import FileJournal
 from kybernate.errors import RefusedError
 
 

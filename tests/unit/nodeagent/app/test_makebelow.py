@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from kybernate.adapters.objects import PacedObjects
+from kybernate.adapters.objects.objects import PacedObjects
 from kybernate.adapters.registry.objects import RegistryObjects
 from kybernate.errors import ConfigError
 from kybernate.settings.agent import AgentSettings

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kybernate.adapters.artifactkeys import WrapKeys, make_folder
+from kybernate.adapters.keys.artifactkeys import WrapKeys, make_folder
 from kybernate.adapters.registry.nodekeys import Asker, NodeKeys
-from kybernate.core.restores import RestoreWish
+from kybernate.core.artifacts.restores import RestoreWish
 from kybernate.runtime.identity import Identity
 from kybernate.settings.agent import AgentSettings
 from kybernate.types import ArtifactId, PodRef, PodUid

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from kybernate.core.operations import Kind
+from kybernate.core.seat.operations import Kind
 from kybernate.errors import RetryableError
 from kybernate.testing.machine import FakeVault
 from kybernate.types import Tier

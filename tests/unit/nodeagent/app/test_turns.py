@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from kybernate.core.swapview import Turn
+from kybernate.core.swap.swapview import Turn
 from kybernate.types import SeatState
 from nodeagent.kube.pods import PodFacts
 from nodeagent.seat.record import from_record

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from kybernate.core.artifacts.grants import Grant
-from kybernate.core.restores import RestoreAs, RestoreWish
+from kybernate.core.artifacts.restores import RestoreAs, RestoreWish
 from kybernate.errors import NotFoundError, RefusedError, RetryableError
 from kybernate.ports import ProcessState
 from kybernate.testing.clock import run_virtual

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from kybernate.core.restores import RestoreAs, RestoreWish
+from kybernate.core.artifacts.restores import RestoreAs, RestoreWish
 from kybernate.errors import ConflictError
 from kybernate.types import ArtifactId, PodUid, SeatState, Tier
 from nodeagent.artifacts.left import LEFT, OUTLIVED

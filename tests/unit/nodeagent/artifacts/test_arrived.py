@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from kybernate.checkpoint.places import read_manifest
-from kybernate.core.restores import RestoreWish
+from kybernate.core.artifacts.restores import RestoreWish
 from kybernate.errors import RetryableError
 from kybernate.types import ArtifactId, PodRef, PodUid, Tier
 from nodeagent.artifacts.arrived import ARRIVED

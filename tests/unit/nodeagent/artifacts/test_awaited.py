@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kybernate.checkpoint.places import read_manifest
-from kybernate.core.restores import RestoreWish
+from kybernate.core.artifacts.restores import RestoreWish
 from kybernate.errors import (
     RefusedError,
     RetryableError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from kybernate.core.restores import RestoreAs, RestoreWish
+from kybernate.core.artifacts.restores import RestoreAs, RestoreWish
 from kybernate.ports import Line
 from kybernate.types import ArtifactId
 from tests.unit.nodeagent.below import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from kybernate.core.restores import RestoreAs
+from kybernate.core.artifacts.restores import RestoreAs
 from kybernate.ports import ProcessState
 from nodeagent.api.streams import as_told
 from tests.unit.nodeagent.below import ACTIVE, NVME, TIERS, WAITING, app_of, down, two, when

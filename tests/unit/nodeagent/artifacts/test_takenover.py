@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kybernate.core.artifacts import layout
-from kybernate.core.restores import RestoreWish
+from kybernate.core.artifacts.restores import RestoreWish
 from kybernate.errors import (
     NotFoundError,
     RefusedError,

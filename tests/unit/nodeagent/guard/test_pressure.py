@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from kybernate.core.budget import HostMemory, MemoryLevel
+from kybernate.core.seat.budget import HostMemory, MemoryLevel
 from kybernate.types import SeatState
 from tests.unit.nodeagent.watched import Watched
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from kybernate.core.activity import HOURS, Recorder
+from kybernate.core.swap.activity import HOURS, Recorder
 from kybernate.testing.clock import run_virtual
 from kybernate.types import PodUid, SeatState
 from nodeagent.app.recover import recover

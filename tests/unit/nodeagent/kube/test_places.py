@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 from kybernate.api.gpunodes import MOST_SAVED, SavedRow
-from kybernate.core.operations import Kind
+from kybernate.core.seat.operations import Kind
 from kybernate.testing.clock import run_virtual
 from kybernate.types import Tier
 from nodeagent.artifacts.kept import Keepsake

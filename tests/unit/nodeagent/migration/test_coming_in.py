@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from kybernate.checkpoint.incoming import Incoming
+from kybernate.checkpoint.delivery.incoming import Incoming
+from kybernate.checkpoint.delivery.room import Room
 from kybernate.checkpoint.places import read_manifest
-from kybernate.checkpoint.room import Room
 from kybernate.errors import (
     DeadlineError,
     RefusedError,
@@ -162,7 +162,7 @@ async def test_no_more_comes_than_nvme_may_hold(rig, tls, tmp_path):
 def test_the_disk_counts_beside_the_limit(tmp_path, monkeypatch):
     room, one = Room(tmp_path), PodUid("one")
     disk = SimpleNamespace(f_blocks=100, f_frsize=1 << 30, f_bavail=5)
-    monkeypatch.setattr("kybernate.checkpoint.room.os.statvfs", lambda folder: disk)
+    monkeypatch.setattr("kybernate.checkpoint.delivery.room.os.statvfs", lambda folder: disk)
     assert room.left(one) == 4 << 30, "1 GiB stays free for others"
     room.see(one, "pages-1.img", 1 << 30, staged=False)
     assert (room.left(one), room.left(PodUid("two"))) == (5 << 30, 4 << 30)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from kybernate.core.operations import Kind, Progress
+from kybernate.core.seat.operations import Kind, Progress
 from kybernate.errors import RefusedError
 from kybernate.types import SeatState, Tier
 from nodeagent import metrics

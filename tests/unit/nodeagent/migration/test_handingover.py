@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from kybernate.core.operations import Kind, Progress
+from kybernate.core.seat.operations import Kind, Progress
 from kybernate.errors import ConflictError, RefusedError, RetryableError
 from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Machine

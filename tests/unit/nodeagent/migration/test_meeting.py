@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 
-from kybernate.core.operations import Kind, Progress
+from kybernate.core.seat.operations import Kind, Progress
 from kybernate.errors import NotFoundError, RefusedError, RetryableError
 from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Machine

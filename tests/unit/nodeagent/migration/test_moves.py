@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from kybernate.core.operations import Kind, Progress
+from kybernate.core.seat.operations import Kind, Progress
 from kybernate.errors import RefusedError, RetryableError
 from kybernate.types import SeatState, Tier
 from nodeagent.api.streams import Streams

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from kybernate.core.operations import Progress
+from kybernate.core.seat.operations import Progress
 from kybernate.errors import RetryableError
 from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Crash, FakeJournal, Machine

@@ -9,7 +9,7 @@ import pytest
 from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.places import read_manifest
 from kybernate.checkpoint.verify import verify
-from kybernate.core.restores import RestoreWish
+from kybernate.core.artifacts.restores import RestoreWish
 from kybernate.errors import (
     CorruptError,
     RefusedError,

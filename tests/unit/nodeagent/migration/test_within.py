@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from kybernate.core.operations import Kind, Progress
-from kybernate.core.restores import RestoreWish
+from kybernate.core.artifacts.restores import RestoreWish
+from kybernate.core.seat.operations import Kind, Progress
 from kybernate.errors import DeadlineError, RefusedError
 from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Machine

@@ -8,7 +8,7 @@ import gc
 
 import pytest
 
-from kybernate.core.operations import Kind, Progress
+from kybernate.core.seat.operations import Kind, Progress
 from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Crash, FakeJournal, Machine
 from kybernate.types import SeatState

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from kybernate.core.traffic import Connection, Traffic
+from kybernate.core.swap.traffic import Connection, Traffic
 from kybernate.ports import WatchReport
 from kybernate.testing.clock import run_virtual
 from kybernate.types import SeatState

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from kybernate.core.restores import RestoreAs, RestoreWish
+from kybernate.core.artifacts.restores import RestoreAs, RestoreWish
 from kybernate.errors import CorruptError
 from kybernate.testing.machine import FakeVault
 from tests.unit.nodeagent.below import ACTIVE, NVME, TIERS, WAITING, app_of, reasons

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kybernate.adapters.container.criuimages import read_page_map
 from kybernate.adapters.criu.record import Record
-from kybernate.adapters.criuimages import read_page_map
-from kybernate.adapters.cuda_helper import CallError, Engine, State
-from kybernate.adapters.procfs import Procfs
-from kybernate.core.drivermemory import Grown, read
+from kybernate.adapters.cuda.helper import CallError, Engine, State
+from kybernate.adapters.kernel.procfs import Procfs
+from kybernate.core.swap.drivermemory import Grown, read
 from kybernate.gen.criuimages_pb2 import MapHead
 from kybernate.settings.agent import AgentSettings
 from kybernate.testing.criuimages import entry, write_page_map

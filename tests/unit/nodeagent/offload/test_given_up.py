@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from kybernate.checkpoint import inbox
+from kybernate.checkpoint.delivery import inbox
 from tests.unit.nodeagent.twonodes import LIMIT, follow, two_nodes
 
 A_WHILE = 0.5

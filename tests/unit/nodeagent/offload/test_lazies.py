@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from kybernate.core.lazily import Rates
-from kybernate.core.restores import RestoreAs, RestoreWish
+from kybernate.core.artifacts.restores import RestoreAs, RestoreWish
+from kybernate.core.seat.lazily import Rates
 from kybernate.testing.clock import run_virtual
 from kybernate.types import Tier
 from nodeagent.offload import lazies

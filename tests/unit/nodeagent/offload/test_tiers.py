@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from kybernate.core.budget import HostMemory
+from kybernate.core.seat.budget import HostMemory
 from kybernate.ports import ProcessState
 from kybernate.types import SeatState, Tier
 from tests.unit.nodeagent.below import (

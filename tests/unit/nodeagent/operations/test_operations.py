@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from kybernate.core.operations import Kind, Progress, Verdict
+from kybernate.core.seat.operations import Kind, Progress, Verdict
 from kybernate.errors import ConflictError, NotFoundError, RefusedError, RetryableError
 from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Crash

@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from kybernate.core.operations import Kind, Progress
+from kybernate.core.seat.operations import Kind, Progress
 from kybernate.errors import RefusedError
 from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Crash, Machine

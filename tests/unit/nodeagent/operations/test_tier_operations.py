@@ -7,8 +7,8 @@ from dataclasses import asdict
 
 import pytest
 
-from kybernate.core.operations import Kind, Progress
-from kybernate.core.tiers import Artifact, wake_seconds
+from kybernate.core.seat.operations import Kind, Progress
+from kybernate.core.tiers.tiers import Artifact, wake_seconds
 from kybernate.errors import ConfigError, ConflictError, RefusedError
 from kybernate.types import NodeName, PodUid, SeatState, Tier
 from nodeagent.api.service import _tier

@@ -13,7 +13,7 @@ import pytest
 from kybernate.core.artifacts.grants import Grant
 from kybernate.core.artifacts.manifest import facts_of
 from kybernate.core.artifacts.match import UNKNOWN
-from kybernate.core.restores import RestoreWish
+from kybernate.core.artifacts.restores import RestoreWish
 from kybernate.errors import NotFoundError, RetryableError
 from kybernate.settings.agent import AgentSettings
 from kybernate.types import GpuUuid, GroupName, PodRef, PodUid, SeatName

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from kybernate.core.swap import Action, ActionKind
+from kybernate.core.swap.swap import Action, ActionKind
 from kybernate.errors import DeadlineError, RefusedError
 from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import FakeHelper, Machine

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from kybernate.adapters.treefacts import bytes_of
-from kybernate.core.operations import Kind, Progress
+from kybernate.adapters.kernel.treefacts import bytes_of
+from kybernate.core.seat.operations import Kind, Progress
 from kybernate.types import Tier
 from nodeagent.operations.operations import Operations
 from nodeagent.operations.record import Ask

@@ -1,0 +1,1 @@
+"""Bindings of pods to groups, and what is told of them."""

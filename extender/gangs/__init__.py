@@ -1,0 +1,1 @@
+"""Gangs: planned, held, met and bound."""

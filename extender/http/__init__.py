@@ -1,0 +1,1 @@
+"""The extender's calls: from bytes to answers."""

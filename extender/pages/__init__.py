@@ -1,0 +1,1 @@
+"""What people and the operator may ask of the extender."""

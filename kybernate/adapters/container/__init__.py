@@ -1,0 +1,1 @@
+"""Containers: their process 1, their runtime, and what the kubelet gave them."""

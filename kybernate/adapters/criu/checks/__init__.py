@@ -1,0 +1,1 @@
+"""What is looked up of a tree before a dump, and what can't be dumped."""

@@ -1,0 +1,1 @@
+"""Sockets, addresses and namespaces of a tree's network."""

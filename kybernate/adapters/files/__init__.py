@@ -1,0 +1,1 @@
+"""Files of ours that outlive the process."""

@@ -1,0 +1,1 @@
+"""Objects in a folder, in an object store, or in a tar archive."""

@@ -1,0 +1,1 @@
+"""Artifacts on their way between places, nodes and clusters."""

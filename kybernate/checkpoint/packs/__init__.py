@@ -1,0 +1,1 @@
+"""Artifacts as packs of chunks: written, known, fetched and swept."""

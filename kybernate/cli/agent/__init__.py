@@ -1,0 +1,1 @@
+"""`kybernate agent`: the agent of this node, over its Unix socket."""

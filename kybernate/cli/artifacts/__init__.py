@@ -1,0 +1,1 @@
+"""`kybernate artifacts`: saved states where they lie."""

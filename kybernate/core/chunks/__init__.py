@@ -1,0 +1,1 @@
+"""How the bytes of an artifact are cut, found again and swept. Pure."""

@@ -1,0 +1,1 @@
+"""What is right and what is wrong with a node. Pure."""

@@ -1,0 +1,1 @@
+"""Pods that get their seats together, or none of them. Pure."""

@@ -1,0 +1,1 @@
+"""Which seats there are and who holds them, cluster-wide. Pure."""

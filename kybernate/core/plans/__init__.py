@@ -1,0 +1,1 @@
+"""Plans that somebody else carries out, and their steps. Pure."""

@@ -1,0 +1,456 @@
+"""Who of a node's seats is in GPU memory: one pure decision over all of them.
+
+Demand is served by priority, then oldest first; who has waited for `max_wait` comes before all
+priorities, oldest first, so nobody waits for ever. A demander that doesn't fit names the seats
+that must leave (`victims`); they are drained together once each has had its residency or is idle,
+and until then its GPUs are kept from younger demand, also while the demander's own state is on
+its way from NVMe into RAM: both go on at once. So a group of several GPUs can't be starved
+by smaller groups that keep taking one of them, and the oldest demander always gets its turn.
+
+After all requests come seats that always want their GPUs and take turns (`core.swap.turns` says
+whose it is). They displace nobody who has requests to answer, unless those kept them out for
+`max_wait`; a request displaces them once they had `min_residency`. While the next of them has to
+wait for what it needs, others may use what is empty, but displace nobody. Requests for one of them
+are no reason to have it awake before or longer than its turn, while others take turns for its GPUs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from kybernate.core.seat.seats import OCCUPYING, TIER_OF
+from kybernate.core.swap.swapview import Claim
+from kybernate.types import SeatState
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from kybernate.core.swap.swapview import SeatView, SwapPolicy, SwapView
+    from kybernate.types import GpuUuid, PodUid
+
+
+class ActionKind(StrEnum):
+    """What to do with a seat."""
+
+    START = "start"
+    DRAIN = "drain"
+    UNDRAIN = "undrain"
+    REVOKE = "revoke"
+    PARK = "park"
+    WAKE = "wake"
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing to do, and why, as a sentence for people."""
+
+    kind: ActionKind
+    uid: PodUid
+    reason: str
+
+
+def decide(view: SwapView, policy: SwapPolicy, now: float) -> tuple[Action, ...]:
+    """What to do now. Empty when nothing is to be done until an event or `next_check`."""
+    return _Decision(view, policy, now).run()
+
+
+def next_check(view: SwapView, policy: SwapPolicy, now: float) -> float | None:
+    """The next time at which `decide` may answer differently without an event, or None."""
+    moved = (wants(seat) or seat.leave or seat.idle_limit is not None for seat in view.seats)
+    if not view.draining and not any(moved):
+        return None
+    times = [time for seat in view.seats for time in _turning_points(seat, view, policy)]
+    return min((time for time in times if now < time < math.inf), default=None)
+
+
+def order(view: SwapView, policy: SwapPolicy, now: float) -> tuple[PodUid, ...]:
+    """Who asks for its turn, in the order in which they are served."""
+    return tuple(seat.uid for seat in _Decision(view, policy, now).demand())
+
+
+def violations(view: SwapView) -> tuple[str, ...]:
+    """Breaches of the system's invariant, as sentences; empty when all is well."""
+    found = []
+    for gpu, memory in view.gpu_memory.items():
+        on = [s for s in view.seats if s.state in OCCUPYING and gpu in s.gpus]
+        slots = min((view.active_slots.get(s.group, 1) for s in on), default=1)
+        names = ", ".join(s.name for s in on)
+        if len(on) > slots:
+            found.append(f"GPU {gpu} has {len(on)} active seats ({names}) for {slots} slots")
+        need = sum(_need(s, gpu, view) for s in on)
+        if need > memory - view.reserve:
+            found.append(f"seats {names} need {need} bytes of GPU {gpu}, which has {memory}")
+    return tuple(found)
+
+
+def fits(view: SwapView, uid: PodUid) -> bool:
+    """Whether this seat could be in GPU memory beside all that are, or may be, in it now."""
+    (seat,) = (s for s in view.seats if s.uid == uid)
+    beside = [s for s in view.seats if s.state in OCCUPYING and s.uid != uid]
+    return _fits(seat, beside, view)
+
+
+def barred(view: SwapView, seat: SeatView) -> bool:
+    """Whether the seat could not be in GPU memory now even if nobody else were."""
+    return bool(view.draining) or not _fits(seat, (), view)
+
+
+def obstacle(view: SwapView, policy: SwapPolicy, uid: PodUid, now: float) -> str:
+    """Why a seat that asks for its turn hasn't got it yet, as a sentence; empty if nothing stands
+    in its way."""
+    (seat,) = (s for s in view.seats if s.uid == uid)
+    in_its_way = [s for s in view.seats if s.state in OCCUPYING and s.gpus & seat.gpus]
+    bar = _bar(seat, view, now)
+    if bar or not in_its_way:
+        return bar
+    if fits(view, uid):
+        return "older or more urgent demand for its GPUs comes first"
+    return "; ".join(_excuse(other, seat, view, policy, now) for other in in_its_way)
+
+
+def _bar(seat: SeatView, view: SwapView, now: float) -> str:
+    """What keeps the seat out even of empty GPUs."""
+    if view.draining:
+        return f"the node is drained: {view.draining}"
+    missing = sorted(gpu for gpu in seat.gpus if gpu not in view.gpu_memory)
+    if missing:
+        return f"GPU {', '.join(missing)} isn't healthy, or isn't in the plugin's inventory"
+    if not _fits(seat, (), view):
+        return "its GPUs have less memory free of other processes than it declares"
+    if now < seat.not_before:
+        return f"the last attempt was refused; the next is in {seat.not_before - now:.1f} s"
+    unclear = [s.name for s in view.seats if s.apart and s.gpus & seat.gpus]
+    if unclear:
+        return f"it is not known yet what seat {', '.join(unclear)} does on its GPUs"
+    return ""
+
+
+def _excuse(other: SeatView, seat: SeatView, view: SwapView, policy: SwapPolicy, now: float) -> str:
+    busy = other.in_flight or other.waiting
+    if other.state is SeatState.ACTIVE and other.unparkable:
+        return f"seat {other.name} can't be parked: {other.unparkable}"
+    if other.state is SeatState.ACTIVE and busy and other.priority > seat.priority:
+        return f"seat {other.name} has work of a higher priority, for {policy.max_wait:g} s at most"
+    left = _claim(other, view).until - now
+    if other.state is SeatState.ACTIVE and takes_turns(seat, view) and 0 < left < math.inf:
+        return f"seat {other.name} has its turn for another {left:.1f} s"
+    return f"seat {other.name} is {other.state}"
+
+
+def wants(seat: SeatView) -> bool:
+    """Whether the seat asks for its turn: at the gate, or parked and called for, or always."""
+    if seat.leave:
+        return False
+    asks = _called(seat) or seat.turn is not None
+    if seat.state is SeatState.WAITING:
+        return seat.connected and (asks or not seat.on_demand)
+    return seat.state in TIER_OF and asks
+
+
+def takes_turns(seat: SeatView, view: SwapView) -> bool:
+    """Whether it wants its GPUs because it always does: then it has them in its turn.
+
+    A call changes that only where nobody else takes turns for them: it may have called itself.
+    """
+    if seat.turn is None or not wants(seat):
+        return False
+    return not _called(seat) or any(_rivals(other, seat, view) for other in view.seats)
+
+
+def _rivals(other: SeatView, seat: SeatView, view: SwapView) -> bool:
+    """Whether the other takes turns with the seat, or could at once."""
+    if other.turn is None or other.uid == seat.uid or not other.gpus & seat.gpus:
+        return False
+    there = other.state in OCCUPYING and other.state is not SeatState.FAILED
+    return there or (wants(other) and not barred(view, other))
+
+
+def _called(seat: SeatView) -> bool:
+    return seat.waiting > 0 or seat.asked_since is not None
+
+
+_NO_CLAIM: Final = Claim()
+
+
+def _claim(seat: SeatView, view: SwapView) -> Claim:
+    return view.claims.get(seat.uid, _NO_CLAIM)
+
+
+def _turning_points(seat: SeatView, view: SwapView, policy: SwapPolicy) -> Iterable[float]:
+    claim = _claim(seat, view)
+    if wants(seat):
+        yield seat.not_before
+        yield asks_since(seat) + policy.max_wait
+        yield claim.due + policy.max_wait
+    if seat.state is SeatState.ACTIVE:
+        yield seat.stays_until
+        if seat.active_since is not None:
+            yield seat.active_since + policy.min_residency
+        if seat.idle_since is not None:
+            yield seat.idle_since + policy.idle_after
+            yield seat.idle_since + claim.rest
+            yield _idles_at(seat, policy)
+        yield claim.until
+    if seat.state is SeatState.DRAINING and seat.drain_since is not None:
+        yield seat.drain_since + policy.drain_limit
+
+
+def _idles_at(seat: SeatView, policy: SwapPolicy) -> float:
+    """When it has been unused for as long as it may be in GPU memory."""
+    idle, limit = seat.idle_since, seat.idle_limit
+    if idle is None or limit is None or seat.in_flight or seat.waiting or seat.turn is not None:
+        return math.inf
+    since = idle if seat.active_since is None else seat.active_since
+    return max(idle + limit, since + policy.min_residency)
+
+
+def asks_since(seat: SeatView) -> float:
+    """Since when a seat that wants its turn wants it."""
+    if seat.state not in TIER_OF:
+        return seat.bound_at
+    calls = (seat.waiting_since if seat.waiting else None, seat.asked_since)
+    return min((call for call in calls if call is not None), default=seat.bound_at)
+
+
+def _need(seat: SeatView, gpu: GpuUuid, view: SwapView) -> int:
+    if seat.vram is None:
+        return view.gpu_memory[gpu] - view.reserve - view.foreign.get(gpu, 0)
+    return seat.vram
+
+
+def _fits(seat: SeatView, beside: Collection[SeatView], view: SwapView) -> bool:
+    """Whether the seat could be active beside these."""
+    for gpu in seat.gpus:
+        if gpu not in view.gpu_memory:
+            return False
+        free = view.gpu_memory[gpu] - view.reserve - view.foreign.get(gpu, 0)
+        count, slots = 1, view.active_slots.get(seat.group, 1)
+        need = free if seat.vram is None else seat.vram
+        for other in beside:
+            if gpu in other.gpus:
+                count += 1
+                slots = min(slots, view.active_slots.get(other.group, 1))
+                need += free if other.vram is None else other.vram
+        if count > slots or need > free:
+            return False
+    return True
+
+
+_ENTERS = (SeatState.WAITING, SeatState.PARKED)
+"""From here a seat enters GPU memory. One whose state is below RAM keeps its turn meanwhile."""
+
+
+def _entry(seat: SeatView) -> tuple[ActionKind, SeatView, str]:
+    if seat.state is SeatState.WAITING:
+        return ActionKind.START, seat, "its turn at the gate has come"
+    if seat.waiting:
+        return ActionKind.WAKE, seat, f"{seat.waiting} requests wait for it"
+    return ActionKind.WAKE, seat, "it was called for"
+
+
+class _Decision:
+    """One run of `decide`; collects actions, and what older demand keeps from younger."""
+
+    def __init__(self, view: SwapView, policy: SwapPolicy, now: float) -> None:
+        self._view = view
+        self._policy = policy
+        self._now = now
+        self._occupying = [seat for seat in view.seats if seat.state in OCCUPYING]
+        self._held: list[SeatView] = []
+        self._held_for_starts: list[SeatView] = []
+        self._next_turns: list[SeatView] = []
+        self._needed: set[PodUid] = set()
+        self._actions: list[Action] = []
+
+    def run(self) -> tuple[Action, ...]:
+        """All that is to be done."""
+        self._see_off()
+        if not self._view.draining:
+            for seat in self.demand():
+                self._serve(seat)
+        for seat in self._view.seats:
+            if seat.state is SeatState.DRAINING and seat.uid not in self._needed:
+                self._act(ActionKind.UNDRAIN, seat, "no other seat needs its GPUs any more")
+        return tuple(self._actions)
+
+    def _see_off(self) -> None:
+        """Seats that must leave whoever needs their GPUs."""
+        for seat in self._view.seats:
+            why = seat.leave or self._view.draining or self._idled_out(seat)
+            if why and not seat.unparkable and self._now >= seat.stays_until:
+                self._needed.add(seat.uid)
+                self._send_away(seat, why, at_once=True)
+
+    def _idled_out(self, seat: SeatView) -> str:
+        there = seat.state in (SeatState.ACTIVE, SeatState.DRAINING)
+        if not there or self._now < _idles_at(seat, self._policy):
+            return ""
+        return f"nobody has used it for {seat.idle_limit:g} s"
+
+    def demand(self) -> list[SeatView]:
+        """Who may be served now, whose turn it is first."""
+        asking = [s for s in self._view.seats if wants(s) and self._now >= s.not_before]
+        return sorted(asking, key=self._rank)
+
+    def _rank(self, seat: SeatView) -> tuple[int, float, float, str]:
+        if self._aged(seat):
+            return 0, 0, self._asks_since(seat), seat.uid
+        if takes_turns(seat, self._view):
+            return 2, *_claim(seat, self._view).place, seat.uid
+        return 1, -seat.priority, asks_since(seat), seat.uid
+
+    def _asks_since(self, seat: SeatView) -> float:
+        turns = takes_turns(seat, self._view)
+        return _claim(seat, self._view).due if turns else asks_since(seat)
+
+    def _aged(self, seat: SeatView) -> bool:
+        return self._now >= self._asks_since(seat) + self._policy.max_wait
+
+    def _waits_its_turn(self, seat: SeatView) -> bool:
+        """Whether it wants its GPUs only for its turn's sake, and has not been kept out of it."""
+        return takes_turns(seat, self._view) and not self._aged(seat)
+
+    def _serve(self, seat: SeatView) -> None:
+        starts = seat.state is SeatState.WAITING
+        held = self._held + (self._held_for_starts if starts else [])
+        if not _fits(seat, held, self._view) or self._is_unclear(seat):
+            return
+        if seat.state not in _ENTERS and self._waits_its_turn(seat):
+            # Nobody's GPUs stand empty until its state is in RAM.
+            self._next_turns.append(seat)
+            return
+        if _fits(seat, self._occupying + held, self._view):
+            self._occupying.append(seat)
+            if seat.state in _ENTERS:
+                self._act(*_entry(seat))
+            return
+        self._make_room(seat)
+
+    def _is_unclear(self, seat: SeatView) -> bool:
+        return any(other.apart and other.gpus & seat.gpus for other in self._view.seats)
+
+    def _make_room(self, seat: SeatView) -> None:
+        if self._waits_its_turn(seat) and not _fits(seat, self._next_turns, self._view):
+            return
+        victims = self._victims(seat)
+        states = {victim.state for victim in victims}
+        if self._waits_its_turn(seat) and not self._is_over(victims):
+            self._next_turns.append(seat)
+            return
+        if not victims or SeatState.FAILED in states:
+            return
+        if SeatState.STARTING in states:
+            # A start has no known end: requests of others go on, but no further start may
+            # come in between, so that this seat waits for one start at most.
+            self._held_for_starts.append(seat)
+            return
+        self._held.append(seat)
+        self._needed.update(victim.uid for victim in victims)
+        settled = not states & {SeatState.WAKING, SeatState.WAITING, *TIER_OF}
+        together = settled and all(
+            self._may_leave(v, seat) for v in victims if v.state is SeatState.ACTIVE
+        )
+        for victim in victims:
+            self._evict(victim, seat, together=together)
+
+    def _is_over(self, victims: Collection[SeatView]) -> bool:
+        """Whether those who must leave for the next turn have left, or may leave now."""
+        leaving = (SeatState.PARKING, SeatState.DRAINING)
+        return bool(victims) and all(
+            v.state in leaving or (v.state is SeatState.ACTIVE and self._turn_is_over(v))
+            for v in victims
+        )
+
+    def _turn_is_over(self, victim: SeatView) -> bool:
+        """Whether it must give way to those who take turns."""
+        if self._now < victim.stays_until:
+            return False
+        if victim.turn is not None:
+            return self._now >= _claim(victim, self._view).until
+        idle = victim.idle_since
+        rest = max(self._policy.idle_after, _claim(victim, self._view).rest)
+        return idle is not None and self._now >= idle + rest
+
+    def _victims(self, seat: SeatView) -> list[SeatView]:
+        """The fewest seats, in order of preference, without which this one fits; or none."""
+        held = self._held
+        candidates = sorted(
+            (s for s in self._occupying if s.gpus & seat.gpus and self._yields(s, seat)),
+            key=lambda candidate: self._preference(candidate, seat),
+        )
+        chosen: list[SeatView] = []
+        stay = [*self._occupying, *held]
+        for candidate in candidates:
+            if _fits(seat, stay, self._view):
+                break
+            chosen.append(candidate)
+            stay.remove(candidate)
+        if not _fits(seat, stay, self._view):
+            return []
+        for candidate in tuple(reversed(chosen)):
+            if _fits(seat, [*stay, candidate], self._view):
+                chosen.remove(candidate)
+                stay.append(candidate)
+        return chosen
+
+    def _yields(self, victim: SeatView, seat: SeatView) -> bool:
+        """Whether it may be asked to leave for this one: work of a higher priority is not."""
+        if victim.state not in (SeatState.ACTIVE, SeatState.DRAINING):
+            return True
+        turns = takes_turns(seat, self._view)
+        # Requests make nobody's turn longer.
+        busy = (victim.in_flight or victim.waiting) and not (turns and victim.turn is not None)
+        ranks_higher = (turns or victim.priority > seat.priority) and not self._aged(seat)
+        return not victim.unparkable and not (busy and ranks_higher)
+
+    def _preference(self, seat: SeatView, whom: SeatView) -> tuple[int, int, float, str]:
+        leaving = (SeatState.PARKING, SeatState.DRAINING)
+        if seat.state in leaving:
+            rank = leaving.index(seat.state)
+        elif seat.state is SeatState.ACTIVE:
+            rank = 2 if self._may_leave(seat, whom) else 3
+        else:
+            rank = 5 if seat.state is SeatState.FAILED else 4
+        busy = int(seat.in_flight + seat.waiting > 0)
+        return rank, busy, seat.active_since or 0.0, seat.uid
+
+    def _may_leave(self, seat: SeatView, whom: SeatView) -> bool:
+        since, idle = seat.active_since, seat.idle_since
+        if self._now < seat.stays_until:
+            return False
+        if self._waits_its_turn(whom):
+            return self._turn_is_over(seat)
+        resided = since is None or self._now >= since + self._policy.min_residency
+        if seat.turn is not None:
+            return resided  # without requests it isn't idle
+        unused = not seat.in_flight and not seat.waiting
+        idled = unused and idle is not None and self._now >= idle + self._policy.idle_after
+        return resided or idled
+
+    def _evict(self, victim: SeatView, seat: SeatView, *, together: bool) -> None:
+        self._send_away(victim, f"seat {seat.name} needs its GPUs", at_once=together)
+
+    def _send_away(self, victim: SeatView, why: str, *, at_once: bool) -> None:
+        """The next step on its way out of GPU memory, if it is time for one."""
+        if any(action.uid == victim.uid for action in self._actions):
+            return
+        if victim.state is SeatState.ACTIVE and at_once:
+            self._act(ActionKind.DRAIN, victim, why)
+        elif victim.state is SeatState.DRAINING and victim.drained:
+            self._act(ActionKind.PARK, victim, f"{why}, and nothing is in flight")
+        elif victim.state is SeatState.DRAINING and self._overdue(victim):
+            self._act(
+                ActionKind.REVOKE,
+                victim,
+                f"{why}, and requests were still in flight after {self._policy.drain_limit:g} s",
+            )
+
+    def _overdue(self, seat: SeatView) -> bool:
+        since = seat.drain_since
+        return since is not None and self._now >= since + self._policy.drain_limit
+
+    def _act(self, kind: ActionKind, seat: SeatView, reason: str) -> None:
+        self._actions.append(Action(kind, seat.uid, reason))

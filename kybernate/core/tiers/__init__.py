@@ -1,0 +1,1 @@
+"""In which tier a state lies, what that costs, and how it is told. Pure."""

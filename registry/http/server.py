@@ -1,0 +1,252 @@
+"""The registry as a process: gunicorn with one threaded worker, mutual TLS, probes beside it."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import threading
+from typing import TYPE_CHECKING, Any
+
+from gunicorn.app.base import BaseApplication
+
+from kybernate.checkpoint.places import open_place
+from kybernate.core.artifacts.grants import no_grants
+from kybernate.errors import ConfigError, RetryableError
+from kybernate.runtime.deadlines import Worker
+from kybernate.runtime.grants import ArtifactGrants
+from kybernate.runtime.revocations import Revocations
+from kybernate.runtime.serve import ProbeServer
+from kybernate.runtime.tls import Contexts, check_tls
+from registry import metrics
+from registry.artifacts import Artifacts
+from registry.database import open_database
+from registry.http.app import create_app
+from registry.http.callers import Admission, Standing
+from registry.http.routes import routes
+from registry.keys.kms import open_kms
+from registry.keys.namespacekeys import NamespaceKeys
+from registry.keys.routes import key_routes
+from registry.keys.shredding import Shredder
+from registry.pods import Pods
+from registry.store.routes import store_routes
+from registry.store.store import Store
+
+if TYPE_CHECKING:
+    from flask import Flask
+
+    from kybernate.settings.registry import RegistrySettings
+    from registry.database import Database
+    from registry.keys.signer import Signer
+
+log = logging.getLogger(__name__)
+
+_SHUTDOWN_S = 5
+_RETRY_S = 1.0
+_LOOK_S = 30.0
+"""Seconds between two looks at which namespaces are gone."""
+
+
+class Cluster:
+    """What the registry knows and does in Kubernetes."""
+
+    def __init__(self, settings: RegistrySettings) -> None:
+        """Raises ConfigError if credentials or the signer's authority can't be read."""
+        from kybernate.adapters.k8s import Api  # noqa: PLC0415 - slow, and not always wanted
+        from registry.cluster import Kubernetes  # noqa: PLC0415 - as above
+        from registry.keys.signer import Signer  # noqa: PLC0415 - as above
+
+        self._api = Api(settings.kubeconfig, "kyb-registry")
+        self.facts = Kubernetes(self._api)
+        self.revocations = Revocations()
+        self.grants = ArtifactGrants()
+        self._signer: Signer | None = None
+        folder = settings.signer_dir
+        if folder is not None and (folder / "agents-ca.crt").is_file():
+            self._signer = Signer(self._api, folder, settings.agent_certificate_s, self.revocations)
+        elif folder is not None:
+            log.warning("no agent is certified: %s holds no agents-ca.crt", folder)
+
+    def start(self) -> None:
+        """Begin to watch, and to sign."""
+        self.facts.start()
+        self.revocations.start(self._api)
+        self.grants.start(self._api)
+        if self._signer is not None:
+            self._signer.start()
+
+    def revoked(self, node: str) -> bool:
+        """Whether what this node signed is believed no more."""
+        found = self.revocations.of(node)
+        return found is not None and found.revoked
+
+    def gone(self, namespace: str, uid: str) -> bool:
+        """Whether there is no such pod any more. Raises RetryableError."""
+        found = self.facts.pod(uid) or self.facts.find(namespace, uid)
+        return found is None or found.gone
+
+    def stop(self) -> None:
+        """End, within seconds."""
+        if self._signer is not None:
+            self._signer.stop()
+        self.revocations.stop()
+        self.grants.stop()
+        self.facts.stop()
+
+
+def open_cluster(settings: RegistrySettings) -> Cluster | None:
+    """None where none is wanted. Raises ConfigError."""
+    if settings.cluster == "none":
+        if settings.signer_dir is not None:
+            raise ConfigError("signer_dir", "needs cluster=kubernetes, where agents ask")
+        return None
+    return Cluster(settings)
+
+
+def open_store(
+    settings: RegistrySettings, database: Database, cluster: Cluster | None = None
+) -> Store | None:
+    """The object store; None where none is given. Raises ConfigError."""
+    if not settings.object_store:
+        return None
+    url, seconds = settings.object_store, settings.object_leave_s
+    if cluster is None:
+        return Store(url, database, seconds)
+    return Store(url, database, seconds, gone=cluster.gone, grants=cluster.grants.all)
+
+
+class Service:
+    """What runs in the worker: the database, made ready in the background, the probes, and who
+    looks after namespaces that are gone."""
+
+    def __init__(self, settings: RegistrySettings) -> None:
+        self._settings = settings
+        self._database = open_database(settings)
+        self._cluster = open_cluster(settings)
+        self._granted = no_grants if self._cluster is None else self._cluster.grants.all
+        self._facts = None if self._cluster is None else self._cluster.facts
+        self._store = open_store(settings, self._database, self._cluster)
+        self._kms = open_kms(settings)
+        self._stopping = threading.Event()
+        self._problem: str | None = "the database is not ready yet"
+        self._probes = ProbeServer(*settings.probe_address, self.not_ready)
+        places = (open_place(settings.object_store),) if settings.object_store else ()
+        grace_s = settings.shred_after_s
+        self._shredder = Shredder(self._database, self._facts, places, grace_s)
+        self._preparing = threading.Thread(target=self._prepare, name="prepare", daemon=True)
+
+    def start(self) -> None:
+        """Start the probes, and get the database ready as soon as it answers."""
+        self._probes.start()
+        self._preparing.start()
+        if self._cluster is not None:
+            self._cluster.start()
+
+    def stop(self) -> None:
+        """Stop everything, within seconds."""
+        self._stopping.set()
+        self._probes.stop()
+        self._preparing.join(_SHUTDOWN_S)
+        if self._cluster is not None:
+            self._cluster.stop()
+        self._database.close()
+
+    def app(self) -> Flask:
+        """The application over this database."""
+        cluster = self._cluster
+        revoked = cluster.revoked if cluster is not None else lambda _node: False
+        artifacts = Artifacts(self._database, revoked)
+        metrics.COPIES.source = artifacts.counts
+        pods = Pods(self._database, self._settings.max_lease_s)
+        revocations = None if self._cluster is None else self._cluster.revocations
+        admission = Admission(revocations, shared=self._settings.shared_agent_keys)
+        standing = Standing(pods, artifacts, self._facts)
+        keys = NamespaceKeys(self._database, self._kms, self._facts, self._gone)
+        calls = (
+            *routes(artifacts, pods, standing),
+            *store_routes(self._store),
+            *key_routes(keys, self._shredder, self._granted),
+        )
+        return create_app(calls, self._settings.max_body_bytes, admission=admission)
+
+    def _gone(self, uid: str) -> bool:
+        found = self._facts.pod(uid) if self._facts is not None else None
+        return found is not None and found.gone
+
+    def not_ready(self) -> str | None:
+        """Why calls can't be answered now, in a sentence."""
+        return self._problem or self._database.why_not()
+
+    def _prepare(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                steps = self._database.prepare()
+            except RetryableError as error:
+                self._problem = str(error)
+                self._stopping.wait(_RETRY_S)
+            except ConfigError as error:
+                self._problem = str(error)
+                log.error("%s", error)
+                return
+            else:
+                log.info("the database is ready (%d steps of migration)", steps)
+                self._problem = None
+                self._shredder.run(self._stopping, _LOOK_S)
+                return
+
+
+class Server(BaseApplication):  # type: ignore[misc]
+    """Serves until SIGTERM; requests under way are finished."""
+
+    def __init__(self, settings: RegistrySettings) -> None:
+        """Raises ConfigError for certificates, a database or keys that can't be right."""
+        self._settings = settings
+        check_tls(settings.tls_dir, "registry")
+        open_kms(settings)
+        database = open_database(settings)
+        open_store(settings, database)
+        database.close()
+        if open_cluster(settings) is None:
+            log.warning(
+                "cluster is none: every agent is believed whichever pod it speaks for; set it to "
+                "kubernetes unless there is none"
+            )
+        if settings.shared_agent_keys:
+            log.warning(
+                "shared_agent_keys is on: agents are believed by certificates whose keys other "
+                "nodes may hold; turn it off once every node has its own"
+            )
+        super().__init__()
+
+    def load_config(self) -> None:
+        """Called by gunicorn. Nothing comes from its own files or environment."""
+        tls = self._settings.tls_dir
+        for name, value in {
+            "bind": [self._settings.listen],
+            "workers": 1,
+            "worker_class": Worker,
+            "threads": self._settings.threads,
+            "keepalive": 120,
+            "graceful_timeout": _SHUTDOWN_S,
+            "certfile": str(tls / "registry.crt"),
+            "keyfile": str(tls / "registry.key"),
+            "ca_certs": str(tls / "ca.crt"),
+            "cert_reqs": ssl.CERT_REQUIRED,
+            "do_handshake_on_connect": True,
+            "ssl_context": Contexts(self._settings.request_s, more=(tls / "agents-ca.crt",)),
+            "control_socket_disable": True,
+            "proc_name": "kyb-registry",
+            "loglevel": self._settings.log_level.lower(),
+            "worker_exit": self._stop,
+        }.items():
+            self.cfg.set(name, value)
+
+    def load(self) -> Flask:
+        """Called by gunicorn in the worker."""
+        self._service = Service(self._settings)
+        self._service.start()
+        return self._service.app()
+
+    def _stop(self, _arbiter: Any, _worker: Any) -> None:
+        service = getattr(self, "_service", None)
+        if service is not None:
+            service.stop()

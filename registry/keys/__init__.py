@@ -1,0 +1,1 @@
+"""Nodes' certificates and namespaces' keys."""

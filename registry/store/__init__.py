@@ -1,0 +1,1 @@
+"""The object store, and agents' access to it."""
