@@ -33,8 +33,8 @@ ready: setup
 proto: setup ## generate kybernate/gen from proto/
 	$(PY) -m grpc_tools.protoc -I proto --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
 
-states: setup ## generate docs/states.md from the seat transition table
-	$(PY) -m kybernate.cli states > docs/states.md
+states: setup ## generate docs/reference/states.md from the seat transition table
+	$(PY) -m kybernate.cli states > docs/reference/states.md
 
 crds: setup ## generate config/crd from the models of kybernate/api
 	$(PY) -m kybernate.api.crds config/crd
@@ -70,10 +70,10 @@ test-hostile: ready ## what a hostile tenant tries against the real thing; K=exp
 	@$(PY) -m tests.kit --cluster
 	$(PY) -m pytest tests/hostile -m hostile $(if $(K),-k "$(K)")
 
-test-strangers: ready ## park programs of the registries in every tier, and renew docs/programs.md; K=expression selects, without that
+test-strangers: ready ## park programs of the registries in every tier, and renew docs/reference/programs.md; K=expression selects, without that
 	@$(PY) -m tests.kit --strangers all; rm -rf build/strangers
 	$(PY) -m pytest tests/strangers -m strangers -n 8 --dist worksteal $(if $(K),-k "$(K)")
-	@[ -n "$(K)" ] || { $(PY) -m tests.strangers.table --keep >build/programs.md && mv build/programs.md docs/programs.md; }
+	@[ -n "$(K)" ] || { $(PY) -m tests.strangers.table --keep >build/programs.md && mv build/programs.md docs/reference/programs.md; }
 
 test-strangers-slice: ready ## of test-strangers three programs, which change with the commit
 	@$(PY) -m tests.kit --strangers slice

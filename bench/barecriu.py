@@ -1,4 +1,5 @@
-"""The commands alone: `kyb-enter … criu dump` and `kyb-enter … criu restore`, as in docs/criu.md.
+"""The commands alone: `kyb-enter … criu dump` and `kyb-enter … criu restore`, as in
+docs/concepts/criu.md.
 
 The tree below a container's process 1 is written to a folder and recreated, without anything that
 makes it safe: nothing is synced, hashed, held back or written down.

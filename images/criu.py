@@ -1,7 +1,7 @@
 """CRIU as the agent runs it: static, built here from Debian's pinned source.
 
 A distribution's CRIU that enters a container loads libraries, plugins and configuration from it,
-and so runs the container's code with the node's rights: see docs/criu.md.
+and so runs the container's code with the node's rights: see docs/concepts/criu.md.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 TODO = (
     "stop the registry, keep the file, and put a backup back and run `kyb-registry unsettle`, or "
-    "begin with an empty file and run `kyb-registry rebuild` (docs/registry.md)"
+    "begin with an empty file and run `kyb-registry rebuild` (docs/reference/registry.md)"
 )
 _TWICE = tuple(
     (table, [column.name for column in table.columns]) for table in (ARTIFACTS, COPIES, PODS, MARKS)

@@ -156,7 +156,8 @@ def _store(database: Database, spot: Spot, batch: Sequence[_One], outcome: Outco
                 for one in true
             ]
             insert_new(connection, COPIES, copies)
-            # By the manifests alone: what a rebuild can't know, docs/threat-model.md says.
+            # By the manifests alone: what a rebuild can't know, docs/reference/threat-model.md
+            # says.
             signed = [
                 {"artifact": one.id, "node": one.node, "token": 0} for one in true if one.node
             ]

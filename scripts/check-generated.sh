@@ -1,5 +1,5 @@
 #!/bin/sh
-# Fails if kybernate/gen, docs/states.md or config/crd differ from what their sources generate.
+# Fails if kybernate/gen, docs/reference/states.md or config/crd differ from what their sources generate.
 set -eu
 py=$1
 tmp=$(mktemp -d)
@@ -13,8 +13,8 @@ for file in "$tmp"/kybernate/gen/*; do
   }
 done
 "$py" -m kybernate.cli states >"$tmp/states.md"
-cmp -s "$tmp/states.md" docs/states.md || {
-  echo "docs/states.md is stale: run 'make states'" >&2
+cmp -s "$tmp/states.md" docs/reference/states.md || {
+  echo "docs/reference/states.md is stale: run 'make states'" >&2
   exit 1
 }
 "$py" -m kybernate.api.crds "$tmp"

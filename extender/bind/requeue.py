@@ -4,7 +4,7 @@ The kube-scheduler tries a pod that an extender rejected again when something in
 changes that it watches itself. It doesn't watch GPUNodes, and it hears of a deleted pod as soon as
 we do: it may ask before our ledger has taken that in, and then not again for minutes. So once a
 node can take a pod that was rejected there, something that the scheduler watches is changed: an
-object of ours that means nothing to anybody (see docs/adr/0020-requeue.md).
+object of ours that means nothing to anybody (see docs/design/0020-requeue.md).
 """
 
 from __future__ import annotations

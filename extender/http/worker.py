@@ -2,7 +2,7 @@
 
 The kube-scheduler asks again within milliseconds on the same connection. Handing it to the poller
 and back to a thread in between costs more than most calls do. Nor is it made to open connections
-for binds that overlap: all its calls share one, over HTTP/2 (see docs/adr/0026-http2.md).
+for binds that overlap: all its calls share one, over HTTP/2 (see docs/design/0026-http2.md).
 """
 
 from __future__ import annotations

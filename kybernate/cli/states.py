@@ -11,6 +11,6 @@ from kybernate.core.seat import seats
 def command() -> None:
     """Print the states of a seat and their transitions as Markdown.
 
-    docs/states.md is this output.
+    docs/reference/states.md is this output.
     """
     click.echo(seats.render_markdown(), nl=False)

@@ -70,7 +70,8 @@ CALLERS: Mapping[str, frozenset[str]] = {
     "ListOperations": _OPERATORS,
     "WatchOperation": _OPERATORS,
 }
-"""Roles that may make each call. `docs/api.md` says the same, and a test compares them."""
+"""Roles that may make each call. `docs/reference/api.md` says the same, and a test compares
+them."""
 AGENT = "agents of other nodes"
 """The role of other nodes' agents, each with a certificate of its own."""
 PEER_CALLS = frozenset({"Expect", "Receive", "Deliver", "TakeOver", "CallOff"})

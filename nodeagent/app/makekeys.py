@@ -38,7 +38,8 @@ def make_keys(
     if files is not None:
         log.warning(
             "%s has wrap-N.key, which opens what is saved of every namespace: once all agents and "
-            "the registry are of this release, take these out of the Secret (docs/registry.md)",
+            "the registry are of this release, take these out of the Secret "
+            "(docs/reference/registry.md)",
             settings.artifact_keys,
         )
     if not settings.registry_url:

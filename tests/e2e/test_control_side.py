@@ -123,7 +123,8 @@ def test_one_replica_of_each_is_enough(side: Cluster, seats: Pods) -> None:
 
 
 def test_what_the_documents_say_of_asking_the_extender_works(side: Cluster, seats: Pods) -> None:
-    """docs/scaling.md and docs/gangs.md: port-forward, and the certificates of `pki init`."""
+    """docs/concepts/scaling.md and docs/concepts/gangs.md: port-forward, and the certificates of
+    `pki init`."""
     seats.create(SeatPod("waits", annotations={keys.REQUIRE_GROUP: "G0", "kyb.ai/vram": "79Gi"}))
     forward = [
         *(str(side.kubectl_path), f"--kubeconfig={side.kubeconfig}", "-n", keys.NAMESPACE),
@@ -144,7 +145,7 @@ def test_what_the_documents_say_of_asking_the_extender_works(side: Cluster, seat
 
 
 def test_the_first_sample_of_the_installation_runs(side: Cluster, seats: Pods) -> None:
-    """docs/install.md, step 7, with the image where the node has it."""
+    """docs/how-to/install.md, step 7, with the image where the node has it."""
     sample = REPOSITORY / "config" / "samples" / "two-models.yaml"
     objects = list(yaml.safe_load_all(sample.read_text()))
     side.kubectl("apply", "-f", str(sample))

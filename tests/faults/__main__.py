@@ -1,5 +1,5 @@
-"""`python -m tests.faults`: write the tables into docs/failure-recovery.md; with --rows, print the
-rows' tests that lie elsewhere, one a line, as pytest takes them from a file."""
+"""`python -m tests.faults`: write the tables into docs/reference/failure-recovery.md; with --rows,
+print the rows' tests that lie elsewhere, one a line, as pytest takes them from a file."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The fault table below RAM as data: what breaks, what the user of a seat sees, and the one test.
 
-`python -m tests.faults` renders docs/failure-recovery.md; `tests/unit/faults` holds both together.
+`python -m tests.faults` renders docs/reference/failure-recovery.md; `tests/unit/faults` holds both
+together.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tables of docs/failure-recovery.md, rendered from the data between their marks."""
+"""The tables of docs/reference/failure-recovery.md, rendered from the data between their marks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.faults.below import BREAKAGES, DEATHS, Breakage, Death
 from tests.faults.flips import FLIPS
 from tests.faults.matrix import COLUMNS, MATRIX, End
 
-DOCUMENT = REPOSITORY / "docs" / "failure-recovery.md"
+DOCUMENT = REPOSITORY / "docs" / "reference" / "failure-recovery.md"
 
 
 def update(text: str) -> str:

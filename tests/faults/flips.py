@@ -1,7 +1,7 @@
 """What becomes of a bit that changes where it lies, for each kind of file that outlives a process.
 
-`python -m tests.faults` renders docs/failure-recovery.md; `tests/unit/faults` holds both together,
-and the list of all modules that write files.
+`python -m tests.faults` renders docs/reference/failure-recovery.md; `tests/unit/faults` holds both
+together, and the list of all modules that write files.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The matrix as data: for every fault and every state of a seat, what its user sees.
 
 `test_matrix.py` has one test per cell; `python -m tests.faults` renders
-docs/failure-recovery.md.
+docs/reference/failure-recovery.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""`config/below-ram` on a test cluster, put together as docs/install.md has it put together."""
+"""`config/below-ram` on a test cluster, put together as docs/how-to/install.md has it put
+together."""
 
 from __future__ import annotations
 

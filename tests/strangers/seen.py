@@ -1,4 +1,5 @@
-"""What the runs have shown of each program: written by its test, read for docs/programs.md.
+"""What the runs have shown of each program: written by its test, read for
+docs/reference/programs.md.
 
 A run leaves a record of each program in `build/strangers`. `parked.json` beside this file keeps
 those of the last whole run: nothing is in the page that no run has shown.
@@ -40,7 +41,7 @@ def keep(names: list[str]) -> None:
     missing = [name for name in names if not (RUNS / f"{name}.json").exists()]
     if missing:
         raise KybernateError(
-            f"not parked, so docs/programs.md stays as it is: {', '.join(missing)}"
+            f"not parked, so docs/reference/programs.md stays as it is: {', '.join(missing)}"
         )
     found = [json.loads((RUNS / f"{name}.json").read_text()) for name in names]
     KEPT.write_text(json.dumps({"format": FORMAT, "parked": found}, indent=1) + "\n")

@@ -1,4 +1,5 @@
-"""`python -m tests.strangers.table`: docs/programs.md, from what the last whole run has shown.
+"""`python -m tests.strangers.table`: docs/reference/programs.md, from what the last whole run has
+shown.
 
 With `--keep` the records of the run that just ended are kept first.
 """
@@ -30,7 +31,7 @@ request. *Whole* means: the next answer has the next number, from the same serve
 connection and on a new one. The seconds are those until the first answer, on the old connection,
 the slower of two, with eight programs side by side on two busy cores: what its client sends
 meanwhile is dropped, and sent again after 0.2, 0.4, 0.8 … s. What can't be saved stays in RAM, and
-the event `KeptInRam` says why ([what can't be dumped](criu.md#what-cant-be-dumped)).
+the event `KeptInRam` says why ([what can't be dumped](../concepts/criu.md#what-cant-be-dumped)).
 
 This page is generated from a whole run (`make test-strangers`), which renews it.
 

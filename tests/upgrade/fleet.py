@@ -43,8 +43,9 @@ PARTS = (
     "proxy",
 )
 """What can be of one release or the other, in the order in which an upgrade replaces them: see
-docs/install.md. kyb-init and sidecar are those that containers get from then on; with the agent go
-its kyb-enter and CRIU, with `config` the definitions, policies and webhook configurations."""
+docs/how-to/install.md. kyb-init and sidecar are those that containers get from then on; with the
+agent go its kyb-enter and CRIU, with `config` the definitions, policies and webhook
+configurations."""
 
 NEEDS = {"registry": ("config",)}
 """What has to be of the newer release before another part is: today's registry reads pods, which

@@ -1,4 +1,5 @@
-"""Dumps and recreates the tree below a container's kyb-init: the recipe of docs/criu.md."""
+"""Dumps and recreates the tree below a container's kyb-init: the recipe of
+docs/concepts/criu.md."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ store's own tools use (AWS_ACCESS_KEY_ID, AWS_ENDPOINT, GOOGLE_APPLICATION_CREDE
   kybernate artifacts shred team-a --why "they left"         destroy a namespace's keys
 
 An artifact is named <namespace>/<name>@<time>-<digits>. What is in a place, and how it is kept
-from others, is written in docs/artifact-layout.md.
+from others, is written in docs/reference/artifact-layout.md.
 """
 
 _keys = click.option(

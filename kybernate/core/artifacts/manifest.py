@@ -1,7 +1,7 @@
 """What a manifest says of an artifact: of which workload, for which machine, which bytes. Pure.
 
-One format, one version; see docs/artifact-layout.md. A manifest is small however large its
-artifact is: it names the leaves, and leaves name the chunks.
+One format, one version; see docs/reference/artifact-layout.md. A manifest is small however large
+its artifact is: it names the leaves, and leaves name the chunks.
 """
 
 from __future__ import annotations

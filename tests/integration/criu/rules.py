@@ -362,7 +362,7 @@ LOST = {
     ),
 }
 """What a tree doesn't get back, though nothing told so before the dump: the kernel tells nobody of
-the first two. A release that mends one takes it out of here and of docs/criu.md."""
+the first two. A release that mends one takes it out of here and of docs/concepts/criu.md."""
 
 
 def with_sleep(folder: Path) -> None:

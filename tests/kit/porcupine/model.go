@@ -5,7 +5,7 @@ import (
 	"strconv"
 )
 
-// What docs/registry.md promises about leases, tokens, proofs of stopping and claims, written a
+// What docs/reference/registry.md promises about leases, tokens, proofs of stopping and claims, written a
 // second time and from the callers' side: a state is what they can know of a namespace's pods.
 //
 // An operation without an answer took effect at any time after its call, or never. The checker may

@@ -13,7 +13,7 @@ from kybernate.settings.agent import AgentSettings
 
 REPOSITORY = Path(__file__).parents[3]
 CONFIG = REPOSITORY / "config"
-INSTALL = (REPOSITORY / "docs" / "install.md").read_text()
+INSTALL = (REPOSITORY / "docs" / "how-to" / "install.md").read_text()
 
 
 def pod(path: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from kybernate.settings.agent import AgentSettings
 from kybernate.settings.plugin import PluginSettings
 
 REPOSITORY = Path(__file__).parents[3]
-INSTALL = (REPOSITORY / "docs" / "install.md").read_text()
+INSTALL = (REPOSITORY / "docs" / "how-to" / "install.md").read_text()
 PREFIXES = {
     "nodeagent": ("KYB_AGENT_", AgentSettings),
     "deviceplugin": ("KYB_DEVICE_PLUGIN_", PluginSettings),

@@ -1,4 +1,5 @@
-"""docs/api.md and docs/metrics.md say what the code does, and leave nothing out."""
+"""docs/reference/api.md and docs/reference/metrics.md say what the code does, and leave nothing
+out."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from kybernate.settings.agent import AgentSettings
 from nodeagent.api import doorkeeper
 from nodeagent.operations import record as operation
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = Path(__file__).parents[3] / "docs" / "reference"
 API = (DOCS / "api.md").read_text()
 TABLE = API[API.index("## Calls") : API.index("### The device plugin's")]
 CALLS = agent_pb2.DESCRIPTOR.services_by_name["NodeAgent"].methods
@@ -68,7 +69,7 @@ def test_every_event_is_listed() -> None:
     )
     found = {
         name
-        for file in (DOCS.parent / "nodeagent").rglob("*.py")
+        for file in (DOCS.parents[1] / "nodeagent").rglob("*.py")
         for names in told.findall(file.read_text())
         for name in names
         if name

@@ -1,4 +1,4 @@
-"""docs/benchmarks.md has a row for each bench that `make bench` runs, and for no other."""
+"""docs/results/benchmarks.md has a row for each bench that `make bench` runs, and for no other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[3]
-PAGE = (REPOSITORY / "docs" / "benchmarks.md").read_text()
+PAGE = (REPOSITORY / "docs" / "results" / "benchmarks.md").read_text()
 RUN = re.search(r"for b in (.+); do \$\(PY\) -m bench", (REPOSITORY / "Makefile").read_text())
 assert RUN is not None
 BENCHES = shlex.split(RUN[1])

@@ -1,7 +1,8 @@
-"""The documents: links lead somewhere, diagrams are what the renderer understands."""
+"""The documents: links and anchors lead somewhere, diagrams are what the renderer understands."""
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 
@@ -11,17 +12,59 @@ REPOSITORY = Path(__file__).parents[3]
 DOCUMENTS = sorted(
     [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md"), *REPOSITORY.glob("native/*/*.md")]
 )
-LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
+FENCE = re.compile(r"^( *)```.*?^\1```$", re.DOTALL | re.MULTILINE)
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 DIAGRAM = re.compile(r"```mermaid\n(.*?)```", re.DOTALL)
 KINDS = ("flowchart", "sequenceDiagram", "stateDiagram-v2")
+FOLDERS = {"start", "how-to", "concepts", "reference", "design", "results", "images"}
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
-def test_links_and_diagrams(document: Path) -> None:
-    text = document.read_text()
-    for target in LINK.findall(text):
-        assert (document.parent / target).exists(), f"{document} links to {target}"
-    for diagram in DIAGRAM.findall(text):
+@functools.cache
+def anchors(document: Path) -> frozenset[str]:
+    """What GitHub makes of the headings: lower case, no punctuation, a number where one repeats."""
+    found: list[str] = []
+    for heading in HEADING.findall(FENCE.sub("", document.read_text())):
+        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        slug = re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
+        found.append(f"{slug}-{found.count(slug)}" if slug in found else slug)
+    return frozenset(found)
+
+
+def by_name(path: Path) -> str:
+    return str(path.relative_to(REPOSITORY))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=by_name)
+def test_links_lead_somewhere(document: Path) -> None:
+    for target, anchor in LINK.findall(FENCE.sub("", document.read_text())):
+        page = (document.parent / target).resolve() if target else document
+        assert page.exists(), f"{document} links to {target}"
+        if anchor and page.suffix == ".md":
+            assert anchor in anchors(page), f"{document} links to {target}#{anchor}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=by_name)
+def test_diagrams_can_be_drawn(document: Path) -> None:
+    for diagram in DIAGRAM.findall(document.read_text()):
         assert diagram.split()[0] in KINDS
         # A semicolon ends a statement, also in the middle of a message: the diagram breaks there.
         assert ";" not in diagram
+
+
+def test_each_page_is_in_a_folder_of_its_kind() -> None:
+    pages = {path.relative_to(REPOSITORY / "docs") for path in REPOSITORY.glob("docs/**/*.md")}
+    lost = {page for page in pages if len(page.parts) > 1 and page.parts[0] not in FOLDERS}
+    lost |= {page for page in pages if len(page.parts) == 1 and page.name != "README.md"}
+    assert lost == set(), f"docs/ has the folders {sorted(FOLDERS)}; ADRs are in docs/design"
+
+
+def test_a_link_that_leads_nowhere_is_seen(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# A [b](c.md), `d`!\n\n# A b, d\n")
+    assert anchors(page) == {"a-b-d", "a-b-d-1"}
+    for link in ("[x](none.md)", "[x](page.md#none)", "[x](#none)"):
+        other = tmp_path / f"other{len(link)}.md"
+        other.write_text(link)
+        with pytest.raises(AssertionError):
+            test_links_lead_somewhere(other)

@@ -1,4 +1,5 @@
-"""docs/gangs.md explains every reason for which a pod can wait, and none that there isn't."""
+"""docs/concepts/gangs.md explains every reason for which a pod can wait, and none that there
+isn't."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from pathlib import Path
 from extender.pages.explain import REASONS
 from kybernate.core.views.explain import FITS
 
-PAGE = (Path(__file__).parents[3] / "docs" / "gangs.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "concepts" / "gangs.md").read_text()
 TABLE = PAGE[PAGE.index("| reason | in words |") :].partition("\n\n")[0]
 
 

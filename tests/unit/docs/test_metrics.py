@@ -1,4 +1,5 @@
-"""docs/metrics.md, the plugin's page and the code name the same metrics, with the same labels."""
+"""docs/reference/metrics.md, the plugin's page and the code name the same metrics, with the same
+labels."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 REPOSITORY = Path(__file__).parents[3]
-PAGE = (REPOSITORY / "docs" / "metrics.md").read_text()
-PLUGIN_PAGE = (REPOSITORY / "docs" / "device-plugin.md").read_text()
+PAGE = (REPOSITORY / "docs" / "reference" / "metrics.md").read_text()
+PLUGIN_PAGE = (REPOSITORY / "docs" / "reference" / "device-plugin.md").read_text()
 PLUGIN = "kyb_device_plugin_"
 ROW = re.compile(r"^\| `(kyb_\w+)` \|([^|]*)\|", re.MULTILINE)
 MADE = re.compile(r'\b(?:Counter|Gauge|Histogram|Summary|\w*MetricFamily)\(\s*"(kyb_\w+)"')

@@ -1,4 +1,4 @@
-"""docs/programs.md says of each program what the last whole run has shown of it."""
+"""docs/reference/programs.md says of each program what the last whole run has shown of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from tests.strangers.programs import STRANGERS
 
 
 def test_the_page_is_what_the_last_whole_run_has_shown() -> None:
-    assert (REPOSITORY / "docs" / "programs.md").read_text() == table.page(seen.kept())
+    assert (REPOSITORY / "docs" / "reference" / "programs.md").read_text() == table.page(
+        seen.kept()
+    )
 
 
 def test_every_program_is_in_one_slice_none_of_which_is_much_to_fetch() -> None:

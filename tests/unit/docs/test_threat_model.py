@@ -1,4 +1,5 @@
-"""Claims of docs/threat-model.md name tests that are there; each file of attacks has a claim."""
+"""Claims of docs/reference/threat-model.md name tests that are there; each file of attacks has a
+claim."""
 
 from __future__ import annotations
 
@@ -9,7 +10,9 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[3]
 NAMED = re.findall(
-    r"\| `([\w/]+\.py)::(\w+)` \|$", (REPOSITORY / "docs/threat-model.md").read_text(), re.MULTILINE
+    r"\| `([\w/]+\.py)::(\w+)` \|$",
+    (REPOSITORY / "docs/reference/threat-model.md").read_text(),
+    re.MULTILINE,
 )
 
 

@@ -1,4 +1,5 @@
-"""docs/registry.md leaves nothing out that is counted, and config/ installs what it says."""
+"""docs/reference/registry.md leaves nothing out that is counted, and config/ installs what it
+says."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from kybernate.settings.registry import RegistrySettings
 from registry import metrics
 from registry.commands import COMMANDS
 
-TEXT = (Path(__file__).parents[3] / "docs" / "registry.md").read_text()
+TEXT = (Path(__file__).parents[3] / "docs" / "reference" / "registry.md").read_text()
 
 
 def test_every_metric_is_listed_with_its_labels() -> None:

@@ -1,4 +1,5 @@
-"""What users get wrong, with what the webhook says to each: the tables of docs/admission.md.
+"""What users get wrong, with what the webhook says to each: the tables of
+docs/reference/admission.md.
 
 python -m tests.unit.webhook.mistakes    renews the tables in place
 """
@@ -16,7 +17,7 @@ from webhook.validate import refusals
 
 Pod = dict[str, Any]
 
-PAGE = Path(__file__).parents[3] / "docs" / "admission.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "admission.md"
 ONE, TWO, VENDOR = keys.seat_resource(1), keys.seat_resource(2), keys.VENDOR_RESOURCE
 VRAM = {keys.VRAM: "24Gi"}
 

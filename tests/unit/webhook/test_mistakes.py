@@ -1,4 +1,4 @@
-"""docs/admission.md says what the webhook says, and leaves no sentence out."""
+"""docs/reference/admission.md says what the webhook says, and leaves no sentence out."""
 
 from __future__ import annotations
 
