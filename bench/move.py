@@ -38,7 +38,7 @@ from kybernate.ports import Handover
 from kybernate.runtime.identity import Identity
 from kybernate.types import NodeName, PodRef, PodUid, Tier
 from nodeagent.api.peers import GrpcPeers
-from nodeagent.migration.parts import Pacer
+from nodeagent.migration.protocol import Pacer
 from tests.cluster.layout import REPOSITORY
 from tests.kit.containers import Node, Wish
 from tests.kit.parking import Seat

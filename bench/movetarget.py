@@ -27,7 +27,7 @@ from nodeagent.api.doorkeeper import Doorkeeper, Rates
 from nodeagent.api.peersapi import PeersApi
 from nodeagent.api.servers import serve_network
 from nodeagent.artifacts.arrived import Arrived
-from nodeagent.migration.receive import Receiver
+from nodeagent.migration.target import Receiver
 from nodeagent.seat.record import Begins
 
 if TYPE_CHECKING:

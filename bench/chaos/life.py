@@ -22,8 +22,8 @@ from nodeagent.app.loop import Loop
 from nodeagent.app.recover import recover
 from nodeagent.artifacts.reporting import ReportingVault
 from nodeagent.artifacts.reports import Reports
-from nodeagent.migration.moves import Moves
-from nodeagent.migration.receive import Receiver
+from nodeagent.migration.source import Moves
+from nodeagent.migration.target import Receiver
 from nodeagent.migration.within import Within
 from nodeagent.operations.operations import Operations
 from nodeagent.seat.below import Below

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bench.chaos.life import Life
     from kybernate.ports import Handover
     from kybernate.types import ArtifactId
-    from nodeagent.migration.receive import Receiver
+    from nodeagent.migration.target import Receiver
 
 _LATENCY = 0.001
 

@@ -24,7 +24,7 @@ from kybernate.gen import peers_pb2 as pb
 from kybernate.gen import peers_pb2_grpc
 from kybernate.types import NodeName, PodRef
 from nodeagent.api.doorkeeper import MESSAGE_LIMIT, STATES_LIMIT
-from nodeagent.migration.parts import Pump, handover_message
+from nodeagent.migration.protocol import Pump, handover_message
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from kybernate.ports import Handover, KubeApi
     from kybernate.runtime.identity import Identity
     from kybernate.types import ArtifactId
-    from nodeagent.migration.parts import Pacer
+    from nodeagent.migration.protocol import Pacer
 
 _API_TIMEOUT = 5.0
 _AGAIN = 1.0

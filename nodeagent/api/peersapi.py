@@ -9,14 +9,14 @@ from kybernate.errors import ConfigError, DeadlineError, RetryableError
 from kybernate.gen import peers_pb2 as pb
 from kybernate.gen import peers_pb2_grpc
 from kybernate.types import ArtifactId, PodUid
-from nodeagent.migration.parts import pod_of
+from nodeagent.migration.protocol import pod_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     import grpc
 
-    from nodeagent.migration.receive import Receiver
+    from nodeagent.migration.target import Receiver
 
 _DEADLINE = 10.0
 

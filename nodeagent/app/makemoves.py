@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from kybernate.core.seat.operations import Kind
 from nodeagent.api.peers import GrpcPeers
 from nodeagent.api.peersapi import PeersApi
-from nodeagent.migration.evacuations import Evacuations
-from nodeagent.migration.moves import Moves
-from nodeagent.migration.parts import Pacer
-from nodeagent.migration.receive import Receiver
+from nodeagent.migration.evacuate import Evacuations
+from nodeagent.migration.protocol import Pacer
+from nodeagent.migration.source import Moves
+from nodeagent.migration.target import Receiver
 from nodeagent.migration.within import Within
 
 if TYPE_CHECKING:

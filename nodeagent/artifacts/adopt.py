@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from kybernate import keys
 from kybernate.core.artifacts.restores import RestoreAs
-from kybernate.core.migration.moving import see_own
+from kybernate.core.migration.plan import see_own
 from kybernate.core.seat.seats import SeatEvent
 from kybernate.errors import (
     ConflictError,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kybernate.checkpoint.raw.stream import Written
 from kybernate.errors import DeadlineError, RetryableError
 from kybernate.types import PodUid
-from nodeagent.migration.parts import part_of
+from nodeagent.migration.protocol import part_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from kybernate.core.migration.movenotes import kept
+from kybernate.core.migration.notes import kept
 from kybernate.core.seat.seats import OCCUPYING, WITHOUT_TREE
 from kybernate.errors import KybernateError, RefusedError
 from kybernate.types import ArtifactId, SeatState, Tier
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import asyncio
     from pathlib import Path
 
-    from kybernate.core.migration.movenotes import MoveNote
+    from kybernate.core.migration.notes import MoveNote
     from kybernate.ports import Handover, Peers
     from nodeagent.app.loop import Loop
     from nodeagent.migration.journal import MoveJournal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kybernate.core.migration.movenotes import done
+from kybernate.core.migration.notes import done
 from kybernate.core.seat.operations import Progress
 from kybernate.core.seat.seats import WITHOUT_TREE
 from kybernate.errors import (
@@ -20,7 +20,7 @@ from nodeagent.migration.journal import handover_of
 from nodeagent.offload.leaving import see_there, where
 
 if TYPE_CHECKING:
-    from kybernate.core.migration.movenotes import MoveNote
+    from kybernate.core.migration.notes import MoveNote
     from kybernate.ports import Peers
     from nodeagent.app.loop import Loop
     from nodeagent.migration.journal import MoveJournal

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from kybernate.core.migration.movenotes import Found, MoveNote, found, note_of, outdated
+from kybernate.core.migration.notes import Found, MoveNote, found, note_of, outdated
 from kybernate.core.seat.operations import ENDED
 from kybernate.ports import Handover
 from nodeagent.offload.gates import AGAIN

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from kybernate.core.migration.movenotes import MoveNote
+from kybernate.core.migration.notes import MoveNote
 from kybernate.core.seat.seats import WITHOUT_TREE
 from kybernate.errors import KybernateError, RefusedError
 from kybernate.types import PodRef, Tier
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kybernate.ports import Peers
     from kybernate.types import PodUid
     from nodeagent.app.loop import Loop
-    from nodeagent.migration.calloffs import CallOffs
+    from nodeagent.migration.cancel import CallOffs
     from nodeagent.migration.journal import MoveJournal
     from nodeagent.migration.move import Move
 

@@ -13,7 +13,7 @@ from nodeagent.offload.leaving import persistently
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from kybernate.core.migration.movenotes import MoveNote
+    from kybernate.core.migration.notes import MoveNote
     from nodeagent.operations.record import Operation
     from nodeagent.seat.node import Node
     from nodeagent.seat.record import Seat

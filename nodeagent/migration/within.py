@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from kybernate.ports import Handover, Peers
     from kybernate.types import ArtifactId, NodeName, PodRef
-    from nodeagent.migration.receive import Receiver
+    from nodeagent.migration.target import Receiver
 
 
 class Within:

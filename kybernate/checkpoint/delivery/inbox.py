@@ -29,7 +29,7 @@ from kybernate.checkpoint.raw.seal import remove_folder, verify_raw
 from kybernate.checkpoint.raw.stream import Hashed
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts import manifest as manifests
-from kybernate.core.migration.moving import see_own
+from kybernate.core.migration.plan import see_own
 from kybernate.errors import CorruptError, NotFoundError, RefusedError
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from kybernate.checkpoint.ordered import threads
 from kybernate.checkpoint.packs.blocks import image_files, raw_sources
 from kybernate.core.artifacts.manifest import PIECE, File
 from kybernate.core.chunks.pages import BLOCK
-from kybernate.core.migration.moves import NAME, Matcher, Run, Staged
+from kybernate.core.chunks.staged import NAME, Matcher, Run, Staged
 
 if TYPE_CHECKING:
     import threading

@@ -21,7 +21,7 @@ from kybernate.types import NodeName, PodRef, PodUid
 from nodeagent.api.doorkeeper import Doorkeeper, Rates
 from nodeagent.api.peers import GrpcPeers
 from nodeagent.api.servers import serve_network
-from nodeagent.migration.parts import Pacer
+from nodeagent.migration.protocol import Pacer
 from tests.cluster import accounts, pki
 from tests.integration.webhook.conftest import until
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kybernate.core.chunks.pages import BLOCK, PAGE
-from kybernate.core.migration.moves import NAME, Matcher, Run, Staged
+from kybernate.core.chunks.staged import NAME, Matcher, Run, Staged
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,23 +6,23 @@ from itertools import product
 
 import pytest
 
-from kybernate.core.migration import movenotes
-from kybernate.core.migration.movenotes import Found, MoveNote, found, goes_on_there, note_of
+from kybernate.core.migration import notes
+from kybernate.core.migration.notes import Found, MoveNote, found, goes_on_there, note_of
 from kybernate.types import NodeName, PodRef, PodUid, SeatState
 
 MET = MoveNote(
     "m1", PodRef("ns", "a", PodUid("uid-a")), PodRef("ns", "b", PodUid("uid-b")), NodeName("n2")
 )
-KEPT = movenotes.kept(MET, "ns/a@1")
+KEPT = notes.kept(MET, "ns/a@1")
 
 
-@pytest.mark.parametrize("note", [MET, KEPT, movenotes.done(KEPT), movenotes.done(KEPT, "why")])
+@pytest.mark.parametrize("note", [MET, KEPT, notes.done(KEPT), notes.done(KEPT, "why")])
 def test_a_note_is_read_as_it_was_written(note):
     assert note_of(note.record()) == note
 
 
 def test_what_is_outdated_is_as_if_the_successor_had_just_been_met():
-    assert movenotes.outdated(KEPT) == MET
+    assert notes.outdated(KEPT) == MET
 
 
 @pytest.mark.parametrize("state", [None, *SeatState])
@@ -31,7 +31,7 @@ def test_the_successor_goes_on_only_where_the_tree_here_is_ended_or_must_be(stat
     assert goes_on_there(KEPT, state, "") is ended
     assert goes_on_there(KEPT, state, "ns/a@0") is ended, "another state of the seat's"
     assert goes_on_there(KEPT, state, "ns/a@1"), "its own record has it end the tree"
-    assert goes_on_there(movenotes.done(KEPT), state, ""), "on one node it names it no more"
+    assert goes_on_there(notes.done(KEPT), state, ""), "on one node it names it no more"
     for artifact in ("", "ns/a@1"):
         assert not goes_on_there(MET, state, artifact)
 
@@ -44,8 +44,8 @@ def test_what_becomes_of_each_note():
     for (_, live), does in became.items():
         assert does == [Found.GO_ON if live else Found.CALL_OFF] * 2
     for live in (False, True):
-        assert found(movenotes.done(KEPT), seated=True, live=live) is Found.KEEP_ASLEEP
-        assert found(movenotes.done(KEPT), seated=False, live=live) is Found.FORGET
+        assert found(notes.done(KEPT), seated=True, live=live) is Found.KEEP_ASLEEP
+        assert found(notes.done(KEPT), seated=False, live=live) is Found.FORGET
 
 
 def test_a_note_of_an_older_agent_is_read():

@@ -11,7 +11,7 @@ from kybernate.errors import NotFoundError
 from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Crash
 from kybernate.types import NodeName, PodRef, PodUid, SeatState, Tier
-from nodeagent.migration.moves import Moves
+from nodeagent.migration.source import Moves
 from nodeagent.operations.operations import Operations
 from nodeagent.operations.record import Ask
 

@@ -25,8 +25,8 @@ from nodeagent.api.peers import GrpcPeers
 from nodeagent.api.peersapi import PeersApi
 from nodeagent.api.servers import serve_network
 from nodeagent.artifacts.arrived import ARRIVED
-from nodeagent.migration.parts import Pacer
-from nodeagent.migration.receive import Receiver
+from nodeagent.migration.protocol import Pacer
+from nodeagent.migration.target import Receiver
 from nodeagent.seat.record import Begins
 from tests.unit.checkpoint.kit import KEYS, draft, make_dump
 from tests.unit.nodeagent.api.test_api import node_api

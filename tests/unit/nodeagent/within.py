@@ -9,8 +9,8 @@ from kybernate.core.artifacts.restores import RestoreWish
 from kybernate.core.seat.operations import Kind
 from kybernate.errors import RefusedError, RetryableError
 from kybernate.types import NodeName, PodUid
-from nodeagent.migration.moves import Moves
-from nodeagent.migration.receive import Receiver
+from nodeagent.migration.source import Moves
+from nodeagent.migration.target import Receiver
 from nodeagent.migration.within import Within
 from nodeagent.operations.operations import Operations
 from tests.unit.nodeagent.below import app_of

@@ -21,7 +21,7 @@ from kybernate.errors import (
 from kybernate.types import PodRef, Tier
 from nodeagent.api import peers as peers_module
 from nodeagent.api.doorkeeper import Rates
-from nodeagent.migration.parts import Pacer
+from nodeagent.migration.protocol import Pacer
 from nodeagent.offload.leaving import persistently
 from tests.unit.checkpoint.kit import KEYS, draft
 from tests.unit.nodeagent import twonodes

@@ -11,7 +11,7 @@ from kybernate.errors import NotFoundError, RefusedError, RetryableError
 from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Machine
 from kybernate.types import SeatState
-from nodeagent.migration.calloffs import CALL_OFF
+from nodeagent.migration.cancel import CALL_OFF
 from nodeagent.migration.journal import MOVE
 from tests.unit.nodeagent.below import when
 from tests.unit.nodeagent.moving import MEMORY, There, begun, ended, killed, move, next_agent

@@ -11,7 +11,7 @@ from kybernate.core.seat.operations import Kind, Progress
 from kybernate.errors import RefusedError
 from kybernate.types import SeatState, Tier
 from nodeagent import metrics
-from nodeagent.migration.evacuations import Evacuations
+from nodeagent.migration.evacuate import Evacuations
 from nodeagent.operations.operations import Operations
 from nodeagent.operations.record import Ask
 from nodeagent.operations.wire import operation_message

@@ -23,11 +23,11 @@ import logging
 import weakref
 from typing import TYPE_CHECKING
 
-from kybernate.core.migration.movenotes import Found, goes_on_there, outdated
-from kybernate.core.migration.moving import plan_move, why_unmovable
+from kybernate.core.migration.notes import Found, goes_on_there, outdated
+from kybernate.core.migration.plan import plan_move, why_unmovable
 from kybernate.core.seat.operations import Progress, Verdict
 from kybernate.errors import KybernateError, RefusedError
-from nodeagent.migration.calloffs import CallOffs
+from nodeagent.migration.cancel import CallOffs
 from nodeagent.migration.departure import Departure
 from nodeagent.migration.handingover import HandingOver
 from nodeagent.migration.journal import MoveJournal, handover_of
@@ -39,7 +39,7 @@ from nodeagent.offload.leaving import where
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from kybernate.core.migration.movenotes import MoveNote
+    from kybernate.core.migration.notes import MoveNote
     from kybernate.core.seat.operations import SeatFacts
     from kybernate.ports import Peers
     from kybernate.types import PodUid

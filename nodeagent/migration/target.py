@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from kybernate.core.migration.moving import see_own
+from kybernate.core.migration.plan import see_own
 from kybernate.errors import CorruptError, NotFoundError, RefusedError, RetryableError
 from kybernate.types import ArtifactId, PodUid, Tier
 from nodeagent.artifacts.arrived import Arrival

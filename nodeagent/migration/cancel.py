@@ -12,7 +12,7 @@ import logging
 import weakref
 from typing import TYPE_CHECKING
 
-from kybernate.core.migration.movenotes import MoveNote, note_of
+from kybernate.core.migration.notes import MoveNote, note_of
 from kybernate.errors import KybernateError, NotFoundError, RefusedError
 from nodeagent.migration.journal import handover_of
 from nodeagent.offload.leaving import see_there
