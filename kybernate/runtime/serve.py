@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import logging
 import signal
+import socket
 import sys
 import threading
+import time
+from contextlib import suppress
+from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
@@ -17,6 +21,9 @@ from prometheus_client import REGISTRY, make_wsgi_app
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+PROBE_S = 5.0
+"""Seconds that a probe or a scrape may take, from its connection to the last byte of its answer."""
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -79,8 +86,34 @@ class ProbeServer:
         return "404 Not Found", "try /healthz, /readyz or /metrics\n"
 
 
-class _Server(WSGIServer):
+class _Server(ThreadingMixIn, WSGIServer):
+    """A thread for each connection, which is cut off after PROBE_S: anybody may connect here, and
+    a probe that is not answered in time ends the process."""
+
     daemon_threads = True
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._deadlines: dict[socket.socket, float] = {}
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._deadlines[request] = time.monotonic() + PROBE_S
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._deadlines.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """The caller has gone, or was cut off; faults in an answer are logged where it is made."""
+
+    def service_actions(self) -> None:
+        """Called twice a second."""
+        now = time.monotonic()
+        for connection, deadline in tuple(self._deadlines.items()):
+            if deadline < now:
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
 
 
 class _QuietHandler(WSGIRequestHandler):

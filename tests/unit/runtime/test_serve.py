@@ -1,0 +1,66 @@
+"""Probes are answered whatever other callers of the port do, against real sockets."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kybernate.runtime import serve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.real_time
+
+
+@pytest.fixture
+def probes(monkeypatch: pytest.MonkeyPatch) -> Iterator[serve.ProbeServer]:
+    monkeypatch.setattr(serve, "PROBE_S", 0.3)
+    made = serve.ProbeServer("127.0.0.1", 0, lambda: "not yet")
+    made.start()
+    yield made
+    made.stop()
+
+
+def ask(port: int, path: str) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    told = answer.status, answer.read()
+    connection.close()
+    return told
+
+
+def test_what_probes_are_told(probes: serve.ProbeServer) -> None:
+    assert ask(probes.port, "/healthz") == (200, b"ok\n")
+    assert ask(probes.port, "/readyz") == (503, b"not yet\n")
+    assert ask(probes.port, "/other")[0] == 404
+    assert b"python_info" in ask(probes.port, "/metrics")[1]
+
+
+def test_who_says_nothing_keeps_nobody_out(probes: serve.ProbeServer) -> None:
+    with socket.create_connection(("127.0.0.1", probes.port)) as silent:
+        silent.sendall(b"GET /hea")
+        assert ask(probes.port, "/healthz") == (200, b"ok\n")
+
+
+def test_who_drips_is_cut_off(probes: serve.ProbeServer, capfd: pytest.CaptureFixture[str]) -> None:
+    began = time.monotonic()
+    with (
+        socket.create_connection(("127.0.0.1", probes.port)) as slow,
+        pytest.raises((ConnectionResetError, BrokenPipeError)),
+    ):
+        drip(slow)
+    assert time.monotonic() - began < 3
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def drip(connection: socket.socket) -> None:
+    """Send a letter after the other, for as long as that can be done."""
+    for _ in range(100):
+        connection.sendall(b"G")
+        time.sleep(0.05)
