@@ -18,6 +18,8 @@ from deviceplugin import metrics
 from deviceplugin.inventory import Held, Holdings, inventory_report
 from kybernate.errors import DeadlineError, RefusedError, RetryableError
 from kybernate.gen import agent_pb2, agent_pb2_grpc
+from kybernate.lib.retry import retry_blocking, steadily
+from kybernate.lib.rounds import rounds_blocking
 from kybernate.types import GroupName
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ log = logging.getLogger(__name__)
 ADVICE_DEADLINE = 0.5
 REPORT_DEADLINE = 5.0
 _PAUSE = 0.25
+_PAUSES = steadily(_PAUSE)
 _PRESENCE = 0.05
 _TRY_AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
 _CHANNEL = (
@@ -69,22 +72,24 @@ class AgentLink:
         """
         end = time.monotonic() + deadline
         request = agent_pb2.PrepareSeatRequest(resource=resource, device_ids=ids)
-        sentence = ""
-        while (left := end - time.monotonic()) > 0:
+        said: list[Exception] = []
+
+        def ask() -> str:
+            left = max(0.0, end - time.monotonic())
             try:
                 answer = self._agent.PrepareSeat(request, timeout=left, wait_for_ready=True)
             except grpc.RpcError as error:
                 if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                    break
+                    raise said[-1] if said else self._silent(deadline) from error
                 if error.code() not in _TRY_AGAIN:
                     raise RefusedError(error.details()) from error
-                sentence = error.details()
-                time.sleep(max(0.0, min(_PAUSE, end - time.monotonic())))
-            else:
-                return str(answer.seat)
-        if sentence:
-            raise RetryableError(sentence)
-        raise DeadlineError(
+                raise RetryableError(error.details()) from error
+            return str(answer.seat)
+
+        return retry_blocking(ask, said.append, on=RetryableError, pauses=_PAUSES, until=end)
+
+    def _silent(self, deadline: float) -> DeadlineError:
+        return DeadlineError(
             f"the node agent didn't answer on {self._socket} within {deadline:.0f} s; "
             "see that kyb-agent runs on this node"
         )
@@ -192,8 +197,4 @@ class Reporter:
 
     def run(self, stop: threading.Event, period: float = 0.1) -> None:
         """Step every `period` seconds until `stop` is set."""
-        while not stop.wait(period):
-            try:
-                self.step()
-            except Exception:
-                log.exception("reporting failed unexpectedly; trying again")
+        rounds_blocking(self.step, stop, period, "reporting")

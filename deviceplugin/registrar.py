@@ -27,6 +27,7 @@ from deviceplugin.server import OPTIONS, SeatServer, SeatService
 from kybernate import keys
 from kybernate.errors import RetryableError
 from kybernate.gen import deviceplugin_pb2, deviceplugin_pb2_grpc
+from kybernate.lib.rounds import rounds_blocking
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -225,10 +226,6 @@ class Registrar:
     def run(self, stop: threading.Event, period: float = 0.1) -> None:
         """Step every `period` seconds until `stop` is set, then remove the sockets."""
         remove_leftovers(self._folder)
-        while not stop.wait(period):
-            try:
-                self.step(time.monotonic())
-            except Exception:
-                log.exception("registering failed unexpectedly; looking again")
+        rounds_blocking(lambda: self.step(time.monotonic()), stop, period, "registering")
         for endpoint in self._endpoints.values():
             endpoint.stop()

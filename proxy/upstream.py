@@ -12,6 +12,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from kybernate.errors import KybernateError
+from kybernate.lib.retry import Pauses, quietly, retry
 from proxy.openai import ApiError, rename_model
 
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ _HOP_BY_HOP = frozenset(
 _OURS = {SEAT.lower(), WAKE_MS.lower(), REQUEST_ID.lower()}
 _NOT_TO_SEAT = _HOP_BY_HOP | _OURS | {"host", "content-length", "content-encoding", "expect"}
 _NOT_TO_CLIENT = _HOP_BY_HOP | _OURS | {"content-length"}
+_UNSENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+"""Not a byte was sent: a server may need a moment to listen again after a wake."""
+_PAUSES = Pauses(0.01, 0.25)
 _PIECE = 256 * 1024
 _WHOLE = 64 * 1024
 """Answers up to this many bytes are read before the first byte is passed on: one write."""
@@ -151,25 +155,21 @@ class Exchange:
         url = URL(f"http://{seat.address}{self._request.path_qs}", encoded=True)
         headers = self._to_seat()
         headers["Content-Length"] = str(len(self._body))
-        loop = asyncio.get_running_loop()
-        deadline, delay = loop.time() + limit, 0.01
-        while True:
-            try:
-                return await session.request(
-                    self._request.method,
-                    url,
-                    data=self._payload(),
-                    headers=headers,
-                    allow_redirects=False,
-                )
-            except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-                # Not a byte was sent: a server may need a moment to listen again after a wake.
-                if loop.time() + delay > deadline:
-                    raise _unreachable(seat, error) from error
-            except (aiohttp.ClientError, TimeoutError) as error:
-                raise _unreachable(seat, error) from error
-            await asyncio.sleep(delay)
-            delay = min(delay * 2, 0.25)
+
+        async def request() -> aiohttp.ClientResponse:
+            return await session.request(
+                self._request.method,
+                url,
+                data=self._payload(),
+                headers=headers,
+                allow_redirects=False,
+            )
+
+        until = asyncio.get_running_loop().time() + limit
+        try:
+            return await retry(request, quietly, on=_UNSENT, pauses=_PAUSES, until=until)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise _unreachable(seat, error) from error
 
     def _payload(self) -> bytearray | AsyncIterator[memoryview]:
         """The body. A large one goes in pieces: as a whole it would lie in the socket's buffer,

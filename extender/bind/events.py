@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kybernate.api import pods
 from kybernate.core.rate import Bucket
 from kybernate.errors import KybernateError
+from kybernate.lib.rounds import rounds_blocking
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,11 +102,7 @@ class Events:
 
     def run(self, stopping: threading.Event) -> None:
         """Write events until told to stop."""
-        while not stopping.wait(FLUSH_S):
-            try:
-                self.flush()
-            except Exception:
-                log.exception("events are written again later")
+        rounds_blocking(self.flush, stopping, FLUSH_S, "events")
 
     def _body(self, pod: PodRef, reason: str, sentence: str) -> Json:
         now = datetime.fromtimestamp(self._wall(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -18,6 +18,7 @@ from kybernate import keys
 from kybernate.core.gangs.gang import Act, PlannedSeat, Step, in_turn, judge, names
 from kybernate.core.gangs.gangplan import Limits, plan
 from kybernate.errors import KybernateError
+from kybernate.lib.rounds import rounds_blocking
 
 if TYPE_CHECKING:
     import threading
@@ -125,13 +126,13 @@ class GangPlanner:
 
         Nothing is done while `closed` gives a reason.
         """
-        while not stopping.wait(LEAST_S):
+
+        def look() -> None:
             self._gangs.changed.wait(POLL_S)
-            try:
-                if closed() is None:
-                    self.tick()
-            except Exception:
-                log.exception("gangs are looked at again in %.0f s", POLL_S)
+            if closed() is None:
+                self.tick()
+
+        rounds_blocking(look, stopping, LEAST_S, "looking at gangs")
 
     def tick(self) -> None:
         """Do for each gang what is next, if this process may."""

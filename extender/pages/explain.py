@@ -16,6 +16,7 @@ from extender.bind.events import NO_SEAT
 from kybernate.api.pods import read_pod
 from kybernate.core.views.explain import FITS, NO_NODE, document, explain, kinds, summarize
 from kybernate.errors import KybernateError, RefusedError
+from kybernate.lib.rounds import rounds_blocking
 
 if TYPE_CHECKING:
     import threading
@@ -91,12 +92,12 @@ class Explainer:
 
         Nothing is looked at while `closed` gives a reason.
         """
-        while not stopping.wait(LOOK_EVERY_S):
-            try:
-                if closed() is None:
-                    self.look(time.monotonic())
-            except Exception:
-                log.exception("waiting pods are looked at again in %.0f s", LOOK_EVERY_S)
+
+        def look() -> None:
+            if closed() is None:
+                self.look(time.monotonic())
+
+        rounds_blocking(look, stopping, LOOK_EVERY_S, "looking at waiting pods")
 
     def look(self, now: float) -> None:
         """Count the pods that wait, and tell of each that there is no seat for, if there is none.

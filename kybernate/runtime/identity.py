@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from kybernate.errors import ConfigError, KybernateError, RefusedError, RetryableError
+from kybernate.errors import ConfigError, RefusedError, RetryableError
+from kybernate.lib.retry import Pauses, quietly, retry
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -31,9 +32,9 @@ log = logging.getLogger(__name__)
 
 _RENEW_AT = 2 / 3
 """Of a certificate's life."""
-_LOOK_S = (0.2, 5.0)
+_LOOK_S = Pauses(0.2, 5.0, growth=1.5)
 _PATIENCE_S = 3600.0
-_AGAIN_S = (2.0, 60.0)
+_AGAIN_S = Pauses(2.0, 60.0)
 _ROUND_S = 1.0
 """At least, from one certificate to the next request."""
 _ASK_S = 10.0
@@ -145,19 +146,18 @@ class Identity:
                 "own_key is off" if self._folder is None else f"{self._tls} has no {_AGENTS}",
             )
             return
-        pause = _AGAIN_S[0]
+
+        async def renewed() -> None:
+            due = await asyncio.to_thread(self._due)
+            await asyncio.sleep(max(0.0, due - time.time()))
+            await self._renew(api)
+
+        def say(error: Exception) -> None:
+            log.warning("no certificate for this node's own key yet: %s", error)
+
         while True:
-            try:
-                due = await asyncio.to_thread(self._due)
-                await asyncio.sleep(max(0.0, due - time.time()))
-                await self._renew(api)
-            except (KybernateError, OSError) as error:
-                log.warning("no certificate for this node's own key yet: %s", error)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _AGAIN_S[1])
-            else:
-                pause = _AGAIN_S[0]
-                await asyncio.sleep(_ROUND_S)
+            await retry(renewed, say, pauses=_AGAIN_S)
+            await asyncio.sleep(_ROUND_S)
 
     @property
     def _ended(self) -> Path | None:
@@ -252,8 +252,7 @@ class Identity:
         log.info("this node's own certificate is in use")
 
     async def _answer(self, api: KubeApi, path: str) -> bytes:
-        until, pause = time.monotonic() + _PATIENCE_S, _LOOK_S[0]
-        while time.monotonic() < until:
+        async def answered() -> bytes:
             found: Any = await asyncio.to_thread(lambda: api.get(path, timeout=_ASK_S))
             status = found.get("status") or {}
             for condition in status.get("conditions") or ():
@@ -261,9 +260,10 @@ class Identity:
                     raise RefusedError(f"it was refused: {condition.get('message')}")
             if status.get("certificate"):
                 return base64.b64decode(status["certificate"])
-            await asyncio.sleep(pause)
-            pause = min(1.5 * pause, _LOOK_S[1])
-        raise RetryableError("nobody answered the request; is the registry's signer on?")
+            raise RetryableError("nobody answered the request; is the registry's signer on?")
+
+        until = asyncio.get_running_loop().time() + _PATIENCE_S
+        return await retry(answered, quietly, on=RetryableError, pauses=_LOOK_S, until=until)
 
     def _keep(self, content: bytes) -> None:
         if self._folder is None or self.file is None:

@@ -12,6 +12,7 @@ from gunicorn.app.base import BaseApplication
 from kybernate.checkpoint.places import open_place
 from kybernate.core.artifacts.grants import no_grants
 from kybernate.errors import ConfigError, RetryableError
+from kybernate.lib.retry import Clock, retry_blocking
 from kybernate.runtime.deadlines import Worker
 from kybernate.runtime.grants import ArtifactGrants
 from kybernate.runtime.revocations import Revocations
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SHUTDOWN_S = 5
-_RETRY_S = 1.0
 _LOOK_S = 30.0
 """Seconds between two looks at which namespaces are gone."""
 
@@ -177,21 +177,21 @@ class Service:
         return self._problem or self._database.why_not()
 
     def _prepare(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                steps = self._database.prepare()
-            except RetryableError as error:
-                self._problem = str(error)
-                self._stopping.wait(_RETRY_S)
-            except ConfigError as error:
-                self._problem = str(error)
-                log.error("%s", error)
-                return
-            else:
-                log.info("the database is ready (%d steps of migration)", steps)
-                self._problem = None
-                self._shredder.run(self._stopping, _LOOK_S)
-                return
+        def say(error: Exception) -> None:
+            self._problem = str(error)
+
+        try:
+            ready, clock = self._database.prepare, Clock(sleep=self._stopping.wait)
+            steps = retry_blocking(ready, say, on=RetryableError, clock=clock)
+        except RetryableError:
+            return  # stopped meanwhile
+        except ConfigError as error:
+            say(error)
+            log.error("%s", error)
+            return
+        log.info("the database is ready (%d steps of migration)", steps)
+        self._problem = None
+        self._shredder.run(self._stopping, _LOOK_S)
 
 
 class Server(BaseApplication):  # type: ignore[misc]

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select, union, update
 
-from kybernate.errors import ConflictError, KybernateError, NotFoundError
+from kybernate.errors import ConflictError, NotFoundError
+from kybernate.lib.rounds import rounds_blocking
 from registry import metrics
 from registry.database import insert_new
 from registry.keys.namespacekeys import KEEP_S
@@ -56,11 +57,7 @@ class Shredder:
 
     def run(self, stopping: threading.Event, every_s: float) -> None:
         """Look now and then until `stopping` is set. Blocks."""
-        while not stopping.wait(every_s):
-            try:
-                self.look()
-            except (KybernateError, OSError) as error:
-                log.warning("namespaces can't be looked after now: %s", error)
+        rounds_blocking(self.look, stopping, every_s, "looking after namespaces")
 
     def look(self) -> None:
         """See which namespaces are gone, destroy what is due. Raises RetryableError, OSError."""

@@ -25,12 +25,13 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from kybernate.errors import RefusedError
+from kybernate.lib.retry import quietly, retry_blocking, steadily
 
 FORMAT = 2
 """Of the file; 1 was the same without the number. What a higher one says can't be read here."""
 
 _KEPT_ASIDE = 4
-_LOCK_POLL = 0.05
+_LOCK_POLL = steadily(0.05)
 _AT_ONCE = 0.001
 """Seconds that an event loop waits on the spot: a sync mostly takes a fifth of it, and the loop
 would take as long again to be told of its end."""
@@ -132,19 +133,19 @@ class FileJournal:
         # when its owner is gone, however it ended.
         lock = self._path.with_suffix(".lock")
         fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        until = time.monotonic() + self._patience
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= until:
-                    os.close(fd)
-                    raise RefusedError(
-                        f"another agent uses {self._path}; stop it, or give this one a state_dir "
-                        "of its own"
-                    ) from None
-                time.sleep(_LOCK_POLL)
+        try:
+            retry_blocking(
+                lambda: fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB),
+                quietly,
+                on=BlockingIOError,
+                pauses=_LOCK_POLL,
+                until=time.monotonic() + self._patience,
+            )
+        except BlockingIOError:
+            os.close(fd)
+            raise RefusedError(
+                f"another agent uses {self._path}; stop it, or give this one a state_dir of its own"
+            ) from None
         self._lock_fd = fd
 
     def _submit(

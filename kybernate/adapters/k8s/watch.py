@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kybernate.errors import ConflictError, KybernateError, RetryableError
+from kybernate.lib.retry import Pauses
 
 from .api import DEFAULT_TIMEOUT
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LIST_S = 30.0
+_PAUSES = Pauses(0.1, 5.0, jitter=1.0)
 """Seconds that a page of a list may take."""
 
 
@@ -89,7 +91,7 @@ class Watcher:
         self._stream: Stream | None = None
         self._lock = threading.Lock()
         self._stopping = threading.Event()
-        self._backoff = _Backoff()
+        self._pauses = iter(_PAUSES)
         self._called = threading.Event()
         self._asked = 0
         self._listed_for = 0
@@ -143,7 +145,7 @@ class Watcher:
         if self._stopping.is_set():
             return
         self.last_error = f"{self._name}: {error}"
-        delay = self._backoff.next()
+        delay = next(self._pauses)
         log.warning("watch %s: %s; again in %.1f s", self._name, error, delay)
         # Who asks for a list or an end doesn't wait for the rest of a delay.
         self._called.wait(delay)
@@ -221,7 +223,7 @@ class Watcher:
             stream.close()
         if time.monotonic() - started < 1.0 and not self._is_stale():
             raise RetryableError("the API server ended the watch at once")
-        self._backoff.reset()
+        self._pauses = iter(_PAUSES)
 
     def _hold(self, stream: Stream | None) -> bool:
         with self._lock:
@@ -243,7 +245,7 @@ class Watcher:
             self._version = _meta(item, "resourceVersion") or self._version
             if kind in ("ADDED", "MODIFIED", "DELETED"):
                 self._changed(kind, self._keep(item))
-            self._backoff.reset()
+            self._pauses = iter(_PAUSES)
 
     def _changed(self, kind: str, item: Json) -> None:
         key = _key(item)
@@ -300,20 +302,6 @@ class _Ahead:
         if isinstance(self._found, Exception):
             raise self._found
         return self._found or {}
-
-
-class _Backoff:
-    """Delays in seconds that double from 0.2 to 10, each shortened by up to a half at random."""
-
-    def __init__(self) -> None:
-        self._delay = 0.2
-
-    def next(self) -> float:
-        delay, self._delay = self._delay, min(10.0, self._delay * 2)
-        return delay * random.uniform(0.5, 1.0)  # noqa: S311 - spreading load, not a secret
-
-    def reset(self) -> None:
-        self._delay = 0.2
 
 
 def _key(item: Json) -> tuple[str, str]:

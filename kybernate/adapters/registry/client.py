@@ -26,6 +26,7 @@ from kybernate.errors import (
     RefusedError,
     RetryableError,
 )
+from kybernate.lib.retry import Pauses, quietly, retry_blocking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,8 +38,7 @@ M = TypeVar("M", bound=BaseModel)
 
 DEADLINE_S = 10.0
 _ATTEMPT_S = 5.0
-_FIRST_PAUSE_S = 0.1
-_LONGEST_PAUSE_S = 2.0
+_PAUSES = Pauses(0.1, 2.0)
 _POOL = 8
 _LONGEST = 16 << 20
 """Bytes of an answer that are read at most."""
@@ -253,19 +253,20 @@ class Registry:
         body: BaseModel | None = None,
     ) -> M:
         """Ask until there is an answer, or until the deadline."""
-        ends, pause = time.monotonic() + deadline_s, _FIRST_PAUSE_S
+        ends = time.monotonic() + deadline_s
         url, data = self._url + path + _query(query or {}), _encoded(body)
-        while True:
-            try:
-                return self._once(method, url, data, answer, ends)
-            except RetryableError as error:
-                left = ends - time.monotonic()
-                if left <= pause:
-                    raise DeadlineError(
-                        f"{method} {path}: no answer within {deadline_s:g} s: {error}"
-                    ) from error
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
+        try:
+            return retry_blocking(
+                lambda: self._once(method, url, data, answer, ends),
+                quietly,
+                on=RetryableError,
+                pauses=_PAUSES,
+                until=ends,
+            )
+        except RetryableError as error:
+            raise DeadlineError(
+                f"{method} {path}: no answer within {deadline_s:g} s: {error}"
+            ) from error
 
     def _once(self, method: str, url: str, data: bytes | None, answer: type[M], ends: float) -> M:
         try:

@@ -13,11 +13,12 @@ import threading
 import time
 from collections import deque
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from kybernate.adapters.registry import storewire
 from kybernate.core.artifacts.layout import INDEX, PACKS, ObjectInfo
 from kybernate.errors import DeadlineError, LeaveError, NotFoundError, RefusedError, RetryableError
+from kybernate.lib.retry import Pauses, quietly, retry_blocking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_TRIES = 5
-_FIRST_PAUSE_S = 0.1
+_PAUSES = Pauses(0.1, tries=5)
 _CONNECT_S = 5.0
 _SPARE_S = 60.0
 """What is good for less is not begun with."""
@@ -184,25 +184,28 @@ class RegistryObjects:
         headers: Mapping[str, str],
     ) -> urllib3.BaseHTTPResponse:
         """The store's answer. Raises RetryableError where it has none, after a few tries."""
-        pause = _FIRST_PAUSE_S
-        for left in range(_TRIES - 1, -1, -1):
-            where = url()
+
+        def once() -> urllib3.BaseHTTPResponse:
+            where, sent = url(), cast("Any", body)  # any buffer; the library's types know one kind
             try:
-                sent: Any = body  # any buffer, of which the library's types know but one kind
                 answer = self._pool.request(
                     method, where, body=sent, headers=dict(headers), redirect=False
                 )
             except self._faults as error:
                 # Its text has the URL, and so the leave.
-                why = type(error).__name__
-            else:
-                if answer.status < 500 and answer.status != 429:
-                    return answer
-                why = f"HTTP {answer.status}"
-            if left:
-                time.sleep(pause)
-                pause *= 2
-        raise RetryableError(f"{key}: the store doesn't answer ({why})", delay=5.0)
+                raise _SilentError(key, type(error).__name__) from None
+            if answer.status >= 500 or answer.status == 429:
+                raise _SilentError(key, f"HTTP {answer.status}")
+            return answer
+
+        return retry_blocking(once, quietly, on=_SilentError, pauses=_PAUSES)
+
+
+class _SilentError(RetryableError):
+    """The store gives no answer that counts."""
+
+    def __init__(self, key: str, why: str) -> None:
+        super().__init__(f"{key}: the store doesn't answer ({why})", delay=5.0)
 
 
 def _unusable(key: str, status: int) -> RetryableError:

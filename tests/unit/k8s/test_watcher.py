@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -183,7 +184,9 @@ def test_a_refresh_lists_anew_and_goes_on_from_there(
     watcher: Watcher, script: Script, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     delays: list[float] = []
-    monkeypatch.setattr(watch._Backoff, "next", lambda _self: delays.append(0.0) or 0.0)
+    pauses = (delays.append(0.0) or 0.0 for _ in itertools.count())
+    monkeypatch.setattr(watch, "_PAUSES", pauses)
+    watcher._pauses = pauses
     script.listing(pod("a"))
     script.feed()
     seen.wait_for("ADDED a@1")
@@ -203,7 +206,7 @@ def test_a_refresh_ends_the_wait_after_an_interruption(
     watcher: Watcher, script: Script, seen: Seen
 ) -> None:
     script.listing()
-    watcher._backoff._delay = 60.0
+    watcher._pauses = iter((60.0,))
     script.feed().items.put(RetryableError("connection reset"))
     until(lambda: watcher.last_error is not None)
     asked = watcher.refresh()

@@ -1,0 +1,1 @@
+"""Mechanics that many parts share: nothing here knows of seats, GPUs or Kubernetes."""
