@@ -28,7 +28,7 @@ from nodeagent.api.peersapi import PeersApi
 from nodeagent.api.servers import serve_network
 from nodeagent.artifacts.arrived import Arrived
 from nodeagent.migration.target import Receiver
-from nodeagent.seat.record import Begins
+from nodeagent.seat.parts.saved import Begins
 
 if TYPE_CHECKING:
     from collections.abc import Callable

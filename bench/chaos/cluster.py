@@ -202,8 +202,8 @@ class Cluster:
         world = agent.node.world
         if pod.uid not in agent.node.seats:
             seat = Seat(pod.identity(), world.now(), world.wall())
-            seat.pod_ip, seat.restore = "10.0.0.1", pod.plan.restore
-            seat.weight, seat.idle = pod.plan.weight, pod.plan.idle
+            seat.contact.pod_ip, seat.wishes.restore = "10.0.0.1", pod.plan.restore
+            seat.wishes.weight, seat.wishes.idle = pod.plan.weight, pod.plan.idle
             agent.add(seat)
         await world.doors.open(pod.uid)
         if not pod.begun:

@@ -272,9 +272,9 @@ async def _facts(seat: Seat) -> Mapping[str, object]:
     return {
         "namespace": seat.identity.pod.namespace,
         "pod": seat.identity.pod.name,
-        "gpu_pids": list(seat.inner),
-        "gpus": [*seat.gpu_map] or list(seat.identity.gpus),
-        "held": [seat.held.get(gpu, 0) for gpu in seat.identity.gpus],
+        "gpu_pids": list(seat.tree.inner),
+        "gpus": [*seat.tree.gpu_map] or list(seat.identity.gpus),
+        "held": [seat.tree.held.get(gpu, 0) for gpu in seat.identity.gpus],
     }
 
 

@@ -13,7 +13,7 @@ from nodeagent.artifacts.kept import SAVED
 from nodeagent.artifacts.left import LEFT, OUTLIVED
 from nodeagent.offload.transfers import DROP
 from nodeagent.seat.node import IN_RAM
-from nodeagent.seat.record import Begins
+from nodeagent.seat.parts.saved import Begins
 
 if TYPE_CHECKING:
     import asyncio
@@ -51,7 +51,7 @@ class Watch:
         if before is seat.state or self._node is None:
             return
         self.steps += 1
-        self._life.note(f"{seat.identity.name}: {before} -> {seat.state} ({seat.reason})")
+        self._life.note(f"{seat.identity.name}: {before} -> {seat.state} ({seat.history.reason})")
         if seat.state in OCCUPYING and before not in OCCUPYING:
             self._life.found += violations(self._node.swap_view())
         if seat.state in (SeatState.PARKING, SeatState.RESTORING):
@@ -112,7 +112,9 @@ class Watch:
             return False
         resting = (SeatState.ACTIVE, SeatState.PARKED, *WITHOUT_TREE)
         seats = self._seats.values()
-        idle = all(s.state in resting and _done(s.work) and _done(s.watch) for s in seats)
+        idle = all(
+            s.state in resting and _done(s.tasks.work) and _done(s.tasks.watch) for s in seats
+        )
         idle = idle and not self._to_go() and not self._gates_askew()
         return idle and not any(any(p.in_flight.values()) for p in self._life.proxies)
 
@@ -137,12 +139,13 @@ class Watch:
         seat = self._seats.get(uid)
         if seat is None:
             return "the agent has no such seat"
-        return f"{seat.state} ({seat.reason}), ending={seat.ending}, connected={seat.connected}"
+        ending, connected = seat.ending.asked, seat.contact.connected
+        return f"{seat.state} ({seat.history.reason}), {ending=}, {connected=}"
 
     def look_around(self) -> None:
         """All is quiet: nothing may be left of the storm."""
         machine, found = self._life.machine, self._life.found
-        parked = {s.handle for s in self._seats.values() if s.state is SeatState.PARKED}
+        parked = {s.tree.handle for s in self._seats.values() if s.state is SeatState.PARKED}
         for handle in machine.frozen ^ parked:
             found.append(f"{handle} is {'not ' if handle in parked else ''}frozen")
         for process in machine.procs.values():
@@ -176,7 +179,7 @@ class Watch:
         below = {uid for uid, seat in seats.items() if seat.state in WITHOUT_TREE}
         for uid in self._gates_askew():
             found.append(f"{uid}: TCP is {'' if uid in machine.gates else 'not '}held back")
-        for artifact in {seats[uid].artifact for uid in below} - machine.vault.keys():
+        for artifact in {seats[uid].saved.artifact for uid in below} - machine.vault.keys():
             found.append(f"{artifact} is gone")
         if not (plan.lose_tail or plan.lose_journal or plan.spoil_journal):
             self._look_for_leftovers()
@@ -185,15 +188,19 @@ class Watch:
         machine, found, seats = self._life.machine, self._life.found, self._seats
         noted = (LEFT, SAVED, ARRIVED)
         kept = {key.partition("/")[2] for key in machine.journal if key.startswith(noted)}
-        kept |= {seat.artifact for seat in seats.values()}
+        kept |= {seat.saved.artifact for seat in seats.values()}
         # What one could not go on from, and was started anew without, is left to people.
-        anew = {s.restore.uid for s in seats.values() if s.restore and s.begins is Begins.ANEW}
+        anew = {
+            s.wishes.restore.uid
+            for s in seats.values()
+            if s.wishes.restore and s.saved.begins is Begins.ANEW
+        }
         kept |= {name for name, one in machine.vault.items() if one.snapshot.uid in anew}
         for artifact in machine.vault.keys() - kept:
             found.append(f"{artifact} is kept for nobody")
         for folder in machine.folders.keys() & {f"/dumps/{uid}" for uid in seats}:
             seat = seats[PodUid(folder.removeprefix("/dumps/"))]
-            if seat.images != folder and not seat.paging:
+            if seat.saved.images != folder and not seat.saved.paging:
                 found.append(f"{folder} is left over")
 
 

@@ -11,7 +11,8 @@ from kybernate.core.tiers.whereabouts import told
 from kybernate.errors import NotFoundError
 from kybernate.ports import GatePhase
 from kybernate.types import SeatState
-from nodeagent.seat.record import Begins, Process
+from nodeagent.seat.parts.saved import Begins
+from nodeagent.seat.parts.tree import Process
 
 if TYPE_CHECKING:
     from kybernate.ports import GateHello
@@ -53,8 +54,8 @@ class DoorSide(ABC):
             init = Process(hello.peer_pid, self.node.world.procs.start_time(hello.peer_pid))
         except NotFoundError:
             return
-        if seat.init not in (None, init) and not self._outlived(seat):
-            seat.next_hello = hello
+        if seat.tree.init not in (None, init) and not self._outlived(seat):
+            seat.contact.next_hello = hello
             self.life.watch_end(seat)
             return
         self._welcome(seat, init, hello)
@@ -65,26 +66,26 @@ class DoorSide(ABC):
         return seat.state is SeatState.WAITING
 
     def _welcome(self, seat: Seat, init: Process, hello: GateHello) -> None:
-        seat.init, seat.image_mode = init, hello.image
-        adopting = seat.begins is Begins.ADOPTING
+        seat.tree.init, seat.contact.image_mode = init, hello.image
+        adopting = seat.saved.begins is Begins.ADOPTING
         if hello.phase is GatePhase.PARKED and seat.state is SeatState.WAITING and not adopting:
             # The journal was lost, and with it what was saved of it, and where.
-            seat.apart = seat.connected = True
+            seat.ending.apart = seat.contact.connected = True
             self.life.fail(seat, "found parked below RAM, without a record")
             return
         if hello.phase is GatePhase.WAITING and self.node.world.below is not None:
             # Whether TCP is held back from its pod since an earlier life, not every record tells.
             self.life.aside(self.dumps.open_anew(seat))
         try:
-            if hello.phase is GatePhase.WAITING or not seat.handle:
+            if hello.phase is GatePhase.WAITING or not seat.tree.handle:
                 tree = self.node.world.procs.child_of(init.pid)
-                seat.tree = Process(tree, self.node.world.procs.start_time(tree))
-                seat.handle = self.node.world.freezer.place(tree)
+                seat.tree.root = Process(tree, self.node.world.procs.start_time(tree))
+                seat.tree.handle = self.node.world.freezer.place(tree)
         except NotFoundError as error:
             log.info("%s: ended before its tree was placed: %s", seat, error)
             self.life.watch_end(seat)
             return
-        seat.connected = True
+        seat.contact.connected = True
         if seat.state is SeatState.WAITING and hello.phase is not GatePhase.RUNNING:
             self.adoptions.at_gate(seat)
         if hello.phase is GatePhase.WAITING and seat.state is SeatState.STARTING:
@@ -96,15 +97,19 @@ class DoorSide(ABC):
                 self.life.work(seat, self.life.start(seat))
         elif hello.phase is GatePhase.RUNNING and seat.state is SeatState.WAITING:
             # The journal knows nothing of its start: it was lost.
-            seat.generation, seat.apart, seat.started_once = hello.generation, True, True
-            seat.begins = Begins.ADOPTED if seat.restore else Begins.OPEN
+            seat.history.generation, seat.ending.apart, seat.history.started_once = (
+                hello.generation,
+                True,
+                True,
+            )
+            seat.saved.begins = Begins.ADOPTED if seat.wishes.restore else Begins.OPEN
             self.node.changed(seat)
             self.take_over(seat)
         self.node.save(seat)
 
     def came_back(self, seat: Seat) -> None:
         """What it was is gone: the kyb-init that waits for its place gets it."""
-        hello, seat.next_hello = seat.next_hello, None
+        hello, seat.contact.next_hello = seat.contact.next_hello, None
         if hello is not None:
             self.on_hello(seat.uid, hello)
 
@@ -123,7 +128,7 @@ class DoorSide(ABC):
         """PID 1 is about to exit."""
         seat = self.node.seats.get(uid)
         if seat is not None:
-            seat.reason = f"its container exited with status {code}"
+            seat.history.reason = f"its container exited with status {code}"
             self._away(seat)
 
     def on_lost(self, uid: PodUid) -> None:
@@ -133,7 +138,7 @@ class DoorSide(ABC):
             self._away(seat)
 
     def _away(self, seat: Seat) -> None:
-        seat.connected = False
+        seat.contact.connected = False
         self.life.watch_end(seat)
         self.kick()
 
@@ -142,7 +147,7 @@ class DoorSide(ABC):
         seat = self.node.seats.get(uid)
         if seat is None:
             return "unknown", "the agent has no such seat"
-        return shown(seat.state), told(seat.state, seat.reason, seat.sinks_to)
+        return shown(seat.state), told(seat.state, seat.history.reason, seat.saved.sinks_to)
 
     def on_probe(self, uid: PodUid) -> str:
         """For `kyb-init probe`: ask the workload only while it can answer."""
@@ -155,17 +160,21 @@ class DoorSide(ABC):
     def on_turn(self, uid: PodUid, *, wanted: bool) -> None:
         """The workload knows its phases: it wants its GPUs from now on, or gives up its turn."""
         seat = self.node.seats.get(uid)
-        if seat is None or (seat.acquired, seat.yields) == (wanted, not wanted):
+        if seat is None or (seat.wishes.acquired, seat.wishes.yields) == (wanted, not wanted):
             return
-        seat.acquired = wanted
+        seat.wishes.acquired = wanted
         # Whose turn is over already gives up none.
-        seat.yields = not wanted and seat.state in (SeatState.ACTIVE, SeatState.DRAINING)
+        seat.wishes.yields = not wanted and seat.state in (SeatState.ACTIVE, SeatState.DRAINING)
         self.node.save(seat)
         self.kick()
 
     def on_progress(self, uid: PodUid, sentence: str) -> None:
         """The workload's sidecar says how far it is: worth a look while it isn't serving yet."""
         seat = self.node.seats.get(uid)
-        if seat is not None and seat.state is SeatState.STARTING and seat.reason != sentence:
-            seat.reason = sentence
+        if (
+            seat is not None
+            and seat.state is SeatState.STARTING
+            and seat.history.reason != sentence
+        ):
+            seat.history.reason = sentence
             self.node.changed(seat)

@@ -189,10 +189,10 @@ class Preparer:
                 await self._node.world.doors.close(facts.ref.uid)
             raise RetryableError(f"pod {facts.ref} was deleted while its seat was prepared")
         if facts.ref.uid not in self._node.seats:
-            seat.pod_ip = facts.ip
-            seat.keep_connections = facts.keep_connections
-            seat.restore, seat.spec_hash = facts.restore, facts.spec_hash
-            seat.weight, seat.idle = facts.weight, facts.idle
+            seat.contact.pod_ip = facts.ip
+            seat.wishes.keep_connections = facts.keep_connections
+            seat.wishes.restore, seat.wishes.spec_hash = facts.restore, facts.spec_hash
+            seat.wishes.weight, seat.wishes.idle = facts.weight, facts.idle
             self._loop.add(seat)
         if facts.seat is None:
             self._pods.mark_seat(facts, seat.identity.name)
@@ -234,7 +234,7 @@ class Preparer:
         if len(here) >= group.seats:
             names = ", ".join(str(s.identity.pod) for s in here)
             text = f"all {group.seats} seats of group {group.name} are held, by {names}"
-            if any(seat.ending or seat.deleted for seat in here):
+            if any(seat.ending.asked or seat.ending.deleted for seat in here):
                 raise RetryableError(f"{text}; one of them is ending")
             raise RefusedError(f"{text}; delete one of them or bind to another group")
         taken = {seat.identity.name for seat in here}

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
     from kybernate.types import PodUid
     from nodeagent.app.loop import Loop
-    from nodeagent.seat.record import Process, Seat
+    from nodeagent.seat.parts.tree import Process
+    from nodeagent.seat.record import Seat
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ class RuntimeDoor:
         self._drop_ended()
         for seat in tuple(self._node.seats.values()):
             self._mark(seat)
-            if seat.leave == HELD:
+            if seat.wishes.leave == HELD:
                 self._begin(self._release(seat))
         self._socket.parent.mkdir(parents=True, exist_ok=True)
         self._socket.unlink(missing_ok=True)
@@ -120,19 +121,19 @@ class RuntimeDoor:
 
     def _mark(self, seat: Seat) -> None:
         known = self._known.get(seat.uid)
-        if seat.init is None:
+        if seat.tree.init is None:
             self._forget(seat.uid)
-            if seat.leave == HELD or seat.uid in self._held_now:
+            if seat.wishes.leave == HELD or seat.uid in self._held_now:
                 self._let_go(seat, awake=False)
-        elif known is None or known[0] != seat.init:
+        elif known is None or known[0] != seat.tree.init:
             self._forget(seat.uid)
             try:
-                container = self._containers.container_id_of(seat.init.pid)
+                container = self._containers.container_id_of(seat.tree.init.pid)
             except NotFoundError:
                 return
             if container is not None:
-                self._known[seat.uid] = (seat.init, container)
-                self._write(container, seat.init)
+                self._known[seat.uid] = (seat.tree.init, container)
+                self._write(container, seat.tree.init)
                 self._restored.arrived(seat, container)
 
     def _write(self, container: str, init: Process) -> None:
@@ -194,9 +195,11 @@ class RuntimeDoor:
     async def _hold(self, container: str) -> None:
         """Bring the seat to where the runtime may take its image. Raises RefusedError."""
         seat = self._seat_in(container)
-        if seat.leave:
-            raise RefusedError(f"it must stay away from its GPUs: {seat.leave}; try again later")
-        awake = seat.state in OCCUPYING or seat.called
+        if seat.wishes.leave:
+            raise RefusedError(
+                f"it must stay away from its GPUs: {seat.wishes.leave}; try again later"
+            )
+        awake = seat.state in OCCUPYING or seat.demand.called
         try:
             self._loop.send_away(seat.uid, HELD, stays_away=True)
             await self._parked(seat)
@@ -205,9 +208,9 @@ class RuntimeDoor:
             self._let_go(seat, awake=awake)
             raise
         self._held_now.add(seat.uid)
-        seat.not_before = math.inf
+        seat.backoff.not_before = math.inf
         await self._node.world.doors.shut(seat.uid)
-        self._node.world.freezer.thaw(seat.handle)
+        self._node.world.freezer.thaw(seat.tree.handle)
         log.info("%s: stands without GPU memory; the container runtime takes its image", seat)
         self._loop.life.work(seat, self._held(seat, awake=awake))
 
@@ -219,9 +222,9 @@ class RuntimeDoor:
         if seat.state in WITHOUT_TREE:
             raise RefusedError(
                 f"pod {seat.identity.pod} is parked below RAM, and its container is empty; its "
-                f"saved state is {seat.artifact}; wake it first, or use that"
+                f"saved state is {seat.saved.artifact}; wake it first, or use that"
             )
-        if seat.state not in _HOLDABLE or seat.ending or seat.apart:
+        if seat.state not in _HOLDABLE or seat.ending.asked or seat.ending.apart:
             raise RefusedError(
                 f"pod {seat.identity.pod} is {seat.state.value}; try again once it serves"
             )
@@ -230,14 +233,14 @@ class RuntimeDoor:
     async def _parked(self, seat: Seat) -> None:
         until = self._node.world.now() + _PARK_LIMIT
         while not _stands_whole(seat):
-            lost = seat.ending or self._node.seats.get(seat.uid) is not seat
+            lost = seat.ending.asked or self._node.seats.get(seat.uid) is not seat
             if lost or seat.state in (*WITHOUT_TREE, SeatState.FAILED, SeatState.WAITING):
-                raise RefusedError(f"its seat is {seat.state.value} now: {seat.reason}")
+                raise RefusedError(f"its seat is {seat.state.value} now: {seat.history.reason}")
             if self._node.world.now() >= until:
-                why = "its memory still comes in from its saved state" if seat.paging else ""
+                why = "its memory still comes in from its saved state" if seat.saved.paging else ""
                 raise RefusedError(
                     f"it has not left GPU memory within {_PARK_LIMIT:g} s: "
-                    f"{why or seat.unparkable or seat.reason}"
+                    f"{why or seat.backoff.unparkable or seat.history.reason}"
                 )
             await asyncio.sleep(_PARK_LOOK if seat.state in OCCUPYING else _LOOK)
 
@@ -250,7 +253,7 @@ class RuntimeDoor:
 
     def _let_go(self, seat: Seat, *, awake: bool) -> None:
         self._held_now.discard(seat.uid)
-        seat.not_before = 0.0
+        seat.backoff.not_before = 0.0
         if self._node.seats.get(seat.uid) is not seat:
             return
         self._loop.let_stay(seat.uid)
@@ -266,9 +269,9 @@ class RuntimeDoor:
     async def _release(self, seat: Seat) -> None:
         """After a restart: once the last agent's checkpoint is over, and the seat stands again."""
         await self.undisturbed(seat)
-        if seat.work is not None:
-            await asyncio.wait({seat.work})
-        if seat.leave == HELD:
+        if seat.tasks.work is not None:
+            await asyncio.wait({seat.tasks.work})
+        if seat.wishes.leave == HELD:
             self._let_go(seat, awake=True)
 
     async def undisturbed(self, seat: Seat) -> None:
@@ -276,7 +279,7 @@ class RuntimeDoor:
         known, began = self._known.get(seat.uid), self._node.world.now()
         container = known[1] if known else self._container(seat)
         while self._given(seat) and container and self._alive(seat):
-            if not self._marks.busy(container) and not self._cgroups.paused(seat.handle):
+            if not self._marks.busy(container) and not self._cgroups.paused(seat.tree.handle):
                 break
             if self._node.world.now() >= began + _COMPLAIN_AFTER:
                 why = f"{HELD} for longer than {_COMPLAIN_AFTER:g} s, or has left it paused"
@@ -284,17 +287,17 @@ class RuntimeDoor:
             await asyncio.sleep(_LOOK)
 
     def _given(self, seat: Seat) -> bool:
-        held = seat.leave == HELD or seat.uid in self._held_now
+        held = seat.wishes.leave == HELD or seat.uid in self._held_now
         return held and seat.state is SeatState.PARKED
 
     def _container(self, seat: Seat) -> str | None:
         try:
-            return self._containers.container_id_of(seat.init.pid) if seat.init else None
+            return self._containers.container_id_of(seat.tree.init.pid) if seat.tree.init else None
         except NotFoundError:
             return None
 
     def _alive(self, seat: Seat) -> bool:
-        init = seat.init
+        init = seat.tree.init
         return init is not None and self._node.world.procs.alive(init.pid, init.start)
 
     def _begin(self, what: Coroutine[object, object, None]) -> None:
@@ -306,8 +309,8 @@ class RuntimeDoor:
 def _stands_whole(seat: Seat) -> bool:
     """Whether it is parked, with all of its memory: an image would have zeros for what a lazy
     restore has not brought in."""
-    at_work = seat.work is not None and not seat.work.done()
-    return seat.state is SeatState.PARKED and not at_work and not seat.paging
+    at_work = seat.tasks.work is not None and not seat.tasks.work.done()
+    return seat.state is SeatState.PARKED and not at_work and not seat.saved.paging
 
 
 async def _first_frame(reader: asyncio.StreamReader) -> tuple[str, ...]:

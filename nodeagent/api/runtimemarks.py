@@ -12,7 +12,7 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from nodeagent.seat.record import Process
+from nodeagent.seat.parts.tree import Process
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -80,9 +80,9 @@ class Session:
             await self._some.wait()
         uid = self._orders[0][0] if self._orders else next(iter(self._seats))
         seat = self._seats.get(uid)
-        if seat is not None and (not self._orders or self._told.get(uid) != seat.address):
+        if seat is not None and (not self._orders or self._told.get(uid) != seat.contact.address):
             del self._seats[uid]
-            self._told[uid] = seat.address
+            self._told[uid] = seat.contact.address
             return pb.AgentOrder(seat=as_told(seat))
         return self._orders.popleft()[1]
 

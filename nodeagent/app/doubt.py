@@ -63,6 +63,9 @@ def impossible(node: Node) -> tuple[Seat, ...]:
 
 def forget(seat: Seat) -> None:
     """As if no record had ever told of its tree; its kyb-init will."""
-    seat.state, seat.reason = SeatState.WAITING, "its record can't be true; it is asked where it is"
-    seat.init = seat.tree = None
-    seat.handle, seat.cuda = "", ()
+    seat.state, seat.history.reason = (
+        SeatState.WAITING,
+        "its record can't be true; it is asked where it is",
+    )
+    seat.tree.init = seat.tree.root = None
+    seat.tree.handle, seat.tree.cuda = "", ()

@@ -149,7 +149,7 @@ class Loop(DoorSide, ProxySide):
 
     def _apply(self, action: Action) -> None:
         seat, why = self.node.seats[action.uid], action.reason
-        if seat.ending:
+        if seat.ending.asked:
             return
         match action.kind:
             case ActionKind.START:
@@ -176,11 +176,11 @@ class Loop(DoorSide, ProxySide):
         # Of several parks decided at once, the earlier may have taken the room.
         if any(one.state is SeatState.PARKING for one in self.node.seats.values()):
             self.node.judge_parks()
-        if seat.unparkable:
+        if seat.backoff.unparkable:
             self.kick()
-        elif seat.forfeit:
-            seat.on_demand = True
-            self.life.fail(seat, seat.forfeit)
+        elif seat.ending.forfeit:
+            seat.ending.on_demand = True
+            self.life.fail(seat, seat.ending.forfeit)
         else:
             self.node.move(seat, SeatEvent.PARK, why)
             self.life.work(seat, self.life.park(seat))
@@ -238,31 +238,31 @@ class Loop(DoorSide, ProxySide):
         seat = self.node.seats.get(facts.ref.uid)
         if seat is None:
             return
-        seat.keep_connections = facts.keep_connections
-        seat.park_tier, seat.ready_within = facts.park_tier.value, facts.ready_within
-        seat.spec_hash = facts.spec_hash
-        if (seat.weight, seat.idle) != (facts.weight, facts.idle):
-            seat.weight, seat.idle = facts.weight, facts.idle
+        seat.wishes.keep_connections = facts.keep_connections
+        seat.wishes.park_tier, seat.wishes.ready_within = facts.park_tier.value, facts.ready_within
+        seat.wishes.spec_hash = facts.spec_hash
+        if (seat.wishes.weight, seat.wishes.idle) != (facts.weight, facts.idle):
+            seat.wishes.weight, seat.wishes.idle = facts.weight, facts.idle
             self.node.save(seat)
             self.kick()
-        if facts.ip and facts.ip != seat.pod_ip:
-            seat.pod_ip = facts.ip
+        if facts.ip and facts.ip != seat.contact.pod_ip:
+            seat.contact.pod_ip = facts.ip
             self.node.save(seat)
-            if seat.identity.port and seat.started_once:
-                seat.address = f"{facts.ip}:{seat.identity.port}"
+            if seat.identity.port and seat.history.started_once:
+                seat.contact.address = f"{facts.ip}:{seat.identity.port}"
             self.node.changed(seat)
-        seat.doomed = facts.deleting
+        seat.ending.doomed = facts.deleting
         if facts.over:
             self.pod_gone(facts.ref.uid)
-        elif facts.deleting and not seat.ending:
+        elif facts.deleting and not seat.ending.asked:
             self.life.end(seat)
 
     def pod_gone(self, uid: PodUid) -> None:
         """The pod no longer exists, or has ended for good."""
         seat = self.node.seats.get(uid)
-        if seat is None or seat.deleted:
+        if seat is None or seat.ending.deleted:
             return
-        seat.deleted = True
+        seat.ending.deleted = True
         self.life.end(seat)
 
     def _vanished(self, seat: Seat) -> None:
@@ -298,9 +298,9 @@ class Loop(DoorSide, ProxySide):
         seat = self.node.seats.get(uid)
         if seat is None:
             return False
-        serving = seat.state is SeatState.ACTIVE and not seat.ending
-        if not serving and seat.asked_since is None:
-            seat.asked_since = self.node.world.now()
+        serving = seat.state is SeatState.ACTIVE and not seat.ending.asked
+        if not serving and seat.demand.asked_since is None:
+            seat.demand.asked_since = self.node.world.now()
             self._noted(seat, f"called for: {why}")
         return True
 
@@ -309,8 +309,8 @@ class Loop(DoorSide, ProxySide):
         seat = self.node.seats.get(uid)
         if seat is None:
             return False
-        if seat.asked_since is not None:
-            seat.asked_since = None
+        if seat.demand.asked_since is not None:
+            seat.demand.asked_since = None
             self._noted(seat, "no longer called for")
         return True
 
@@ -324,8 +324,8 @@ class Loop(DoorSide, ProxySide):
         if seat is None:
             return False
         if stays_away or seat.state in OCCUPYING:
-            seat.leave, seat.stays_away = why, stays_away
-            seat.rests = not stays_away
+            seat.wishes.leave, seat.wishes.stays_away = why, stays_away
+            seat.wishes.rests = not stays_away
             self._noted(seat, f"to be parked: {why}")
         return True
 
@@ -334,8 +334,8 @@ class Loop(DoorSide, ProxySide):
         seat = self.node.seats.get(uid)
         if seat is None:
             return False
-        if seat.leave:
-            seat.leave, seat.stays_away, seat.rests = "", False, False
+        if seat.wishes.leave:
+            seat.wishes.leave, seat.wishes.stays_away, seat.wishes.rests = "", False, False
             self._noted(seat, "may stay in GPU memory")
         return True
 
@@ -345,7 +345,7 @@ class Loop(DoorSide, ProxySide):
         seat = self.node.seats.get(uid)
         if seat is None:
             return False
-        seat.tier_asked = tier.value if tier else ""
+        seat.wishes.tier_asked = tier.value if tier else ""
         self._noted(seat, f"to be parked in {tier}" if tier else "may be parked in any tier")
         return True
 

@@ -94,7 +94,7 @@ def make_below(  # noqa: PLR0913, PLR0917 - each is made, or given, once
         culprits=procs,
         facts=facts,
         limits=_limits(settings, places),
-        weigh=lambda seat: bytes_of(freezer.pids(seat.handle)),
+        weigh=lambda seat: bytes_of(freezer.pids(seat.tree.handle)),
         into=facts.into,
         first=first_of,
         inbox=Inbox(local, artifact_keys, seen, settings.transfer_deadline_s),

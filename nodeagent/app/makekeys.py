@@ -58,7 +58,7 @@ def askers(seats: Iterable[Seat], namespace: str) -> list[Asker]:
     of it."""
     from kybernate.adapters.registry.nodekeys import Asker  # noqa: PLC0415 - see above
 
-    pods = [(seat.identity.pod, seat.restore) for seat in seats]
+    pods = [(seat.identity.pod, seat.wishes.restore) for seat in seats]
     own = [Asker(namespace, pod.uid) for pod, _ in pods if pod.namespace == namespace]
     others = [
         Asker(pod.namespace, pod.uid, wish.artifact)

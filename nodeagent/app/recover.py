@@ -71,7 +71,7 @@ async def recover(loop: Loop) -> Mapping[str, Mapping[str, object]]:
     loop.dumps.lazies.resume()
     await clear_away(loop)
     for seat in tuple(loop.node.seats.values()):
-        if seat.ending or (seat.uid in dying and seat.state in _KEEP_FROZEN):
+        if seat.ending.asked or (seat.uid in dying and seat.state in _KEEP_FROZEN):
             loop.life.end(seat)
         _resume(loop, seat, frozen)
     await asyncio.gather(*(world.doors.open(uid) for uid in loop.node.seats))
@@ -101,7 +101,7 @@ async def adopt(loop: Loop, seat: Seat) -> None:
     seats that are in GPU memory; if it doesn't, it is parked, and killed if it can't be.
     """
     await heal_unknown(loop, seat)
-    loop.node.world.freezer.thaw(seat.handle)
+    loop.node.world.freezer.thaw(seat.tree.handle)
     while loop.node.inventory is None:  # noqa: ASYNC110 - the plugin's report is no event here
         await asyncio.sleep(_INVENTORY_POLL)
     for _ in range(_PARK_TRIES):
@@ -116,10 +116,10 @@ async def adopt(loop: Loop, seat: Seat) -> None:
         except Reverted as error:
             log.info("%s: found running where it has no room: %s", seat, error)
             continue
-        seat.apart = False
+        seat.ending.apart = False
         loop.node.move(seat, SeatEvent.FOUND_PARKED, "found without a record; parked in RAM")
         loop.kick()
-        if seat.ending:
+        if seat.ending.asked:
             loop.life.let_go(seat)
         return
     raise Broken("found running without a record where it has no room, and it can't be parked")
@@ -127,7 +127,7 @@ async def adopt(loop: Loop, seat: Seat) -> None:
 
 async def _found_states(loop: Loop, seat: Seat) -> frozenset[ProcessState]:
     try:
-        seat.cuda = await loop.steps.find_cuda(seat)
+        seat.tree.cuda = await loop.steps.find_cuda(seat)
         states = await loop.steps.states(seat)
     except (DriverError, DeadlineError) as error:
         raise Broken(f"found running without a record, and the driver says: {error}") from error
@@ -147,7 +147,7 @@ async def _has_room(loop: Loop, seat: Seat, states: frozenset[ProcessState]) -> 
 
 
 async def _take_over(loop: Loop, seat: Seat) -> None:
-    seat.apart = False
+    seat.ending.apart = False
     loop.node.move(seat, SeatEvent.GO, "found running, without a record of its start")
     await loop.steps.finish_wake(seat)
     await loop.life.await_started(seat)
@@ -157,14 +157,14 @@ def _thaw_the_forgotten(loop: Loop, frozen: frozenset[str], dying: frozenset[Pod
     """Frozen trees that no seat keeps frozen, or whose container is ending, must be able to die."""
     world = loop.node.world
     seats = (seat for seat in loop.node.seats.values() if seat.uid not in dying)
-    kept = {seat.handle for seat in seats if seat.state in _KEEP_FROZEN}
+    kept = {seat.tree.handle for seat in seats if seat.state in _KEEP_FROZEN}
     for handle in frozen - kept:
         log.warning("thawing %s: no seat keeps it frozen", handle)
         world.freezer.thaw(handle)
 
 
 def _is_dying(loop: Loop, seat: Seat) -> bool:
-    tree, procs = seat.tree, loop.node.world.procs
+    tree, procs = seat.tree.root, loop.node.world.procs
     if seat.state in BELOW and (tree is None or not procs.alive(tree.pid, tree.start)):
         return False  # its tree was ended by us, or is being recreated
     return tree is None or procs.ending(tree.pid)
@@ -173,15 +173,15 @@ def _is_dying(loop: Loop, seat: Seat) -> bool:
 def _remember_proxies(loop: Loop, record: Mapping[str, object]) -> None:
     names = record.get("names")
     serving = (SeatState.ACTIVE, SeatState.DRAINING)
-    held = {s.uid: s.lease for s in loop.node.seats.values() if s.state in serving}
+    held = {s.uid: s.history.lease for s in loop.node.seats.values() if s.state in serving}
     for name in names if isinstance(names, list) else ():
         loop.node.leases.remember(str(name), dict(held), loop.node.world.now())
 
 
 def _resume(loop: Loop, seat: Seat, frozen: frozenset[str]) -> None:
-    init = seat.init
+    init = seat.tree.init
     there = init is not None and loop.node.world.procs.alive(init.pid, init.start)
-    if not seat.artifact and _may_have_been_sealed(seat, there=there):
+    if not seat.saved.artifact and _may_have_been_sealed(seat, there=there):
         loop.life.aside(drop_unnoticed(loop, seat))
     if there:
         _take_up(loop, seat, frozen)
@@ -191,7 +191,9 @@ def _resume(loop: Loop, seat: Seat, frozen: frozenset[str]) -> None:
 
 def _may_have_been_sealed(seat: Seat, *, there: bool) -> bool:
     """Whether a state of it may lie here that no record names, and that nobody will look for."""
-    return seat.unsealed or (seat.state is SeatState.DUMPING and (seat.ending or not there))
+    return seat.saved.unsealed or (
+        seat.state is SeatState.DUMPING and (seat.ending.asked or not there)
+    )
 
 
 def _take_up(loop: Loop, seat: Seat, frozen: frozenset[str]) -> None:
@@ -201,16 +203,16 @@ def _take_up(loop: Loop, seat: Seat, frozen: frozenset[str]) -> None:
             life.work(seat, life.await_started(seat))
         case SeatState.ACTIVE:
             life.activate(seat)
-        case SeatState.DRAINING if not seat.ending:
+        case SeatState.DRAINING if not seat.ending.asked:
             loop.node.move(seat, SeatEvent.UNDRAIN, "the agent was restarted")
             life.activate(seat)
-        case SeatState.PARKED if not seat.ending:
+        case SeatState.PARKED if not seat.ending.asked:
             life.work(seat, _keep_parked(loop, seat, frozen))
         case SeatState.PARKING:
             life.work(seat, _finish_park(loop, seat))
         case SeatState.WAKING:
             life.work(seat, _finish_wake(loop, seat))
-        case state if state in BELOW and not seat.ending:
+        case state if state in BELOW and not seat.ending.asked:
             life.work(seat, resume_below(loop, seat))
         case SeatState.FAILED:
             life.work(seat, life.kill(seat))
@@ -222,7 +224,7 @@ async def _be_sure(loop: Loop, seat: Seat) -> None:
     """Which processes use the GPUs is the driver's word, where the line that told may be lost."""
     if loop.node.world.journal.damage:
         try:
-            seat.cuda = await loop.steps.find_cuda(seat)
+            seat.tree.cuda = await loop.steps.find_cuda(seat)
         except (DriverError, DeadlineError) as error:
             raise Broken(f"its record may be lost, and the driver says: {error}") from error
 
@@ -231,7 +233,7 @@ async def _keep_parked(loop: Loop, seat: Seat, frozen: frozenset[str]) -> None:
     await _be_sure(loop, seat)
     # Half-way to it also counts as frozen at the first look: it is seen through. What was not
     # frozen may have begun to use a GPU, to which it has no right.
-    await (_freeze(loop, seat) if seat.handle in frozen else loop.steps.settle(seat))
+    await (_freeze(loop, seat) if seat.tree.handle in frozen else loop.steps.settle(seat))
     # Nothing of it has changed, but now it stands still: its sockets can be watched again.
     loop.node.changed(seat)
     loop.life.aside(_warm_later(loop, seat))
@@ -251,7 +253,7 @@ async def _finish_park(loop: Loop, seat: Seat) -> None:
     Its processes are journalled before the first is locked: without them nothing was begun.
     """
     await _be_sure(loop, seat)
-    if not seat.cuda or not await _is_checkpointed(loop, seat):
+    if not seat.tree.cuda or not await _is_checkpointed(loop, seat):
         await loop.steps.finish_wake(seat)
         loop.node.move(seat, SeatEvent.PARK_REVERTED, "the agent was restarted while parking it")
         loop.life.activate(seat)
@@ -267,7 +269,7 @@ async def _finish_park(loop: Loop, seat: Seat) -> None:
 async def _finish_wake(loop: Loop, seat: Seat) -> None:
     """Back if all of it is still checkpointed, else forward."""
     await _be_sure(loop, seat)
-    if seat.cuda and await _is_checkpointed(loop, seat):
+    if seat.tree.cuda and await _is_checkpointed(loop, seat):
         # It may have been thawed already: what began meanwhile to use a GPU must not be frozen.
         try:
             await loop.steps.settle(seat)
@@ -296,6 +298,6 @@ async def _is_checkpointed(loop: Loop, seat: Seat) -> bool:
 async def _freeze(loop: Loop, seat: Seat) -> None:
     deadline = loop.node.settings.freeze_deadline_s
     try:
-        await loop.node.world.freezer.freeze(seat.handle, deadline)
+        await loop.node.world.freezer.freeze(seat.tree.handle, deadline)
     except (DeadlineError, NotFoundError) as error:
         raise Broken(f"its tree could not be frozen again: {error}") from error

@@ -33,7 +33,7 @@ async def resume_below(loop: Loop, seat: Seat) -> None:
     """From any state of BELOW to where it is, or should be."""
     if loop.node.world.below is None:
         why = "it is parked below RAM, and this agent has no CRIU to wake it; give it one (criu)"
-        seat.not_before = float("inf")
+        seat.backoff.not_before = float("inf")
         loop.node.tell(seat, "Warning", "CannotWake", why)
     elif seat.state is SeatState.DUMPING:
         await _finish_dump(loop, seat)
@@ -53,8 +53,8 @@ async def clear_away(loop: Loop) -> None:
     if below is None:
         return
     await _clear_of_the_gone(loop, below)
-    for seat in (one for one in seats if one.state not in BELOW and not one.images):
-        if seat.paging:
+    for seat in (one for one in seats if one.state not in BELOW and not one.saved.images):
+        if seat.saved.paging:
             loop.life.aside(_abandon_later(loop, below, seat))
         else:
             await _abandon(below, seat.uid)
@@ -77,7 +77,7 @@ async def _clear_of_the_gone(loop: Loop, below: Below) -> None:
 
 async def _abandon_later(loop: Loop, below: Below, seat: Seat) -> None:
     """Its memory may come from there; until it is in nothing else is dumped."""
-    await loop.dumps.lazies.all_in(seat.paging)
+    await loop.dumps.lazies.all_in(seat.saved.paging)
     await _abandon(below, seat.uid)
 
 
@@ -90,11 +90,11 @@ async def _abandon(below: Below, uid: PodUid) -> None:
 
 async def _finish_dump(loop: Loop, seat: Seat) -> None:
     """Sealed and journalled: forward. Else back, whatever was sealed unnoticed."""
-    if seat.artifact and seat.artifact in await _kept(loop, seat):
+    if seat.saved.artifact and seat.saved.artifact in await _kept(loop, seat):
         await _shut(loop, seat)
         await loop.dumps.finish_end(seat)
         return
-    seat.artifact, seat.copies = "", frozenset()
+    seat.saved.artifact, seat.saved.copies = "", frozenset()
     try:
         parked = _state(loop, seat) is DumpState.PARKED
     except Broken:
@@ -124,7 +124,9 @@ async def _keep_below(loop: Loop, seat: Seat) -> None:
     if loop.node.world.journal.damage:
         await _ask_its_state(loop, seat)
     await _shut(loop, seat)
-    while seat.state is SeatState.PARKED_OBJECT and (Tier.NVME in seat.copies or seat.images):
+    while seat.state is SeatState.PARKED_OBJECT and (
+        Tier.NVME in seat.saved.copies or seat.saved.images
+    ):
         try:
             await loop.dumps.drop_local(seat)
         except (KybernateError, OSError) as error:
@@ -138,8 +140,8 @@ async def _ask_its_state(loop: Loop, seat: Seat) -> None:
     below = loop.node.world.below
     while below is not None:
         try:
-            manifest = await below.vault.manifest(ArtifactId(seat.artifact), _DEADLINE)
-            seat.inner = manifest.facts.gpu_pids
+            manifest = await below.vault.manifest(ArtifactId(seat.saved.artifact), _DEADLINE)
+            seat.tree.inner = manifest.facts.gpu_pids
             break
         except NotFoundError:
             break
@@ -151,12 +153,12 @@ async def _ask_its_state(loop: Loop, seat: Seat) -> None:
 
 async def heal_unknown(loop: Loop, seat: Seat) -> None:
     """No record knows what runs here: an agent may have died while it dumped it."""
-    below, init = loop.node.world.below, seat.init
+    below, init = loop.node.world.below, seat.tree.init
     if below is None or init is None:
         return
     try:
         if below.dumper.state(init.pid) is not DumpState.RUNNING:
-            await below.dumper.keep(init.pid, seat.handle, _DEADLINE)
+            await below.dumper.keep(init.pid, seat.tree.handle, _DEADLINE)
     except KybernateError as error:
         raise Broken(f"found in the middle of a dump, without a record: {error}") from error
     await _see_memory_in(loop, below, seat)
@@ -167,18 +169,18 @@ async def _see_memory_in(loop: Loop, below: Below, seat: Seat) -> None:
     """What it waits for comes in, if it was being restored lazily."""
     while True:
         try:
-            seat.paging = await below.vault.lent(seat.uid)
+            seat.saved.paging = await below.vault.lent(seat.uid)
             break
         except (KybernateError, OSError) as error:
             why = f"what its memory may come from can't be listed: {error}; trying again"
             loop.life.complain(seat, "MemoryUnknown", why)
             await asyncio.sleep(_AGAIN)
-    if seat.paging:
+    if seat.saved.paging:
         loop.dumps.lazies.begin(seat)
 
 
 def _state(loop: Loop, seat: Seat) -> DumpState:
-    below, init = loop.node.world.below, seat.init
+    below, init = loop.node.world.below, seat.tree.init
     if below is None or init is None:
         raise Broken("its container has ended")
     try:
@@ -214,7 +216,7 @@ async def drop_unnoticed(loop: Loop, seat: Seat) -> None:
         await asyncio.sleep(_AGAIN)
         kept = await _kept(loop, seat)
     named = {one.artifact for one in loop.left.all()}
-    named |= {one.artifact for one in loop.node.seats.values()}
+    named |= {one.saved.artifact for one in loop.node.seats.values()}
     unnamed = kept - named - dumps.made
     # What was handed to a successor here goes with the move, once its note says that it failed.
     for artifact in (one for one in unnamed if not dumps.succeeded(one)):

@@ -34,7 +34,7 @@ from kybernate.ports import DumpState
 from kybernate.types import ArtifactId, GpuUuid, PodUid, SeatState, Tier
 from nodeagent.artifacts.adopted import droppable, is_copy
 from nodeagent.artifacts.clones import cut_off
-from nodeagent.seat.record import Begins
+from nodeagent.seat.parts.saved import Begins
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -78,9 +78,13 @@ class Adoptions:
 
     def at_gate(self, seat: Seat) -> None:
         """Its kyb-init waits, for its turn or for a tree: look for its state, if it wants one."""
-        if seat.restore and seat.restore.kind is not RestoreAs.SUCCESSOR and _used(seat):
+        if (
+            seat.wishes.restore
+            and seat.wishes.restore.kind is not RestoreAs.SUCCESSOR
+            and _used(seat)
+        ):
             # Its container has started again: a copy begins where it began.
-            seat.begins = Begins.OPEN
+            seat.saved.begins = Begins.OPEN
         if seat.awaits_state:
             self._loop.life.work(seat, self._go_on(seat))
 
@@ -104,7 +108,7 @@ class Adoptions:
         self._loop.kick()
 
     async def _refused(self, seat: Seat, why: str) -> None:
-        if seat.restore is not None and seat.restore.waits:
+        if seat.wishes.restore is not None and seat.wishes.restore.waits:
             sentence = f"{why} It is kept waiting ({keys.RESTORE_ELSE}: fail)."
             self._loop.life.complain(seat, "RestoreRefused", sentence)
             await asyncio.sleep(_REFUSED_AGAIN)
@@ -112,8 +116,13 @@ class Adoptions:
         await self._start_anew(seat, why)
 
     async def _start_anew(self, seat: Seat, why: str) -> None:
-        seat.begins, seat.artifact, seat.borrowed = Begins.ANEW, "", False
-        seat.copies, seat.saved, seat.inner, seat.gpu_map = frozenset(), 0, (), {}
+        seat.saved.begins, seat.saved.artifact, seat.saved.borrowed = Begins.ANEW, "", False
+        seat.saved.copies, seat.saved.size, seat.tree.inner, seat.tree.gpu_map = (
+            frozenset(),
+            0,
+            (),
+            {},
+        )
         self._node.tell(
             seat,
             "Warning",
@@ -128,7 +137,7 @@ class Adoptions:
         self._loop.kick()
 
     def _end_container(self, seat: Seat) -> None:
-        below, init = self._node.world.below, seat.init
+        below, init = self._node.world.below, seat.tree.init
         if below is not None and init is not None:
             below.culprits.kill(init.pid, init.start)
             self._loop.life.watch_end(seat)
@@ -136,7 +145,7 @@ class Adoptions:
     async def _is_parked(self, seat: Seat) -> bool:
         below = self._node.world.below
         try:
-            state = below.dumper.state(seat.init.pid) if below and seat.init else None
+            state = below.dumper.state(seat.tree.init.pid) if below and seat.tree.init else None
         except NotFoundError:
             return False
         return state is DumpState.PARKED
@@ -146,11 +155,11 @@ class Adoptions:
     async def _find(self, seat: Seat) -> tuple[ArtifactId, Tier]:
         """What its pod names, and where it is reached from here."""
         below = self._below()
-        wish = seat.restore
+        wish = seat.wishes.restore
         if wish is None:
             raise RefusedError(f"pod {seat.identity.pod} names no saved state")
-        if seat.begins is Begins.ADOPTING:
-            artifact = ArtifactId(seat.artifact)
+        if seat.saved.begins is Begins.ADOPTING:
+            artifact = ArtifactId(seat.saved.artifact)
         else:
             namespace = seat.identity.pod.namespace
             artifact = wish.artifact or await self._newest.find(below, namespace, wish.uid)
@@ -170,7 +179,7 @@ class Adoptions:
 
     def awaits(self, seat: Seat, uid: PodUid) -> str:
         """Why the seat doesn't wait for the state of this pod, as a sentence; empty if it does."""
-        wish = seat.restore
+        wish = seat.wishes.restore
         if wish is None or wish.uid != uid:
             return (
                 f"pod {seat.identity.pod} does not wait for pod {uid}; annotate it with "
@@ -182,7 +191,7 @@ class Adoptions:
                 f"leave out its {keys.RESTORE_AS}"
             )
         if not seat.awaits_state:
-            return f"pod {seat.identity.pod} has begun already ({seat.begins})"
+            return f"pod {seat.identity.pod} has begun already ({seat.saved.begins})"
         return ""
 
     async def adopt(
@@ -195,7 +204,7 @@ class Adoptions:
         CorruptError, DeadlineError, OSError if it can't now.
         """
         async with self._locks.setdefault(seat.uid, asyncio.Lock()):
-            if seat.begins is Begins.ADOPTED and seat.artifact == artifact:
+            if seat.saved.begins is Begins.ADOPTED and seat.saved.artifact == artifact:
                 return
             self._see_waiting(seat)
             await cut_off(self._below(), seat)
@@ -209,10 +218,10 @@ class Adoptions:
                 if not copied
                 else False
             )
-            seat.predecessor = "" if copied else manifest.facts.pod_uid
-            seat.claimed = "" if copied else manifest.id
+            seat.saved.predecessor = "" if copied else manifest.facts.pod_uid
+            seat.saved.claimed = "" if copied else manifest.id
             _take(seat, manifest, tier)
-            seat.may_drop = tuple(t.value for t in droppable(tier, copied=copied, home=home))
+            seat.saved.may_drop = tuple(t.value for t in droppable(tier, copied=copied, home=home))
             await self._node.save(seat, synced=True)
             await self._expect(seat, manifest.facts.root_pid)
             if copied and tier is Tier.NVME:
@@ -223,13 +232,13 @@ class Adoptions:
     def _see_waiting(self, seat: Seat) -> None:
         if not seat.awaits_state or seat.state is not SeatState.WAITING:
             raise RefusedError(f"pod {seat.identity.pod} has begun already ({seat.state})")
-        if seat.deleted or seat.doomed:
+        if seat.ending.deleted or seat.ending.doomed:
             raise RefusedError(f"pod {seat.identity.pod} is ending")
-        if seat.ending:
+        if seat.ending.asked:
             raise RetryableError(
                 f"the container of pod {seat.identity.pod} is ending; the next one is waited for"
             )
-        if seat.init is None or not seat.connected:
+        if seat.tree.init is None or not seat.contact.connected:
             raise RetryableError(f"the container of pod {seat.identity.pod} isn't there yet")
 
     async def _expect(self, seat: Seat, root: int) -> None:
@@ -237,22 +246,26 @@ class Adoptions:
         await self._loop.life.make_network_plain(seat)
         until = self._node.world.now() + _DEADLINE
         while not await self._is_parked(seat):
-            if seat.init is None or not seat.connected or self._node.world.now() >= until:
+            if (
+                seat.tree.init is None
+                or not seat.contact.connected
+                or self._node.world.now() >= until
+            ):
                 raise DeadlineError("its kyb-init does not answer")
             self._node.world.doors.expect(seat.uid, root)
             await asyncio.sleep(_POLL)
-        seat.tree = None
+        seat.tree.root = None
 
     async def _copy(self, seat: Seat) -> None:
         """Images of its own: what others have on NVMe may go without its knowing."""
         await self._loop.dumps.bring(seat, await self._below().into(seat))
 
     async def _begin(self, seat: Seat, tier: Tier) -> None:
-        seat.begins, seat.moved_at = Begins.ADOPTED, self._node.world.now()
+        seat.saved.begins, seat.saved.moved_at = Begins.ADOPTED, self._node.world.now()
         # In the same record: nobody else may call for it, and a pod that starts has its turn.
-        seat.asked_since = seat.moved_at
+        seat.demand.asked_since = seat.saved.moved_at
         event = SeatEvent.RECEIVED if tier is Tier.NVME else SeatEvent.ADOPTED
-        why = f"goes on from {seat.artifact}"
+        why = f"goes on from {seat.saved.artifact}"
         written = self._node.move(seat, event, why, synced=True)
         self._node.tell(seat, "Normal", "Adopted", f"it {why}, without starting its command")
         self._loop.kick()
@@ -266,15 +279,19 @@ class Adoptions:
 
 
 def _used(seat: Seat) -> bool:
-    return seat.state is SeatState.WAITING and seat.begins is Begins.ADOPTED
+    return seat.state is SeatState.WAITING and seat.saved.begins is Begins.ADOPTED
 
 
 def _take(seat: Seat, manifest: Manifest, tier: Tier) -> None:
     """What the seat is from now on, as the manifest says."""
     facts, gpus = manifest.facts, seat.identity.gpus
-    seat.begins, seat.artifact, seat.borrowed = Begins.ADOPTING, ArtifactId(manifest.id), True
-    seat.copies, seat.saved = frozenset({tier}), manifest.total
-    seat.inner, seat.cuda = facts.gpu_pids, ()
-    seat.held, seat.first = dict(zip(gpus, facts.held, strict=False)), facts.first
+    seat.saved.begins, seat.saved.artifact, seat.saved.borrowed = (
+        Begins.ADOPTING,
+        ArtifactId(manifest.id),
+        True,
+    )
+    seat.saved.copies, seat.saved.size = frozenset({tier}), manifest.total
+    seat.tree.inner, seat.tree.cuda = facts.gpu_pids, ()
+    seat.tree.held, seat.saved.first = dict(zip(gpus, facts.held, strict=False)), facts.first
     pairs = zip(facts.gpus, gpus, strict=False)
-    seat.gpu_map = {GpuUuid(old): new for old, new in pairs}
+    seat.tree.gpu_map = {GpuUuid(old): new for old, new in pairs}

@@ -8,7 +8,7 @@ from kybernate.core.artifacts.restores import RestoreAs, RestoreWish
 from kybernate.core.seat.seats import WITHOUT_TREE
 from kybernate.types import SeatState, Tier
 from nodeagent.artifacts.reports import Kind, Report
-from nodeagent.seat.record import Begins
+from nodeagent.seat.parts.saved import Begins
 
 if TYPE_CHECKING:
     from nodeagent.app.loop import Loop
@@ -36,7 +36,7 @@ class Adopted:
     def spares(self, seat: Seat, artifact: str) -> bool:
         """A seat has gone on, or its container has ended: whether its state, if it had one, is
         somebody else's, or may be yet."""
-        if seat.borrowed:
+        if seat.saved.borrowed:
             self._outlived(seat, artifact)
             return True
         if seat.state is SeatState.ACTIVE:
@@ -44,14 +44,14 @@ class Adopted:
             return False
         # What the successor was handed by way of the object store it may be fetching still.
         moved = self._loop.dumps.leavers.where(seat.uid)
-        handed_over = bool(moved) and Tier.OBJECT not in seat.copies
+        handed_over = bool(moved) and Tier.OBJECT not in seat.saved.copies
         left = bool(artifact) and not handed_over and self._left.leave(seat, artifact)
         return left or self.succeeded(artifact)
 
     def succeeded(self, artifact: str) -> bool:
         """Whether the state is a successor's on this node: a pod that ended doesn't drop it."""
         seats = self._node.seats.values()
-        taken = any(seat.borrowed and seat.claimed == artifact for seat in seats)
+        taken = any(seat.saved.borrowed and seat.saved.claimed == artifact for seat in seats)
         return bool(artifact) and (taken or artifact in self._loop.arrived)
 
     def _outlived(self, seat: Seat, artifact: str) -> None:
@@ -59,29 +59,31 @@ class Adopted:
         if seat.state is SeatState.ACTIVE:
             self.outgrown(seat, artifact)
             return
-        seat.borrowed = False
+        seat.saved.borrowed = False
         self._left.unused(seat, artifact, self._ours(seat))
-        if not _spent(seat) or (seat.restore is not None and seat.restore.waits):
-            seat.begins = Begins.OPEN
+        if not _spent(seat) or (seat.wishes.restore is not None and seat.wishes.restore.waits):
+            seat.saved.begins = Begins.OPEN
         else:
-            seat.begins = Begins.ANEW
-        seat.may_drop = ()
+            seat.saved.begins = Begins.ANEW
+        seat.saved.may_drop = ()
 
     def outgrown(self, seat: Seat, artifact: str) -> None:
         """The seat was restored from another pod's state: what is saved of it now is its own."""
         if not is_copy(seat):
             self._left.drop_from(artifact, self._ours(seat))
-        seat.borrowed, seat.may_drop = False, ()
+        seat.saved.borrowed, seat.saved.may_drop = False, ()
 
     @staticmethod
     def _ours(seat: Seat) -> list[str]:
         """The tiers from which this node may drop what the seat goes on from."""
-        return sorted({*seat.may_drop} | ({Tier.OBJECT.value} if _packed_here(seat) else set()))
+        return sorted(
+            {*seat.saved.may_drop} | ({Tier.OBJECT.value} if _packed_here(seat) else set())
+        )
 
     def gone(self, seat: Seat) -> None:
         """Its pod no longer exists, and nothing of it is left here."""
         if self._node.world.below is not None:
-            self.stopped(seat, seat.reason or "its pod is gone")
+            self.stopped(seat, seat.history.reason or "its pod is gone")
 
     def stopped(self, seat: Seat, why: str) -> None:
         """It never goes on here: whoever succeeds it may do so, once the registry is told."""
@@ -91,7 +93,7 @@ class Adopted:
 
 def is_copy(seat: Seat) -> bool:
     """Whether it goes on as a copy, and takes nobody's place."""
-    return (seat.restore or _SUCCESSION).kind is not RestoreAs.SUCCESSOR
+    return (seat.wishes.restore or _SUCCESSION).kind is not RestoreAs.SUCCESSOR
 
 
 def droppable(tier: Tier, *, copied: bool, home: bool) -> tuple[Tier, ...]:
@@ -107,13 +109,13 @@ def droppable(tier: Tier, *, copied: bool, home: bool) -> tuple[Tier, ...]:
 def _spent(seat: Seat) -> bool:
     """Whether its container ends because a step failed, of which people were told that it starts
     anew; or after its tree may have run, so that the state is not its newest any more."""
-    failed = seat.apart or seat.state is SeatState.FAILED
+    failed = seat.ending.apart or seat.state is SeatState.FAILED
     return failed or (seat.state not in _NEVER_RAN and not is_copy(seat))
 
 
 def _packed_here(seat: Seat) -> bool:
     """Whether this node put into the object store what was brought to its NVMe."""
-    return Tier.OBJECT in seat.copies and Tier.NVME.value in seat.may_drop
+    return Tier.OBJECT in seat.saved.copies and Tier.NVME.value in seat.saved.may_drop
 
 
 def _plain(text: str) -> str:

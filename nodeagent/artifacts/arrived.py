@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from kybernate.errors import KybernateError
 from kybernate.types import ArtifactId, PodUid, Tier, of_record
-from nodeagent.seat.record import Begins
+from nodeagent.seat.parts.saved import Begins
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -114,10 +114,10 @@ class Arrived:
     def taken_by(self, seat: Seat) -> str:
         """The seat has changed: which state it goes on from that is here for it; empty for none.
         Of one that goes on from the copy in the object store, what came is not needed."""
-        one = self._all.get(seat.claimed)
-        if one is None or seat.begins is not Begins.ADOPTED or not seat.predecessor:
+        one = self._all.get(seat.saved.claimed)
+        if one is None or seat.saved.begins is not Begins.ADOPTED or not seat.saved.predecessor:
             return ""
-        if Tier.NVME in seat.copies:
+        if Tier.NVME in seat.saved.copies:
             return one.artifact
         if not one.spare:
             self.put(spare := replace(one, spare=True))
@@ -169,7 +169,7 @@ class Arrived:
         await self._drop(one, "its successor went on from another copy")
 
     def _is_used(self, one: Arrival) -> bool:
-        return any(seat.artifact == one.artifact for seat in self._node.seats.values())
+        return any(seat.saved.artifact == one.artifact for seat in self._node.seats.values())
 
     def _is_kept(self, one: Arrival) -> bool:
         dumps, artifact = self._loop.dumps, one.artifact
@@ -178,7 +178,11 @@ class Arrived:
         return used or artifact in dumps.kept or artifact in self._loop.left
 
     def _is_wanted(self, one: Arrival) -> bool:
-        wishes = [s.restore for s in self._node.seats.values() if s.restore and s.awaits_state]
+        wishes = [
+            s.wishes.restore
+            for s in self._node.seats.values()
+            if s.wishes.restore and s.awaits_state
+        ]
         named = any(one.uid == wish.uid or one.artifact == wish.artifact for wish in wishes)
         return named or self._is_used(one)
 

@@ -50,14 +50,14 @@ class Awaited:
                 f"pod {seat.identity.pod} is of another namespace than {pod}; a successor is of "
                 "the same"
             )
-        if seat.ending or seat.doomed or seat.deleted:
+        if seat.ending.asked or seat.ending.doomed or seat.ending.deleted:
             raise RefusedError(f"pod {seat.identity.pod} is ending; name another successor")
-        if seat.state in OCCUPYING or seat.started_once:
+        if seat.state in OCCUPYING or seat.history.started_once:
             raise RefusedError(f"pod {seat.identity.pod} runs already; name one that waits")
         why = self._adopter.awaits(seat, pod.uid)
         if why:
             raise RefusedError(why)
-        if not seat.connected or seat.state is not SeatState.WAITING:
+        if not seat.contact.connected or seat.state is not SeatState.WAITING:
             raise RetryableError(f"the container of pod {seat.identity.pod} isn't ready yet")
         return seat
 

@@ -34,11 +34,15 @@ class Claims:
     def tell_again(self) -> None:
         """After a restart: which pods succeed which, to a registry that may have forgotten it."""
         for seat in self._node.seats.values():
-            if seat.predecessor and self._node.world.registry is not None:
-                pod, uid = seat.identity.pod, PodUid(seat.predecessor)
+            if seat.saved.predecessor and self._node.world.registry is not None:
+                pod, uid = seat.identity.pod, PodUid(seat.saved.predecessor)
                 self._reports.put(
                     Report(
-                        Kind.CLAIMED, pod.namespace, uid, seat.claimed, successor=PodUid(pod.uid)
+                        Kind.CLAIMED,
+                        pod.namespace,
+                        uid,
+                        seat.saved.claimed,
+                        successor=PodUid(pod.uid),
                     )
                 )
 
@@ -75,7 +79,7 @@ class Claims:
         """Raise RetryableError if its pod was to be given the newest state and this is none any
         more, RefusedError if it names an older one."""
         facts, uid = manifest.facts, PodUid(manifest.facts.pod_uid)
-        if seat.restore is not None and seat.restore.uid == uid:
+        if seat.wishes.restore is not None and seat.wishes.restore.uid == uid:
             await self._newest.see_last(below, facts.namespace, uid, manifest.id)
             return
         try:

@@ -16,12 +16,12 @@ _DEADLINE = 5.0
 
 def is_clone(seat: Seat) -> bool:
     """Whether it is a copy that must not reach anybody, and gets no requests."""
-    return seat.restore is not None and seat.restore.kind is RestoreAs.CLONE
+    return seat.wishes.restore is not None and seat.wishes.restore.kind is RestoreAs.CLONE
 
 
 def stays_stopped(seat: Seat) -> bool:
     """Whether not one of its instructions is executed."""
-    return seat.restore is not None and is_clone(seat) and seat.restore.stopped
+    return seat.wishes.restore is not None and is_clone(seat) and seat.wishes.restore.stopped
 
 
 async def cut_off(below: Below, seat: Seat) -> None:
@@ -30,13 +30,13 @@ async def cut_off(below: Below, seat: Seat) -> None:
     Raises RefusedError if its network is the node's, NotFoundError, OSError, DeadlineError.
     """
     if is_clone(seat):
-        if seat.init is None:
+        if seat.tree.init is None:
             raise NotFoundError("its container has ended")
-        await below.gatekeeper.cut(seat.init.pid, _DEADLINE)
+        await below.gatekeeper.cut(seat.tree.init.pid, _DEADLINE)
 
 
 def leave_gpus_alone(seat: Seat) -> None:
     """A clone that stays stopped can't be restored by the driver, which needs it to run: what it
     had on its GPUs stays in its processes' memory."""
     if stays_stopped(seat):
-        seat.cuda, seat.held = (), dict.fromkeys(seat.identity.gpus, 0)
+        seat.tree.cuda, seat.tree.held = (), dict.fromkeys(seat.identity.gpus, 0)

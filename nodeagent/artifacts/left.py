@@ -86,7 +86,7 @@ class Left:
         keep = self._node.settings.keep_left_s
         if seat.state not in _SAVED or not keep:
             return False
-        pod, places = seat.identity.pod, {tier.value: seat.saved for tier in seat.copies}
+        pod, places = seat.identity.pod, {tier.value: seat.saved.size for tier in seat.saved.copies}
         self._keep(
             Leftover(artifact, pod.namespace, pod.uid, places, self._node.world.wall() + keep)
         )
@@ -96,7 +96,7 @@ class Left:
         """The seat's container has ended before it went on from another's state, which this node
         has in these tiers for it. If the same seat goes on from it later, it is forgotten then."""
         until = self._node.world.wall() + self._node.settings.keep_left_s
-        pod, places = seat.identity.pod, dict.fromkeys(tiers, seat.saved)
+        pod, places = seat.identity.pod, dict.fromkeys(tiers, seat.saved.size)
         if places and artifact not in self._all:
             self._keep(Leftover(artifact, pod.namespace, pod.uid, places, until, borrowed=True))
 
@@ -195,7 +195,7 @@ class Left:
 
     def _is_wanted(self, one: Leftover) -> bool:
         seats = self._node.seats.values()
-        return any(seat.uid == one.uid or seat.artifact == one.artifact for seat in seats)
+        return any(seat.uid == one.uid or seat.saved.artifact == one.artifact for seat in seats)
 
     async def _released(self, one: Leftover) -> bool:
         """Whether its successor on another node has told the registry that it needs it no more."""

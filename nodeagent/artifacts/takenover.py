@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kybernate.core.seat.seats import WITHOUT_TREE
 from kybernate.errors import CorruptError, RefusedError, RetryableError
 from kybernate.types import ArtifactId, PodUid, SeatState, Tier
-from nodeagent.seat.record import Begins
+from nodeagent.seat.parts.saved import Begins
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -105,7 +105,7 @@ class TakenOver:
         if self._taken.get(artifact) == successor:
             return True
         seat = self._node.seats.get(successor)
-        if seat is None or seat.begins is not Begins.ADOPTED:
+        if seat is None or seat.saved.begins is not Begins.ADOPTED:
             return False
         line = await self._loop.registry.line(pod.namespace, pod.uid, _DEADLINE)
         return (line.successor, line.artifact) == (successor, artifact)

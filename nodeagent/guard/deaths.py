@@ -47,7 +47,7 @@ class ParkedDeaths:
 
     def seat_changed(self, seat: Seat) -> None:
         """See `node.Observer`."""
-        parked = seat.state is SeatState.PARKED and not seat.ending and bool(seat.handle)
+        parked = seat.state is SeatState.PARKED and not seat.ending.asked and bool(seat.tree.handle)
         if parked and not self._excused(seat.uid):
             if seat.uid not in self._oom_kills:
                 self._oom_kills[seat.uid] = self._count(seat)
@@ -67,20 +67,22 @@ class ParkedDeaths:
     def _watch(self, seat: Seat) -> None:
         if seat.uid not in self._oom_kills:
             return
-        named = [process.pid for process in (seat.tree, *seat.cuda) if process is not None]
-        members = self._node.world.freezer.pids(seat.handle)
+        named = [
+            process.pid for process in (seat.tree.root, *seat.tree.cuda) if process is not None
+        ]
+        members = self._node.world.freezer.pids(seat.tree.handle)
         self._deaths.watch(seat.uid, (*named, *members), self._died)
 
     def _count(self, seat: Seat) -> int:
         try:
-            return self._memory.oom_kills(seat.init.pid) if seat.init else 0
+            return self._memory.oom_kills(seat.tree.init.pid) if seat.tree.init else 0
         except (NotFoundError, OSError):
             return 0
 
     def _died(self, uid: PodUid, pid: int) -> None:
         before = self._oom_kills.pop(uid, 0)
         seat = self._node.seats.get(uid)
-        if seat is None or seat.state is not SeatState.PARKED or seat.ending:
+        if seat is None or seat.state is not SeatState.PARKED or seat.ending.asked:
             return
         starved = self._count(seat) > before
         cause, why = ("oom", self._oom(pid)) if starved else ("killed", _killed(pid))
@@ -91,7 +93,7 @@ class ParkedDeaths:
             "OutOfMemory" if starved else "KilledWhileParked",
             f"{why}: its state is lost, and the workload is started anew",
         )
-        seat.reason = why
+        seat.history.reason = why
         self._loop.life.end(seat)
 
     def _oom(self, pid: int) -> str:

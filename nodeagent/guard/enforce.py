@@ -154,8 +154,10 @@ class Enforcer:
         if known is None or known.start != start or not known.in_tree:
             pod = procs.pod_uid_of(pid)
             seat = self._node.seats.get(pod) if pod else None
-            inside = seat is not None and bool(seat.handle)
-            in_tree = inside and pid in self._node.world.freezer.pids(seat.handle if seat else "")
+            inside = seat is not None and bool(seat.tree.handle)
+            in_tree = inside and pid in self._node.world.freezer.pids(
+                seat.tree.handle if seat else ""
+            )
             known = self._known[pid] = _Known(start, self._outside.culprits.name(pid), pod, in_tree)
         return known
 
@@ -181,9 +183,9 @@ class Enforcer:
             seat.state,
             _epoch(seat),
             settled=settled
-            and (bool(seat.handle) or self._never_called(seat))
-            and not seat.ending
-            and not seat.apart
+            and (bool(seat.tree.handle) or self._never_called(seat))
+            and not seat.ending.asked
+            and not seat.ending.apart
             and seat.uid not in self.parking_again,
             vram=seat.identity.vram,
             wants=self._wants(seat),
@@ -196,7 +198,7 @@ class Enforcer:
 
     def _never_called(self, seat: Seat) -> bool:
         # An agent that has just begun hears of running trees a moment after it sees them.
-        return self._node.world.now() >= max(self._began, seat.bound_at) + _CALLS_WITHIN
+        return self._node.world.now() >= max(self._began, seat.history.bound_at) + _CALLS_WITHIN
 
     # --- from verdicts to acts ----------------------------------------------------------------
 
@@ -247,7 +249,7 @@ class Enforcer:
         why = "it holds more GPU memory than it declares"
         if excess.remedy is Remedy.KILL_SEAT:
             self._loop.life.fail(seat, why)
-        elif excess.remedy is Remedy.SEND_AWAY and not seat.leave:
+        elif excess.remedy is Remedy.SEND_AWAY and not seat.wishes.leave:
             self._loop.send_away(seat.uid, why)
 
     def _tell(self, verdict: Verdict, seat: Seat | None) -> None:
@@ -265,16 +267,16 @@ class Enforcer:
         if seat.uid in self.parking_again:
             return  # for another process of it
         # Nothing of its park may meet a wake: it asks for nothing meanwhile.
-        seat.not_before = self._node.world.now() + _UNHINDERED
+        seat.backoff.not_before = self._node.world.now() + _UNHINDERED
         self.parking_again.add(seat.uid)
         self._loop.life.work(seat, park_again(self._node, self._loop.steps, seat))
-        if seat.work is not None:
+        if seat.tasks.work is not None:
             # Also if it is dropped before it has begun.
-            seat.work.add_done_callback(lambda _: self._parked_again(seat))
+            seat.tasks.work.add_done_callback(lambda _: self._parked_again(seat))
 
     def _parked_again(self, seat: Seat) -> None:
         self.parking_again.discard(seat.uid)
-        seat.not_before = 0.0
+        seat.backoff.not_before = 0.0
         if seat.uid in self._node.seats:
             self._node.changed(seat)
         self._loop.kick()
@@ -307,7 +309,7 @@ class Enforcer:
 
 
 def _epoch(seat: Seat) -> str:
-    return f"{seat.generation}/{seat.wakes}/{seat.lease}/{seat.state}"
+    return f"{seat.history.generation}/{seat.history.wakes}/{seat.history.lease}/{seat.state}"
 
 
 def _identity(verdict: Verdict) -> tuple[Hashable, Cause]:

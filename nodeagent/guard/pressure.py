@@ -89,7 +89,7 @@ class Pressure:
     def __call__(self, seats: Iterable[Seat]) -> Mapping[PodUid, str]:
         """See `node.Refusals`. Under `memory_short: restart` such seats are given up instead."""
         known = list(seats)
-        candidates = [seat for seat in known if seat.state in _MAY_PARK and not seat.ending]
+        candidates = [seat for seat in known if seat.state in _MAY_PARK and not seat.ending.asked]
         refused = self._judge(known, candidates) if candidates else {}
         self._refused = refused
         self._node.short = {
@@ -105,7 +105,7 @@ class Pressure:
         )
         forfeits = self._forfeits()
         for seat in known:
-            seat.forfeit = forfeits.get(seat.uid, "")
+            seat.ending.forfeit = forfeits.get(seat.uid, "")
         self._tell(known)
         return {uid: one.sentence for uid, one in refused.items() if uid not in forfeits}
 
@@ -123,7 +123,7 @@ class Pressure:
 
     def _is_wanted_for_turns_only(self, seat: Seat) -> bool:
         """Among those who always want their GPUs nobody's work is lost for another's turn."""
-        if seat.turn is None or seat.leave or self._node.draining:
+        if seat.turn is None or seat.wishes.leave or self._node.draining:
             return False
         gpus, node = frozenset(seat.identity.gpus), self._node.swap_view()
         others = (one for one in node.seats if one.uid != seat.uid and gpus & one.gpus)
@@ -156,9 +156,9 @@ class Pressure:
         return Candidate(seat.uid, need, self._levels_over(seat, need))
 
     def _levels_over(self, seat: Seat, need: int) -> tuple[MemoryLevel, ...]:
-        if seat.init is None:
+        if seat.tree.init is None:
             return ()
-        now, pid, known = self._node.world.now(), seat.init.pid, self._levels.get(seat.uid)
+        now, pid, known = self._node.world.now(), seat.tree.init.pid, self._levels.get(seat.uid)
         pressing = seat.state is SeatState.DRAINING or seat.uid in self._refused
         age = _FRESH if pressing else _FRESH_AT_REST
         if known is None or known.pid != pid or known.need < need or now >= known.at + age:
@@ -196,14 +196,14 @@ class Pressure:
             elif self._told.get(seat.uid) != why.lack and self._needed(seat, known):
                 self._told[seat.uid] = why.lack
                 metrics.PARKS_REFUSED.labels(why.lack.value).inc()
-                if not seat.forfeit:
+                if not seat.ending.forfeit:
                     self._node.tell(seat, "Warning", "ParkRefused", why.sentence)
         seats = self._node.seats
         self._told = {uid: lack for uid, lack in self._told.items() if uid in seats}
         self._levels = {uid: known for uid, known in self._levels.items() if uid in seats}
 
     def _needed(self, seat: Seat, known: list[Seat]) -> bool:
-        if seat.leave or self._node.draining:
+        if seat.wishes.leave or self._node.draining:
             return True
         gpus = frozenset(seat.identity.gpus)
         return any(

@@ -67,8 +67,8 @@ class Activity:
         """See `node.DemandListener`."""
         recorder = self._recorders.get(seat.uid)
         if recorder is not None:
-            wanted = seat.in_flight + seat.waiting > 0
-            recorder.note(self._node.world.wall(), serving=seat.in_flight > 0, wanted=wanted)
+            wanted = seat.demand.in_flight + seat.demand.waiting > 0
+            recorder.note(self._node.world.wall(), serving=seat.demand.in_flight > 0, wanted=wanted)
 
     # --- Observer -----------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ def resting(seat: Seat) -> tuple[str | None, int | None]:
     tier = TIER_OF.get(seat.state)
     if tier is None or tier is Tier.RAM:
         return tier and tier.value, None
-    return tier.value, seat.saved
+    return tier.value, seat.saved.size
 
 
 class Places:
@@ -50,9 +50,9 @@ class Places:
             yield from _places(mine.artifact, mine.uid, mine.places.items())
         for seat in self._node.seats.values():
             # What is borrowed is another pod's, and told of by who holds it for that one.
-            if seat.artifact and not seat.borrowed:
-                places = [(tier, seat.saved) for tier in seat.copies]
-                yield from _places(seat.artifact, seat.uid, places)
+            if seat.saved.artifact and not seat.saved.borrowed:
+                places = [(tier, seat.saved.size) for tier in seat.saved.copies]
+                yield from _places(seat.saved.artifact, seat.uid, places)
 
 
 def _places(

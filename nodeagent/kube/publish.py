@@ -230,14 +230,14 @@ class Publisher:
     def _set_wakeable(self, seat: Seat) -> None:
         late = _late(seat)
         value = seat.state in _WAKEABLE and not late
-        if self._wakeable.get(seat.uid, None if seat.started_once else False) == value:
+        if self._wakeable.get(seat.uid, None if seat.history.started_once else False) == value:
             return
         self._wakeable[seat.uid] = value
         condition = {
             "type": keys.WAKEABLE_CONDITION,
             "status": str(value),
             "reason": "Started" if value else "WakesTooLate" if late else "NotStarted",
-            "message": "serves, or wakes on a request" if value else late or seat.reason,
+            "message": "serves, or wakes on a request" if value else late or seat.history.reason,
             "lastTransitionTime": _stamp(self._node.world.wall()),
         }
         ref = seat.identity.pod
@@ -337,14 +337,14 @@ class Publisher:
 def _late(seat: Seat) -> str:
     """Why a wake from its tier takes longer than its pod calls ready; empty if it doesn't."""
     tier = TIER_OF.get(seat.state)
-    if tier is None or seat.ready_within is None:
+    if tier is None or seat.wishes.ready_within is None:
         return ""
     takes = expected_wake(seat)
-    if takes <= seat.ready_within:
+    if takes <= seat.wishes.ready_within:
         return ""
     return (
         f"it is parked in {tier}, from where it takes about {takes:.1f} s to wake, and "
-        f"kyb.ai/ready-within says {seat.ready_within:g} s"
+        f"kyb.ai/ready-within says {seat.wishes.ready_within:g} s"
     )
 
 
@@ -361,12 +361,12 @@ def _seat_row(node: Node, seat: Seat) -> SeatRow:
         model=seat.identity.model,
         tier=tier,
         saved_bytes=saved,
-        reason=seat.reason[:LONGEST_MESSAGE],
-        since=_stamp(seat.since),
-        requests=seat.requests,
-        active_seconds=round(seat.active_seconds, 3),
-        wakes=seat.wakes,
-        last_wake_ms=round(seat.last_wake_ms, 3),
+        reason=seat.history.reason[:LONGEST_MESSAGE],
+        since=_stamp(seat.history.since),
+        requests=seat.demand.requests,
+        active_seconds=round(seat.history.active_seconds, 3),
+        wakes=seat.history.wakes,
+        last_wake_ms=round(seat.history.last_wake_ms, 3),
         activity=_activity(used) if used else None,
         movable=bool(stranded),
         movable_reason=stranded,

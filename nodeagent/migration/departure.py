@@ -63,7 +63,7 @@ class Departure:
         try:
             if seat.state is not SeatState.PARKED_OBJECT:
                 self._loop.ask_for_tier(seat.uid, Tier.NVME)
-                seat.move_not_before = 0.0
+                seat.backoff.move_not_before = 0.0
                 await self._parked(one, going)
             await self._passed_on(one, note, going)
         finally:
@@ -75,27 +75,29 @@ class Departure:
         while True:
             one.changed.clear()
             seat = seat_of(one, self._node)
-            idle = seat.work is None or seat.work.done()
+            idle = seat.tasks.work is None or seat.tasks.work.done()
             if seat.state in WITHOUT_TREE and idle:
                 return
-            if seat.ending or seat.state in (SeatState.WAITING, SeatState.FAILED):
-                raise RefusedError(f"its workload ended before it was moved ({seat.reason})")
+            if seat.ending.asked or seat.state in (SeatState.WAITING, SeatState.FAILED):
+                raise RefusedError(
+                    f"its workload ended before it was moved ({seat.history.reason})"
+                )
             stays = seat.state is SeatState.PARKED and idle
-            if stays and not seat.tier_asked:
+            if stays and not seat.wishes.tier_asked:
                 # It was being woken when that was asked for, and whoever wakes is asked no more.
                 self._loop.ask_for_tier(seat.uid, Tier.NVME)
-            if stays and (going.problem or seat.undumpable):
-                raise RefusedError(going.problem or seat.undumpable)
-            if seat.unparkable and seat.state in OCCUPYING:
-                one.say(f"it can't be parked now: {seat.unparkable}")
+            if stays and (going.problem or seat.saved.undumpable):
+                raise RefusedError(going.problem or seat.saved.undumpable)
+            if seat.backoff.unparkable and seat.state in OCCUPYING:
+                one.say(f"it can't be parked now: {seat.backoff.unparkable}")
             await one.changed.wait()
 
     async def _passed_on(self, one: Move, note: MoveNote, going: Going) -> None:
         """What lay below RAM already is sent now."""
         seat = seat_of(one, self._node)
         if not one.artifact:
-            artifact = ArtifactId(seat.artifact)
-            if Tier.NVME in seat.copies and not seat.images:
+            artifact = ArtifactId(seat.saved.artifact)
+            if Tier.NVME in seat.saved.copies and not seat.saved.images:
                 await going.deliver(artifact)
             else:
                 await self._kept(one, note, artifact)

@@ -127,18 +127,21 @@ class Evacuations:
         return max(there, key=lambda artifact: artifact.rpartition("@")[2], default="")
 
     def _to_send(self, seat: Seat) -> int:
-        return 0 if Tier.OBJECT in seat.copies else seat.saved or self._node.park_size(seat)
+        return (
+            0 if Tier.OBJECT in seat.saved.copies else seat.saved.size or self._node.park_size(seat)
+        )
 
     def _why_not(self, seat: Seat) -> str:
-        if seat.ending or seat.state is SeatState.FAILED:
+        if seat.ending.asked or seat.state is SeatState.FAILED:
             return "its workload is ending"
-        if deeper(Tier.OBJECT, Tier(seat.park_tier)):
-            return f"its pod lets its state go no deeper than {seat.park_tier} (kyb.ai/park-tier)"
-        return (seat.unparkable if seat.state in OCCUPYING else "") or seat.undumpable
+        deepest = seat.wishes.park_tier
+        if deeper(Tier.OBJECT, Tier(deepest)):
+            return f"its pod lets its state go no deeper than {deepest} (kyb.ai/park-tier)"
+        return (seat.backoff.unparkable if seat.state in OCCUPYING else "") or seat.saved.undumpable
 
     def _is_saved(self, uid: PodUid) -> bool:
         seat = self._node.seats.get(uid)
-        return seat is not None and Tier.OBJECT in seat.copies and seat.state in WITHOUT_TREE
+        return seat is not None and Tier.OBJECT in seat.saved.copies and seat.state in WITHOUT_TREE
 
     # --- what is done ---------------------------------------------------------------------------
 
@@ -161,7 +164,7 @@ class Evacuations:
         if seat is None:
             return True
         # What was parked a moment ago goes on at once all the same.
-        seat.moved_at = None
+        seat.saved.moved_at = None
         return seat.state in WITHOUT_TREE or bool(self._why_not(seat))
 
     def _is_out(self, uid: PodUid) -> bool:

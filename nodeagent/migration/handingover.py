@@ -64,7 +64,7 @@ class HandingOver:
             seat = self._node.seats.get(one.operation.uid)
             if seat is None:
                 return None
-            idle = seat.work is None or seat.work.done()
+            idle = seat.tasks.work is None or seat.tasks.work.done()
             if seat.state is SeatState.WAITING or (seat.state in WITHOUT_TREE and idle):
                 return seat
             await one.changed.wait()
@@ -91,7 +91,7 @@ class HandingOver:
         await self._journal.write_at_last(done(note))
         one.reached("all", self._node.world.now())
         if seat is not None:
-            seat.reason = there
+            seat.history.reason = there
             self.let_go(note)
             self._node.changed(seat)
             self._loop.life.aside(self._loop.dumps.open(seat))
@@ -101,7 +101,7 @@ class HandingOver:
         """The successor has the state, on this node: no other seat here names it. After the move is
         noted as done, since until then the seat's record tells how far it is."""
         seat = self._node.seats.get(note.pod.uid)
-        if seat is not None and seat.artifact == note.artifact and self._is_here(note):
+        if seat is not None and seat.saved.artifact == note.artifact and self._is_here(note):
             self._loop.dumps.let_go(seat)
 
     def _is_here(self, note: MoveNote) -> bool:

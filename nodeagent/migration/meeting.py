@@ -70,7 +70,7 @@ class Meeting:
         """An agent that died may have sent it away for this already: while its successor is waited
         for, its requests are answered here."""
         seat = self._node.seats.get(uid)
-        if seat is not None and seat.leave == why:
+        if seat is not None and seat.wishes.leave == why:
             self._loop.ask_for_tier(uid, None)
             self._loop.let_stay(uid)
 
@@ -80,8 +80,8 @@ class Meeting:
         if seat is None:
             return 0
         if seat.state in WITHOUT_TREE:
-            sent = Tier.NVME in seat.copies and not self._is_here(note)
-            return seat.saved if sent else 0
+            sent = Tier.NVME in seat.saved.copies and not self._is_here(note)
+            return seat.saved.size if sent else 0
         return sum(weight(self._node, seat))
 
     def _is_here(self, note: MoveNote) -> bool:

@@ -162,7 +162,7 @@ class Moves:
         one = Move(operation, self._noted, began=self._node.world.now())
         if again and (note := self._journal.recall(operation)) is not None:
             seat = self._node.seats.get(operation.uid)
-            state, artifact = (seat.state, seat.artifact) if seat is not None else (None, "")
+            state, artifact = (seat.state, seat.saved.artifact) if seat is not None else (None, "")
             one.gone = one.met = goes_on_there(note, state, artifact)
             one.note = note if one.gone else outdated(note)
             if not one.gone:

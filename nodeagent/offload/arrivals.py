@@ -124,13 +124,13 @@ class Arriving:
 
     def seat_changed(self, seat: Seat) -> None:
         """Watch its sockets if it has just been parked."""
-        if not seat.handle:
+        if not seat.tree.handle:
             self._let_go_of(seat.uid)
-        if seat.state is SeatState.DUMPING and seat.unlooked:
-            self._arrivals.hasten(seat.handle)
-        if seat.state is not SeatState.PARKED or seat.ending:
+        if seat.state is SeatState.DUMPING and seat.contact.unlooked:
+            self._arrivals.hasten(seat.tree.handle)
+        if seat.state is not SeatState.PARKED or seat.ending.asked:
             return
-        again = self._freezer.claim(seat.handle)
+        again = self._freezer.claim(seat.tree.handle)
         if again is not None:
             self._watch(seat, again)
 
@@ -147,12 +147,12 @@ class Arriving:
 
     def _watch(self, seat: Seat, again: bool) -> None:
         uid = seat.uid
-        terms = WatchTerms(not seat.keep_connections, self._doubt(seat), again)
+        terms = WatchTerms(not seat.wishes.keep_connections, self._doubt(seat), again)
         self._called.discard(uid)
-        self._handles[uid] = seat.handle
-        seat.unlooked = True
+        self._handles[uid] = seat.tree.handle
+        seat.contact.unlooked = True
         self._arrivals.watch(
-            seat.handle,
+            seat.tree.handle,
             terms,
             lambda what: self._arrived(uid, what),
             lambda report: self._watched(uid, report, again),
@@ -173,7 +173,7 @@ class Arriving:
         seat = self._node.seats.get(uid)
         if seat is None:
             return
-        seat.unlooked = False
+        seat.contact.unlooked = False
         metrics.ENDED_CONNECTIONS.inc(report.ended)
         log.info("%s: %d sockets watched, %d ended", seat, report.watched, report.ended)
         if report.problem and self._complaints.get(uid) != report.problem:
@@ -192,7 +192,7 @@ class Arriving:
         """It is active: whatever connects may use it."""
         self._stop(uid)
         seat = self._node.seats[uid]
-        self._granted[uid] = (self._node.world.now(), seat.requests)
+        self._granted[uid] = (self._node.world.now(), seat.demand.requests)
         if self._reported.get(uid):
             self._drains[uid] = asyncio.create_task(self._look_on(uid))
 
@@ -215,7 +215,7 @@ class Arriving:
         """A drain was taken back, maybe for what was reported: say when it is answered."""
         seat = self._node.seats[uid]
         requests = 1
-        while requests and not seat.ending:
+        while requests and not seat.ending.asked:
             await asyncio.sleep(_LOOK_ON)
             requests = (await self._traffic(seat)).outstanding(self._doubt(seat))
             if requests:
@@ -227,7 +227,7 @@ class Arriving:
         seat = self._node.seats[uid]
         pause, busy_at = _LOOK_AGAIN[0], float("-inf")
         await asyncio.sleep(0)  # the proxies are asked first: theirs is the longer way
-        while not seat.ending:
+        while not seat.ending.asked:
             traffic = await self._traffic(seat)
             requests = traffic.outstanding(self._doubt(seat))
             now = self._node.world.now()
@@ -243,7 +243,7 @@ class Arriving:
 
     async def _traffic(self, seat: Seat) -> Traffic:
         try:
-            return await self._arrivals.traffic(seat.handle, _LOOK_DEADLINE)
+            return await self._arrivals.traffic(seat.tree.handle, _LOOK_DEADLINE)
         except (OSError, DeadlineError) as error:
             log.warning("%s: can't tell whether requests are in flight: %s", seat, error)
             return Traffic()
@@ -258,7 +258,7 @@ class Arriving:
     def _doubt(self, seat: Seat) -> float:
         """Proxies know what is in flight: where they alone were at it, a tie is an answer."""
         before = self._granted.get(seat.uid)
-        direct = seat.uid in self._called or before is None or seat.requests == before[1]
+        direct = seat.uid in self._called or before is None or seat.demand.requests == before[1]
         return DOUBT if direct else 0.0
 
     def _report(self, uid: PodUid, requests: int) -> None:

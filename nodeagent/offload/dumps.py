@@ -37,7 +37,7 @@ from nodeagent.artifacts.clones import cut_off, leave_gpus_alone, stays_stopped
 from nodeagent.offload.gates import AGAIN
 from nodeagent.offload.retries import is_unsure, pause, speaks_against, told, waits
 from nodeagent.offload.transfers import Transfers
-from nodeagent.seat.record import Process
+from nodeagent.seat.parts.tree import Process
 from nodeagent.seat.steps import Broken, Reverted
 
 if TYPE_CHECKING:
@@ -66,21 +66,21 @@ class Dumps(Transfers):
 
     def dumping(self, seat: Seat, why: str) -> Awaitable[None]:
         """From PARKED to DUMPING; await it before anything is done."""
-        seat.cuda, seat.inner = self._named_inside(seat)
+        seat.tree.cuda, seat.tree.inner = self._named_inside(seat)
         # A state of before, which the tree was restored from, is not what it is now.
         # That it is to go is noted before the seat's record names it no more.
-        if seat.borrowed:
-            self.outgrown(seat, seat.artifact)
-        elif seat.artifact:
-            self.drop_later(seat.artifact, "its workload has gone on since")
-        seat.artifact, seat.images, seat.copies = "", "", frozenset()
-        seat.unsealed = False
+        if seat.saved.borrowed:
+            self.outgrown(seat, seat.saved.artifact)
+        elif seat.saved.artifact:
+            self.drop_later(seat.saved.artifact, "its workload has gone on since")
+        seat.saved.artifact, seat.saved.images, seat.saved.copies = "", "", frozenset()
+        seat.saved.unsealed = False
         return self._node.move(seat, SeatEvent.DUMP, why, synced=True)
 
     def _named_inside(self, seat: Seat) -> tuple[tuple[Process, ...], tuple[int, ...]]:
         """Its processes on the GPUs that are left, and what they are called in the container."""
         named = []
-        for one in seat.cuda:
+        for one in seat.tree.cuda:
             with contextlib.suppress(NotFoundError):
                 named.append((one, self._world.procs.pid_in_container(one.pid)))
         return tuple(one for one, _ in named), tuple(inner for _, inner in named)
@@ -88,7 +88,7 @@ class Dumps(Transfers):
     async def _dump(self, seat: Seat, written: Awaitable[None]) -> None:
         began = self._world.now()
         # One that is called for goes all the same where nobody would get on else: it comes back.
-        called = seat.called or seat.uid in self.leavers.going
+        called = seat.demand.called or seat.uid in self.leavers.going
         try:
             await written
             noted = self._world.now()
@@ -102,8 +102,8 @@ class Dumps(Transfers):
         sealed = self._world.now()
         await self.finish_end(seat)
         took = {"intent": noted - began, **phases, "end": self._world.now() - sealed}
-        seat.phases = {**took, "all": self._world.now() - began}
-        metrics.observe_move("dump", seat.phases, seat.saved)
+        seat.history.phases = {**took, "all": self._world.now() - began}
+        metrics.observe_move("dump", seat.history.phases, seat.saved.size)
 
     async def _write_down(self, seat: Seat, *, called: bool) -> dict[str, float]:
         """Up to the sealed state. Raises what keeps it in RAM: also a call, if it had none."""
@@ -162,11 +162,11 @@ class Dumps(Transfers):
         times["gate"], began = now() - began - times["check"], now()
         deadline = self._node.settings.dump_deadline_s
         dumping, going = (
-            below.dumper.dump(init, seat.handle, images, deadline, goes_on=goes_on),
+            below.dumper.dump(init, seat.tree.handle, images, deadline, goes_on=goes_on),
             self.leavers.going.get(key),
         )
         times |= await (going.follow(images, dumping) if going else dumping)
-        times["dump"], seat.first = now() - began, below.first(images)
+        times["dump"], seat.saved.first = now() - began, below.first(images)
         return images, times
 
     async def _made_ready(self, seat: Seat, key: PodUid) -> tuple[Path, float]:
@@ -176,10 +176,10 @@ class Dumps(Transfers):
         began, below = self._world.now(), self.below
 
         async def looked() -> float:
-            problems = await below.dumper.check(_init(seat), seat.handle, _CHECK_DEADLINE)
+            problems = await below.dumper.check(_init(seat), seat.tree.handle, _CHECK_DEADLINE)
             if problems:
-                seat.undumpable = "; ".join(problems)
-                raise Reverted(f"it can't be dumped: {seat.undumpable}")
+                seat.saved.undumpable = "; ".join(problems)
+                raise Reverted(f"it can't be dumped: {seat.saved.undumpable}")
             return self._world.now() - began
 
         seconds, shut, images = await asyncio.gather(
@@ -196,7 +196,7 @@ class Dumps(Transfers):
     async def _note_unsealed(self, seat: Seat) -> None:
         """A record that could not be written may be there all the same, and would have the tree
         ended after a restart: nothing goes on before another one has taken its place."""
-        noted, seat.artifact, seat.copies = bool(seat.artifact), "", frozenset()
+        noted, seat.saved.artifact, seat.saved.copies = bool(seat.saved.artifact), "", frozenset()
         while noted:
             try:
                 await self._node.save(seat, synced=True)
@@ -206,21 +206,25 @@ class Dumps(Transfers):
                 await asyncio.sleep(AGAIN)
 
     async def _note_sealed(self, seat: Seat, artifact: ArtifactId, size: int) -> None:
-        seat.artifact, seat.copies, seat.saved = artifact, frozenset({Tier.NVME}), size
+        seat.saved.artifact, seat.saved.copies, seat.saved.size = (
+            artifact,
+            frozenset({Tier.NVME}),
+            size,
+        )
         await self._node.save(seat, synced=True)
 
     async def _see_uncalled(self, seat: Seat, *, called: bool) -> None:
         # What arrived before the gate was shut is told by the loop's next round.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        if (seat.called and not called) or seat.ending:
+        if (seat.demand.called and not called) or seat.ending.asked:
             raise Reverted("it was called for")
 
     async def finish_end(self, seat: Seat) -> None:
         """Its state is sealed and journalled: end the tree, however long it takes."""
         if not await self.end(seat):
             return
-        seat.tree, seat.undumpable = None, ""
+        seat.tree.root, seat.saved.undumpable = None, ""
         self._node.ram_freed_at = self._world.now()
         self._moved(seat)
         written = self._node.move(seat, SeatEvent.DUMPED, "parked on NVMe", synced=True)
@@ -234,7 +238,7 @@ class Dumps(Transfers):
         deadline = self._node.settings.confirm_deadline_s
         while True:
             try:
-                await self.below.dumper.end(_init(seat), seat.handle, deadline)
+                await self.below.dumper.end(_init(seat), seat.tree.handle, deadline)
                 break
             except NotFoundError as error:
                 self.is_gone(seat, error)
@@ -265,9 +269,9 @@ class Dumps(Transfers):
         if not await self._stands(seat):
             return
         await self._abandon(seat)
-        called = seat.called or seat.ending
+        called = seat.demand.called or seat.ending.asked
         pause = AGAIN if called else self._node.settings.dump_retry_s
-        seat.move_not_before = self._world.now() + pause
+        seat.backoff.move_not_before = self._world.now() + pause
         self._node.move(seat, SeatEvent.DUMP_REVERTED, f"parked in RAM: {why}")
         metrics.TIER_MOVES.labels("dump", "called" if called else "kept").inc()
         if not called:
@@ -280,7 +284,7 @@ class Dumps(Transfers):
         while True:
             try:
                 deadline = self._node.settings.dump_deadline_s
-                await self.below.dumper.keep(_init(seat), seat.handle, deadline)
+                await self.below.dumper.keep(_init(seat), seat.tree.handle, deadline)
                 break
             except NotFoundError as error:
                 self.is_gone(seat, error)
@@ -296,7 +300,7 @@ class Dumps(Transfers):
 
     def begin_restore(self, seat: Seat, why: str) -> None:
         """From PARKED_NVME: write the intent, then do it."""
-        seat.paging = seat.artifact if self.lazies.pays(seat) else ""
+        seat.saved.paging = seat.saved.artifact if self.lazies.pays(seat) else ""
         written = self._node.move(seat, SeatEvent.RESTORE, why, synced=True)
         self.work(seat, self._restore(seat, written))
 
@@ -307,12 +311,17 @@ class Dumps(Transfers):
             await cut_off(self.below, seat)
             await self._steps.open_devices(seat)
             images = await self._images(seat)
-            if seat.paging:
+            if seat.saved.paging:
                 self.lazies.fillings.begin(seat)
             read = self._world.now()
             deadline, stopped = self._node.settings.dump_deadline_s, stays_stopped(seat)
             phases = await self.below.dumper.restore(
-                _init(seat), seat.handle, images, deadline, lazy=bool(seat.paging), stopped=stopped
+                _init(seat),
+                seat.tree.handle,
+                images,
+                deadline,
+                lazy=bool(seat.saved.paging),
+                stopped=stopped,
             )
         except NotFoundError as error:
             self.is_gone(seat, error)
@@ -325,22 +334,22 @@ class Dumps(Transfers):
         restored = self._world.now()
         await self.finish_restore(seat)
         took = {"read": read - began, **phases, "restore": restored - read}
-        seat.phases = {**took, "all": self._world.now() - began}
+        seat.history.phases = {**took, "all": self._world.now() - began}
         self.lazies.learn(seat, phases)
-        metrics.observe_move("restore", seat.phases, seat.saved)
+        metrics.observe_move("restore", seat.history.phases, seat.saved.size)
 
     async def _images(self, seat: Seat) -> Path:
-        if seat.images:
+        if seat.saved.images:
             await self._see_fit(seat)
-            return Path(seat.images)
+            return Path(seat.saved.images)
         vault, deadline = self.below.vault, self._node.settings.dump_deadline_s
-        artifact, into = ArtifactId(seat.artifact), await self.below.into(seat)
+        artifact, into = ArtifactId(seat.saved.artifact), await self.below.into(seat)
         try:
-            if seat.paging:
+            if seat.saved.paging:
                 return await vault.lend(artifact, seat.uid, deadline, into)
             return await vault.images(artifact, deadline, into)
         except LockedError as error:
-            if Tier.OBJECT not in seat.copies:
+            if Tier.OBJECT not in seat.saved.copies:
                 raise
             log.warning("%s: %s; its copy in the object store is tried", seat, error)
             try:
@@ -349,7 +358,7 @@ class Dumps(Transfers):
                 # What is here may be opened yet, whatever the other copy is.
                 raise error from other
         except (NotFoundError, CorruptError, RefusedError) as error:
-            if Tier.OBJECT not in seat.copies:
+            if Tier.OBJECT not in seat.saved.copies:
                 raise CorruptError(str(error)) from error
             log.warning("%s: %s; its copy in the object store is fetched", seat, error)
         return await self._other_images(seat)
@@ -357,10 +366,10 @@ class Dumps(Transfers):
     async def _see_fit(self, seat: Seat) -> None:
         """What was fetched may have lain here for long. Raises UnfitError."""
         into = await self.below.into(seat)
-        if seat.needs and into.container is not None:
-            saved = Target(UNKNOWN, UNKNOWN, **seat.needs)
-            see_fit(seat.artifact, saved, into.container.target)
-        elif not seat.needs:
+        if seat.saved.needs and into.container is not None:
+            saved = Target(UNKNOWN, UNKNOWN, **seat.saved.needs)
+            see_fit(seat.saved.artifact, saved, into.container.target)
+        elif not seat.saved.needs:
             await self._look_up_fit(seat, into)
 
     async def _look_up_fit(self, seat: Seat, into: Into) -> None:
@@ -368,7 +377,7 @@ class Dumps(Transfers):
         what is here."""
         try:
             async with asyncio.timeout(_GLANCE):
-                await self.below.vault.admit(ArtifactId(seat.artifact), into, _GLANCE)
+                await self.below.vault.admit(ArtifactId(seat.saved.artifact), into, _GLANCE)
         except UnfitError:
             raise
         except (KybernateError, OSError) as error:
@@ -384,18 +393,20 @@ class Dumps(Transfers):
             # Of a copy in a store that is away nobody can tell; then this says so.
             await vault.ls(Tier.OBJECT)
             raise CorruptError(str(error)) from error
-        return Path(seat.images)
+        return Path(seat.saved.images)
 
     async def _restore_failed(self, seat: Seat, error: Exception) -> None:
         metrics.failed("restore")
         metrics.TIER_MOVES.labels("restore", "failed").inc()
-        seat.waiting_restores = seat.waiting_restores + 1 if waits(error) else 0
-        seat.unsure_restores = seat.unsure_restores + 1 if is_unsure(error) else 0
-        seat.failed_restores += speaks_against(error, seat.unsure_restores)
-        if seat.failed_restores >= _RESTORES:
+        seat.backoff.waiting_restores = seat.backoff.waiting_restores + 1 if waits(error) else 0
+        seat.backoff.unsure_restores = seat.backoff.unsure_restores + 1 if is_unsure(error) else 0
+        seat.backoff.failed_restores += speaks_against(error, seat.backoff.unsure_restores)
+        if seat.backoff.failed_restores >= _RESTORES:
             raise Broken(f"it could not be recreated from its saved state: {error}") from error
-        seat.move_not_before = self._world.now() + pause(error, seat.waiting_restores)
-        seat.not_before = max(seat.not_before, seat.move_not_before)
+        seat.backoff.move_not_before = self._world.now() + pause(
+            error, seat.backoff.waiting_restores
+        )
+        seat.backoff.not_before = max(seat.backoff.not_before, seat.backoff.move_not_before)
         self._life.complain(seat, "RestoreFailed", told(error))
         await self.revert_restore(seat, f"not restored: {error}")
 
@@ -403,7 +414,7 @@ class Dumps(Transfers):
         """Half of its tree may be there, and must never run."""
         self.lazies.fillings.stop(seat)
         if await self.end(seat):
-            seat.paging = ""
+            seat.saved.paging = ""
             self._node.move(seat, SeatEvent.RESTORE_REVERTED, why)
             self._kick()
 
@@ -412,24 +423,27 @@ class Dumps(Transfers):
         procs, init = self._world.procs, _init(seat)
         try:
             tree = procs.child_of(init)
-            seat.tree = Process(tree, procs.start_time(tree))
+            seat.tree.root = Process(tree, procs.start_time(tree))
             by_inner = {
-                procs.pid_in_container(pid): pid for pid in self._world.freezer.pids(seat.handle)
+                procs.pid_in_container(pid): pid
+                for pid in self._world.freezer.pids(seat.tree.handle)
             }
-            pids = [by_inner[inner] for inner in seat.inner]
-            seat.cuda = tuple(Process(pid, procs.start_time(pid)) for pid in pids)
+            pids = [by_inner[inner] for inner in seat.tree.inner]
+            seat.tree.cuda = tuple(Process(pid, procs.start_time(pid)) for pid in pids)
         except NotFoundError as error:
             self.is_gone(seat, error)
             return
         except KeyError as error:
             raise Broken(f"process {error} of it was not recreated") from error
         leave_gpus_alone(seat)
-        if seat.paging:
+        if seat.saved.paging:
             self.lazies.begin(seat)
         await self._node.save(seat)
         await self._steps.settle(seat)
         await self.open(seat)
-        seat.failed_restores = seat.waiting_restores = seat.unsure_restores = 0
+        seat.backoff.failed_restores = seat.backoff.waiting_restores = (
+            seat.backoff.unsure_restores
+        ) = 0
         self._moved(seat)
         self._node.move(seat, SeatEvent.RESTORED, "parked in RAM, restored from its saved state")
         metrics.TIER_MOVES.labels("restore", "done").inc()
@@ -437,6 +451,6 @@ class Dumps(Transfers):
 
 
 def _init(seat: Seat) -> int:
-    if seat.init is None:
+    if seat.tree.init is None:
         raise NotFoundError("its container has ended")
-    return seat.init.pid
+    return seat.tree.init.pid

@@ -35,7 +35,7 @@ class Fillings:
     def begin(self, seat: Seat) -> None:
         """Before CRIU does: verify what the seat was lent, from its first piece on."""
         self.stop(seat)
-        what = self._fill(seat, ArtifactId(seat.paging))
+        what = self._fill(seat, ArtifactId(seat.saved.paging))
         self._under_way[seat.uid] = asyncio.create_task(what)
 
     def ensure(self, seat: Seat) -> None:
@@ -51,7 +51,7 @@ class Fillings:
     async def give_back(self, seat: Seat) -> None:
         """All that was lent the seat is in its memory."""
         below = self._node.world.below
-        if below is None or seat.images:
+        if below is None or seat.saved.images:
             return
         try:
             await below.vault.abandon(seat.uid)

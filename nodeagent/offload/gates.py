@@ -54,7 +54,7 @@ class Gates:
         Raises NotFoundError, OSError, DeadlineError, RefusedError on the node's own network.
         """
         uid = seat.uid
-        if seat.init is None:
+        if seat.tree.init is None:
             raise NotFoundError("its container has ended")
 
         def arrived(what: str) -> None:
@@ -64,13 +64,13 @@ class Gates:
                 self._call_for(mine, what)
 
         async with self._gates.setdefault(uid, asyncio.Lock()):
-            await self.below.gatekeeper.shut(seat.init.pid, arrived, GATE_DEADLINE, port)
+            await self.below.gatekeeper.shut(seat.tree.init.pid, arrived, GATE_DEADLINE, port)
 
     async def see_looked(self, seat: Seat) -> None:
         """Nothing waits at its sockets that nobody has heard of: a request that has just come,
         dumped with its socket, would wake nobody. Raises Reverted."""
         until = self._world.now() + _LOOK_DEADLINE
-        while seat.unlooked:
+        while seat.contact.unlooked:
             if self._world.now() >= until:
                 raise Reverted("it is not known whether something waits at its sockets")
             await asyncio.sleep(_LOOK_AGAIN)
@@ -85,11 +85,13 @@ class Gates:
         await self._open(seat, lambda: seat.state not in BELOW)
 
     async def _open(self, seat: Seat, still: Callable[[], bool]) -> None:
-        while seat.init is not None:
+        while seat.tree.init is not None:
             try:
                 async with self._gates.setdefault(seat.uid, asyncio.Lock()):
                     if still():
-                        dropped = await self.below.gatekeeper.open(seat.init.pid, GATE_DEADLINE)
+                        dropped = await self.below.gatekeeper.open(
+                            seat.tree.init.pid, GATE_DEADLINE
+                        )
                         metrics.HELD_PACKETS.inc(dropped)
                 break
             except (KybernateError, OSError) as error:

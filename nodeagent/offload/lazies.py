@@ -41,28 +41,32 @@ class Lazies:
 
     def pays(self, seat: Seat) -> bool:
         """Whether the seat is restored so; not where a restore has failed: this kernel may not."""
-        if not self._node.settings.lazy_restores or not seat.artifact or seat.failed_restores:
+        if (
+            not self._node.settings.lazy_restores
+            or not seat.saved.artifact
+            or seat.backoff.failed_restores
+        ):
             return False
-        held = seat.held.values()
-        return pays(seat.saved, sum(held), self._rates, seat.first, len(held))
+        held = seat.tree.held.values()
+        return pays(seat.saved.size, sum(held), self._rates, seat.saved.first, len(held))
 
     def learn(self, seat: Seat, phases: Mapping[str, float]) -> None:
         """It was restored; `phases` are the dumper's seconds."""
-        if not seat.paging:
-            self._rates = self._rates.learned(seat.saved, phases.get("criu", 0.0), lazy=False)
+        if not seat.saved.paging:
+            self._rates = self._rates.learned(seat.saved.size, phases.get("criu", 0.0), lazy=False)
 
     def begin(self, seat: Seat) -> None:
         """Its tree is there, and its memory is not: also after a restart of the agent."""
-        seat.paging = seat.paging or seat.artifact
+        seat.saved.paging = seat.saved.paging or seat.saved.artifact
         done = asyncio.Event()
-        self._coming.setdefault(seat.paging, []).append(done)
+        self._coming.setdefault(seat.saved.paging, []).append(done)
         self.fillings.ensure(seat)
         self._life.aside(self._see_in(seat, done))
 
     def resume(self) -> None:
         """After a restart, before anything is dropped or moved."""
         for seat in self._node.seats.values():
-            if seat.paging and seat.state is not SeatState.RESTORING:
+            if seat.saved.paging and seat.state is not SeatState.RESTORING:
                 self.begin(seat)
 
     async def all_in(self, artifact: str) -> None:
@@ -71,8 +75,8 @@ class Lazies:
             await coming[0].wait()
 
     async def _see_in(self, seat: Seat, done: asyncio.Event) -> None:
-        began, artifact = self._node.world.now(), seat.paging
-        size = max(0, seat.saved - seat.first)
+        began, artifact = self._node.world.now(), seat.saved.paging
+        size = max(0, seat.saved.size - seat.saved.first)
         try:
             if why := await self._come_in(seat):
                 metrics.failed("restore", "MemoryLost")
@@ -85,7 +89,7 @@ class Lazies:
                 await self.fillings.give_back(seat)
         finally:
             self.fillings.stop(seat)
-            seat.paging = ""
+            seat.saved.paging = ""
             self._is_in(artifact, done)
         self._node.save(seat)
         self._kick()
@@ -98,8 +102,8 @@ class Lazies:
 
     async def _come_in(self, seat: Seat) -> str:
         """Why it never comes; empty once it is in, or nobody needs it."""
-        below, init = self._node.world.below, seat.init
-        while below is not None and init is not None and seat.init == init:
+        below, init = self._node.world.below, seat.tree.init
+        while below is not None and init is not None and seat.tree.init == init:
             try:
                 await below.dumper.pages_done(init.pid, _DEADLINE)
                 break

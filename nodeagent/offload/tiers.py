@@ -116,27 +116,31 @@ class Tiers:
         goes = {SeatState.DUMPING: Tier.NVME, SeatState.RESTORING: Tier.RAM}
         wanted = wants(seat.view(drained=False))
         turn = turns.get(seat.uid, len(turns)) if wanted else None
-        busy = seat.ending or seat.apart or (seat.work is not None and not seat.work.done())
+        busy = (
+            seat.ending.asked
+            or seat.ending.apart
+            or (seat.tasks.work is not None and not seat.tasks.work.done())
+        )
         # Who goes on with its state elsewhere would run beside it.
         busy = busy or self._dumps.leavers.sleeps(seat.uid)
-        busy = busy or seat.to_save or bool(seat.paging)
+        busy = busy or seat.wishes.to_save or bool(seat.saved.paging)
         return Parked(
             seat.uid,
             str(seat),
             self._node.park_size(seat),
             tier,
-            goes.get(seat.state, seat.sinks_to),
-            seat.saved or self._weight(seat),
-            seat.used_at,
+            goes.get(seat.state, seat.saved.sinks_to),
+            seat.saved.size or self._weight(seat),
+            seat.history.used_at,
             self._calls(seat),
-            seat.moved_at,
+            seat.saved.moved_at,
             turn,
-            Tier(seat.tier_asked) if seat.tier_asked else None,
-            Tier(seat.park_tier),
-            seat.copies,
-            _NEVER if busy else seat.move_not_before,
+            Tier(seat.wishes.tier_asked) if seat.wishes.tier_asked else None,
+            Tier(seat.wishes.park_tier),
+            seat.saved.copies,
+            _NEVER if busy else seat.backoff.move_not_before,
             self._behind(seat, swap_view) if wanted else 0,
-            {tier: seat.idle[tier.value] for tier in Tier if tier.value in seat.idle},
+            {tier: seat.wishes.idle[tier.value] for tier in Tier if tier.value in seat.wishes.idle},
             self._timely(seat),
         )
 
@@ -151,9 +155,9 @@ class Tiers:
         if below is None or seat.state is not SeatState.PARKED:
             return 0
         since, weight = self._weights.get(seat.uid, (None, 0))
-        if since != seat.since:
+        if since != seat.history.since:
             weight = below.weigh(seat)
-            self._weights[seat.uid] = seat.since, weight
+            self._weights[seat.uid] = seat.history.since, weight
         return max(weight, self._node.park_size(seat)) if weight else 0
 
     def _calls(self, seat: Seat) -> float:
@@ -190,7 +194,7 @@ class Tiers:
         times = [claims[v.uid].due for v in views if takes_turns(v, node) and v.uid in claims]
         times = [time for time in times if time <= now]
         times += [asks_since(v) for v in views if wants(v) and not takes_turns(v, node)]
-        if seat.leave or self._node.draining:
+        if seat.wishes.leave or self._node.draining:
             times.append(self._node.world.now())
         return min(times, default=None)
 
@@ -199,10 +203,14 @@ class Tiers:
     def _drop_transfers(self) -> None:
         """A copy on its way down must not keep a seat from waking."""
         for seat in self._node.seats.values():
-            if seat.called and seat.sinks_to is Tier.OBJECT and seat.work is not None:
-                seat.work.cancel()
+            if (
+                seat.demand.called
+                and seat.saved.sinks_to is Tier.OBJECT
+                and seat.tasks.work is not None
+            ):
+                seat.tasks.work.cancel()
                 # Else one that was cancelled before it began would keep it from waking for good.
-                seat.sinks_to = None
+                seat.saved.sinks_to = None
 
     def _carry_out(self, action: TierAction) -> None:
         seat, dumps = self._node.seats[action.uid], self._dumps

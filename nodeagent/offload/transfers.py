@@ -153,20 +153,20 @@ class Transfers(Gates):
 
     def begin_pack(self, seat: Seat, why: str) -> None:
         """A verified copy goes into the object store; the seat stays as it is."""
-        seat.sinks_to = Tier.OBJECT
+        seat.saved.sinks_to = Tier.OBJECT
         self.work(seat, self._pack(seat, why))
 
     async def _pack(self, seat: Seat, why: str) -> None:
         log.info("%s: its saved state is copied to the object store: %s", seat, why)
         try:
             deadline, began = self._node.settings.transfer_deadline_s, self._world.now()
-            await self.below.vault.pack(ArtifactId(seat.artifact), Tier.OBJECT, deadline)
-            metrics.observe_move("pack", {"all": self._world.now() - began}, seat.saved)
-            seat.copies |= {Tier.OBJECT}
+            await self.below.vault.pack(ArtifactId(seat.saved.artifact), Tier.OBJECT, deadline)
+            metrics.observe_move("pack", {"all": self._world.now() - began}, seat.saved.size)
+            seat.saved.copies |= {Tier.OBJECT}
             await self._node.save(seat, synced=True)
             metrics.TIER_MOVES.labels("pack", "done").inc()
         except (KybernateError, OSError) as error:
-            seat.copies -= {Tier.OBJECT}
+            seat.saved.copies -= {Tier.OBJECT}
             self._transfer_failed(seat, "pack", error)
         except asyncio.CancelledError:
             self._transferred(seat)
@@ -187,16 +187,16 @@ class Transfers(Gates):
 
     async def drop_local(self, seat: Seat) -> None:
         """Remove what of a seat that is parked in the object store is still on NVMe."""
-        if not seat.borrowed:
-            await self.below.vault.drop(ArtifactId(seat.artifact), Tier.NVME)
+        if not seat.saved.borrowed:
+            await self.below.vault.drop(ArtifactId(seat.saved.artifact), Tier.NVME)
         await self.below.vault.abandon(seat.uid)
-        seat.copies, seat.images = seat.copies - {Tier.NVME}, ""
+        seat.saved.copies, seat.saved.images = seat.saved.copies - {Tier.NVME}, ""
         self._moved(seat)
         await self._node.save(seat)
 
     def begin_fetch(self, seat: Seat, why: str) -> None:
         """From PARKED_OBJECT: its images come back to NVMe."""
-        seat.sinks_to = Tier.NVME
+        seat.saved.sinks_to = Tier.NVME
         self.work(seat, self._fetch(seat, why))
 
     async def _fetch(self, seat: Seat, why: str) -> None:
@@ -209,7 +209,7 @@ class Transfers(Gates):
             self._node.move(seat, SeatEvent.FETCHED, why)
             metrics.TIER_MOVES.labels("fetch", "done").inc()
         except (NotFoundError, CorruptError, RefusedError) as error:
-            seat.sinks_to = None
+            seat.saved.sinks_to = None
             raise Broken(f"its saved state can't be used: {error}") from error
         except (KybernateError, OSError) as error:
             self._transfer_failed(seat, "fetch", error)
@@ -229,31 +229,31 @@ class Transfers(Gates):
         vault, deadline = self.below.vault, self._node.settings.transfer_deadline_s
         images = await vault.begin(seat.uid)
         try:
-            manifest = await vault.fetch(ArtifactId(seat.artifact), images, deadline, into)
+            manifest = await vault.fetch(ArtifactId(seat.saved.artifact), images, deadline, into)
         except (NotFoundError, CorruptError) as error:
             self._see_lacking(seat, error)
             raise
-        seat.lacking_since = 0.0
-        seat.images, seat.needs = str(images), machine_of(manifest.facts)
+        seat.backoff.lacking_since = 0.0
+        seat.saved.images, seat.saved.needs = str(images), machine_of(manifest.facts)
 
     def _see_lacking(self, seat: Seat, error: KybernateError) -> None:
         """Raise RetryableError, unless it has been so for a while: of what was put, or put anew, a
         store may show the state of before."""
         now = self._world.now()
-        seat.lacking_since = seat.lacking_since or now
-        if now - seat.lacking_since < BELIEVED_AFTER:
+        seat.backoff.lacking_since = seat.backoff.lacking_since or now
+        if now - seat.backoff.lacking_since < BELIEVED_AFTER:
             raise RetryableError(f"{error}; the store is asked again") from error
 
     def _transferred(self, seat: Seat) -> None:
-        seat.sinks_to = None
+        seat.saved.sinks_to = None
         self._kick()
 
     def _transfer_failed(self, seat: Seat, step: str, error: Exception) -> None:
         metrics.failed(step)
         metrics.TIER_MOVES.labels(step, "failed").inc()
-        seat.move_not_before = self._world.now() + pause(error, 0)
-        if seat.called:
-            seat.not_before = max(seat.not_before, seat.move_not_before)
+        seat.backoff.move_not_before = self._world.now() + pause(error, 0)
+        if seat.demand.called:
+            seat.backoff.not_before = max(seat.backoff.not_before, seat.backoff.move_not_before)
         self._life.complain(seat, "TransferFailed", f"{error}; trying again")
 
     # --- what nobody needs any more -------------------------------------------------------------
@@ -298,9 +298,14 @@ class Transfers(Gates):
 
     def forget(self, seat: Seat, why: str) -> None:
         """The seat runs on, or has ended: its saved state is worth nothing any more."""
-        spared = self.spares(seat, seat.artifact)
-        artifact, seat.artifact, seat.images = seat.artifact, "", ""
-        seat.copies, seat.saved, seat.inner, seat.sinks_to = frozenset(), 0, (), None
+        spared = self.spares(seat, seat.saved.artifact)
+        artifact, seat.saved.artifact, seat.saved.images = seat.saved.artifact, "", ""
+        seat.saved.copies, seat.saved.size, seat.tree.inner, seat.saved.sinks_to = (
+            frozenset(),
+            0,
+            (),
+            None,
+        )
         # Before a record of the seat's says that it no longer is on its way.
         unnoted = self.unnoted.pop(seat.uid, artifact)
         if unnoted != artifact:
@@ -309,12 +314,17 @@ class Transfers(Gates):
             self.drop_later(artifact, why)
         if artifact or seat.state in TIER_OF:
             self._life.aside(self._abandon(seat))
-        if seat.state in BELOW and seat.init is not None:
-            self._life.aside(self._hang_up(seat.init.pid))
+        if seat.state in BELOW and seat.tree.init is not None:
+            self._life.aside(self._hang_up(seat.tree.init.pid))
 
     def let_go(self, seat: Seat) -> None:
         """It stays without a tree, and its saved state is its successor's."""
-        seat.artifact, seat.images, seat.copies, seat.saved = "", "", frozenset(), 0
+        seat.saved.artifact, seat.saved.images, seat.saved.copies, seat.saved.size = (
+            "",
+            "",
+            frozenset(),
+            0,
+        )
         self._node.save(seat)
         self._life.aside(self._abandon(seat))
 
@@ -328,14 +338,14 @@ class Transfers(Gates):
         if self._world.below is None:
             # Nothing was ever dumped by an agent that can't.
             return
-        await self.lazies.all_in(seat.paging)
+        await self.lazies.all_in(seat.saved.paging)
         try:
             await self.below.vault.abandon(seat.uid)
         except (KybernateError, OSError) as error:
             log.warning("%s: what was dumped can't be removed yet: %s", seat, error)
 
     def _moved(self, seat: Seat) -> None:
-        seat.moved_at = self._world.now()
+        seat.saved.moved_at = self._world.now()
 
     def is_gone(self, seat: Seat, error: Exception) -> None:
         """Its container has ended, as `error` says: see it to its end."""

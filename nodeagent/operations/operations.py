@@ -352,9 +352,9 @@ class Operations:
         seat = self._node.seats.get(operation.uid)
         if seat is not None and verdict.progress is Progress.SUCCEEDED:
             if operation.kind not in self._carriers:
-                operation.phases = dict(seat.phases) if operation.started_at else {}
+                operation.phases = dict(seat.history.phases) if operation.started_at else {}
             if operation.kind is Kind.EVICT:
-                operation.saved = sum(seat.held.values())
+                operation.saved = sum(seat.tree.held.values())
                 operation.saved_in = TIER_OF.get(seat.state)
                 operation.left_s = self._facts(seat).outlives_pod()
         if carrier := self._carriers.get(operation.kind):

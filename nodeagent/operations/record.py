@@ -88,13 +88,13 @@ def facts_of(seat: Seat, tiers: frozenset[Tier], left_s: float) -> SeatFacts:
     return SeatFacts(
         name=f"{seat.identity.pod}",
         state=seat.state,
-        reason=seat.reason,
-        unparkable=seat.unparkable,
-        held=sum(seat.held.values()),
-        ending=seat.ending,
-        undumpable=seat.undumpable,
+        reason=seat.history.reason,
+        unparkable=seat.backoff.unparkable,
+        held=sum(seat.tree.held.values()),
+        ending=seat.ending.asked,
+        undumpable=seat.saved.undumpable,
         tiers=tiers,
-        deepest=Tier(seat.park_tier),
+        deepest=Tier(seat.wishes.park_tier),
         left_s=left_s,
     )
 

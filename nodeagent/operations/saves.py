@@ -111,7 +111,7 @@ class Saves:
             operation.artifact, one.phase = kept.artifact, Phase.COPYING
             self._loop.life.aside(self._copy(one, kept))
         elif seat is not None and self._node.world.below is not None:
-            seat.to_save = True
+            seat.wishes.to_save = True
             self._loop.life.aside(self._see_room(one, seat))
         else:
             one.ready = True
@@ -163,7 +163,7 @@ class Saves:
         self.look()
 
     def _room(self) -> int:
-        used = sum(s.saved for s in self._node.seats.values() if Tier.NVME in s.copies)
+        used = sum(s.saved.size for s in self._node.seats.values() if Tier.NVME in s.saved.copies)
         dumps, nvme = self._dumps, Tier.NVME
         others = dumps.kept.bytes_in(nvme) + dumps.left_in(nvme) + dumps.came_in(nvme)
         return self._below.limits.get(nvme, 0) - used - others
@@ -172,17 +172,17 @@ class Saves:
         seat = self._node.seats.get(one.operation.uid)
         facts = self._facts(seat) if seat else None
         match next_step(facts, busy=seat is not None and self._busy(seat)):
-            case Next.SEND_AWAY if seat is not None and not seat.stays_away:
+            case Next.SEND_AWAY if seat is not None and not seat.wishes.stays_away:
                 one.operation.wakes = True
                 self._noted(one.operation)
                 self._loop.send_away(seat.uid, words(one.operation), stays_away=True)
             case Next.WRITE if seat is not None:
-                one.phase, seat.to_save = Phase.WRITING, False
+                one.phase, seat.wishes.to_save = Phase.WRITING, False
                 self._sealing.add(seat.uid)
                 written = self._dumps.dumping(seat, words(one.operation))
                 self._dumps.work(seat, self._write(one, seat, written))
             case Next.KEEP_ARTIFACT if seat is not None:
-                one.phase, seat.to_save = Phase.COPYING, False
+                one.phase, seat.wishes.to_save = Phase.COPYING, False
                 self._loop.life.aside(self._keep(one, self._of_seat(one, seat)))
             case Next.GIVE_UP:
                 self._fail(one, why_given_up(facts))
@@ -190,8 +190,8 @@ class Saves:
                 pass
 
     def _busy(self, seat: Seat) -> bool:
-        working = seat.work is not None and not seat.work.done()
-        return working or seat.apart or bool(seat.paging) or seat.uid in self._sealing
+        working = seat.tasks.work is not None and not seat.tasks.work.done()
+        return working or seat.ending.apart or bool(seat.saved.paging) or seat.uid in self._sealing
 
     def _time(self, one: _Save) -> None:
         """How long requests had to wait: from its drain to when it serves again."""
@@ -199,7 +199,7 @@ class Saves:
         if seat is None or not one.operation.wakes:
             return
         if one.drained_at is None:
-            one.drained_at = seat.drain_since
+            one.drained_at = seat.history.drain_since
         elif seat.state is SeatState.ACTIVE and one.phase not in (Phase.WANTED, Phase.WRITING):
             one.phases.setdefault("pause", self._node.world.now() - one.drained_at)
             one.operation.phases = one.phases
@@ -215,7 +215,7 @@ class Saves:
         seat = self._node.seats.get(one.operation.uid)
         if seat is None:
             return
-        seat.to_save = False
+        seat.wishes.to_save = False
         if one.operation.wakes:
             self._loop.let_stay(seat.uid)
             self._loop.call_for(seat.uid, "it goes on after it was saved")
@@ -298,10 +298,10 @@ class Saves:
 
     def _of_seat(self, one: _Save, seat: Seat) -> Keepsake:
         """What a seat that is parked below RAM has there; known as kept at once."""
-        if Tier.OBJECT in seat.copies:
+        if Tier.OBJECT in seat.saved.copies:
             one.goal = Tier.OBJECT
-        places = dict.fromkeys(seat.copies, seat.saved)
-        kept = Keepsake(ArtifactId(seat.artifact), one.operation.name, seat.uid, places)
+        places = dict.fromkeys(seat.saved.copies, seat.saved.size)
+        kept = Keepsake(ArtifactId(seat.saved.artifact), one.operation.name, seat.uid, places)
         self._put(kept)
         return kept
 
@@ -358,7 +358,7 @@ class Saves:
 
     async def _clear(self, kept: Keepsake) -> None:
         seat = self._node.seats.get(kept.uid)
-        if seat is not None and seat.artifact == kept.artifact:
+        if seat is not None and seat.saved.artifact == kept.artifact:
             return
         with contextlib.suppress(KybernateError, OSError):
             await self._below.vault.drop(kept.artifact, Tier.NVME)

@@ -98,7 +98,7 @@ def expected_wake(seat: Seat) -> float:
     tier = TIER_OF.get(seat.state)
     if tier is None:
         return 0.0
-    size = sum(seat.held.values()) if tier is Tier.RAM else seat.saved
+    size = sum(seat.tree.held.values()) if tier is Tier.RAM else seat.saved.size
     return wake_seconds(Artifact(tier, size), NodeName(""), len(seat.identity.gpus))
 
 
@@ -112,24 +112,24 @@ def seat_message(seat: Seat, stranded: str = "") -> pb.Seat:
         pod=seat.identity.pod.name,
         model=seat.identity.model,
         state=shown(seat.state),
-        address=seat.address,
-        in_flight=seat.in_flight,
-        waiting=seat.waiting,
-        wakes=seat.wakes,
-        last_wake_ms=seat.last_wake_ms,
-        active_seconds=seat.active_seconds,
-        requests=seat.requests,
-        reason=seat.reason,
-        generation=seat.lease,
+        address=seat.contact.address,
+        in_flight=seat.demand.in_flight,
+        waiting=seat.demand.waiting,
+        wakes=seat.history.wakes,
+        last_wake_ms=seat.history.last_wake_ms,
+        active_seconds=seat.history.active_seconds,
+        requests=seat.demand.requests,
+        reason=seat.history.reason,
+        generation=seat.history.lease,
         movable=bool(stranded),
         movable_reason=stranded,
-        since=seat.since,
-        held_bytes=sum(seat.held.values()),
-        unparkable=seat.unparkable,
-        leave=seat.leave,
+        since=seat.history.since,
+        held_bytes=sum(seat.tree.held.values()),
+        unparkable=seat.backoff.unparkable,
+        leave=seat.wishes.leave,
         tier=TIER_OF.get(seat.state, ""),
-        saved_bytes=seat.saved,
-        undumpable=seat.undumpable,
+        saved_bytes=seat.saved.size,
+        undumpable=seat.saved.undumpable,
         wake_seconds=expected_wake(seat),
     )
 

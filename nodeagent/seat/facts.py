@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from kybernate.settings.agent import AgentSettings
     from kybernate.types import PodUid
     from nodeagent.seat.node import Inventory
-    from nodeagent.seat.record import Process, Seat
+    from nodeagent.seat.parts.tree import Process
+    from nodeagent.seat.record import Seat
 
 _MOST_DIGESTS = 1024
 
@@ -57,21 +58,21 @@ class Facts:
 
     async def __call__(self, seat: Seat) -> Mapping[str, object]:
         """See `Below.facts`."""
-        pids = self._freezer.pids(seat.handle)
-        if seat.init is None or seat.tree is None or not pids:
+        pids = self._freezer.pids(seat.tree.handle)
+        if seat.tree.init is None or seat.tree.root is None or not pids:
             raise NotFoundError("its tree is gone")
         digest = await self._told_digest(seat)
         return await asyncio.to_thread(
-            self._gather, seat, digest, pids, (seat.init.pid, seat.tree.pid)
+            self._gather, seat, digest, pids, (seat.tree.init.pid, seat.tree.root.pid)
         )
 
     async def into(self, seat: Seat) -> Into:
         """Of its own state the machine alone is looked at: no runtime that is away holds it up."""
         pod, wants = seat.identity.pod, seat.awaits_state
-        if seat.init is None:
+        if seat.tree.init is None:
             raise NotFoundError("its container has ended")
-        digest = await self._sure_digest(seat) if wants or seat.borrowed else UNKNOWN
-        there = await asyncio.to_thread(self._container, seat, digest, seat.init.pid)
+        digest = await self._sure_digest(seat) if wants or seat.saved.borrowed else UNKNOWN
+        there = await asyncio.to_thread(self._container, seat, digest, seat.tree.init.pid)
         of = seat.identity.namespace_uid
         return Into(pod.namespace, pod.uid, there, parked=not wants, namespace_uid=of)
 
@@ -92,12 +93,12 @@ class Facts:
     async def _digest(self, seat: Seat) -> str:
         """Asked once for each container: it never changes its image, and parks wait for this."""
         known = self._digests.get(seat.uid)
-        if known is not None and known[0] == seat.init:
+        if known is not None and known[0] == seat.tree.init:
             return known[1]
         found = await self._images.digest_of(seat.uid, seat.identity.container)
         if len(self._digests) >= _MOST_DIGESTS:
             self._digests.clear()
-        self._digests[seat.uid] = seat.init, found
+        self._digests[seat.uid] = seat.tree.init, found
         return found
 
     def _gather(
@@ -105,7 +106,7 @@ class Facts:
     ) -> Mapping[str, object]:
         one = seat.identity
         # Until it is woken there, its GPU memory is that of the GPUs that it came from.
-        gpus = tuple(seat.gpu_map) or one.gpus
+        gpus = tuple(seat.tree.gpu_map) or one.gpus
         return {
             "namespace": one.pod.namespace,
             "namespace_uid": one.namespace_uid,
@@ -113,7 +114,7 @@ class Facts:
             "pod_uid": one.pod.uid,
             "container": one.container,
             "image_digest": digest,
-            "spec_hash": seat.spec_hash or UNKNOWN,
+            "spec_hash": seat.wishes.spec_hash or UNKNOWN,
             "kernel": platform.release(),
             "criu": self._criu,
             "architecture": platform.machine(),
@@ -123,18 +124,18 @@ class Facts:
             "model": one.model,
             "kyb_init": self._kyb_init(ours[0]),
             "root_pid": number_inside(ours[1]),
-            "gpu_pids": seat.inner,
+            "gpu_pids": seat.tree.inner,
             "gpus": gpus,
             "files_missing": self._files_missing(ours[0]),
-            "held": tuple(seat.held.get(gpu, 0) for gpu in one.gpus),
-            "first": seat.first,
+            "held": tuple(seat.tree.held.get(gpu, 0) for gpu in one.gpus),
+            "first": seat.saved.first,
         }
 
     def _container(self, seat: Seat, digest: str, init: int) -> Container:
         gpus = self._gpus(seat)
         target = Target(
             image_digest=digest,
-            spec_hash=seat.spec_hash or UNKNOWN,
+            spec_hash=seat.wishes.spec_hash or UNKNOWN,
             kernel=platform.release(),
             criu=self._criu,
             architecture=platform.machine(),

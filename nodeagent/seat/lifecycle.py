@@ -74,11 +74,11 @@ class Lifecycle:
 
     def work(self, seat: Seat, what: Coroutine[object, object, None]) -> None:
         """Begin a piece of work on a seat; what was under way is dropped."""
-        if seat.work is not None and seat.work is not asyncio.current_task():
-            seat.work.cancel()
-        seat.work = asyncio.create_task(self._guarded(seat, what))
+        if seat.tasks.work is not None and seat.tasks.work is not asyncio.current_task():
+            seat.tasks.work.cancel()
+        seat.tasks.work = asyncio.create_task(self._guarded(seat, what))
         # One that is cancelled before its first step would leave it unawaited.
-        seat.work.add_done_callback(lambda _: what.close())
+        seat.tasks.work.add_done_callback(lambda _: what.close())
 
     async def _guarded(self, seat: Seat, what: Coroutine[object, object, None]) -> None:
         try:
@@ -108,7 +108,7 @@ class Lifecycle:
         if (lack := await self._lack(seat)) is not None:
             self._put_off(seat, SeatEvent.ENDED, lack)
             return
-        seat.generation += 1
+        seat.history.generation += 1
         await self.release_gate(seat)
 
     async def release_gate(self, seat: Seat) -> None:
@@ -134,18 +134,18 @@ class Lifecycle:
             why = f"its container can't be let to its GPUs: {error}"
             self._put_off(seat, SeatEvent.ENDED, why)
             return
-        self._world.doors.go(seat.uid, seat.generation, prefix)
+        self._world.doors.go(seat.uid, seat.history.generation, prefix)
         await self.await_started(seat)
 
     async def make_network_plain(self, seat: Seat) -> None:
         """MPTCP, which keeps a seat in RAM, is off before its program can ask for it. It starts in
         any case; a pod in the node's network has the node's."""
         below = self._world.below
-        if below is None or seat.init is None:
+        if below is None or seat.tree.init is None:
             return
         try:
             with contextlib.suppress(RefusedError, NotFoundError):
-                await below.gatekeeper.plain(seat.init.pid, _NETWORK_DEADLINE)
+                await below.gatekeeper.plain(seat.tree.init.pid, _NETWORK_DEADLINE)
         except (KybernateError, OSError) as error:
             self.complain(seat, "MptcpStays", f"MPTCP can't be switched off in its pod: {error}")
 
@@ -164,7 +164,7 @@ class Lifecycle:
         return None
 
     def _put_off(self, seat: Seat, event: SeatEvent, why: str) -> None:
-        seat.not_before = self._world.now() + _RETRY
+        seat.backoff.not_before = self._world.now() + _RETRY
         self.complain(seat, "PutOff", why)
         self._node.move(seat, event, why)
         self._kick()
@@ -173,8 +173,8 @@ class Lifecycle:
         """Tell people of something that is tried again and again, now and then. What is told of one
         event silences none of the others."""
         now = self._world.now()
-        if now >= seat.complain_at.get(event, now):
-            seat.complain_at[event] = now + _COMPLAIN_EVERY
+        if now >= seat.backoff.complain_at.get(event, now):
+            seat.backoff.complain_at[event] = now + _COMPLAIN_EVERY
             self._node.tell(seat, "Warning", event, why)
 
     async def await_started(self, seat: Seat) -> None:
@@ -183,7 +183,7 @@ class Lifecycle:
             if late := self._node.start_overdue(seat):
                 raise Broken(late)
             await asyncio.sleep(_STARTED_POLL)
-        seat.started_once = True
+        seat.history.started_once = True
         self._node.move(seat, SeatEvent.STARTED, "it serves")
         self.activate(seat)
 
@@ -197,17 +197,17 @@ class Lifecycle:
     def activate(self, seat: Seat) -> None:
         """It is ACTIVE: grant it to the proxies, and have a helper ready for its park."""
         # Whoever uses the GPU at the next park is asked anew: workers come and go.
-        seat.cuda, seat.held, seat.gpu_map = (), {}, {}
-        seat.asked_since = None
+        seat.tree.cuda, seat.tree.held, seat.tree.gpu_map = (), {}, {}
+        seat.demand.asked_since = None
         self._outdated(seat, "its workload has gone on since")
-        seat.untimely = not self._node.wakes_in_time(seat, Tier.RAM)
+        seat.history.untimely = not self._node.wakes_in_time(seat, Tier.RAM)
         self._refresh_idle(seat)
         self._set_address(seat)
-        if seat.ending:
+        if seat.ending.asked:
             return
-        seat.lease += 1
+        seat.history.lease += 1
         self._node.save(seat)
-        self._node.leases.grant(seat.uid, seat.lease)
+        self._node.leases.grant(seat.uid, seat.history.lease)
         self._kick()
         self.aside(self.warm(seat))
 
@@ -217,11 +217,13 @@ class Lifecycle:
             await self._steps.helper(seat)
 
     def _refresh_idle(self, seat: Seat) -> None:
-        seat.idle_since = None if seat.in_flight or seat.waiting else self._world.now()
+        seat.demand.idle_since = (
+            None if seat.demand.in_flight or seat.demand.waiting else self._world.now()
+        )
 
     def _set_address(self, seat: Seat) -> None:
-        if seat.pod_ip and seat.identity.port:
-            seat.address = f"{seat.pod_ip}:{seat.identity.port}"
+        if seat.contact.pod_ip and seat.identity.port:
+            seat.contact.address = f"{seat.contact.pod_ip}:{seat.identity.port}"
             self._node.changed(seat)
 
     # --- park and wake ------------------------------------------------------------------------
@@ -231,7 +233,7 @@ class Lifecycle:
         began = self._world.now()
         await self._cooperate(seat, CooperationPhase.PARK)
         try:
-            seat.cuda, seat.held = await self._steps.holders(seat)
+            seat.tree.cuda, seat.tree.held = await self._steps.holders(seat)
             await self._node.save(seat, synced=True)
         except (DriverError, DeadlineError, OSError) as error:
             await self._cooperate(seat, CooperationPhase.WAKE)
@@ -243,8 +245,8 @@ class Lifecycle:
             await self._cooperate(seat, CooperationPhase.WAKE)
             self.park_reverted(seat, str(error))
             return
-        seat.phases = {**phases, "all": self._world.now() - began}
-        metrics.observe("park", seat.phases, sum(seat.held.values()))
+        seat.history.phases = {**phases, "all": self._world.now() - began}
+        metrics.observe("park", seat.history.phases, sum(seat.tree.held.values()))
         self.parked(seat, "parked in RAM")
 
     async def _cooperate(self, seat: Seat, phase: CooperationPhase) -> None:
@@ -257,17 +259,17 @@ class Lifecycle:
 
     def parked(self, seat: Seat, why: str) -> None:
         """Its park is done: from now on it may be called for again."""
-        if not seat.stays_away:
-            seat.leave = ""
+        if not seat.wishes.stays_away:
+            seat.wishes.leave = ""
         self._node.move(seat, SeatEvent.PARKED, why)
         self._kick()
-        if seat.ending:
+        if seat.ending.asked:
             self.let_go(seat)
 
     def park_reverted(self, seat: Seat, why: str) -> None:
         """The park was undone: it is active again."""
         metrics.failed("park")
-        seat.stays_until = self._world.now() + _RETRY
+        seat.backoff.stays_until = self._world.now() + _RETRY
         self._node.tell(seat, "Warning", "ParkReverted", f"{why}; it runs on")
         self._node.move(seat, SeatEvent.PARK_REVERTED, why)
         self.activate(seat)
@@ -283,26 +285,28 @@ class Lifecycle:
         phases = await self._steps.wake(seat)
         await self._cooperate(seat, CooperationPhase.WAKE)
         took = self._world.now() - began
-        seat.wakes, seat.last_wake_ms = seat.wakes + 1, took * 1000
-        seat.phases, moved = {**phases, "all": took}, sum(seat.held.values())
-        if seat.waiting_since is not None:
-            metrics.WAIT_SECONDS.observe(max(0.0, self._world.now() - seat.waiting_since))
+        seat.history.wakes, seat.history.last_wake_ms = seat.history.wakes + 1, took * 1000
+        seat.history.phases, moved = {**phases, "all": took}, sum(seat.tree.held.values())
+        if seat.demand.waiting_since is not None:
+            metrics.WAIT_SECONDS.observe(max(0.0, self._world.now() - seat.demand.waiting_since))
         self._node.move(seat, SeatEvent.AWAKE, "awake")
         self.activate(seat)
         metrics.SWAPS.labels(seat.identity.group).inc()
-        metrics.observe("wake", seat.phases, moved)
+        metrics.observe("wake", seat.history.phases, moved)
 
     # --- failure and end ----------------------------------------------------------------------
 
     def fail(self, seat: Seat, why: str, event: str = "SeatFailed") -> None:
         """Its state is lost: kill the tree; the kubelet starts the container anew."""
-        if seat.state is SeatState.GONE or (seat.state is SeatState.WAITING and not seat.apart):
+        if seat.state is SeatState.GONE or (
+            seat.state is SeatState.WAITING and not seat.ending.apart
+        ):
             return
         metrics.failed(seat.state.value, event)
         self._node.tell(seat, "Warning", event, f"{why}; the workload is started anew")
         if seat.state in TIER_OF or seat.state is SeatState.WAITING:
             # Until it is gone nobody knows whether it uses its GPUs.
-            seat.reason, seat.apart = why, True
+            seat.history.reason, seat.ending.apart = why, True
             self._begin_end(seat)
         elif seat.state is not SeatState.FAILED:
             self._node.move(seat, SeatEvent.FAIL, why)
@@ -322,8 +326,10 @@ class Lifecycle:
 
     def watch_end(self, seat: Seat) -> None:
         """Follow the seat's processes until they are gone, or kyb-init is back."""
-        if seat.state is not SeatState.GONE and (seat.watch is None or seat.watch.done()):
-            seat.watch = asyncio.create_task(self._watch_end(seat))
+        if seat.state is not SeatState.GONE and (
+            seat.tasks.watch is None or seat.tasks.watch.done()
+        ):
+            seat.tasks.watch = asyncio.create_task(self._watch_end(seat))
 
     async def _watch_end(self, seat: Seat) -> None:
         pause, began = _END_POLL[0], self._world.now()
@@ -345,21 +351,30 @@ class Lifecycle:
             return False
 
     def _is_back(self, seat: Seat) -> bool:
-        if seat.deleted or seat.next_hello is not None or seat.state is SeatState.FAILED:
+        if (
+            seat.ending.deleted
+            or seat.contact.next_hello is not None
+            or seat.state is SeatState.FAILED
+        ):
             return False
-        return seat.connected and not seat.ending
+        return seat.contact.connected and not seat.ending.asked
 
     def _survived(self, seat: Seat) -> bool:
         """Whether SIGTERM did not end it, and nobody has followed it up: then it lives on."""
-        if seat.doomed or seat.deleted or seat.next_hello is not None or not seat.connected:
+        if (
+            seat.ending.doomed
+            or seat.ending.deleted
+            or seat.contact.next_hello is not None
+            or not seat.contact.connected
+        ):
             return False
         stands = seat.state in TIER_OF or seat.state is SeatState.FAILED
-        lives = not stands and not seat.apart
-        until = seat.ending_since + seat.identity.grace + _KILLED_BY_NOW
-        return lives and seat.ending and self._world.now() >= until
+        lives = not stands and not seat.ending.apart
+        until = seat.ending.since + seat.identity.grace + _KILLED_BY_NOW
+        return lives and seat.ending.asked and self._world.now() >= until
 
     def _carry_on(self, seat: Seat) -> None:
-        seat.ending = False
+        seat.ending.asked = False
         self._node.save(seat)
         why = "it was asked to end and runs on"
         self._node.tell(seat, "Warning", "TermIgnored", f"{why}: it gets requests again")
@@ -373,32 +388,33 @@ class Lifecycle:
         """A frozen process can't die of SIGKILL on cgroup v1: thaw it."""
         procs, freezer = self._world.procs, self._world.freezer
         # Without a tree that is known there may be half of one, which was being recreated.
-        known = [seat.tree.pid] if seat.tree else freezer.pids(seat.handle) if seat.handle else ()
+        tree = seat.tree
+        known = [tree.root.pid] if tree.root else freezer.pids(tree.handle) if tree.handle else ()
         if any(procs.ending(pid) for pid in known):
-            freezer.thaw(seat.handle)
-        if seat.deleted and self._world.now() >= began + _DELETED_PATIENCE:
+            freezer.thaw(seat.tree.handle)
+        if seat.ending.deleted and self._world.now() >= began + _DELETED_PATIENCE:
             self.aside(self._steps.kill(seat))
 
     def ended(self, seat: Seat) -> None:
         """Nothing of it is left: it may start again, or is forgotten with its pod."""
-        if seat.work is not None and seat.work is not asyncio.current_task():
-            seat.work.cancel()
+        if seat.tasks.work is not None and seat.tasks.work is not asyncio.current_task():
+            seat.tasks.work.cancel()
         self._steps.drop_helper(seat)
         self._node.leases.revoke(seat.uid)
-        seat.unsealed |= seat.state is SeatState.DUMPING
+        seat.saved.unsealed |= seat.state is SeatState.DUMPING
         self._outdated(seat, "its container has ended")
-        seat.init = seat.tree = None
-        seat.handle, seat.cuda, seat.held, seat.address = "", (), {}, ""
-        seat.connected = seat.ending = seat.apart = False
-        if not seat.stays_away:
-            seat.leave = ""
-        seat.bound_at = self._world.now()
+        seat.tree.init = seat.tree.root = None
+        seat.tree.handle, seat.tree.cuda, seat.tree.held, seat.contact.address = "", (), {}, ""
+        seat.contact.connected = seat.ending.asked = seat.ending.apart = False
+        if not seat.wishes.stays_away:
+            seat.wishes.leave = ""
+        seat.history.bound_at = self._world.now()
         self._node.save(seat)
         if seat.state is not SeatState.WAITING:
-            self._node.move(seat, SeatEvent.ENDED, seat.reason)
-        if seat.deleted:
+            self._node.move(seat, SeatEvent.ENDED, seat.history.reason)
+        if seat.ending.deleted:
             self._vanished(seat)
-        elif seat.next_hello is not None:
+        elif seat.contact.next_hello is not None:
             self._came_back(seat)
         self._kick()
 
@@ -414,26 +430,26 @@ class Lifecycle:
         self._kick()
 
     def _begin_end(self, seat: Seat) -> None:
-        if not seat.ending:
-            seat.ending, seat.ending_since = True, self._world.now()
+        if not seat.ending.asked:
+            seat.ending.asked, seat.ending.since = True, self._world.now()
             self._node.save(seat)
 
     def let_go(self, seat: Seat) -> None:
         """A parked seat was told to end: thaw it, let the signal through, then kill the rest."""
-        if seat.work is not None and seat.work is not asyncio.current_task():
-            seat.work.cancel()  # whatever brings it to another tier
+        if seat.tasks.work is not None and seat.tasks.work is not asyncio.current_task():
+            seat.tasks.work.cancel()  # whatever brings it to another tier
         self._world.doors.ok(seat.uid)
-        sealed = seat.state is SeatState.DUMPING and bool(seat.artifact)
+        sealed = seat.state is SeatState.DUMPING and bool(seat.saved.artifact)
         if sealed or seat.state is SeatState.RESTORING:
             # Whoever succeeds it goes on from its saved state: what there is of its tree must not.
             self.aside(self.kill(seat))
             return
-        self._world.freezer.thaw(seat.handle)
+        self._world.freezer.thaw(seat.tree.handle)
         self.aside(self._finish_off(seat))
 
     async def _finish_off(self, seat: Seat) -> None:
         # Its CUDA calls block while checkpointed, so an orderly exit may never come.
-        handle = seat.handle
+        handle = seat.tree.handle
         await asyncio.sleep(_TERM_PATIENCE)
-        if seat.handle == handle and seat.ending and seat.state in TIER_OF:
+        if seat.tree.handle == handle and seat.ending.asked and seat.state in TIER_OF:
             await self.kill(seat)

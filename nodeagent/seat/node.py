@@ -240,15 +240,15 @@ class Node:
         nothing has changed.
         """
         before, seat.state = seat.state, next_state(seat.state, event)
-        seat.since, seat.reason = self.world.wall(), reason
+        seat.history.since, seat.history.reason = self.world.wall(), reason
         log.info("%s: %s -> %s (%s)", seat, before, seat.state, reason)
         self._count_active(seat, before)
         if event is SeatEvent.AWAKE:
-            seat.tier_asked = ""
-        if event is SeatEvent.ENDED or (event is SeatEvent.AWAKE and not seat.leave):
-            seat.rests = False  # sent away while it woke, it rests once it is parked again
+            seat.wishes.tier_asked = ""
+        if event is SeatEvent.ENDED or (event is SeatEvent.AWAKE and not seat.wishes.leave):
+            seat.wishes.rests = False  # sent away while it woke, it rests once it is parked again
         if event in (SeatEvent.PARKED, SeatEvent.ENDED):
-            seat.yields = False
+            seat.wishes.yields = False
         written = self.save(seat, synced=synced)
         self.changed(seat)
         return written
@@ -256,13 +256,17 @@ class Node:
     def _count_active(self, seat: Seat, before: SeatState) -> None:
         serving = (SeatState.ACTIVE, SeatState.DRAINING)
         now = self.world.now()
-        if before in serving and seat.state not in serving and seat.active_since is not None:
-            seat.active_seconds += now - seat.active_since
-            seat.active_since, seat.used_at = None, now
+        if (
+            before in serving
+            and seat.state not in serving
+            and seat.history.active_since is not None
+        ):
+            seat.history.active_seconds += now - seat.history.active_since
+            seat.history.active_since, seat.history.used_at = None, now
         if seat.state in serving and before not in serving:
-            seat.active_since = now
-        seat.drain_since = now if seat.state is SeatState.DRAINING else None
-        seat.starting_since = now if seat.state is SeatState.STARTING else None
+            seat.history.active_since = now
+        seat.history.drain_since = now if seat.state is SeatState.DRAINING else None
+        seat.history.starting_since = now if seat.state is SeatState.STARTING else None
 
     def start_overdue(self, seat: Seat) -> str:
         """Why the seat must not go on starting, as a sentence; empty while it may.
@@ -270,9 +274,9 @@ class Node:
         The limit is for one entry into STARTING, however often its gate is released meanwhile.
         """
         limit, now = self.settings.start_limit_s, self.world.now()
-        if seat.starting_since is None:  # in the journal of an older release
-            seat.starting_since = now
-        if now < seat.starting_since + limit:
+        if seat.history.starting_since is None:  # in the journal of an older release
+            seat.history.starting_since = now
+        if now < seat.history.starting_since + limit:
             return ""
         return f"it does not serve {limit:g} s after its start"
 
@@ -309,7 +313,7 @@ class Node:
         """Note of each seat whether it could be parked now."""
         refused = self.refusals(self.seats.values())
         for uid, seat in self.seats.items():
-            seat.unparkable = refused.get(uid, "")
+            seat.backoff.unparkable = refused.get(uid, "")
 
     def swap_view(self) -> SwapView:
         """What the swap decision looks at."""
@@ -327,7 +331,7 @@ class Node:
     def parked_bytes(self) -> int:
         """Bytes of device memory that parked seats keep in the host's RAM."""
         parked = (s for s in self.seats.values() if s.state in IN_RAM)
-        return sum(sum(seat.held.values()) for seat in parked)
+        return sum(sum(seat.tree.held.values()) for seat in parked)
 
     def tiers(self) -> Mapping[Tier, int]:
         """Bytes that parked seats' states may take in each tier of this node."""
@@ -337,14 +341,14 @@ class Node:
     def in_tier(self, tier: Tier) -> tuple[int, int]:
         """How many parked seats' states are in the tier, and their bytes."""
         there = [seat for seat in self.seats.values() if TIER_OF.get(seat.state) is tier]
-        sizes = (self.park_size(s) if tier is Tier.RAM else s.saved for s in there)
+        sizes = (self.park_size(s) if tier is Tier.RAM else s.saved.size for s in there)
         return len(there), sum(sizes)
 
     def park_size(self, seat: Seat) -> int:
         """Bytes that its park puts into RAM: as of its last park, as seen, as declared, or all
         that its GPUs have."""
-        if seat.held:
-            return sum(seat.held.values())
+        if seat.tree.held:
+            return sum(seat.tree.held.values())
         seen = self.seen(seat.uid)
         if seen is not None:
             return seen
@@ -356,12 +360,12 @@ class Node:
 
     def wakes_in_time(self, seat: Seat, tier: Tier) -> bool:
         """Whether it wakes from this tier within what its pod calls ready, if it says so."""
-        if seat.ready_within is None:
+        if seat.wishes.ready_within is None:
             return True
         size = self.park_size(seat)
-        size = size if tier is Tier.RAM else seat.saved or size
+        size = size if tier is Tier.RAM else seat.saved.size or size
         gpus, node = len(seat.identity.gpus), NodeName(self.settings.node)
-        return wake_seconds(Artifact(tier, size), node, gpus) <= seat.ready_within
+        return wake_seconds(Artifact(tier, size), node, gpus) <= seat.wishes.ready_within
 
     def count_states(self) -> None:
         """Set the gauge of seats by state."""
@@ -371,5 +375,7 @@ class Node:
 
     def leases_of_serving(self) -> dict[PodUid, int]:
         """Generation of each seat's lease that requests may use now."""
-        active = (s for s in self.seats.values() if s.state is SeatState.ACTIVE and not s.ending)
-        return {seat.uid: seat.lease for seat in active}
+        active = (
+            s for s in self.seats.values() if s.state is SeatState.ACTIVE and not s.ending.asked
+        )
+        return {seat.uid: seat.history.lease for seat in active}

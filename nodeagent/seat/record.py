@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from enum import StrEnum
+from dataclasses import asdict, dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -11,81 +10,67 @@ from kybernate.api.turns import VRAM
 from kybernate.core.artifacts.restores import RestoreAs, RestoreWish
 from kybernate.core.swap.swapview import SeatView, Turn
 from kybernate.types import GpuUuid, GroupName, PodRef, PodUid, SeatName, SeatState, Tier, of_record
+from nodeagent.seat.parts.backoff import Backoff
+from nodeagent.seat.parts.contact import Contact
+from nodeagent.seat.parts.demand import Demand
+from nodeagent.seat.parts.ending import Ending
+from nodeagent.seat.parts.history import History
+from nodeagent.seat.parts.saved import Begins, Saved
+from nodeagent.seat.parts.tasks import Tasks
+from nodeagent.seat.parts.tree import Process, Tree
+from nodeagent.seat.parts.wishes import Wishes
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Mapping
 
-    from kybernate.ports import GateHello
 
-
-_PLAIN = (
-    "reason",
-    "generation",
-    "lease",
-    "address",
-    "pod_ip",
-    "handle",
-    "active_since",
-    "active_seconds",
-    "wakes",
-    "last_wake_ms",
-    "requests",
-    "started_once",
-    "image_mode",
-    "keep_connections",
-    "starting_since",
-    "asked_since",
-    "leave",
-    "stays_away",
-    "on_demand",
-    "ending",
-    "ending_since",
-    "artifact",
-    "images",
-    "needs",
-    "paging",
-    "unsealed",
-    "saved",
-    "first",
-    "park_tier",
-    "tier_asked",
-    "used_at",
-    "moved_at",
-    "ready_within",
-    "spec_hash",
-    "borrowed",
-    "predecessor",
-    "claimed",
-    "weight",
-    "acquired",
-    "rests",
-)
-"""Fields that go into the journal as they are. A journal of an older release may lack some."""
+_PLAIN = {
+    "reason": "history.reason",
+    "generation": "history.generation",
+    "lease": "history.lease",
+    "address": "contact.address",
+    "pod_ip": "contact.pod_ip",
+    "handle": "tree.handle",
+    "active_since": "history.active_since",
+    "active_seconds": "history.active_seconds",
+    "wakes": "history.wakes",
+    "last_wake_ms": "history.last_wake_ms",
+    "requests": "demand.requests",
+    "started_once": "history.started_once",
+    "image_mode": "contact.image_mode",
+    "keep_connections": "wishes.keep_connections",
+    "starting_since": "history.starting_since",
+    "asked_since": "demand.asked_since",
+    "leave": "wishes.leave",
+    "stays_away": "wishes.stays_away",
+    "on_demand": "ending.on_demand",
+    "ending": "ending.asked",
+    "ending_since": "ending.since",
+    "artifact": "saved.artifact",
+    "images": "saved.images",
+    "needs": "saved.needs",
+    "paging": "saved.paging",
+    "unsealed": "saved.unsealed",
+    "saved": "saved.size",
+    "first": "saved.first",
+    "park_tier": "wishes.park_tier",
+    "tier_asked": "wishes.tier_asked",
+    "used_at": "history.used_at",
+    "moved_at": "saved.moved_at",
+    "ready_within": "wishes.ready_within",
+    "spec_hash": "wishes.spec_hash",
+    "borrowed": "saved.borrowed",
+    "predecessor": "saved.predecessor",
+    "claimed": "saved.claimed",
+    "weight": "wishes.weight",
+    "acquired": "wishes.acquired",
+    "rests": "wishes.rests",
+}
+"""What goes into the journal as it is, by its name there. One of an older release may lack some."""
 
 _BEGINS = (SeatState.WAITING, SeatState.STARTING)
 
-_read_plain = attrgetter(*_PLAIN)
-
-
-class Begins(StrEnum):
-    """How a seat's workload begins, as far as it is settled."""
-
-    OPEN = ""
-    """If its pod names a state to go on from, that is still looked for."""
-    ADOPTING = "adopting"
-    """By a state that it may have: its kyb-init is being told, or was."""
-    ADOPTED = "adopted"
-    ANEW = "anew"
-    """By its command, since the state that its pod names can't be had."""
-
-
-@dataclass(frozen=True, slots=True)
-class Process:
-    """A process, named exactly: PID and start time in clock ticks since boot."""
-
-    pid: int
-    start: int
+_read_plain = attrgetter(*_PLAIN.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,129 +100,44 @@ class SeatIdentity:
     namespace_uid: str = ""
 
 
-@dataclass(slots=True, eq=False)
 class Seat:
-    """One seat. Owned by the loop: nothing else writes to it.
+    """One seat. Owned by the loop. Its state is changed by `Node.move`, the values of each of its
+    parts by that part's module."""
 
-    Times: `since` is wall-clock seconds, all others are of the loop's monotonic clock.
-    `generation` counts starts of the command, `lease` the times that it was granted to proxies.
-    `held` is bytes per GPU that its processes held when it was last parked.
-    `asked_since`: since when somebody other than a proxy wants it awake. `leave`: why it must
-    leave GPU memory though nobody needs its GPUs; with `stays_away` also when it has.
-    `unparkable`: why it can't be parked now, as of the last decision. `forfeit`: why it is ended
-    instead of parked; `on_demand`: having ended so, it starts again only when called for.
-    `apart`: it was found running without a record, and is not yet known to be where its state says.
-    Of a seat parked below RAM: `artifact` is its saved state, `images` a folder into which it was
-    fetched, `needs` what machine that was saved on, `paging` the saved state from which its memory
-    still comes in, `saved` its bytes, `first` those of them that were on its GPUs and that also a
-    lazy restore brings in at once, `copies` the tiers that hold it verified, `inner` the PIDs in
-    the container of its processes on the GPUs, in the order of `cuda`. `park_tier`: how deep its
-    pod lets it go; `tier_asked`: where an operator wants it; `used_at`: when it was last in GPU
-    memory; `moved_at`: when it last changed tiers; `sinks_to`: where its state is being copied to;
-    `to_save`: a copy of its state is to be written next; `undumpable`: why it stays in RAM;
-    `unlooked`: nobody has looked yet whether something arrived at its sockets since it was frozen.
-    `restore`: which saved state its pod wants to go on from, and `begins` whether it does.
-    `predecessor`: the pod that it succeeds, if any, and `claimed` from which of its states.
-    `borrowed`: `artifact` is another pod's state, which may be dropped from the tiers `may_drop`
-    once the seat has gone on; `gpu_map`: GPUs of that state and, for each, the seat's own.
-    `unsealed`: its container ended while it was written down, and a state of it may lie somewhere
-    that nobody needs. `ready_within` (s): what is a timely wake; `spec_hash`: what
-    its container is. `weight`: of a seat that always wants its GPUs, None if it waits for requests;
-    `acquired`: its workload says that it wants them until it says otherwise; `yields`: that it
-    gives up the turn that it has; `rests`: it was sent away, and wants nothing until called for.
-    `idle` (s): unused for so long it leaves GPU memory, or the tier of that name; `untimely`: a
-    wake from RAM takes longer than `ready_within`. `ending`: its
-    container was asked to end, or its tree is being killed; `doomed`: the pod is being deleted;
-    `deleted`: the pod is gone.
-    """
+    __slots__ = (
+        "_shown",
+        "backoff",
+        "contact",
+        "demand",
+        "ending",
+        "history",
+        "identity",
+        "saved",
+        "state",
+        "tasks",
+        "tree",
+        "wishes",
+    )
 
-    identity: SeatIdentity
-    bound_at: float
-    since: float
-    state: SeatState = SeatState.WAITING
-    reason: str = ""
-    generation: int = 0
-    lease: int = 0
-    address: str = ""
-    pod_ip: str = ""
-    init: Process | None = None
-    tree: Process | None = None
-    handle: str = ""
-    cuda: tuple[Process, ...] = ()
-    held: Mapping[GpuUuid, int] = field(default_factory=dict)
-    active_since: float | None = None
-    active_seconds: float = 0.0
-    wakes: int = 0
-    last_wake_ms: float = 0.0
-    requests: int = 0
-    started_once: bool = False
-    ending: bool = False
-    ending_since: float = 0.0
-    starting_since: float | None = None
-    artifact: str = ""
-    images: str = ""
-    needs: Mapping[str, Any] = field(default_factory=dict)
-    paging: str = ""
-    unsealed: bool = False
-    saved: int = 0
-    first: int = 0
-    copies: frozenset[Tier] = frozenset()
-    inner: tuple[int, ...] = ()
-    park_tier: str = Tier.OBJECT.value
-    tier_asked: str = ""
-    used_at: float = 0.0
-    moved_at: float | None = None
-    ready_within: float | None = None
-    spec_hash: str = ""
-    restore: RestoreWish | None = None
-    begins: Begins = Begins.OPEN
-    borrowed: bool = False
-    predecessor: str = ""
-    claimed: str = ""
-    weight: float | None = None
-    acquired: bool = False
-    rests: bool = False
-    idle: Mapping[str, float] = field(default_factory=dict)
-    may_drop: tuple[str, ...] = ()
-    gpu_map: Mapping[GpuUuid, GpuUuid] = field(default_factory=dict)
-    # Known only while this agent runs.
-    connected: bool = False
-    apart: bool = False
-    doomed: bool = False
-    deleted: bool = False
-    image_mode: bool = False
-    keep_connections: bool = False
-    next_hello: GateHello | None = None
-    in_flight: int = 0
-    waiting: int = 0
-    waiting_since: float | None = None
-    idle_since: float | None = None
-    drain_since: float | None = None
-    not_before: float = 0.0
-    stays_until: float = 0.0
-    asked_since: float | None = None
-    leave: str = ""
-    stays_away: bool = False
-    unparkable: str = ""
-    undumpable: str = ""
-    yields: bool = False
-    untimely: bool = False
-    unlooked: bool = False
-    move_not_before: float = 0.0
-    sinks_to: Tier | None = None
-    to_save: bool = False
-    failed_restores: int = 0
-    waiting_restores: int = 0
-    unsure_restores: int = 0
-    lacking_since: float = 0.0
-    forfeit: str = ""
-    on_demand: bool = False
-    complain_at: dict[str, float] = field(default_factory=dict)
-    phases: Mapping[str, float] = field(default_factory=dict)
-    work: asyncio.Task[None] | None = None
-    watch: asyncio.Task[None] | None = None
-    _shown: SeatView | None = None
-    _shown_of: tuple[object, ...] = ()
+    def __init__(
+        self,
+        identity: SeatIdentity,
+        bound_at: float,
+        since: float,
+        state: SeatState = SeatState.WAITING,
+    ) -> None:
+        self.identity = identity
+        self.state = state
+        self.tree = Tree()
+        self.contact = Contact()
+        self.demand = Demand()
+        self.wishes = Wishes()
+        self.saved = Saved()
+        self.ending = Ending()
+        self.history = History(bound_at, since)
+        self.backoff = Backoff()
+        self.tasks = Tasks()
+        self._shown: tuple[tuple[object, ...], SeatView] | None = None
 
     @property
     def uid(self) -> PodUid:
@@ -245,31 +145,33 @@ class Seat:
         return self.identity.pod.uid
 
     @property
-    def called(self) -> bool:
-        """Whether somebody wants it awake."""
-        return self.asked_since is not None or self.waiting > 0
-
-    @property
     def awaits_state(self) -> bool:
         """Whether it is not yet settled if it goes on from a saved state."""
-        return self.restore is not None and self.begins in (Begins.OPEN, Begins.ADOPTING)
+        return self.wishes.restore is not None and self.saved.begins in (
+            Begins.OPEN,
+            Begins.ADOPTING,
+        )
 
     @property
     def turn(self) -> Turn | None:
         """Its part in taking turns, if it does that now. Its first start is no turn: whoever waits
         for its pod to be Ready waits for that."""
-        if self.state in _BEGINS and not self.started_once:
+        if self.state in _BEGINS and not self.history.started_once:
             return None
-        if self.rests or self.ending or (self.weight is None and not self.acquired):
+        if (
+            self.wishes.rests
+            or self.ending.asked
+            or (self.wishes.weight is None and not self.wishes.acquired)
+        ):
             return None
-        return Turn(self.identity.pod.namespace, self.weight or 1.0, self.yields)
+        return Turn(self.identity.pod.namespace, self.wishes.weight or 1.0, self.wishes.yields)
 
     def __str__(self) -> str:
         return f"{self.identity.name} ({self.identity.pod})"
 
     @property
     def _can_begin(self) -> bool:
-        there = self.connected and not self.ending and not self.apart
+        there = self.contact.connected and not self.ending.asked and not self.ending.apart
         return there and not self.awaits_state
 
     def view(self, *, drained: bool) -> SeatView:
@@ -280,32 +182,32 @@ class Seat:
         # In the order of SeatView's fields, after those that never change.
         now = (
             self.state,
-            self.bound_at,
-            self.active_since,
-            self.idle_since,
-            self.in_flight,
-            0 if self.ending else self.waiting,
-            self.waiting_since,
+            self.history.bound_at,
+            self.history.active_since,
+            self.demand.idle_since,
+            self.demand.in_flight,
+            0 if self.ending.asked else self.demand.waiting,
+            self.demand.waiting_since,
             drained,
-            self.drain_since,
+            self.history.drain_since,
             self._can_begin,
             self.identity.priority,
-            self.not_before,
-            self.stays_until,
-            None if self.ending else self.asked_since,
-            self.leave,
-            self.unparkable,
-            self.on_demand,
-            self.apart,
+            self.backoff.not_before,
+            self.backoff.stays_until,
+            None if self.ending.asked else self.demand.asked_since,
+            self.wishes.leave,
+            self.backoff.unparkable,
+            self.ending.on_demand,
+            self.ending.apart,
             self.turn,
-            None if self.untimely else self.idle.get(VRAM),
+            None if self.history.untimely else self.wishes.idle.get(VRAM),
         )
-        if self._shown is None or now != self._shown_of:
+        if self._shown is None or now != self._shown[0]:
             one = self.identity
             gpus = frozenset(one.gpus)
-            self._shown = SeatView(one.pod.uid, one.name, one.group, gpus, one.vram, *now)
-            self._shown_of = now
-        return self._shown
+            view = SeatView(one.pod.uid, one.name, one.group, gpus, one.vram, *now)
+            self._shown = now, view
+        return self._shown[1]
 
     def record(self) -> dict[str, object]:
         """The journal's form; `from_record` reads it."""
@@ -329,19 +231,19 @@ class Seat:
             "grace": one.grace,
             "namespace_uid": one.namespace_uid,
             "state": self.state.value,
-            "bound_at": self.bound_at,
-            "since": self.since,
-            "init": _pair(self.init),
-            "tree": _pair(self.tree),
-            "cuda": [_pair(process) for process in self.cuda],
-            "held": dict(self.held),
-            "copies": sorted(self.copies),
-            "idle": dict(self.idle),
-            "inner": list(self.inner),
-            "restore": asdict(self.restore) if self.restore else None,
-            "begins": self.begins.value,
-            "may_drop": list(self.may_drop),
-            "gpu_map": dict(self.gpu_map),
+            "bound_at": self.history.bound_at,
+            "since": self.history.since,
+            "init": _pair(self.tree.init),
+            "tree": _pair(self.tree.root),
+            "cuda": [_pair(process) for process in self.tree.cuda],
+            "held": dict(self.tree.held),
+            "copies": sorted(self.saved.copies),
+            "idle": dict(self.wishes.idle),
+            "inner": list(self.tree.inner),
+            "restore": asdict(self.wishes.restore) if self.wishes.restore else None,
+            "begins": self.saved.begins.value,
+            "may_drop": list(self.saved.may_drop),
+            "gpu_map": dict(self.tree.gpu_map),
             **dict(zip(_PLAIN, _read_plain(self), strict=True)),
         }
 
@@ -366,20 +268,23 @@ def from_record(record: Mapping[str, Any]) -> Seat:
         namespace_uid=record.get("namespace_uid", ""),
     )
     seat = Seat(identity, record["bound_at"], record["since"], SeatState(record["state"]))
-    for name in _PLAIN:
+    for name, place in _PLAIN.items():
         if name in record:
-            setattr(seat, name, record[name])
-    seat.init, seat.tree = _process(record["init"]), _process(record["tree"])
-    seat.cuda = tuple(Process(pid, start) for pid, start in record["cuda"])
-    seat.held = {GpuUuid(gpu): size for gpu, size in record["held"].items()}
-    seat.copies = frozenset(Tier(tier) for tier in record.get("copies", ()))
-    seat.idle = dict(record.get("idle", {}))
-    seat.inner = tuple(record.get("inner", ()))
+            part, _, value = place.partition(".")
+            setattr(getattr(seat, part), value, record[name])
+    seat.tree.init, seat.tree.root = _process(record["init"]), _process(record["tree"])
+    seat.tree.cuda = tuple(Process(pid, start) for pid, start in record["cuda"])
+    seat.tree.held = {GpuUuid(gpu): size for gpu, size in record["held"].items()}
+    seat.saved.copies = frozenset(Tier(tier) for tier in record.get("copies", ()))
+    seat.wishes.idle = dict(record.get("idle", {}))
+    seat.tree.inner = tuple(record.get("inner", ()))
     if wish := record.get("restore"):
-        seat.restore = of_record(RestoreWish, {**wish, "kind": RestoreAs(wish["kind"])})
-    seat.begins = Begins(record.get("begins", ""))
-    seat.may_drop = tuple(record.get("may_drop", ()))
-    seat.gpu_map = {GpuUuid(old): GpuUuid(new) for old, new in record.get("gpu_map", {}).items()}
+        seat.wishes.restore = of_record(RestoreWish, {**wish, "kind": RestoreAs(wish["kind"])})
+    seat.saved.begins = Begins(record.get("begins", ""))
+    seat.saved.may_drop = tuple(record.get("may_drop", ()))
+    seat.tree.gpu_map = {
+        GpuUuid(old): GpuUuid(new) for old, new in record.get("gpu_map", {}).items()
+    }
     return seat
 
 

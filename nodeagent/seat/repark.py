@@ -29,15 +29,15 @@ async def park_again(node: Node, steps: Steps, seat: Seat) -> None:
     settings, freezer = node.settings, node.world.freezer
     try:
         newcomers, held = await steps.holders(seat)
-        earlier = (p for p in seat.cuda if node.world.procs.alive(p.pid, p.start))
-        seat.cuda = tuple(dict.fromkeys((*earlier, *newcomers)))
-        seat.held = {gpu: max(size, seat.held.get(gpu, 0)) for gpu, size in held.items()}
+        earlier = (p for p in seat.tree.cuda if node.world.procs.alive(p.pid, p.start))
+        seat.tree.cuda = tuple(dict.fromkeys((*earlier, *newcomers)))
+        seat.tree.held = {gpu: max(size, seat.tree.held.get(gpu, 0)) for gpu, size in held.items()}
         await node.save(seat, synced=True)
-        freezer.thaw(seat.handle)
+        freezer.thaw(seat.tree.handle)
         helper = await steps.helper(seat)
-        pids = [process.pid for process in seat.cuda]
+        pids = [process.pid for process in seat.tree.cuda]
         await helper.park(pids, settings.lock_timeout_s, settings.step_deadline_s)
-        await freezer.freeze(seat.handle, settings.freeze_deadline_s)
+        await freezer.freeze(seat.tree.handle, settings.freeze_deadline_s)
         await _see_it_gone(node, steps, seat)
     except (DriverError, DeadlineError, NotFoundError, OSError) as error:
         raise Broken(f"it used a GPU without its turn and could not be parked: {error}") from error

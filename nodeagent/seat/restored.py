@@ -41,7 +41,7 @@ class Restored:
 
     def arrived(self, seat: Seat, container: str) -> None:
         """The seat's process 1 is in this container: called for if it is one that was announced."""
-        if seat.apart:
+        if seat.ending.apart:
             self._unseen.add(seat.uid)  # it may be one that no agent was there to be told of
         until = self._expected.pop(container, 0.0)
         if self._node.world.now() < until:
@@ -60,8 +60,8 @@ class Restored:
 
     async def _see_its_gpus(self, seat: Seat) -> None:
         """If it leaves them before that is known, it is looked at when it is awake again."""
-        init = seat.init
-        while seat.state is SeatState.ACTIVE and seat.init == init:
+        init = seat.tree.init
+        while seat.state is SeatState.ACTIVE and seat.tree.init == init:
             try:
                 others = await self._others(seat)
             except (DriverError, DeadlineError) as error:
@@ -74,7 +74,7 @@ class Restored:
             if seat.state is SeatState.ACTIVE:
                 self._end(seat, others)
                 return
-        if seat.init is not None and seat.init == init:
+        if seat.tree.init is not None and seat.tree.init == init:
             self._unseen.add(seat.uid)
 
     def _end(self, seat: Seat, others: set[GpuUuid]) -> None:
@@ -90,7 +90,7 @@ class Restored:
         and not all can be asked, DeadlineError."""
         inventory, read = self._node.inventory, self._node.world.gpus.processes
         known = frozenset(inventory.memory() if inventory else ())
-        tree = set(self._node.world.freezer.pids(seat.handle))
+        tree = set(self._node.world.freezer.pids(seat.tree.handle))
 
         def look() -> set[GpuUuid]:
             found, silent = set(), []

@@ -20,7 +20,7 @@ from kybernate.errors import (
 )
 from kybernate.ports import DumpState, ProcessState
 from kybernate.types import SeatState
-from nodeagent.seat.record import Process
+from nodeagent.seat.parts.tree import Process
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -66,7 +66,7 @@ class Steps:
 
     async def holders(self, seat: Seat) -> tuple[tuple[Process, ...], dict[GpuUuid, int]]:
         """The seat's processes on its GPUs, and bytes per GPU where NVML knows them."""
-        tree = set(self._world.freezer.pids(seat.handle))
+        tree = set(self._world.freezer.pids(seat.tree.handle))
         found: set[int] = set()
         held: dict[GpuUuid, int] = {}
         for gpu, processes in (await self._processes(seat.identity.gpus)).items():
@@ -94,7 +94,7 @@ class Steps:
         """Whether the workload serves: it listens on its port, or holds a GPU if it has none."""
         if seat.identity.port is None:
             return bool((await self.holders(seat))[0])
-        pids = self._world.freezer.pids(seat.handle)
+        pids = self._world.freezer.pids(seat.tree.handle)
         return bool(pids) and self._world.procs.listening(pids, seat.identity.port)
 
     async def lack_of_room(self, seat: Seat, patience: float = _ROOM_PATIENCE) -> str | None:
@@ -122,15 +122,15 @@ class Steps:
         return None
 
     def _need(self, seat: Seat, gpu: GpuUuid, memory: int) -> int:
-        if gpu in seat.held:
-            return seat.held[gpu]
+        if gpu in seat.tree.held:
+            return seat.tree.held[gpu]
         whole = memory - self._node.settings.reserve_bytes
         return whole if seat.identity.vram is None else seat.identity.vram
 
     async def argv_prefix(self, seat: Seat) -> tuple[str, ...]:
         """The image's words that come before the pod's. RetryableError, NotFoundError,
         RefusedError."""
-        if not seat.image_mode:
+        if not seat.contact.image_mode:
             return ()
         command = await self._world.images.command_of(seat.identity.image)
         prefix = command.entrypoint + (() if seat.identity.has_args else command.cmd)
@@ -171,7 +171,7 @@ class Steps:
 
     async def park(self, seat: Seat) -> dict[str, float]:
         """Lock, checkpoint, freeze, confirm. Returns seconds by phase; Reverted, Broken."""
-        phases = dict(await self._checkpoint(seat)) if seat.cuda else {}
+        phases = dict(await self._checkpoint(seat)) if seat.tree.cuda else {}
         return {**phases, **await self.settle(seat)}
 
     async def settle(self, seat: Seat) -> dict[str, float]:
@@ -179,7 +179,9 @@ class Steps:
         await self.undisturbed(seat)
         began = self._world.now()
         try:
-            await self._world.freezer.freeze(seat.handle, self._node.settings.freeze_deadline_s)
+            await self._world.freezer.freeze(
+                seat.tree.handle, self._node.settings.freeze_deadline_s
+            )
         except (DeadlineError, NotFoundError) as error:
             await self._undo(seat, f"its tree could not be frozen: {error}")
         frozen = self._world.now()
@@ -206,7 +208,7 @@ class Steps:
             raise Broken(f"the driver failed to park it: {error}") from error
 
     async def _undo(self, seat: Seat, why: str) -> None:
-        if seat.apart or seat.state in TIER_OF:
+        if seat.ending.apart or seat.state in TIER_OF:
             raise Broken(f"{why}, and it has no right to memory of its GPUs")
         try:
             await self.finish_wake(seat)
@@ -243,14 +245,14 @@ class Steps:
         return bool(await self._shown(seat, tuple(gpus)))
 
     async def _shown(self, seat: Seat, gpus: tuple[GpuUuid, ...]) -> set[int]:
-        tree = self._world.freezer.pids(seat.handle) if seat.handle else ()
+        tree = self._world.freezer.pids(seat.tree.handle) if seat.tree.handle else ()
         mine = {*_pids(seat), *tree}
         rows = (await self._processes(gpus)).values()
         return {pid for row in rows for pid, size in row if pid in mine and size != 0}
 
     async def open_devices(self, seat: Seat) -> None:
         """Its container may open its GPUs. Raises NotFoundError, DeadlineError, OSError."""
-        init, device = seat.init, seat.identity.device_id
+        init, device = seat.tree.init, seat.identity.device_id
         if init is None:
             return
         specs, procs = self._world.specs, self._world.procs
@@ -263,18 +265,18 @@ class Steps:
     async def wake(self, seat: Seat) -> dict[str, float]:
         """Thaw, restore, unlock, check. Returns seconds by phase; raises Broken."""
         began = self._world.now()
-        self._world.freezer.thaw(seat.handle)
+        self._world.freezer.thaw(seat.tree.handle)
         thawed = self._world.now()
         phases = await self.finish_wake(seat)
         return {"thaw": thawed - began, **phases}
 
     async def finish_wake(self, seat: Seat) -> dict[str, float]:
         """From wherever its processes are to RUNNING. Raises Broken."""
-        self._world.freezer.thaw(seat.handle)
+        self._world.freezer.thaw(seat.tree.handle)
         # It was let to them when it began, and the runtime may have laid down its own list again.
         with contextlib.suppress(KybernateError, OSError):
             await self.open_devices(seat)
-        if not seat.cuda:
+        if not seat.tree.cuda:
             return {}
         try:
             return dict(await self._restore(seat))
@@ -283,7 +285,7 @@ class Steps:
             raise Broken(f"the driver failed to wake it: {error}") from error
 
     async def _restore(self, seat: Seat) -> Mapping[str, float]:
-        deadline, moved = self._node.settings.step_deadline_s, seat.gpu_map
+        deadline, moved = self._node.settings.step_deadline_s, seat.tree.gpu_map
         return await self._ask(seat, lambda one: one.wake(_pids(seat), moved, deadline), deadline)
 
     async def _ask(
@@ -305,7 +307,7 @@ class Steps:
 
     async def find_cuda(self, seat: Seat) -> tuple[Process, ...]:
         """The tree's processes with a CUDA context, parked or not, by the driver's word."""
-        pids = self._world.freezer.pids(seat.handle)
+        pids = self._world.freezer.pids(seat.tree.handle)
         states = await self._states(seat, pids)
         return self._named(pid for pid in pids if states.get(pid) not in _NO_CONTEXT)
 
@@ -314,7 +316,7 @@ class Steps:
 
         One that has ended says nothing of the others: NO_CUDA is there only if all have.
         """
-        if not seat.cuda:
+        if not seat.tree.cuda:
             return frozenset()
         found = frozenset((await self._states(seat, _pids(seat))).values())
         return found - {ProcessState.NO_CUDA} or found
@@ -334,13 +336,13 @@ class Steps:
     async def kill(self, seat: Seat) -> None:
         """End every process of the tree. Raises DeadlineError if some live on."""
         self.drop_helper(seat)
-        if seat.handle:
-            await self._world.freezer.kill(seat.handle, self._node.settings.confirm_deadline_s)
+        if seat.tree.handle:
+            await self._world.freezer.kill(seat.tree.handle, self._node.settings.confirm_deadline_s)
         self._end_empty(seat)
 
     def _end_empty(self, seat: Seat) -> None:
         """kyb-init takes the end of a tree that is dumped for nothing: end its container."""
-        below, init = self._world.below, seat.init
+        below, init = self._world.below, seat.tree.init
         if below is not None and init is not None:
             with contextlib.suppress(NotFoundError):
                 if below.dumper.state(init.pid) is not DumpState.RUNNING:
@@ -349,14 +351,14 @@ class Steps:
     async def gone(self, seat: Seat) -> bool:
         """Whether nothing of it is left, not on the GPUs either."""
         procs = self._world.procs
-        if seat.init and procs.alive(seat.init.pid, seat.init.start):
+        if seat.tree.init and procs.alive(seat.tree.init.pid, seat.tree.init.start):
             return False
-        if seat.handle and self._world.freezer.pids(seat.handle):
+        if seat.tree.handle and self._world.freezer.pids(seat.tree.handle):
             return False
-        if any(procs.alive(process.pid, process.start) for process in seat.cuda):
+        if any(procs.alive(process.pid, process.start) for process in seat.tree.cuda):
             return False
-        return not seat.cuda or not await self._on_healthy_gpus(seat)
+        return not seat.tree.cuda or not await self._on_healthy_gpus(seat)
 
 
 def _pids(seat: Seat) -> list[int]:
-    return [process.pid for process in seat.cuda]
+    return [process.pid for process in seat.tree.cuda]

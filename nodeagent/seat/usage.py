@@ -158,13 +158,13 @@ class Usage:
             meter = self._meters[seat.uid] = Meter(seat.identity.pod.namespace)
         elif bool(meter.since) == uses and meter.held == held:
             return
-        meter.turn(seat.since, seat.since if uses else 0.0, held)
+        meter.turn(seat.history.since, seat.history.since if uses else 0.0, held)
         self._node.world.journal.put(METER + seat.uid, meter.record(), synced=False)
 
     def seat_gone(self, seat: Seat) -> None:
         """See `node.Observer`."""
         if seat.uid in self._meters:
-            self._end(seat.uid, seat.since)
+            self._end(seat.uid, seat.history.since)
 
     def told(self, seat: Seat, kind: str, reason: str, sentence: str) -> None:
         """Use follows from states."""
@@ -184,5 +184,5 @@ class Usage:
 def _uses(seat: Seat) -> tuple[bool, int | None]:
     """Whether it uses anything now, and the bytes if it is parked."""
     if seat.state in IN_RAM:
-        return True, sum(seat.held.values())
+        return True, sum(seat.tree.held.values())
     return seat.state in (SeatState.ACTIVE, SeatState.DRAINING), None

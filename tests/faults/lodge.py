@@ -144,8 +144,12 @@ async def _obey(above: Above, orders: Orders, command: dict[str, Any]) -> None:
         assert below is not None
         kept = {tier.value: len(await below.vault.ls(tier)) for tier in below.limits}
         seat = above.seat()
-        resting = seat.state is SeatState.ACTIVE and not (seat.leave or seat.artifact)
-        say(kept=kept, resting=resting, of=[seat.state, seat.leave, seat.artifact, seat.reason])
+        resting = seat.state is SeatState.ACTIVE and not (seat.wishes.leave or seat.saved.artifact)
+        say(
+            kept=kept,
+            resting=resting,
+            of=[seat.state, seat.wishes.leave, seat.saved.artifact, seat.history.reason],
+        )
 
 
 if __name__ == "__main__":

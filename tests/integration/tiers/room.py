@@ -249,8 +249,9 @@ class Above:
             image="img",
             port=PORT,
         )
-        seat = Seat(identity, time.monotonic(), time.time(), keep_connections=True)
-        seat.pod_ip = THERE
+        seat = Seat(identity, time.monotonic(), time.time())
+        seat.wishes.keep_connections = True
+        seat.contact.pod_ip = THERE
         self.loop.add(seat)
         return await self.loop.node.world.doors.open(self.uid)
 
@@ -269,7 +270,7 @@ class Above:
         """Until the seat is in this state."""
         end = time.monotonic() + limit
         while self.seat().state is not state:
-            assert time.monotonic() < end, (self.seat().state, self.seat().reason)
+            assert time.monotonic() < end, (self.seat().state, self.seat().history.reason)
             await asyncio.sleep(0.005)
 
 
@@ -294,6 +295,6 @@ class Room(Above):
         """The agent lets go of all that it has open."""
         if self.loop is not None:
             await self.loop.node.world.doors.close(self.uid)
-            self.loop.node.world.freezer.thaw(self.seat().handle)
+            self.loop.node.world.freezer.thaw(self.seat().tree.handle)
         self.journal.close()
         await asyncio.sleep(0.1)

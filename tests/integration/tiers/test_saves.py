@@ -53,7 +53,7 @@ async def test_a_tree_that_is_saved_serves_on_with_its_connections_pids_and_outp
         assert await client.ask() == (number, who), "the connection that was open before"
         await below.vault.verify(ArtifactId(one.artifact), tier, LIMIT)
         assert [kept.id for kept in await below.vault.ls(tier)] == [one.artifact]
-    assert seat.wakes == 2
+    assert seat.history.wakes == 2
     lines = len(room.pod.lines())
     await asyncio.sleep(0.3)
     numbers = [int(line.split()[1]) for line in room.pod.lines()]

@@ -83,7 +83,7 @@ async def test_a_tree_comes_back_from_a_store_that_its_node_can_not_open(signed:
     found = proven.opened(bytes(signed.owner.get(manifest)), manifest)
     assert found is not None
     assert found[1] == "n1"
-    assert signed.server.client().signers(seat.artifact).nodes == ["n1"]
+    assert signed.server.client().signers(seat.saved.artifact).nodes == ["n1"]
     assert await client.ask() == (2, who), "the connection that was open before"
     # The registry goes away: what lies in RAM and on NVMe needs it not.
     signed.server.kill()

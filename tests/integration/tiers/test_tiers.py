@@ -103,8 +103,8 @@ async def test_a_tree_goes_down_and_comes_back_with_connections_pids_and_output(
         await quiet()
         room.park(Tier.NVME if state is NVME else Tier.OBJECT)
         await room.until(state)
-        assert seat.handle
-        assert _procs(seat.handle) == []
+        assert seat.tree.handle
+        assert _procs(seat.tree.handle) == []
         lines = room.pod.lines()
         await asyncio.sleep(0.3)
         assert room.pod.lines() == lines
@@ -132,10 +132,10 @@ async def test_a_container_that_is_parked_below_ram_ends_at_once(room: Room) -> 
     await quiet()
     room.park(Tier.NVME)
     await room.until(NVME)
-    assert seat.init is not None
+    assert seat.tree.init is not None
     assert room.loop is not None
     began = time.monotonic()
-    os.kill(seat.init.pid, signal.SIGTERM)
+    os.kill(seat.tree.init.pid, signal.SIGTERM)
     await room.until(SeatState.WAITING)
     assert time.monotonic() - began < 20, "it was woken first, or given time"
     below = room.loop.node.world.below

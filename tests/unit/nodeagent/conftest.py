@@ -186,14 +186,14 @@ class Rig:
 
     def _below(self, freezer: GuardedFreezer, tiers: dict[Tier, int]) -> Below:
         async def facts(seat: Seat) -> dict[str, object]:
-            gpus = [*seat.gpu_map] or seat.identity.gpus
+            gpus = [*seat.tree.gpu_map] or seat.identity.gpus
             return {
                 "namespace": seat.identity.pod.namespace,
                 "pod": seat.identity.pod.name,
-                "gpu_pids": list(seat.inner),
+                "gpu_pids": list(seat.tree.inner),
                 "gpus": list(gpus),
-                "held": [seat.held.get(gpu, 0) for gpu in seat.identity.gpus],
-                "first": seat.first,
+                "held": [seat.tree.held.get(gpu, 0) for gpu in seat.identity.gpus],
+                "first": seat.saved.first,
             }
 
         async def into(seat: Seat) -> Into:
@@ -237,7 +237,7 @@ class Rig:
             port=more.pop("port", 8000),
         )
         seat = Seat(identity, self.clock.time(), 0.0)
-        seat.pod_ip, seat.restore = "10.0.0.1", more.pop("restore", None)
+        seat.contact.pod_ip, seat.wishes.restore = "10.0.0.1", more.pop("restore", None)
         self.loop.add(seat)
         await self.node.world.doors.open(uid)
         self.machine.start_container(uid)

@@ -12,10 +12,10 @@ async def left(r, state=OBJECT):
     """A pod that was parked there and is gone; its UID and what it left."""
     telling = asyncio.ensure_future(r.loop.reports.run())
     cold, _ = await two(r)
-    inner, ran = app_of(r, cold).inner, r.machine.ran.get(r.node.seats[cold].handle, 0)
+    inner, ran = app_of(r, cold).inner, r.machine.ran.get(r.node.seats[cold].tree.handle, 0)
     await down(r, cold, state)
-    artifact = r.node.seats[cold].artifact
-    r.node.seats[cold].doomed = True
+    artifact = r.node.seats[cold].saved.artifact
+    r.node.seats[cold].ending.doomed = True
     r.machine.end_container(cold)
     r.loop.pod_gone(cold)
     await when(lambda: cold not in r.node.seats)

@@ -27,7 +27,7 @@ from nodeagent.api.servers import serve_network
 from nodeagent.artifacts.arrived import ARRIVED
 from nodeagent.migration.protocol import Pacer
 from nodeagent.migration.target import Receiver
-from nodeagent.seat.record import Begins
+from nodeagent.seat.parts.saved import Begins
 from tests.unit.checkpoint.kit import KEYS, draft, make_dump
 from tests.unit.nodeagent.api.test_api import node_api
 
@@ -46,7 +46,7 @@ class Adopter:
         self.refuses: Exception | None = None
 
     def awaits(self, seat, uid):
-        wish = seat.restore
+        wish = seat.wishes.restore
         return "" if wish and wish.uid == uid else f"pod {seat.identity.pod} does not wait"
 
     async def adopt(self, seat, artifact, tier, *, of):
@@ -56,8 +56,12 @@ class Adopter:
             raise error
         self.adopted.append((seat.uid, artifact, tier))
         await self.claim(of, artifact, seat.uid)
-        seat.artifact, seat.begins, seat.copies = artifact, Begins.ADOPTED, frozenset({tier})
-        seat.predecessor, seat.claimed = of.uid, artifact
+        seat.saved.artifact, seat.saved.begins, seat.saved.copies = (
+            artifact,
+            Begins.ADOPTED,
+            frozenset({tier}),
+        )
+        seat.saved.predecessor, seat.saved.claimed = of.uid, artifact
         self.changed(seat)
 
 
@@ -117,7 +121,7 @@ class Two:
             PeersApi(self.receiver),
         )
         self.address = f"127.0.0.1:{self.port}"
-        while not seat.connected:  # noqa: ASYNC110 - the machine's time is real here
+        while not seat.contact.connected:  # noqa: ASYNC110 - the machine's time is real here
             await asyncio.sleep(0.01)
         return seat
 

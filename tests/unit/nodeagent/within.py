@@ -81,7 +81,7 @@ async def begun(rig, groups, room=1 << 60, **more):
     await r.seat("a", groups["G0"], delay=0.0)
     await r.until(A, ACTIVE)
     await r.seat("b", groups["G1"], delay=0.0, restore=RestoreWish(uid=A, waits=True))
-    while not r.node.seats[B].connected:  # noqa: ASYNC110 - the machine's time is made up
+    while not r.node.seats[B].contact.connected:  # noqa: ASYNC110 - the machine's time is made up
         await asyncio.sleep(0.01)
     return r, operations, beyond
 
@@ -114,5 +114,5 @@ def holders(r):
 
 def named(r):
     """How many seats name each state."""
-    states = [seat.artifact for seat in r.node.seats.values() if seat.artifact]
+    states = [seat.saved.artifact for seat in r.node.seats.values() if seat.saved.artifact]
     return {one: states.count(one) for one in states}

@@ -92,7 +92,7 @@ def test_its_journal_gives_every_seat_and_the_inventory(left: Path) -> None:
     states = {tier_of(seat.identity.pod.name): seat.state for seat in seats}
     assert set(states) == set(TIERS)
     assert states["vram"] is SeatState.ACTIVE
-    assert {seat.artifact != "" for seat in seats if seat.copies} == {True}
+    assert {seat.saved.artifact != "" for seat in seats if seat.saved.copies} == {True}
     assert len(Inventory.from_record(records[INVENTORY]).gpus) == gpus(left)
 
 

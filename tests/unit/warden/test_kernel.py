@@ -248,7 +248,7 @@ class Agent:
             await self.until(lambda: container.filled)
         self.loop.send_away(self.uid, "a test wants it parked")
         await self.until(lambda: self.state is SeatState.PARKED)
-        assert self.node.world.freezer.frozen() >= {self.node.seats[self.uid].handle}
+        assert self.node.world.freezer.frozen() >= {self.node.seats[self.uid].tree.handle}
 
     @property
     def state(self) -> SeatState | None:
@@ -257,7 +257,7 @@ class Agent:
 
     @property
     def init(self) -> int:
-        init = self.node.seats[self.uid].init
+        init = self.node.seats[self.uid].tree.init
         assert init is not None
         return init.pid
 

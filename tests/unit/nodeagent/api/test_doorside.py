@@ -18,7 +18,7 @@ async def test_each_state_in_which_a_seat_is_parked_names_its_tier(rig, state, r
     r = rig(tiers=TIERS)
     r.begin()
     seat = r.node.seats[await r.seat("a")]
-    seat.state, seat.reason = state, reason
+    seat.state, seat.history.reason = state, reason
     word, sentence = r.loop.on_status(seat.uid)
     assert word == shown(state)
     assert sentence.endswith(reason)

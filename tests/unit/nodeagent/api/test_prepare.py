@@ -103,7 +103,7 @@ async def test_a_full_group_is_refused_naming_who_holds_it(rig, prepared):
         await preparer.prepare(RESOURCE, [f"t{i}"])
     with pytest.raises(RefusedError, match=r"all 4 seats of group G0 are held, by default/p0"):
         await preparer.prepare(RESOURCE, ["t4"])
-    r.node.seats["uid-p1"].ending = True
+    r.node.seats["uid-p1"].ending.asked = True
     with pytest.raises(RetryableError, match="one of them is ending"):
         await preparer.prepare(RESOURCE, ["t4"])
     r.loop.pod_gone("uid-p1")

@@ -44,7 +44,7 @@ def door_of(r, folder, outside=None):
 
 
 def container(r, uid):
-    return Outside().container_id_of(r.node.seats[uid].init.pid)
+    return Outside().container_id_of(r.node.seats[uid].tree.init.pid)
 
 
 def facts_of(seat, ip):
@@ -123,7 +123,7 @@ async def test_a_seat_that_was_parked_is_parked_again(rig, tmp_path):
         assert not r.machine.frozen
     await asyncio.sleep(5)
     assert r.state(uid) is PARKED
-    assert r.machine.frozen == {r.node.seats[uid].handle}
+    assert r.machine.frozen == {r.node.seats[uid].tree.handle}
     r.check()
 
 
@@ -132,10 +132,10 @@ async def test_no_image_is_taken_before_all_memory_of_a_lazy_restore_is_in(rig, 
     door = door_of(r, tmp_path)
     await r.until(cold, ACTIVE)
     door.seat_changed(r.node.seats[cold])
-    assert r.node.seats[cold].paging
+    assert r.node.seats[cold].saved.paging
     assert await door.answer(("checkpoint", "1", container(r, cold))) == ("ready",)
     assert r.machine.paging == {}
-    assert not r.node.seats[cold].paging
+    assert not r.node.seats[cold].saved.paging
     r.check()
 
 
@@ -182,7 +182,7 @@ async def test_a_container_that_a_checkpoint_ends_leaves_its_seat(rig, tmp_path)
         await door.answer(("checkpoint", "1", name))
         r.machine.end_container(uid)
     await r.until(uid, SeatState.WAITING)
-    assert not r.node.seats[uid].leave
+    assert not r.node.seats[uid].wishes.leave
     assert not (tmp_path / "containers" / name).exists()
     r.machine.start_container(uid)
     await r.until(uid, ACTIVE)
@@ -261,7 +261,7 @@ def test_what_is_restored_is_found_parked_and_woken_without_a_request(rig, tmp_p
         assert r.state(record["uid"]) is ACTIVE
         seat = r.node.seats[record["uid"]]
         r.loop.pod_changed(facts_of(seat, "10.0.0.9"))  # the kubelet may tell it late
-        assert seat.address == f"10.0.0.9:{seat.identity.port}"
+        assert seat.contact.address == f"10.0.0.9:{seat.identity.port}"
         assert "SeatFailed" not in [reason for reason, _ in r.seen.events]
         r.check()
 
@@ -361,7 +361,7 @@ async def test_a_seat_below_ram_is_refused_with_its_saved_state(rig, tmp_path):
     await r.until(uid, SeatState.PARKED_NVME)
     word, sentence = await door.answer(("checkpoint", "1", container(r, uid)))
     assert word == "refuse"
-    assert r.node.seats[uid].artifact in sentence
+    assert r.node.seats[uid].saved.artifact in sentence
 
 
 async def test_a_seat_that_stays_busy_is_refused_and_runs_on(rig, proxy, tmp_path):
@@ -375,7 +375,7 @@ async def test_a_seat_that_stays_busy_is_refused_and_runs_on(rig, proxy, tmp_pat
     word, sentence = await door.answer(("checkpoint", "1", container(r, uid)))
     assert (word, "not left GPU memory" in sentence) == ("refuse", True)
     await r.until(uid, ACTIVE)
-    assert not r.node.seats[uid].leave
+    assert not r.node.seats[uid].wishes.leave
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "", "a" * 63, "A" * 64])

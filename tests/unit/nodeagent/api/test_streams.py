@@ -27,7 +27,9 @@ def seat(uid, address="10.0.0.1:80"):
         model=uid,
         image="i",
     )
-    return Seat(identity, 0.0, 0.0, state=SeatState.PARKED, address=address)
+    made = Seat(identity, 0.0, 0.0, state=SeatState.PARKED)
+    made.contact.address = address
+    return made
 
 
 async def told(session, count):
@@ -73,7 +75,7 @@ async def test_a_new_seat_is_told_before_its_orders():
 async def test_a_new_address_is_told_before_the_grant():
     a = seat(A)
     session = await acquainted(a)
-    a.address = "10.0.0.2:80"
+    a.contact.address = "10.0.0.2:80"
     session.seat(a)
     session.grant(A, 2)
     assert await told(session, 2) == ["seat a", "grant a"]
@@ -100,6 +102,8 @@ async def test_a_seat_that_is_gone_is_not_described_any_more():
     session.gone(A)
     assert await told(session, 1) == ["gone a"]
     # Another pod may come to be known by the same words only after it was told of anew.
-    session.seat(Seat(replace(a.identity), 1.0, 1.0, address=a.address))
+    again = Seat(replace(a.identity), 1.0, 1.0)
+    again.contact.address = a.contact.address
+    session.seat(again)
     session.grant(A, 1)
     assert await told(session, 2) == ["seat a", "grant a"]

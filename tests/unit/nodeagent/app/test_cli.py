@@ -117,7 +117,7 @@ def test_an_operation_can_be_left_alone_and_cancelled(on_node):
         refused = await run("park", "b")
         assert (refused.exit_code, "watch it or cancel it" in refused.output) == (1, True)
         assert "cancelled evict" in (await run("cancel", "e1")).output
-        assert r.node.seats["uid-b"].leave == ""
+        assert r.node.seats["uid-b"].wishes.leave == ""
 
     on_node(scenario)
 

@@ -57,7 +57,7 @@ async def test_two_busy_seats_take_turns_and_answer_everything(rig, proxy):
         await asyncio.sleep(0.05)
     await asyncio.sleep(10)
     assert p.answered == {a: 400, b: 400}
-    assert r.node.seats[a].wakes >= 5
+    assert r.node.seats[a].history.wakes >= 5
     r.check()
 
 
@@ -173,7 +173,7 @@ async def test_a_worker_that_ended_while_parked_does_not_cost_the_seat_its_state
     r.begin()
     a, b = await r.seat("a"), await r.seat("b")
     await r.until(b, ACTIVE)
-    worker = r.machine.add_worker(r.node.seats[b].handle)
+    worker = r.machine.add_worker(r.node.seats[b].tree.handle)
     p = proxy(r.loop)
     p.request(a)
     await r.until(a, ACTIVE)
@@ -272,7 +272,7 @@ async def test_a_gpu_that_somebody_else_fills_delays_the_wake(rig, proxy):
     p.request(a)
     await asyncio.sleep(5)
     assert r.state(a) is not ACTIVE
-    assert "bytes in use" in r.node.seats[a].reason or r.state(a) is SeatState.WAKING
+    assert "bytes in use" in r.node.seats[a].history.reason or r.state(a) is SeatState.WAKING
     thief.alive = False
     await r.until(a, ACTIVE)
     assert "PutOff" in [reason for reason, _ in r.seen.events]
@@ -409,7 +409,7 @@ async def test_a_pod_without_a_command_gets_its_images(rig):
     r = rig()
     r.machine.images["img"] = ImageCommand(("/bin/serve",), ("--all",))
     a = await r.seat("a")
-    r.node.seats[a].image_mode = True
+    r.node.seats[a].contact.image_mode = True
     r.begin()
     await r.until(a, ACTIVE)
     assert ("go", a, "1", "/bin/serve", "--all") in r.machine.log
@@ -419,7 +419,7 @@ async def test_a_pod_without_any_command_is_refused_with_a_sentence(rig):
     r = rig()
     r.machine.images["img"] = ImageCommand((), ())
     a = await r.seat("a")
-    r.node.seats[a].image_mode = True
+    r.node.seats[a].contact.image_mode = True
     r.begin()
     await asyncio.sleep(3)
     assert ("refuse", a) in [entry[:2] for entry in r.machine.log]

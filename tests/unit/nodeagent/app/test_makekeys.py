@@ -27,13 +27,18 @@ class Named:
 
 
 @dataclass
+class Wishes:
+    restore: RestoreWish | None
+
+
+@dataclass
 class Seat:
     identity: Named
-    restore: RestoreWish | None = None
+    wishes: Wishes
 
 
 def seat(namespace: str, uid: str, wish: RestoreWish | None = None) -> Any:
-    return Seat(Named(PodRef(namespace, "p", PodUid(uid))), wish)
+    return Seat(Named(PodRef(namespace, "p", PodUid(uid))), Wishes(wish))
 
 
 def test_a_namespaces_pods_ask_and_those_that_want_a_state_of_it() -> None:

@@ -38,7 +38,7 @@ async def unnoticed(r, monkeypatch):
     """A seat of which the last agent has sealed something; it is looked for, without success."""
     cold, hot = await two(r)
     await down(r, cold)
-    of = r.machine.vault[r.node.seats[cold].artifact]
+    of = r.machine.vault[r.node.seats[cold].saved.artifact]
     r.loop.call_for(cold, "a test")
     await r.until(cold, ACTIVE)
     await when(lambda: not r.machine.vault)
@@ -78,7 +78,7 @@ async def test_what_was_sealed_since_stays(rig, monkeypatch, when_listed):
     await looking
     await r.until(cold, NVME)
     await when(lambda: OLD not in r.machine.vault)
-    assert list(r.machine.vault) == [r.node.seats[cold].artifact]
+    assert list(r.machine.vault) == [r.node.seats[cold].saved.artifact]
     r.loop.call_for(cold, "a test")
     await r.until(cold, ACTIVE)
     r.check()

@@ -17,7 +17,7 @@ async def _trainers(r, weights, **more):
     uids = []
     for number, weight in enumerate(weights):
         uid = await r.seat(f"t{number}", port=None, **more)
-        r.node.seats[uid].weight = weight
+        r.node.seats[uid].wishes.weight = weight
         r.loop.kick()
         uids.append(uid)
     return uids
@@ -41,7 +41,7 @@ async def test_a_seat_that_nobody_calls_wakes_again_after_a_request_for_another(
     assert r.state(trainer) is PARKED
     await r.until(trainer, ACTIVE, 5.0)
     await asyncio.sleep(100)
-    assert (r.state(trainer), r.node.seats[trainer].wakes) == (ACTIVE, 1)
+    assert (r.state(trainer), r.node.seats[trainer].history.wakes) == (ACTIVE, 1)
     assert p.answered == {server: 1}
     r.check()
 
@@ -105,7 +105,7 @@ async def test_one_that_an_operator_parks_while_it_wakes_stays_parked_too(rig):
     r.node.observers.append(ParksWhileWaking(r.loop))
     r.loop.call_for(uid, "an operator wakes it")
     await asyncio.sleep(100)
-    assert (r.state(uid), r.node.seats[uid].wakes) == (PARKED, 1)
+    assert (r.state(uid), r.node.seats[uid].history.wakes) == (PARKED, 1)
     r.check()
 
 
@@ -113,7 +113,7 @@ async def test_a_server_that_is_idle_leaves_gpu_memory_if_its_pod_says_so(rig, p
     r = rig(min_residency_s=0.1, idle_after_s=0.1)
     r.begin()
     server = await r.seat("server")
-    r.node.seats[server].idle = {"vram": 30.0}
+    r.node.seats[server].wishes.idle = {"vram": 30.0}
     await r.until(server, ACTIVE)
     p = proxy(r.loop)
     await asyncio.sleep(20)
@@ -124,7 +124,7 @@ async def test_a_server_that_is_idle_leaves_gpu_memory_if_its_pod_says_so(rig, p
     assert r.state(server) is PARKED
     p.request(server)
     await r.until(server, ACTIVE, 2.0)
-    assert "nobody has used it for 30 s" not in r.node.seats[server].reason
+    assert "nobody has used it for 30 s" not in r.node.seats[server].history.reason
 
 
 async def test_what_a_seat_says_of_turns_outlives_the_agent(rig):
@@ -132,11 +132,11 @@ async def test_what_a_seat_says_of_turns_outlives_the_agent(rig):
     r.begin()
     (uid,) = await _trainers(r, [4.0])
     seat = r.node.seats[uid]
-    seat.idle, seat.rests, seat.acquired = {"ram": 60.0}, True, True
+    seat.wishes.idle, seat.wishes.rests, seat.wishes.acquired = {"ram": 60.0}, True, True
     read = from_record(seat.record())
-    assert (read.weight, read.idle) == (4.0, {"ram": 60.0})
-    assert read.rests
-    assert read.acquired
+    assert (read.wishes.weight, read.wishes.idle) == (4.0, {"ram": 60.0})
+    assert read.wishes.rests
+    assert read.wishes.acquired
 
 
 async def test_a_workload_that_acquires_takes_turns_until_it_yields(rig):
@@ -168,7 +168,7 @@ async def test_a_workload_that_yields_gives_up_its_turn_and_gets_another(rig):
     before = r.node.turns.held[a]
     r.loop.on_turn(b, wanted=False)
     await r.until(a, ACTIVE, 10.0)
-    assert not r.node.seats[b].yields
+    assert not r.node.seats[b].wishes.yields
     await r.until(b, ACTIVE, 60.0)
     assert _held(r, a) > before
     r.check()
@@ -213,7 +213,7 @@ async def test_a_first_start_waits_for_no_turn_but_a_later_one_does(rig):
     await asyncio.sleep(30)
     r.node.turns._debt = dict.fromkeys(r.node.seats[first].identity.gpus, 10.0)
     new = await r.seat("new", port=None)
-    r.node.seats[new].weight = 1.0
+    r.node.seats[new].wishes.weight = 1.0
     await r.until(new, ACTIVE, 5.0)
     assert {r.state(first), r.state(second)} == {PARKED}
     assert r.node.seats[new].turn is not None

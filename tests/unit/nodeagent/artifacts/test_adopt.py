@@ -16,7 +16,8 @@ from kybernate.ports import ProcessState
 from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Crash
 from kybernate.types import Tier
-from nodeagent.seat.record import Begins, Seat
+from nodeagent.seat.parts.saved import Begins
+from nodeagent.seat.record import Seat
 from tests.unit.nodeagent.below import (
     ACTIVE,
     NVME,
@@ -65,11 +66,11 @@ async def test_the_gpus_may_be_others(rig, groups):
     cold, _, _, telling = await left(r)
     new = await r.seat("new", groups["G1"], restore=of(cold))
     await r.until(new, OBJECT)
-    assert r.node.seats[new].gpu_map == {"GPU-0": "GPU-1"}
-    assert r.node.seats[new].held.keys() == {"GPU-1"}
+    assert r.node.seats[new].tree.gpu_map == {"GPU-0": "GPU-1"}
+    assert r.node.seats[new].tree.held.keys() == {"GPU-1"}
     await r.until(new, ACTIVE)
     assert app_of(r, new).memory.keys() == {"GPU-1"}
-    assert r.node.seats[new].gpu_map == {}
+    assert r.node.seats[new].tree.gpu_map == {}
     r.check()
     telling.cancel()
 
@@ -87,7 +88,7 @@ async def test_from_group_to_group_of_a_node_it_takes_a_park_and_the_pods_deleti
     await down(r, cold)
     await asyncio.sleep(5)
     assert r.state(new) is WAITING, "it may wake yet"
-    r.node.seats[cold].doomed = True
+    r.node.seats[cold].ending.doomed = True
     r.machine.end_container(cold)
     r.loop.pod_gone(cold)
     await r.until(new, ACTIVE)
@@ -108,7 +109,7 @@ async def test_what_can_not_be_told_of_its_container_is_asked_again(rig, state, 
     sound = r.node.world.below
 
     async def into(seat):
-        if seat.borrowed and seat.begins is Begins.ADOPTED and len(asked) < 3:
+        if seat.saved.borrowed and seat.saved.begins is Begins.ADOPTED and len(asked) < 3:
             asked.append(seat.state)
             raise error
         return await sound.into(seat)
@@ -189,7 +190,7 @@ async def test_a_successor_whose_node_gets_another_driver_keeps_the_state_until_
     cold, artifact, (inner, _), telling = await left(r, NVME)
     before = r.container
     new = await r.seat("new", restore=of(cold))
-    await when(lambda: r.node.seats[new].begins is Begins.ADOPTING)
+    await when(lambda: r.node.seats[new].saved.begins is Begins.ADOPTING)
     r.container = another(before, "driver", "570.1")
     await asyncio.sleep(100)
     assert (r.state(new), artifact in r.machine.vault) == (NVME, True)
@@ -301,8 +302,8 @@ async def test_a_successor_that_is_found_running_without_a_record_runs_on(rig):
 
 def replace_seat(seat, wish):
     """The same pod's seat, as an agent without a journal makes it."""
-    made = Seat(seat.identity, seat.bound_at, seat.since)
-    made.pod_ip, made.restore = seat.pod_ip, wish
+    made = Seat(seat.identity, seat.history.bound_at, seat.history.since)
+    made.contact.pod_ip, made.wishes.restore = seat.contact.pod_ip, wish
     return made
 
 
@@ -318,7 +319,7 @@ async def test_a_seat_that_was_handed_a_state_is_not_started_anew_for_its_own_se
 
     r.loop.adoptions._find = find
     new = await r.seat("new", restore=of(cold))
-    await when(lambda: r.node.seats[new].connected)
+    await when(lambda: r.node.seats[new].contact.connected)
     await r.loop.adoptions.adopt(r.node.seats[new], artifact, Tier.OBJECT)
     handed.set()
     await r.until(new, ACTIVE)

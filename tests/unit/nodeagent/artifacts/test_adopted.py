@@ -147,7 +147,7 @@ async def test_that_a_state_is_to_go_is_noted_before_its_successor_is_written_do
     new = await r.seat("new", restore=of(cold))
     await r.until(new, OBJECT)
     # As if another node had brought it to NVMe, and this one had put it into the object store.
-    r.node.seats[new].may_drop = (Tier.NVME.value,)
+    r.node.seats[new].saved.may_drop = (Tier.NVME.value,)
     r.loop.call_off(new)
     r.loop.send_away(new, "a test", stays_away=True)
     r.loop.ask_for_tier(new, Tier.RAM)
@@ -205,8 +205,8 @@ async def test_the_registry_knows_that_a_state_is_dropped_before_it_hears_that_i
     r.node.world = r.loop.dumps._world = replace(r.node.world, reports=r.loop.reports)
     r.machine.faults.add("end-hangs")
     r.loop.ask_for_tier(cold, Tier.NVME)
-    await when(lambda: r.node.seats[cold].artifact)
-    r.node.seats[cold].doomed = True
+    await when(lambda: r.node.seats[cold].saved.artifact)
+    r.node.seats[cold].ending.doomed = True
     r.machine.end_container(cold)
     r.loop.pod_gone(cold)
     await when(lambda: cold not in r.node.seats)
@@ -223,7 +223,7 @@ async def test_a_state_that_was_brought_for_a_pod_that_ends_before_it_goes_on_is
     new = await r.seat("new", restore=of(cold))
     await r.until(new, OBJECT)
     r.loop.call_off(new)
-    r.node.seats[new].doomed = True
+    r.node.seats[new].ending.doomed = True
     r.machine.end_container(new)
     await r.until(new, WAITING)
     await asyncio.sleep(200)

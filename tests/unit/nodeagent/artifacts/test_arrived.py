@@ -14,7 +14,7 @@ from kybernate.types import ArtifactId, PodRef, PodUid, Tier
 from nodeagent.artifacts.arrived import ARRIVED
 from nodeagent.artifacts.kept import Keepsake
 from nodeagent.artifacts.reports import Kind
-from nodeagent.seat.record import Begins
+from nodeagent.seat.parts.saved import Begins
 from tests.unit.checkpoint.kit import KEYS
 from tests.unit.nodeagent.twonodes import LIMIT, POD, delivered, follow, two_nodes
 
@@ -75,7 +75,7 @@ async def test_what_a_seat_has_gone_on_from_before_it_could_be_dropped_stays(
 
         async def fails(*args, **more):
             two.vault.drop = real
-            two.r.node.seats[two.uid].artifact = artifact
+            two.r.node.seats[two.uid].saved.artifact = artifact
             raise OSError("the disk refuses")
 
         two.vault.drop = fails
@@ -109,12 +109,12 @@ async def test_what_a_seat_goes_on_from_is_not_dropped_for_a_late_word(rig, tls,
         two.r.loop.life.aside = lambda what: (begun.append(what.__name__), what.close())
         if found == "handed over":
             await peers.take_over(two.to, artifact, LIMIT)
-            seat.artifact = ""
+            seat.saved.artifact = ""
         else:
-            seat.artifact, seat.begins = artifact, Begins.ADOPTED
+            seat.saved.artifact, seat.saved.begins = artifact, Begins.ADOPTED
             own = found == "by itself"
-            seat.predecessor, seat.claimed = (POD.uid, artifact) if own else ("", "")
-            seat.copies = frozenset({Tier.NVME})
+            seat.saved.predecessor, seat.saved.claimed = (POD.uid, artifact) if own else ("", "")
+            seat.saved.copies = frozenset({Tier.NVME})
             two.receiver.seat_changed(seat)
         assert (ARRIVED + artifact in two.r.machine.journal) is (found == "as a copy")
         await peers.call_off(two.to, LIMIT)
@@ -138,16 +138,16 @@ async def test_what_came_for_one_that_goes_on_from_the_object_store_goes_after_i
         two.r.node.world = replace(two.r.node.world, registry=object())
         two.r.loop.reports.put = lambda report: told.append(report.kind)
         seat = two.r.node.seats[two.uid]
-        seat.artifact, seat.begins = artifact, Begins.ADOPTED
-        seat.predecessor, seat.claimed = POD.uid, artifact
-        seat.copies = frozenset({Tier.OBJECT})
+        seat.saved.artifact, seat.saved.begins = artifact, Begins.ADOPTED
+        seat.saved.predecessor, seat.saved.claimed = POD.uid, artifact
+        seat.saved.copies = frozenset({Tier.OBJECT})
         two.receiver.seat_changed(seat)
         if over_a_restart:
             two.restart()
         await asyncio.sleep(0.1)
         assert two.has(artifact)
-        assert seat.may_drop == ()
-        seat.artifact = ""
+        assert seat.saved.may_drop == ()
+        seat.saved.artifact = ""
         await two.until_gone(artifact)
         assert Kind.COPIED not in told
 
@@ -174,13 +174,13 @@ async def test_what_a_pod_that_is_gone_never_took_is_kept_for_a_while(
         while len(looks) < 3:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         assert two.has(artifact), "somebody waits for it"
-        waits.restore = None
-        waits.artifact = artifact
+        waits.wishes.restore = None
+        waits.saved.artifact = artifact
         seen = len(looks)
         while len(looks) < seen + 2:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         assert two.has(artifact), "somebody has it"
-        waits.artifact = ""
+        waits.saved.artifact = ""
         await two.until_gone(artifact)
 
 
@@ -222,9 +222,9 @@ async def test_what_came_takes_room_until_it_is_a_seats_or_gone(rig, tls, tmp_pa
         await two.r.loop.dumps.kept.put(Keepsake(ArtifactId(artifact), "s1", POD.uid, kept))
         assert taken() == 0, "what people keep is counted as such"
         two.r.loop.dumps.kept.forget(artifact)
-        two.r.node.seats[two.uid].artifact = artifact
+        two.r.node.seats[two.uid].saved.artifact = artifact
         assert taken() == 0
-        two.r.node.seats[two.uid].artifact = ""
+        two.r.node.seats[two.uid].saved.artifact = ""
         assert taken() == came
         await two.receiver.call_off(POD, two.uid)
         await two.until_gone(artifact)

@@ -22,12 +22,12 @@ from tests.unit.nodeagent.twonodes import LIMIT, POD, follow, two_nodes
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        ({"restore": None}, RefusedError, "does not wait"),
-        ({"restore": RestoreWish(uid=PodUid("other"))}, RefusedError, "does not wait"),
-        ({"started_once": True}, RefusedError, "runs already"),
+        ({"wishes.restore": None}, RefusedError, "does not wait"),
+        ({"wishes.restore": RestoreWish(uid=PodUid("other"))}, RefusedError, "does not wait"),
+        ({"history.started_once": True}, RefusedError, "runs already"),
         ({"state": SeatState.ACTIVE}, RefusedError, "runs already"),
-        ({"doomed": True}, RefusedError, "is ending"),
-        ({"connected": False}, RetryableError, "isn't ready"),
+        ({"ending.doomed": True}, RefusedError, "is ending"),
+        ({"contact.connected": False}, RetryableError, "isn't ready"),
     ],
 )
 async def test_a_seat_that_does_not_wait_for_it_takes_nothing(
@@ -36,7 +36,8 @@ async def test_a_seat_that_does_not_wait_for_it_takes_nothing(
     async with two_nodes(rig, tls, tmp_path) as (two, peers):
         seat = two.r.node.seats[two.uid]
         for name, value in change.items():
-            setattr(seat, name, value)
+            part, _, own = name.rpartition(".")
+            setattr(getattr(seat, part) if part else seat, own, value)
         artifact = two.sealed(two.dump(1))
         for call in (
             peers.expect(two.to, LIMIT),

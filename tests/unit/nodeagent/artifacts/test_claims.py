@@ -32,12 +32,12 @@ async def test_one_whose_container_ends_before_it_goes_on_does_so_in_the_next(ri
     shut, r.loop.dumps.shut = r.loop.dumps.shut, deaf
     new = await r.seat("new", restore=of(cold))
     seat = r.node.seats[new]
-    await when(lambda: seat.claimed)
+    await when(lambda: seat.saved.claimed)
     r.loop.life.end(seat)
     await asyncio.sleep(5)
     assert "RestoreRefused" not in reasons(r), "its next container would begin by its command"
     r.machine.end_container(new)
-    await when(lambda: seat.init is None)
+    await when(lambda: seat.tree.init is None)
     r.loop.dumps.shut = shut
     r.machine.restart_container(new)
     await r.until(new, ACTIVE, 200)
@@ -52,7 +52,7 @@ async def test_one_that_starts_anew_keeps_its_claim_and_the_state_stays(rig):
     r.loop.dumps.shut = deaf
     new = await r.seat("new", restore=of(cold))
     await when(lambda: "RestoreRefused" in reasons(r))
-    await when(lambda: r.node.seats[new].init is None)
+    await when(lambda: r.node.seats[new].tree.init is None)
     r.machine.restart_container(new)
     await r.until(new, ACTIVE)
     assert len(went(r, new)) == 1
@@ -61,7 +61,7 @@ async def test_one_that_starts_anew_keeps_its_claim_and_the_state_stays(rig):
     await asyncio.sleep(1000)  # the state would be dropped long since
     line = await r.loop.registry.line("default", cold, 1.0)
     assert (line.successor, artifact in r.machine.vault) == (new, True)
-    assert r.node.seats[other].claimed == ""
+    assert r.node.seats[other].saved.claimed == ""
     r.check()
     telling.cancel()
 
@@ -90,7 +90,7 @@ async def test_nothing_is_claimed_while_the_other_may_run_on(rig):
     await r.until(new, ACTIVE)
     assert len(went(r, new)) == 1
     assert "has stopped" in dict(r.seen.events)["RestoreRefused"]
-    assert r.node.seats[cold].artifact in r.machine.vault
+    assert r.node.seats[cold].saved.artifact in r.machine.vault
     r.check()
 
 
@@ -120,7 +120,7 @@ async def test_what_is_claimed_is_the_newest_once_the_other_has_stopped(rig):
     r.loop.claims._registry = r.loop.adoptions._newest._registry = index
     new = await r.seat("new", restore=of(cold))
     await r.until(new, OBJECT)
-    assert (index.claims, r.node.seats[new].artifact) == ([artifact], artifact)
+    assert (index.claims, r.node.seats[new].saved.artifact) == ([artifact], artifact)
     telling.cancel()
 
 

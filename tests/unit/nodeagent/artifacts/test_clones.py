@@ -17,7 +17,7 @@ async def test_a_clone_runs_beside_the_original_and_reaches_nobody(rig, proxy, g
     r = rig(tiers=TIERS)
     cold, _ = await two(r)
     await down(r, cold, NVME)
-    artifact = r.node.seats[cold].artifact
+    artifact = r.node.seats[cold].saved.artifact
     clone = await r.seat("clone", groups["G1"], restore=of(cold, **CLONE))
     await when(lambda: r.state(clone) is not WAITING)
     assert r.machine.cut == {clone}, "before there is anything that could call somebody"
@@ -42,8 +42,8 @@ async def test_a_clone_that_is_to_stay_stopped_is_recreated_so_and_leaves_the_gp
     clone = await r.seat("clone", restore=of(cold, stopped=True, **CLONE))
     await r.until(clone, ACTIVE)
     assert app_of(r, clone).cuda is ProcessState.CHECKPOINTED
-    assert r.machine.stopped == {r.node.seats[clone].handle}
-    assert r.node.seats[clone].cuda == ()
+    assert r.machine.stopped == {r.node.seats[clone].tree.handle}
+    assert r.node.seats[clone].tree.cuda == ()
     telling.cancel()
 
 

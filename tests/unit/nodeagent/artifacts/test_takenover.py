@@ -15,7 +15,7 @@ from kybernate.testing.machine import FakeJournal
 from kybernate.types import PodRef, Tier
 from nodeagent.artifacts.arrived import ARRIVED
 from nodeagent.artifacts.takenover import TAKEN
-from nodeagent.seat.record import Begins
+from nodeagent.seat.parts.saved import Begins
 from tests.unit.nodeagent.twonodes import LIMIT, POD, delivered, two_nodes
 
 
@@ -23,7 +23,7 @@ from tests.unit.nodeagent.twonodes import LIMIT, POD, delivered, two_nodes
 async def test_nobody_else_says_that_a_pod_of_this_node_ended(rig, tls, tmp_path):
     async with two_nodes(rig, tls, tmp_path) as (two, _):
         runs = await two.r.seat("a")
-        two.r.node.seats[two.uid].restore = RestoreWish(uid=runs)
+        two.r.node.seats[two.uid].wishes.restore = RestoreWish(uid=runs)
         pod = PodRef(POD.namespace, "a", runs)
         with pytest.raises(RefusedError, match="is on this node"):
             await two.receiver.take_over(pod, two.uid, two.sealed(two.dump(1)))
@@ -44,7 +44,7 @@ async def test_one_that_found_the_state_by_itself_has_taken_it_over(rig, tls, tm
         artifact = two.sealed(two.dump(1))
         await peers.deliver(two.to, artifact, LIMIT)
         seat, lines = two.r.node.seats[two.uid], two.r.loop.registry
-        seat.begins, seat.started_once = Begins.ADOPTED, True
+        seat.saved.begins, seat.history.started_once = Begins.ADOPTED, True
         with pytest.raises(RefusedError, match="runs already"):
             await peers.take_over(two.to, artifact, LIMIT)
         await lines.stop(POD.namespace, POD.uid, "a test", LIMIT)

@@ -33,7 +33,7 @@ async def test_a_process_killed_while_parked_ends_its_seat(rig, starved):
     async with g.running():
         await asyncio.sleep(0.1)
         g.deaths.kill(app_of(r, a).pid, starved=starved)
-        assert r.node.seats[a].handle not in r.machine.frozen
+        assert r.node.seats[a].tree.handle not in r.machine.frozen
         await r.until(a, WAITING, 3)
         assert r.machine._of(a) == []
         (sentence,) = g.events("OutOfMemory" if starved else "KilledWhileParked")

@@ -41,7 +41,7 @@ async def test_a_parked_seat_that_comes_back_to_the_gpu_is_parked_again(rig, pro
     async with g.running():
         await asyncio.sleep(3)
         assert g.events("Intruder") == []
-        handle = r.node.seats[a].handle
+        handle = r.node.seats[a].tree.handle
         r.machine.frozen.discard(handle)
         worker = r.machine.add_worker(handle)
         worker.memory = dict.fromkeys(worker.memory, 5 * GIB)
@@ -64,7 +64,7 @@ async def test_a_parked_seat_that_comes_back_to_the_gpu_is_parked_again(rig, pro
 async def test_two_processes_of_a_seat_are_parked_again_together(rig, proxy):
     r, g, a, _ = await two_seats(rig)
     async with g.running():
-        handle = r.node.seats[a].handle
+        handle = r.node.seats[a].tree.handle
         r.machine.frozen.discard(handle)
         workers = [r.machine.add_worker(handle) for _ in range(2)]
         await asyncio.sleep(3)
@@ -81,7 +81,7 @@ async def test_a_second_park_that_is_dropped_before_it_begins_leaves_nothing_beh
     r, g, a, _ = await two_seats(rig)
     seat, enforcer = r.node.seats[a], g.warden.enforcer
     enforcer._park_again(seat)
-    seat.work.cancel()
+    seat.tasks.work.cancel()
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert enforcer.parking_again == set()
@@ -92,7 +92,7 @@ async def test_a_second_park_that_is_dropped_before_it_begins_leaves_nothing_beh
 async def test_one_that_cannot_be_parked_again_is_ended(rig):
     r, g, a, _ = await two_seats(rig)
     async with g.running():
-        handle = r.node.seats[a].handle
+        handle = r.node.seats[a].tree.handle
         r.machine.frozen.discard(handle)
         r.machine.add_worker(handle)
         r.machine.faults.add("lock-timeout")
@@ -105,7 +105,7 @@ async def test_a_wake_does_not_meet_the_second_park(rig, proxy):
     r, g, a, b = await two_seats(rig, min_residency_s=0.0)
     async with g.running():
         p = proxy(r.loop)
-        handle = r.node.seats[a].handle
+        handle = r.node.seats[a].tree.handle
         r.machine.frozen.discard(handle)
         r.machine.add_worker(handle)
         for _ in range(60):
@@ -176,8 +176,8 @@ async def test_a_pod_whose_kyb_init_never_calls_is_judged_once_it_could_have(rig
 async def test_a_seat_without_its_turn_is_ended_where_the_policy_says_kill(rig):
     r, g, a, b = await two_seats(rig, intruder="kill")
     async with g.running():
-        r.machine.frozen.discard(r.node.seats[a].handle)
-        r.machine.add_worker(r.node.seats[a].handle)
+        r.machine.frozen.discard(r.node.seats[a].tree.handle)
+        r.machine.add_worker(r.node.seats[a].tree.handle)
         await r.until(a, WAITING, 5)
         assert r.state(b) is ACTIVE
         assert len(g.events("Intruder")) == 1
@@ -215,7 +215,7 @@ async def test_a_seat_over_what_it_declares_is_parked_for_those_beside_it(rig, p
 
 async def test_one_that_takes_turns_stays_parked_for_its_excess_and_is_told_how_it_wakes(rig):
     r, g, a, b = await sharing(rig)
-    r.node.seats[a].weight = 1.0
+    r.node.seats[a].wishes.weight = 1.0
     async with g.running():
         await r.until(a, PARKED, 4)
         await asyncio.sleep(60)
@@ -264,14 +264,14 @@ async def test_seats_that_take_turns_are_only_told_of_their_excess(rig, proxy):
 @pytest.mark.parametrize("rule", ["kill", "report"])
 async def test_the_policy_says_what_becomes_of_a_seat_over_what_it_declares(rig, rule):
     r, g, a, b = await sharing(rig, intruder=rule)
-    generation = r.node.seats[a].generation
+    generation = r.node.seats[a].history.generation
     async with g.running():
         await asyncio.sleep(3)
         assert len(g.events("OverDeclared")) == 1
         assert r.state(b) is ACTIVE
         assert (r.state(a) is ACTIVE) is (rule == "report")
         assert len(g.events("SeatFailed")) == (rule == "kill")
-        assert r.node.seats[a].generation == generation
+        assert r.node.seats[a].history.generation == generation
 
 
 @pytest.mark.parametrize("rule", ["park", "kill", "report"])
@@ -295,7 +295,7 @@ async def test_an_operators_park_is_not_taken_back_by_its_excess(rig):
         await asyncio.sleep(4)
         assert len(g.events("OverDeclared")) == 1
         seat = r.node.seats[a]
-        assert (seat.leave, seat.stays_away) == ("maintenance", True)
+        assert (seat.wishes.leave, seat.wishes.stays_away) == ("maintenance", True)
 
 
 async def test_a_process_outside_kubernetes_is_reported_once_and_its_memory_respected(rig, proxy):
@@ -312,7 +312,7 @@ async def test_a_process_outside_kubernetes_is_reported_once_and_its_memory_resp
         assert not notice.ok
         assert str(process.pid) in notice.message
         p = proxy(r.loop)
-        r.node.seats[a].held = dict.fromkeys(r.node.seats[a].identity.gpus, 30 * GIB)
+        r.node.seats[a].tree.held = dict.fromkeys(r.node.seats[a].identity.gpus, 30 * GIB)
         p.request(a)
         await asyncio.sleep(5)
         assert p.answered == {}

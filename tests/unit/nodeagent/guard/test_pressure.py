@@ -142,7 +142,7 @@ async def test_under_restart_the_seat_starts_anew_and_only_when_it_is_called_for
 async def test_under_restart_nobodys_work_is_lost_for_anothers_turn(rig, proxy):
     r, g, a, b = await two_seats(rig, memory_short="restart")
     for uid in (a, b):
-        r.node.seats[uid].weight = 1.0
+        r.node.seats[uid].wishes.weight = 1.0
     async with g.running():
         no_room_in_container(r, g, b)
         r.loop.kick()
@@ -153,7 +153,7 @@ async def test_under_restart_nobodys_work_is_lost_for_anothers_turn(rig, proxy):
         proxy(r.loop).request(a)
         await asyncio.sleep(10)
         assert r.state(b) is ACTIVE
-        r.node.seats[a].weight = None
+        r.node.seats[a].wishes.weight = None
         r.loop.kick()
         await r.until(a, ACTIVE, 5)
         assert "memory limit" in g.events("SeatFailed")[0]

@@ -27,7 +27,7 @@ async def test_the_state_of_a_seat_is_told_while_it_is_below_ram_and_when_its_po
     assert r.node.saved() == []
     await down(r, cold)
     seat = r.node.seats[cold]
-    row = SavedRow(seat.artifact, cold, "nvme", seat.saved)
+    row = SavedRow(seat.saved.artifact, cold, "nvme", seat.saved.size)
     assert r.node.saved() == [row]
     r.loop.pod_gone(cold)
     r.machine.end_container(cold)

@@ -81,7 +81,7 @@ async def test_where_seats_rest_is_published_and_its_bytes_where_that_is_below_r
 
     assert told(cold) == {"tier": "ram"}
     await down(r, cold)
-    assert told(cold) == {"tier": "nvme", "savedBytes": r.node.seats[cold].saved}
+    assert told(cold) == {"tier": "nvme", "savedBytes": r.node.seats[cold].saved.size}
     assert told(cold)["savedBytes"] > 0
 
 
@@ -240,7 +240,7 @@ async def test_no_message_is_longer_than_the_api_server_takes(rig):
     a = await r.seat("a")
     await r.until(a, SeatState.ACTIVE)
     r.node.notices["ExclusiveGpus"] = Notice(False, "OthersUseGpus", "x" * 100_000, 0.0)
-    r.node.seats[a].reason = "y" * 100_000
+    r.node.seats[a].history.reason = "y" * 100_000
     status = publisher.status()
     assert len(status["conditions"][1]["message"]) == 4096
     assert len(status["seats"][0]["reason"]) == 4096

@@ -57,7 +57,7 @@ async def test_all_of_it_is_saved_where_there_is_time(rig):
     done = await ended(await operations.ask(evacuate(3000.0)))
     assert done.state is Progress.SUCCEEDED, done.sentence
     assert "all 3 are saved" in done.sentence
-    assert all(Tier.OBJECT in r.node.seats[uid].copies for uid in uids)
+    assert all(Tier.OBJECT in r.node.seats[uid].saved.copies for uid in uids)
     assert len(operation_message(done).report) == 3
     assert r.node.draining
     r.loop.call_for(uids[0], "a test")
@@ -68,12 +68,12 @@ async def test_all_of_it_is_saved_where_there_is_time(rig):
 
 async def test_what_has_no_time_is_named_and_the_rest_is_saved(rig):
     r, operations, uids = await begun(rig, BOTH, size=10 * GIB)
-    r.node.seats[uids[1]].park_tier = "nvme"
+    r.node.seats[uids[1]].wishes.park_tier = "nvme"
     done = await ended(await operations.ask(evacuate(300.0)))
     assert done.state is Progress.FAILED
     assert "default/b (its pod lets its state go no deeper than nvme" in done.sentence
     assert sum("is not saved" in line for line in done.report) == 2
-    saved = [uid for uid in uids if Tier.OBJECT in r.node.seats[uid].copies]
+    saved = [uid for uid in uids if Tier.OBJECT in r.node.seats[uid].saved.copies]
     assert len(saved) == 1
     assert r.node.draining
     r.check()
@@ -90,7 +90,7 @@ async def test_what_is_not_done_in_time_is_named(rig):
     done = await ended(await operations.ask(evacuate(100.0)))
     assert done.state is Progress.FAILED
     assert "default/a (not in time)" in done.sentence
-    assert Tier.OBJECT not in r.node.seats[uids[0]].copies
+    assert Tier.OBJECT not in r.node.seats[uids[0]].saved.copies
 
 
 async def test_a_cancelled_one_lets_all_go_on(rig):

@@ -17,11 +17,11 @@ async def test_a_state_of_another_pod_than_the_handover_names_is_not_adopted(rig
     adoptions = r.loop.adoptions
     adoptions.at_gate = lambda seat: None
     new = await r.seat("new", restore=of(cold))
-    await when(lambda: r.node.seats[new].connected)
+    await when(lambda: r.node.seats[new].contact.connected)
     seat, pod = r.node.seats[new], PodRef(wrong[0], "x", PodUid(wrong[1] or cold))
     with pytest.raises(RefusedError, match="is a state of pod default/"):
         await adoptions.adopt(seat, artifact, Tier.OBJECT, of=pod)
-    assert (seat.artifact, seat.predecessor) == ("", "")
+    assert (seat.saved.artifact, seat.saved.predecessor) == ("", "")
     line = await r.loop.registry.line("default", cold, 10)
     assert line.successor == "", "nothing was claimed"
     await adoptions.adopt(seat, artifact, Tier.OBJECT, of=PodRef("default", "a", cold))
@@ -42,7 +42,7 @@ async def test_what_is_damaged_on_nvme_is_waited_for_until_it_came_again(rig):
     r.loop.adoptions.whole = whole
     new = await r.seat("new", restore=of(cold))
     await when(lambda: asked)
-    assert r.node.seats[new].artifact == ""
+    assert r.node.seats[new].saved.artifact == ""
     await r.until(new, ACTIVE)
     assert len(asked) == 3
     assert "RestoreWaits" in reasons(r)

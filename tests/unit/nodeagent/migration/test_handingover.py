@@ -65,7 +65,7 @@ async def test_after_the_end_it_is_told_until_it_answers(rig):
         operations.cancel("m1")
     there.keeps.clear()  # what it kept is lost there: it is sent again
     assert (await ended(one)).state is Progress.SUCCEEDED
-    assert there.taken == r.node.seats[uid].artifact
+    assert there.taken == r.node.seats[uid].saved.artifact
 
 
 async def test_where_the_successor_says_no_for_good_it_goes_on_here(rig, proxy):
@@ -149,7 +149,7 @@ async def test_once_the_successor_may_go_on_no_failure_has_it_go_on_here(rig, er
     r, operations, uid = await begun(rig, there)
     done = await ended(await operations.ask(move(uid)))
     assert done.state is Progress.SUCCEEDED, done.sentence
-    assert there.taken == r.node.seats[uid].artifact
+    assert there.taken == r.node.seats[uid].saved.artifact
     r.loop.call_for(uid, "a test")
     await asyncio.sleep(30)
     assert r.state(uid) is NVME
@@ -180,7 +180,7 @@ async def test_a_successor_that_is_gone_before_it_answers_ends_the_move(rig, cla
     await asyncio.sleep(5)
     assert not one.ended
     if claimed:
-        artifact = ArtifactId(r.node.seats[uid].artifact)
+        artifact = ArtifactId(r.node.seats[uid].saved.artifact)
         await r.loop.registry.claim("default", uid, artifact, THERE.uid, 1.0)
     there.fails["find"] = [RefusedError("pod default/b is on no node")]
     done = await ended(one)

@@ -49,7 +49,7 @@ async def test_where_the_other_node_has_no_room_it_serves_on(rig):
     assert r.machine.dumps == {}
     await ended(await operations.ask(Ask(Kind.PARK, "p1", uid, tier=Tier.NVME)))
     await ended(await operations.ask(move(uid, "m2")))
-    assert there.sizes[1:] == [r.node.seats[uid].saved]
+    assert there.sizes[1:] == [r.node.seats[uid].saved.size]
 
 
 async def test_the_successor_is_waited_for(rig):
@@ -112,7 +112,7 @@ def test_while_the_next_agent_waits_for_the_successor_requests_are_answered_here
         assert not one.ended
         there.fails = {}
         assert (await ended(one)).state is Progress.SUCCEEDED, one.sentence
-        assert there.taken == r.node.seats[one.uid].artifact
+        assert there.taken == r.node.seats[one.uid].saved.artifact
         r.check()
 
     run_virtual(second(), start=died + 1.0)

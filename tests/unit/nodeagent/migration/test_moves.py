@@ -32,7 +32,7 @@ async def test_a_seat_that_serves_goes_on_elsewhere_and_never_wakes_here(rig, pr
     seat = r.node.seats[uid]
     assert done.state is Progress.SUCCEEDED, done.sentence
     assert there.taken in done.sentence
-    assert there.taken == seat.artifact
+    assert there.taken == seat.saved.artifact
     assert there.followed == 1
     assert operation_message(done).successor == "b"
     assert {"met", "staged", "sent", "delivered", "ended", "all"} <= done.phases.keys()
@@ -52,7 +52,7 @@ async def test_a_seat_that_forgot_while_it_woke_where_it_should_be_moves_all_the
     r, operations, uid = await begun(rig, There())
     operation = await operations.ask(move(uid))
     await when(lambda: r.state(uid) is SeatState.PARKING)
-    r.node.seats[uid].tier_asked = ""
+    r.node.seats[uid].wishes.tier_asked = ""
     assert (await ended(operation)).state is Progress.SUCCEEDED
 
 
@@ -73,7 +73,7 @@ async def test_one_that_is_parked_below_ram_is_sent_as_it_lies(rig):
     there = There()
     r, operations, uid = await begun(rig, there)
     await ended(await operations.ask(Ask(Kind.PARK, "p1", uid, tier=Tier.NVME)))
-    artifact = r.node.seats[uid].artifact
+    artifact = r.node.seats[uid].saved.artifact
     done = await ended(await operations.ask(move(uid)))
     assert (done.state, there.taken) == (Progress.SUCCEEDED, artifact)
     assert there.followed == 0
@@ -109,7 +109,7 @@ async def test_a_stream_that_breaks_only_takes_longer(rig):
 async def test_what_went_by_the_object_store_outlives_its_pod_until_the_successor_has_it(rig):
     r, operations, uid = await begun(rig, There())
     await ended(await operations.ask(Ask(Kind.PARK, "p1", uid, tier=Tier.OBJECT)))
-    artifact = r.node.seats[uid].artifact
+    artifact = r.node.seats[uid].saved.artifact
     await ended(await operations.ask(move(uid)))
     r.loop.pod_gone(uid)
     r.machine.end_container(uid)
@@ -129,7 +129,7 @@ async def test_a_move_that_is_cancelled_leaves_it_here(rig):
     await r.until(uid, ACTIVE)
     await asyncio.sleep(5)
     assert (there.taken, there.called_off) == ("", 1)
-    assert not r.node.seats[uid].leave
+    assert not r.node.seats[uid].wishes.leave
     r.check()
 
 

@@ -98,6 +98,6 @@ async def test_one_that_is_asked_for_anew_waits_for_the_end_of_what_was_cancelle
     operations.cancel(first.name)
     done = await ended(await operations.ask(move(uid, "m2")))
     assert done.state is Progress.SUCCEEDED, done.sentence
-    assert there.taken == r.node.seats[uid].artifact
+    assert there.taken == r.node.seats[uid].saved.artifact
     assert not there.called_off or there.taken in there.keeps
     r.check()

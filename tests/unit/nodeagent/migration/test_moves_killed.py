@@ -42,7 +42,7 @@ def go_on(rig, proxy, machine, there, start):
         p.request(uid)
         await asyncio.sleep(20)
         if asked:
-            assert there.taken == r.node.seats[uid].artifact
+            assert there.taken == r.node.seats[uid].saved.artifact
             assert (p.answered, r.state(uid)) == ({}, NVME)
         else:
             assert not there.taken

@@ -109,7 +109,7 @@ async def test_the_registry_hears_of_what_is_whole_and_of_what_is_not(rig, tls, 
 async def test_what_is_not_the_pods_own_is_neither_kept_nor_noted(rig, tls, tmp_path):
     async with two_nodes(rig, tls, tmp_path) as (two, peers):
         artifact = two.sealed(two.dump(1))
-        two.r.node.seats[two.uid].restore = RestoreWish(uid=PodUid("copy"))
+        two.r.node.seats[two.uid].wishes.restore = RestoreWish(uid=PodUid("copy"))
         copy = PodRef(POD.namespace, "copy", PodUid("copy"))
         to = Handover(copy, two.to.successor, two.to.node)
         with pytest.raises(RefusedError, match="is a state of pod team-a/5e1f, not of team-a"):

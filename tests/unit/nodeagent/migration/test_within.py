@@ -46,7 +46,7 @@ async def test_a_seat_goes_on_on_other_gpus_of_its_node(rig, proxy, groups):
     await asyncio.sleep(60)
     assert (r.state(A), r.state(B), p.answered) == (NVME, ACTIVE, {B: 1})
     left = r.node.seats[A]
-    assert (left.artifact, left.copies, left.saved) == ("", frozenset(), 0)
+    assert (left.saved.artifact, left.saved.copies, left.saved.size) == ("", frozenset(), 0)
     assert (list(r.machine.vault), rest(r)) == ([], [])
     assert not r.machine.gates, "old clients hear that it is gone"
     r.check()
@@ -102,7 +102,7 @@ async def test_a_successor_that_goes_leaves_the_workload_where_it_was(rig, group
     r, operations, beyond = await begun(rig, groups)
     inner = app_of(r, A).inner
     operation = await operations.ask(move(A))
-    await when(lambda: r.state(A) is SeatState.DUMPING and r.node.seats[A].artifact)
+    await when(lambda: r.state(A) is SeatState.DUMPING and r.node.seats[A].saved.artifact)
     beyond.gone.add("b")
     r.loop.pod_gone(B)
     r.machine.end_container(B)

@@ -41,7 +41,7 @@ async def two(rig, **settings):
 
 
 def handle(r, uid):
-    return r.node.seats[uid].handle
+    return r.node.seats[uid].tree.handle
 
 
 def comes(r, uid, *connections, **more):
@@ -101,11 +101,11 @@ async def test_a_woken_seat_stays_until_it_has_answered_and_was_quiet(rig, proxy
     p.request(b)
     await asyncio.sleep(3.0)
     assert r.state(a) is DRAINING
-    assert r.node.seats[a].in_flight == 1
+    assert r.node.seats[a].demand.in_flight == 1
     comes(r, a, replace(ANSWERED, since_sent=0.1))
     await asyncio.sleep(0.6)
     assert r.state(a) is DRAINING
-    assert r.node.seats[a].in_flight == 0
+    assert r.node.seats[a].demand.in_flight == 0
     comes(r, a, replace(ANSWERED, since_sent=0.7))
     await r.until(b, ACTIVE, 1.0)
     assert r.clock.time() - woken < 6
@@ -129,7 +129,7 @@ async def test_requests_outstanding_for_longer_than_the_drain_limit_dont_hold_up
     r.loop.call_for(a, "an operator asked")
     await r.until(a, ACTIVE, 5.0)
     assert "Revoked" in [reason for reason, _ in r.seen.events]
-    assert r.node.seats[b].in_flight == 0
+    assert r.node.seats[b].demand.in_flight == 0
     r.check()
 
 
@@ -164,7 +164,7 @@ async def test_no_socket_is_looked_at_while_nobody_needs_the_gpu(rig, proxy):
 
 async def test_a_drain_taken_back_for_a_request_leaves_nothing_in_flight_once_that_is_answered(rig):
     r, _, b = await two(rig)
-    r.node.seats[b].idle = {"vram": 5.0}
+    r.node.seats[b].wishes.idle = {"vram": 5.0}
     comes(r, b, BUSY)
     r.loop.kick()
     await asyncio.sleep(10)
@@ -172,11 +172,11 @@ async def test_a_drain_taken_back_for_a_request_leaves_nothing_in_flight_once_th
     looks = r.arrivals.looks
     await asyncio.sleep(60)
     # A long request has it drained no further time, and its sockets looked at now and then.
-    assert (r.state(b), r.node.seats[b].in_flight) == (ACTIVE, 1)
+    assert (r.state(b), r.node.seats[b].demand.in_flight) == (ACTIVE, 1)
     assert r.arrivals.looks - looks <= 60
     comes(r, b, replace(ANSWERED, since_sent=1.0))
     await asyncio.sleep(2.0)
-    assert (r.state(b), r.node.seats[b].in_flight) == (ACTIVE, 0)
+    assert (r.state(b), r.node.seats[b].demand.in_flight) == (ACTIVE, 0)
     looks = r.arrivals.looks
     await asyncio.sleep(2.0)
     assert r.arrivals.looks == looks
@@ -224,7 +224,7 @@ async def test_a_pod_may_keep_its_idle_connections(rig):
     r = rig(min_residency_s=0.0, idle_after_s=0.0)
     r.begin()
     a = await r.seat("a")
-    r.node.seats[a].keep_connections = True
+    r.node.seats[a].wishes.keep_connections = True
     b = await r.seat("b")
     await r.until(b, ACTIVE)
     await asyncio.sleep(0.1)

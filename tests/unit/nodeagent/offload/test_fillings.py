@@ -50,10 +50,10 @@ async def test_it_serves_while_it_is_verified_and_what_it_was_lent_goes_then(
     await r.until(cold, ACTIVE)
     await asyncio.sleep(100)
     (artifact,) = r.machine.vault
-    assert r.node.seats[cold].paging == artifact
+    assert r.node.seats[cold].saved.paging == artifact
     assert r.machine.unfilled() == {f"/dumps/{cold}"}
     go.set()
-    await when(lambda: not r.node.seats[cold].paging)
+    await when(lambda: not r.node.seats[cold].saved.paging)
     assert f"/dumps/{cold}" not in r.machine.folders
     await when(lambda: not r.machine.vault)
     r.check()
@@ -82,7 +82,7 @@ async def test_what_failed_to_be_verified_is_tried_again(rig, proxy, monkeypatch
     r, cold = await parked(rig)
     proxy(r.loop).request(cold)
     await r.until(cold, ACTIVE)
-    await when(lambda: not r.node.seats[cold].paging)
+    await when(lambda: not r.node.seats[cold].saved.paging)
     assert len(failed) == 3
     assert "MemoryLost" not in reasons(r)
     r.check()
@@ -140,8 +140,8 @@ def test_the_next_agent_verifies_what_the_last_one_did_not_get_to(rig, proxy, mo
         if lost:
             r.loop.add(Seat(identity, 0.0, 0.0))
             await r.node.world.doors.open(cold)
-            await when(lambda: r.node.seats[cold].paging)
-        await when(lambda: not r.node.seats[cold].paging)
+            await when(lambda: r.node.seats[cold].saved.paging)
+        await when(lambda: not r.node.seats[cold].saved.paging)
         assert machine.unfilled() == set()
         assert f"/dumps/{cold}" not in machine.folders
         r.check()
@@ -168,7 +168,7 @@ async def test_a_restore_that_failed_is_begun_with_a_filling_of_its_own(rig, pro
     r.machine.faults.add("restore-hangs")
     proxy(r.loop).request(cold)
     await r.until(cold, ACTIVE, limit=300)
-    await when(lambda: not r.node.seats[cold].paging)
+    await when(lambda: not r.node.seats[cold].saved.paging)
     assert begun == [1, 1]
     assert stopped == [1]
     r.check()
@@ -177,11 +177,11 @@ async def test_a_restore_that_failed_is_begun_with_a_filling_of_its_own(rig, pro
 async def test_of_a_state_whose_small_files_are_wrong_the_other_copy_is_taken(rig, proxy):
     r, cold = await parked(rig)
     seat = r.node.seats[cold]
-    await r.loop.node.world.below.vault.pack(seat.artifact, Tier.OBJECT, 60)
-    seat.copies |= {Tier.OBJECT}
+    await r.loop.node.world.below.vault.pack(seat.saved.artifact, Tier.OBJECT, 60)
+    seat.saved.copies |= {Tier.OBJECT}
     r.machine.faults.add("corrupt")
     proxy(r.loop).request(cold)
     await r.until(cold, ACTIVE)
     assert r.machine.unfilled() == set()
-    await when(lambda: not seat.paging)
+    await when(lambda: not seat.saved.paging)
     r.check()

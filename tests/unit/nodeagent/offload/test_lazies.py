@@ -34,7 +34,7 @@ async def woken_lazily(rig, proxy, fault="", state=NVME):
     if fault:
         r.machine.faults.add(fault)
     proxy(r.loop).request(cold)
-    await when(lambda: r.node.seats[cold].paging)
+    await when(lambda: r.node.seats[cold].saved.paging)
     return r, cold, hot
 
 
@@ -42,8 +42,8 @@ async def test_it_serves_before_its_memory_is_in_and_its_images_stay_until_then(
     r, cold, _ = await woken_lazily(rig, proxy, "pages-late")
     await r.until(cold, ACTIVE)
     (artifact,) = r.machine.vault
-    assert r.node.seats[cold].paging == artifact
-    await when(lambda: not r.node.seats[cold].paging)
+    assert r.node.seats[cold].saved.paging == artifact
+    await when(lambda: not r.node.seats[cold].saved.paging)
     await when(lambda: not r.machine.vault)
     assert r.machine.paging == {}
     r.check()
@@ -82,8 +82,8 @@ def test_an_agent_that_is_killed_meanwhile_sees_it_through(rig, proxy):
         r = rig(machine, tiers=TIERS)
         await r.recover()
         r.begin()
-        assert r.node.seats[cold].paging in machine.vault
-        await when(lambda: not r.node.seats[cold].paging)
+        assert r.node.seats[cold].saved.paging in machine.vault
+        await when(lambda: not r.node.seats[cold].saved.paging)
         await when(lambda: not machine.vault)
         r.check()
 
@@ -125,7 +125,7 @@ def test_what_was_fetched_stays_over_a_restart_until_all_of_it_is_in(rig, proxy)
         r = rig(machine, tiers=TIERS)
         await r.recover()
         r.begin()
-        await when(lambda: not r.node.seats[cold].paging)
+        await when(lambda: not r.node.seats[cold].saved.paging)
         await when(lambda: f"/dumps/{cold}" not in machine.folders)
         r.check()
 
@@ -142,10 +142,10 @@ async def test_what_failed_to_be_restored_is_restored_whole(rig, proxy, monkeypa
     assert r.loop.dumps.lazies.pays(seat)
     r.machine.faults.add("restore-fails-criu")
     proxy(r.loop).request(cold)
-    await when(lambda: seat.failed_restores)
+    await when(lambda: seat.backoff.failed_restores)
     assert not r.loop.dumps.lazies.pays(seat)
     await r.until(cold, ACTIVE)
-    assert seat.paging == ""
+    assert seat.saved.paging == ""
     assert r.machine.paging == {}
     r.check()
 
@@ -156,7 +156,7 @@ async def test_what_is_whole_sooner_is_restored_whole(rig, proxy):
     await down(r, cold, NVME)
     proxy(r.loop).request(cold)
     await r.until(cold, ACTIVE)
-    assert r.node.seats[cold].paging == ""
+    assert r.node.seats[cold].saved.paging == ""
     await asyncio.sleep(1)
     assert r.machine.vault == {}
 
@@ -167,10 +167,10 @@ async def test_of_copies_of_one_state_each_keeps_its_images_until_its_own_memory
     _, artifact, _, telling = await left(r, NVME)
     wish = RestoreWish(artifact=artifact, kind=RestoreAs.TEMPLATE)
     soon, late = await r.seat("soon", restore=wish), await r.seat("late", restore=wish)
-    await when(lambda: r.node.seats[soon].paging)
+    await when(lambda: r.node.seats[soon].saved.paging)
     r.machine.faults.add("pages-late")
-    await when(lambda: r.node.seats[late].paging)
-    assert r.node.seats[soon].paging == artifact
+    await when(lambda: r.node.seats[late].saved.paging)
+    assert r.node.seats[soon].saved.paging == artifact
     await r.until(late, ACTIVE)
     await when(lambda: r.machine.paging == {})
     r.check()
@@ -185,8 +185,8 @@ async def test_what_comes_first_of_a_state_is_known_as_long_as_the_state(rig):
     r.first = 5
     cold, _ = await two(r)
     await down(r, cold, NVME)
-    assert r.node.seats[cold].first == 5
-    assert from_record(r.node.seats[cold].record()).first == 5
+    assert r.node.seats[cold].saved.first == 5
+    assert from_record(r.node.seats[cold].record()).saved.first == 5
 
 
 async def test_a_copy_knows_what_comes_first_of_the_state_that_it_goes_on_from(rig):
@@ -195,7 +195,7 @@ async def test_a_copy_knows_what_comes_first_of_the_state_that_it_goes_on_from(r
     _, artifact, _, telling = await left(r, NVME)
     wish = RestoreWish(artifact=artifact, kind=RestoreAs.TEMPLATE)
     new = await r.seat("new", restore=wish)
-    await when(lambda: r.node.seats[new].first == 5)
+    await when(lambda: r.node.seats[new].saved.first == 5)
     telling.cancel()
 
 
@@ -204,9 +204,9 @@ async def test_a_state_of_which_the_gpus_had_most_comes_lazily_only_if_that_is_f
     cold, _ = await two(r)
     await down(r, cold, NVME)
     seat = r.node.seats[cold]
-    seat.saved, seat.held = 10 * GIB, dict.fromkeys(seat.identity.gpus, 9 * GIB)
+    seat.saved.size, seat.tree.held = 10 * GIB, dict.fromkeys(seat.identity.gpus, 9 * GIB)
     assert not r.loop.dumps.lazies.pays(seat)
-    seat.first = 9 * GIB
+    seat.saved.first = 9 * GIB
     assert r.loop.dumps.lazies.pays(seat)
 
 
@@ -221,9 +221,9 @@ def test_the_lazy_rate_is_that_of_what_comes_later(rig, proxy, monkeypatch):
 
     async def main():
         r, cold, _ = await woken_lazily(rig, proxy, "pages-late")
-        saved = r.node.seats[cold].saved
+        saved = r.node.seats[cold].saved.size
         await r.until(cold, ACTIVE)
-        await when(lambda: not r.node.seats[cold].paging)
+        await when(lambda: not r.node.seats[cold].saved.paging)
         assert learned == [(saved - 3, True)]
 
     monkeypatch.setattr(rig, "first", 3)

@@ -30,7 +30,7 @@ async def twice(rig):
     await down(r, cold, NVME)
     seat = r.node.seats[cold]
     r.loop.dumps.begin_pack(seat, "a test")
-    await when(lambda: seat.copies == {Tier.NVME, Tier.OBJECT})
+    await when(lambda: seat.saved.copies == {Tier.NVME, Tier.OBJECT})
     assert r.state(cold) is NVME
     r.machine.faults.add("corrupt")
     return r, cold, inner

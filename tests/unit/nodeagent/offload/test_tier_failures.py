@@ -90,7 +90,7 @@ async def test_a_copy_that_was_cancelled_before_it_began_keeps_nobody_from_wakin
     cold, _ = await two(r)
     await down(r, cold)
     await asyncio.sleep(1)
-    r.node.seats[cold].sinks_to = Tier.OBJECT
+    r.node.seats[cold].saved.sinks_to = Tier.OBJECT
     if ends:
         r.machine.end_container(cold)
         await r.until(cold, WAITING)
@@ -141,8 +141,8 @@ async def test_a_tree_of_which_a_state_is_noted_never_runs_on(rig):
     cold, _ = await two(r)
     r.machine.faults.add("end-hangs")
     r.loop.ask_for_tier(cold, Tier.NVME)
-    await when(lambda: r.node.seats[cold].artifact)
-    handle = r.node.seats[cold].handle
+    await when(lambda: r.node.seats[cold].saved.artifact)
+    handle = r.node.seats[cold].tree.handle
     ran = r.machine.ran.get(handle, 0)
     await asyncio.sleep(0.1)
     assert r.state(cold) is SeatState.DUMPING

@@ -45,7 +45,7 @@ def test_killed_at_any_write_of_a_move_it_goes_on(rig, proxy, kind, write, after
             await down(r, cold)
         if kind in ("fetch", "again"):
             await down(r, cold, OBJECT)
-            await when(lambda: r.node.seats[cold].copies == {Tier.OBJECT})
+            await when(lambda: r.node.seats[cold].saved.copies == {Tier.OBJECT})
         if kind == "again":
             r.loop.ask_for_tier(cold, Tier.RAM)
             await r.until(cold, PARKED)
@@ -73,7 +73,7 @@ def test_killed_at_any_write_of_a_move_it_goes_on(rig, proxy, kind, write, after
             await asyncio.sleep(2)
         assert p.answered == {"uid-cold": 2, "uid-hot": 1}
         assert "SeatFailed" not in reasons(r)
-        assert all(process.generation == 1 for process in r.node.seats.values())
+        assert all(seat.history.generation == 1 for seat in r.node.seats.values())
         assert (machine.vault, machine.gates, machine.dumps) == ({}, {}, {})
         r.check()
 
@@ -151,7 +151,7 @@ async def down_and_up(r, proxy, write, after):
     await asyncio.sleep(2)
     assert (p.answered, app_of(r, cold).inner) == ({cold: 1}, inner)
     assert "SeatFailed" not in reasons(r)
-    assert r.node.seats[cold].generation == 1
+    assert r.node.seats[cold].history.generation == 1
     assert (r.machine.vault, r.machine.gates, r.machine.dumps) == ({}, {}, {})
     r.check()
     return striker.met
@@ -182,7 +182,7 @@ def test_killed_in_the_middle_of_an_end_it_is_ended(rig, proxy):
         r.loop.ask_for_tier(cold, Tier.NVME)
         await when(lambda: "end-hangs" not in machine.faults)
         seat = r.node.seats[cold]
-        assert (seat.state, bool(seat.artifact)) == (SeatState.DUMPING, True)
+        assert (seat.state, bool(seat.saved.artifact)) == (SeatState.DUMPING, True)
         assert machine.dumps[machine.inits[cold]] is DumpState.HOLDING
         machine.listener = None
 
@@ -213,7 +213,7 @@ def test_a_save_game_outlives_an_agent_that_is_killed_in_a_later_dump(rig):
         r = rig(machine, tiers=TIERS)
         cold, hot = await two(r)
         await down(r, cold)
-        kept.append(ArtifactId(r.node.seats[cold].artifact))
+        kept.append(ArtifactId(r.node.seats[cold].saved.artifact))
         await r.loop.dumps.kept.put(Keepsake(kept[0], "save-1", cold, {Tier.NVME: 1}))
         r.loop.call_for(cold, "a test")
         await r.until(cold, ACTIVE)
@@ -264,7 +264,7 @@ async def test_with_the_journal_lost_a_seat_below_ram_starts_anew(rig):
     r = rig(tiers=TIERS)
     cold, _ = await two(r)
     await down(r, cold)
-    artifact = r.node.seats[cold].artifact
+    artifact = r.node.seats[cold].saved.artifact
     identity = r.node.seats.pop(cold).identity
     r.loop.add(Seat(identity, 0.0, 0.0))
     r.machine.hello(cold)
@@ -286,7 +286,7 @@ def test_what_the_last_agent_had_no_time_to_remove_is_removed(rig):
         r = rig(machine, tiers=TIERS)
         cold, _ = await two(r)
         for whose in (cold, f"{cold}-save", "uid-gone", "uid-gone-save"):
-            machine.folders[f"/dumps/{whose}"] = Snapshot(cold, r.node.seats[cold].handle, 0)
+            machine.folders[f"/dumps/{whose}"] = Snapshot(cold, r.node.seats[cold].tree.handle, 0)
 
     run_virtual(first())
 

@@ -215,7 +215,7 @@ async def test_what_was_fetched_already_is_kept_just_so(rig, proxy):
     r = rig(tiers=TIERS, tier_residency_s=0.0)
     cold, _ = await two(r)
     await down(r, cold, OBJECT)
-    await when(lambda: r.node.seats[cold].copies == {Tier.OBJECT})
+    await when(lambda: r.node.seats[cold].saved.copies == {Tier.OBJECT})
     r.loop.ask_for_tier(cold, Tier.NVME)
     await r.until(cold, NVME)
     back, p = await another(r, driver="570.1"), proxy(r.loop)
@@ -245,11 +245,11 @@ async def test_a_store_that_is_away_holds_up_nothing_that_was_fetched(rig, monke
     cold, _ = await two(r)
     await down(r, cold, OBJECT)
     seat = r.node.seats[cold]
-    await when(lambda: seat.copies == {Tier.OBJECT})
+    await when(lambda: seat.saved.copies == {Tier.OBJECT})
     r.loop.ask_for_tier(cold, Tier.NVME)
     await r.until(cold, NVME)
     if not noted:
-        seat.needs = {}
+        seat.saved.needs = {}
     monkeypatch.setattr(FakeVault, "admit", silent)
     back = await another(r, driver="570.1")
     began = r.clock.time()
@@ -272,7 +272,7 @@ async def test_while_the_object_store_is_away_the_copy_waits_and_the_local_one_s
     r = rig(tiers=TIERS, tier_residency_s=0.0)
     cold, _ = await two(r)
     await down(r, cold)
-    artifact = r.node.seats[cold].artifact
+    artifact = r.node.seats[cold].saved.artifact
     r.machine.fault = lambda name: name == "store-down"
     r.loop.ask_for_tier(cold, Tier.OBJECT)
     await asyncio.sleep(100)
@@ -281,7 +281,7 @@ async def test_while_the_object_store_is_away_the_copy_waits_and_the_local_one_s
     assert "TransferFailed" in reasons(r)
     r.machine.fault = lambda name: False
     await r.until(cold, OBJECT)
-    await when(lambda: r.node.seats[cold].copies == {Tier.OBJECT})
+    await when(lambda: r.node.seats[cold].saved.copies == {Tier.OBJECT})
     assert r.machine.vault[artifact].places == {Tier.OBJECT}
     r.machine.fault = lambda name: name == "store-down"
     p = proxy(r.loop)

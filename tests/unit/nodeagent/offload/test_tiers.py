@@ -30,8 +30,8 @@ async def test_a_seat_goes_to_nvme_and_a_request_brings_it_back(rig, proxy):
     inner = app_of(r, cold).inner
     await down(r, cold)
     seat = r.node.seats[cold]
-    assert not any(p.alive and p.handle == seat.handle for p in r.machine.procs.values())
-    assert (seat.saved, seat.copies) == (40 * GIB, {Tier.NVME})
+    assert not any(p.alive and p.handle == seat.tree.handle for p in r.machine.procs.values())
+    assert (seat.saved.size, seat.saved.copies) == (40 * GIB, {Tier.NVME})
     assert r.machine.gates.keys() == {cold}
     p = proxy(r.loop)
     p.request(cold)
@@ -39,9 +39,9 @@ async def test_a_seat_goes_to_nvme_and_a_request_brings_it_back(rig, proxy):
     await asyncio.sleep(2)
     assert p.answered == {cold: 1}
     assert (app_of(r, cold).inner, app_of(r, cold).cuda) == (inner, ProcessState.RUNNING)
-    assert seat.wakes == 1
+    assert seat.history.wakes == 1
     assert (r.machine.vault, r.machine.gates) == ({}, {})
-    assert (seat.artifact, seat.copies, seat.tier_asked) == ("", frozenset(), "")
+    assert (seat.saved.artifact, seat.saved.copies, seat.wishes.tier_asked) == ("", frozenset(), "")
     r.check()
 
 
@@ -63,7 +63,7 @@ async def test_a_seat_is_not_dumped_under_a_request_that_has_just_come(rig):
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert seat.state is SeatState.DUMPING
-    r.arrivals.arrive(seat.handle)
+    r.arrivals.arrive(seat.tree.handle)
     await r.until(cold, ACTIVE)
     assert r.machine.vault == {}
     assert "RestoreFailed" not in reasons(r)
@@ -75,7 +75,7 @@ async def test_a_dump_does_not_wait_until_sockets_are_looked_at_at_leisure(rig):
     r.arrivals.patience = 5.0
     cold, _ = await two(r)
     began = r.clock.time()
-    assert r.node.seats[cold].unlooked
+    assert r.node.seats[cold].contact.unlooked
     await down(r, cold)
     assert r.clock.time() - began < 1.0
     r.check()
@@ -100,9 +100,9 @@ async def test_its_sockets_are_watched_again_when_it_stays_in_ram(rig):
     r.loop.ask_for_tier(cold, Tier.NVME)
     await asyncio.sleep(1)
     assert r.state(cold) is PARKED
-    assert r.node.seats[cold].handle in r.arrivals.watches
+    assert r.node.seats[cold].tree.handle in r.arrivals.watches
     assert r.machine.gates == {}
-    r.arrivals.arrive(r.node.seats[cold].handle)
+    r.arrivals.arrive(r.node.seats[cold].tree.handle)
     await r.until(cold, ACTIVE)
     r.check()
 
@@ -113,7 +113,7 @@ async def test_it_goes_to_the_object_store_and_comes_back(rig, proxy):
     await down(r, cold, OBJECT)
     await asyncio.sleep(1)
     seat = r.node.seats[cold]
-    assert (seat.copies, [k.places for k in r.machine.vault.values()]) == (
+    assert (seat.saved.copies, [k.places for k in r.machine.vault.values()]) == (
         {Tier.OBJECT},
         [{Tier.OBJECT}],
     )
@@ -174,7 +174,7 @@ async def test_a_seat_pinned_to_ram_is_not_dumped(rig):
     r.begin()
     uids = [await r.seat(name, vram=40 * GIB) for name in "ab"]
     await r.until(uids[1], ACTIVE)
-    r.node.seats[uids[0]].park_tier = Tier.RAM.value
+    r.node.seats[uids[0]].wishes.park_tier = Tier.RAM.value
     third = await r.seat("c", vram=40 * GIB)
     r.loop.call_for(third, "a test")
     await asyncio.sleep(20)
@@ -208,8 +208,8 @@ async def test_a_seat_sinks_by_its_own_times_but_not_to_where_it_would_wake_late
     prompt, patient, last = [await r.seat(name, vram=40 * GIB) for name in "abc"]
     await r.until(last, ACTIVE)
     for uid, within in ((prompt, 10.0), (patient, 60.0)):
-        r.node.seats[uid].ready_within = within
-        r.node.seats[uid].idle = {"ram": 20.0}
+        r.node.seats[uid].wishes.ready_within = within
+        r.node.seats[uid].wishes.idle = {"ram": 20.0}
     r.loop.kick()
     await asyncio.sleep(60)
     assert (r.state(prompt), r.state(patient)) == (PARKED, SeatState.PARKED_NVME)
@@ -219,13 +219,13 @@ async def test_a_seat_that_would_wake_late_from_ram_stays_in_gpu_memory(rig):
     r = rig(min_residency_s=0.1, idle_after_s=0.1)
     r.begin()
     uid = await r.seat("a", vram=40 * GIB)
-    r.node.seats[uid].idle, r.node.seats[uid].ready_within = {"vram": 5.0}, 2.0
+    r.node.seats[uid].wishes.idle, r.node.seats[uid].wishes.ready_within = {"vram": 5.0}, 2.0
     await r.until(uid, ACTIVE)
     await asyncio.sleep(60)
     assert r.state(uid) is ACTIVE
     r.loop.send_away(uid, "an operator parks it")
     await r.until(uid, PARKED)
-    r.node.seats[uid].ready_within = 60.0
+    r.node.seats[uid].wishes.ready_within = 60.0
     r.loop.call_for(uid, "an operator wakes it")
     await r.until(uid, ACTIVE)
     await asyncio.sleep(60)
@@ -238,7 +238,7 @@ async def test_turns_go_on_where_ram_has_no_room_for_those_that_wait(rig):
     r.begin()
     uids = [await r.seat(name, vram=40 * GIB) for name in "abc"]
     for uid in uids:
-        r.node.seats[uid].weight = 1.0
+        r.node.seats[uid].wishes.weight = 1.0
     r.loop.kick()
     await asyncio.sleep(3600)
     r.node.turns.count(r.clock.time())

@@ -105,7 +105,7 @@ async def test_an_eviction_that_is_not_done_in_time_fails_and_the_seat_goes_on(r
     await ended(one)
     assert one.state is Progress.FAILED
     assert "not within 3 s" in one.sentence
-    assert (r.state(a), r.node.seats[a].leave) == (SeatState.ACTIVE, "")
+    assert (r.state(a), r.node.seats[a].wishes.leave) == (SeatState.ACTIVE, "")
 
 
 async def test_a_drain_parks_all_and_an_undrain_lets_them_wake(rig, proxy):
@@ -136,7 +136,7 @@ async def test_cancelling_takes_the_wish_back(rig):
     r.node.refusals = lambda seats: dict.fromkeys((s.uid for s in seats), "RAM is short")
     one = await operations.ask(park(a))
     assert operations.cancel("p1") is one
-    assert (one.state, r.node.seats[a].leave) == (Progress.CANCELLED, "")
+    assert (one.state, r.node.seats[a].wishes.leave) == (Progress.CANCELLED, "")
     r.node.refusals = lambda seats: {}
     r.loop.kick()
     await asyncio.sleep(5.0)

@@ -25,7 +25,7 @@ async def test_a_seat_that_is_called_for_wakes_once_and_stays_until_it_is_needed
     assert r.loop.call_for(a, "an operator asked")
     await r.until(a, ACTIVE, 5.0)
     assert r.state(b) is PARKED
-    assert r.node.seats[a].asked_since is None
+    assert r.node.seats[a].demand.asked_since is None
     await asyncio.sleep(60)
     assert (r.state(a), r.state(b)) == (ACTIVE, PARKED)
     r.check()
@@ -34,7 +34,7 @@ async def test_a_seat_that_is_called_for_wakes_once_and_stays_until_it_is_needed
 async def test_a_call_for_a_seat_that_serves_or_does_not_exist_changes_nothing(rig):
     r, _, b = await _two(rig)
     assert r.loop.call_for(b, "again")
-    assert r.node.seats[b].asked_since is None
+    assert r.node.seats[b].demand.asked_since is None
     assert not r.loop.call_for(PodUid("nobody"), "x")
     assert not r.loop.send_away(PodUid("nobody"), "x")
     assert not r.loop.let_stay(PodUid("nobody"))
@@ -113,7 +113,7 @@ def test_a_drain_and_what_was_asked_of_seats_survive_the_agent(rig):
         assert (again.state(a), again.state(b)) == (PARKED, PARKED)
         again.loop.undrain_node()
         await again.until(a, ACTIVE, 5.0)
-        assert again.node.seats[b].leave == "it is evicted"
+        assert again.node.seats[b].wishes.leave == "it is evicted"
 
     run_virtual(second(), start=2000.0)
 
@@ -126,7 +126,7 @@ async def test_a_seat_that_cannot_be_parked_is_left_alone_and_another_asked_inst
     p.request(a)
     await asyncio.sleep(30)
     assert (r.state(a), r.state(b)) == (PARKED, ACTIVE)
-    assert r.node.seats[b].unparkable == refused[b]
+    assert r.node.seats[b].backoff.unparkable == refused[b]
     refused.clear()
     r.loop.kick()
     await r.until(a, ACTIVE, 5.0)
@@ -163,4 +163,4 @@ async def test_a_record_of_an_older_release_is_read(rig):
     for name in ("asked_since", "leave", "stays_away", "priority"):
         del record[name]
     seat = from_record(record)
-    assert (seat.leave, seat.asked_since, seat.identity.priority) == ("", None, 0)
+    assert (seat.wishes.leave, seat.demand.asked_since, seat.identity.priority) == ("", None, 0)

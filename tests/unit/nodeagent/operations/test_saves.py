@@ -68,7 +68,7 @@ async def test_a_seat_that_serves_is_saved_and_serves_on(rig):
     assert (message.saved.outlives_pod, message.saved.bytes) == (True, 40 * GIB)
     assert {"check", "gate", "dump", "seal"} <= done.phases.keys()
     assert (r.machine.gates, r.machine.dumps) == ({}, {})
-    assert not r.node.seats[uid].leave
+    assert not r.node.seats[uid].wishes.leave
     assert ("Saved", f"saved by ops: {done.sentence}") in r.seen.events
     r.check()
 
@@ -104,13 +104,13 @@ async def test_an_evicted_seat_stays_evicted(rig, proxy):
     assert done.state is Progress.SUCCEEDED
     proxy(r.loop).request(uid)
     await asyncio.sleep(5)
-    assert (r.state(uid), r.node.seats[uid].stays_away) == (PARKED, True)
+    assert (r.state(uid), r.node.seats[uid].wishes.stays_away) == (PARKED, True)
 
 
 async def test_the_state_of_a_seat_below_ram_is_kept_as_it_is_there(rig, proxy):
     r, operations, uid = await begun(rig)
     await ended(await operations.ask(Ask(Kind.PARK, "p1", uid, tier=Tier.NVME)))
-    artifact = r.node.seats[uid].artifact
+    artifact = r.node.seats[uid].saved.artifact
     done = await ended(await operations.ask(save(uid)))
     assert (done.artifact, r.state(uid)) == (artifact, BELOW)
     proxy(r.loop).request(uid)
@@ -217,7 +217,7 @@ async def test_a_save_that_is_cancelled_leaves_nothing_and_the_seat_serves(rig, 
     await r.until(uid, ACTIVE)
     await asyncio.sleep(5)
     assert one.state is Progress.CANCELLED
-    assert (r.state(uid), r.node.seats[uid].leave) == (ACTIVE, "")
+    assert (r.state(uid), r.node.seats[uid].wishes.leave) == (ACTIVE, "")
     assert (r.machine.vault, r.machine.folders, kept(r)) == ({}, {}, set())
     r.check()
 
@@ -233,7 +233,7 @@ async def test_a_save_that_is_cancelled_leaves_nothing_and_the_seat_serves(rig, 
 )
 async def test_what_can_not_be_kept_is_refused_at_once(rig, tiers, pin, tier, words):
     r, operations, uid = await begun(rig, tiers)
-    r.node.seats[uid].park_tier = pin.value
+    r.node.seats[uid].wishes.park_tier = pin.value
     with pytest.raises(RefusedError, match=words):
         await operations.ask(save(uid, tier=tier))
     with pytest.raises(RefusedError, match=words):
@@ -248,7 +248,7 @@ async def test_a_dry_run_says_what_would_happen(rig):
     assert "copied to the object store" in steps[3]
     await ended(await operations.ask(Ask(Kind.PARK, "p1", uid, tier=Tier.NVME)))
     assert "has there is kept" in operations.plan(save(uid))[0]
-    assert r.machine.vault.keys() == {r.node.seats[uid].artifact}
+    assert r.machine.vault.keys() == {r.node.seats[uid].saved.artifact}
 
 
 async def one_save(rig, machine):
@@ -280,7 +280,7 @@ def go_on(rig, proxy, machine, start):
         p.request(uid)
         await asyncio.sleep(20)
         assert p.answered == {uid: 1}
-        assert (machine.inits, r.state(uid), r.node.seats[uid].leave) == (alive, ACTIVE, "")
+        assert (machine.inits, r.state(uid), r.node.seats[uid].wishes.leave) == (alive, ACTIVE, "")
         assert {one.artifact for one in asked} == machine.vault.keys() == kept(r)
         assert all(one.places == {Tier.OBJECT} for one in machine.vault.values())
         assert (machine.dumps, machine.gates) == ({}, {})

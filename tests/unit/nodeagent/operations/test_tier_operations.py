@@ -54,7 +54,7 @@ async def test_a_park_into_nvme_ends_when_it_is_there_and_a_wake_takes_it_back(r
     assert (told.state, told.tier, told.saved_bytes) == (
         "parked",
         "nvme",
-        r.node.seats[uid].saved,
+        r.node.seats[uid].saved.size,
     )
     seconds = wake_seconds(Artifact(Tier.NVME, told.saved_bytes), NodeName("n1"), 1)
     assert told.wake_seconds == pytest.approx(seconds)
@@ -98,7 +98,7 @@ async def test_what_can_not_be_dumped_fails_with_the_reason_and_stays_parked_in_
 )
 async def test_a_tier_that_can_not_be_is_refused_at_once(rig, tiers, pin, tier, words):
     r, operations, uid = await begun(rig, tiers=tiers)
-    r.node.seats[uid].park_tier = pin.value
+    r.node.seats[uid].wishes.park_tier = pin.value
     with pytest.raises(RefusedError, match=words):
         await operations.ask(park(uid, tier))
     with pytest.raises(RefusedError, match=words):
@@ -131,7 +131,7 @@ async def test_a_cancelled_park_leaves_its_state_where_the_agent_wants_it(rig):
     r, operations, uid = await begun(rig, tiers=TIERS)
     await operations.ask(park(uid, Tier.NVME))
     operations.cancel("p1")
-    assert r.node.seats[uid].tier_asked == ""
+    assert r.node.seats[uid].wishes.tier_asked == ""
 
 
 def test_an_unknown_tier_is_named():
@@ -173,7 +173,7 @@ async def test_a_seat_that_wakes_too_late_from_its_tier_is_not_wakeable(rig, wit
     r, operations, uid = await begun(rig, tiers=TIERS)
     shown = Publisher(r.node, None, "here", Attendance())
     r.node.observers.append(shown)
-    r.node.seats[uid].ready_within = within
+    r.node.seats[uid].wishes.ready_within = within
     await ended(await operations.ask(park(uid, Tier.NVME)))
     assert shown._wakeable[uid] is wakeable
     await ended(await operations.ask(Ask(Kind.WAKE, "w1", uid)))
@@ -196,7 +196,7 @@ async def test_an_eviction_says_whether_the_state_outlives_the_pod_and_so_it_is(
     before = set(r.machine.vault)
     assert bool(before) is (tier is not Tier.RAM)
     telling = asyncio.ensure_future(r.loop.reports.run())
-    r.node.seats[uid].doomed = True
+    r.node.seats[uid].ending.doomed = True
     r.machine.end_container(uid)
     r.loop.pod_gone(uid)
     await asyncio.sleep(50)

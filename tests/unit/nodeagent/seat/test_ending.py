@@ -38,7 +38,7 @@ def test_a_seat_that_is_ending_gets_no_requests_after_a_restart(rig, proxy):
         p = proxy(r.loop)
         p.request(uid)
         await asyncio.sleep(3)
-        assert r.node.seats[uid].ending
+        assert r.node.seats[uid].ending.asked
         assert uid not in p.leases
         world.end_container(uid)
         await r.until(uid, SeatState.WAITING)
@@ -79,7 +79,7 @@ def test_a_seat_that_ignores_its_term_serves_again_also_over_a_restart(rig, prox
         p = proxy(r.loop)
         p.request(uid)
         await asyncio.sleep(r.node.seats[uid].identity.grace + 10)
-        assert not r.node.seats[uid].ending
+        assert not r.node.seats[uid].ending.asked
         assert p.answered[uid] == 1
         assert "TermIgnored" in [reason for reason, _ in r.seen.events]
         return r.clock.time()
@@ -89,7 +89,7 @@ def test_a_seat_that_ignores_its_term_serves_again_also_over_a_restart(rig, prox
     async def third():
         r = rig(world)
         await r.recover()
-        assert not r.node.seats[uid].ending
+        assert not r.node.seats[uid].ending.asked
 
     run_virtual(third(), start=now)
 
@@ -114,6 +114,6 @@ def test_a_seat_that_ended_is_not_taken_for_ending_after_a_restart(rig):
     async def second():
         r = rig(world)
         await r.recover()
-        assert not r.node.seats[uid].ending
+        assert not r.node.seats[uid].ending.asked
 
     run_virtual(second(), start=now)

@@ -18,7 +18,8 @@ from kybernate.errors import NotFoundError, RetryableError
 from kybernate.settings.agent import AgentSettings
 from kybernate.types import GpuUuid, GroupName, PodRef, PodUid, SeatName
 from nodeagent.seat.facts import Facts
-from nodeagent.seat.record import Process, Seat, SeatIdentity, from_record
+from nodeagent.seat.parts.tree import Process
+from nodeagent.seat.record import Seat, SeatIdentity, from_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,11 +69,13 @@ def seat(**more: object) -> Seat:
         model="llama",
         image="llama:1",
     )
-    found = Seat(identity, 0.0, 0.0, spec_hash="9f2c")
-    found.init = found.tree = Process(Still.pid, 1)
-    found.held, found.inner = {GPU: 5}, (7,)
+    found = Seat(identity, 0.0, 0.0)
+    found.wishes.spec_hash = "9f2c"
+    found.tree.init = found.tree.root = Process(Still.pid, 1)
+    found.tree.held, found.tree.inner = {GPU: 5}, (7,)
     for name, value in more.items():
-        setattr(found, name, value)
+        part = next(p for p in (found.tree, found.saved, found.wishes) if hasattr(p, name))
+        setattr(part, name, value)
     return found
 
 
@@ -102,7 +105,7 @@ def test_until_it_is_woken_its_gpu_memory_is_that_of_the_gpus_it_came_from(tmp_p
 def test_the_runtime_is_asked_once_for_each_container(tmp_path: Path) -> None:
     made, one = facts(tmp_path, "sha256:1", "sha256:2"), seat()
     assert [told(made, one).image_digest for _ in range(3)] == ["sha256:1"] * 3
-    one.init = Process(Still.pid, 2)
+    one.tree.init = Process(Still.pid, 2)
     assert told(made, one).image_digest == "sha256:2"
 
 

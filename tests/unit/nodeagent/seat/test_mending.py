@@ -149,7 +149,7 @@ async def test_a_pod_that_is_being_deleted_is_not_in_service_again_however_long_
     pod["metadata"]["deletionTimestamp"] = "2026-11-21T10:00:00Z"
     pods.cache.event("MODIFIED", pod)
     await asyncio.sleep(300)
-    assert r.node.seats[a].ending
+    assert r.node.seats[a].ending.asked
     assert "TermIgnored" not in reasons(r)
 
 
@@ -201,7 +201,7 @@ def test_a_parked_tree_that_was_only_half_frozen_is_frozen_after_a_restart(rig):
         r.begin()
         a, b = await r.seat("a"), await r.seat("b")
         await r.until(b, ACTIVE)
-        return a, r.node.seats[a].handle
+        return a, r.node.seats[a].tree.handle
 
     a, handle = run_virtual(first())
     machine.frozen.discard(handle)

@@ -14,6 +14,6 @@ async def test_work_that_is_dropped_before_its_first_step_is_not_left_unawaited(
     seat = r.node.seats[await r.seat("a")]
     what = never()
     r.loop.life.work(seat, what)
-    seat.work.cancel()
+    seat.tasks.work.cancel()
     await asyncio.sleep(0.1)
     assert inspect.getcoroutinestate(what) == inspect.CORO_CLOSED

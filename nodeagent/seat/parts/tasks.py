@@ -1,0 +1,17 @@
+"""What is under way for a seat on the loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+@dataclass(slots=True)
+class Tasks:
+    """`work`: the action that is being carried out; `watch`: waits for its processes to be gone."""
+
+    work: asyncio.Task[None] | None = None
+    watch: asyncio.Task[None] | None = None
