@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from kybernate.adapters.keys.nodesignatures import Authorities, NodeSignatures
 from kybernate.core.artifacts.keyobjects import NamespaceKey
-from kybernate.errors import ConfigError, RefusedError
+from kybernate.errors import ConfigError, LockedError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -130,25 +130,23 @@ class ArtifactKeys:
 
     def opened(self, signed: bytes, what: str) -> tuple[bytes, str]:
         """The body, if one we trust has signed it, and the node that has; empty for a shared key.
-        Raises RefusedError if not."""
+        Raises RefusedError if not; LockedError if nobody here knows who has."""
         if self.nodes is not None and (by_node := self.nodes.opened(signed, what)) is not None:
             return by_node
         found = _LINE.match(signed[:200])
         if found is None:
             raise RefusedError(f"{what} is not signed; it is not restored from")
         signer, signature = found.group(1).decode(), bytes.fromhex(found.group(2).decode())
-        key = self.trusted.get(signer)
-        if key is None:
-            raise RefusedError(
-                f"{what} is signed by key {signer}, which is not trusted here; to trust it put its "
-                "public key beside the others as trust-NAME.pub"
-            )
-        body = signed[found.end() :]
-        try:
-            key.verify(signature, _DOMAIN + body)
-        except InvalidSignature as error:
-            raise RefusedError(f"{what} was changed after it was signed by key {signer}") from error
-        return body, ""
+        named, body = self.trusted.get(signer), signed[found.end() :]
+        if named is not None and _has_signed(named, signature, body):
+            return body, ""
+        # Where one of these has signed it after all, the name is what was changed.
+        if named is not None or any(_has_signed(k, signature, body) for k in self.trusted.values()):
+            raise RefusedError(f"{what} was changed after it was signed by key {signer}")
+        raise LockedError(
+            f"{what} is signed by key {signer}, which is not trusted here; to trust it put its "
+            "public key beside the others as trust-NAME.pub. It is kept"
+        )
 
     def see_believed(self, manifest: Manifest) -> None:
         """Raise RefusedError unless the node that signed it is to be believed of it; DeadlineError,
@@ -161,6 +159,14 @@ class ArtifactKeys:
                 "can say that it wrote that: only that node restores it."
             )
         self.witness(manifest)
+
+
+def _has_signed(key: Ed25519PublicKey, signature: bytes, body: bytes) -> bool:
+    try:
+        key.verify(signature, _DOMAIN + body)
+    except InvalidSignature:
+        return False
+    return True
 
 
 def key_id(key: Ed25519PublicKey) -> str:

@@ -20,7 +20,7 @@ from kybernate.checkpoint.raw import seal
 from kybernate.checkpoint.verify import verify
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts import manifest as manifests
-from kybernate.errors import CorruptError, DeadlineError, RefusedError, RetryableError
+from kybernate.errors import CorruptError, DeadlineError, LockedError, RefusedError, RetryableError
 
 from .kit import (
     KEYS,
@@ -178,7 +178,7 @@ class TestSpoiled:
         with pytest.raises(RefusedError, match="is not signed"):
             read_manifest(where, made.id, KEYS)
         path.write_bytes(artifactkeys.generated().sign(manifests.encode(made)))
-        with pytest.raises(RefusedError, match="not trusted here"):
+        with pytest.raises(LockedError, match="not trusted here"):
             read_manifest(where, made.id, KEYS)
 
     def test_a_manifest_under_anothers_name_is_refused(self, tmp_path):

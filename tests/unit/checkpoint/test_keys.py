@@ -8,8 +8,14 @@ import stat
 import pytest
 
 from kybernate.adapters.keys import artifactkeys
-from kybernate.adapters.keys.artifactkeys import make_folder, read_folder
-from kybernate.errors import ConfigError, RefusedError
+from kybernate.adapters.keys.artifactkeys import (
+    generated,
+    key_id,
+    make_folder,
+    public_pem,
+    read_folder,
+)
+from kybernate.errors import ConfigError, LockedError, RefusedError
 
 
 def test_a_folder_is_made_once_and_read(tmp_path):
@@ -62,6 +68,26 @@ def test_a_signature_cut_short_is_none(cut):
     keys = artifactkeys.generated()
     with pytest.raises(RefusedError):
         keys.opened(keys.sign(b"body")[:cut], "it")
+
+
+def test_what_a_key_signed_that_is_not_here_waits_for_it(tmp_path):
+    make_folder(tmp_path, "here")
+    signed = read_folder(tmp_path).sign(b"body")
+    public = (tmp_path / "trust-here.pub").read_bytes()
+    (tmp_path / "trust-here.pub").write_bytes(public_pem(generated().signer.public_key()))
+    with pytest.raises(LockedError, match=r"put its public key .* as trust-NAME.pub. It is kept"):
+        read_folder(tmp_path).opened(signed, "it")
+    (tmp_path / "trust-old.pub").write_bytes(public)
+    assert read_folder(tmp_path).opened(signed, "it") == (b"body", "")
+
+
+def test_a_changed_name_of_a_signer_is_no_missing_key():
+    keys = generated()
+    signed = keys.sign(b"body")
+    at = signed.index(key_id(keys.signer.public_key()).encode())
+    other = b"0" if signed[at : at + 1] != b"0" else b"1"
+    with pytest.raises(RefusedError, match="changed after it was signed"):
+        keys.opened(signed[:at] + other + signed[at + 1 :], "it")
 
 
 def test_a_name_of_a_wrapping_key_does_not_tell_it():

@@ -17,7 +17,7 @@ from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.delivery import transfer
 from kybernate.checkpoint.places import Place
 from kybernate.core.artifacts import layout
-from kybernate.errors import CorruptError, NotFoundError, RefusedError
+from kybernate.errors import CorruptError, LockedError, NotFoundError, RefusedError
 
 from .kit import KEYS, contents, fetched, make_dump, pack_dump, place
 
@@ -58,7 +58,7 @@ def test_another_cluster_gets_the_same_bytes_under_its_own_keys(export, tmp_path
     assert got.origin == made.id
     assert got.id == "team-a/llama-0@20260201T000000Z-00000007"
     assert fetched(there, got.id, tmp_path / "back", OTHER) == contents(tmp_path / "dump")
-    with pytest.raises(RefusedError, match="not trusted"):
+    with pytest.raises(LockedError, match="not trusted"):
         fetched(there, got.id, tmp_path / "x", KEYS)
 
 

@@ -13,7 +13,14 @@ from kybernate.checkpoint.places import time_of
 from kybernate.checkpoint.vault import Vault
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts.into import Into
-from kybernate.errors import CorruptError, DeadlineError, NotFoundError, RefusedError, UnfitError
+from kybernate.errors import (
+    CorruptError,
+    DeadlineError,
+    LockedError,
+    NotFoundError,
+    RefusedError,
+    UnfitError,
+)
 from kybernate.types import PodUid, Tier
 
 from .kit import FACTS, KEYS, NOW, contents, make_dump, place
@@ -428,8 +435,11 @@ class TestWhoIsBelieved:
             await a.pack(artifact, Tier.OBJECT, 60)
             await b.fetch(artifact, tmp_path / "back", 60, INTO)
             assert contents(tmp_path / "back") == before
-            with pytest.raises(RefusedError, match="is not trusted here"):
-                await make("c", trusted={}).fetch(artifact, tmp_path / "c", 60, INTO)
+            c = make("c", trusted={})
+            with pytest.raises(LockedError, match="is not trusted here"):
+                await c.fetch(artifact, tmp_path / "c", 60, INTO)
+            # It lies there still, for whoever puts the key back.
+            await b.fetch(artifact, tmp_path / "again", 60, INTO)
 
         run(story())
 
