@@ -80,7 +80,7 @@ test-strangers-slice: ready ## of test-strangers three programs, which change wi
 	$(PY) -m pytest tests/strangers -m strangers -n 3 -k "$$($(PY) -m tests.strangers.commits)"
 
 .PHONY: test-upgrade
-test-upgrade: ready ## parts of several releases beside each other, there and back; K="alone and registry" selects
+test-upgrade: ready ## parts of several releases beside each other, there and back; K="0.2.0-today and registry" selects
 	@$(PY) -m tests.kit --cluster
 	$(PY) -m pytest tests/upgrade -m upgrade $(if $(K),-k "$(K)")
 

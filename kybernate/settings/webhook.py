@@ -94,7 +94,7 @@ class WebhookSettings(BaseModel):
         description="the same, only for seats on two GPUs or more",
     )
     sidecar_image: str = Field(
-        "kybernate/sidecar:0.2.0",
+        "kybernate/sidecar:0.3.0.dev0",
         min_length=1,
         description="image of the sidecar that answers probes for a parked workload",
     )

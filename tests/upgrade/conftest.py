@@ -9,7 +9,7 @@ import pytest
 from kybernate.errors import KybernateError
 from tests.upgrade.fleet import Fleet, fleet, free_ports
 from tests.upgrade.table import Table
-from tests.upgrade.versions import RELEASES
+from tests.upgrade.versions import PAIRS
 from tests.upgrade.walk import Walk
 
 if TYPE_CHECKING:
@@ -18,12 +18,17 @@ if TYPE_CHECKING:
 TABLE = Table()
 
 
-@pytest.fixture(scope="session", params=RELEASES)
-def older(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Fleet]:
+@pytest.fixture(scope="session", params=PAIRS, ids="-".join)
+def pair(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """Two releases that may stand side by side, the older one first."""
+    found: tuple[str, str] = request.param
+    return found
+
+
+@pytest.fixture(scope="session")
+def older(pair: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """The cluster as the older release has it."""
-    release: str = request.param
+    release, _ = pair
     try:
         with fleet(release, tmp_path_factory.mktemp("fleet"), free_ports()) as made:
             yield made
@@ -32,11 +37,10 @@ def older(
 
 
 @pytest.fixture
-def walk(older: Fleet, request: pytest.FixtureRequest) -> Iterator[Walk]:
+def walk(older: Fleet, pair: tuple[str, str]) -> Iterator[Walk]:
     """Everything of the older release, a seat in each tier, and callers at work."""
-    release: str = request.node.callspec.params["older"]
-    older.put_all(release)
-    made = Walk(older, release, TABLE)
+    older.put_all(pair[0])
+    made = Walk(older, *pair, TABLE)
     made.open()
     yield made
     made.close()

@@ -7,6 +7,7 @@ import subprocess
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
@@ -16,11 +17,10 @@ from tests.cluster.cluster import port_taken, running
 from tests.cluster.control import wait_until
 from tests.cluster.readiness import answers
 from tests.cluster.supervisor import ProcessSpec
-from tests.upgrade.versions import TODAY, version
+from tests.upgrade.versions import ORDER, version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     from tests.upgrade.versions import Version
 
@@ -28,6 +28,8 @@ NODE = "n1"
 SUBNET = "10.116.0.0/16"
 PROXY_WAITS_S = 1.0
 """Seconds for which a proxy goes on after the next one has taken its place."""
+CERTIFIED_LIMIT_S = 60.0
+"""Seconds in which the agent has its own certificate, once there is a registry."""
 AGENT_LIMIT_S = 30.0
 """Seconds that `kybernate agent` may take."""
 
@@ -60,12 +62,15 @@ _SEATS = {
 
 @dataclass(slots=True)
 class Fleet:
-    """The cluster, the files that outlive its parts, and of which release each part is."""
+    """The cluster, the files that outlive its parts, and of which release each part is. `own_keys`:
+    nodes sign by their own keys, and have those of namespaces from the registry, as all releases
+    after the first one can."""
 
     cluster: Cluster
     folder: Path
     registry_port: int
     second_proxy: int
+    own_keys: bool
     at: dict[str, str] = field(default_factory=dict)
     proxy_url: str = ""
 
@@ -162,6 +167,8 @@ class Fleet:
             "TLS_DIR": str(layout.tls),
             "DATABASE": f"sqlite:///{self.folder}/registry.db",
         }
+        if self.own_keys:
+            settings |= {"SIGNER_DIR": str(layout.tls), "WRAP_KEYS": str(self.folder / "keys")}
         if used.knows("registry", "kubeconfig"):
             settings["KUBECONFIG"] = str(layout.kubeconfig("registry"))
         env = {f"KYB_REGISTRY_{name}": value for name, value in settings.items()}
@@ -217,11 +224,13 @@ def fleet(release: str, folder: Path, ports: tuple[int, int, int]) -> Iterator[F
 
     `ports` are free ones: the registry's two, and the second proxy's.
     """
-    used, today = version(release), version(TODAY)
+    used = version(release)
     (folder / "objects").mkdir()
     used.command("artifacts", "keys", "--dir", str(folder / "keys"))
+    (folder / "none").mkdir()
+    own_keys = used.knows("registry", "signer_dir")
     agent = {
-        "KYB_AGENT_ARTIFACT_KEYS": str(folder / "keys"),
+        "KYB_AGENT_ARTIFACT_KEYS": str(folder / ("none" if own_keys else "keys")),
         "KYB_AGENT_NVME_DIR": str(folder / "nvme"),
         "KYB_AGENT_OBJECT_STORE": str(folder / "objects"),
         "KYB_AGENT_TIER_RESIDENCY_S": "0",
@@ -235,7 +244,7 @@ def fleet(release: str, folder: Path, ports: tuple[int, int, int]) -> Iterator[F
         subnet=SUBNET,
         gpus=GpuSpec(count=6),
         seats=_SEATS,
-        images=("busybox", "toy", used.sidecar_image, today.sidecar_image),
+        images=("busybox", "toy", *(version(one).sidecar_image for one in ORDER)),
         overlay=_overlay(used),
         tree=used.tree,
         service_env={
@@ -244,10 +253,14 @@ def fleet(release: str, folder: Path, ports: tuple[int, int, int]) -> Iterator[F
         },
     )
     with running(spec, print) as up:
-        made = Fleet(up, folder, ports[0], ports[2], dict.fromkeys(PARTS, release), up.proxy_url)
+        parts = dict.fromkeys(PARTS, release)
+        made = Fleet(up, folder, ports[0], ports[2], own_keys, parts, up.proxy_url)
         made._begin("registry")
         tls = up.layout.tls
         Registry(f"https://127.0.0.1:{ports[0]}", tls, "controller").settle("a new registry")
+        if own_keys:
+            own = Path(f"/proc/{up.node(NODE).pid}/root/var/lib/kyb/identity/agent.pem")
+            wait_until(own.exists, CERTIFIED_LIMIT_S, "the agent has no certificate of its own")
         yield made
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import subprocess
 import sys
@@ -17,11 +18,15 @@ from tests.cluster import images
 
 RELEASES = {
     "0.1.0": "0d16993ef1475c7636f14d1078aa17e96460a220",
+    "0.2.0": "92874c9a0b0a495b7c6390bf46da44d383c44ae3",
 }
 """Commits of this repository, by the name of the release. For a new one add its line here, and run
-`python -m tests.upgrade.record NAME`, whose files `make test` reads."""
+`python -m tests.upgrade.record NAME` at once, whose files `make test` reads."""
 
 TODAY = "today"
+ORDER = (*RELEASES, TODAY)
+PAIRS = tuple(itertools.pairwise(ORDER))
+"""Releases that may stand side by side: see docs/adr/0112."""
 MAKE_LIMIT = 300.0
 """Seconds that building a release's native programs, its CRIU or an image may take."""
 

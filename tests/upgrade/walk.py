@@ -32,6 +32,7 @@ class Walk:
 
     fleet: Fleet
     older: str
+    newer: str
     table: Table
     sets: list[Seats] = field(default_factory=list)
     callers: list[Caller] = field(default_factory=list)
@@ -87,6 +88,11 @@ class Walk:
         """The step that has one part be of this release."""
         name = f"{part} {self.fleet.at[part]} -> {release}"
         return self.step(name, lambda: self.fleet.put(part, release))
+
+    def put_all(self, release: str) -> Row:
+        """The step that has everything be of this release at once."""
+        name = f"all {self.fleet.at['agent']} -> {release}"
+        return self.step(name, lambda: self.fleet.put_all(release))
 
     def _new_seat(self) -> str:
         """What is wrong with a seat that is made now; empty if it answers, parks and wakes."""
