@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from kybernate.adapters.keys import artifactkeys
-from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.packs import pack
 from kybernate.checkpoint.packs.blocks import raw_sources
 from kybernate.checkpoint.raw import seal
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts import manifest as manifests
+from kybernate.lib.deadline import Deadline
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,7 +16,7 @@ from kybernate.errors import DeadlineError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kybernate.checkpoint.deadline import Deadline
+    from kybernate.lib.deadline import Deadline
 
 
 class Alone:

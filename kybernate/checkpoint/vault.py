@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, TypeVar
 from kybernate.checkpoint import begun, catalogue, crashed, verify
 from kybernate.checkpoint.alone import Alone
 from kybernate.checkpoint.copies import Copies, is_unreadable
-from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.delivery import transfer
 from kybernate.checkpoint.packs import fetch
 from kybernate.checkpoint.places import read_manifest
@@ -35,6 +34,7 @@ from kybernate.errors import (
     RefusedError,
     RetryableError,
 )
+from kybernate.lib.deadline import Deadline
 from kybernate.ports import Sealed
 from kybernate.types import PodUid
 

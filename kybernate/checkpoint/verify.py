@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from kybernate.adapters.keys.artifactkeys import ArtifactKeys
-    from kybernate.checkpoint.deadline import Deadline
     from kybernate.checkpoint.places import Place
     from kybernate.core.artifacts.manifest import Manifest
     from kybernate.core.chunks.ranges import Range
+    from kybernate.lib.deadline import Deadline
 
 
 def verify(

@@ -11,7 +11,6 @@ import grpc
 
 from kybernate import keys
 from kybernate.api import pods
-from kybernate.checkpoint.deadline import Deadline
 from kybernate.errors import (
     CorruptError,
     DeadlineError,
@@ -22,6 +21,7 @@ from kybernate.errors import (
 )
 from kybernate.gen import peers_pb2 as pb
 from kybernate.gen import peers_pb2_grpc
+from kybernate.lib.deadline import Deadline
 from kybernate.types import NodeName, PodRef
 from nodeagent.api.doorkeeper import MESSAGE_LIMIT, STATES_LIMIT
 from nodeagent.migration.protocol import Pump, handover_message

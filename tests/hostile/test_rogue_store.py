@@ -22,7 +22,6 @@ from kybernate.adapters.registry.objects import RegistryObjects
 from kybernate.adapters.registry.storewire import Packing, Putting, Reading
 from kybernate.adapters.registry.witness import Witness
 from kybernate.checkpoint import vault
-from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.packs import pack
 from kybernate.checkpoint.packs.blocks import raw_sources
 from kybernate.checkpoint.packs.fetch import fetch
@@ -33,6 +32,7 @@ from kybernate.core.artifacts import manifest as manifests
 from kybernate.core.artifacts.into import Into
 from kybernate.core.artifacts.manifest import facts_of
 from kybernate.errors import ConflictError, LeaveError, NotFoundError, RefusedError
+from kybernate.lib.deadline import Deadline
 from kybernate.runtime.identity import Identity
 from kybernate.types import ArtifactId, PodUid, Tier
 from tests.kit import s3

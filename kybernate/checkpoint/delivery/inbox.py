@@ -21,7 +21,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kybernate.adapters.objects.objects import make_folder, sync_folder
-from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.delivery.incoming import Arriving, Hashing, Incoming, arrived_as
 from kybernate.checkpoint.delivery.room import Room
 from kybernate.checkpoint.places import opened, read_manifest
@@ -31,6 +30,7 @@ from kybernate.core.artifacts import layout
 from kybernate.core.artifacts import manifest as manifests
 from kybernate.core.migration.plan import see_own
 from kybernate.errors import CorruptError, NotFoundError, RefusedError
+from kybernate.lib.deadline import Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

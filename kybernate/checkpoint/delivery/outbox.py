@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kybernate.adapters.keys.artifactkeys import ArtifactKeys
-    from kybernate.checkpoint.deadline import Deadline
     from kybernate.checkpoint.places import Place
     from kybernate.checkpoint.raw.stream import Part, Seen
+    from kybernate.lib.deadline import Deadline
     from kybernate.types import PodUid
 
 

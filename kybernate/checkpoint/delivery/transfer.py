@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from kybernate.adapters.keys.artifactkeys import ArtifactKeys
-    from kybernate.checkpoint.deadline import Deadline
     from kybernate.checkpoint.packs.blocks import Source
     from kybernate.checkpoint.places import Place
     from kybernate.core.artifacts.manifest import Manifest
+    from kybernate.lib.deadline import Deadline
 
 
 def sources(place: Place, manifest: Manifest, keys: ArtifactKeys) -> Iterator[Source]:

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
     from kybernate.adapters.keys.artifactkeys import ArtifactKeys
     from kybernate.checkpoint.cipher import Cipher
-    from kybernate.checkpoint.deadline import Deadline
     from kybernate.checkpoint.places import Place
     from kybernate.core.artifacts.manifest import File, Leaf, Manifest
     from kybernate.core.chunks.ranges import Range
+    from kybernate.lib.deadline import Deadline
 
 _BATCH = 16
 """Chunks of one batch for packing: 1 MiB."""

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from kybernate.checkpoint.cipher import Cipher
-    from kybernate.checkpoint.deadline import Deadline
     from kybernate.checkpoint.places import Place
     from kybernate.core.artifacts.layout import ObjectInfo
+    from kybernate.lib.deadline import Deadline
 
 log = logging.getLogger(__name__)
 

@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from kybernate.adapters.keys.artifactkeys import ArtifactKeys
-    from kybernate.checkpoint.deadline import Deadline
     from kybernate.checkpoint.packs.blocks import Batch, Source
     from kybernate.checkpoint.packs.known import Known
     from kybernate.checkpoint.places import Place
     from kybernate.core.artifacts.manifest import Manifest, Pack
+    from kybernate.lib.deadline import Deadline
 
 log = logging.getLogger(__name__)
 

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from kybernate.checkpoint.deadline import Deadline
     from kybernate.checkpoint.packs.blocks import Pieces
     from kybernate.checkpoint.raw.mending import Mender
     from kybernate.checkpoint.raw.wanted import Piece
+    from kybernate.lib.deadline import Deadline
 
 log = logging.getLogger(__name__)
 

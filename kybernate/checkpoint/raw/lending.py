@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kybernate.adapters.keys.artifactkeys import ArtifactKeys
-    from kybernate.checkpoint.deadline import Deadline
     from kybernate.checkpoint.packs.blocks import Pieces
     from kybernate.core.artifacts.manifest import Manifest
+    from kybernate.lib.deadline import Deadline
 
 _NO_LINKS = frozenset((errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS))
 """What a file system says that can't link files, or has too many links to one."""

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kybernate.adapters.keys.artifactkeys import ArtifactKeys
-    from kybernate.checkpoint.deadline import Deadline
     from kybernate.checkpoint.places import Place
     from kybernate.checkpoint.raw.stream import Hashed
     from kybernate.core.artifacts.manifest import Facts
+    from kybernate.lib.deadline import Deadline
     from kybernate.types import ArtifactId
 
 _CREATED = "%Y-%m-%dT%H:%M:%SZ"

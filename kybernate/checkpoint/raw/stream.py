@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
     from pathlib import Path
 
-    from kybernate.checkpoint.deadline import Deadline
+    from kybernate.lib.deadline import Deadline
 
 PART = 512 << 10
 """Bytes that one part carries at most."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from kybernate.checkpoint.deadline import Deadline
+    from kybernate.lib.deadline import Deadline
 
 _POLL = 0.001
 

@@ -18,7 +18,6 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from kybernate.adapters.keys import artifactkeys
 from kybernate.adapters.objects.tar import TarReader, TarWriter
 from kybernate.checkpoint import catalogue, gc
-from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.delivery import transfer
 from kybernate.checkpoint.places import Place, open_place, read_manifest
 from kybernate.checkpoint.vault import drop
@@ -34,6 +33,7 @@ from kybernate.cli.artifacts.keys import (
 )
 from kybernate.core.quantity import parse_quantity
 from kybernate.errors import ConfigError, KybernateError
+from kybernate.lib.deadline import Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -15,7 +15,6 @@ import pytest
 
 from kybernate.adapters.files.journal import FileJournal
 from kybernate.adapters.objects.objects import LocalObjects, make_folder
-from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.delivery.inbox import Inbox
 from kybernate.checkpoint.places import open_place, read_manifest
 from kybernate.checkpoint.raw.stream import Seen
@@ -23,6 +22,7 @@ from kybernate.checkpoint.vault import Vault
 from kybernate.checkpoint.verify import verify
 from kybernate.core.artifacts import layout
 from kybernate.errors import ConflictError, KybernateError, RetryableError
+from kybernate.lib.deadline import Deadline
 from kybernate.types import PodUid, Tier
 from registry.database import Database
 from registry.pods import Pods

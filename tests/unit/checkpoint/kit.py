@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from kybernate.adapters.keys import artifactkeys
 from kybernate.adapters.objects.objects import LocalObjects
-from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.packs import fetch, pack
 from kybernate.checkpoint.packs.blocks import raw_sources
 from kybernate.checkpoint.places import Place, read_manifest
@@ -21,6 +20,7 @@ from kybernate.core.artifacts import layout
 from kybernate.core.artifacts import manifest as manifests
 from kybernate.core.chunks.pages import PAGE
 from kybernate.errors import KybernateError, RetryableError
+from kybernate.lib.deadline import Deadline
 from kybernate.testing.criuimages import write_pages
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.packs.fetch import fetch
+from kybernate.lib.deadline import Deadline
 from kybernate.testing.criuimages import write_pages
 
 from .kit import KEYS, make_dump, pack_dump, place

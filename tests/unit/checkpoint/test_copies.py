@@ -13,13 +13,13 @@ import pytest
 
 from kybernate.adapters.objects.objects import LocalObjects
 from kybernate.checkpoint.alone import Alone
-from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.places import Place
 from kybernate.checkpoint.raw import seal
 from kybernate.checkpoint.vault import Vault
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts.into import Into
 from kybernate.errors import CorruptError, DeadlineError, RefusedError, RetryableError
+from kybernate.lib.deadline import Deadline
 from kybernate.types import PodUid, Tier
 
 from .kit import FACTS, KEYS, NOW, attempt, contents, draft, make_dump, place

@@ -12,7 +12,6 @@ import pytest
 
 from kybernate.adapters.keys import artifactkeys
 from kybernate.checkpoint import gc
-from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.packs import fetch, known, pack
 from kybernate.checkpoint.packs.blocks import raw_sources
 from kybernate.checkpoint.places import read_manifest, time_of
@@ -21,6 +20,7 @@ from kybernate.checkpoint.verify import verify
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts import manifest as manifests
 from kybernate.errors import CorruptError, DeadlineError, LockedError, RefusedError, RetryableError
+from kybernate.lib.deadline import Deadline
 
 from .kit import (
     KEYS,

@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kybernate.checkpoint import gc
-from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.places import Place, open_place, read_manifest
 from kybernate.checkpoint.vault import Vault
 from kybernate.checkpoint.verify import verify
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts.into import Into
 from kybernate.errors import CorruptError, KybernateError, RefusedError, RetryableError
+from kybernate.lib.deadline import Deadline
 from kybernate.types import PodUid, Tier
 from tests.kit import fickle, s3
 

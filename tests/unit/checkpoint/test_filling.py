@@ -12,7 +12,6 @@ import threading
 import pytest
 
 from kybernate.checkpoint import pieces
-from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.raw import filling, lending, marks
 from kybernate.checkpoint.raw.mending import Mender
 from kybernate.checkpoint.raw.seal import pieces_of
@@ -21,6 +20,7 @@ from kybernate.core.artifacts import layout
 from kybernate.core.artifacts.into import Into
 from kybernate.core.artifacts.manifest import PIECE
 from kybernate.errors import CorruptError, DeadlineError, RefusedError, RetryableError
+from kybernate.lib.deadline import Deadline
 from kybernate.types import PodUid, Tier
 
 from .kit import FACTS, KEYS, NOW, KilledError, contents, make_dump, place

@@ -14,7 +14,6 @@ import pytest
 
 from kybernate.adapters.keys.artifactkeys import WrapKeys
 from kybernate.checkpoint import gc
-from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.packs import known
 from kybernate.checkpoint.places import data_key, read_manifest, time_of
 from kybernate.checkpoint.vault import Vault
@@ -22,6 +21,7 @@ from kybernate.checkpoint.verify import verify
 from kybernate.core.artifacts import codec, layout
 from kybernate.core.artifacts.into import Into
 from kybernate.errors import CorruptError, KybernateError, RefusedError
+from kybernate.lib.deadline import Deadline
 from kybernate.types import PodUid, Tier
 
 from .kit import FACTS, KEYS, NOW, contents, fetched, make_dump, pack_dump, place

@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from kybernate.checkpoint import catalogue, gc, vault
-from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.packs.known import lease, read_lease
 from kybernate.checkpoint.places import time_of
 from kybernate.checkpoint.verify import verify
 from kybernate.core.artifacts import layout
+from kybernate.lib.deadline import Deadline
 
 from .kit import KEYS, attempt, contents, draft, fetched, make_dump, pack_dump, place, stored_bytes
 

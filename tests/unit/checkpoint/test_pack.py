@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from kybernate.adapters.container.criuimages import page_maps
 from kybernate.checkpoint.cipher import Cipher
-from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.packs import fetch, pack
 from kybernate.checkpoint.packs.blocks import raw_sources
 from kybernate.checkpoint.places import PACK, read_manifest
 from kybernate.core.artifacts import layout
 from kybernate.core.chunks.pages import BLOCK, PAGE
 from kybernate.errors import CorruptError, DeadlineError, RefusedError
+from kybernate.lib.deadline import Deadline
 from kybernate.testing.criuimages import write_pages
 
 from .kit import KEYS, contents, draft, fetched, make_dump, pack_dump, place, stored_bytes

@@ -8,10 +8,10 @@ import threading
 
 import pytest
 
-from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.places import read_manifest
 from kybernate.checkpoint.raw import seal
 from kybernate.checkpoint.verify import verify
+from kybernate.lib.deadline import Deadline
 
 from .kit import KEYS, KilledError, attempt, contents, draft, exists, make_dump, pack_dump, place
 

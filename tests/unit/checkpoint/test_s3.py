@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from kybernate.adapters.objects.objects import open_objects
-from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.places import Place, open_place, read_manifest
 from kybernate.checkpoint.verify import verify
 from kybernate.core.artifacts import layout
 from kybernate.errors import ConflictError, NotFoundError, RetryableError
+from kybernate.lib.deadline import Deadline
 from tests.kit import s3
 
 from .kit import KEYS, attempt, contents, fetched, make_dump, pack_dump

@@ -13,11 +13,11 @@ import pytest
 from kybernate.adapters.keys import artifactkeys
 from kybernate.adapters.keys.artifactkeys import WrapKeys
 from kybernate.adapters.objects.tar import TarReader, TarWriter
-from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.delivery import transfer
 from kybernate.checkpoint.places import Place
 from kybernate.core.artifacts import layout
 from kybernate.errors import CorruptError, LockedError, NotFoundError, RefusedError
+from kybernate.lib.deadline import Deadline
 
 from .kit import KEYS, contents, fetched, make_dump, pack_dump, place
 

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.delivery import inbox as inboxes
 from kybernate.checkpoint.delivery import room as rooms
 from kybernate.checkpoint.delivery.inbox import Inbox
@@ -19,6 +18,7 @@ from kybernate.checkpoint.raw.stream import COPY, Same, Seen, Whole, Written, wh
 from kybernate.checkpoint.verify import verify
 from kybernate.core.artifacts import layout
 from kybernate.errors import CorruptError, DeadlineError, NotFoundError, RefusedError
+from kybernate.lib.deadline import Deadline
 from kybernate.types import PodRef, PodUid
 from tests.unit.checkpoint.kit import KEYS, KilledError, draft, exists, make_dump
 from tests.unit.checkpoint.test_power import Disk

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.delivery.inbox import Inbox
 from kybernate.checkpoint.places import open_place, read_manifest
 from kybernate.checkpoint.raw import seal
@@ -30,6 +29,7 @@ from kybernate.checkpoint.verify import verify
 from kybernate.core.artifacts import layout
 from kybernate.core.chunks.pages import PAGE
 from kybernate.errors import CorruptError, DeadlineError, RefusedError
+from kybernate.lib.deadline import Deadline
 from kybernate.testing.criuimages import write_pages
 from kybernate.types import PodRef, PodUid
 from tests.unit.checkpoint.kit import KEYS, draft

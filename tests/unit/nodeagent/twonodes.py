@@ -7,7 +7,6 @@ import contextlib
 from dataclasses import replace
 from types import SimpleNamespace
 
-from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.delivery.inbox import Inbox
 from kybernate.checkpoint.delivery.outbox import Outbox
 from kybernate.checkpoint.places import open_place
@@ -17,6 +16,7 @@ from kybernate.checkpoint.vault import Vault
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts.restores import RestoreWish
 from kybernate.errors import ConflictError, NotFoundError
+from kybernate.lib.deadline import Deadline
 from kybernate.ports import Handover
 from kybernate.runtime.identity import Identity
 from kybernate.types import NodeName, PodRef, PodUid, Tier

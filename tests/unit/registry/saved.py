@@ -10,13 +10,13 @@ from kybernate.adapters.keys import artifactkeys
 from kybernate.adapters.registry.describe import describe
 from kybernate.adapters.registry.wire import Spot, as_json
 from kybernate.checkpoint.catalogue import manifests
-from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.packs import pack
 from kybernate.checkpoint.packs.blocks import raw_sources
 from kybernate.checkpoint.places import open_place
 from kybernate.checkpoint.raw import seal
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts.manifest import facts_of
+from kybernate.lib.deadline import Deadline
 from kybernate.types import Tier
 from tests.unit.registry.replica import STORE
 

@@ -9,7 +9,6 @@ from functools import partial
 
 import pytest
 
-from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.raw import seal
 from kybernate.checkpoint.raw.seal import verify_raw
 from kybernate.errors import (
@@ -18,6 +17,7 @@ from kybernate.errors import (
     RefusedError,
     RetryableError,
 )
+from kybernate.lib.deadline import Deadline
 from kybernate.types import PodRef, Tier
 from nodeagent.api import peers as peers_module
 from nodeagent.api.doorkeeper import Rates

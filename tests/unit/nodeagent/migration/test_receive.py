@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from kybernate.checkpoint.deadline import Deadline
 from kybernate.checkpoint.places import read_manifest
 from kybernate.checkpoint.verify import verify
 from kybernate.core.artifacts.restores import RestoreWish
@@ -14,6 +13,7 @@ from kybernate.errors import (
     CorruptError,
     RefusedError,
 )
+from kybernate.lib.deadline import Deadline
 from kybernate.ports import Handover
 from kybernate.types import PodRef, PodUid, Tier
 from nodeagent.artifacts.arrived import ARRIVED
