@@ -113,7 +113,7 @@ def next_inventory(config: SeatsConfig, before: Inventory, seen: Sighting) -> In
     except in the place of one that is lost and that no pod's group contains.
     """
     before = _exchanged(before, seen)
-    kept = _described_anew(before.gpus, seen.gpus)
+    kept = _described_again(before.gpus, seen.gpus)
     new = [] if _unsettled(before, seen) else _renumbered(kept, seen.gpus)
     links = {**before.links, **seen.links}
     profiles = [entry.profile() for entry in config.profiles]
@@ -200,7 +200,7 @@ def inventory_report(inventory: Inventory) -> agent_pb2.ReportInventoryRequest:
     )
 
 
-def _described_anew(kept: Sequence[Gpu], seen: Sequence[Gpu]) -> list[Gpu]:
+def _described_again(kept: Sequence[Gpu], seen: Sequence[Gpu]) -> list[Gpu]:
     """The GPUs of `kept`, what never changes of them as `seen` says."""
     now = {gpu.uuid: gpu for gpu in seen}
     return [

@@ -122,7 +122,7 @@ def _assumed(pod: Json, ask: Ask, cluster: Cluster, recorded: int | None) -> int
 def _accompany(pod: Json, container: Json, original: Original, settings: WebhookSettings) -> None:
     """Probes go to the sidecar, if there is something for it to do, and to kyb-init."""
     arguments = probes.sidecar_arguments(pod, container, original.probes, original.scrape)
-    probes.take_over(container, original.probes)
+    probes.intercept(container, original.probes)
     if original.scrape is not None:
         pod["metadata"]["annotations"][keys.SCRAPE_PORT] = str(keys.SIDECAR_SCRAPE_PORT)
     companion.share(pod["spec"], container)

@@ -51,7 +51,7 @@ def is_ours(field: str, probe: Json) -> bool:
     return bool(command[:2] == [keys.KYB_INIT_PATH, "probe"])
 
 
-def take_over(container: Json, handlers: Json) -> None:
+def intercept(container: Json, handlers: Json) -> None:
     """Have the kubelet ask us, for every probe that doesn't yet."""
     for field, handler in handlers.items():
         probe = container[field]

@@ -20,9 +20,9 @@ from kybernate.adapters.files.diskspeed import measure
 from kybernate.adapters.kernel.memory import KernelMemory
 from kybernate.adapters.lookabout import LookAbout
 from kybernate.adapters.nvml.gpumodes import read_driver
-from kybernate.core.doctor.below import FEATURES, BelowFacts, Speed, examine_below
 from kybernate.core.doctor.doctor import Level, examine, sound
 from kybernate.core.doctor.nodefacts import Facts, KubeletFacts, RuntimeFacts, Unseen
+from kybernate.core.doctor.offload import FEATURES, OffloadFacts, Speed, examine_offload
 from kybernate.errors import KybernateError
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def command(**options: Any) -> None:
     facts = gather(look, options)
     findings = examine(facts)
     if options["nvme_dir"]:
-        findings += examine_below(gather_below(look, facts, options["nvme_dir"].absolute()))
+        findings += examine_offload(gather_offload(look, facts, options["nvme_dir"].absolute()))
     if options["as_json"]:
         click.echo(json.dumps(document(findings), indent=2))
     else:
@@ -114,10 +114,10 @@ def gather(look: LookAbout, options: dict[str, Any]) -> Facts:
     )
 
 
-def gather_below(look: LookAbout, facts: Facts, folder: Path) -> BelowFacts:
+def gather_offload(look: LookAbout, facts: Facts, folder: Path) -> OffloadFacts:
     """What parking below RAM needs, with the states in this folder."""
     gpus = () if isinstance(facts.driver, Unseen) else facts.driver.gpus
-    return BelowFacts(
+    return OffloadFacts(
         bounds=look.bounds(),
         lacking=lacking(facts.criu, FEATURES),
         disk=look.disk(folder),

@@ -1,4 +1,4 @@
-"""The fault table below RAM as data: what breaks, what the user of a seat sees, and the one test.
+"""The fault table of offload as data: what breaks, what the user of a seat sees, and the one test.
 
 `python -m tests.faults` renders docs/reference/failure-recovery.md; `tests/unit/faults` holds both
 together.
@@ -67,7 +67,7 @@ def _moment(state: str, moment: int) -> str:
 _SAME = "the same"
 _RAM, _NVME, _OBJECT = "parked in RAM", "parked on NVMe", "parked in the object store"
 _NAMED = "dumping, with its name"
-_SAVED, _FROZEN = "the saved state", "the frozen tree"
+_SAVED, _FROZEN = "the artifact", "the frozen tree"
 _LATER = "woken a little later"
 
 DEATHS = (
@@ -111,7 +111,7 @@ DEATHS = (
         "the seal",
         "dumping",
         "kyb-hold",
-        "the frozen tree; a saved state that no record names",
+        "the frozen tree; an artifact that no record names",
         "drops that state, keeps the tree",
         _RAM,
         _at("dump", 3, "before"),
@@ -129,7 +129,7 @@ DEATHS = (
         "the middle of the end",
         _NAMED,
         "kyb-hold",
-        "half a tree; the saved state",
+        "half a tree; the artifact",
         "ends the rest",
         _NVME,
         f"{_KILLS}::test_killed_in_the_middle_of_an_end_it_is_ended",
@@ -158,7 +158,7 @@ DEATHS = (
         "parked-nvme, with both tiers",
         "kyb-parked",
         "both copies",
-        "goes on to drop the local one",
+        "continues to drop the local one",
         _OBJECT,
         _at("object", 2, "after"),
     ),
@@ -184,7 +184,7 @@ DEATHS = (
         "the fetch",
         "parked-object",
         "kyb-parked",
-        "the saved state; images that no record names",
+        "the artifact; images that no record names",
         "fetches again",
         _LATER,
         _at("fetch", 5, "before"),
@@ -193,7 +193,7 @@ DEATHS = (
         "the record of the fetch",
         "parked-nvme, with a folder",
         "kyb-parked",
-        "the saved state; its images",
+        "the artifact; its images",
         "restores from them",
         _LATER,
         _at("fetch", 5, "after"),
@@ -211,7 +211,7 @@ DEATHS = (
         "the middle of the restore",
         "restoring",
         "kyb-parked",
-        "half a tree; the saved state",
+        "half a tree; the artifact",
         "ends that half, which has never run, and restores again",
         _LATER,
         _moment("restoring", 3),
@@ -221,7 +221,7 @@ DEATHS = (
         "restoring",
         "kyb-run",
         _FROZEN,
-        "names its processes anew, lets TCP pass",
+        "names its processes again, lets TCP pass",
         "woken",
         _at("restore", 7, "before"),
     ),
@@ -244,7 +244,7 @@ DEATHS = (
         _at("again", 2, "after"),
     ),
     Death(
-        "a seat's wake, before its saved state is dropped",
+        "a seat's wake, before its artifact is dropped",
         "active",
         "kyb-run",
         "the running tree; a state that is worth nothing; perhaps a folder",
@@ -256,8 +256,8 @@ DEATHS = (
 
 _KEPT = "the same; what was written is removed"
 _TOLD = f"{_FAILURES}::test_what_can_not_be_dumped_stays_in_ram_and_is_told"
-_ANEW = "**started anew**"
-_NOTHING_OF_IT = "**started anew**: nothing of it is restored"
+_RESTARTED = "**restarted**"
+_NOTHING_OF_IT = "**restarted**: nothing of it is restored"
 _NONE_OR_WHOLE = "no artifact or a whole one; the next try gets there"
 _PACK = f"{_BYTES}::test_a_pack_that_breaks_anywhere_leaves_none_or_a_whole_one"
 _OWN = f"{_WAITS}::test_a_node_that_got_another_of_it_keeps_the_state_until_it_has_the_old_one"
@@ -273,17 +273,17 @@ BREAKAGES = (
     ),
     Breakage(
         "`kill -9` of CRIU after each of them",
-        "the same process answers; in a window of milliseconds **started anew**",
+        "the same process answers; in a window of milliseconds **restarted**",
         f"{_REAL}[criu]",
     ),
     Breakage(
         "`kill -9` of kyb-init after each of them",
-        "**started anew**, its saved state dropped",
+        "**restarted**, its artifact dropped",
         f"{_REAL}[kyb-init]",
     ),
     Breakage(
         "`kill -9` of CRIU within a dump",
-        "healed; connections go on",
+        "healed; connections continue",
         f"{_CRIU}::test_a_killed_dump_is_healed[0.03]",
     ),
     Breakage(
@@ -298,7 +298,7 @@ BREAKAGES = (
     ),
     Breakage(
         "`kill -9` of what serves the memory of a tree that was restored lazily",
-        "the tree waits for what is missing, and is **started anew**",
+        "the tree waits for what is missing, and is **restarted**",
         f"{_LAZIES}::test_a_tree_whose_server_died_ends_rather_than_see_zeros",
     ),
     Breakage(
@@ -313,7 +313,7 @@ BREAKAGES = (
     ),
     Breakage(
         "the agent is killed while it verifies memory that a tree waits for",
-        "the tree waits for what is not verified; the next agent goes on",
+        "the tree waits for what is not verified; the next agent continues",
         f"{_FILLING}::test_what_an_agent_did_not_get_to_the_next_one_fills",
     ),
     Breakage(
@@ -323,7 +323,7 @@ BREAKAGES = (
     ),
     Breakage(
         "the same, and there is no other copy",
-        "the tree never sees it, and is **started anew**",
+        "the tree never sees it, and is **restarted**",
         f"{_FILLING}::test_a_tree_of_which_a_piece_is_lost_ends_rather_than_see_it",
     ),
     Breakage(
@@ -332,7 +332,7 @@ BREAKAGES = (
         f"{_FILLING}::test_what_waits_for_a_dead_agent_is_ended_with_its_container",
     ),
     Breakage(
-        "`kill -9` of the helper while its seat is below RAM",
+        "`kill -9` of the helper while its seat is offloaded",
         "the wake starts another helper",
         f"{_FAILURES}::test_a_helper_that_is_gone_when_a_seat_comes_back_is_replaced",
     ),
@@ -354,7 +354,7 @@ BREAKAGES = (
     ),
     Breakage(
         "`kill -9` of what fetches",
-        "the next fetch goes on from there",
+        "the next fetch continues from there",
         f"{_BYTES}::test_a_fetch_that_is_killed_is_finished_by_the_next[5]",
     ),
     # the dump and the restore
@@ -372,7 +372,7 @@ BREAKAGES = (
     Breakage("the dump hangs", "the same; it is left to end", f"{_TOLD}[dump-hangs-did not end]"),
     Breakage(
         "the tree can't be healed after a killed CRIU",
-        "**started anew**, and an event says why",
+        "**restarted**, and an event says why",
         f"{_FAILURES}::test_a_dump_that_leaves_it_unfit_ends_it_and_says_so",
     ),
     Breakage(
@@ -392,7 +392,7 @@ BREAKAGES = (
     ),
     Breakage(
         "the restore fails",
-        "tried again from the same saved state",
+        "tried again from the same artifact",
         f"{_FAILURES}::test_a_restore_that_fails_is_tried_again_from_the_same_state"
         "[restore-fails-criu]",
     ),
@@ -408,7 +408,7 @@ BREAKAGES = (
     ),
     Breakage(
         "CRIU says no three times otherwise, and memory was not short",
-        "**started anew**, and an event says why",
+        "**restarted**, and an event says why",
         f"{_WAITS}::test_what_criu_refuses_three_times_is_given_up_and_started_anew",
     ),
     Breakage(
@@ -418,7 +418,7 @@ BREAKAGES = (
     ),
     Breakage(
         "CRIU lacks memory twenty times in a row, and nothing is killed for it",
-        "told; then each time counts as a refusal: **started anew** after three more",
+        "told; then each time counts as a refusal: **restarted** after three more",
         f"{_WAITS}::test_a_lack_for_which_nothing_is_killed_is_believed_for_a_while",
     ),
     Breakage(
@@ -429,7 +429,7 @@ BREAKAGES = (
     # disks
     Breakage(
         "the disk is full within a dump",
-        "the tree goes on as it was",
+        "the tree continues as it was",
         f"{_CRIU}::test_a_full_disk_leaves_the_tree_as_it_was",
     ),
     Breakage("the disk is full at the seal", _KEPT, f"{_TOLD}[seal-fails-No space left]"),
@@ -463,7 +463,7 @@ BREAKAGES = (
     ),
     Breakage(
         "power fails: records that were not synced are lost",
-        "the seats go on from the records that were",
+        "the seats continue from the records that were",
         f"{_STORMS}::test_storms_find_nothing[0]",
     ),
     # the object store
@@ -481,7 +481,7 @@ BREAKAGES = (
     Breakage("it does not answer one call of a fetch", "told, and tried again", f"{_FETCH}[down]"),
     Breakage(
         "it is slow",
-        "ends at the deadline; the next try goes on from there",
+        "ends at the deadline; the next try continues from there",
         f"{_BYTES}::test_a_slow_store_ends_at_the_deadline_and_the_next_try_goes_on_from_there",
     ),
     Breakage("it keeps half of what it is given", _NONE_OR_WHOLE, f"{_PACK}[truncate]"),
@@ -495,7 +495,7 @@ BREAKAGES = (
     ),
     # bytes, manifests, machines
     Breakage(
-        "a byte of the saved state is wrong",
+        "a byte of the artifact is wrong",
         _NOTHING_OF_IT,
         f"{_FAILURES}"
         "::test_a_state_that_can_not_be_restored_is_given_up_and_the_workload_starts_anew",
@@ -506,8 +506,8 @@ BREAKAGES = (
         f"{_COPIES}::test_it_goes_on_from_the_other_one",
     ),
     Breakage(
-        "a state that another pod is to go on from is damaged wherever it lies",
-        "told and waited for; then started anew, or kept waiting",
+        "a state that another pod is to continue from is damaged wherever it lies",
+        "told and waited for; then restarted, or kept waiting",
         f"{_DAMAGED}::test_it_is_told_and_started_anew_in_the_end[successor]",
     ),
     Breakage(
@@ -552,8 +552,8 @@ BREAKAGES = (
         f"{_FAILURES}::test_a_seat_below_ram_ends_at_once[killed-restoring]",
     ),
     Breakage(
-        "a second pod wants to go on from the same state",
-        "refused, told, and started anew: one of a line runs",
+        "a second pod wants to continue from the same state",
+        "refused, told, and restarted: one successor runs",
         f"{_CLAIMS}::test_a_second_successor_is_refused_and_starts_anew",
     ),
     Breakage(
@@ -562,8 +562,8 @@ BREAKAGES = (
         f"{_CLAIMS}::test_nothing_is_claimed_while_the_other_may_run_on",
     ),
     Breakage(
-        "the agent is restarted while a seat takes over another's state",
-        "goes on with it",
+        "the agent is restarted while a seat succeeds to another's state",
+        "continues with it",
         f"{_ADOPT}::test_an_agent_that_is_restarted_in_between_goes_on",
     ),
     Breakage(
@@ -572,13 +572,13 @@ BREAKAGES = (
         f"{_ADOPT}::test_what_can_not_be_told_of_its_container_is_asked_again[away-parked-object]",
     ),
     Breakage(
-        "a successor's container ends before it goes on",
+        "a successor's container ends before it continues",
         "the next one does",
         f"{_CLAIMS}::test_one_whose_container_ends_before_it_goes_on_does_so_in_the_next",
     ),
     Breakage(
         "CRIU is done with a restore, and the agent dies before the tree stands",
-        "that half is ended, and nobody hears of it; restored again, its connections go on",
+        "that half is ended, and nobody hears of it; restored again, its connections continue",
         f"{_HALVES}::test_its_connections_go_on_in_its_own_container",
     ),
     Breakage(
@@ -592,28 +592,28 @@ BREAKAGES = (
         f"{_CALL_OFFS}::test_the_next_agent_tells_it",
     ),
     Breakage(
-        "the agent dies once the other node keeps a state, and the workload goes on here since",
-        "nobody goes on from that state",
+        "the agent dies once the other node keeps a state, and the workload continues here since",
+        "nobody continues from that state",
         f"{_BEGUN_ANEW}::test_what_was_kept_there_is_nobodys_once_the_workload_has_gone_on_here",
     ),
     Breakage(
         "the agent dies at any write of a move to other GPUs of its node",
-        "the next one brings it to its end: the successor goes on, and nothing else has the state",
+        "the next one ends it: the successor continues, and nothing else has the state",
         f"{_WITHIN}::test_an_agent_killed_at_any_write[24-after]",
     ),
     Breakage(
-        "it dies once the state is the successor's, and the workload goes on where it was since",
-        "nobody goes on from that state",
+        "it dies once the state is the successor's, and the workload continues where it was since",
+        "nobody continues from that state",
         f"{_WITHIN}::test_what_was_handed_over_is_nobodys_once_the_workload_has_gone_on",
     ),
     Breakage(
         "the container ends just then, and the agent dies, too",
-        "the successor goes on from the last state if the journal says so, else nobody does",
+        "the successor continues from the last state if the journal says so, else nobody does",
         f"{_WITHIN}::test_a_container_that_ends_when_its_state_is_handed_over",
     ),
     Breakage(
         "the pod that was moved within its node is deleted before its successor runs",
-        "the successor goes on, also where `keep_left_s` is 0",
+        "the successor continues, also where `keep_left_s` is 0",
         "tests/unit/nodeagent/migration/test_within.py"
         "::test_the_state_outlives_the_pod_that_left_it",
     ),
@@ -646,8 +646,8 @@ BREAKAGES = (
         f"{_WAITS}::test_a_pod_that_is_deleted_while_it_waits_for_that_goes_at_once[driver]",
     ),
     Breakage(
-        "a pod is to go on from a state that was saved under another driver",
-        "refused; told, and started anew; the state stays",
+        "a pod is to continue from a state that was saved under another driver",
+        "refused; told, and restarted; the state stays",
         f"{_FOREIGN}[driver-570.1-on driver 580.95.05]",
     ),
     Breakage(
@@ -658,7 +658,7 @@ BREAKAGES = (
     Breakage("the same of another kernel", _SAME, f"{_FOREIGN}[kernel-7.0.1-this node runs 7.0.1]"),
     Breakage(
         "two nodes: kills, a registry that is away or whose answers are lost, rivals, full RAM",
-        "one of a line runs, the last copy stays, everybody is served",
+        "one successor runs, the last copy stays, everybody is served",
         f"{_STORMS}::test_storms_over_two_nodes_find_nothing[0]",
     ),
     Breakage(
@@ -668,12 +668,12 @@ BREAKAGES = (
     ),
     Breakage(
         "the journal is lost",
-        "**started anew**; the saved state is kept for people",
+        "**restarted**; the artifact is kept for people",
         f"{_KILLS}::test_with_the_journal_lost_a_seat_below_ram_starts_anew",
     ),
     Breakage(
-        "the agent is killed within a dump of a seat of which a save game is kept",
-        "the save game stays",
+        "the agent is killed within a dump of a seat of which a snapshot is kept",
+        "the snapshot stays",
         f"{_KILLS}::test_a_save_game_outlives_an_agent_that_is_killed_in_a_later_dump",
     ),
 )

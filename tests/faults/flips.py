@@ -34,7 +34,7 @@ FLIPS = (
         "agent's journal (seats, moves, operations, what is to be dropped)",
         "a sum for each line",
         "the other lines count, the file is kept aside, `JournalIntact` is `False`; the driver "
-        "and the saved states are asked",
+        "and the artifacts are asked",
         f"{_JOURNAL}::test_each_flipped_bit_is_told_and_costs_one_line_or_two",
         ("kybernate/adapters/files/journal.py",),
     ),
@@ -74,8 +74,7 @@ FLIPS = (
     Flip(
         "wrapped data key",
         "its seal",
-        "what is saved from then on has another one; each manifest has its own copy of "
-        "the key that it needs",
+        "later artifacts have another one; each manifest has its own copy of the key that it needs",
         f"{_SAVED}::test_a_changed_data_key_is_passed_over",
         _OBJECTS,
     ),
@@ -103,7 +102,7 @@ FLIPS = (
     Flip(
         "device plugin's inventory",
         "a sum",
-        "the file is kept aside, GPUs are looked for anew, and the log says to drain the "
+        "the file is kept aside, GPUs are looked for again, and the log says to drain the "
         "node if one is lost",
         f"{_NODE}::test_the_plugins_inventory",
         ("deviceplugin/state.py",),
@@ -111,8 +110,7 @@ FLIPS = (
     Flip(
         "a seat's CDI file",
         "each device's number is compared with its path's",
-        "its container may open no GPU, and says why; the file is written anew for the "
-        "next container",
+        "its container may open no GPU, and says why; the file is rewritten for the next container",
         f"{_NODE}::test_a_seats_devices",
         ("kybernate/adapters/container/cdi.py",),
     ),
@@ -142,7 +140,7 @@ FLIPS = (
 NONE = {
     "kybernate/adapters/arrivals/gate.py": "on a memory file system",
     "nodeagent/api/runtimemarks.py": "on a memory file system",
-    "kybernate/adapters/criu/pages.py": "a status that tells CRIU one word, made anew for each",
+    "kybernate/adapters/criu/pages.py": "a status that tells CRIU one word, made again for each",
     "kybernate/adapters/keys/artifactkeys.py": "for a Secret; agents read it from there",
     "kybernate/adapters/clientstore.py": "for a Secret; proxies read it from there",
     "kybernate/adapters/pki/__init__.py": "keys and certificates; TLS refuses what isn't right",

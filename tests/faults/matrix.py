@@ -24,15 +24,15 @@ FOR_GOOD = "failed the pod for good"
 class End(StrEnum):
     """What becomes of a seat's workload; the values are the marks in the document.
 
-    INTACT: the same process goes on counting, its pod was Ready throughout.
-    UNREADY: the same process goes on counting, but its pod wasn't Ready for a moment.
-    ANEW: the same pod, its container started once more, from the beginning.
+    INTACT: the same process continues counting, its pod was Ready throughout.
+    UNREADY: the same process continues counting, but its pod wasn't Ready for a moment.
+    RESTARTED: the same pod, its container started once more, from the beginning.
     FAILED: the kubelet failed the pod for good, and its controller has to make another.
     """
 
     INTACT = "intact"
     UNREADY = "not Ready for a moment"
-    ANEW = "started anew"
+    RESTARTED = "restarted"
     FAILED = "replaced"
 
 
@@ -90,7 +90,7 @@ MATRIX: tuple[Row, ...] = (
         "agent",
         "`kill -9`, while a seat is in each of the states",
         Sees("Waits on at the gate and starts when its turn comes, also if that is now."),
-        Sees("Goes on serving, streams that are open included; its lease is renewed."),
+        Sees("Continues serving, streams that are open included; its lease is renewed."),
         Sees("Nothing is lost: the park is undone, and done again for the one who waits."),
         Sees("Stays parked, and wakes on the next request."),
         Sees("The wake is taken up again within a second, and the request is answered."),
@@ -108,66 +108,66 @@ MATRIX: tuple[Row, ...] = (
         "plugin",
         "`kill -9`",
         Sees("Waits on and starts in its turn; new pods are bound once the plugin is back."),
-        Sees("Goes on serving."),
-        Sees("The park goes on."),
+        Sees("Continues serving."),
+        Sees("The park continues."),
         Sees("Stays parked, and wakes on the next request."),
-        Sees("The wake goes on, and the request is answered."),
+        Sees("The wake continues, and the request is answered."),
     ),
     _row(
         "kyb-init",
         "`kill -9` of the container's process 1",
-        Sees("The container is restarted and waits anew; it starts in its turn.", End.ANEW),
-        Sees("The container is restarted by the kubelet and starts cold.", End.ANEW),
-        Sees("The same; the one who waits for its GPU gets it at once.", End.ANEW),
-        Sees("The parked state is lost with the container, which starts cold.", End.ANEW),
-        Sees("The wake ends, the container starts cold.", End.ANEW),
+        Sees("The container is restarted and waits again; it starts in its turn.", End.RESTARTED),
+        Sees("The container is restarted by the kubelet and starts cold.", End.RESTARTED),
+        Sees("The same; the one who waits for its GPU gets it at once.", End.RESTARTED),
+        Sees("The parked state is lost with the container, which starts cold.", End.RESTARTED),
+        Sees("The wake ends, the container starts cold.", End.RESTARTED),
     ),
     _row(
         "sidecar",
         "`kill -9`, while the kubelet asks liveness and readiness every two seconds",
         Sees("Waits on and starts in its turn; nobody takes it for dead meanwhile."),
-        Sees("Goes on serving; its pod isn't Ready until the sidecar is back.", End.UNREADY),
-        Sees("The park goes on; the same holds for its pod.", End.UNREADY),
+        Sees("Continues serving; its pod isn't Ready until the sidecar is back.", End.UNREADY),
+        Sees("The park continues; the same holds for its pod.", End.UNREADY),
         Sees("Stays parked: nobody takes it for dead; the same holds for its pod.", End.UNREADY),
-        Sees("The wake goes on, and the request is answered; the same holds.", End.UNREADY),
+        Sees("The wake continues, and the request is answered; the same holds.", End.UNREADY),
     ),
     _row(
         "workload",
         "`kill -9` of the command; before its start, of the process that would become it",
-        Sees("The container is restarted and waits anew; it starts in its turn.", End.ANEW),
-        Sees("The container ends with its status, is restarted and starts cold.", End.ANEW),
-        Sees("The same; the one who waits for its GPU gets it at once.", End.ANEW),
+        Sees("The container is restarted and waits again; it starts in its turn.", End.RESTARTED),
+        Sees("The container ends with its status, is restarted and starts cold.", End.RESTARTED),
+        Sees("The same; the one who waits for its GPU gets it at once.", End.RESTARTED),
         Sees(
             "Restarted at once with cgroup v2; with v1, where a frozen process can't die, by the "
             "next request, which is answered all the same.",
-            End.ANEW,
+            End.RESTARTED,
             "started anew",
         ),
-        Sees("The wake ends, the container starts cold.", End.ANEW),
+        Sees("The wake ends, the container starts cold.", End.RESTARTED),
     ),
     _row(
         "containerd",
         "`kill -9`; containers and their shims live on",
         Sees("Waits on and starts in its turn."),
-        Sees("Goes on serving."),
-        Sees("The park goes on."),
+        Sees("Continues serving."),
+        Sees("The park continues."),
         Sees("Stays parked, and wakes on the next request."),
-        Sees("The wake goes on, and the request is answered."),
+        Sees("The wake continues, and the request is answered."),
     ),
     _row(
         "kubelet",
-        "`kill -9`; it starts again and registers the plugin anew",
+        "`kill -9`; it starts again and registers the plugin again",
         Sees("Waits on and starts in its turn."),
-        Sees("Goes on serving."),
-        Sees("The park goes on."),
+        Sees("Continues serving."),
+        Sees("The park continues."),
         Sees("Stays parked, and wakes on the next request."),
-        Sees("The wake goes on, and the request is answered."),
+        Sees("The wake continues, and the request is answered."),
     ),
     _row(
         "api-server",
         "killed and away for some seconds, in which the seats are asked",
         Sees("Starts in its turn also while the API server is away; Ready once it is back."),
-        Sees("Goes on serving; requests are answered during the outage."),
+        Sees("Continues serving; requests are answered during the outage."),
         Sees("The park ends and the one who waits is answered during the outage."),
         Sees("Wakes on a request during the outage."),
         Sees("The wake ends and the request is answered during the outage."),
@@ -176,11 +176,11 @@ MATRIX: tuple[Row, ...] = (
         "gpu",
         "falls off the bus and comes back",
         Sees("Waits on, and starts once the GPU is back."),
-        Sees("Killed, told in an event, and started anew once the GPU is back.", End.ANEW, "GPU"),
-        Sees("The same: its state was in the lost memory.", End.ANEW),
+        Sees("Killed, told in an event, and restarted once the GPU is back.", End.RESTARTED, "GPU"),
+        Sees("The same: its state was in the lost memory.", End.RESTARTED),
         Sees("Stays parked in the host's memory; a request waits until the GPU is back."),
-        Sees("The wake fails, and the workload starts anew once the GPU is back.", End.ANEW),
-        others={"holder": End.ANEW, "winner": End.ANEW},
+        Sees("The wake fails, and the workload restarts once the GPU is back.", End.RESTARTED),
+        others={"holder": End.RESTARTED, "winner": End.RESTARTED},
     ),
     _row(
         "node-reboot",
@@ -200,17 +200,17 @@ MATRIX: tuple[Row, ...] = (
         "driver-reload",
         "what holds a GPU is killed, the driver goes away and comes back",
         Sees("Waits on, and starts once the driver is back."),
-        Sees("Its process had to end for that: started anew once the driver is back.", End.ANEW),
-        Sees("The same.", End.ANEW),
-        Sees("Its wake fails, told in an event, and it starts anew.", End.ANEW, "started anew"),
-        Sees("The same.", End.ANEW),
-        others=dict.fromkeys(("holder", "taker", "winner", "loser", "bystander"), End.ANEW),
+        Sees("Its process had to end for that: restarted once the driver is back.", End.RESTARTED),
+        Sees("The same.", End.RESTARTED),
+        Sees("Its wake fails, told in an event, and it restarts.", End.RESTARTED, "started anew"),
+        Sees("The same.", End.RESTARTED),
+        others=dict.fromkeys(("holder", "taker", "winner", "loser", "bystander"), End.RESTARTED),
     ),
     _row(
         "disk-full",
         "the file system of the agent's journal has no byte left for some seconds",
         Sees("Isn't started before there is room again: nothing begins without a record."),
-        Sees("Goes on serving."),
+        Sees("Continues serving."),
         Sees(
             "The park, whose intent is on disk, ends; who waits is woken once there is room again."
         ),
@@ -221,10 +221,10 @@ MATRIX: tuple[Row, ...] = (
         "clock-jump",
         "the wall clock of all processes on the node jumps a day ahead, then an hour back",
         Sees("Waits on and starts in its turn: decisions use a clock that can't jump."),
-        Sees("Goes on serving; its lease holds."),
-        Sees("The park goes on."),
+        Sees("Continues serving; its lease holds."),
+        Sees("The park continues."),
         Sees("Stays parked, and wakes on the next request."),
-        Sees("The wake goes on, and the request is answered."),
+        Sees("The wake continues, and the request is answered."),
     ),
 )
 """Rows in the order of the document."""

@@ -336,7 +336,7 @@ class Scene:
             if end is End.FAILED:
                 self.pods.wait([name], is_over, LIMIT, "failed for good")
                 return self.look(role)
-            if end is End.ANEW:
+            if end is End.RESTARTED:
                 self.pods.wait(
                     [name], lambda pod: restarts(pod) > before.restarts, LIMIT, "restarted"
                 )

@@ -45,7 +45,7 @@ def check(play: Play, role: str, end: End) -> None:
         return
     assert after.phase == "Running"
     assert after.ready
-    if end is End.ANEW:
+    if end is End.RESTARTED:
         assert after.restarts == before.restarts + 1
         assert not before.boot or after.boot != before.boot
     else:

@@ -144,7 +144,7 @@ STRANGERS = (
     ),
     Stranger(
         "jupyterlab",
-        "JupyterLab of PyPI's with a kernel, whose variable goes on over a kept WebSocket",
+        "JupyterLab of PyPI's with a kernel, whose variable continues over a kept WebSocket",
         _PYTHON,
         (
             *("/usr/bin/python3", "-m", "jupyterlab", "--allow-root", "--no-browser"),

@@ -172,10 +172,10 @@ class Container:
     async def killed(self, freezer: Freezer, clock: Clock) -> None:
         """Kills all of the tree. Returns once no thread is left, so that its memory is free, and
         process 1 has seen each end, so that its PIDs are."""
-        doomed = self.pids()
+        ending = self.pids()
         await freezer.kill(str(self.handle), clock.left())
         began = time.monotonic()
-        while self.pids() or any(self._is_zombie(pid) for pid in doomed):
+        while self.pids() or any(self._is_zombie(pid) for pid in ending):
             if clock.passed():
                 raise DeadlineError(f"Killed processes in {self.handle} don't end.")
             await _pause(began)

@@ -157,7 +157,7 @@ class Served:
 
 async def serve(
     tools: running.Tools, container: Container, images: Path, cgroups: Sequence[Path], clock: Clock
-) -> tuple[Served, running.Apart]:
+) -> tuple[Served, running.Detached]:
     """Starts the process from which a lazily restored tree gets its memory, below a kyb-enter.
     Raises RestoreError, OSError."""
     (container.work / STATUS).write_text(_SERVES)
@@ -175,7 +175,7 @@ async def serve(
     )
     try:
         with theirs:
-            process = running.start_apart(tools, container, run)
+            process = running.start_detached(tools, container, run)
         served.enter = process.pid
         await _listens(served, container, clock)
     except BaseException:
@@ -184,7 +184,7 @@ async def serve(
     return served, process
 
 
-async def reaped(process: running.Apart) -> None:
+async def reaped(process: running.Detached) -> None:
     """Returns once it has ended."""
     while process.poll() is None:  # noqa: ASYNC110 - asyncio doesn't know it
         await asyncio.sleep(_POLL)

@@ -93,7 +93,7 @@ class Run:
     but_ipc: bool = False
 
 
-class Apart(subprocess.Popen[bytes]):
+class Detached(subprocess.Popen[bytes]):
     """A process that outlives who started it; asyncio would kill it when its loop ends."""
 
     def __del__(self) -> None:
@@ -107,11 +107,11 @@ async def start(tools: Tools, container: Container, run: Run) -> asyncio.subproc
         return await asyncio.create_subprocess_exec(*argv, **how)
 
 
-def start_apart(tools: Tools, container: Container, run: Run) -> Apart:
+def start_detached(tools: Tools, container: Container, run: Run) -> Detached:
     """The same; its kyb-enter outlives an agent that stops, too."""
     with ExitStack() as stack:
         argv, how = _command(stack, tools, container, run)
-        return Apart(argv, **how)
+        return Detached(argv, **how)
 
 
 def _command(

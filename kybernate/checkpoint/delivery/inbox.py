@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 ARRIVING = ".arriving"
 _BESIDE = ".new-manifest"
-_ANEW = ".anew"
+_REWRITTEN = ".anew"
 _PATIENCE = 3600.0
 
 
@@ -188,17 +188,17 @@ class Inbox:
             files = (*images, home / layout.PIECES, home / layout.MANIFEST)
             try:
                 if artifact in self._unsynced:
-                    self._write_anew(artifact, files)
+                    self._rewrite(artifact, files)
                 _sync_all(home, files)
             except OSError:
                 self._unsynced.add(artifact)
                 raise
             self._unsynced.discard(artifact)
 
-    def _write_anew(self, artifact: str, files: Sequence[Path]) -> None:
+    def _rewrite(self, artifact: str, files: Sequence[Path]) -> None:
         for path in files:
-            shutil.copyfile(path, path.parent / _ANEW)
-            (path.parent / _ANEW).rename(path)
+            shutil.copyfile(path, path.parent / _REWRITTEN)
+            (path.parent / _REWRITTEN).rename(path)
         # What was read may have been the disk's already.
         manifest = read_manifest(self._place, artifact, self._keys)
         verify_raw(self._place, manifest, Deadline(self._patience))

@@ -120,9 +120,9 @@ class Order:
 
     def __init__(self, shapes: Shapes) -> None:
         self._shapes = shapes
-        self.begin_anew()
+        self.begin_again()
 
-    def begin_anew(self) -> None:
+    def begin_again(self) -> None:
         """Forget what was entered."""
         self._ranks: list[tuple[Rank, int]] = []
         self._entered: set[int] = set()
@@ -134,7 +134,7 @@ class Order:
         """Take in which shapes there are by now."""
         begin, heard = self._heard
         if begin != self._shapes.news_begin or len(self._entered) > self._shapes.most:
-            self.begin_anew()
+            self.begin_again()
             return
         news = self._shapes.news
         if self._fresh is None:

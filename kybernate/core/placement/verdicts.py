@@ -122,7 +122,7 @@ class Class:
         if policy is not self._policy:
             self._policy = policy
             self._ranked = {None: _UNKNOWN}
-            self._order.begin_anew()
+            self._order.begin_again()
 
     def fits(self, names: Sequence[NodeName], own: Own) -> Fits:
         """Which of the nodes can take a pod of the class, and why not the others.

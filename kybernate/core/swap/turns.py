@@ -140,7 +140,7 @@ class Book:
             self._debt[gpu] = max(0.0, self._debt.get(gpu, 0.0) - paid)
             self.had += passed
         moves = any(one.state in _MOVES for one in there)
-        if holders or not (moves or (gpu in self._gaps and self._goes_on(there))):
+        if holders or not (moves or (gpu in self._gaps and self._continues(there))):
             return
         gap, asked = self._gaps.get(gpu, (0.0, False))
         passed = passed if moves else min(passed, max(0.0, _LONGEST - gap))
@@ -149,7 +149,7 @@ class Book:
         )
         self._gaps[gpu] = gap + passed, asked or asks
 
-    def _goes_on(self, there: list[_Party]) -> bool:
+    def _continues(self, there: list[_Party]) -> bool:
         """Whether somebody is on its way out or in, or is about to be: a wide seat isn't while
         others hold one of its GPUs."""
         return any(
@@ -162,7 +162,7 @@ class Book:
         there = _by_gpu(self._parties)
         for gpu, (gap, asked) in tuple(self._gaps.items()):
             those = there.get(gpu, [])
-            if self._goes_on(those) and not any(one.holds for one in those):
+            if self._continues(those) and not any(one.holds for one in those):
                 continue
             del self._gaps[gpu]
             self._last_gap[gpu] = gap

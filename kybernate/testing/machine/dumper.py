@@ -154,7 +154,7 @@ class FakeDumper:
             machine.newcomers.discard(handle)
             machine.ran[handle] = snapshot.ran
             uid = self._init(init).uid
-            machine.elsewhere.went_on(machine.name, handle, uid, snapshot.line)
+            machine.elsewhere.continued(machine.name, handle, uid, snapshot.line)
         return {"criu": machine.step()}
 
     def _restorable(self, init: int, handle: str, images: Path) -> Snapshot:

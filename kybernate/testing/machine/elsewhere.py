@@ -74,7 +74,7 @@ class Elsewhere:
         if heard:
             self.ran[line] = max(ran, self.ran.get(line, 0))
 
-    def went_on(self, node: str, handle: str, uid: PodUid, line: str) -> None:
+    def continued(self, node: str, handle: str, uid: PodUid, line: str) -> None:
         """A tree was recreated of a state of this line."""
         if uid in self.successors:
             self.lines[node, handle] = line

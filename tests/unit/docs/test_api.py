@@ -36,7 +36,7 @@ def test_the_limits_are_those_of_the_code() -> None:
     settings = AgentSettings(node="n1")
     for words in (
         f"| a text | {doorkeeper.TEXT_LIMIT} characters, printable; `why` {doorkeeper.WHY_LIMIT}, ",
-        f"the name of a saved state {doorkeeper.STATE_LIMIT} |",
+        f"the name of an artifact {doorkeeper.STATE_LIMIT} |",
         f"| a list | {doorkeeper.LIST_LIMIT} entries |",
         f"{settings.api_calls_per_s:g} a second, {settings.api_burst} at once",
         f"| streams of one peer | {settings.api_streams} open",

@@ -60,7 +60,7 @@ class Speed:
 
 
 @dataclass(frozen=True, slots=True)
-class BelowFacts:
+class OffloadFacts:
     """`bounds`: capabilities that a process of this node may have, as a bit mask.
 
     `lacking`: those of FEATURES that the kernel hasn't got; Unseen without a CRIU that can look.
@@ -75,7 +75,7 @@ class BelowFacts:
     largest: int
 
 
-def examine_below(facts: BelowFacts) -> tuple[Finding, ...]:
+def examine_offload(facts: OffloadFacts) -> tuple[Finding, ...]:
     """All findings."""
     return tuple(
         finding
@@ -84,7 +84,7 @@ def examine_below(facts: BelowFacts) -> tuple[Finding, ...]:
     )
 
 
-def _rights(facts: BelowFacts) -> Iterator[Finding]:
+def _rights(facts: OffloadFacts) -> Iterator[Finding]:
     missing = [name for name, number in CAPABILITIES.items() if not facts.bounds >> number & 1]
     if missing:
         yield Finding(
@@ -97,7 +97,7 @@ def _rights(facts: BelowFacts) -> Iterator[Finding]:
         yield Finding("below-rights", Level.OK, "the agent can have all the rights that CRIU needs")
 
 
-def _features(facts: BelowFacts) -> Iterable[Finding]:
+def _features(facts: OffloadFacts) -> Iterable[Finding]:
     if isinstance(facts.lacking, Unseen):
         yield Finding("below-kernel", Level.WARN, facts.lacking.why, "name a static criu: --criu")
     elif hard := [one for one in facts.lacking if one not in _ONLY_LAZY]:
@@ -118,7 +118,7 @@ def _features(facts: BelowFacts) -> Iterable[Finding]:
         yield Finding("below-kernel", Level.OK, f"the kernel has {', '.join(FEATURES)}")
 
 
-def _room(facts: BelowFacts) -> Iterator[Finding]:
+def _room(facts: OffloadFacts) -> Iterator[Finding]:
     disk = facts.disk
     if isinstance(disk, Unseen):
         yield Finding("below-room", Level.WARN, disk.why, "name another folder: --nvme-dir")
@@ -140,7 +140,7 @@ def _room(facts: BelowFacts) -> Iterator[Finding]:
         yield Finding("below-room", Level.OK, seen)
 
 
-def _speed(facts: BelowFacts) -> Iterator[Finding]:
+def _speed(facts: OffloadFacts) -> Iterator[Finding]:
     speed = facts.speed
     if isinstance(speed, Unseen):
         yield Finding("below-speed", Level.WARN, speed.why, "run the doctor as root")

@@ -13,13 +13,19 @@ from kybernate.adapters.criu import lacking
 from kybernate.adapters.criu.checks.rights import _NAMES
 from kybernate.adapters.files.diskspeed import measure
 from kybernate.adapters.lookabout import LookAbout
-from kybernate.core.doctor.below import CAPABILITIES, FEATURES, BelowFacts, Speed, examine_below
 from kybernate.core.doctor.doctor import Level
 from kybernate.core.doctor.nodefacts import CriuFacts, DiskFacts, Unseen
+from kybernate.core.doctor.offload import (
+    CAPABILITIES,
+    FEATURES,
+    OffloadFacts,
+    Speed,
+    examine_offload,
+)
 
 GIB = 1 << 30
 ALL = sum(1 << number for number in CAPABILITIES.values())
-GOOD = BelowFacts(
+GOOD = OffloadFacts(
     bounds=ALL,
     lacking=(),
     disk=DiskFacts("/var/lib/kyb-nvme", 900 * GIB, "xfs"),
@@ -29,8 +35,8 @@ GOOD = BelowFacts(
 
 
 def test_a_good_node_has_nothing_to_do() -> None:
-    assert {one.level for one in examine_below(GOOD)} == {Level.OK}
-    assert not [one.do for one in examine_below(GOOD) if one.do]
+    assert {one.level for one in examine_offload(GOOD)} == {Level.OK}
+    assert not [one.do for one in examine_offload(GOOD) if one.do]
 
 
 @pytest.mark.parametrize(
@@ -48,7 +54,7 @@ def test_a_good_node_has_nothing_to_do() -> None:
     ],
 )
 def test_each_lack_is_told(changed: dict[str, object], check: str, says: str) -> None:
-    findings = examine_below(replace(GOOD, **changed))  # type: ignore[arg-type]
+    findings = examine_offload(replace(GOOD, **changed))  # type: ignore[arg-type]
     (found,) = [one for one in findings if one.level is not Level.OK]
     assert (found.check, found.level) == (check, Level.WARN)
     assert says in found.seen

@@ -1,0 +1,46 @@
+"""The glossary's words: what it replaces has gone from the pages, and goes from names."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from tests.unit.docs import words
+
+GLOSSARY = words.REPOSITORY / "docs" / "reference" / "glossary.md"
+
+
+def test_each_replaced_word_has_a_pattern() -> None:
+    table = GLOSSARY.read_text().partition("| say | not | meaning |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| [^|]+ \| ([^|]+) \| [^|]*\|$", table, re.MULTILINE)
+    told = {word for row in rows for word in row.split(", ")}
+    assert told == set(words.PROSE)
+    assert set(words.NAMES) <= told
+
+
+def test_the_pages_have_next_to_none_of_them() -> None:
+    found = [sentence for sentences in words.in_prose().values() for sentence in sentences]
+    assert len(found) < words.PROSE_LIMIT, "\n".join(found)
+
+
+def test_no_name_has_one_of_them_that_is_not_listed() -> None:
+    stays, remains = words.allowed()
+    found = words.in_names()
+    new = {name: n for name, n in found.items() if name not in stays and n > remains.get(name, 0)}
+    assert new == {}, "see docs/reference/glossary.md for the word to use instead"
+
+
+def test_what_is_listed_as_staying_is_there() -> None:
+    stays, remains = words.allowed()
+    assert set(stays) <= set(words.in_names())
+    assert not set(stays) & set(remains)
+
+
+def test_a_word_in_code_or_in_a_link_is_none() -> None:
+    assert words.prose("`anew`, [go on](anew.md), a\nb\n```\nanew\n```\n") == "`, [go on], a b "
+
+
+def test_names_are_found_wherever_they_are_given() -> None:
+    source = "GO_ON = 1\nclass TakenOver:\n    left: int\n    def begin_anew(self): ...\n"
+    found = [words.snake(name) for name in words.named("arrived", ast.parse(source))]
+    assert sorted(found) == ["arrived", "begin_anew", "go_on", "left", "taken_over"]

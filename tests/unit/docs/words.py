@@ -1,0 +1,125 @@
+"""The words that docs/reference/glossary.md replaces, as patterns, and where they still stand."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+REPOSITORY = Path(__file__).parents[3]
+PAGES = sorted(
+    [*REPOSITORY.glob("docs/**/*.md"), REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md"]
+)
+PRODUCT = ("deviceplugin", "extender", "kybernate", "nodeagent", "proxy", "registry", "sidecar")
+PROSE_LIMIT = 20
+
+PROSE = {
+    "saved state": r"saved states?",
+    "what was saved": r"what (?:was|is|were) saved",
+    "save game": r"save[- ]games?",
+    "below RAM": r"below RAM",
+    "handing over": r"hand(?:s|ed|ing)? over",
+    "going": r"(?:what|states? that) (?:is|are) going",
+    "move of a state": r"moves? (?:of|between) (?:a )?states?",
+    "take over": r"(?:take|takes|took|taking|taken) over",
+    "of a line": r"of a line|in each line",
+    "what a pod left": r"what (?:a |the |that |its )?(?:pods?|it) (?:has |have )?left",
+    "kept state": r"kept states?|is kept for people",
+    "arrived state": r"arrived states?|what has arrived",
+    "called for": r"called for(?! \d)",
+    "stands apart": r"(?:stands?|stood|set) apart",
+    "doomed": r"doomed",
+    "go on": r"(?:go|goes|going|gone|went) on(?! to)",
+    "anew": r"anew",
+}
+"""Each word of the glossary's "not" column, as it is written in sentences."""
+
+NAMES = {
+    "saved state": r"saved_(state|row)s?",
+    "save game": r"save_?games?",
+    "below RAM": r"below(_.+)?|.+_below|.*below_?ram.*",
+    "handing over": r".*hand(ing|ed)?_over.*",
+    "going": r"goings?",
+    "take over": r".*take[ns]?_?over.*",
+    "of a line": r"own_lines|lines?_of",
+    "what a pod left": r"left|leavers?",
+    "kept state": r"kept",
+    "arrived state": r"arrived|arrivals?",
+    "called for": r"(.+_)?call(ed|s)?_for(_.+)?",
+    "stands apart": r"(.+_)?apart",
+    "doomed": r"doomed",
+    "go on": r"(.+_)?(go|goes|going|gone|went)_on(_.+)?",
+    "anew": r"(.+_)?anew(_.+)?",
+}
+"""The same as names: of modules, classes, functions, fields and constants, in lower case."""
+
+
+def in_prose() -> dict[str, list[str]]:
+    """The sentences of each word, with their pages; code and targets of links don't count."""
+    found: dict[str, list[str]] = {word: [] for word in PROSE}
+    for page in PAGES:
+        text = prose(page.read_text())
+        for word, pattern in PROSE.items():
+            for hit in re.finditer(rf"\b(?:{pattern})\b", text, re.IGNORECASE):
+                around = text[max(0, hit.start() - 40) : hit.end() + 40]
+                found[word].append(f"{page.relative_to(REPOSITORY)}: …{around}…")
+    return found
+
+
+def prose(markdown: str) -> str:
+    """A page without code, targets of links and the glossary's own "not" column."""
+    text = re.sub(r"^( *)```.*?^\1```$", "", markdown, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"`[^`\n]+`", "`", text)
+    text = re.sub(r"\]\([^)]*\)", "]", text)
+    if "| say | not | meaning |" in text:
+        text = text.partition("| say | not | meaning |")[0] + text.partition("## Seats")[2]
+    return re.sub(r"\s+", " ", text)
+
+
+def in_names() -> Counter[str]:
+    """How often each such name is given in the product."""
+    return Counter(
+        name
+        for folder in PRODUCT
+        for file in (REPOSITORY / folder).rglob("*.py")
+        if not file.stem.endswith(("_pb2", "_pb2_grpc"))
+        for name in named(file.stem, ast.parse(file.read_text()))
+        if any(re.fullmatch(pattern, snake(name)) for pattern in NAMES.values())
+    )
+
+
+def named(stem: str, module: ast.Module) -> Iterator[str]:
+    """Names of the module, its constants, and all classes, functions and fields in it."""
+    yield stem
+    for node in module.body:
+        if isinstance(node, ast.Assign):
+            yield from (one.id for one in node.targets if isinstance(one, ast.Name))
+    for one in ast.walk(module):
+        if isinstance(one, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield one.name
+        if isinstance(one, ast.ClassDef):
+            for field in one.body:
+                if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                    yield field.target.id
+
+
+def snake(name: str) -> str:
+    """`_TakenOver` as taken_over."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().strip("_")
+
+
+def allowed() -> tuple[dict[str, str], dict[str, int]]:
+    """Names that stay, with the reason; and those that are yet to be renamed, with their number."""
+    lists = tomllib.loads((Path(__file__).parent / "words.toml").read_text())
+    return lists["stays"], lists["remains"]
+
+
+if __name__ == "__main__":  # what to write into words.toml once names have gone
+    stays, _ = allowed()
+    print("\n".join(f"{name} = {n}" for name, n in sorted(in_names().items()) if name not in stays))
