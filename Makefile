@@ -5,6 +5,10 @@ PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
 PROTOS := $(wildcard proto/kybernate/gen/*.proto)
 K      ?=
+SLICE  ?=
+SLICED := $(if $(SLICE),--slice $(SLICE))
+# Half of a test is waiting.
+WORKERS := $(shell n=$$(nproc); [ $$n -ge 4 ] && echo 8 || echo $$((2 * n)))
 GPU_PYTHON ?=
 
 .DEFAULT_GOAL := help
@@ -53,13 +57,13 @@ check: setup ## lint, types, layers, YAML, proto and shell
 	@sh scripts/check-generated.sh $(PY)
 
 # What isn't built yet is built first: that takes longer than any test may.
-# Those that share the machine's kernel and servers come one after another, behind the others. Both
-# are run in any case; 5 says that K= selects none there.
+# Those that share the machine's kernel come behind the others; each worker has servers of its own.
+# Both are run in any case; 5 says that K= selects none there.
 test: setup native ## unit, property and API tests (real etcd and kube-apiserver); K=expression selects
 	@$(PY) -m tests.kit
 	@failed=0; \
-	for some in "tests/unit -n logical --maxprocesses 8 --dist loadfile" tests/integration; do \
-	  $(PY) -m pytest $$some -m "not e2e and not gpu and not faults" $(if $(K),-k "$(K)"); \
+	for some in "tests/unit -n $(WORKERS)" "tests/integration -n 3"; do \
+	  $(PY) -m pytest $$some --dist loadfile -m "not e2e and not gpu and not faults" $(if $(K),-k "$(K)") $(SLICED); \
 	  case $$? in 0|5) ;; *) failed=1;; esac; \
 	done; exit $$failed
 
@@ -68,7 +72,7 @@ fuzz: setup ## 100,000 spoilt bodies at extender and webhook, in process (2,000 
 
 test-hostile: ready ## what a hostile tenant tries against the real thing; K=expression selects
 	@$(PY) -m tests.kit --cluster
-	$(PY) -m pytest tests/hostile -m hostile $(if $(K),-k "$(K)")
+	$(PY) -m pytest tests/hostile -m hostile $(if $(K),-k "$(K)") $(SLICED)
 
 test-strangers: ready ## park programs of the registries in every tier, and renew docs/reference/programs.md; K=expression selects, without that
 	@$(PY) -m tests.kit --strangers all; rm -rf build/strangers
@@ -86,7 +90,7 @@ test-upgrade: ready ## parts of several releases beside each other, there and ba
 
 e2e: ready ## the whole cluster on this machine; K=expression selects
 	@$(PY) -m tests.kit --cluster
-	$(PY) -m pytest tests/e2e -m e2e $(if $(K),-k "$(K)")
+	$(PY) -m pytest tests/e2e -m e2e $(if $(K),-k "$(K)") $(SLICED)
 
 # All three are run in any case: each shows what the others can't.
 test-faults: ready ## break every part in every state of a seat, every row below RAM, SCHEDULES=100000 simulated; K= selects, without those

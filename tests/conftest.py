@@ -11,9 +11,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from kybernate.testing.clock import run_virtual
+from tests.slices import pytest_addoption, pytest_collection_modifyitems, pytest_report_header
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+__all__ = ["pytest_addoption", "pytest_collection_modifyitems", "pytest_report_header"]
 
 # How long an example takes is up to whatever else this machine does.
 settings.register_profile(

@@ -262,17 +262,19 @@ class Cluster:
         self.layout.work.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(self.layout.logs, ignore_errors=True)
         state = State(self.layout.state_file)
-        self._base = self._choose_ports()
-        state.facts = _facts(self.spec, self._base, made.binaries.path("kubectl"))
-        state.write()
         started = time.monotonic()
-        try:
-            placed = bringup.Placed(self.spec, self.layout, self.ports)
-            bringup.Bringup(placed, state, made, progress).run()
-        except BaseException:
-            if not os.environ.get("KEEP"):
-                teardown.down(self.layout)
-            raise
+        # Another cluster sees which ports are taken once servers listen there.
+        with file_lock(work_root() / ".ports.lock", LOCK_LIMIT):
+            self._base = self._choose_ports()
+            state.facts = _facts(self.spec, self._base, made.binaries.path("kubectl"))
+            state.write()
+            try:
+                placed = bringup.Placed(self.spec, self.layout, self.ports)
+                bringup.Bringup(placed, state, made, progress).run()
+            except BaseException:
+                if not os.environ.get("KEEP"):
+                    teardown.down(self.layout)
+                raise
         progress(f"cluster up in {time.monotonic() - started:.1f} s")
 
 

@@ -2,11 +2,14 @@
 
     from tests.cluster.fixtures import cluster, control_plane  # noqa: F401
 
-Each is made once per session. KEEP=1 leaves them up; `make down` takes them away.
+Each is made once per session, by each worker of pytest-xdist. KEEP=1 leaves them up; `make down`
+takes them away.
 """
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -27,7 +30,8 @@ CONTROL_PLANE = ClusterSpec(
 @pytest.fixture(scope="session")
 def control_plane() -> Iterator[Cluster]:
     """A real API server, without nodes and without our services (about 5 s)."""
-    with running(CONTROL_PLANE, print) as up:
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
+    with running(replace(CONTROL_PLANE, name=f"{CONTROL_PLANE.name}{worker}"), print) as up:
         yield up
 
 

@@ -29,6 +29,7 @@ def members(cluster: Cluster, pod: dict[str, Any]) -> set[str]:
     return set(group["gpus"])
 
 
+@pytest.mark.always
 @pytest.mark.parametrize("gpus", [1, 2, 4])
 def test_a_pod_of_each_profile_gets_exactly_its_groups_gpus(
     cluster: Cluster, pods: Pods, models: Models, gpus: int
@@ -129,6 +130,7 @@ def states(cluster: Cluster, node: str) -> dict[str, str]:
     return {seat["pod"]: seat["state"] for seat in status["seats"]}
 
 
+@pytest.mark.always
 def test_two_pods_of_one_group_alternate_with_their_state_intact(
     pods: Pods, models: Models
 ) -> None:

@@ -1,14 +1,11 @@
 """`python -m tests.strangers.commits`: the few programs that are parked for this commit, as an
-expression for pytest's `-k`.
-
-Which they are follows from the commit's hash: over many commits each comes as often as any other.
+expression for pytest's `-k`. Which they are follows from the commit's hash, as in tests/slices.py:
+over many commits each comes as often as any other.
 """
 
 from __future__ import annotations
 
-import subprocess
-
-from tests.cluster.layout import REPOSITORY
+from tests.slices import Slice, head
 from tests.strangers.programs import STRANGERS, Stranger
 
 A_RUN = 3
@@ -31,14 +28,12 @@ def slices() -> list[list[Stranger]]:
 def of_commit(commit: str) -> list[Stranger]:
     """The slice of a commit, by its full hash."""
     found = slices()
-    return found[int(commit, 16) % len(found)]
+    return found[Slice(len(found), commit).number]
 
 
 def here() -> list[Stranger]:
-    """The slice of what is checked out; of an unpacked archive, the first. Raises OSError."""
-    words = ["git", "rev-parse", "HEAD"]
-    run = subprocess.run(words, capture_output=True, text=True, cwd=REPOSITORY, check=False)
-    return of_commit(run.stdout.strip() or "0")
+    """The slice of what is checked out; of an unpacked archive, the first."""
+    return of_commit(head())
 
 
 if __name__ == "__main__":

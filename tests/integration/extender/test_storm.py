@@ -12,7 +12,7 @@ from tests.cluster.cluster import running
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 PODS, KILLS = 120, 2
 

@@ -1,0 +1,123 @@
+"""Of long tests a commit runs one slice: each is in one, and which it is can be repeated."""
+
+from __future__ import annotations
+
+import subprocess
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests import slices
+from tests.slices import Slice
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COMMITS = [f"{number:040x}" for number in range(10, 40)]
+
+
+def git(folder: Path, *words: str) -> str:
+    who = ("-c", "user.name=x", "-c", "user.email=x@localhost", "-c", "commit.gpgsign=false")
+    run = subprocess.run(
+        ["git", *who, *words], cwd=folder, check=True, capture_output=True, text=True
+    )
+    return run.stdout.strip()
+
+
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Its first commit has seven files; as that of a shallow clone it says nothing of their age."""
+    (tmp_path / "tests").mkdir()
+    git(tmp_path, "init", "-q")
+    for number in range(7):
+        (tmp_path / "tests" / f"test_{number}.py").write_text("one\n")
+    _commit(tmp_path)
+    monkeypatch.setattr(slices, "REPOSITORY", tmp_path)
+    return tmp_path
+
+
+def _commit(clone: Path) -> str:
+    git(clone, "add", ".")
+    git(clone, "commit", "-qm", "some")
+    return git(clone, "rev-parse", "HEAD")
+
+
+def items_with(*marks: str) -> list[Any]:
+    """Two of each of seven files, with these marks."""
+    found = [SimpleNamespace(name=mark) for mark in marks]
+    return [
+        SimpleNamespace(nodeid=f"tests/test_{file}.py::test_{name}", iter_markers=lambda: found)
+        for file in range(7)
+        for name in "ab"
+    ]
+
+
+def run(items: list[Any], count: int, commit: str) -> set[str]:
+    wanted, omitted = slices.select([*items], Slice(count, commit))
+    assert [*wanted, *omitted] == sorted(items, key=omitted.__contains__)
+    return {one.nodeid for one in wanted}
+
+
+def test_each_long_test_is_in_one_slice_beside_the_others_of_its_file(clone: Path) -> None:
+    items = items_with("slow")
+    parts = {frozenset(run(items, 3, commit)) for commit in COMMITS}
+    assert sorted(len(part) for part in parts) == [4, 4, 6]
+    assert frozenset[str]().union(*parts) == {one.nodeid for one in items}
+    for part in parts:
+        assert {one.replace("test_a", "test_b") for one in part} <= part
+
+
+def test_a_commit_has_the_same_slice_wherever_it_is_asked(clone: Path) -> None:
+    items = items_with("e2e", "slow")
+    assert run(items, 3, COMMITS[0]) == run(items[::-1], 3, COMMITS[0])
+
+
+@pytest.mark.parametrize("marks", [(), ("integration",), ("slow", "always")])
+def test_what_is_not_long_or_essential_is_always_run(clone: Path, marks: tuple[str, ...]) -> None:
+    items = items_with(*marks)
+    assert run(items, 3, COMMITS[0]) == {one.nodeid for one in items}
+
+
+def test_the_files_that_were_changed_last_are_always_run(clone: Path) -> None:
+    for number in (4, 2, 6):
+        (clone / "tests" / f"test_{number}.py").write_text("two\n")
+        at = _commit(clone)
+    (clone / "tests" / "other.py").write_text("")
+    git(clone, "mv", "tests/test_1.py", "tests/test_moved.py")
+    last = _commit(clone)
+    files = [f"tests/test_{number}.py" for number in range(7)]
+    assert slices.newest(files, last) == slices.newest(files, at) == [files[6], files[2]]
+    assert slices.newest(files, COMMITS[0]) == []
+    assert {f"{files[n]}::test_{name}" for n in (2, 6) for name in "ab"} <= run(
+        items_with("slow"), 3, last
+    )
+
+
+def test_one_slice_is_all(clone: Path) -> None:
+    assert len(run(items_with("slow"), 1, COMMITS[0])) == 14
+
+
+def test_a_slice_is_that_of_what_is_checked_out_or_of_a_commit_that_is_named(clone: Path) -> None:
+    first = slices.head()
+    (clone / "tests" / "other.py").write_text("")
+    second = _commit(clone)
+    assert first != second
+    assert Slice.parse("3") == Slice(3, second)
+    assert Slice.parse("3@HEAD~1") == Slice(3, first)
+    assert Slice.parse(f"4@{first[:10]}") == Slice(4, first)
+    assert Slice.parse(str(Slice(3, first)).split()[-1]) == Slice(3, first)
+
+
+@pytest.mark.parametrize("given", ["", "0", "3@", "a", "3@no-such", "3@--help", "-1"])
+def test_what_names_no_slice_is_refused(clone: Path, given: str) -> None:
+    with pytest.raises(pytest.UsageError, match="--slice"):
+        Slice.parse(given)
+
+
+def test_an_unpacked_archive_has_the_first_slice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slices, "REPOSITORY", tmp_path)
+    assert Slice.parse("3").number == 0
+    assert len(run(items_with("slow"), 3, slices.head())) == 6
