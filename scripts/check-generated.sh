@@ -1,5 +1,6 @@
 #!/bin/sh
-# Fails if kybernate/gen, docs/reference/states.md or config/crd differ from what their sources generate.
+# Fails if kybernate/gen, docs/reference/states.md or config/crd differ from what their sources generate,
+# or if a decision is not in the index of docs/design.
 set -eu
 py=$1
 tmp=$(mktemp -d)
@@ -21,6 +22,12 @@ cmp -s "$tmp/states.md" docs/reference/states.md || {
 for file in gpunode artifactgrant; do
   cmp -s "$tmp/$file.yaml" "config/crd/$file.yaml" || {
     echo "config/crd/$file.yaml is stale: run 'make crds'" >&2
+    exit 1
+  }
+done
+for page in docs/design/[0-9]*.md; do
+  grep -qF "($(basename "$page"))" docs/design/README.md || {
+    echo "docs/design/README.md does not list $page: add a row with its number, title and status" >&2
     exit 1
   }
 done

@@ -59,6 +59,19 @@ def test_each_page_is_in_a_folder_of_its_kind() -> None:
     assert lost == set(), f"docs/ has the folders {sorted(FOLDERS)}; ADRs are in docs/design"
 
 
+def test_the_map_leads_to_each_page() -> None:
+    start = REPOSITORY / "docs" / "README.md"
+    linked = {(start.parent / target).resolve() for target, _ in LINK.findall(start.read_text())}
+    pages = {page for page in REPOSITORY.glob("docs/*/*.md") if page.parent.name != "design"}
+    assert pages <= linked, "list it in docs/README.md"
+
+
+def test_the_readme_is_one_screen_with_few_ways_on() -> None:
+    text = (REPOSITORY / "README.md").read_text()
+    assert text.count("\n") <= 60
+    assert len(re.findall(r"(?<!!)\[[^\]]*\]\(", text)) <= 8
+
+
 def test_a_link_that_leads_nowhere_is_seen(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# A [b](c.md), `d`!\n\n# A b, d\n")
