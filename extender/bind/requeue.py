@@ -43,6 +43,10 @@ SWEEP_EVERY = 1.0
 NUDGE_EVERY = 0.25
 """Seconds between two nudges at least: each has the scheduler try all waiting pods."""
 
+ANSWERED_WITHIN = 15.0
+"""Seconds after which nobody waits for the answer of a call any more; on a busy machine the thread
+that answers may be told of long after it has looked at the nodes."""
+
 UNSEEN_FOR = 10.0
 """Seconds after which a pod that the watch doesn't show counts as deleted."""
 
@@ -71,7 +75,7 @@ class Waiting:
         self._changed = changed
         self._fitting = fitting
         self._pod = pod
-        self._lately: set[NodeName] = set()
+        self._lately: dict[NodeName, float] = {}
         self._next_sweep = float("-inf")
         self._pods: dict[PodUid, _Waiting] = {}
         self._known: dict[Demand, set[NodeName]] = {}
@@ -83,15 +87,15 @@ class Waiting:
 
     def look(self, now: float) -> bool:
         """Whether a node can take a waiting pod that couldn't when it was last looked at."""
-        self._take_in(now)
+        news = self._take_in(now)
         if now >= self._next_sweep:
             self._next_sweep = now + SWEEP_EVERY
             self._sweep(now)
-        # What is left of the last look may have changed after a call that is told of only now.
         changed = self._changed.copy()
         self._changed -= changed
-        nodes = changed | self._lately
-        self._lately = changed
+        self._lately.update(dict.fromkeys(changed, now))
+        # What changed in an earlier look may have changed after a call that is told of only now.
+        nodes = changed | self._lately.keys() if news else changed
         gained = False
         for demand, known in self._known.items() if nodes else ():
             fitting = self._fitting(demand, nodes)
@@ -100,14 +104,19 @@ class Waiting:
             known.update(fitting)
         return gained
 
-    def _take_in(self, now: float) -> None:
+    def _take_in(self, now: float) -> bool:
+        """Whether there were news."""
+        found = bool(self._news)
         while self._news:
             pod, nodes = self._news.popleft()
             if pod.demand is not None:
                 self._pods[pod.ref.uid] = _Waiting(pod.demand, now)
                 self._known.setdefault(pod.demand, set()).difference_update(nodes)
+        return found
 
     def _sweep(self, now: float) -> None:
+        for node in [node for node, at in self._lately.items() if now - at >= ANSWERED_WITHIN]:
+            del self._lately[node]
         for uid in [uid for uid, one in self._pods.items() if self._is_done(uid, now - one.since)]:
             del self._pods[uid]
         wanted = {one.demand for one in self._pods.values()}

@@ -55,8 +55,8 @@ def test_a_pod_without_a_seat_is_explained_everywhere(
     assert json.loads(result.output) == answer
     until(lambda: told(world, name), "it is told as an event")
     assert told(world, name) == [f"No seat for it: {why}"]
-    metrics = extender.probe("metrics").text
-    assert 'kyb_extender_pending_pods{reason="seat"} 1.0' in metrics
+    counted = 'kyb_extender_pending_pods{reason="seat"} 1.0'
+    until(lambda: counted in extender.probe("metrics").text, "it is counted")
 
 
 def test_only_the_scheduler_and_the_operator_may_ask(extender: Extender) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import random
 import threading
-import time
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -52,14 +51,15 @@ class BreakingObjects:
 
     `how`: `kill-before` and `kill-after` end the process there; `full`, `down` are errors of one
     call; `truncate` and `lose` put less than was given, and say nothing; `lie` reads other bytes.
-    `slow` answers every call late.
+    `slow` answers when `deadline` has passed.
     """
 
-    def __init__(self, inner, at=0, how="kill-before", match=""):
+    def __init__(self, inner, at=0, how="kill-before", match="", deadline=None):
         self.inner = inner
         self.at = at
         self.how = how
         self.match = match
+        self.deadline = deadline
         self.calls = 0
         self.dead = False
         self._lock = threading.Lock()
@@ -113,8 +113,6 @@ class BreakingObjects:
         with self._lock:
             if self.dead:
                 raise KilledError
-            if self.how == "slow":
-                time.sleep(0.05)
             self.calls += self.match in key
             mine = self.match in key and self.calls == self.at
             if mine and self.how == "kill-before":
@@ -122,6 +120,8 @@ class BreakingObjects:
                 raise KilledError
         if mine and self.how == "full":
             raise OSError(errno.ENOSPC, "No space left on device")
+        if mine and self.how == "slow":
+            self.deadline.cancel()
         if mine and self.how == "down":
             raise RetryableError("the store doesn't answer")
         return mine

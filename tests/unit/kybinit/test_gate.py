@@ -88,11 +88,14 @@ def test_a_grant_that_comes_in_pieces_is_put_together(waiting):
     assert container.end()[:2] == (0, "x" * 50_000 + "\n")
 
 
-def test_a_second_grant_changes_nothing(running):
-    container, line = running("import os; print('up'); os.read(0, 1); print('done')")
+def test_a_second_grant_changes_nothing(running, tmp_path):
+    told = tmp_path / "told"
+    wait = f"while not os.path.exists({str(told)!r}): time.sleep(0.01)"
+    container, line = running(f"import os, time; print('up')\n{wait}\nprint('done')")
     line.send("go", "8")
     with suppress(BrokenPipeError):  # it may have hung up on the first of them already
         line.send("go", "9")
+    told.touch()
     assert container.end()[:2] == (0, "done\n")
 
 
