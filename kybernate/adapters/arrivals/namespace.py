@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import os
 import socket
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from kybernate.adapters.arrivals.sockdiag import CLOSE_WAIT, ESTABLISHED, Diag, open_diag
-from kybernate.adapters.kernel.nodespace import see_pods_network
-from kybernate.adapters.kernel.sysadmin import take_sys_admin
+from kybernate.adapters.kernel.nodespace import enter
 from kybernate.errors import DeadlineError
+from kybernate.lib.netns import take_sys_admin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,11 +20,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_CLONE_NEWNET = 0x40000000
 _ANSWER = 2.0
 _DEADLINE = 10.0
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Network:
@@ -93,7 +88,8 @@ async def inside(
     def run() -> None:
         result, problem = None, None
         try:
-            _enter(pid, anywhere=anywhere)
+            take_sys_admin()
+            enter(pid, anywhere=anywhere)
             result = call()
         except Exception as error:  # noqa: BLE001 - all of it is the caller's
             problem = error
@@ -105,16 +101,3 @@ async def inside(
         return await asyncio.wait_for(answer, _DEADLINE)
     except TimeoutError as error:
         raise DeadlineError(f"its network did not answer in {_DEADLINE:g} s") from error
-
-
-def _enter(pid: int, *, anywhere: bool) -> None:
-    take_sys_admin()
-    namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        if not anywhere:
-            see_pods_network(namespace)
-        if _libc.setns(namespace, _CLONE_NEWNET):
-            number = ctypes.get_errno()
-            raise OSError(number, f"setns: {os.strerror(number)}")
-    finally:
-        os.close(namespace)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kybernate.adapters.kernel import smallfile
-from kybernate.adapters.kernel.sysadmin import as_admin
 from kybernate.errors import NotFoundError
+from kybernate.lib.netns import as_admin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -7,18 +7,11 @@ agent enters the namespace of the node's first process once, and then lays the r
 
 from __future__ import annotations
 
-import ctypes
 import os
-import struct
 from pathlib import Path
 
 from kybernate.errors import ConfigError
-
-_CLONE_NEWCGROUP = 0x02000000
-_CAP_SYS_ADMIN = 21
-_CAPABILITY_VERSION_3 = 0x20080522
-_SETS = struct.Struct("=6I")
-"""Effective, permitted and inheritable, first of capabilities 0-31, then of 32-63."""
+from kybernate.lib import netns
 
 
 def enter_node_cgroups(mount: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")) -> None:
@@ -38,7 +31,7 @@ def enter_node_cgroups(mount: Path = Path("/sys/fs/cgroup"), proc: Path = Path("
             f"the node's cgroup namespace can't be entered ({error.strerror}): give the agent's "
             "container hostPID, SYS_PTRACE and SYS_ADMIN, as config/nodeagent does",
         ) from error
-    _lay_down(_CAP_SYS_ADMIN)
+    netns.lay_down_sys_admin()
 
 
 def _namespace(process: Path) -> str:
@@ -51,26 +44,6 @@ def _namespace(process: Path) -> str:
 def _enter(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        _checked(_libc().setns(handle, _CLONE_NEWCGROUP))
+        netns.enter(handle, "cgroup")
     finally:
         os.close(handle)
-
-
-def _lay_down(capability: int) -> None:
-    header = ctypes.create_string_buffer(struct.pack("=Ii", _CAPABILITY_VERSION_3, 0))
-    sets = ctypes.create_string_buffer(_SETS.size)
-    libc = _libc()
-    _checked(libc.capget(header, sets))
-    words = list(_SETS.unpack(sets.raw))
-    words[3 * (capability // 32)] &= ~(1 << capability % 32)
-    _checked(libc.capset(header, ctypes.create_string_buffer(_SETS.pack(*words), _SETS.size)))
-
-
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
-
-
-def _checked(result: int) -> None:
-    if result:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))

@@ -1,6 +1,7 @@
-"""The right to enter namespaces and to change device cgroups, taken by one thread for its life.
+"""Entering other processes' namespaces, and the right to, which one thread takes for its life.
 
 The agent keeps CAP_SYS_ADMIN permitted and not effective: a thread that needs it takes it up.
+`os.setns` comes with Python 3.12.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_KINDS = {"net": 0x40000000, "ipc": 0x08000000, "cgroup": 0x02000000}
 _SYS_ADMIN = 1 << 21
 _VERSION_3 = 0x20080522
 _SETS = struct.Struct("=6I")
@@ -24,15 +26,20 @@ _SETS = struct.Struct("=6I")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+def enter(space: int, kind: str) -> None:
+    """Have the calling thread be in this open namespace: "net", "ipc" or "cgroup". Raises OSError,
+    and PermissionError without CAP_SYS_ADMIN."""
+    _checked(_libc.setns(space, _KINDS[kind]), "setns")
+
+
 def take_sys_admin() -> None:
     """Make CAP_SYS_ADMIN effective in the calling thread. Raises PermissionError without it."""
-    header = ctypes.create_string_buffer(struct.pack("=Ii", _VERSION_3, 0))
-    sets = ctypes.create_string_buffer(_SETS.size)
-    _checked(_libc.capget(header, sets))
-    effective, *others = _SETS.unpack(sets.raw)
-    if not effective & _SYS_ADMIN:
-        wanted = _SETS.pack(effective | _SYS_ADMIN, *others)
-        _checked(_libc.capset(header, ctypes.create_string_buffer(wanted, _SETS.size)))
+    _set_effective(wanted=True)
+
+
+def lay_down_sys_admin() -> None:
+    """It is not effective in the calling thread any more, and stays permitted."""
+    _set_effective(wanted=False)
 
 
 def as_admin(call: Callable[[], T]) -> T:
@@ -56,7 +63,19 @@ def as_admin(call: Callable[[], T]) -> T:
     return results[0]
 
 
-def _checked(result: int) -> None:
+def _set_effective(*, wanted: bool) -> None:
+    header = ctypes.create_string_buffer(struct.pack("=Ii", _VERSION_3, 0))
+    sets = ctypes.create_string_buffer(_SETS.size)
+    _checked(_libc.capget(header, sets), "CAP_SYS_ADMIN")
+    before, *others = _SETS.unpack(sets.raw)
+    effective = before | _SYS_ADMIN if wanted else before & ~_SYS_ADMIN
+    if effective != before:
+        packed = _SETS.pack(effective, *others)
+        buffer = ctypes.create_string_buffer(packed, _SETS.size)
+        _checked(_libc.capset(header, buffer), "CAP_SYS_ADMIN")
+
+
+def _checked(result: int, what: str) -> None:
     if result:
         number = ctypes.get_errno()
-        raise OSError(number, f"CAP_SYS_ADMIN: {os.strerror(number)}")
+        raise OSError(number, f"{what}: {os.strerror(number)}")
