@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from kybernate.checkpoint import begun, catalogue, crashed, verify
-from kybernate.checkpoint.alone import Alone
 from kybernate.checkpoint.copies import Copies, is_unreadable
 from kybernate.checkpoint.delivery import transfer
 from kybernate.checkpoint.packs import fetch
@@ -35,6 +35,7 @@ from kybernate.errors import (
     RetryableError,
 )
 from kybernate.lib.deadline import Deadline
+from kybernate.lib.keyedlock import KeyedLocks
 from kybernate.ports import Sealed
 from kybernate.types import PodUid
 
@@ -56,6 +57,10 @@ BACKGROUND = 2
 _LATE = 5.0
 """Seconds that the threads of a call have to notice its deadline before they are left alone."""
 _PATIENCE = 300.0
+_HANGS = (
+    "an earlier call for {name} still hangs at the disk or store of the saved states; see to that "
+    "first"
+)
 
 
 class Vault:
@@ -85,7 +90,9 @@ class Vault:
         self.patience = _PATIENCE
         """Seconds for each call that has no deadline of its caller's."""
         self._half_dropped: set[str] = set()
-        self._alone = Alone()
+        # A disk that hangs keeps a thread after its caller was told so; when it answers again, that
+        # thread must not go on with what the caller has begun since.
+        self._alone = KeyedLocks[str, threading.Lock](threading.Lock)
         self._doubtful: set[tuple[str, str]] = set()
         self._urgent = ThreadPoolExecutor(URGENT, thread_name_prefix="vault")
         self._background = ThreadPoolExecutor(BACKGROUND, thread_name_prefix="vault-background")
@@ -261,7 +268,7 @@ class Vault:
         """What has no deadline of its caller's, one at a time for each name."""
 
         def alone(until: Deadline) -> None:
-            with self._alone.with_(name, until):
+            with until.holding(self._alone[name], _HANGS.format(name=name)):
                 work(until)
 
         await _run(self._urgent, self.patience, alone)

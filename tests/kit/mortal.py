@@ -22,7 +22,7 @@ from tests.cluster.layout import REPOSITORY
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kybernate.adapters.criu.container import Clock
+    from kybernate.lib.deadline import Deadline
 
     from .parking import Seat
 
@@ -61,7 +61,7 @@ def main(enter: str, criu: str, work: str, init: str, handle: str, images: str, 
         print("restored", *stopped, flush=True)
         sys.stdin.read()
 
-    async def hold_and_stop(served: pages.Served, clock: Clock) -> bool:
+    async def hold_and_stop(served: pages.Served, clock: Deadline) -> bool:
         well = await hold(served, clock)
         (server,) = holders.below(served.enter)
         os.kill(server, signal.SIGSTOP)

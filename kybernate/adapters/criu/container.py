@@ -24,6 +24,7 @@ from kybernate.ports import DumpState
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from kybernate.lib.deadline import Deadline
     from kybernate.ports import Freezer, Inits
 
 _HOLD = signal.SIGRTMIN + 1
@@ -41,26 +42,6 @@ is waited for mostly comes sooner."""
 _LOOKS = 20
 """At a name that is none of kyb-init's: it may be half-way from one to the next."""
 _GONE = (FileNotFoundError, ProcessLookupError)
-
-
-class Clock:
-    """The end of a call that has so many seconds from now."""
-
-    def __init__(self, deadline: float) -> None:
-        self.end = time.monotonic() + deadline
-
-    def left(self) -> float:
-        """Seconds; never negative."""
-        return max(0.0, self.end - time.monotonic())
-
-    def passed(self) -> bool:
-        """Whether nothing is left."""
-        return time.monotonic() >= self.end
-
-    def check(self, sentence: str) -> None:
-        """Raises DeadlineError, which says so, if nothing is left."""
-        if self.passed():
-            raise DeadlineError(sentence)
 
 
 def state_of(init: int, proc: Path = Path("/proc")) -> DumpState:
@@ -117,24 +98,24 @@ class Container:
         boot = smallfile.read(f"{self.proc}/sys/kernel/random/boot_id").strip()
         return f"{boot}/{self.work.name}"
 
-    async def hold(self, clock: Clock) -> None:
+    async def hold(self, until: Deadline) -> None:
         """From now on the tree's end is not the container's."""
         signal.pidfd_send_signal(self.pidfd, _HOLD)
-        await self._reaches((DumpState.HOLDING, DumpState.PARKED), clock)
+        await self._reaches((DumpState.HOLDING, DumpState.PARKED), until)
 
-    async def resume(self, clock: Clock) -> None:
+    async def resume(self, until: Deadline) -> None:
         """The tree's end is the container's again. Only while there is a tree."""
         signal.pidfd_send_signal(self.pidfd, _RESUME)
-        await self._reaches((DumpState.RUNNING,), clock)
+        await self._reaches((DumpState.RUNNING,), until)
 
-    async def parked(self, clock: Clock) -> None:
+    async def parked(self, until: Deadline) -> None:
         """Returns once process 1 has seen the tree go."""
-        await self._reaches((DumpState.PARKED,), clock)
+        await self._reaches((DumpState.PARKED,), until)
 
-    async def _reaches(self, wanted: tuple[DumpState, ...], clock: Clock) -> None:
+    async def _reaches(self, wanted: tuple[DumpState, ...], until: Deadline) -> None:
         began = time.monotonic()
         while self.state not in wanted:
-            if clock.passed():
+            if until.passed:
                 raise DeadlineError(
                     f"kyb-init (process {self.init}) didn't become {wanted[0]} in time; "
                     "look whether something holds it in /proc/PID/stack."
@@ -169,14 +150,14 @@ class Container:
             return ()
         return tuple(pid for pid in map(int, words) if pid)
 
-    async def killed(self, freezer: Freezer, clock: Clock) -> None:
+    async def killed(self, freezer: Freezer, until: Deadline) -> None:
         """Kills all of the tree. Returns once no thread is left, so that its memory is free, and
         process 1 has seen each end, so that its PIDs are."""
         ending = self.pids()
-        await freezer.kill(str(self.handle), clock.left())
+        await freezer.kill(str(self.handle), until.left)
         began = time.monotonic()
         while self.pids() or any(self._is_zombie(pid) for pid in ending):
-            if clock.passed():
+            if until.passed:
                 raise DeadlineError(f"Killed processes in {self.handle} don't end.")
             await _pause(began)
 
@@ -208,7 +189,7 @@ class Container:
             return "frozen 1" in smallfile.read(f"{self.handle}/cgroup.events").splitlines()
         return False
 
-    async def free(self, name: str, program: Path, clock: Clock) -> None:
+    async def free(self, name: str, program: Path, until: Deadline) -> None:
         """Returns once no CRIU of an earlier call works here; it holds the lock while it does.
 
         CRIU tries what the kernel can on a child of its own. Killed meanwhile, it leaves a child
@@ -216,7 +197,7 @@ class Container:
         """
         while not is_free(self.work / name):
             self._end_orphans(program)
-            if clock.passed():
+            if until.passed:
                 raise DeadlineError(
                     f"CRIU still works on the container of process {self.init}; it is left to end."
                 )

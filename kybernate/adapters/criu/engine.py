@@ -25,7 +25,7 @@ from kybernate.adapters.criu import (
     starving,
 )
 from kybernate.adapters.criu.checks import imagerights, ipc, looks, refusals
-from kybernate.adapters.criu.container import Clock, Container
+from kybernate.adapters.criu.container import Container
 from kybernate.adapters.criu.net import loans, tcp
 from kybernate.errors import (
     DeadlineError,
@@ -35,6 +35,7 @@ from kybernate.errors import (
     RefusedError,
     RestoreError,
 )
+from kybernate.lib.deadline import Deadline
 from kybernate.ports import DumpState
 
 if TYPE_CHECKING:
@@ -114,45 +115,45 @@ class Criu:
         self, init: int, handle: str, images: Path, deadline: float, *, goes_on: bool = False
     ) -> Phases:
         """Write the tree, frozen before and after; see the port."""
-        clock, began = Clock(deadline), time.monotonic()
+        until, began = Deadline(deadline), time.monotonic()
         with self._opened(init, handle) as container:
-            await container.free(running.ENTERED, self._tools.criu, clock)
+            await container.free(running.ENTERED, self._tools.criu, until)
             tree = self._dumpable(container)
             look = self._looks.pop(container.work, None)
             options = await asyncio.to_thread(looks.ready, container, tree, images, look)
             options += ["--skip-in-flight"] if goes_on else []
-            await container.hold(clock)
+            await container.hold(until)
             held = time.monotonic()
-            code = await self._dump(container, images, options, clock)
+            code = await self._dump(container, images, options, until)
             if code:
-                await self._dump_failed(container, clock)
+                await self._dump_failed(container, until)
             if container.tree() is None or not container.is_frozen():
                 raise DumpError("The tree didn't stay frozen behind CRIU's dump.", suspect=True)
         return {"hold": held - began, "criu": time.monotonic() - held}
 
     async def end(self, init: int, handle: str, deadline: float) -> None:
         """Commit: kill every process of the tree; see the port."""
-        clock = Clock(deadline)
+        until = Deadline(deadline)
         with self._opened(init, handle) as container:
-            await container.free(running.ENTERED, self._tools.criu, clock)
+            await container.free(running.ENTERED, self._tools.criu, until)
             if container.state is DumpState.RUNNING:
                 raise DumpError(f"The tree of process {init} was not dumped; end its container.")
             half = container.state is DumpState.PARKED
             if not half:
                 await asyncio.to_thread(ipc.remove, container)
-            await (self._undo(container, clock) if half else container.killed(self._freezer, clock))
-            await container.parked(clock)
+            await (self._undo(container, until) if half else container.killed(self._freezer, until))
+            await container.parked(until)
 
     async def keep(self, init: int, handle: str, deadline: float) -> None:
         """Abort: the tree stands frozen as before the dump; see the port."""
-        clock = Clock(deadline)
+        until = Deadline(deadline)
         with self._opened(init, handle) as container:
-            await container.free(running.ENTERED, self._tools.criu, clock)
+            await container.free(running.ENTERED, self._tools.criu, until)
             self._looks.pop(container.work, None)
             if container.tree() is None:
                 raise DumpError(f"There is no tree below process {init} to keep.", suspect=True)
             if not container.is_frozen():
-                await self._freezer.freeze(handle, clock.left())
+                await self._freezer.freeze(handle, until.left)
             try:
                 await asyncio.to_thread(tcp.heal, container)
             except OSError as error:
@@ -161,7 +162,7 @@ class Criu:
                 ) from error
             self._continue(container, ())
             if container.state is DumpState.HOLDING:
-                await container.resume(clock)
+                await container.resume(until)
 
     async def restore(
         self,
@@ -174,10 +175,10 @@ class Criu:
         stopped: bool = False,
     ) -> Phases:
         """Recreate the tree in its container, frozen; see the port."""
-        clock, began = Clock(deadline), time.monotonic()
+        until, began = Deadline(deadline), time.monotonic()
         written = record.Record.read(images)
         with self._opened(init, handle) as container:
-            await self._clear(container, clock)
+            await self._clear(container, until)
             await asyncio.to_thread(_see_rights, container, images)
             groups = limits.groups_of(init, self._mount, self._proc)
             await asyncio.to_thread(limits.lift, groups, container.work)
@@ -185,7 +186,7 @@ class Criu:
                 ready = time.monotonic()
                 cached = limits.cached(groups)
                 how = _How(lazy=lazy, stopped=stopped)
-                done = await self._bring_back(container, images, written, clock, how)
+                done = await self._bring_back(container, images, written, until, how)
                 if limits.cached(groups) - cached > _CACHE_WORTH_DROPPING:
                     await asyncio.to_thread(forget_pages, images)
             finally:
@@ -194,10 +195,10 @@ class Criu:
 
     async def pages_done(self, init: int, deadline: float) -> None:
         """Return once all memory of a lazy restore is in; see the port."""
-        clock = Clock(deadline)
+        until = Deadline(deadline)
         try:
             with self._opened(init, "") as container:
-                await self._pages_done(container, clock)
+                await self._pages_done(container, until)
         except NotFoundError:
             for work in [one for one in self._served if one.name.startswith(f"{init}-")]:
                 self._served.pop(work).end()
@@ -205,11 +206,11 @@ class Criu:
 
     # --- parts --------------------------------------------------------------------------------
 
-    async def _pages_done(self, container: Container, clock: Clock) -> None:
+    async def _pages_done(self, container: Container, until: Deadline) -> None:
         served = self._served.get(container.work) or pages.Served(container.work)
         if not served.begun:
             return
-        well = await served.ended(clock, container.pidfd)
+        well = await served.ended(until, container.pidfd)
         self._served.pop(container.work, None)
         if well:
             served.let_go()
@@ -245,7 +246,7 @@ class Criu:
         return tree
 
     async def _dump(
-        self, container: Container, images: Path, options: list[str], clock: Clock
+        self, container: Container, images: Path, options: list[str], until: Deadline
     ) -> int:
         run = running.Run(
             argv=[*_DUMP, *options],
@@ -257,64 +258,64 @@ class Criu:
         )
         process = await running.start(self._tools, container, run)
         self._reap(process.wait())
-        return await running.ended(process, clock, "dump")
+        return await running.ended(process, until, "dump")
 
-    async def _dump_failed(self, container: Container, clock: Clock) -> None:
+    async def _dump_failed(self, container: Container, until: Deadline) -> None:
         """The tree is as before: CRIU saw to it, or was killed. Raises DumpError always."""
         said = running.complaints(container, "dump.log")
         suspect = not container.is_frozen()
         if suspect:
             with suppress(NotFoundError, DeadlineError):
-                await self._freezer.freeze(str(container.handle), clock.left())
+                await self._freezer.freeze(str(container.handle), until.left)
         elif container.state is DumpState.HOLDING:
-            await container.resume(clock)
+            await container.resume(until)
         if not suspect and (reason := refusals.from_log(said)):
             raise DumpRefusedError(reason)
         tail = " / ".join(said[:3]) or "it was killed, or said nothing"
         raise DumpError(f"CRIU's dump failed: {tail}", suspect=suspect)
 
-    async def _clear(self, container: Container, clock: Clock) -> None:
+    async def _clear(self, container: Container, until: Deadline) -> None:
         """Ends what an earlier restore left, half-made processes and CRIU itself."""
         if container.state is not DumpState.PARKED:
             raise RestoreError(
                 f"The tree of process {container.init} is {container.state}, not parked."
             )
         container.handle.mkdir(exist_ok=True)
-        await self._undo(container, clock)
-        await container.free(running.ENTERED, self._tools.criu, clock)
-        await self._forget_pages(container, clock)
+        await self._undo(container, until)
+        await container.free(running.ENTERED, self._tools.criu, until)
+        await self._forget_pages(container, until)
 
-    async def _undo(self, container: Container, clock: Clock) -> None:
+    async def _undo(self, container: Container, until: Deadline) -> None:
         """Nothing of what was being recreated is left, and nobody else has heard of it."""
         await asyncio.to_thread(tcp.hush, container)
-        await container.killed(self._freezer, clock)
+        await container.killed(self._freezer, until)
 
-    async def _forget_pages(self, container: Container, clock: Clock) -> None:
+    async def _forget_pages(self, container: Container, until: Deadline) -> None:
         """The tree that memory was on its way to is gone."""
         before = self._served.pop(container.work, None)
         if before is not None:
             before.end()
-        await pages.clear(container.work, clock)
+        await pages.clear(container.work, until)
 
     async def _bring_back(
         self,
         container: Container,
         images: Path,
         written: record.Record,
-        clock: Clock,
+        until: Deadline,
         how: _How,
     ) -> float:
         """The tree, frozen; when CRIU was done with it."""
         await asyncio.to_thread(loans.lend, container, written.addresses)
         try:
-            await self._restore(container, images, written, clock, lazy=how.lazy)
+            await self._restore(container, images, written, until, lazy=how.lazy)
             done = time.monotonic()
-            await self._freezer.freeze(str(container.handle), clock.left())
+            await self._freezer.freeze(str(container.handle), until.left)
             await asyncio.to_thread(record.put_back, container, written)
             # What CRIU recreated stands stopped as well.
             if not how.stopped:
                 self._continue(container, written.stopped)
-            await container.resume(clock)
+            await container.resume(until)
         finally:
             await asyncio.to_thread(loans.take_back, container)
         return done
@@ -324,7 +325,7 @@ class Criu:
         container: Container,
         images: Path,
         written: record.Record,
-        clock: Clock,
+        until: Deadline,
         *,
         lazy: bool,
     ) -> None:
@@ -333,7 +334,7 @@ class Criu:
             # In another container files have other numbers; links are refused in both.
             same = container.home == written.home
             options += ["--same-files"] if same else []
-            served = await self._serve(container, images, clock) if lazy else None
+            served = await self._serve(container, images, until) if lazy else None
             run = running.Run(
                 argv=[*_RESTORE, *options, *(["--lazy-pages"] if lazy else [])],
                 images=images,
@@ -348,18 +349,18 @@ class Criu:
             memory = starving.Watch(groups)
             process = await running.start(self._tools, container, run)
             try:
-                code = await running.ended(process, clock, "restore")
+                code = await running.ended(process, until, "restore")
             except BaseException:
                 with suppress(ProcessLookupError):
                     process.kill()
-                await self._undo(container, Clock(1.0))
+                await self._undo(container, Deadline(1.0))
                 raise
         log = "restore.log"
         if not code and served is not None:
-            code, log = int(not await served.hold(clock)), "pages.log"
+            code, log = int(not await served.hold(until)), "pages.log"
         if code:
-            await self._undo(container, Clock(max(1.0, clock.left())))
-            await self._forget_pages(container, Clock(max(1.0, clock.left())))
+            await self._undo(container, Deadline(max(1.0, until.left)))
+            await self._forget_pages(container, Deadline(max(1.0, until.left)))
             said = running.complaints(container, log)
             killed = memory.killed(code)
             why = " / ".join(said[:3]) or "it was killed, or said nothing"
@@ -371,9 +372,9 @@ class Criu:
                 refused=not killed and running.refused(said, same=same),
             )
 
-    async def _serve(self, container: Container, images: Path, clock: Clock) -> pages.Served:
+    async def _serve(self, container: Container, images: Path, until: Deadline) -> pages.Served:
         served, process = await pages.serve(
-            self._tools, container, images, _roots(self._mount), clock
+            self._tools, container, images, _roots(self._mount), until
         )
         self._served[container.work] = served
         self._reap(pages.reaped(process))

@@ -20,9 +20,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kybernate.adapters.criu import holders, running
-from kybernate.adapters.criu.container import Clock, is_free
+from kybernate.adapters.criu.container import is_free
 from kybernate.adapters.kernel import smallfile
 from kybernate.errors import NotFoundError, RestoreError
+from kybernate.lib.deadline import Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -82,7 +83,7 @@ class Served:
             return smallfile.read(str(self.work / STATUS))[:1]
         return ""
 
-    async def hold(self, clock: Clock) -> bool:
+    async def hold(self, until: Deadline) -> bool:
         """Its userfaultfds, here and in kyb-enter; to be called while the tree has not run.
         Whether it serves, or has ended well. Raises OSError, DeadlineError."""
         pids = tuple(holders.below(self.enter))
@@ -93,7 +94,7 @@ class Served:
         while (well := self.well) is None:
             if not all(holders.has_ended(pid) for pid in pids):
                 return True
-            clock.check("CRIU's lazy-pages has ended, and nobody tells how.")
+            until.check("CRIU's lazy-pages has ended, and nobody tells how.")
             await asyncio.sleep(_POLL)
         self.let_go()
         return well
@@ -111,7 +112,7 @@ class Served:
                 for at in range(0, len(self.held), _AT_ONCE):
                     socket.send_fds(keeper, [b"."], self.held[at : at + _AT_ONCE])
 
-    async def ended(self, clock: Clock, pidfd: int | None = None) -> bool:
+    async def ended(self, until: Deadline, pidfd: int | None = None) -> bool:
         """Whether it did well. Raises DeadlineError; it serves on then. `pidfd`: of the container's
         process 1; raises NotFoundError if that has ended before."""
         end = select.poll()
@@ -121,13 +122,13 @@ class Served:
             # The server may hear of it no more: it waits for memory that is verified by nobody.
             if end.poll(0):
                 raise NotFoundError("The container ended before its memory was in.")
-            clock.check("CRIU's lazy-pages took too long; it is left to end.")
+            until.check("CRIU's lazy-pages took too long; it is left to end.")
             await asyncio.sleep(_POLL)
         return well
 
     async def seen_out(self) -> None:
         """Once it has ended well, nothing is held any more."""
-        if await self.ended(Clock(math.inf)):
+        if await self.ended(Deadline(math.inf)):
             self.let_go()
 
     async def outlive(self, pidfd: int) -> None:
@@ -156,7 +157,11 @@ class Served:
 
 
 async def serve(
-    tools: running.Tools, container: Container, images: Path, cgroups: Sequence[Path], clock: Clock
+    tools: running.Tools,
+    container: Container,
+    images: Path,
+    cgroups: Sequence[Path],
+    until: Deadline,
 ) -> tuple[Served, running.Detached]:
     """Starts the process from which a lazily restored tree gets its memory, below a kyb-enter.
     Raises RestoreError, OSError."""
@@ -177,7 +182,7 @@ async def serve(
         with theirs:
             process = running.start_detached(tools, container, run)
         served.enter = process.pid
-        await _listens(served, container, clock)
+        await _listens(served, container, until)
     except BaseException:
         served.end()
         raise
@@ -190,9 +195,9 @@ async def reaped(process: running.Detached) -> None:
         await asyncio.sleep(_POLL)
 
 
-async def _listens(served: Served, container: Container, clock: Clock) -> None:
+async def _listens(served: Served, container: Container, until: Deadline) -> None:
     while not _is_open(container, served.enter):
-        if served.well is not None or clock.passed():
+        if served.well is not None or until.passed:
             said = running.complaints(container, "pages.log")
             raise RestoreError(f"CRIU's lazy-pages didn't start: {' / '.join(said[:3])}")
         await asyncio.sleep(_POLL)
@@ -226,11 +231,11 @@ def left_by_another(root: Path, proc: Path) -> Iterator[Served]:
             served.end()
 
 
-async def clear(work: Path, clock: Clock) -> None:
+async def clear(work: Path, until: Deadline) -> None:
     """Nothing is left of a lazy restore, whose tree is gone. Raises DeadlineError."""
     while not is_free(work / running.PAGES):
         Served(work).end()
-        clock.check("CRIU's lazy-pages was killed, and doesn't end.")
+        until.check("CRIU's lazy-pages was killed, and doesn't end.")
         await asyncio.sleep(_POLL)
     for name in (STATUS, _SOCKET):
         (work / name).unlink(missing_ok=True)

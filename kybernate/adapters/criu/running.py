@@ -22,7 +22,8 @@ from kybernate.errors import ConfigError, DeadlineError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from kybernate.adapters.criu.container import Clock, Container
+    from kybernate.adapters.criu.container import Container
+    from kybernate.lib.deadline import Deadline
 
 IMAGES, WORK, FREEZER, CACHE, LOCK = 90, 91, 92, 96, 97
 """Descriptors of CRIU's: folder of images, folder of logs, the freezer's cgroup, the folder of
@@ -158,10 +159,10 @@ def _command(
     }
 
 
-async def ended(process: asyncio.subprocess.Process, clock: Clock, what: str) -> int:
+async def ended(process: asyncio.subprocess.Process, until: Deadline, what: str) -> int:
     """Its exit status. Raises DeadlineError; it is not killed then."""
     try:
-        async with asyncio.timeout(clock.left()):
+        async with asyncio.timeout(until.left):
             return await process.wait()
     except TimeoutError as error:
         raise DeadlineError(f"CRIU's {what} took too long; it is left to end.") from error

@@ -12,9 +12,10 @@ from itertools import islice
 from typing import IO, TYPE_CHECKING
 
 from kybernate.adapters.kernel import beneath
+from kybernate.lib.deadline import Deadline
 
 from . import mounts
-from .note import ARCHIVE, Clock, Note, home_of
+from .note import ARCHIVE, Note, home_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,7 +40,7 @@ class _TooMuchError(Exception):
 @dataclass(frozen=True, slots=True)
 class _Terms:
     limit: int
-    clock: Clock
+    until: Deadline
 
 
 def gather(
@@ -56,11 +57,13 @@ def gather(
 
     What is late writes nothing into a folder that has taken this one's name meanwhile.
     """
-    clock = Clock(deadline, "To gather the files that its container had changed", stop)
+    until = Deadline(
+        deadline, "To gather the files that its container had changed took too long.", stop
+    )
     home = home_of(init, proc)
     with beneath.opened(images) as folder:
         try:
-            note = _archive(init, home, folder, _Terms(limit, clock), proc)
+            note = _archive(init, home, folder, _Terms(limit, until), proc)
         except _TooMuchError as error:
             note = Note(home, missing=str(error))
         except (OSError, ValueError, tarfile.TarError) as error:
@@ -69,7 +72,7 @@ def gather(
             note = Note(
                 home, missing=f"The files that its container had changed did not travel: {error}."
             )
-        clock.check()
+        until.check()
         if not note.files:
             with suppress(FileNotFoundError):
                 os.unlink(ARCHIVE, dir_fd=folder)
@@ -78,7 +81,7 @@ def gather(
 
 
 def _archive(init: int, home: str, folder: int, terms: _Terms, proc: str) -> Note:
-    terms.clock.check()
+    terms.until.check()
     there = mounts.of(init, proc)
     own = mounts.own_of(there, mounts.of_node(proc))
     others = frozenset(there)
@@ -124,7 +127,7 @@ class _Writer:
                 self._take(folder, name, path, others)
 
     def _take(self, folder: int, name: str, path: str, others: frozenset[str]) -> None:
-        self._terms.clock.check()
+        self._terms.until.check()
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
         entry = _entry(path, found)
         self._count(entry)
@@ -164,19 +167,19 @@ class _Writer:
         with beneath.named(folder, name) as path:
             if stat.S_ISREG(os.stat(path).st_mode):
                 with open(path, "rb") as file:
-                    self._archive.addfile(entry, _Whole(file, self._terms.clock))
+                    self._archive.addfile(entry, _Whole(file, self._terms.until))
 
 
 class _Whole:
     """A file that others may shorten while it is read: what is missing then is zeros."""
 
-    def __init__(self, file: IO[bytes], clock: Clock) -> None:
+    def __init__(self, file: IO[bytes], until: Deadline) -> None:
         self._file = file
-        self._clock = clock
+        self._until = until
 
     def read(self, size: int = -1) -> bytes:
         """Exactly so many bytes. Raises DeadlineError."""
-        self._clock.check()
+        self._until.check()
         return self._file.read(size).ljust(max(0, size), b"\0")
 
 

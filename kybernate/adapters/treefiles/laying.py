@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from kybernate.adapters.kernel import beneath
 from kybernate.errors import RestoreError
+from kybernate.lib.deadline import Deadline
 
 from . import mounts
 from .gathering import KEPT_MODE, MOST_FILES
-from .note import ARCHIVE, Clock, Note, home_of
+from .note import ARCHIVE, Note, home_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,9 +37,11 @@ def lay_out(
     """Put the files into the container of this process 1, unless it is the one that they are of;
     how many. Raises NotFoundError if it is gone, RestoreError if they can't be there,
     DeadlineError, also soon after `stop` was set."""
-    clock = Clock(deadline, "To lay out the files that its container had changed", stop)
+    until = Deadline(
+        deadline, "To lay out the files that its container had changed took too long.", stop
+    )
     try:
-        clock.check()
+        until.check()
         note = Note.read(images)
         if note is None or note.home == home_of(init, proc):
             return 0
@@ -47,7 +50,7 @@ def lay_out(
         if not (images / ARCHIVE).exists():
             return 0
         with beneath.root_of(init, proc) as root, tarfile.open(images / ARCHIVE, "r:") as archive:
-            return _Layer(archive, root, own, clock).lay_all(limit)
+            return _Layer(archive, root, own, until).lay_all(limit)
     except (OSError, ValueError, OverflowError, tarfile.TarError, EOFError) as error:
         raise RestoreError(f"the files that it had changed can't be laid out: {error}") from error
 
@@ -68,14 +71,14 @@ class _Layer:
     archive: tarfile.TarFile
     root: int
     own: Mapping[str, bool]
-    clock: Clock
+    until: Deadline
 
     def lay_all(self, limit: int) -> int:
         """How many files there are now."""
         done = size = 0
         made: list[tarfile.TarInfo] = []
         for entry in self.archive:
-            self.clock.check()
+            self.until.check()
             size += entry.size
             if size > limit or done > MOST_FILES:
                 raise RestoreError(
@@ -88,7 +91,7 @@ class _Layer:
                 made += [entry] if entry.isdir() else []
         # Last, since what is laid into a folder changes its time, and may need the right to write.
         for entry in reversed(made):
-            self.clock.check()
+            self.until.check()
             self._finish_folder(entry)
         return done
 
@@ -124,7 +127,7 @@ class _Layer:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | beneath.NO_LINK
         with os.fdopen(os.open(name, flags, 0o600, dir_fd=folder), "wb") as file:
             while source is not None and (data := source.read(_CHUNK)):
-                self.clock.check()
+                self.until.check()
                 file.write(data)
             file.flush()
             os.fchown(file.fileno(), entry.uid, entry.gid)

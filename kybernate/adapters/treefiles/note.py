@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from kybernate.adapters.kernel import beneath, smallfile
-from kybernate.errors import DeadlineError, NotFoundError, RestoreError
+from kybernate.errors import NotFoundError, RestoreError
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from threading import Event
 
 ARCHIVE = "files.tar"
 NOTE = "files.json"
@@ -48,23 +46,6 @@ class Note:
             return None
         except (ValueError, TypeError, AttributeError) as error:
             raise RestoreError(f"{images / NOTE} can't be understood: {error}") from error
-
-
-class Clock:
-    """The end of a call that has so many seconds from now, or, once `stop` is set, none. Its work
-    goes on in a thread, where nobody can stop it from outside."""
-
-    def __init__(self, deadline: float, what: str, stop: Event | None = None) -> None:
-        self._end = time.monotonic() + deadline
-        self._what = what
-        self._stop = stop
-
-    def check(self) -> None:
-        """Raises DeadlineError."""
-        if self._stop is not None and self._stop.is_set():
-            raise DeadlineError(f"{self._what} was given up, since nobody waits for it any more.")
-        if time.monotonic() >= self._end:
-            raise DeadlineError(f"{self._what} took too long.")
 
 
 def home_of(init: int, proc: str) -> str:

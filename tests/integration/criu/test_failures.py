@@ -14,9 +14,10 @@ import pytest
 
 from kybernate.adapters.container.inits import KernelInits
 from kybernate.adapters.criu import limits, running
-from kybernate.adapters.criu.container import Clock, Container
+from kybernate.adapters.criu.container import Container
 from kybernate.adapters.criu.engine import forget_pages
 from kybernate.errors import DeadlineError, DumpError, RestoreError
+from kybernate.lib.deadline import Deadline
 from kybernate.ports import DumpState
 from tests.cluster.host import run
 from tests.kit.containers import wait_for
@@ -127,7 +128,7 @@ async def leave_behind(seat: Seat) -> None:
     with opened as container:
         run = running.Run(argv=["service", "--daemon"], images=seat.images, log="service.log")
         process = await running.start(seat.node.tools, container, run)
-        await running.ended(process, Clock(LIMIT), "service")
+        await running.ended(process, Deadline(LIMIT), "service")
 
 
 def test_what_a_killed_criu_leaves_behind_is_ended(seat: Callable[..., Seat]) -> None:

@@ -12,8 +12,9 @@ import pytest
 
 from kybernate.adapters.container.inits import KernelInits
 from kybernate.adapters.criu import holders, pages, running
-from kybernate.adapters.criu.container import Clock, Container
+from kybernate.adapters.criu.container import Container
 from kybernate.errors import DeadlineError, DumpError, NotFoundError, RestoreError
+from kybernate.lib.deadline import Deadline
 from tests.kit import mortal
 from tests.kit.containers import wait_for
 from tests.kit.parking import LIMIT, held
@@ -171,7 +172,7 @@ def test_a_server_that_a_dead_agent_has_started_for_no_tree_is_ended(
     one.park()
     inits, work = KernelInits(one.node.tools.enter.parent), one.node.work / "criu"
     with Container.opened(inits, one.container.init, one.handle, work) as container:
-        served, _ = one.run(pages.serve(one.node.tools, container, one.images, (), Clock(LIMIT)))
+        served, _ = one.run(pages.serve(one.node.tools, container, one.images, (), Deadline(LIMIT)))
     served.let_go()
     assert len(_serving(one)) == 2
     one.resume()

@@ -197,7 +197,7 @@ def test_what_is_late_in_the_midst_of_a_file_goes_no_further(boxes, monkeypatch)
     old, _, images = boxes
     (old.root / "tmp" / "big").write_bytes(b"x" * (8 * MIB))
     now = [0.0]
-    monkeypatch.setattr("kybernate.adapters.treefiles.note.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
 
     class Slow(gathering._Whole):
         def read(self, size: int = -1) -> bytes:

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 import pytest
 
 from kybernate.adapters.objects.objects import LocalObjects
-from kybernate.checkpoint.alone import Alone
 from kybernate.checkpoint.places import Place
 from kybernate.checkpoint.raw import seal
 from kybernate.checkpoint.vault import Vault
@@ -284,16 +283,6 @@ class TestHanging:
             assert [len(await vault.ls(tier)) for tier in (Tier.NVME, Tier.OBJECT)] == [1, 0]
 
         run(story())
-
-    def test_one_name_waits_for_nobody_elses(self):
-        alone = Alone()
-        with alone.with_("a", Deadline(60)):
-            with alone.with_("b", Deadline(60)):
-                pass
-            with pytest.raises(DeadlineError), alone.with_("a", Deadline(0.01)):
-                pass
-        with alone.with_("a", Deadline(60)):
-            pass
 
 
 @pytest.mark.parametrize("match", [MANIFEST, "nothing"])

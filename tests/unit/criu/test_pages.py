@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kybernate.adapters.criu import Criu, Tools, holders, pages, running
-from kybernate.adapters.criu.container import Clock, Container, is_free
+from kybernate.adapters.criu.container import Container, is_free
 from kybernate.adapters.kernel.freezer import CgroupFreezer
 from kybernate.errors import DeadlineError, NotFoundError
+from kybernate.lib.deadline import Deadline
 from kybernate.testing.inits import EveryInit
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def is_userfaultfd(descriptor: int) -> bool:
 async def test_who_serves_well_to_the_end_is_let_go_of_by_itself(tmp_path: Path) -> None:
     async with server(tmp_path / "1-2") as one:
         seen = asyncio.ensure_future(one.served.seen_out())
-        assert await one.served.hold(Clock(LIMIT))
+        assert await one.served.hold(Deadline(LIMIT))
         assert [is_userfaultfd(held) for held in one.served.held] == [True]
         await one.end("0")
         await asyncio.wait_for(seen, LIMIT)
@@ -99,11 +100,11 @@ async def test_who_serves_well_to_the_end_is_let_go_of_by_itself(tmp_path: Path)
 @pytest.mark.parametrize("told", ["1", "-", ""])
 async def test_what_a_dead_server_did_not_bring_is_held_on_to(tmp_path: Path, told: str) -> None:
     async with server(tmp_path / "1-2") as one:
-        await one.served.hold(Clock(LIMIT))
+        await one.served.hold(Deadline(LIMIT))
         seen = asyncio.ensure_future(one.served.seen_out())
         await one.end(told)
         await asyncio.wait_for(seen, LIMIT)
-        assert not await one.served.ended(Clock(LIMIT))
+        assert not await one.served.ended(Deadline(LIMIT))
         assert [is_userfaultfd(held) for held in one.served.held] == [True]
 
 
@@ -114,7 +115,7 @@ async def test_a_server_that_has_ended_before_it_could_be_held_says_how(
 ) -> None:
     async with server(tmp_path / "1-2") as one:
         await one.end(told)
-        assert await one.served.hold(Clock(LIMIT)) is well
+        assert await one.served.hold(Deadline(LIMIT)) is well
         assert one.served.held == []
 
 
@@ -126,8 +127,8 @@ async def test_it_is_waited_for_who_tells_how_a_server_ended(tmp_path: Path) -> 
         await one.process.wait()
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(DeadlineError, match="nobody tells"):
-            await one.served.hold(Clock(0.0))
-        holding = asyncio.ensure_future(one.served.hold(Clock(LIMIT)))
+            await one.served.hold(Deadline(0.0))
+        holding = asyncio.ensure_future(one.served.hold(Deadline(LIMIT)))
         (one.served.work / pages.STATUS).write_text("1")
         assert not await holding
         os.close(lock)
@@ -141,7 +142,7 @@ async def test_what_is_closed_while_it_is_looked_at_hides_nothing_else(
     monkeypatch.setattr(os, "listdir", lambda path: ["999999", *real(path)])
 
     async with server(tmp_path / "1-2") as one:
-        assert await one.served.hold(Clock(LIMIT))
+        assert await one.served.hold(Deadline(LIMIT))
         assert len(one.served.held) == 1
 
 
@@ -151,7 +152,7 @@ async def test_what_is_lent_to_kyb_enter_stays_open_without_server_and_agent(
 ) -> None:
     async with server(tmp_path / "1-2") as one:
         one.served.keeper, theirs = socket.socketpair()
-        await one.served.hold(Clock(LIMIT))
+        await one.served.hold(Deadline(LIMIT))
         await one.end("1")
         one.served.let_go()
         with theirs:
@@ -196,7 +197,7 @@ async def test_the_next_agent_holds_nothing_for_a_container_that_is_gone(tmp_pat
 @pytest.mark.real_time
 async def test_a_server_whose_tree_is_gone_is_ended_and_leaves_nothing(tmp_path: Path) -> None:
     async with server(tmp_path / "1-2") as one:
-        await pages.clear(one.served.work, Clock(LIMIT))
+        await pages.clear(one.served.work, Deadline(LIMIT))
         assert await asyncio.wait_for(one.process.wait(), LIMIT) == -signal.SIGKILL
         assert is_free(one.served.lock)
         assert not one.served.begun
@@ -206,7 +207,7 @@ async def test_a_server_whose_tree_is_gone_is_ended_and_leaves_nothing(tmp_path:
 async def test_it_is_held_on_to_until_the_container_has_ended(tmp_path: Path) -> None:
     container = await asyncio.create_subprocess_exec("sleep", "1000")
     async with server(tmp_path / "1-2") as one:
-        await one.served.hold(Clock(LIMIT))
+        await one.served.hold(Deadline(LIMIT))
         pidfd = os.pidfd_open(container.pid)
         outliving = asyncio.ensure_future(one.served.outlive(pidfd))
         await asyncio.sleep(0.05)
@@ -224,7 +225,7 @@ async def test_the_memory_of_a_container_that_is_gone_is_let_go_of(tmp_path: Pat
     tools = Tools(tmp_path / "enter", tmp_path / "criu", tmp_path / "cache")
     engine = Criu(tools, CgroupFreezer(), tmp_path / "work")
     async with server(tmp_path / "work" / f"{gone.pid}-5") as one:
-        await one.served.hold(Clock(LIMIT))
+        await one.served.hold(Deadline(LIMIT))
         engine._served[one.served.work] = one.served
         with pytest.raises(NotFoundError):
             await engine.pages_done(gone.pid, LIMIT)
@@ -244,7 +245,7 @@ async def test_a_container_that_ends_meanwhile_is_not_waited_for(tmp_path: Path)
         work = opened.work
     async with server(work) as one:
         engine._served[work] = one.served
-        await one.served.hold(Clock(LIMIT))
+        await one.served.hold(Deadline(LIMIT))
         done = asyncio.ensure_future(engine.pages_done(container.pid, 1e9))
         await asyncio.sleep(0.05)
         assert not done.done()
