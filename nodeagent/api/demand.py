@@ -61,7 +61,7 @@ class ProxySide(ABC):
         # Kept also for a seat that is not known yet: after a lost record it will be.
         answered = self.node.leases.report(name, uid, demand)
         if uid in self.node.seats:
-            self.node.seats[uid].demand.requests += answered
+            self.node.seats[uid].demand.answered(answered)
         self._demand_changed(uid)
 
     def _demand_changed(self, uid: PodUid) -> None:
@@ -69,13 +69,7 @@ class ProxySide(ABC):
         if seat is None:
             return
         total = self.node.leases.total(uid)
-        busy_before = seat.demand.in_flight or seat.demand.waiting
-        seat.demand.in_flight, seat.demand.waiting = total.in_flight, total.waiting
-        seat.demand.waiting_since = total.since
-        if seat.demand.in_flight or seat.demand.waiting:
-            seat.demand.idle_since = None
-        elif busy_before or seat.demand.idle_since is None:
-            seat.demand.idle_since = self.node.world.now()
+        seat.demand.counted(total.in_flight, total.waiting, total.since, self.node.world.now())
         for listener in self.node.demand_listeners:
             listener.demand_changed(seat)
         self.kick()

@@ -55,7 +55,7 @@ class DoorSide(ABC):
         except NotFoundError:
             return
         if seat.tree.init not in (None, init) and not self._outlived(seat):
-            seat.contact.next_hello = hello
+            seat.contact.queue(hello)
             self.life.watch_end(seat)
             return
         self._welcome(seat, init, hello)
@@ -66,11 +66,13 @@ class DoorSide(ABC):
         return seat.state is SeatState.WAITING
 
     def _welcome(self, seat: Seat, init: Process, hello: GateHello) -> None:
-        seat.tree.init, seat.contact.image_mode = init, hello.image
+        seat.tree.greeted(init)
+        seat.contact.greeted(image_mode=hello.image)
         adopting = seat.saved.begins is Begins.ADOPTING
         if hello.phase is GatePhase.PARKED and seat.state is SeatState.WAITING and not adopting:
             # The journal was lost, and with it what was saved of it, and where.
-            seat.ending.apart = seat.contact.connected = True
+            seat.contact.made()
+            seat.ending.doubt()
             self.life.fail(seat, "found parked below RAM, without a record")
             return
         if hello.phase is GatePhase.WAITING and self.node.world.below is not None:
@@ -79,13 +81,13 @@ class DoorSide(ABC):
         try:
             if hello.phase is GatePhase.WAITING or not seat.tree.handle:
                 tree = self.node.world.procs.child_of(init.pid)
-                seat.tree.root = Process(tree, self.node.world.procs.start_time(tree))
-                seat.tree.handle = self.node.world.freezer.place(tree)
+                root = Process(tree, self.node.world.procs.start_time(tree))
+                seat.tree.placed(root, self.node.world.freezer.place(tree))
         except NotFoundError as error:
             log.info("%s: ended before its tree was placed: %s", seat, error)
             self.life.watch_end(seat)
             return
-        seat.contact.connected = True
+        seat.contact.made()
         if seat.state is SeatState.WAITING and hello.phase is not GatePhase.RUNNING:
             self.adoptions.at_gate(seat)
         if hello.phase is GatePhase.WAITING and seat.state is SeatState.STARTING:
@@ -97,19 +99,16 @@ class DoorSide(ABC):
                 self.life.work(seat, self.life.start(seat))
         elif hello.phase is GatePhase.RUNNING and seat.state is SeatState.WAITING:
             # The journal knows nothing of its start: it was lost.
-            seat.history.generation, seat.ending.apart, seat.history.started_once = (
-                hello.generation,
-                True,
-                True,
-            )
-            seat.saved.begins = Begins.ADOPTED if seat.wishes.restore else Begins.OPEN
+            seat.history.found(hello.generation)
+            seat.ending.doubt()
+            seat.saved.settled(Begins.ADOPTED if seat.wishes.restore else Begins.OPEN)
             self.node.changed(seat)
             self.take_over(seat)
         self.node.save(seat)
 
     def came_back(self, seat: Seat) -> None:
         """What it was is gone: the kyb-init that waits for its place gets it."""
-        hello, seat.contact.next_hello = seat.contact.next_hello, None
+        hello = seat.contact.next_one()
         if hello is not None:
             self.on_hello(seat.uid, hello)
 
@@ -128,7 +127,7 @@ class DoorSide(ABC):
         """PID 1 is about to exit."""
         seat = self.node.seats.get(uid)
         if seat is not None:
-            seat.history.reason = f"its container exited with status {code}"
+            seat.history.explained(f"its container exited with status {code}")
             self._away(seat)
 
     def on_lost(self, uid: PodUid) -> None:
@@ -138,7 +137,7 @@ class DoorSide(ABC):
             self._away(seat)
 
     def _away(self, seat: Seat) -> None:
-        seat.contact.connected = False
+        seat.contact.lost()
         self.life.watch_end(seat)
         self.kick()
 
@@ -162,9 +161,9 @@ class DoorSide(ABC):
         seat = self.node.seats.get(uid)
         if seat is None or (seat.wishes.acquired, seat.wishes.yields) == (wanted, not wanted):
             return
-        seat.wishes.acquired = wanted
         # Whose turn is over already gives up none.
-        seat.wishes.yields = not wanted and seat.state in (SeatState.ACTIVE, SeatState.DRAINING)
+        yields = not wanted and seat.state in (SeatState.ACTIVE, SeatState.DRAINING)
+        seat.wishes.phase(acquired=wanted, yields=yields)
         self.node.save(seat)
         self.kick()
 
@@ -176,5 +175,5 @@ class DoorSide(ABC):
             and seat.state is SeatState.STARTING
             and seat.history.reason != sentence
         ):
-            seat.history.reason = sentence
+            seat.history.explained(sentence)
             self.node.changed(seat)

@@ -189,10 +189,9 @@ class Preparer:
                 await self._node.world.doors.close(facts.ref.uid)
             raise RetryableError(f"pod {facts.ref} was deleted while its seat was prepared")
         if facts.ref.uid not in self._node.seats:
-            seat.contact.pod_ip = facts.ip
-            seat.wishes.keep_connections = facts.keep_connections
-            seat.wishes.restore, seat.wishes.spec_hash = facts.restore, facts.spec_hash
-            seat.wishes.weight, seat.wishes.idle = facts.weight, facts.idle
+            seat.contact.moved(facts.ip)
+            seat.wishes.goes_on(facts.restore)
+            seat.wishes.declared(facts)
             self._loop.add(seat)
         if facts.seat is None:
             self._pods.mark_seat(facts, seat.identity.name)

@@ -208,7 +208,7 @@ class RuntimeDoor:
             self._let_go(seat, awake=awake)
             raise
         self._held_now.add(seat.uid)
-        seat.backoff.not_before = math.inf
+        seat.backoff.hold(math.inf)
         await self._node.world.doors.shut(seat.uid)
         self._node.world.freezer.thaw(seat.tree.handle)
         log.info("%s: stands without GPU memory; the container runtime takes its image", seat)
@@ -253,7 +253,7 @@ class RuntimeDoor:
 
     def _let_go(self, seat: Seat, *, awake: bool) -> None:
         self._held_now.discard(seat.uid)
-        seat.backoff.not_before = 0.0
+        seat.backoff.free()
         if self._node.seats.get(seat.uid) is not seat:
             return
         self._loop.let_stay(seat.uid)

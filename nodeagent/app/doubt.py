@@ -63,9 +63,6 @@ def impossible(node: Node) -> tuple[Seat, ...]:
 
 def forget(seat: Seat) -> None:
     """As if no record had ever told of its tree; its kyb-init will."""
-    seat.state, seat.history.reason = (
-        SeatState.WAITING,
-        "its record can't be true; it is asked where it is",
-    )
-    seat.tree.init = seat.tree.root = None
-    seat.tree.handle, seat.tree.cuda = "", ()
+    seat.state = SeatState.WAITING
+    seat.history.explained("its record can't be true; it is asked where it is")
+    seat.tree.forgotten()

@@ -179,7 +179,7 @@ class Loop(DoorSide, ProxySide):
         if seat.backoff.unparkable:
             self.kick()
         elif seat.ending.forfeit:
-            seat.ending.on_demand = True
+            seat.ending.forfeited()
             self.life.fail(seat, seat.ending.forfeit)
         else:
             self.node.move(seat, SeatEvent.PARK, why)
@@ -238,20 +238,16 @@ class Loop(DoorSide, ProxySide):
         seat = self.node.seats.get(facts.ref.uid)
         if seat is None:
             return
-        seat.wishes.keep_connections = facts.keep_connections
-        seat.wishes.park_tier, seat.wishes.ready_within = facts.park_tier.value, facts.ready_within
-        seat.wishes.spec_hash = facts.spec_hash
-        if (seat.wishes.weight, seat.wishes.idle) != (facts.weight, facts.idle):
-            seat.wishes.weight, seat.wishes.idle = facts.weight, facts.idle
+        if seat.wishes.declared(facts):
             self.node.save(seat)
             self.kick()
         if facts.ip and facts.ip != seat.contact.pod_ip:
-            seat.contact.pod_ip = facts.ip
+            seat.contact.moved(facts.ip)
             self.node.save(seat)
-            if seat.identity.port and seat.history.started_once:
-                seat.contact.address = f"{facts.ip}:{seat.identity.port}"
+            if seat.history.started_once:
+                seat.contact.serves(seat.identity.port)
             self.node.changed(seat)
-        seat.ending.doomed = facts.deleting
+        seat.ending.pod_ends(doomed=facts.deleting)
         if facts.over:
             self.pod_gone(facts.ref.uid)
         elif facts.deleting and not seat.ending.asked:
@@ -262,7 +258,7 @@ class Loop(DoorSide, ProxySide):
         seat = self.node.seats.get(uid)
         if seat is None or seat.ending.deleted:
             return
-        seat.ending.deleted = True
+        seat.ending.pod_gone()
         self.life.end(seat)
 
     def _vanished(self, seat: Seat) -> None:
@@ -300,7 +296,7 @@ class Loop(DoorSide, ProxySide):
             return False
         serving = seat.state is SeatState.ACTIVE and not seat.ending.asked
         if not serving and seat.demand.asked_since is None:
-            seat.demand.asked_since = self.node.world.now()
+            seat.demand.ask(self.node.world.now())
             self._noted(seat, f"called for: {why}")
         return True
 
@@ -310,7 +306,7 @@ class Loop(DoorSide, ProxySide):
         if seat is None:
             return False
         if seat.demand.asked_since is not None:
-            seat.demand.asked_since = None
+            seat.demand.call_off()
             self._noted(seat, "no longer called for")
         return True
 
@@ -324,8 +320,7 @@ class Loop(DoorSide, ProxySide):
         if seat is None:
             return False
         if stays_away or seat.state in OCCUPYING:
-            seat.wishes.leave, seat.wishes.stays_away = why, stays_away
-            seat.wishes.rests = not stays_away
+            seat.wishes.send_away(why, stays_away=stays_away)
             self._noted(seat, f"to be parked: {why}")
         return True
 
@@ -335,7 +330,7 @@ class Loop(DoorSide, ProxySide):
         if seat is None:
             return False
         if seat.wishes.leave:
-            seat.wishes.leave, seat.wishes.stays_away, seat.wishes.rests = "", False, False
+            seat.wishes.let_stay()
             self._noted(seat, "may stay in GPU memory")
         return True
 
@@ -345,7 +340,7 @@ class Loop(DoorSide, ProxySide):
         seat = self.node.seats.get(uid)
         if seat is None:
             return False
-        seat.wishes.tier_asked = tier.value if tier else ""
+        seat.wishes.ask_for_tier(tier)
         self._noted(seat, f"to be parked in {tier}" if tier else "may be parked in any tier")
         return True
 

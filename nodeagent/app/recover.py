@@ -116,7 +116,7 @@ async def adopt(loop: Loop, seat: Seat) -> None:
         except Reverted as error:
             log.info("%s: found running where it has no room: %s", seat, error)
             continue
-        seat.ending.apart = False
+        seat.ending.verified()
         loop.node.move(seat, SeatEvent.FOUND_PARKED, "found without a record; parked in RAM")
         loop.kick()
         if seat.ending.asked:
@@ -127,7 +127,7 @@ async def adopt(loop: Loop, seat: Seat) -> None:
 
 async def _found_states(loop: Loop, seat: Seat) -> frozenset[ProcessState]:
     try:
-        seat.tree.cuda = await loop.steps.find_cuda(seat)
+        seat.tree.uses(await loop.steps.find_cuda(seat))
         states = await loop.steps.states(seat)
     except (DriverError, DeadlineError) as error:
         raise Broken(f"found running without a record, and the driver says: {error}") from error
@@ -147,7 +147,7 @@ async def _has_room(loop: Loop, seat: Seat, states: frozenset[ProcessState]) -> 
 
 
 async def _take_over(loop: Loop, seat: Seat) -> None:
-    seat.ending.apart = False
+    seat.ending.verified()
     loop.node.move(seat, SeatEvent.GO, "found running, without a record of its start")
     await loop.steps.finish_wake(seat)
     await loop.life.await_started(seat)
@@ -224,7 +224,7 @@ async def _be_sure(loop: Loop, seat: Seat) -> None:
     """Which processes use the GPUs is the driver's word, where the line that told may be lost."""
     if loop.node.world.journal.damage:
         try:
-            seat.tree.cuda = await loop.steps.find_cuda(seat)
+            seat.tree.uses(await loop.steps.find_cuda(seat))
         except (DriverError, DeadlineError) as error:
             raise Broken(f"its record may be lost, and the driver says: {error}") from error
 

@@ -33,7 +33,7 @@ async def resume_below(loop: Loop, seat: Seat) -> None:
     """From any state of BELOW to where it is, or should be."""
     if loop.node.world.below is None:
         why = "it is parked below RAM, and this agent has no CRIU to wake it; give it one (criu)"
-        seat.backoff.not_before = float("inf")
+        seat.backoff.hold(float("inf"))
         loop.node.tell(seat, "Warning", "CannotWake", why)
     elif seat.state is SeatState.DUMPING:
         await _finish_dump(loop, seat)
@@ -94,7 +94,7 @@ async def _finish_dump(loop: Loop, seat: Seat) -> None:
         await _shut(loop, seat)
         await loop.dumps.finish_end(seat)
         return
-    seat.saved.artifact, seat.saved.copies = "", frozenset()
+    seat.saved.unsealed_yet()
     try:
         parked = _state(loop, seat) is DumpState.PARKED
     except Broken:
@@ -141,7 +141,7 @@ async def _ask_its_state(loop: Loop, seat: Seat) -> None:
     while below is not None:
         try:
             manifest = await below.vault.manifest(ArtifactId(seat.saved.artifact), _DEADLINE)
-            seat.tree.inner = manifest.facts.gpu_pids
+            seat.tree.named_inside(seat.tree.cuda, manifest.facts.gpu_pids)
             break
         except NotFoundError:
             break
@@ -169,7 +169,7 @@ async def _see_memory_in(loop: Loop, below: Below, seat: Seat) -> None:
     """What it waits for comes in, if it was being restored lazily."""
     while True:
         try:
-            seat.saved.paging = await below.vault.lent(seat.uid)
+            seat.saved.pages(await below.vault.lent(seat.uid))
             break
         except (KybernateError, OSError) as error:
             why = f"what its memory may come from can't be listed: {error}; trying again"

@@ -84,7 +84,7 @@ class Adoptions:
             and _used(seat)
         ):
             # Its container has started again: a copy begins where it began.
-            seat.saved.begins = Begins.OPEN
+            seat.saved.settled(Begins.OPEN)
         if seat.awaits_state:
             self._loop.life.work(seat, self._go_on(seat))
 
@@ -116,13 +116,8 @@ class Adoptions:
         await self._start_anew(seat, why)
 
     async def _start_anew(self, seat: Seat, why: str) -> None:
-        seat.saved.begins, seat.saved.artifact, seat.saved.borrowed = Begins.ANEW, "", False
-        seat.saved.copies, seat.saved.size, seat.tree.inner, seat.tree.gpu_map = (
-            frozenset(),
-            0,
-            (),
-            {},
-        )
+        seat.saved.follows_none()
+        seat.tree.follows_none()
         self._node.tell(
             seat,
             "Warning",
@@ -218,10 +213,10 @@ class Adoptions:
                 if not copied
                 else False
             )
-            seat.saved.predecessor = "" if copied else manifest.facts.pod_uid
-            seat.saved.claimed = "" if copied else manifest.id
+            may_drop = tuple(t.value for t in droppable(tier, copied=copied, home=home))
+            of_whom = ("", "") if copied else (manifest.facts.pod_uid, manifest.id)
+            seat.saved.succeeds(*of_whom, may_drop)
             _take(seat, manifest, tier)
-            seat.saved.may_drop = tuple(t.value for t in droppable(tier, copied=copied, home=home))
             await self._node.save(seat, synced=True)
             await self._expect(seat, manifest.facts.root_pid)
             if copied and tier is Tier.NVME:
@@ -254,16 +249,16 @@ class Adoptions:
                 raise DeadlineError("its kyb-init does not answer")
             self._node.world.doors.expect(seat.uid, root)
             await asyncio.sleep(_POLL)
-        seat.tree.root = None
+        seat.tree.ran_out()
 
     async def _copy(self, seat: Seat) -> None:
         """Images of its own: what others have on NVMe may go without its knowing."""
         await self._loop.dumps.bring(seat, await self._below().into(seat))
 
     async def _begin(self, seat: Seat, tier: Tier) -> None:
-        seat.saved.begins, seat.saved.moved_at = Begins.ADOPTED, self._node.world.now()
+        seat.saved.adopted(self._node.world.now())
         # In the same record: nobody else may call for it, and a pod that starts has its turn.
-        seat.demand.asked_since = seat.saved.moved_at
+        seat.demand.ask(self._node.world.now())
         event = SeatEvent.RECEIVED if tier is Tier.NVME else SeatEvent.ADOPTED
         why = f"goes on from {seat.saved.artifact}"
         written = self._node.move(seat, event, why, synced=True)
@@ -285,13 +280,7 @@ def _used(seat: Seat) -> bool:
 def _take(seat: Seat, manifest: Manifest, tier: Tier) -> None:
     """What the seat is from now on, as the manifest says."""
     facts, gpus = manifest.facts, seat.identity.gpus
-    seat.saved.begins, seat.saved.artifact, seat.saved.borrowed = (
-        Begins.ADOPTING,
-        ArtifactId(manifest.id),
-        True,
-    )
-    seat.saved.copies, seat.saved.size = frozenset({tier}), manifest.total
-    seat.tree.inner, seat.tree.cuda = facts.gpu_pids, ()
-    seat.tree.held, seat.saved.first = dict(zip(gpus, facts.held, strict=False)), facts.first
+    seat.saved.follows(ArtifactId(manifest.id), manifest.total, facts.first, tier)
+    held = dict(zip(gpus, facts.held, strict=False))
     pairs = zip(facts.gpus, gpus, strict=False)
-    seat.tree.gpu_map = {GpuUuid(old): new for old, new in pairs}
+    seat.tree.follows(facts.gpu_pids, held, {GpuUuid(old): new for old, new in pairs})

@@ -59,19 +59,15 @@ class Adopted:
         if seat.state is SeatState.ACTIVE:
             self.outgrown(seat, artifact)
             return
-        seat.saved.borrowed = False
         self._left.unused(seat, artifact, self._ours(seat))
-        if not _spent(seat) or (seat.wishes.restore is not None and seat.wishes.restore.waits):
-            seat.saved.begins = Begins.OPEN
-        else:
-            seat.saved.begins = Begins.ANEW
-        seat.saved.may_drop = ()
+        again = not _spent(seat) or (seat.wishes.restore is not None and seat.wishes.restore.waits)
+        seat.saved.unused(Begins.OPEN if again else Begins.ANEW)
 
     def outgrown(self, seat: Seat, artifact: str) -> None:
         """The seat was restored from another pod's state: what is saved of it now is its own."""
         if not is_copy(seat):
             self._left.drop_from(artifact, self._ours(seat))
-        seat.saved.borrowed, seat.saved.may_drop = False, ()
+        seat.saved.own()
 
     @staticmethod
     def _ours(seat: Seat) -> list[str]:

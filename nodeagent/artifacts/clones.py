@@ -39,4 +39,4 @@ def leave_gpus_alone(seat: Seat) -> None:
     """A clone that stays stopped can't be restored by the driver, which needs it to run: what it
     had on its GPUs stays in its processes' memory."""
     if stays_stopped(seat):
-        seat.tree.cuda, seat.tree.held = (), dict.fromkeys(seat.identity.gpus, 0)
+        seat.tree.uses((), dict.fromkeys(seat.identity.gpus, 0))

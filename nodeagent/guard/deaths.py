@@ -93,7 +93,7 @@ class ParkedDeaths:
             "OutOfMemory" if starved else "KilledWhileParked",
             f"{why}: its state is lost, and the workload is started anew",
         )
-        seat.history.reason = why
+        seat.history.explained(why)
         self._loop.life.end(seat)
 
     def _oom(self, pid: int) -> str:

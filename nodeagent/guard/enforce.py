@@ -267,7 +267,7 @@ class Enforcer:
         if seat.uid in self.parking_again:
             return  # for another process of it
         # Nothing of its park may meet a wake: it asks for nothing meanwhile.
-        seat.backoff.not_before = self._node.world.now() + _UNHINDERED
+        seat.backoff.hold(self._node.world.now() + _UNHINDERED)
         self.parking_again.add(seat.uid)
         self._loop.life.work(seat, park_again(self._node, self._loop.steps, seat))
         if seat.tasks.work is not None:
@@ -276,7 +276,7 @@ class Enforcer:
 
     def _parked_again(self, seat: Seat) -> None:
         self.parking_again.discard(seat.uid)
-        seat.backoff.not_before = 0.0
+        seat.backoff.free()
         if seat.uid in self._node.seats:
             self._node.changed(seat)
         self._loop.kick()

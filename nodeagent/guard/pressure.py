@@ -105,7 +105,7 @@ class Pressure:
         )
         forfeits = self._forfeits()
         for seat in known:
-            seat.ending.forfeit = forfeits.get(seat.uid, "")
+            seat.ending.judged(forfeits.get(seat.uid, ""))
         self._tell(known)
         return {uid: one.sentence for uid, one in refused.items() if uid not in forfeits}
 

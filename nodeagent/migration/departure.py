@@ -63,7 +63,7 @@ class Departure:
         try:
             if seat.state is not SeatState.PARKED_OBJECT:
                 self._loop.ask_for_tier(seat.uid, Tier.NVME)
-                seat.backoff.move_not_before = 0.0
+                seat.backoff.move_at_once()
                 await self._parked(one, going)
             await self._passed_on(one, note, going)
         finally:

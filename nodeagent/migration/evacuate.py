@@ -164,7 +164,7 @@ class Evacuations:
         if seat is None:
             return True
         # What was parked a moment ago goes on at once all the same.
-        seat.saved.moved_at = None
+        seat.saved.may_move()
         return seat.state in WITHOUT_TREE or bool(self._why_not(seat))
 
     def _is_out(self, uid: PodUid) -> bool:

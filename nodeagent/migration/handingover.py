@@ -91,7 +91,7 @@ class HandingOver:
         await self._journal.write_at_last(done(note))
         one.reached("all", self._node.world.now())
         if seat is not None:
-            seat.history.reason = there
+            seat.history.explained(there)
             self.let_go(note)
             self._node.changed(seat)
             self._loop.life.aside(self._loop.dumps.open(seat))

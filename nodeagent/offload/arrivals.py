@@ -150,7 +150,7 @@ class Arriving:
         terms = WatchTerms(not seat.wishes.keep_connections, self._doubt(seat), again)
         self._called.discard(uid)
         self._handles[uid] = seat.tree.handle
-        seat.contact.unlooked = True
+        seat.contact.stands_still()
         self._arrivals.watch(
             seat.tree.handle,
             terms,
@@ -173,7 +173,7 @@ class Arriving:
         seat = self._node.seats.get(uid)
         if seat is None:
             return
-        seat.contact.unlooked = False
+        seat.contact.looked_at()
         metrics.ENDED_CONNECTIONS.inc(report.ended)
         log.info("%s: %d sockets watched, %d ended", seat, report.watched, report.ended)
         if report.problem and self._complaints.get(uid) != report.problem:

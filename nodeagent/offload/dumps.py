@@ -66,15 +66,14 @@ class Dumps(Transfers):
 
     def dumping(self, seat: Seat, why: str) -> Awaitable[None]:
         """From PARKED to DUMPING; await it before anything is done."""
-        seat.tree.cuda, seat.tree.inner = self._named_inside(seat)
+        seat.tree.named_inside(*self._named_inside(seat))
         # A state of before, which the tree was restored from, is not what it is now.
         # That it is to go is noted before the seat's record names it no more.
         if seat.saved.borrowed:
             self.outgrown(seat, seat.saved.artifact)
         elif seat.saved.artifact:
             self.drop_later(seat.saved.artifact, "its workload has gone on since")
-        seat.saved.artifact, seat.saved.images, seat.saved.copies = "", "", frozenset()
-        seat.saved.unsealed = False
+        seat.saved.dumping()
         return self._node.move(seat, SeatEvent.DUMP, why, synced=True)
 
     def _named_inside(self, seat: Seat) -> tuple[tuple[Process, ...], tuple[int, ...]]:
@@ -102,7 +101,7 @@ class Dumps(Transfers):
         sealed = self._world.now()
         await self.finish_end(seat)
         took = {"intent": noted - began, **phases, "end": self._world.now() - sealed}
-        seat.history.phases = {**took, "all": self._world.now() - began}
+        seat.history.timed({**took, "all": self._world.now() - began})
         metrics.observe_move("dump", seat.history.phases, seat.saved.size)
 
     async def _write_down(self, seat: Seat, *, called: bool) -> dict[str, float]:
@@ -166,7 +165,8 @@ class Dumps(Transfers):
             self.leavers.going.get(key),
         )
         times |= await (going.follow(images, dumping) if going else dumping)
-        times["dump"], seat.saved.first = now() - began, below.first(images)
+        times["dump"] = now() - began
+        seat.saved.written(below.first(images))
         return images, times
 
     async def _made_ready(self, seat: Seat, key: PodUid) -> tuple[Path, float]:
@@ -178,7 +178,7 @@ class Dumps(Transfers):
         async def looked() -> float:
             problems = await below.dumper.check(_init(seat), seat.tree.handle, _CHECK_DEADLINE)
             if problems:
-                seat.saved.undumpable = "; ".join(problems)
+                seat.saved.refused("; ".join(problems))
                 raise Reverted(f"it can't be dumped: {seat.saved.undumpable}")
             return self._world.now() - began
 
@@ -196,7 +196,8 @@ class Dumps(Transfers):
     async def _note_unsealed(self, seat: Seat) -> None:
         """A record that could not be written may be there all the same, and would have the tree
         ended after a restart: nothing goes on before another one has taken its place."""
-        noted, seat.saved.artifact, seat.saved.copies = bool(seat.saved.artifact), "", frozenset()
+        noted = bool(seat.saved.artifact)
+        seat.saved.unsealed_yet()
         while noted:
             try:
                 await self._node.save(seat, synced=True)
@@ -206,11 +207,7 @@ class Dumps(Transfers):
                 await asyncio.sleep(AGAIN)
 
     async def _note_sealed(self, seat: Seat, artifact: ArtifactId, size: int) -> None:
-        seat.saved.artifact, seat.saved.copies, seat.saved.size = (
-            artifact,
-            frozenset({Tier.NVME}),
-            size,
-        )
+        seat.saved.sealed(artifact, size)
         await self._node.save(seat, synced=True)
 
     async def _see_uncalled(self, seat: Seat, *, called: bool) -> None:
@@ -224,7 +221,8 @@ class Dumps(Transfers):
         """Its state is sealed and journalled: end the tree, however long it takes."""
         if not await self.end(seat):
             return
-        seat.tree.root, seat.saved.undumpable = None, ""
+        seat.tree.ran_out()
+        seat.saved.below()
         self._node.ram_freed_at = self._world.now()
         self._moved(seat)
         written = self._node.move(seat, SeatEvent.DUMPED, "parked on NVMe", synced=True)
@@ -271,7 +269,7 @@ class Dumps(Transfers):
         await self._abandon(seat)
         called = seat.demand.called or seat.ending.asked
         pause = AGAIN if called else self._node.settings.dump_retry_s
-        seat.backoff.move_not_before = self._world.now() + pause
+        seat.backoff.settle(self._world.now() + pause)
         self._node.move(seat, SeatEvent.DUMP_REVERTED, f"parked in RAM: {why}")
         metrics.TIER_MOVES.labels("dump", "called" if called else "kept").inc()
         if not called:
@@ -300,7 +298,7 @@ class Dumps(Transfers):
 
     def begin_restore(self, seat: Seat, why: str) -> None:
         """From PARKED_NVME: write the intent, then do it."""
-        seat.saved.paging = seat.saved.artifact if self.lazies.pays(seat) else ""
+        seat.saved.pages(seat.saved.artifact if self.lazies.pays(seat) else "")
         written = self._node.move(seat, SeatEvent.RESTORE, why, synced=True)
         self.work(seat, self._restore(seat, written))
 
@@ -334,7 +332,7 @@ class Dumps(Transfers):
         restored = self._world.now()
         await self.finish_restore(seat)
         took = {"read": read - began, **phases, "restore": restored - read}
-        seat.history.phases = {**took, "all": self._world.now() - began}
+        seat.history.timed({**took, "all": self._world.now() - began})
         self.lazies.learn(seat, phases)
         metrics.observe_move("restore", seat.history.phases, seat.saved.size)
 
@@ -398,15 +396,12 @@ class Dumps(Transfers):
     async def _restore_failed(self, seat: Seat, error: Exception) -> None:
         metrics.failed("restore")
         metrics.TIER_MOVES.labels("restore", "failed").inc()
-        seat.backoff.waiting_restores = seat.backoff.waiting_restores + 1 if waits(error) else 0
-        seat.backoff.unsure_restores = seat.backoff.unsure_restores + 1 if is_unsure(error) else 0
-        seat.backoff.failed_restores += speaks_against(error, seat.backoff.unsure_restores)
+        seat.backoff.restore_failed(waits=waits(error), unsure=is_unsure(error))
+        seat.backoff.held_against(speaks_against(error, seat.backoff.unsure_restores))
         if seat.backoff.failed_restores >= _RESTORES:
             raise Broken(f"it could not be recreated from its saved state: {error}") from error
-        seat.backoff.move_not_before = self._world.now() + pause(
-            error, seat.backoff.waiting_restores
-        )
-        seat.backoff.not_before = max(seat.backoff.not_before, seat.backoff.move_not_before)
+        wait = pause(error, seat.backoff.waiting_restores)
+        seat.backoff.settle(self._world.now() + wait, asleep=True)
         self._life.complain(seat, "RestoreFailed", told(error))
         await self.revert_restore(seat, f"not restored: {error}")
 
@@ -414,7 +409,7 @@ class Dumps(Transfers):
         """Half of its tree may be there, and must never run."""
         self.lazies.fillings.stop(seat)
         if await self.end(seat):
-            seat.saved.paging = ""
+            seat.saved.pages("")
             self._node.move(seat, SeatEvent.RESTORE_REVERTED, why)
             self._kick()
 
@@ -423,13 +418,13 @@ class Dumps(Transfers):
         procs, init = self._world.procs, _init(seat)
         try:
             tree = procs.child_of(init)
-            seat.tree.root = Process(tree, procs.start_time(tree))
+            root = Process(tree, procs.start_time(tree))
             by_inner = {
                 procs.pid_in_container(pid): pid
                 for pid in self._world.freezer.pids(seat.tree.handle)
             }
             pids = [by_inner[inner] for inner in seat.tree.inner]
-            seat.tree.cuda = tuple(Process(pid, procs.start_time(pid)) for pid in pids)
+            seat.tree.recreated(root, tuple(Process(pid, procs.start_time(pid)) for pid in pids))
         except NotFoundError as error:
             self.is_gone(seat, error)
             return
@@ -441,9 +436,7 @@ class Dumps(Transfers):
         await self._node.save(seat)
         await self._steps.settle(seat)
         await self.open(seat)
-        seat.backoff.failed_restores = seat.backoff.waiting_restores = (
-            seat.backoff.unsure_restores
-        ) = 0
+        seat.backoff.restored()
         self._moved(seat)
         self._node.move(seat, SeatEvent.RESTORED, "parked in RAM, restored from its saved state")
         metrics.TIER_MOVES.labels("restore", "done").inc()

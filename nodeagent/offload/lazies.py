@@ -57,7 +57,7 @@ class Lazies:
 
     def begin(self, seat: Seat) -> None:
         """Its tree is there, and its memory is not: also after a restart of the agent."""
-        seat.saved.paging = seat.saved.paging or seat.saved.artifact
+        seat.saved.pages(seat.saved.paging or seat.saved.artifact)
         done = asyncio.Event()
         self._coming.setdefault(seat.saved.paging, []).append(done)
         self.fillings.ensure(seat)
@@ -89,7 +89,7 @@ class Lazies:
                 await self.fillings.give_back(seat)
         finally:
             self.fillings.stop(seat)
-            seat.saved.paging = ""
+            seat.saved.pages("")
             self._is_in(artifact, done)
         self._node.save(seat)
         self._kick()

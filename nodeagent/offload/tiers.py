@@ -210,7 +210,7 @@ class Tiers:
             ):
                 seat.tasks.work.cancel()
                 # Else one that was cancelled before it began would keep it from waking for good.
-                seat.saved.sinks_to = None
+                seat.saved.sank()
 
     def _carry_out(self, action: TierAction) -> None:
         seat, dumps = self._node.seats[action.uid], self._dumps

@@ -153,7 +153,7 @@ class Transfers(Gates):
 
     def begin_pack(self, seat: Seat, why: str) -> None:
         """A verified copy goes into the object store; the seat stays as it is."""
-        seat.saved.sinks_to = Tier.OBJECT
+        seat.saved.sinks(Tier.OBJECT)
         self.work(seat, self._pack(seat, why))
 
     async def _pack(self, seat: Seat, why: str) -> None:
@@ -162,11 +162,11 @@ class Transfers(Gates):
             deadline, began = self._node.settings.transfer_deadline_s, self._world.now()
             await self.below.vault.pack(ArtifactId(seat.saved.artifact), Tier.OBJECT, deadline)
             metrics.observe_move("pack", {"all": self._world.now() - began}, seat.saved.size)
-            seat.saved.copies |= {Tier.OBJECT}
+            seat.saved.packed(whole=True)
             await self._node.save(seat, synced=True)
             metrics.TIER_MOVES.labels("pack", "done").inc()
         except (KybernateError, OSError) as error:
-            seat.saved.copies -= {Tier.OBJECT}
+            seat.saved.packed(whole=False)
             self._transfer_failed(seat, "pack", error)
         except asyncio.CancelledError:
             self._transferred(seat)
@@ -190,13 +190,13 @@ class Transfers(Gates):
         if not seat.saved.borrowed:
             await self.below.vault.drop(ArtifactId(seat.saved.artifact), Tier.NVME)
         await self.below.vault.abandon(seat.uid)
-        seat.saved.copies, seat.saved.images = seat.saved.copies - {Tier.NVME}, ""
+        seat.saved.dropped_here()
         self._moved(seat)
         await self._node.save(seat)
 
     def begin_fetch(self, seat: Seat, why: str) -> None:
         """From PARKED_OBJECT: its images come back to NVMe."""
-        seat.saved.sinks_to = Tier.NVME
+        seat.saved.sinks(Tier.NVME)
         self.work(seat, self._fetch(seat, why))
 
     async def _fetch(self, seat: Seat, why: str) -> None:
@@ -209,7 +209,7 @@ class Transfers(Gates):
             self._node.move(seat, SeatEvent.FETCHED, why)
             metrics.TIER_MOVES.labels("fetch", "done").inc()
         except (NotFoundError, CorruptError, RefusedError) as error:
-            seat.saved.sinks_to = None
+            seat.saved.sank()
             raise Broken(f"its saved state can't be used: {error}") from error
         except (KybernateError, OSError) as error:
             self._transfer_failed(seat, "fetch", error)
@@ -233,27 +233,24 @@ class Transfers(Gates):
         except (NotFoundError, CorruptError) as error:
             self._see_lacking(seat, error)
             raise
-        seat.backoff.lacking_since = 0.0
-        seat.saved.images, seat.saved.needs = str(images), machine_of(manifest.facts)
+        seat.backoff.fetched()
+        seat.saved.fetched(str(images), machine_of(manifest.facts))
 
     def _see_lacking(self, seat: Seat, error: KybernateError) -> None:
         """Raise RetryableError, unless it has been so for a while: of what was put, or put anew, a
         store may show the state of before."""
-        now = self._world.now()
-        seat.backoff.lacking_since = seat.backoff.lacking_since or now
-        if now - seat.backoff.lacking_since < BELIEVED_AFTER:
+        if seat.backoff.lacks(self._world.now()) < BELIEVED_AFTER:
             raise RetryableError(f"{error}; the store is asked again") from error
 
     def _transferred(self, seat: Seat) -> None:
-        seat.saved.sinks_to = None
+        seat.saved.sank()
         self._kick()
 
     def _transfer_failed(self, seat: Seat, step: str, error: Exception) -> None:
         metrics.failed(step)
         metrics.TIER_MOVES.labels(step, "failed").inc()
-        seat.backoff.move_not_before = self._world.now() + pause(error, 0)
-        if seat.demand.called:
-            seat.backoff.not_before = max(seat.backoff.not_before, seat.backoff.move_not_before)
+        until = self._world.now() + pause(error, 0)
+        seat.backoff.settle(until, asleep=seat.demand.called)
         self._life.complain(seat, "TransferFailed", f"{error}; trying again")
 
     # --- what nobody needs any more -------------------------------------------------------------
@@ -299,13 +296,8 @@ class Transfers(Gates):
     def forget(self, seat: Seat, why: str) -> None:
         """The seat runs on, or has ended: its saved state is worth nothing any more."""
         spared = self.spares(seat, seat.saved.artifact)
-        artifact, seat.saved.artifact, seat.saved.images = seat.saved.artifact, "", ""
-        seat.saved.copies, seat.saved.size, seat.tree.inner, seat.saved.sinks_to = (
-            frozenset(),
-            0,
-            (),
-            None,
-        )
+        artifact = seat.saved.forgotten()
+        seat.tree.follows_none()
         # Before a record of the seat's says that it no longer is on its way.
         unnoted = self.unnoted.pop(seat.uid, artifact)
         if unnoted != artifact:
@@ -319,12 +311,7 @@ class Transfers(Gates):
 
     def let_go(self, seat: Seat) -> None:
         """It stays without a tree, and its saved state is its successor's."""
-        seat.saved.artifact, seat.saved.images, seat.saved.copies, seat.saved.size = (
-            "",
-            "",
-            frozenset(),
-            0,
-        )
+        seat.saved.forgotten()
         self._node.save(seat)
         self._life.aside(self._abandon(seat))
 
@@ -345,7 +332,7 @@ class Transfers(Gates):
             log.warning("%s: what was dumped can't be removed yet: %s", seat, error)
 
     def _moved(self, seat: Seat) -> None:
-        seat.saved.moved_at = self._world.now()
+        seat.saved.moved(self._world.now())
 
     def is_gone(self, seat: Seat, error: Exception) -> None:
         """Its container has ended, as `error` says: see it to its end."""

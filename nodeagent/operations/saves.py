@@ -111,7 +111,7 @@ class Saves:
             operation.artifact, one.phase = kept.artifact, Phase.COPYING
             self._loop.life.aside(self._copy(one, kept))
         elif seat is not None and self._node.world.below is not None:
-            seat.wishes.to_save = True
+            seat.wishes.ask_for_copy(wanted=True)
             self._loop.life.aside(self._see_room(one, seat))
         else:
             one.ready = True
@@ -177,12 +177,14 @@ class Saves:
                 self._noted(one.operation)
                 self._loop.send_away(seat.uid, words(one.operation), stays_away=True)
             case Next.WRITE if seat is not None:
-                one.phase, seat.wishes.to_save = Phase.WRITING, False
+                one.phase = Phase.WRITING
+                seat.wishes.ask_for_copy(wanted=False)
                 self._sealing.add(seat.uid)
                 written = self._dumps.dumping(seat, words(one.operation))
                 self._dumps.work(seat, self._write(one, seat, written))
             case Next.KEEP_ARTIFACT if seat is not None:
-                one.phase, seat.wishes.to_save = Phase.COPYING, False
+                one.phase = Phase.COPYING
+                seat.wishes.ask_for_copy(wanted=False)
                 self._loop.life.aside(self._keep(one, self._of_seat(one, seat)))
             case Next.GIVE_UP:
                 self._fail(one, why_given_up(facts))
@@ -215,7 +217,7 @@ class Saves:
         seat = self._node.seats.get(one.operation.uid)
         if seat is None:
             return
-        seat.wishes.to_save = False
+        seat.wishes.ask_for_copy(wanted=False)
         if one.operation.wakes:
             self._loop.let_stay(seat.uid)
             self._loop.call_for(seat.uid, "it goes on after it was saved")

@@ -76,9 +76,10 @@ class Lifecycle:
         """Begin a piece of work on a seat; what was under way is dropped."""
         if seat.tasks.work is not None and seat.tasks.work is not asyncio.current_task():
             seat.tasks.work.cancel()
-        seat.tasks.work = asyncio.create_task(self._guarded(seat, what))
+        task = asyncio.create_task(self._guarded(seat, what))
         # One that is cancelled before its first step would leave it unawaited.
-        seat.tasks.work.add_done_callback(lambda _: what.close())
+        task.add_done_callback(lambda _: what.close())
+        seat.tasks.begun(task)
 
     async def _guarded(self, seat: Seat, what: Coroutine[object, object, None]) -> None:
         try:
@@ -108,7 +109,7 @@ class Lifecycle:
         if (lack := await self._lack(seat)) is not None:
             self._put_off(seat, SeatEvent.ENDED, lack)
             return
-        seat.history.generation += 1
+        seat.history.started()
         await self.release_gate(seat)
 
     async def release_gate(self, seat: Seat) -> None:
@@ -164,7 +165,7 @@ class Lifecycle:
         return None
 
     def _put_off(self, seat: Seat, event: SeatEvent, why: str) -> None:
-        seat.backoff.not_before = self._world.now() + _RETRY
+        seat.backoff.hold(self._world.now() + _RETRY)
         self.complain(seat, "PutOff", why)
         self._node.move(seat, event, why)
         self._kick()
@@ -172,9 +173,7 @@ class Lifecycle:
     def complain(self, seat: Seat, event: str, why: str) -> None:
         """Tell people of something that is tried again and again, now and then. What is told of one
         event silences none of the others."""
-        now = self._world.now()
-        if now >= seat.backoff.complain_at.get(event, now):
-            seat.backoff.complain_at[event] = now + _COMPLAIN_EVERY
+        if seat.backoff.may_complain(event, self._world.now(), _COMPLAIN_EVERY):
             self._node.tell(seat, "Warning", event, why)
 
     async def await_started(self, seat: Seat) -> None:
@@ -183,7 +182,7 @@ class Lifecycle:
             if late := self._node.start_overdue(seat):
                 raise Broken(late)
             await asyncio.sleep(_STARTED_POLL)
-        seat.history.started_once = True
+        seat.history.served()
         self._node.move(seat, SeatEvent.STARTED, "it serves")
         self.activate(seat)
 
@@ -196,16 +195,15 @@ class Lifecycle:
 
     def activate(self, seat: Seat) -> None:
         """It is ACTIVE: grant it to the proxies, and have a helper ready for its park."""
-        # Whoever uses the GPU at the next park is asked anew: workers come and go.
-        seat.tree.cuda, seat.tree.held, seat.tree.gpu_map = (), {}, {}
-        seat.demand.asked_since = None
+        seat.tree.woke()
+        seat.demand.awake(self._world.now())
         self._outdated(seat, "its workload has gone on since")
-        seat.history.untimely = not self._node.wakes_in_time(seat, Tier.RAM)
-        self._refresh_idle(seat)
-        self._set_address(seat)
+        seat.history.judged(untimely=not self._node.wakes_in_time(seat, Tier.RAM))
+        if seat.contact.serves(seat.identity.port):
+            self._node.changed(seat)
         if seat.ending.asked:
             return
-        seat.history.lease += 1
+        seat.history.granted()
         self._node.save(seat)
         self._node.leases.grant(seat.uid, seat.history.lease)
         self._kick()
@@ -216,16 +214,6 @@ class Lifecycle:
         with contextlib.suppress(DriverError, DeadlineError):
             await self._steps.helper(seat)
 
-    def _refresh_idle(self, seat: Seat) -> None:
-        seat.demand.idle_since = (
-            None if seat.demand.in_flight or seat.demand.waiting else self._world.now()
-        )
-
-    def _set_address(self, seat: Seat) -> None:
-        if seat.contact.pod_ip and seat.identity.port:
-            seat.contact.address = f"{seat.contact.pod_ip}:{seat.identity.port}"
-            self._node.changed(seat)
-
     # --- park and wake ------------------------------------------------------------------------
 
     async def park(self, seat: Seat) -> None:
@@ -233,7 +221,7 @@ class Lifecycle:
         began = self._world.now()
         await self._cooperate(seat, CooperationPhase.PARK)
         try:
-            seat.tree.cuda, seat.tree.held = await self._steps.holders(seat)
+            seat.tree.uses(*await self._steps.holders(seat))
             await self._node.save(seat, synced=True)
         except (DriverError, DeadlineError, OSError) as error:
             await self._cooperate(seat, CooperationPhase.WAKE)
@@ -245,7 +233,7 @@ class Lifecycle:
             await self._cooperate(seat, CooperationPhase.WAKE)
             self.park_reverted(seat, str(error))
             return
-        seat.history.phases = {**phases, "all": self._world.now() - began}
+        seat.history.timed({**phases, "all": self._world.now() - began})
         metrics.observe("park", seat.history.phases, sum(seat.tree.held.values()))
         self.parked(seat, "parked in RAM")
 
@@ -259,8 +247,7 @@ class Lifecycle:
 
     def parked(self, seat: Seat, why: str) -> None:
         """Its park is done: from now on it may be called for again."""
-        if not seat.wishes.stays_away:
-            seat.wishes.leave = ""
+        seat.wishes.left()
         self._node.move(seat, SeatEvent.PARKED, why)
         self._kick()
         if seat.ending.asked:
@@ -269,7 +256,7 @@ class Lifecycle:
     def park_reverted(self, seat: Seat, why: str) -> None:
         """The park was undone: it is active again."""
         metrics.failed("park")
-        seat.backoff.stays_until = self._world.now() + _RETRY
+        seat.backoff.stay(self._world.now() + _RETRY)
         self._node.tell(seat, "Warning", "ParkReverted", f"{why}; it runs on")
         self._node.move(seat, SeatEvent.PARK_REVERTED, why)
         self.activate(seat)
@@ -285,8 +272,9 @@ class Lifecycle:
         phases = await self._steps.wake(seat)
         await self._cooperate(seat, CooperationPhase.WAKE)
         took = self._world.now() - began
-        seat.history.wakes, seat.history.last_wake_ms = seat.history.wakes + 1, took * 1000
-        seat.history.phases, moved = {**phases, "all": took}, sum(seat.tree.held.values())
+        seat.history.woke(took)
+        seat.history.timed({**phases, "all": took})
+        moved = sum(seat.tree.held.values())
         if seat.demand.waiting_since is not None:
             metrics.WAIT_SECONDS.observe(max(0.0, self._world.now() - seat.demand.waiting_since))
         self._node.move(seat, SeatEvent.AWAKE, "awake")
@@ -306,7 +294,8 @@ class Lifecycle:
         self._node.tell(seat, "Warning", event, f"{why}; the workload is started anew")
         if seat.state in TIER_OF or seat.state is SeatState.WAITING:
             # Until it is gone nobody knows whether it uses its GPUs.
-            seat.history.reason, seat.ending.apart = why, True
+            seat.history.explained(why)
+            seat.ending.doubt()
             self._begin_end(seat)
         elif seat.state is not SeatState.FAILED:
             self._node.move(seat, SeatEvent.FAIL, why)
@@ -329,7 +318,7 @@ class Lifecycle:
         if seat.state is not SeatState.GONE and (
             seat.tasks.watch is None or seat.tasks.watch.done()
         ):
-            seat.tasks.watch = asyncio.create_task(self._watch_end(seat))
+            seat.tasks.watched(asyncio.create_task(self._watch_end(seat)))
 
     async def _watch_end(self, seat: Seat) -> None:
         pause, began = _END_POLL[0], self._world.now()
@@ -374,7 +363,7 @@ class Lifecycle:
         return lives and seat.ending.asked and self._world.now() >= until
 
     def _carry_on(self, seat: Seat) -> None:
-        seat.ending.asked = False
+        seat.ending.carry_on()
         self._node.save(seat)
         why = "it was asked to end and runs on"
         self._node.tell(seat, "Warning", "TermIgnored", f"{why}: it gets requests again")
@@ -401,14 +390,14 @@ class Lifecycle:
             seat.tasks.work.cancel()
         self._steps.drop_helper(seat)
         self._node.leases.revoke(seat.uid)
-        seat.saved.unsealed |= seat.state is SeatState.DUMPING
+        if seat.state is SeatState.DUMPING:
+            seat.saved.cut_short()
         self._outdated(seat, "its container has ended")
-        seat.tree.init = seat.tree.root = None
-        seat.tree.handle, seat.tree.cuda, seat.tree.held, seat.contact.address = "", (), {}, ""
-        seat.contact.connected = seat.ending.asked = seat.ending.apart = False
-        if not seat.wishes.stays_away:
-            seat.wishes.leave = ""
-        seat.history.bound_at = self._world.now()
+        seat.tree.ended()
+        seat.contact.ended()
+        seat.ending.ended()
+        seat.wishes.left()
+        seat.history.ended(self._world.now())
         self._node.save(seat)
         if seat.state is not SeatState.WAITING:
             self._node.move(seat, SeatEvent.ENDED, seat.history.reason)
@@ -431,7 +420,7 @@ class Lifecycle:
 
     def _begin_end(self, seat: Seat) -> None:
         if not seat.ending.asked:
-            seat.ending.asked, seat.ending.since = True, self._world.now()
+            seat.ending.begin(self._world.now())
             self._node.save(seat)
 
     def let_go(self, seat: Seat) -> None:

@@ -240,43 +240,19 @@ class Node:
         nothing has changed.
         """
         before, seat.state = seat.state, next_state(seat.state, event)
-        seat.history.since, seat.history.reason = self.world.wall(), reason
+        now, wall = self.world.now(), self.world.wall()
+        seat.history.entered(before, seat.state, reason, now=now, wall=wall)
         log.info("%s: %s -> %s (%s)", seat, before, seat.state, reason)
-        self._count_active(seat, before)
-        if event is SeatEvent.AWAKE:
-            seat.wishes.tier_asked = ""
-        if event is SeatEvent.ENDED or (event is SeatEvent.AWAKE and not seat.wishes.leave):
-            seat.wishes.rests = False  # sent away while it woke, it rests once it is parked again
-        if event in (SeatEvent.PARKED, SeatEvent.ENDED):
-            seat.wishes.yields = False
+        seat.wishes.met(event)
         written = self.save(seat, synced=synced)
         self.changed(seat)
         return written
 
-    def _count_active(self, seat: Seat, before: SeatState) -> None:
-        serving = (SeatState.ACTIVE, SeatState.DRAINING)
-        now = self.world.now()
-        if (
-            before in serving
-            and seat.state not in serving
-            and seat.history.active_since is not None
-        ):
-            seat.history.active_seconds += now - seat.history.active_since
-            seat.history.active_since, seat.history.used_at = None, now
-        if seat.state in serving and before not in serving:
-            seat.history.active_since = now
-        seat.history.drain_since = now if seat.state is SeatState.DRAINING else None
-        seat.history.starting_since = now if seat.state is SeatState.STARTING else None
-
     def start_overdue(self, seat: Seat) -> str:
-        """Why the seat must not go on starting, as a sentence; empty while it may.
-
-        The limit is for one entry into STARTING, however often its gate is released meanwhile.
-        """
-        limit, now = self.settings.start_limit_s, self.world.now()
-        if seat.history.starting_since is None:  # in the journal of an older release
-            seat.history.starting_since = now
-        if now < seat.history.starting_since + limit:
+        """Why the seat must not go on starting, as a sentence; empty while it may. However often
+        its gate is released meanwhile."""
+        limit = self.settings.start_limit_s
+        if seat.history.starts_by(self.world.now(), limit):
             return ""
         return f"it does not serve {limit:g} s after its start"
 
@@ -313,7 +289,7 @@ class Node:
         """Note of each seat whether it could be parked now."""
         refused = self.refusals(self.seats.values())
         for uid, seat in self.seats.items():
-            seat.backoff.unparkable = refused.get(uid, "")
+            seat.backoff.judged(refused.get(uid, ""))
 
     def swap_view(self) -> SwapView:
         """What the swap decision looks at."""

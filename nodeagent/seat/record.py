@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -268,24 +268,40 @@ def from_record(record: Mapping[str, Any]) -> Seat:
         namespace_uid=record.get("namespace_uid", ""),
     )
     seat = Seat(identity, record["bound_at"], record["since"], SeatState(record["state"]))
+    parts: dict[str, dict[str, Any]] = {
+        "tree": _tree(record),
+        "wishes": {"restore": _wish(record.get("restore")), "idle": dict(record.get("idle", {}))},
+        "saved": {
+            "copies": frozenset(Tier(tier) for tier in record.get("copies", ())),
+            "begins": Begins(record.get("begins", "")),
+            "may_drop": tuple(record.get("may_drop", ())),
+        },
+    }
     for name, place in _PLAIN.items():
         if name in record:
             part, _, value = place.partition(".")
-            setattr(getattr(seat, part), value, record[name])
-    seat.tree.init, seat.tree.root = _process(record["init"]), _process(record["tree"])
-    seat.tree.cuda = tuple(Process(pid, start) for pid, start in record["cuda"])
-    seat.tree.held = {GpuUuid(gpu): size for gpu, size in record["held"].items()}
-    seat.saved.copies = frozenset(Tier(tier) for tier in record.get("copies", ()))
-    seat.wishes.idle = dict(record.get("idle", {}))
-    seat.tree.inner = tuple(record.get("inner", ()))
-    if wish := record.get("restore"):
-        seat.wishes.restore = of_record(RestoreWish, {**wish, "kind": RestoreAs(wish["kind"])})
-    seat.saved.begins = Begins(record.get("begins", ""))
-    seat.saved.may_drop = tuple(record.get("may_drop", ()))
-    seat.tree.gpu_map = {
-        GpuUuid(old): GpuUuid(new) for old, new in record.get("gpu_map", {}).items()
-    }
+            parts.setdefault(part, {})[value] = record[name]
+    for part, values in parts.items():
+        setattr(seat, part, replace(getattr(seat, part), **values))
     return seat
+
+
+def _tree(record: Mapping[str, Any]) -> dict[str, Any]:
+    moved = record.get("gpu_map", {}).items()
+    return {
+        "init": _process(record["init"]),
+        "root": _process(record["tree"]),
+        "cuda": tuple(Process(pid, start) for pid, start in record["cuda"]),
+        "held": {GpuUuid(gpu): size for gpu, size in record["held"].items()},
+        "inner": tuple(record.get("inner", ())),
+        "gpu_map": {GpuUuid(old): GpuUuid(new) for old, new in moved},
+    }
+
+
+def _wish(record: Mapping[str, Any] | None) -> RestoreWish | None:
+    if not record:
+        return None
+    return of_record(RestoreWish, {**record, "kind": RestoreAs(record["kind"])})
 
 
 def _pair(process: Process | None) -> list[int] | None:

@@ -30,8 +30,9 @@ async def park_again(node: Node, steps: Steps, seat: Seat) -> None:
     try:
         newcomers, held = await steps.holders(seat)
         earlier = (p for p in seat.tree.cuda if node.world.procs.alive(p.pid, p.start))
-        seat.tree.cuda = tuple(dict.fromkeys((*earlier, *newcomers)))
-        seat.tree.held = {gpu: max(size, seat.tree.held.get(gpu, 0)) for gpu, size in held.items()}
+        known = seat.tree.held
+        most = {gpu: max(size, known.get(gpu, 0)) for gpu, size in held.items()}
+        seat.tree.uses(tuple(dict.fromkeys((*earlier, *newcomers))), most)
         await node.save(seat, synced=True)
         freezer.thaw(seat.tree.handle)
         helper = await steps.helper(seat)

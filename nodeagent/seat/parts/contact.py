@@ -24,3 +24,47 @@ class Contact:
     pod_ip: str = ""
     address: str = ""
     unlooked: bool = False
+
+    def greeted(self, *, image_mode: bool) -> None:
+        """Its kyb-init says whose command it runs."""
+        self.image_mode = image_mode
+
+    def made(self) -> None:
+        """Its kyb-init is connected."""
+        self.connected = True
+
+    def lost(self) -> None:
+        """Its kyb-init is not connected any more."""
+        self.connected = False
+
+    def ended(self) -> None:
+        """Its container has ended: nobody answers."""
+        self.connected, self.address = False, ""
+
+    def queue(self, hello: GateHello) -> None:
+        """A new kyb-init waits until the old one is gone."""
+        self.next_hello = hello
+
+    def next_one(self) -> GateHello | None:
+        """The hello of the kyb-init that waits, if one does; it is welcomed now."""
+        hello, self.next_hello = self.next_hello, None
+        return hello
+
+    def moved(self, pod_ip: str) -> None:
+        """Its pod has this address."""
+        self.pod_ip = pod_ip
+
+    def serves(self, port: int | None) -> bool:
+        """Requests may be sent to this port from now on; whether it has an address for them."""
+        if not self.pod_ip or not port:
+            return False
+        self.address = f"{self.pod_ip}:{port}"
+        return True
+
+    def stands_still(self) -> None:
+        """It was frozen: somebody will look at its sockets."""
+        self.unlooked = True
+
+    def looked_at(self) -> None:
+        """Somebody has looked at its sockets, and watches them."""
+        self.unlooked = False

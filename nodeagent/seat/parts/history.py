@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kybernate.types import SeatState
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+_SERVING = (SeatState.ACTIVE, SeatState.DRAINING)
 
 
 @dataclass(slots=True)
@@ -35,3 +39,59 @@ class History:
     last_wake_ms: float = 0.0
     phases: Mapping[str, float] = field(default_factory=dict)
     untimely: bool = False
+
+    def entered(
+        self, before: SeatState, state: SeatState, why: str, *, now: float, wall: float
+    ) -> None:
+        """It went from one state to another."""
+        self.since, self.reason = wall, why
+        if before in _SERVING and state not in _SERVING and self.active_since is not None:
+            self.active_seconds += now - self.active_since
+            self.active_since, self.used_at = None, now
+        if state in _SERVING and before not in _SERVING:
+            self.active_since = now
+        self.drain_since = now if state is SeatState.DRAINING else None
+        self.starting_since = now if state is SeatState.STARTING else None
+
+    def explained(self, why: str) -> None:
+        """More is known of why it is in its state."""
+        self.reason = why
+
+    def starts_by(self, now: float, limit: float) -> bool:
+        """Whether it may still be starting. The limit is for one entry into STARTING."""
+        if self.starting_since is None:  # in the journal of an older release
+            self.starting_since = now
+        return now < self.starting_since + limit
+
+    def started(self) -> None:
+        """Its command is executed once more."""
+        self.generation += 1
+
+    def served(self) -> None:
+        """It has started to serve."""
+        self.started_once = True
+
+    def found(self, generation: int) -> None:
+        """It runs, and no record tells of its start."""
+        self.generation, self.started_once = generation, True
+
+    def granted(self) -> None:
+        """Proxies may send requests, by a lease of this number."""
+        self.lease += 1
+
+    def woke(self, seconds: float) -> None:
+        """It took so long."""
+        self.wakes += 1
+        self.last_wake_ms = seconds * 1000
+
+    def timed(self, phases: Mapping[str, float]) -> None:
+        """Seconds by phase of what was done last."""
+        self.phases = phases
+
+    def judged(self, *, untimely: bool) -> None:
+        """Whether its next wake from RAM takes too long."""
+        self.untimely = untimely
+
+    def ended(self, now: float) -> None:
+        """It wants to start again since now."""
+        self.bound_at = now

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from kybernate.types import Tier
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from kybernate.types import Tier
 
 
 class Begins(StrEnum):
@@ -55,3 +55,102 @@ class Saved:
     claimed: str = ""
     borrowed: bool = False
     may_drop: tuple[str, ...] = ()
+
+    def settled(self, begins: Begins) -> None:
+        """How the seat begins is known, or open again."""
+        self.begins = begins
+
+    def follows(self, artifact: str, size: int, first: int, tier: Tier) -> None:
+        """The seat is to go on from another pod's state, which lies in this tier."""
+        self.begins, self.artifact, self.borrowed = Begins.ADOPTING, artifact, True
+        self.copies, self.size, self.first = frozenset({tier}), size, first
+
+    def succeeds(self, predecessor: str, claimed: str, may_drop: tuple[str, ...]) -> None:
+        """Whose state that is; of a copy nobody's."""
+        self.predecessor, self.claimed, self.may_drop = predecessor, claimed, may_drop
+
+    def adopted(self, now: float) -> None:
+        """It goes on from that state."""
+        self.begins, self.moved_at = Begins.ADOPTED, now
+
+    def follows_none(self) -> None:
+        """The seat begins by its command: the state that its pod names can't be had."""
+        self.begins, self.artifact, self.borrowed = Begins.ANEW, "", False
+        self.copies, self.size = frozenset(), 0
+
+    def unused(self, begins: Begins) -> None:
+        """Its container ended before it went on from another pod's state."""
+        self.settled(begins)
+        self.own()
+
+    def own(self) -> None:
+        """What is saved of it from now on is its own."""
+        self.borrowed, self.may_drop = False, ()
+
+    def dumping(self) -> None:
+        """Its tree is being written down: a state of before is not what it is now."""
+        self.unsealed_yet()
+        self.images, self.unsealed = "", False
+
+    def unsealed_yet(self) -> None:
+        """No state of it is sealed."""
+        self.artifact, self.copies = "", frozenset()
+
+    def cut_short(self) -> None:
+        """Its container ended while it was written down."""
+        self.unsealed = True
+
+    def refused(self, why: str) -> None:
+        """It can't be written down."""
+        self.undumpable = why
+
+    def written(self, first: int) -> None:
+        """Its images are there, with so many bytes that come in first."""
+        self.first = first
+
+    def sealed(self, artifact: str, size: int) -> None:
+        """Its state is on NVMe, and noted."""
+        self.artifact, self.copies, self.size = artifact, frozenset({Tier.NVME}), size
+
+    def below(self) -> None:
+        """Its tree has ended, and the state is all there is."""
+        self.undumpable = ""
+
+    def sinks(self, tier: Tier) -> None:
+        """It is being copied to this tier."""
+        self.sinks_to = tier
+
+    def sank(self) -> None:
+        """It is not being copied any more."""
+        self.sinks_to = None
+
+    def packed(self, *, whole: bool) -> None:
+        """Whether the object store holds it verified."""
+        object_store = frozenset({Tier.OBJECT})
+        self.copies = self.copies | object_store if whole else self.copies - object_store
+
+    def dropped_here(self) -> None:
+        """NVMe holds nothing of it any more."""
+        self.copies, self.images = self.copies - {Tier.NVME}, ""
+
+    def fetched(self, images: str, needs: Mapping[str, Any]) -> None:
+        """Its images are in this folder; what they need is kept beside them."""
+        self.images, self.needs = images, needs
+
+    def moved(self, now: float) -> None:
+        """It has changed tiers."""
+        self.moved_at = now
+
+    def may_move(self) -> None:
+        """It may change tiers at once, however lately it did."""
+        self.moved_at = None
+
+    def pages(self, artifact: str) -> None:
+        """The tree's memory comes in from this state; empty: all of it is in."""
+        self.paging = artifact
+
+    def forgotten(self) -> str:
+        """It is worth nothing to the seat any more; returns its name, if there was one."""
+        artifact, self.artifact, self.images = self.artifact, "", ""
+        self.copies, self.size, self.sinks_to = frozenset(), 0, None
+        return artifact

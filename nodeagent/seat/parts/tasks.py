@@ -15,3 +15,11 @@ class Tasks:
 
     work: asyncio.Task[None] | None = None
     watch: asyncio.Task[None] | None = None
+
+    def begun(self, work: asyncio.Task[None]) -> None:
+        """This is carried out from now on."""
+        self.work = work
+
+    def watched(self, watch: asyncio.Task[None]) -> None:
+        """This waits for its processes to be gone."""
+        self.watch = watch

@@ -35,3 +35,56 @@ class Tree:
     inner: tuple[int, ...] = ()
     held: Mapping[GpuUuid, int] = field(default_factory=dict)
     gpu_map: Mapping[GpuUuid, GpuUuid] = field(default_factory=dict)
+
+    def greeted(self, init: Process) -> None:
+        """Its kyb-init has called."""
+        self.init = init
+
+    def placed(self, root: Process, handle: str) -> None:
+        """The workload's first process is there, and the freezer has all that it will start."""
+        self.root, self.handle = root, handle
+
+    def uses(self, cuda: tuple[Process, ...], held: Mapping[GpuUuid, int] | None = None) -> None:
+        """These are on its GPUs, with so many bytes where that was measured."""
+        self.cuda = cuda
+        if held is not None:
+            self.held = held
+
+    def named_inside(self, cuda: tuple[Process, ...], inner: tuple[int, ...]) -> None:
+        """What those on its GPUs are called in the container, for when they are recreated."""
+        self.cuda, self.inner = cuda, inner
+
+    def follows(
+        self,
+        inner: tuple[int, ...],
+        held: Mapping[GpuUuid, int],
+        gpu_map: Mapping[GpuUuid, GpuUuid],
+    ) -> None:
+        """It is to be recreated from a state of another container."""
+        self.cuda, self.inner, self.held, self.gpu_map = (), inner, held, gpu_map
+
+    def follows_none(self) -> None:
+        """It is to be recreated from no state."""
+        self.inner, self.gpu_map = (), {}
+
+    def ran_out(self) -> None:
+        """No process but kyb-init is left, which waits for the tree to be recreated."""
+        self.root = None
+
+    def recreated(self, root: Process, cuda: tuple[Process, ...]) -> None:
+        """Its processes are back."""
+        self.root, self.cuda = root, cuda
+
+    def woke(self) -> None:
+        """Whoever uses its GPUs at the next park is asked again: workers come and go."""
+        self.cuda, self.held, self.gpu_map = (), {}, {}
+
+    def forgotten(self) -> None:
+        """What was known of its processes isn't true."""
+        self.init = self.root = None
+        self.handle, self.cuda = "", ()
+
+    def ended(self) -> None:
+        """Nothing of it is left, kyb-init included."""
+        self.forgotten()
+        self.held = {}

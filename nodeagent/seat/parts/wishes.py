@@ -3,14 +3,49 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from kybernate.core.seat.seats import SeatEvent
 from kybernate.types import Tier
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kybernate.core.artifacts.restores import RestoreWish
+
+
+class Declared(Protocol):
+    """What a pod says of its seat."""
+
+    @property
+    def park_tier(self) -> Tier:
+        """How deep it lets the seat go."""
+        ...
+
+    @property
+    def ready_within(self) -> float | None:
+        """What is a timely wake, in seconds."""
+        ...
+
+    @property
+    def idle(self) -> Mapping[str, float]:
+        """Unused for so many seconds the seat leaves the tier."""
+        ...
+
+    @property
+    def weight(self) -> float | None:
+        """Of a seat that always wants its GPUs."""
+        ...
+
+    @property
+    def keep_connections(self) -> bool:
+        """Whether connections are left open over a park."""
+        ...
+
+    @property
+    def spec_hash(self) -> str:
+        """What its container is."""
+        ...
 
 
 @dataclass(slots=True)
@@ -42,3 +77,49 @@ class Wishes:
     rests: bool = False
     tier_asked: str = ""
     to_save: bool = False
+
+    def declared(self, pod: Declared) -> bool:
+        """What its pod says now; whether something changed that is noted at once."""
+        before = self.weight, self.idle
+        self.keep_connections, self.spec_hash = pod.keep_connections, pod.spec_hash
+        self.park_tier, self.ready_within = pod.park_tier.value, pod.ready_within
+        self.weight, self.idle = pod.weight, pod.idle
+        return before != (self.weight, self.idle)
+
+    def goes_on(self, restore: RestoreWish | None) -> None:
+        """From which state its pod wants to go on, which is settled when the seat is made."""
+        self.restore = restore
+
+    def phase(self, *, acquired: bool, yields: bool) -> None:
+        """Its workload knows its phases."""
+        self.acquired, self.yields = acquired, yields
+
+    def send_away(self, why: str, *, stays_away: bool) -> None:
+        """It must leave GPU memory."""
+        self.leave, self.stays_away, self.rests = why, stays_away, not stays_away
+
+    def let_stay(self) -> None:
+        """Nobody wants it to leave any more."""
+        self.leave, self.stays_away, self.rests = "", False, False
+
+    def left(self) -> None:
+        """It has left GPU memory, and may be called for unless it stays away."""
+        if not self.stays_away:
+            self.leave = ""
+
+    def ask_for_tier(self, tier: Tier | None) -> None:
+        """An operator wants its state there; None: anywhere."""
+        self.tier_asked = tier.value if tier else ""
+
+    def ask_for_copy(self, *, wanted: bool) -> None:
+        """Whether a copy of its state is to be written next."""
+        self.to_save = wanted
+
+    def met(self, event: SeatEvent) -> None:
+        """What is over with this event of its life."""
+        if event is SeatEvent.AWAKE:
+            self.tier_asked = ""
+        if event is SeatEvent.ENDED or (event is SeatEvent.AWAKE and not self.leave):
+            self.rests = False  # sent away while it woke, it rests once it is parked again
+        if event in (SeatEvent.PARKED, SeatEvent.ENDED):
+            self.yields = False

@@ -1,0 +1,92 @@
+"""Who changes a seat: each of its parts one module, the seat itself its own and two others."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nodeagent.seat.record import Seat
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[4]
+PARTS = ("backoff", "contact", "demand", "ending", "history", "saved", "tasks", "tree", "wishes")
+MUTATORS = {"add", "append", "clear", "discard", "extend", "pop", "remove", "setdefault", "update"}
+
+
+def modules() -> Iterator[tuple[str, ast.AST]]:
+    for path in sorted((ROOT / "nodeagent").rglob("*.py")):
+        yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())
+
+
+def name_of(node: ast.AST) -> str:
+    """The last word of `a.b.c`, which says what it is."""
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def written(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """What is written to, by its last word, and which value of it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del):
+            yield name_of(node.value), node.attr
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
+            if isinstance(node.value, ast.Attribute):
+                yield name_of(node.value.value), node.value.attr
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            of = node.func.value
+            if node.func.attr in MUTATORS and isinstance(of, ast.Attribute):
+                yield name_of(of.value), of.attr
+
+
+@pytest.mark.parametrize(
+    "source", ["seat.tree.cuda = ()", "del seat.ending.asked", "tree.root = 1"]
+)
+def test_a_write_is_seen(source: str) -> None:
+    assert next(part for part, _ in written(ast.parse(source))) in PARTS
+
+
+def test_a_change_within_a_value_is_seen() -> None:
+    assert ("backoff", "complain_at") in written(ast.parse("seat.backoff.complain_at['x'] = 1"))
+    assert ("saved", "needs") in written(ast.parse("seat.saved.needs.update(x=1)"))
+
+
+def test_a_seat_has_at_most_twelve_values_of_its_own() -> None:
+    assert len(Seat.__slots__) <= 12
+    assert {*PARTS} < {*Seat.__slots__}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_each_part_is_changed_by_its_own_module_alone(part: str) -> None:
+    home = f"nodeagent/seat/parts/{part}.py"
+    values = getattr(_sample(), part).__slots__
+    strangers = {
+        f"{module}: {part}.{value}"
+        for module, tree in modules()
+        if module != home
+        for of, value in written(tree)
+        if of == part and value in values
+    }
+    assert not strangers
+
+
+def test_the_seat_itself_is_changed_by_three_modules_at_most() -> None:
+    own = {*Seat.__slots__} - {"_shown"}
+    writers = {
+        module
+        for module, tree in modules()
+        for of, value in written(tree)
+        if of == "seat" and value in own
+    }
+    assert writers <= {
+        "nodeagent/api/prepare.py",
+        "nodeagent/app/doubt.py",
+        "nodeagent/seat/node.py",
+    }
+
+
+def _sample() -> Seat:
+    return Seat(None, 0.0, 0.0)  # type: ignore[arg-type]
