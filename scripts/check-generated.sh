@@ -1,6 +1,6 @@
 #!/bin/sh
-# Fails if kybernate/gen, docs/reference/states.md or config/crd differ from what their sources generate,
-# or if a decision is not in the index of docs/design.
+# Fails if kybernate/gen, docs/reference/{states,migration}.md or config/crd differ from what their
+# sources generate, or if a decision is not in the index of docs/design.
 set -eu
 py=$1
 tmp=$(mktemp -d)
@@ -14,10 +14,13 @@ for file in "$tmp"/kybernate/gen/*; do
   }
 done
 "$py" -m kybernate.cli states >"$tmp/states.md"
-cmp -s "$tmp/states.md" docs/reference/states.md || {
-  echo "docs/reference/states.md is stale: run 'make states'" >&2
-  exit 1
-}
+"$py" -m kybernate.cli states --of migration >"$tmp/migration.md"
+for file in states migration; do
+  cmp -s "$tmp/$file.md" "docs/reference/$file.md" || {
+    echo "docs/reference/$file.md is stale: run 'make states'" >&2
+    exit 1
+  }
+done
 "$py" -m kybernate.api.crds "$tmp"
 for file in gpunode artifactgrant; do
   cmp -s "$tmp/$file.yaml" "config/crd/$file.yaml" || {

@@ -1,16 +1,20 @@
-"""`kybernate states`: the seat's states and what leads from one to the other, as Markdown."""
+"""`kybernate states`: the states of a seat or of a migration, as Markdown."""
 
 from __future__ import annotations
 
 import click
 
+from kybernate.core.migration import page
 from kybernate.core.seat import seats
+
+_PAGES = {"seat": seats.render_markdown, "migration": page.render_markdown}
 
 
 @click.command("states")
-def command() -> None:
-    """Print the states of a seat and their transitions as Markdown.
+@click.option("--of", "what", type=click.Choice([*_PAGES]), default="seat", show_default=True)
+def command(what: str) -> None:
+    """Print states and their transitions as Markdown.
 
-    docs/reference/states.md is this output.
+    docs/reference/states.md and docs/reference/migration.md are this output.
     """
-    click.echo(seats.render_markdown(), nl=False)
+    click.echo(_PAGES[what](), nl=False)
