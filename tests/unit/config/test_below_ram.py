@@ -13,7 +13,8 @@ from kybernate.settings.agent import AgentSettings
 
 REPOSITORY = Path(__file__).parents[3]
 CONFIG = REPOSITORY / "config"
-INSTALL = (REPOSITORY / "docs" / "how-to" / "install.md").read_text()
+RIGHTS = (REPOSITORY / "docs" / "reference" / "rights.md").read_text()
+OFFLOAD = (REPOSITORY / "docs" / "how-to" / "offload.md").read_text()
 
 
 def pod(path: Path) -> dict[str, Any]:
@@ -46,19 +47,17 @@ def test_what_is_recreated_inherits_no_restriction_of_the_agents(container: dict
     assert security["seccompProfile"] == {"type": "Unconfined"}
 
 
-def test_every_right_is_told_in_the_installation_page(
-    patch: dict[str, Any], container: dict[str, Any]
-) -> None:
+def test_every_right_is_told_on_its_page(patch: dict[str, Any], container: dict[str, Any]) -> None:
     for capability in container["securityContext"]["capabilities"]["add"]:
-        assert f"`{capability}`" in INSTALL
+        assert f"`{capability}`" in RIGHTS
     for volume in patch["volumes"]:
         if "hostPath" in volume:
-            assert f"`{volume['hostPath']['path']}`" in INSTALL
+            assert f"`{volume['hostPath']['path']}`" in RIGHTS
         else:
-            assert f"`{volume['secret']['secretName']}`" in INSTALL
+            assert f"`{volume['secret']['secretName']}`" in RIGHTS
     for source in container["envFrom"]:
         ((_, reference),) = source.items()
-        assert f"`{reference['name']}`" in INSTALL
+        assert f"`{reference['name']}`" in RIGHTS
         assert reference["optional"]
 
 
@@ -66,8 +65,8 @@ def test_every_right_is_told_in_the_installation_page(
 def test_the_registry_has_the_object_stores_credentials(kind: str) -> None:
     (registry,) = pod(CONFIG / "registry" / kind / "deployment.yaml")["containers"]
     ((source,),) = (registry["envFrom"],)
-    assert f"secret generic {source['secretRef']['name']} " in INSTALL
-    assert "KYB_REGISTRY_OBJECT_STORE=" in INSTALL
+    assert f"secret generic {source['secretRef']['name']} " in OFFLOAD
+    assert "KYB_REGISTRY_OBJECT_STORE=" in OFFLOAD
 
 
 def test_variables_are_settings_of_the_agent(container: dict[str, Any]) -> None:

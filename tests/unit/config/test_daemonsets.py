@@ -13,7 +13,7 @@ from kybernate.settings.agent import AgentSettings
 from kybernate.settings.plugin import PluginSettings
 
 REPOSITORY = Path(__file__).parents[3]
-INSTALL = (REPOSITORY / "docs" / "how-to" / "install.md").read_text()
+RIGHTS = (REPOSITORY / "docs" / "reference" / "rights.md").read_text()
 PREFIXES = {
     "nodeagent": ("KYB_AGENT_", AgentSettings),
     "deviceplugin": ("KYB_DEVICE_PLUGIN_", PluginSettings),
@@ -59,10 +59,10 @@ def test_the_container_has_the_rights_that_are_written_down_and_no_more(folder: 
 
 def test_every_right_is_told_in_the_installation_page(folder: str) -> None:
     for capability in container(folder)["securityContext"]["capabilities"].get("add", ()):
-        assert f"`{capability}`" in INSTALL
+        assert f"`{capability}`" in RIGHTS
     for volume in pod(folder)["volumes"]:
         if "hostPath" in volume:
-            assert f"`{volume['hostPath']['path']}`" in INSTALL
+            assert f"`{volume['hostPath']['path']}`" in RIGHTS
 
 
 def test_every_volume_is_mounted(folder: str) -> None:
