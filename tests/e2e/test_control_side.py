@@ -123,8 +123,8 @@ def test_one_replica_of_each_is_enough(side: Cluster, seats: Pods) -> None:
 
 
 def test_what_the_documents_say_of_asking_the_extender_works(side: Cluster, seats: Pods) -> None:
-    """docs/concepts/scaling.md and docs/concepts/gangs.md: port-forward, and the certificates of
-    `pki init`."""
+    """docs/how-to/replay-decisions.md and find-out-why-a-pod-waits.md: port-forward, and the
+    certificates of `pki init`."""
     seats.create(SeatPod("waits", annotations={keys.REQUIRE_GROUP: "G0", "kyb.ai/vram": "79Gi"}))
     forward = [
         *(str(side.kubectl_path), f"--kubeconfig={side.kubeconfig}", "-n", keys.NAMESPACE),

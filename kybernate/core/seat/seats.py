@@ -61,17 +61,17 @@ EVENT_MEANING: Mapping[SeatEvent, str] = MappingProxyType(
         SeatEvent.AWAKE: "every process is running again",
         SeatEvent.WAKE_REVERTED: "the GPU was not free after all: it stays parked, untouched",
         SeatEvent.DUMP: "the RAM is needed, or it was asked for: the frozen tree is written down",
-        SeatEvent.DUMPED: "its saved state is sealed, and its processes are ended",
-        SeatEvent.DUMP_REVERTED: "it could not be dumped, or was called for: it stays in RAM",
+        SeatEvent.DUMPED: "its artifact is sealed, and its processes are ended",
+        SeatEvent.DUMP_REVERTED: "it could not be dumped, or was wake-requested: it stays in RAM",
         SeatEvent.SAVED: "a copy of it was asked for, and is written down: it stays in RAM",
-        SeatEvent.UPLOADED: "its saved state is verified in the object store, and only there",
-        SeatEvent.FETCHED: "its saved state is back on the node's NVMe",
-        SeatEvent.ADOPTED: "it goes on from another pod's state, which is in the object store",
-        SeatEvent.RECEIVED: "it goes on from another pod's state, which is on the node's NVMe",
-        SeatEvent.RESTORE: "it was called for, or there is room: its processes are recreated",
+        SeatEvent.UPLOADED: "its artifact is verified in the object store, and only there",
+        SeatEvent.FETCHED: "its artifact is back on the node's NVMe",
+        SeatEvent.ADOPTED: "it continues from another pod's artifact, which is in the object store",
+        SeatEvent.RECEIVED: "it continues from another pod's artifact, which is on the node's NVMe",
+        SeatEvent.RESTORE: "it was wake-requested, or there is room: its processes are recreated",
         SeatEvent.RESTORED: "its processes are back, frozen as they were dumped",
-        SeatEvent.RESTORE_REVERTED: "they could not be recreated: its saved state is untouched",
-        SeatEvent.FAIL: "a step failed for good: the tree is killed and started anew",
+        SeatEvent.RESTORE_REVERTED: "they could not be recreated: its artifact is untouched",
+        SeatEvent.FAIL: "a step failed for good: the tree is killed and restarted",
         SeatEvent.ENDED: "no process of it is left: the container may start again",
         SeatEvent.DELETE: "the pod is gone, and all its processes",
         SeatEvent.FOUND_PARKED: "its record was lost, and it holds no device memory: it is frozen",
@@ -130,7 +130,7 @@ RESTING: Mapping[Tier, SeatState] = MappingProxyType(
 """The state of a seat that is parked in a tier and is not on its way to another."""
 
 WITHOUT_TREE = frozenset({SeatState.PARKED_NVME, SeatState.PARKED_OBJECT})
-"""States in which the seat has no process but kyb-init: all it is is a saved state."""
+"""States in which the seat has no process but kyb-init: all it is is an artifact."""
 
 OCCUPYING: frozenset[SeatState] = frozenset({*_LIVE, SeatState.FAILED} - TIER_OF.keys())
 """States in which the seat's GPUs are, or may be, in use by it."""
@@ -227,4 +227,6 @@ def _drawn(state: SeatState, event: SeatEvent) -> bool:
 
 
 def _edges(event: SeatEvent) -> str:
-    return ", ".join(f"{s} → {t}" for (s, e), t in TRANSITIONS.items() if e == event)
+    found = [(s, t) for (s, e), t in TRANSITIONS.items() if e == event]
+    targets = dict.fromkeys(t for _, t in found)
+    return "; ".join(f"{', '.join(s for s, to in found if to == t)} → {t}" for t in targets)

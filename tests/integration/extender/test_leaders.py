@@ -204,7 +204,7 @@ def test_a_scheduler_behind_the_service_follows_the_leader(
     tmp_path: Path,
     admin: Api,
 ) -> None:
-    """As docs/how-to/install.md has it for a scheduler of one's own: by mutual TLS under the
+    """As docs/how-to/own-scheduler.md has it for a scheduler of one's own: by mutual TLS under the
     Service's name, to the one endpoint that the leader wrote; here a relay stands for the
     Service."""
 

@@ -52,6 +52,16 @@ def test_diagrams_can_be_drawn(document: Path) -> None:
         assert ";" not in diagram
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=by_name)
+def test_lines_and_cells_are_short(document: Path) -> None:
+    """Lines of tables are as long as they must be; their cells are not."""
+    for number, line in enumerate(document.read_text().splitlines(), 1):
+        cells = re.split(r"(?<!\\)\|", line)[1:-1] if line.lstrip().startswith("|") else []
+        longest = max((len(cell.strip()) for cell in cells), default=0)
+        assert longest <= 200, f"line {number}: a cell of {longest} characters"
+        assert cells or len(line) <= 120, f"line {number}: {len(line)} columns"
+
+
 def test_each_page_is_in_a_folder_of_its_kind() -> None:
     pages = {path.relative_to(REPOSITORY / "docs") for path in REPOSITORY.glob("docs/**/*.md")}
     lost = {page for page in pages if len(page.parts) > 1 and page.parts[0] not in FOLDERS}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 REPOSITORY = Path(__file__).parents[3]
 PAGES = sorted(
@@ -92,6 +92,11 @@ def in_names() -> Counter[str]:
         for name in named(file.stem, ast.parse(file.read_text()))
         if any(re.fullmatch(pattern, snake(name)) for pattern in NAMES.values())
     )
+
+
+def number_of(word: str, names: Mapping[str, int]) -> int:
+    """How often names with this word are given."""
+    return sum(n for name, n in names.items() if re.fullmatch(NAMES[word], snake(name)))
 
 
 def named(stem: str, module: ast.Module) -> Iterator[str]:
