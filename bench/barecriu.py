@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.cluster.host import CGROUPS
-from tests.kit.containers import wait_for
+from tests.cluster.parts.host import CGROUPS
+from tests.kit.node.containers import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

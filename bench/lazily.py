@@ -16,9 +16,9 @@ import click
 
 from bench import hostmemory
 from bench.report import Metrics, emit, median, say
-from tests.kit.containers import Container, Node, Wish
-from tests.kit.parking import Seat
-from tests.kit.taken import Sizes, Taking
+from tests.kit.node.containers import Container, Node, Wish
+from tests.kit.node.parking import Seat
+from tests.kit.node.taken import Sizes, Taking
 
 SHARES = (1 / 8, 1 / 2, 15 / 16)
 """Of the process's memory, what was on its GPUs."""

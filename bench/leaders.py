@@ -37,9 +37,9 @@ from kybernate.adapters.pki import Folder, Validity
 from kybernate.core.views.dump import decode
 from kybernate.errors import ConflictError
 from tests.cluster import ClusterSpec
-from tests.cluster.accounts import token
 from tests.cluster.cluster import running
 from tests.cluster.given import with_token
+from tests.cluster.parts.accounts import token
 
 if TYPE_CHECKING:
     from tests.cluster import Cluster

@@ -40,10 +40,10 @@ from kybernate.types import NodeName, PodRef, PodUid, Tier
 from nodeagent.api.peers import GrpcPeers
 from nodeagent.migration.protocol import Pacer
 from tests.cluster.layout import REPOSITORY
-from tests.kit.containers import Node, Wish
-from tests.kit.parking import Seat
-from tests.kit.programs import ask as redis_ask
-from tests.kit.programs import digest, python, redis
+from tests.kit.node.containers import Node, Wish
+from tests.kit.node.parking import Seat
+from tests.kit.node.programs import ask as redis_ask
+from tests.kit.node.programs import digest, python, redis
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

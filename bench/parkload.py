@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kybernate.checkpoint.places import open_place
-from tests.cluster import llama, servers
-from tests.kit.served import REDIS, Served, command
+from tests.cluster.fetched import llama, servers
+from tests.kit.clients.served import REDIS, Served, command
 
 if TYPE_CHECKING:
-    from tests.kit.s3 import Server
+    from tests.kit.servers.s3 import Server
 
 VALUE = 1 << 12
 """Bytes of a value; nobody can compress them."""

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 from bench import hostmemory
 from bench.barecriu import Bare
 from bench.report import emit, median, say
-from tests.kit.containers import Container, Node, Wish, wait_for
-from tests.kit.parking import Seat
-from tests.kit.programs import ask, digest, nginx, redis, serves
+from tests.kit.node.containers import Container, Node, Wish, wait_for
+from tests.kit.node.parking import Seat
+from tests.kit.node.programs import ask, digest, nginx, redis, serves
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,11 +24,12 @@ from kybernate import keys
 from kybernate.adapters.criu import Tools
 from tests.cluster import ClusterSpec, GpuSpec
 from tests.cluster.cluster import running
-from tests.cluster.control import wait_until
 from tests.cluster.layout import REPOSITORY, work_root
-from tests.kit import belowram, s3
+from tests.cluster.processes.control import wait_until
+from tests.kit import belowram
+from tests.kit.clients.served import Served
 from tests.kit.pods import PODS, Pods, SeatPod, ready
-from tests.kit.served import Served
+from tests.kit.servers import s3
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

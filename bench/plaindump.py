@@ -14,7 +14,7 @@ from images import criu
 from kybernate.adapters.criu import Tools
 from kybernate.adapters.criu.features import learn
 from tests.cluster.layout import REPOSITORY
-from tests.kit.containers import wait_for
+from tests.kit.node.containers import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

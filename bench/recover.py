@@ -16,7 +16,7 @@ import click
 from bench.report import emit, percentile, say
 from tests.cluster import Cluster, ClusterSpec, GpuSpec
 from tests.cluster.cluster import running
-from tests.kit.models import Models
+from tests.kit.clients.models import Models
 from tests.kit.pods import Pods, SeatPod, ready
 
 MODELS = tuple(f"m{number}" for number in range(10))

@@ -22,7 +22,7 @@ from bench.report import Metrics, emit, median, say
 
 if TYPE_CHECKING:
     from bench.parkload import Workload
-    from tests.kit.served import Served
+    from tests.kit.clients.served import Served
 
 QUIET = 6.0
 """Seconds of undisturbed service before each save."""

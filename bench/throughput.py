@@ -26,8 +26,8 @@ from bench.report import emit, median, say
 from kybernate import keys
 from kybernate.errors import ConflictError
 from tests.cluster import Cluster, ClusterSpec
-from tests.cluster.binaries import ensure
 from tests.cluster.cluster import running
+from tests.cluster.fetched.binaries import ensure
 from tests.cluster.layout import REPOSITORY
 
 if TYPE_CHECKING:

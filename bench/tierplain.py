@@ -33,7 +33,7 @@ from kybernate.checkpoint.places import open_place
 from kybernate.checkpoint.vault import Vault
 from kybernate.core.artifacts.into import Into
 from kybernate.types import PodUid, Tier
-from tests.kit import s3
+from tests.kit.servers import s3
 
 if TYPE_CHECKING:
     from bench.report import Metrics

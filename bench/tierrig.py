@@ -21,9 +21,10 @@ from kybernate.checkpoint.places import open_place
 from tests.cluster import ClusterSpec, GpuSpec
 from tests.cluster.cluster import running
 from tests.cluster.layout import work_root
-from tests.kit import belowram, s3
-from tests.kit.direct import Direct
+from tests.kit import belowram
+from tests.kit.clients.direct import Direct
 from tests.kit.pods import Pods, SeatPod, ready
+from tests.kit.servers import s3
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -22,7 +22,7 @@ import click
 
 from bench import tierplain, tierpods
 from bench.report import skip
-from tests.kit import s3
+from tests.kit.servers import s3
 
 
 @click.command()

@@ -24,7 +24,7 @@ from kybernate import keys
 from tests.cluster import ClusterSpec, GpuSpec
 from tests.cluster.cluster import running
 from tests.cluster.spec import AGENT_PROBE_PORT
-from tests.kit.models import Models
+from tests.kit.clients.models import Models
 from tests.kit.pods import Pods, SeatPod, ready
 from tests.simgpu.log import Event, read_log
 

@@ -20,8 +20,8 @@ from bench import wakebelow
 from bench.report import emit, median, percentile, say
 from tests.cluster import Cluster, ClusterSpec, GpuSpec
 from tests.cluster.cluster import running
-from tests.kit.direct import Direct
-from tests.kit.models import Answer, Models
+from tests.kit.clients.direct import Direct
+from tests.kit.clients.models import Answer, Models
 from tests.kit.pods import Pods, SeatPod, ready
 
 RESIDENCY = 0.05

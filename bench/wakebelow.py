@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING
 
 from bench.operator import Operator
 from bench.report import emit, percentile, say
-from tests.cluster import ClusterSpec, GpuSpec, nodejs, servers
+from tests.cluster import ClusterSpec, GpuSpec
 from tests.cluster.cluster import running
-from tests.cluster.control import wait_until
+from tests.cluster.fetched import nodejs, servers
 from tests.cluster.layout import work_root
-from tests.kit import belowram, s3
+from tests.cluster.processes.control import wait_until
+from tests.kit import belowram
 from tests.kit.pods import Pods, SeatPod, ready
+from tests.kit.servers import s3
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

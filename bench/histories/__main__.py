@@ -19,8 +19,9 @@ from bench.histories.rounds import Figures, Rounds
 from bench.histories.story import NODES
 from bench.report import emit, say, skip
 from kybernate.errors import KybernateError
-from tests.kit import faketime, linearizable, postgresql
-from tests.kit.registryserver import Server, certificates
+from tests.kit.breaks import faketime, linearizable
+from tests.kit.servers import postgresql
+from tests.kit.servers.registryserver import Server, certificates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -22,12 +22,12 @@ from urllib.parse import urlsplit, urlunsplit
 from bench.histories.rounds import Figures
 from bench.histories.story import Story
 from kybernate.errors import KybernateError
-from tests.kit import postgresql
+from tests.kit.servers import postgresql
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tests.kit.registryserver import Server
+    from tests.kit.servers.registryserver import Server
 
 PATIENCE_S = 0.4
 """Seconds after which a client takes an answer for lost: less than most cuts last."""

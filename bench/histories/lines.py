@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from tests.kit.registryserver import Server
+    from tests.kit.servers.registryserver import Server
 
 LIMIT_S = 20.0
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from bench.histories.lines import LIMIT_S, Contexts, Lines, Replica
 from bench.histories.story import CALLS, CLIENTS, NAMES, Story
-from tests.kit.linearizable import ILLEGAL, OK, judge
+from tests.kit.breaks.linearizable import ILLEGAL, OK, judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from tests.kit.registryserver import Server
+    from tests.kit.servers.registryserver import Server
 
 TOGETHER = 4
 """Histories that are made at the same time."""

@@ -24,8 +24,8 @@ from registry.database import Database, insert_new
 from registry.pods import Pods
 from registry.rebuild import rebuild
 from registry.schema import ARTIFACTS, COPIES
-from tests.kit import postgresql
-from tests.kit.registryserver import Server, certificates
+from tests.kit.servers import postgresql
+from tests.kit.servers.registryserver import Server, certificates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

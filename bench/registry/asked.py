@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from registry.database import Database
-    from tests.kit.registryserver import Server
+    from tests.kit.servers.registryserver import Server
 
 PAGE = 100
 _LIST = """

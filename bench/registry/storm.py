@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kybernate.adapters.registry.client import Registry
-    from tests.kit.registryserver import Server
+    from tests.kit.servers.registryserver import Server
 
 R = TypeVar("R")
 

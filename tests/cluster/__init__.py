@@ -11,8 +11,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tests.cluster.processes.control import Process
+
     from .cluster import Cluster, Node, running
-    from .control import Process
     from .spec import ClusterSpec, GpuSpec
 
 __all__ = ["Cluster", "ClusterSpec", "GpuSpec", "Node", "Process", "running"]

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 import click
 
 from kybernate.errors import KybernateError
+from tests.cluster.fetched import binaries, prefix
+from tests.cluster.fetched.images import build
+from tests.cluster.start import preflight
 
-from . import binaries, prefix, preflight
 from .cluster import Cluster, take_down
-from .images import build
 from .layout import Layout, work_root
 from .spec import ALL_SERVICES, ClusterSpec, GpuSpec
 

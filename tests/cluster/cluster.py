@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, Any
 
 from images.cache import file_lock
 from kybernate.errors import ConfigError, KybernateError, NotFoundError
+from tests.cluster.parts import accounts, services
+from tests.cluster.processes.control import Process, Supervisor, log_tail
+from tests.cluster.processes.podprocess import PodProcess
+from tests.cluster.processes.procs import resident_mib
+from tests.cluster.start import bringup, preflight, readiness, teardown
+from tests.cluster.start.state import State
 
-from . import accounts, bringup, preflight, readiness, services, teardown
-from .control import Process, Supervisor, log_tail
 from .layout import Layout, Progress, silent, work_root
-from .podprocess import PodProcess
-from .procs import resident_mib
 from .spec import AGENT_PORT, NODE_SERVICES, ClusterSpec, GpuSpec, Ports
-from .state import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from kybernate.adapters.k8s import Api
-
-    from .supervisor import ProcessSpec
+    from tests.cluster.processes.supervisor import ProcessSpec
 
 LOCK_LIMIT = 300.0
 """Seconds that `up` waits for another `up` or `down` of the same folder."""

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from kybernate.errors import ConfigError, KybernateError
-
-from . import accounts
+from tests.cluster.parts import accounts
 
 if TYPE_CHECKING:
     from kybernate.adapters.k8s import Api

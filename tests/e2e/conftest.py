@@ -11,7 +11,7 @@ import pytest
 from tests.cluster import Cluster, ClusterSpec
 from tests.cluster.cluster import running
 from tests.cluster.spec import TIB
-from tests.kit.models import Models
+from tests.kit.clients.models import Models
 from tests.kit.pods import Pods, SeatPod, ready
 from tests.simgpu import read_log, violations
 

@@ -10,8 +10,8 @@ from tests.cluster import ClusterSpec, GpuSpec
 from tests.cluster.cluster import running
 from tests.faults.clock import ENV
 from tests.faults.matrix import COLUMNS, MATRIX, TEST_FILE
-from tests.faults.scene import GPUS, NODE, Scene
-from tests.faults.theatre import Theatre
+from tests.faults.scenes.scene import GPUS, NODE, Scene
+from tests.faults.scenes.theatre import Theatre
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,21 +9,21 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from tests.cluster.control import wait_until
-from tests.cluster.nodes import connects
-from tests.cluster.readiness import apiserver
+from tests.cluster.parts.nodes import connects
+from tests.cluster.processes.control import wait_until
 from tests.cluster.spec import AGENT_PROBE_PORT, KUBELET_HEALTH_PORT, PLUGIN_PROBE_PORT
-from tests.faults.reboot import power_off, power_on, wipe
-from tests.faults.scene import GROUPS, NODE, ROLES, STEADY
-from tests.faults.stream import LIMIT
+from tests.cluster.start.readiness import apiserver
+from tests.faults.scenes.reboot import power_off, power_on, wipe
+from tests.faults.scenes.scene import GROUPS, NODE, ROLES, STEADY
+from tests.faults.scenes.stream import LIMIT
 from tests.simgpu import Call, Fault, holdings, read_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from tests.faults.look import Task
-    from tests.faults.scene import Scene
+    from tests.faults.scenes.look import Task
+    from tests.faults.scenes.scene import Scene
 
 GATES = ("kyb-wait", "kyb-run", "kyb-hold", "kyb-parked")
 """Names that kyb-init as process 1 goes by."""

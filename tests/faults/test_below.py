@@ -25,8 +25,8 @@ import pytest
 from images import criu
 from kybernate.errors import KybernateError
 from kybernate.types import PodUid
-from tests.cluster.control import wait_until
 from tests.cluster.layout import REPOSITORY
+from tests.cluster.processes.control import wait_until
 from tests.integration.tiers.room import PORT, THERE, Pod
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Lodge:
     def agent(self) -> None:
         """The next agent."""
         self.told = []
-        command = [sys.executable, "-m", "tests.faults.lodge", str(self._file)]
+        command = [sys.executable, "-m", "tests.faults.scenes.lodge", str(self._file)]
         made = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
         )

@@ -20,13 +20,13 @@ from kybernate import keys
 from kybernate.errors import NotFoundError
 from tests.cluster.layout import REPOSITORY
 from tests.cluster.spec import AGENT_PROBE_PORT
-from tests.faults.scene import GPUS, NODE
-from tests.faults.stream import LIMIT
-from tests.kit.models import Models
+from tests.faults.scenes.scene import GPUS, NODE
+from tests.faults.scenes.stream import LIMIT
+from tests.kit.clients.models import Models
 from tests.kit.pods import SeatPod, ready
 
 if TYPE_CHECKING:
-    from tests.faults.scene import Scene
+    from tests.faults.scenes.scene import Scene
 
 pytestmark = pytest.mark.faults
 

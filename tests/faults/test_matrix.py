@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.faults.matrix import End, cells
-from tests.faults.scene import RIVALS
+from tests.faults.scenes.scene import RIVALS
 
 if TYPE_CHECKING:
-    from tests.faults.look import Look
     from tests.faults.matrix import Cell
-    from tests.faults.theatre import Play, Theatre
+    from tests.faults.scenes.look import Look
+    from tests.faults.scenes.theatre import Play, Theatre
 
 pytestmark = pytest.mark.faults
 

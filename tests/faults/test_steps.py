@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kybernate import keys
-from tests.cluster.control import wait_until
+from tests.cluster.processes.control import wait_until
 from tests.cluster.spec import AGENT_PROBE_PORT
-from tests.faults.agent import Orders
-from tests.faults.scene import NODE
-from tests.faults.stream import LIMIT
+from tests.faults.scenes.agent import Orders
+from tests.faults.scenes.scene import NODE
+from tests.faults.scenes.stream import LIMIT
 from tests.kit.pods import SeatPod, ready
 from tests.simgpu import Call, Fault
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Future
 
-    from tests.faults.scene import Scene
-    from tests.kit.models import Answer
+    from tests.faults.scenes.scene import Scene
+    from tests.kit.clients.models import Answer
 
 pytestmark = pytest.mark.faults
 
@@ -99,7 +99,7 @@ def pair(scene: Scene) -> Iterator[Pair]:
     """The two seats, under an agent whose journal kills."""
     scene.remove(list(scene.pods.all()))
     orders = Orders(scene.node.simgpu_root / "orders")
-    with scene.other_agent("tests.faults.agent", {"TEST_ORDERS": "/run/simgpu/orders"}):
+    with scene.other_agent("tests.faults.scenes.agent", {"TEST_ORDERS": "/run/simgpu/orders"}):
         yield Pair(scene, orders)
         scene.remove(list(scene.pods.all()))
         scene.cast.pods.clear()

@@ -24,7 +24,7 @@ from kybernate.adapters.criu import Criu, Tools
 from kybernate.adapters.criu.record import Record
 from kybernate.adapters.kernel.freezer import SUB_CGROUP, CgroupFreezer
 from kybernate.errors import KybernateError
-from tests.kit.containers import Door
+from tests.kit.node.containers import Door
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping

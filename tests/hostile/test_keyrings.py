@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.kit.containers import wait_for
-from tests.kit.programs import python
+from tests.kit.node.containers import wait_for
+from tests.kit.node.programs import python
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.kit.parking import Seat
+    from tests.kit.node.parking import Seat
 
 pytestmark = pytest.mark.hostile
 

@@ -11,14 +11,14 @@ import pytest
 from kybernate.adapters.criu.record import Record
 from kybernate.errors import RestoreError
 from kybernate.gen.criuimages_pb2 import Core, Namespaces, Seccomp
-from tests.kit.containers import wait_for
-from tests.kit.programs import python
+from tests.kit.node.containers import wait_for
+from tests.kit.node.programs import python
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.kit.parking import Seat
+    from tests.kit.node.parking import Seat
 
 pytestmark = pytest.mark.hostile
 

@@ -41,7 +41,7 @@ from kybernate.types import Tier
 from nodeagent.api.guests import Guests
 from tests.integration.registry.identities import asks, certified, door, handover, services, tokens
 from tests.integration.webhook.conftest import until
-from tests.kit.registryserver import Server, certificates
+from tests.kit.servers.registryserver import Server, certificates
 from tests.unit.registry.replica import name_of, recording
 
 if TYPE_CHECKING:

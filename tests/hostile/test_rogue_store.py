@@ -35,8 +35,8 @@ from kybernate.errors import ConflictError, LeaveError, NotFoundError, RefusedEr
 from kybernate.lib.deadline import Deadline
 from kybernate.runtime.identity import Identity
 from kybernate.types import ArtifactId, PodUid, Tier
-from tests.kit import s3
-from tests.kit.registryserver import Server, certificates
+from tests.kit.servers import s3
+from tests.kit.servers.registryserver import Server, certificates
 from tests.unit.registry.saved import FACTS, KEYS
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ import pytest
 
 from kybernate.adapters.criu.checks import descriptors, watches
 from kybernate.adapters.treefiles import gather
-from tests.kit.programs import python
+from tests.kit.node.programs import python
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.kit.parking import Seat
+    from tests.kit.node.parking import Seat
 
 pytestmark = pytest.mark.hostile
 

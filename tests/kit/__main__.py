@@ -15,8 +15,9 @@ import click
 
 from images import criu, debs
 from kybernate.errors import KybernateError
-from tests.cluster import binaries, images, prefix
-from tests.kit import faketime, linearizable, lossyfs, postgresql, s3, softhsm
+from tests.cluster.fetched import binaries, images, prefix
+from tests.kit.breaks import faketime, linearizable, lossyfs
+from tests.kit.servers import postgresql, s3, softhsm
 from tests.strangers import commits, layers
 from tests.strangers.programs import STRANGERS
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from images import debs
-from tests.cluster import llama, nodejs
+from tests.cluster.fetched import llama, nodejs
 from tests.strangers import talks
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from images import debs
 from images.cache import silent
 from kybernate.types import SeatState, Tier
-from tests.cluster import gguf, images
+from tests.cluster.fetched import gguf, images
 from tests.cluster.layout import REPOSITORY
 from tests.integration.tiers.room import THERE, Pod, Room
 from tests.strangers import layers

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import psycopg
 import websocket
 
-from tests.kit.served import said
+from tests.kit.clients.served import said
 
 PORT = 8000
 LIMIT = 30.0

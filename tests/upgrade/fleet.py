@@ -14,9 +14,9 @@ from kybernate import keys
 from kybernate.adapters.registry.client import Registry
 from tests.cluster import Cluster, ClusterSpec, GpuSpec
 from tests.cluster.cluster import port_taken, running
-from tests.cluster.control import wait_until
-from tests.cluster.readiness import answers
-from tests.cluster.supervisor import ProcessSpec
+from tests.cluster.processes.control import wait_until
+from tests.cluster.processes.supervisor import ProcessSpec
+from tests.cluster.start.readiness import answers
 from tests.upgrade.versions import ORDER, version
 
 if TYPE_CHECKING:

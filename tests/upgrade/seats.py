@@ -9,7 +9,7 @@ import requests
 
 from kybernate import keys
 from kybernate.errors import KybernateError
-from tests.cluster.control import wait_until
+from tests.cluster.processes.control import wait_until
 from tests.kit.pods import Pods, SeatPod, ready
 from tests.upgrade.traffic import ask
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import requests
 
-from tests.kit.models import Models
+from tests.kit.clients.models import Models
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tests.kit.models import Answer
+    from tests.kit.clients.models import Answer
     from tests.upgrade.fleet import Fleet
 
 PAUSE_S = 0.1

@@ -14,7 +14,7 @@ from images import criu
 from images.build import full_name
 from images.cache import REPOSITORY, cache_root, file_lock
 from kybernate.errors import KybernateError
-from tests.cluster import images
+from tests.cluster.fetched import images
 
 RELEASES = {
     "0.1.0": "0d16993ef1475c7636f14d1078aa17e96460a220",

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kybernate.errors import KybernateError
-from tests.kit.containers import Node, Wish
-from tests.kit.parking import Seat
+from tests.kit.node.containers import Node, Wish
+from tests.kit.node.parking import Seat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -17,13 +17,13 @@ import pytest
 from kybernate.adapters.arrivals.gate import NetworkGate
 from kybernate.adapters.kernel.procfs import Procfs
 from kybernate.errors import RefusedError
-from tests.kit.containers import wait_for
-from tests.kit.programs import ask, python, redis
+from tests.kit.node.containers import wait_for
+from tests.kit.node.programs import ask, python, redis
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.kit.parking import Seat
+    from tests.kit.node.parking import Seat
 
 pytestmark = pytest.mark.integration
 LIMIT = 10.0

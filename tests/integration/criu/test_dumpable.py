@@ -12,13 +12,13 @@ import pytest
 from kybernate.adapters.arrivals.gate import NetworkGate
 from kybernate.adapters.kernel.procfs import Procfs
 from tests.integration.criu.rules import HELP, LOST, RULES, Beside, with_sleep
-from tests.kit.containers import wait_for
-from tests.kit.programs import python
+from tests.kit.node.containers import wait_for
+from tests.kit.node.programs import python
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.kit.parking import Seat
+    from tests.kit.node.parking import Seat
 
 pytestmark = pytest.mark.integration
 LIMIT = 10.0

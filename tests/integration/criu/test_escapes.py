@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kybernate.adapters.criu import is_static
-from tests.kit.containers import wait_for
-from tests.kit.programs import nginx, serves
+from tests.kit.node.containers import wait_for
+from tests.kit.node.programs import nginx, serves
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.kit.parking import Seat
+    from tests.kit.node.parking import Seat
 
 pytestmark = pytest.mark.integration
 

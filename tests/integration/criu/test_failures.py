@@ -19,16 +19,16 @@ from kybernate.adapters.criu.engine import forget_pages
 from kybernate.errors import DeadlineError, DumpError, RestoreError
 from kybernate.lib.deadline import Deadline
 from kybernate.ports import DumpState
-from tests.cluster.host import run
-from tests.kit.containers import wait_for
-from tests.kit.parking import LIMIT
-from tests.kit.programs import ask, counter, digest, progress, redis, stands_still
+from tests.cluster.parts.host import run
+from tests.kit.node.containers import wait_for
+from tests.kit.node.parking import LIMIT
+from tests.kit.node.programs import ask, counter, digest, progress, redis, stands_still
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.kit.parking import Seat
+    from tests.kit.node.parking import Seat
 
 pytestmark = pytest.mark.integration
 

@@ -16,8 +16,8 @@ from kybernate.adapters.kernel.freezer import CgroupFreezer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.kit.containers import Node
-    from tests.kit.parking import Seat
+    from tests.kit.node.containers import Node
+    from tests.kit.node.parking import Seat
 
 pytestmark = pytest.mark.integration
 

@@ -25,16 +25,16 @@ from kybernate.core.artifacts.manifest import PIECE
 from kybernate.errors import CorruptError, KybernateError, NotFoundError, RestoreError
 from kybernate.types import PodUid, Tier
 from tests.cluster.layout import REPOSITORY
-from tests.kit import filler, mortal
-from tests.kit.containers import wait_for
-from tests.kit.parking import LIMIT, held
-from tests.kit.programs import progress, python
+from tests.kit.node import filler, mortal
+from tests.kit.node.containers import wait_for
+from tests.kit.node.parking import LIMIT, held
+from tests.kit.node.programs import progress, python
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from kybernate.types import ArtifactId
-    from tests.kit.parking import Seat
+    from tests.kit.node.parking import Seat
 
 pytestmark = pytest.mark.integration
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nodeagent.offload.first import first_of
-from tests.kit import mortal
-from tests.kit.taken import MIB, PAGE, Sizes, Taking
+from tests.kit.node import mortal
+from tests.kit.node.taken import MIB, PAGE, Sizes, Taking
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.kit.parking import Seat
+    from tests.kit.node.parking import Seat
 
 pytestmark = pytest.mark.integration
 

@@ -12,12 +12,12 @@ import pytest
 from kybernate.adapters.arrivals.gate import NetworkGate
 from kybernate.adapters.kernel.procfs import Procfs
 from kybernate.errors import NotFoundError
-from tests.kit.programs import GET, nginx
+from tests.kit.node.programs import GET, nginx
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.kit.parking import Seat
+    from tests.kit.node.parking import Seat
 
 pytestmark = pytest.mark.integration
 LIMIT = 10.0

@@ -9,14 +9,14 @@ import pytest
 
 from kybernate.adapters.criu.net import loans
 from kybernate.ports import DumpState
-from tests.kit.containers import wait_for
-from tests.kit.programs import PAIR, ask, digest, python, redis
+from tests.kit.node.containers import wait_for
+from tests.kit.node.programs import PAIR, ask, digest, python, redis
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.kit.parking import Seat
+    from tests.kit.node.parking import Seat
 
 pytestmark = pytest.mark.integration
 

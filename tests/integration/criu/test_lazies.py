@@ -15,15 +15,15 @@ from kybernate.adapters.criu import holders, pages, running
 from kybernate.adapters.criu.container import Container
 from kybernate.errors import DeadlineError, DumpError, NotFoundError, RestoreError
 from kybernate.lib.deadline import Deadline
-from tests.kit import mortal
-from tests.kit.containers import wait_for
-from tests.kit.parking import LIMIT, held
-from tests.kit.programs import ask, digest, python, redis
+from tests.kit.node import mortal
+from tests.kit.node.containers import wait_for
+from tests.kit.node.parking import LIMIT, held
+from tests.kit.node.programs import ask, digest, python, redis
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.kit.parking import Seat
+    from tests.kit.node.parking import Seat
 
 pytestmark = pytest.mark.integration
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kybernate.ports import DumpState
-from tests.kit.containers import wait_for
-from tests.kit.programs import PAIR, ask, digest, nginx, python, redis, serves
+from tests.kit.node.containers import wait_for
+from tests.kit.node.programs import PAIR, ask, digest, nginx, python, redis, serves
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.kit.parking import Seat
+    from tests.kit.node.parking import Seat
 
 pytestmark = pytest.mark.integration
 

@@ -12,14 +12,14 @@ import pytest
 
 from kybernate.errors import DumpError, DumpRefusedError
 from tests.integration.criu.rules import HELP, RULES, with_sleep
-from tests.kit.containers import wait_for
-from tests.kit.programs import nginx, python
+from tests.kit.node.containers import wait_for
+from tests.kit.node.programs import nginx, python
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.kit.parking import Seat
+    from tests.kit.node.parking import Seat
 
 pytestmark = pytest.mark.integration
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kybernate.ports import DumpState
-from tests.kit.containers import wait_for
-from tests.kit.parking import LIMIT
-from tests.kit.programs import GET, ask, digest, nginx, python, redis, serves
+from tests.kit.node.containers import wait_for
+from tests.kit.node.parking import LIMIT
+from tests.kit.node.programs import GET, ask, digest, nginx, python, redis, serves
 from tests.workloads import kitchen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.kit.parking import Seat
+    from tests.kit.node.parking import Seat
 
 pytestmark = pytest.mark.integration
 

@@ -26,7 +26,7 @@ from kybernate.lib.deadline import Deadline
 from kybernate.types import PodUid, Tier
 from registry.database import Database
 from registry.pods import Pods
-from tests.kit import lossyfs
+from tests.kit.breaks import lossyfs
 from tests.unit.checkpoint.kit import FACTS, KEYS, contents, make_dump
 
 pytestmark = [

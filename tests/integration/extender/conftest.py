@@ -21,8 +21,8 @@ import yaml
 from kybernate import keys
 from kybernate.adapters.pki import Folder, Validity
 from kybernate.errors import ConflictError, NotFoundError
-from tests.cluster.accounts import token
 from tests.cluster.given import with_token
+from tests.cluster.parts.accounts import token
 from tests.integration.extender.upstream import Scheduler
 
 if TYPE_CHECKING:

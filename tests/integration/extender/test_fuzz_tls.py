@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.kit.caller import NOT_HTTP, Caller, large
-from tests.kit.spoil import Spoiler
-from tests.unit.extender.test_fuzz import WORDS, good
+from tests.kit.breaks.spoil import Spoiler
+from tests.kit.clients.caller import NOT_HTTP, Caller, large
+from tests.unit.extender.http.test_fuzz import WORDS, good
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

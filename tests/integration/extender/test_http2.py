@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.integration.extender.conftest import LIMIT_S, until
-from tests.kit.http2 import (
+from tests.kit.clients.http2 import (
     END_HEADERS,
     GOAWAY,
     GREETING,

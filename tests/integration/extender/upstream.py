@@ -13,10 +13,10 @@ import yaml
 
 from kybernate import keys
 from kybernate.errors import RefusedError
-from tests.cluster import pki
-from tests.cluster.accounts import token
-from tests.cluster.binaries import ensure
+from tests.cluster.fetched.binaries import ensure
 from tests.cluster.layout import REPOSITORY
+from tests.cluster.parts import pki
+from tests.cluster.parts.accounts import token
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

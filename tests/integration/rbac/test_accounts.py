@@ -18,7 +18,7 @@ from kybernate.adapters.pki import make_authority
 from kybernate.adapters.pki.requests import CSRS as CSR_PATH
 from kybernate.adapters.pki.requests import make_request
 from kybernate.errors import ConflictError, RefusedError
-from tests.cluster import accounts, pki
+from tests.cluster.parts import accounts, pki
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

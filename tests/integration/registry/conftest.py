@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 from kybernate.errors import KybernateError
-from tests.kit import postgresql as servers
-from tests.kit.registryserver import Server, certificates
+from tests.kit.servers import postgresql as servers
+from tests.kit.servers.registryserver import Server, certificates
 from tests.unit.registry.replica import Clock, Replica
 
 if TYPE_CHECKING:

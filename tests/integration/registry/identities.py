@@ -22,7 +22,7 @@ from nodeagent.api.doorkeeper import Doorkeeper, Rates
 from nodeagent.api.peers import GrpcPeers
 from nodeagent.api.servers import serve_network
 from nodeagent.migration.protocol import Pacer
-from tests.cluster import accounts, pki
+from tests.cluster.parts import accounts, pki
 from tests.integration.webhook.conftest import until
 
 if TYPE_CHECKING:

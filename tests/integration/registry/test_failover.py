@@ -12,13 +12,13 @@ import pytest
 from kybernate.errors import KybernateError, RetryableError
 from registry.database import Database
 from registry.pods import Pods
-from tests.kit import postgresql as servers
+from tests.kit.servers import postgresql as servers
 from tests.unit.registry.replica import Replica, name_of, pod
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.kit.postgresql import Postgresql
+    from tests.kit.servers.postgresql import Postgresql
     from tests.unit.registry.replica import Answer
 
 pytestmark = pytest.mark.integration

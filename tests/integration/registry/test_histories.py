@@ -11,13 +11,13 @@ from bench.histories.__main__ import BELOW_FAKETIME, SKEW, Bench, Kind
 from bench.histories.faulty import CLOCK_JUMPS, FAULTS
 from kybernate.errors import KybernateError
 from tests.integration.registry.conftest import new_database
-from tests.kit import linearizable
-from tests.kit.linearizable import ILLEGAL, OK
+from tests.kit.breaks import linearizable
+from tests.kit.breaks.linearizable import ILLEGAL, OK
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.kit.postgresql import Postgresql
+    from tests.kit.servers.postgresql import Postgresql
 
 pytestmark = pytest.mark.integration
 

@@ -23,9 +23,9 @@ from kybernate.errors import (
 )
 from kybernate.types import Tier
 from tests.integration.registry.conftest import new_database
-from tests.kit.caller import NOT_HTTP, Caller
-from tests.kit.registryserver import Server
-from tests.kit.spoil import Spoiler
+from tests.kit.breaks.spoil import Spoiler
+from tests.kit.clients.caller import NOT_HTTP, Caller
+from tests.kit.servers.registryserver import Server
 from tests.unit.registry.replica import DIGEST, name_of, recording
 from tests.unit.registry.test_api import BODIES
 

@@ -16,7 +16,7 @@ from nodeagent.api.guests import Guests
 from registry.keys.signer import Signer
 from tests.integration.registry.identities import certified, door, services, tokens
 from tests.integration.webhook.conftest import until
-from tests.kit.registryserver import certificates
+from tests.kit.servers.registryserver import certificates
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.kit.registryserver import Server
+    from tests.kit.servers.registryserver import Server
 
 pytestmark = pytest.mark.integration
 

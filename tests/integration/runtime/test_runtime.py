@@ -17,10 +17,10 @@ import pytest
 
 from images import criu, debs
 from kybernate.errors import KybernateError
-from tests.cluster import servers
+from tests.cluster.fetched import servers
+from tests.cluster.fetched.prefix import RUNC
 from tests.cluster.layout import REPOSITORY
-from tests.cluster.prefix import RUNC
-from tests.kit.containers import Node, wait_for
+from tests.kit.node.containers import Node, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

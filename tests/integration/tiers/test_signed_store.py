@@ -13,8 +13,8 @@ from kybernate.adapters.keys.nodesignatures import Authorities, NodeSignatures
 from kybernate.checkpoint.places import open_place
 from kybernate.core.artifacts.layout import ARTIFACTS, INDEX, PACKS
 from kybernate.types import SeatState, Tier
-from tests.kit import s3
-from tests.kit.registryserver import Server, certificates
+from tests.kit.servers import s3
+from tests.kit.servers.registryserver import Server, certificates
 
 from .test_tiers import Client, quiet, room, short
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration.webhook.test_admission import HOOKS
-from tests.kit.caller import NOT_HTTP, Caller, large
-from tests.kit.spoil import Spoiler
+from tests.kit.breaks.spoil import Spoiler
+from tests.kit.clients.caller import NOT_HTTP, Caller, large
 from tests.unit.webhook.test_fuzz import GOOD, WORDS
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 from bench import tierrig
 from bench.tierlimits import Limits, Times, drop_cache, figures
 from bench.tierpods import Samples
-from tests.kit.models import Answer
+from tests.kit.clients.models import Answer
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kybernate.errors import ConfigError
-from tests.cluster import binaries
+from tests.cluster.fetched import binaries
 from tests.cluster.layout import silent
 
 NAMES = ("etcd", "kubectl", "kube-apiserver")

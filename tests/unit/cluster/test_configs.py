@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from kybernate import keys
-from tests.cluster import configs
-from tests.cluster.binaries import Binaries
+from tests.cluster.fetched.binaries import Binaries
 from tests.cluster.layout import Layout
-from tests.cluster.nodes import holder_script
+from tests.cluster.parts import configs
+from tests.cluster.parts.nodes import holder_script
 from tests.cluster.spec import ClusterSpec, Ports
 
 LAYOUT = Layout(Path("/w"))

@@ -4,7 +4,7 @@ import pytest
 
 from kybernate.errors import ConfigError
 from tests.cluster.given import given_kubeconfig, with_token
-from tests.cluster.readiness import node_usable, seats_of
+from tests.cluster.start.readiness import node_usable, seats_of
 
 GIVEN = {
     "current-context": "a",

@@ -7,11 +7,11 @@ import tomllib
 from pathlib import Path
 
 from tests import simgpu
-from tests.cluster import configs
-from tests.cluster.bringup import gpu_description
-from tests.cluster.gpuruntime import base_spec
 from tests.cluster.layout import Layout
+from tests.cluster.parts import configs
+from tests.cluster.parts.gpuruntime import base_spec
 from tests.cluster.spec import ClusterSpec, GpuSpec
+from tests.cluster.start.bringup import gpu_description
 
 DEFAULT = {"linux": {"resources": {"devices": [{"allow": False, "access": "rwm"}]}}, "mounts": []}
 

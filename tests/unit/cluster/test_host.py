@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from tests.cluster.host import overlapping, undo
-from tests.cluster.state import State
+from tests.cluster.parts.host import overlapping, undo
+from tests.cluster.start.state import State
 
 ADDRESSES = """\
 1: lo    inet 127.0.0.1/8 scope host lo\\       valid_lft forever preferred_lft forever

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from images.cache import silent
 from kybernate.errors import KybernateError
 from tests.kit import __main__ as kit
-from tests.kit import s3
+from tests.kit.servers import s3
 
 
 def test_what_cannot_be_had_is_told_and_the_rest_is_made(monkeypatch):

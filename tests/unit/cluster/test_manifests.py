@@ -10,7 +10,7 @@ import yaml
 
 from kybernate.settings.plugin import parse_seats_config
 from tests.cluster.layout import REPOSITORY, Layout
-from tests.cluster.manifests import DAEMON_SETS, fitted, node_labels
+from tests.cluster.parts.manifests import DAEMON_SETS, fitted, node_labels
 from tests.cluster.spec import ClusterSpec, Ports
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import stat
 
 from cryptography import x509
 
-from tests.cluster import pki
+from tests.cluster.parts import pki
 
 
 def test_every_identity_is_signed_and_private(tmp_path) -> None:

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from kybernate.errors import ConfigError
-from tests.cluster.preflight import GIB, Machine, check, report
 from tests.cluster.spec import ClusterSpec
+from tests.cluster.start.preflight import GIB, Machine, check, report
 
 GOOD = Machine(
     system="Linux",

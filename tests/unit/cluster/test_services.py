@@ -10,7 +10,7 @@ from kybernate.settings.plugin import PluginSettings
 from kybernate.settings.proxy import ProxySettings
 from kybernate.settings.webhook import WebhookSettings
 from tests.cluster.layout import Layout
-from tests.cluster.services import services
+from tests.cluster.parts.services import services
 from tests.cluster.spec import ClusterSpec, Ports
 
 SETTINGS = {

@@ -8,9 +8,9 @@ import yaml
 from kybernate.errors import ConfigError
 from kybernate.settings.plugin import parse_seats_config
 from tests import simgpu
-from tests.cluster.bringup import gpu_description
 from tests.cluster.layout import SOCKET_PATH_LIMIT, Layout
 from tests.cluster.spec import FIRST_PORT, ClusterSpec, GpuSpec, Ports
+from tests.cluster.start.bringup import gpu_description
 
 
 @pytest.mark.parametrize(

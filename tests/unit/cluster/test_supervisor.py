@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from kybernate.errors import KybernateError, NotFoundError
-from tests.cluster import teardown
-from tests.cluster.control import Supervisor, wait_until
 from tests.cluster.layout import Layout
-from tests.cluster.procs import ProcessId, identify
-from tests.cluster.state import State
-from tests.cluster.supervisor import ProcessSpec
+from tests.cluster.processes.control import Supervisor, wait_until
+from tests.cluster.processes.procs import ProcessId, identify
+from tests.cluster.processes.supervisor import ProcessSpec
+from tests.cluster.start import teardown
+from tests.cluster.start.state import State
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ TOLD = tomllib.loads((Path(__file__).parent / "howto.toml").read_text())
 OTHERS = {
     "skopeo": "pushes to a registry of the reader's",
     "ctr": "tests/cluster imports the same files by it",
-    "buildah": "makes the image that tests/e2e/test_runtime.py makes by itself",
+    "buildah": "makes the image that tests/e2e/node/test_runtime.py makes by itself",
     "curl": "asks the proxy of the reader's cluster",
     "grep": "of the shell",
     "sed": "of the shell",

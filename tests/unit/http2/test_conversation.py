@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kybernate.runtime.http2 import Broken, Conversation
 from kybernate.runtime.http2.conversation import MOST_STREAMS
-from tests.kit.http2 import (
+from tests.kit.clients.http2 import (
     ACK,
     DATA,
     END_HEADERS,

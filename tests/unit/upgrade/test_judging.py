@@ -9,7 +9,7 @@ import pytest
 import requests
 
 from kybernate.errors import KybernateError
-from tests.kit.models import Answer
+from tests.kit.clients.models import Answer
 from tests.upgrade import seats, traffic, versions
 from tests.upgrade.fleet import PARTS, Fleet
 from tests.upgrade.seats import TIERS, Seats

@@ -17,8 +17,8 @@ import orjson
 from kybernate import keys
 from kybernate.core.artifacts.grants import no_grants
 from kybernate.settings.webhook import WebhookSettings
-from tests.kit.spoil import Spoiler
-from tests.kit.wsgi import post
+from tests.kit.breaks.spoil import Spoiler
+from tests.kit.clients.wsgi import post
 from tests.unit.webhook.pods import CLUSTER, apply, pod, seat
 from tests.unit.webhook.reviews import review
 from webhook.app import make_app

@@ -22,7 +22,7 @@ from kybernate.settings.agent import AgentSettings
 from kybernate.testing.criuimages import entry, write_page_map
 from nodeagent.offload.first import MarkingDumper, first_of
 from nodeagent.offload.helper import Noting, command, notes_of
-from tests.unit.adapters.fake_driver import FakeDriver
+from tests.unit.adapters.cuda.fake_driver import FakeDriver
 
 if TYPE_CHECKING:
     from pathlib import Path

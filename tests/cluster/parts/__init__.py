@@ -1,0 +1,1 @@
+"""The parts of a cluster: accounts, certificates, configuration, services, nodes."""

@@ -1,0 +1,1 @@
+"""Bringing a cluster up, knowing that it is, and taking it down."""

@@ -1,0 +1,135 @@
+"""Waiting until parts of a cluster can do their work; nothing here sleeps a fixed time."""
+
+from __future__ import annotations
+
+import ssl
+import urllib.error
+import urllib.request
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from kybernate import keys
+from kybernate.errors import ConflictError, NotFoundError
+from tests.cluster.parts.nodes import READY_LIMIT
+from tests.cluster.processes.control import log_tail, wait_until
+from tests.cluster.spec import AGENT_PROBE_PORT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kybernate.adapters.k8s import Api
+    from tests.cluster.layout import Layout
+    from tests.cluster.parts.services import Service
+    from tests.cluster.spec import ClusterSpec
+
+
+def apiserver(layout: Layout, server: str) -> None:
+    """Until the API server answers /readyz."""
+    context = ssl.create_default_context(cafile=str(layout.pki / "ca.crt"))
+    context.load_cert_chain(layout.pki / "admin.crt", layout.pki / "admin.key")
+    log = layout.logs / "apiserver.log"
+    wait_until(
+        lambda: answers(f"{server}/readyz", context),
+        READY_LIMIT,
+        lambda: f"the API server isn't ready:\n{log_tail(log)}",
+    )
+
+
+def nodes(api: Api, layout: Layout, names: Sequence[str]) -> None:
+    """Until every node is Ready and open for pods."""
+
+    def ready() -> bool:
+        rows = api.get("/api/v1/nodes")["items"]
+        return {row["metadata"]["name"] for row in rows if node_usable(row)} >= set(names)
+
+    def why_not() -> str:
+        tails = [f"{name}:\n{log_tail(layout.logs / f'kubelet-{name}.log')}" for name in names]
+        return "not every node became Ready; the kubelets said\n" + "\n".join(tails)
+
+    wait_until(ready, READY_LIMIT, why_not)
+
+
+def service(one: Service) -> None:
+    """Until a service of ours says that it is ready."""
+    name, log = one.process.name, one.process.log
+    wait_until(
+        lambda: answers(one.ready_url),
+        READY_LIMIT,
+        f"{name} isn't ready ({one.ready_url}); see {log}",
+    )
+
+
+def seats(api: Api, layout: Layout) -> None:
+    """Until every node offers seats to the scheduler."""
+
+    def offered() -> bool:
+        return all(seats_of(row) for row in api.get("/api/v1/nodes")["items"])
+
+    wait_until(offered, READY_LIMIT, f"the nodes offer no seats; see {layout.logs}/plugin-*.log")
+
+
+def node_pods(api: Api, spec: ClusterSpec) -> None:
+    """Until every node's agent answers; the plugin shows by the seats that its node offers."""
+    path = f"/api/v1/namespaces/{keys.NAMESPACE}/pods"
+
+    def why_not() -> str:
+        lines = [pod_state(pod) for pod in api.get(path)["items"]]
+        return "not every node's agent is ready; the pods:\n" + "\n".join(lines or ["none"])
+
+    for node in spec.node_names if "agent" in spec.running_services else ():
+        url = f"http://{spec.node_ip(node)}:{AGENT_PROBE_PORT}/readyz"
+        wait_until(partial(answers, url), READY_LIMIT, why_not)
+
+
+def pod_state(pod: dict[str, Any]) -> str:
+    """One line: the pod, its phase, and what its containers wait for or ended of."""
+    statuses = pod["status"].get("containerStatuses", [])
+    states = [str({**one.get("lastState", {}), **one["state"]})[:600] for one in statuses]
+    where = pod["spec"].get("nodeName", "no node yet")
+    return f"{pod['metadata']['name']} on {where}: {pod['status']['phase']} {' '.join(states)}"
+
+
+def make_default_account(api: Api) -> None:
+    """Makes the service account that pods of `default` need, without waiting until the
+    controller manager does."""
+
+    def made() -> bool:
+        body = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
+        try:
+            api.post("/api/v1/namespaces/default/serviceaccounts", body)
+        except NotFoundError:
+            return False
+        except ConflictError:
+            return True
+        return True
+
+    wait_until(made, READY_LIMIT, "the API server doesn't make the namespace `default`")
+
+
+def node_usable(node: dict[str, Any]) -> bool:
+    """Ready, and open for pods."""
+    conditions = node.get("status", {}).get("conditions", [])
+    ready = any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    return ready and not node.get("spec", {}).get("taints")
+
+
+def seats_of(node: dict[str, Any]) -> int:
+    """How many seats, of whatever size, the node can give."""
+    allocatable = node.get("status", {}).get("allocatable", {})
+    return sum(
+        int(amount)
+        for resource, amount in allocatable.items()
+        if keys.seat_resource_size(resource) is not None
+    )
+
+
+def answers(url: str, context: ssl.SSLContext | None = None) -> bool:
+    """True if a GET is answered with 200 within two seconds."""
+    opener = urllib.request.build_opener(
+        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
+    )
+    try:
+        with opener.open(url, timeout=2) as answer:
+            return bool(answer.status == 200)
+    except (OSError, urllib.error.URLError):
+        return False

@@ -1,0 +1,1 @@
+"""Our parts as pods: installed, restarted and replaced."""

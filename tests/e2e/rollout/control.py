@@ -1,0 +1,102 @@
+"""The Deployments of config/ on a test cluster: the control side as pods, as on any cluster.
+
+What a test cluster lacks is put in their place: pods reach the API server by a relay on their
+node's bridge, since it listens on loopback, and no registry has the images. Names of Services lead
+nowhere; the API server calls the webhook's endpoints itself.
+"""
+
+from __future__ import annotations
+
+import base64
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from click.testing import CliRunner
+
+from images.build import full_name
+from kybernate import keys
+from kybernate.cli.clients import command as clients
+from tests.cluster.fetched.images import SCHEDULER_IMAGE
+from tests.cluster.layout import REPOSITORY
+from tests.integration.extender.relay import Relay
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.cluster import Cluster
+
+    Json = dict[str, Any]
+
+WANTED = (
+    *("Deployment", "Service", "PodDisruptionBudget"),
+    *("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"),
+)
+NAMED = ("kyb-scheduler-config", "kyb-scheduler-token")
+CERTIFICATES = ("extender", "scheduler", "proxy")
+DEPLOYMENTS = ("kyb-webhook", "kyb-scheduler", "kyb-proxy")
+SERVICES = ("extender", "webhook", "proxy", "sidecar")
+IMAGES = (*SERVICES, "sample", "kube-scheduler")
+"""What the node must have beside what runs on it anyhow."""
+
+
+@contextmanager
+def deployed(cluster: Cluster) -> Iterator[str]:
+    """The control side runs as pods, all of them ready; the key of a client of the proxy."""
+    relay = Relay(cluster.ports.apiserver, cluster.nodes[0].ip)
+    try:
+        objects = [*secrets(cluster), *control_side(cluster, relay)]
+        text = yaml.safe_dump_all(objects)
+        key = let_in(cluster, "test", "--of", "default")
+        # As who applied the cluster's own objects: what those say and these don't is taken away.
+        manager = ("--server-side", "--field-manager=one-machine")
+        cluster.kubectl("apply", *manager, "-f", "-", text=text)
+        for name in DEPLOYMENTS:
+            wait = ("rollout", "status", f"deploy/{name}", "--timeout=120s")
+            cluster.kubectl("-n", keys.NAMESPACE, *wait, limit=130)
+        yield key
+    finally:
+        relay.close()
+
+
+def secrets(cluster: Cluster) -> Iterator[Json]:
+    """The certificates, as docs/how-to/install.md makes Secrets of them."""
+    for name in CERTIFICATES:
+        files = [cluster.layout.tls / file for file in ("ca.crt", f"{name}.crt", f"{name}.key")]
+        data = {file.name: base64.b64encode(file.read_bytes()).decode() for file in files}
+        meta = {"name": f"kyb-{name}-tls", "namespace": keys.NAMESPACE}
+        yield {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": data}
+
+
+def let_in(cluster: Cluster, name: str, *arguments: str) -> str:
+    """A client's key, as `kybernate clients add` makes it."""
+    given = ["add", name, *arguments, "--kubeconfig", str(cluster.kubeconfig)]
+    done = CliRunner().invoke(clients, given)
+    assert done.exit_code == 0, done.output
+    return done.stdout.strip()
+
+
+def control_side(cluster: Cluster, relay: Relay) -> Iterator[Json]:
+    """The objects of config/default that aren't the node side's nor there already."""
+    folder = str(REPOSITORY / "config" / "default")
+    for one in yaml.safe_load_all(cluster.kubectl("kustomize", folder)):
+        if one["kind"] in WANTED or one["metadata"]["name"] in NAMED:
+            if one["kind"] == "Deployment":
+                fit(one["spec"]["template"]["spec"], cluster, relay)
+            yield one
+
+
+def fit(pod: Json, cluster: Cluster, relay: Relay) -> None:
+    """Images that the node has, and the way to the API server."""
+    way = {
+        "KUBERNETES_SERVICE_HOST": cluster.nodes[0].ip,
+        "KUBERNETES_SERVICE_PORT": str(relay.port),
+    }
+    for container in pod["containers"]:
+        name = container["image"].partition(":")[0].rpartition("/")[2]
+        container["image"] = SCHEDULER_IMAGE if name == "kube-scheduler" else full_name(name)
+        variables = container.setdefault("env", [])
+        for one in variables:
+            if one["name"] == "KYB_WEBHOOK_SIDECAR_IMAGE":
+                one["value"] = full_name("sidecar")
+        variables += [{"name": key, "value": value} for key, value in way.items()]

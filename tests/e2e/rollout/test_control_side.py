@@ -1,0 +1,166 @@
+"""Webhook, scheduler with extender, and proxy as the pods of config/, from their own images."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from kybernate import keys
+from kybernate.errors import KybernateError, RefusedError
+from tests.cluster import ClusterSpec, GpuSpec
+from tests.cluster.cluster import running
+from tests.cluster.layout import REPOSITORY
+from tests.e2e.conftest import emptied
+from tests.e2e.rollout.control import IMAGES, deployed
+from tests.kit.clients.models import Models
+from tests.kit.pods import SeatPod, group_of, ready
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.cluster import Cluster
+    from tests.kit.pods import Pods
+
+pytestmark = pytest.mark.e2e
+
+SPEC = ClusterSpec(
+    name="kybside",
+    subnet="10.97.0.0/16",
+    nodes=("n1",),
+    gpus=GpuSpec(count=2),
+    services=frozenset({"agent", "plugin"}),
+    images=("toy", *IMAGES),
+    node_pods=True,
+)
+CALL_S = 30.0
+KEYS: dict[str, str] = {}
+"""Of a client of the proxy, by cluster."""
+
+
+@pytest.fixture(scope="module")
+def side() -> Iterator[Cluster]:
+    """A cluster of which nothing of ours is a process of the machine."""
+    with running(SPEC, print) as up, deployed(up) as key:
+        KEYS[up.spec.name] = key
+        yield up
+
+
+@pytest.fixture
+def seats(side: Cluster) -> Iterator[Pods]:
+    with emptied(side) as found:
+        yield found
+
+
+def pods_of(cluster: Cluster, name: str) -> dict[str, dict[str, Any]]:
+    """The pods of a Deployment that aren't being deleted, by name."""
+    query = {"labelSelector": f"app.kubernetes.io/name={name}"}
+    found = cluster.api().get(f"/api/v1/namespaces/{keys.NAMESPACE}/pods", query)["items"]
+    return {
+        one["metadata"]["name"]: one for one in found if "deletionTimestamp" not in one["metadata"]
+    }
+
+
+def models_of(cluster: Cluster) -> Models:
+    """The proxy, asked with the client's key; without one it answers nobody."""
+    (proxy,) = pods_of(cluster, "kyb-proxy").values()
+    models = Models(f"http://{proxy['status']['podIP']}:8080")
+    stranger = models.ask("one")
+    assert (stranger.status, stranger.body["error"]["code"]) == (401, "unknown_client")
+    headers = models._session.headers
+    headers["Authorization"] = f"Bearer {KEYS[cluster.spec.name]}"
+    return models
+
+
+def test_a_pod_goes_all_the_way_through_them(side: Cluster, seats: Pods) -> None:
+    with pytest.raises(RefusedError, match="24 GB"):
+        seats.create(SeatPod("wrong", vram="24 GB"))
+    for name in ("one", "two"):
+        seats.create(SeatPod(name, annotations={keys.REQUIRE_GROUP: "G0"}))
+    made = seats.wait(("one", "two"), ready, 60, "Ready")
+    assert {group_of(pod) for pod in made.values()} == {"G0"}
+    commands = {pod["spec"]["containers"][0]["command"][0] for pod in made.values()}
+    assert commands == {"/kyb/kyb-init"}
+    models = models_of(side)
+    answers = {name: models.ask(name) for name in made}
+    assert {one.status for one in answers.values()} == {200}, [one.body for one in answers.values()]
+    first = {name: one.counter for name, one in answers.items()}
+    for name in made:
+        answer = models.ask(name)
+        assert (answer.intact, answer.counter) == (True, first[name] + 1)
+    models.close()
+
+
+@pytest.mark.parametrize(
+    ("deployment", "container"),
+    [("kyb-webhook", "webhook"), ("kyb-scheduler", "extender"), ("kyb-proxy", "proxy")],
+)
+def test_they_are_nobody_and_can_write_nothing(
+    side: Cluster, deployment: str, container: str
+) -> None:
+    run = ("-n", keys.NAMESPACE, "exec", f"deploy/{deployment}", "-c", container, "--", "python3")
+    assert side.kubectl(*run, "-c", "import os; print(os.getuid())").strip() == "65532"
+    with pytest.raises(KybernateError, match="Read-only file system"):
+        side.kubectl(*run, "-c", "open('/usr/lib/kybernate/x', 'w')")
+
+
+def test_one_replica_of_each_is_enough(side: Cluster, seats: Pods) -> None:
+    """The scheduler that leads is lost, and a webhook: the others do the work."""
+    lease = f"/apis/coordination.k8s.io/v1/namespaces/{keys.NAMESPACE}/leases/kybernate-scheduler"
+    holder = side.api().get(lease)["spec"]["holderIdentity"].partition("_")[0]
+    lost = [holder, min(pods_of(side, "kyb-webhook"))]
+    assert holder in pods_of(side, "kyb-scheduler")
+    gone = ("delete", "pod", *lost, "--grace-period=0", "--force", "--wait=false")
+    side.kubectl("-n", keys.NAMESPACE, *gone)
+    seats.create(SeatPod("after"))
+    seats.wait(["after"], ready, 90, "Ready")
+    assert side.api().get(lease)["spec"]["holderIdentity"].partition("_")[0] != holder
+
+
+def test_what_the_documents_say_of_asking_the_extender_works(side: Cluster, seats: Pods) -> None:
+    """docs/how-to/replay-decisions.md and find-out-why-a-pod-waits.md: port-forward, and the
+    certificates of `pki init`."""
+    seats.create(SeatPod("waits", annotations={keys.REQUIRE_GROUP: "G0", "kyb.ai/vram": "79Gi"}))
+    forward = [
+        *(str(side.kubectl_path), f"--kubeconfig={side.kubeconfig}", "-n", keys.NAMESPACE),
+        *("port-forward", "deploy/kyb-scheduler", ":9444"),
+    ]
+    with subprocess.Popen(forward, stdout=subprocess.PIPE, text=True) as tunnel:
+        try:
+            assert tunnel.stdout is not None
+            (port,) = re.findall(r"127\.0\.0\.1:(\d+) ->", tunnel.stdout.readline())
+            where = ("--extender", f"https://127.0.0.1:{port}", "--tls-dir", str(side.layout.tls))
+            dump = json.loads(cli("dump", *where))
+            said = cli("explain", "pod", "waits", *where)
+        finally:
+            tunnel.terminate()
+    assert dump["format"] == "kybernate.ledger/1"
+    assert [node["name"] for node in dump["nodes"]] == ["n1"]
+    assert said.startswith("default/waits: ")
+
+
+def test_the_first_sample_of_the_installation_runs(side: Cluster, seats: Pods) -> None:
+    """docs/how-to/install.md, step 7, with the image where the node has it."""
+    sample = REPOSITORY / "config" / "samples" / "two-models.yaml"
+    objects = list(yaml.safe_load_all(sample.read_text()))
+    side.kubectl("apply", "-f", str(sample))
+    try:
+        for one in objects:
+            name = one["metadata"]["name"]
+            side.kubectl("rollout", "status", f"deploy/{name}", "--timeout=90s", limit=100)
+        models = models_of(side)
+        assert all(models.ask(one["metadata"]["name"]).intact for one in objects)
+        models.close()
+    finally:
+        side.kubectl("delete", "-f", str(sample), "--wait=true", limit=90)
+
+
+def cli(*words: str) -> str:
+    """What `kybernate` says."""
+    run = [sys.executable, "-m", "kybernate.cli", *words]
+    return subprocess.run(run, check=True, capture_output=True, text=True, timeout=CALL_S).stdout

@@ -1,0 +1,1 @@
+"""Pods with seats: who gets which, when, and what becomes of requests."""

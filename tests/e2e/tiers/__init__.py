@@ -1,0 +1,1 @@
+"""States below RAM: parked, saved, restored and moved."""

@@ -1,0 +1,141 @@
+"""Save games and debug clones of a pod that serves."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from images import criu
+from kybernate import keys
+from kybernate.errors import KybernateError
+from tests.cluster import Cluster, ClusterSpec
+from tests.cluster.cluster import running
+from tests.cluster.layout import REPOSITORY
+from tests.cluster.processes.control import wait_until
+from tests.cluster.spec import GpuSpec
+from tests.e2e.conftest import emptied
+from tests.kit.clients.direct import Direct
+from tests.kit.pods import SeatPod, ready
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.kit.pods import Pods
+
+pytestmark = pytest.mark.e2e
+
+ENTER = REPOSITORY / "build" / "kyb-enter"
+INTERFACES = "import socket; print([name for _, name in socket.if_nameindex()])"
+REACH = (
+    "import socket\n"
+    "try: socket.create_connection(('{ip}', {port}), 2); print('reached')\n"
+    "except OSError: print('cut off')"
+)
+
+
+class Site:
+    """One node with a GPU; its agent has an NVMe and an object store. `place` is the latter."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self.cluster, self._folder = cluster, folder
+        self.place = folder / "objects"
+
+    def agent(self, *words: str) -> dict[str, Any]:
+        """What `kybernate agent ... --json` printed on the node."""
+        socket = f"/proc/{self.cluster.node('n1').pid}/root{keys.AGENT_SOCKET}"
+        found: dict[str, Any] = self._cli("agent", "--socket", socket, *words, "--json")
+        return found
+
+    def artifacts(self, *words: str) -> Any:
+        """What `kybernate artifacts ... --json` printed."""
+        return self._cli("artifacts", *words, "--keys", str(self._folder / "keys"), "--json")
+
+    def seat(self, pod: str) -> dict[str, Any]:
+        """What the GPUNode says of its seat."""
+        status = self.cluster.api().get(f"{keys.GPU_NODES_PATH}/n1").get("status") or {}
+        found: dict[str, Any] = next((s for s in status.get("seats", ()) if s["pod"] == pod), {})
+        return found
+
+    def execute(self, pod: str, text: str) -> str:
+        """What a line of Python prints in the pod's container."""
+        return self.cluster.kubectl("exec", pod, "-c", "server", "--", "python3", "-c", text)
+
+    def _cli(self, *words: str) -> Any:
+        command = [sys.executable, "-m", "kybernate.cli", *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+        assert done.stdout, done.stderr
+        return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    if not ENTER.exists():
+        pytest.skip("needs kyb-enter; run make native")
+    try:
+        engine = criu.for_this_machine(print)
+    except KybernateError as error:
+        pytest.skip(f"needs CRIU: {error}")
+    folder = tmp_path_factory.mktemp("saves")
+    (folder / "objects").mkdir()
+    words = [sys.executable, "-m", "kybernate.cli", "artifacts", "keys", "--dir"]
+    subprocess.run([*words, str(folder / "keys")], check=True, cwd=REPOSITORY, timeout=60)
+    agent = {
+        "KYB_AGENT_CRIU": str(engine),
+        "KYB_AGENT_KYB_ENTER": str(ENTER),
+        "KYB_AGENT_ARTIFACT_KEYS": str(folder / "keys"),
+        "KYB_AGENT_NVME_DIR": str(folder / "nvme"),
+        "KYB_AGENT_OBJECT_STORE": str(folder / "objects"),
+        "KYB_AGENT_TIER_RESIDENCY_S": "0",
+    }
+    spec = ClusterSpec(
+        name="saves",
+        nodes=("n1",),
+        subnet="10.107.0.0/16",
+        gpus=GpuSpec(count=1),
+        images=("toy", "sidecar"),
+        service_env={"agent": agent},
+    )
+    with running(spec, print) as up:
+        yield Site(up, folder)
+
+
+@pytest.fixture
+def seats(site: Site) -> Iterator[Pods]:
+    with emptied(site.cluster) as found:
+        yield found
+
+
+def test_a_pod_is_saved_and_goes_on_and_a_clone_of_it_is_cut_off(site: Site, seats: Pods) -> None:
+    pod = SeatPod("a", bytes_="1GiB")
+    seats.create(pod)
+    original = seats.wait(["a"], ready, 60, "Ready")["a"]
+    first = Direct.to(original).ask(limit=20)
+    assert first.counter == 1
+    saved = site.agent("save", "a", "--name", "before")
+    assert saved["state"] == "succeeded", saved
+    assert saved["saved"]["outlives_pod"] is True
+    assert site.artifacts("verify", str(site.place), saved["artifact"]) == {saved["artifact"]: ""}
+    again = Direct.to(original).ask(limit=20)
+    assert (again.counter, again.intact) == (2, True)
+    assert again.body["kyb"]["boot"] == first.body["kyb"]["boot"]
+
+    notes = {keys.RESTORE_FROM: saved["artifact"], keys.RESTORE_AS: "clone"}
+    same = {"args": pod.manifest()["spec"]["containers"][0]["args"]}
+    seats.create(SeatPod("clone", annotations=notes, more=same))
+    wait_until(lambda: site.seat("clone").get("state") == "active", 90, "the clone isn't there")
+    assert "eth0" in site.execute("clone", INTERFACES)
+    port = original["spec"]["containers"][0]["ports"][0]["containerPort"]
+    inside = REACH.format(ip="127.0.0.1", port=port)
+    outside = REACH.format(ip=original["status"]["podIP"], port=port)
+    assert "reached" in site.execute("clone", inside)
+    assert "cut off" in site.execute("clone", outside)
+    assert "reached" in site.execute("a", inside)
+    assert Direct.to(original).ask(limit=60).counter == 3
+
+    assert site.artifacts("rm", str(site.place), saved["artifact"], "--yes")[0]["deleted"] is True
+    assert site.artifacts("ls", str(site.place)) == []

@@ -1,0 +1,1 @@
+"""Who asks: models, pods, servers and applications, well made or not."""

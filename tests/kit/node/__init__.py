@@ -1,0 +1,1 @@
+"""Containers without Kubernetes, and what runs in them."""

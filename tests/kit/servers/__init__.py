@@ -1,0 +1,1 @@
+"""Real servers that tests start: of Debian's, built from source, or ours."""
