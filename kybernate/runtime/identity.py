@@ -38,6 +38,8 @@ _AGAIN_S = Pauses(2.0, 60.0)
 _ROUND_S = 1.0
 """At least, from one certificate to the next request."""
 _ASK_S = 10.0
+_AUTHORITY_S = 10.0
+"""From one look for an authority of agents to the next, while there is none."""
 _DAY = timedelta(days=1)
 _AUTHORITY, _AGENTS = "ca.crt", "agents-ca.crt"
 _HAS_ENDED = "it has ended"
@@ -145,7 +147,10 @@ class Identity:
                 "this agent shows a certificate whose key other nodes may hold, too: %s",
                 "own_key is off" if self._folder is None else f"{self._tls} has no {_AGENTS}",
             )
+        if self._folder is None:
             return
+        while not self._asks():  # noqa: ASYNC110 - a file that a person puts there
+            await asyncio.sleep(_AUTHORITY_S)
 
         async def renewed() -> None:
             due = await asyncio.to_thread(self._due)

@@ -61,10 +61,8 @@ class Cluster:
         self.grants = ArtifactGrants()
         self._signer: Signer | None = None
         folder = settings.signer_dir
-        if folder is not None and (folder / "agents-ca.crt").is_file():
+        if folder is not None:
             self._signer = Signer(self._api, folder, settings.agent_certificate_s, self.revocations)
-        elif folder is not None:
-            log.warning("no agent is certified: %s holds no agents-ca.crt", folder)
 
     def start(self) -> None:
         """Begin to watch, and to sign."""

@@ -44,12 +44,16 @@ class Signer:
     and left. `folder` holds agents-ca.crt and agents-ca.key."""
 
     def __init__(self, api: Api, folder: Path, lasts_s: float, revocations: Revocations) -> None:
-        """Raises ConfigError if the folder holds no authority."""
+        """Raises ConfigError if the folder's authority can't be read. One that isn't there may come
+        yet, as a Secret does; requests wait for it."""
         self._api = api
         self._folder = folder
         self._lasts = timedelta(seconds=lasts_s)
         self._revocations = revocations
-        Folder(folder).authority(AGENTS)
+        if self._can_sign():
+            Folder(folder).authority(AGENTS)
+        else:
+            log.warning("no agent is certified until %s holds %s.crt", folder, AGENTS)
         self._open: dict[str, Json] = {}
         self._lock = threading.Lock()
         self._come = threading.Event()
@@ -97,6 +101,9 @@ class Signer:
         authority = Folder(self._folder).authority(AGENTS)
         return sign(authority, wanted, self._lasts, now, since)
 
+    def _can_sign(self) -> bool:
+        return (self._folder / f"{AGENTS}.crt").is_file()
+
     def _decide(self, item: Json, kind: str, reason: str, message: str) -> Json:
         condition = {"type": kind, "status": "True", "reason": reason, "message": message}
         item.setdefault("status", {}).setdefault("conditions", []).append(condition)
@@ -117,7 +124,7 @@ class Signer:
             self._come.wait(_AGAIN_S)
             self._come.clear()
             # Without the list nobody knows whom to refuse.
-            if self._stopping.is_set() or not self._revocations.synced:
+            if self._stopping.is_set() or not self._revocations.synced or not self._can_sign():
                 continue
             with self._lock:
                 waiting = list(self._open.items())

@@ -7,7 +7,6 @@ import subprocess
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
@@ -21,6 +20,7 @@ from tests.upgrade.versions import ORDER, version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from tests.upgrade.versions import Version
 
@@ -28,8 +28,6 @@ NODE = "n1"
 SUBNET = "10.116.0.0/16"
 PROXY_WAITS_S = 1.0
 """Seconds for which a proxy goes on after the next one has taken its place."""
-CERTIFIED_LIMIT_S = 60.0
-"""Seconds in which the agent has its own certificate, once there is a registry."""
 AGENT_LIMIT_S = 30.0
 """Seconds that `kybernate agent` may take."""
 
@@ -63,8 +61,8 @@ _SEATS = {
 @dataclass(slots=True)
 class Fleet:
     """The cluster, the files that outlive its parts, and of which release each part is. `own_keys`:
-    nodes sign by their own keys, and have those of namespaces from the registry, as all releases
-    after the first one can."""
+    the node signs by its certificate's key and has those of namespaces from the registry, as all
+    releases but the first one can."""
 
     cluster: Cluster
     folder: Path
@@ -168,7 +166,7 @@ class Fleet:
             "DATABASE": f"sqlite:///{self.folder}/registry.db",
         }
         if self.own_keys:
-            settings |= {"SIGNER_DIR": str(layout.tls), "WRAP_KEYS": str(self.folder / "keys")}
+            settings["WRAP_KEYS"] = str(self.folder / "keys")
         if used.knows("registry", "kubeconfig"):
             settings["KUBECONFIG"] = str(layout.kubeconfig("registry"))
         env = {f"KYB_REGISTRY_{name}": value for name, value in settings.items()}
@@ -258,9 +256,6 @@ def fleet(release: str, folder: Path, ports: tuple[int, int, int]) -> Iterator[F
         made._begin("registry")
         tls = up.layout.tls
         Registry(f"https://127.0.0.1:{ports[0]}", tls, "controller").settle("a new registry")
-        if own_keys:
-            own = Path(f"/proc/{up.node(NODE).pid}/root/var/lib/kyb/identity/agent.pem")
-            wait_until(own.exists, CERTIFIED_LIMIT_S, "the agent has no certificate of its own")
         yield made
 
 

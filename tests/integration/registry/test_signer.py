@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import ssl
 import time
 from typing import TYPE_CHECKING
@@ -80,6 +81,25 @@ def test_a_node_with_many_requests_gets_a_few_answered_and_holds_up_nobody(
     assert found.count("signed") == 3
     assert {one for one in found if one != "signed"} == {"TooMany"}
     assert _became(api, single) == "signed"
+
+
+def test_an_authority_that_comes_later_signs_what_waits(
+    control_plane: Cluster, tls: Path, tmp_path: Path, tokens: Callable[[str], Api]
+) -> None:
+    api, revocations = control_plane.api("registry"), Revocations()
+    revocations.start(api)
+    signer, asked = Signer(api, tmp_path, 600.0, revocations), _ask(tokens("early"), "early")
+    signer.start()
+    try:
+        until(lambda: asked in signer._open, "it was not heard of")
+        time.sleep(1.0)
+        assert _became(api, asked) == ""
+        for name in ("agents-ca.key", "agents-ca.crt"):
+            shutil.copyfile(tls / name, tmp_path / name)
+        until(lambda: _became(api, asked) == "signed", "it is not signed")
+    finally:
+        signer.stop()
+        revocations.stop()
 
 
 def _ask(api: Api, node: str) -> str:

@@ -218,6 +218,27 @@ def test_where_nobody_certifies_it_needs_a_mounted_one(
     assert issuer(identity.shown().certificate) == "CN=kyb-ca"
 
 
+def test_an_authority_that_comes_later_is_asked_without_a_restart(
+    tls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kybernate.runtime.identity._AUTHORITY_S", 0.1)
+    Folder(tls).init(["n1"], Validity(), datetime.now(UTC))
+    authority, api = (tls / "agents-ca.crt").read_bytes(), Signs(tls)
+    (tls / "agents-ca.crt").unlink()
+    identity = Identity("n1", tls, tmp_path / "own")
+
+    async def run() -> None:
+        asking = asyncio.create_task(identity.run(api))
+        await asyncio.sleep(0.3)
+        assert api.asked == []
+        (tls / "agents-ca.crt").write_bytes(authority)
+        await asyncio.wait([asking], timeout=2.0)
+        asking.cancel()
+
+    asyncio.run(run())
+    assert issuer(identity.shown().certificate) == f"CN={keys.CN_AGENTS}"
+
+
 def test_who_is_believed_to_be_an_agent(tls: Path, tmp_path: Path) -> None:
     ca, agents = ((tls / f"{name}.crt").read_bytes() for name in ("ca", "agents-ca"))
     assert Identity("n1", tls).agents() == agents + ca
