@@ -51,11 +51,13 @@ class Artifacts:
     """What exists, and where."""
 
     def __init__(
-        self, database: Database, revoked: Callable[[str], bool] = lambda _node: False
+        self,
+        database: Database,
+        believed: Callable[[str, int], bool] = lambda _node, _told_ms: True,
     ) -> None:
-        """`revoked`: whether this node's agents are believed nothing any more."""
+        """`believed`: whether what a node's agent told then counts."""
         self._database = database
-        self._revoked = revoked
+        self._believed = believed
 
     def record(self, artifact: str, node: str, recording: Recording) -> tuple[Json, bool]:
         """A new artifact with its first copy, by the writer with the newest token.
@@ -76,7 +78,7 @@ class Artifacts:
             found = _locked(connection, artifact, said.digest)
             if found.pod_uid != said.pod_uid:
                 raise ConflictError(f"{artifact} is recorded as a state of pod {found.pod_uid}")
-            _wrote(connection, artifact, node, recording.token)
+            _wrote(connection, artifact, node, recording.token, now)
             _put_copy(connection, artifact, recording.held, said.created_ms, now)
             return _one(connection, artifact), new
 
@@ -88,9 +90,10 @@ class Artifacts:
             _see_may_speak(connection, found, node, held.store)
             if held.state is CopyState.MISSING:
                 _see_not_handed_on(connection, found, node, held.store)
+            now = self._database.now(connection)
             if node and held.store:
-                _packed(connection, found, node)
-            _put_copy(connection, artifact, held, found.created_ms, self._database.now(connection))
+                _packed(connection, found, node, now)
+            _put_copy(connection, artifact, held, found.created_ms, now)
             return _one(connection, artifact)
 
     def drop(self, artifact: str, node: str, which: Drop) -> Json:
@@ -121,15 +124,16 @@ class Artifacts:
         """Whose signature is believed of it, and the newest token that one of them had. Raises
         NotFoundError."""
         with self._database.read() as connection:
-            query = select(ARTIFACTS.c.digest).where(ARTIFACTS.c.id == artifact)
-            digest = connection.execute(query).scalar_one_or_none()
-            if digest is None:
+            query = select(ARTIFACTS.c.digest, ARTIFACTS.c.recorded_ms)
+            known = connection.execute(query.where(ARTIFACTS.c.id == artifact)).one_or_none()
+            if known is None:
                 raise NotFoundError(f"artifact {artifact} is not known")
-            wrote = select(WRITERS.c.node, WRITERS.c.token).where(WRITERS.c.artifact == artifact)
+            wrote = select(WRITERS).where(WRITERS.c.artifact == artifact)
             found = connection.execute(wrote).all()
-        nodes = sorted(one.node for one in found if not self._revoked(one.node))
+        told = {one.node: one.told_ms or known.recorded_ms for one in found}
+        nodes = sorted(node for node, at in told.items() if self._believed(node, at))
         token = max((one.token for one in found), default=0)
-        return {"digest": digest, "nodes": nodes, "token": token}
+        return {"digest": known.digest, "nodes": nodes, "token": token}
 
     def get(self, artifact: str) -> Json:
         """One artifact. Raises NotFoundError."""
@@ -253,16 +257,17 @@ def _see_not_handed_on(connection: Connection, found: Row[Any], node: str, store
         )
 
 
-def _wrote(connection: Connection, artifact: str, node: str, token: int) -> None:
-    insert_new(connection, WRITERS, [{"artifact": artifact, "node": node, "token": token}])
+def _wrote(connection: Connection, artifact: str, node: str, token: int, now: int) -> None:
+    new = {"artifact": artifact, "node": node, "token": token, "told_ms": now}
+    insert_new(connection, WRITERS, [new])
 
 
-def _packed(connection: Connection, found: Row[Any], node: str) -> None:
+def _packed(connection: Connection, found: Row[Any], node: str, now: int) -> None:
     """Who packs a pod's state into a store signs it there, and may: it is that pod's node, or its
     successor's."""
     pod = fetch(connection, (found.namespace, found.pod_uid))
     if pod is not None and node in (pod.node, pod.holder, pod.successor_node):
-        _wrote(connection, found.id, node, pod.token)
+        _wrote(connection, found.id, node, pod.token, now)
 
 
 def _put_copy(connection: Connection, artifact: str, held: Copy, created: int, now: int) -> None:

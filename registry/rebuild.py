@@ -22,7 +22,7 @@ from kybernate.errors import RefusedError
 from registry.artifacts import NOT_TOLD, copy_row, row
 from registry.database import insert_new
 from registry.pods import add
-from registry.schema import ARTIFACTS, COPIES, WRITERS
+from registry.schema import ARTIFACTS, COPIES, LONG_AGO, WRITERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -159,7 +159,9 @@ def _store(database: Database, spot: Spot, batch: Sequence[_One], outcome: Outco
             # By the manifests alone: what a rebuild can't know, docs/reference/threat-model.md
             # says.
             signed = [
-                {"artifact": one.id, "node": one.node, "token": 0} for one in true if one.node
+                {"artifact": one.id, "node": one.node, "token": 0, "told_ms": LONG_AGO}
+                for one in true
+                if one.node
             ]
             if signed:
                 insert_new(connection, WRITERS, signed)

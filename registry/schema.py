@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import BigInteger, Boolean, Column, Index, MetaData, Table, Text, text
+from sqlalchemy import BigInteger, Boolean, Column, Index, MetaData, Table, Text, inspect, text
 
 from kybernate.errors import ConfigError
 
@@ -58,10 +58,15 @@ PODS = _table(
     *map(_flag, ("settled", "ended")),
 )
 WRITERS = _table(
-    "writers", *(_text(name, key=True) for name in ("artifact", "node")), _number("token")
+    "writers",
+    *(_text(name, key=True) for name in ("artifact", "node")),
+    *map(_number, ("token", "told_ms")),
 )
 """Which nodes are believed of an artifact: who recorded it, with the token that it had, and who
-packed it as the pod's successor. Beside the versions: an older program needs not know of it."""
+packed it as the pod's successor; `told_ms`: when this was first told, 0 where 0.2.0 wrote it, which
+left that out. Beside the versions: an older program needs not know of it."""
+LONG_AGO = 1
+"""For `told_ms` of what only a manifest says: before anything that was decided of its node."""
 NAMESPACES = _table(
     "namespaces",
     *(_text(name, key=True) for name in ("name", "uid")),
@@ -119,7 +124,7 @@ _FIRST = (
 _BESIDE = (
     """CREATE TABLE IF NOT EXISTS writers (
     artifact {text} NOT NULL REFERENCES artifacts (id) ON DELETE CASCADE, node {text} NOT NULL,
-    token BIGINT NOT NULL, PRIMARY KEY (artifact, node))""",
+    token BIGINT NOT NULL, told_ms BIGINT NOT NULL DEFAULT 0, PRIMARY KEY (artifact, node))""",
     """CREATE TABLE IF NOT EXISTS namespaces (
         name {text} NOT NULL, uid {text} NOT NULL, seen_ms BIGINT NOT NULL,
         gone_ms BIGINT NOT NULL, PRIMARY KEY (name, uid))""",
@@ -130,6 +135,8 @@ _BESIDE = (
     "CREATE INDEX IF NOT EXISTS keys_of_namespace ON namespace_keys (namespace, uid, made_ms, id)",
 )
 """Tables that older programs need not know of: no version, so that these open the database, too."""
+_TOLD = "ALTER TABLE writers ADD COLUMN told_ms BIGINT NOT NULL DEFAULT 0"
+"""A column that 0.2.0 leaves out."""
 MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST,)
 """What takes a database from each version to the next, oldest first; never changed, only added."""
 
@@ -159,6 +166,8 @@ def migrate(connection: Connection) -> int:
             connection.execute(text(statement.format(text=_TEXT[connection.dialect.name])))
     for statement in _BESIDE:
         connection.execute(text(statement.format(text=_TEXT[connection.dialect.name])))
+    if "told_ms" not in {one["name"] for one in inspect(connection).get_columns(WRITERS.name)}:
+        connection.execute(text(_TOLD))
     connection.execute(MARKS.delete().where(MARKS.c.name == VERSION))
     connection.execute(MARKS.insert().values(name=VERSION, value=str(len(MIGRATIONS))))
     return len(MIGRATIONS) - version

@@ -72,10 +72,9 @@ class Cluster:
         if self._signer is not None:
             self._signer.start()
 
-    def revoked(self, node: str) -> bool:
-        """Whether what this node signed is believed no more."""
-        found = self.revocations.of(node)
-        return found is not None and found.revoked
+    def believed(self, node: str, told_ms: int) -> bool:
+        """Whether what this node's agent told then counts: it is not revoked, nor was it since."""
+        return not self.revocations.why_not(node, told_ms)
 
     def gone(self, namespace: str, uid: str) -> bool:
         """Whether there is no such pod any more. Raises RetryableError."""
@@ -151,8 +150,8 @@ class Service:
     def app(self) -> Flask:
         """The application over this database."""
         cluster = self._cluster
-        revoked = cluster.revoked if cluster is not None else lambda _node: False
-        artifacts = Artifacts(self._database, revoked)
+        told = () if cluster is None else (cluster.believed,)
+        artifacts = Artifacts(self._database, *told)
         metrics.COPIES.source = artifacts.counts
         pods = Pods(self._database, self._settings.max_lease_s)
         revocations = None if self._cluster is None else self._cluster.revocations

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
+from kybernate.core.nodeaccess import Access, why_not
 from registry.artifacts import Artifacts
 from registry.schema import WRITERS
 from tests.unit.registry.replica import DIGEST, STORE, Clock, Replica, name_of, pod, url_of
@@ -296,10 +297,34 @@ class TestSigners:
         assert replica.proxy(self.PATH).body["nodes"] == ["n1"]
 
     @pytest.mark.usefixtures("stopped")
-    def test_a_node_that_was_revoked_is_none(self, replica: Replica) -> None:
-        for revoked, nodes in (({"n1"}, []), ({"n2"}, ["n1"])):
-            artifacts = Artifacts(replica.database, revoked.__contains__)
-            assert artifacts.signers(f"ns/{ONE}")["nodes"] == nodes
+    def test_a_node_that_was_revoked_is_none(self, replica: Replica, clock: Clock) -> None:
+        for node, nodes in (("n1", []), ("n2", ["n1"])):
+            known = {node: Access(revoked=True, at_ms=clock.now + 1)}
+            assert signers(replica, known) == nodes
+
+    @pytest.mark.usefixtures("stopped")
+    def test_nor_for_what_it_told_before_it_was_let_in_again(
+        self, replica: Replica, clock: Clock
+    ) -> None:
+        replica.claim("n2", "u1", ONE, "u2")
+        clock.now += 60_000
+        assert replica.report("n2", ONE, "verified", **self.STORED).status == 200
+        admitted = {node: Access(revoked=False, at_ms=clock.now - 1) for node in ("n1", "n2")}
+        assert signers(replica, {}) == ["n1", "n2"]
+        assert signers(replica, admitted) == ["n2"]
+        # To say it once more makes it no newer.
+        clock.now += 60_000
+        replica.report("n2", ONE, "verified", **self.STORED)
+        assert signers(replica, {"n2": Access(revoked=False, at_ms=clock.now - 1)}) == ["n1"]
+
+    @pytest.mark.usefixtures("stopped")
+    def test_of_one_that_an_older_registry_wrote_the_states_own_time_counts(
+        self, replica: Replica, clock: Clock
+    ) -> None:
+        with replica.database.write() as connection:
+            connection.execute(update(WRITERS).values(told_ms=0))
+        for at, nodes in ((clock.now, ["n1"]), (clock.now + 1, [])):
+            assert signers(replica, {"n1": Access(revoked=False, at_ms=at)}) == nodes
 
     @pytest.mark.usefixtures("stopped")
     def test_they_are_forgotten_with_it(self, replica: Replica) -> None:
@@ -307,6 +332,13 @@ class TestSigners:
         assert replica.proxy(self.PATH).status == 404
         with replica.database.read() as connection:
             assert not connection.execute(select(WRITERS)).all()
+
+
+def signers(replica: Replica, known: dict[str, Access]) -> list[str]:
+    """Who is believed of the state, by what was decided of nodes."""
+    artifacts = Artifacts(replica.database, lambda node, at: not why_not(known, node, at))
+    found: list[str] = artifacts.signers(f"ns/{ONE}")["nodes"]
+    return found
 
 
 class TestAfterALoss:

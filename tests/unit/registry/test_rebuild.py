@@ -11,8 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 from kybernate.adapters.keys import artifactkeys
+from kybernate.core.nodeaccess import Access, why_not
 from registry import __main__
 from registry import rebuild as rebuilding
+from registry.artifacts import Artifacts
 from registry.commands import COMMANDS, rebuild_command, settle_command, unsettle_command
 from registry.rebuild import Outcome, rebuild
 from tests.unit.registry import saved as saving
@@ -236,7 +238,7 @@ class Signs:
 
 
 def test_which_node_signed_a_state_is_known_again(
-    world: World, fresh: Replica, monkeypatch: pytest.MonkeyPatch
+    world: World, fresh: Replica, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of what a shared key signed nobody is; nor with which token it was, since those are lost."""
     shared = world.save("n1", 1)
@@ -247,3 +249,7 @@ def test_which_node_signed_a_state_is_known_again(
     for made, nodes in ((own, ["n1"]), (shared, [])):
         found = fresh.proxy(f"/v1/artifacts/{made.id}/signers").body
         assert (found["nodes"], found["token"]) == (nodes, 0)
+    # Of a node that was ever revoked a manifest alone proves nothing.
+    known = {"n1": Access(revoked=False, at_ms=clock.now - 3_600_000)}
+    judged = Artifacts(fresh.database, lambda node, at: not why_not(known, node, at))
+    assert judged.signers(own.id)["nodes"] == []

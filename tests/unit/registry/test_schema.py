@@ -30,6 +30,23 @@ def test_a_new_database_has_the_tables_that_the_code_uses(tmp_path: Path) -> Non
             assert keys == [one.name for one in table.primary_key]
 
 
+ROW = "INSERT INTO artifacts VALUES ('ns/a@b', 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1)"
+
+
+def test_a_database_of_0_2_0_gets_the_column_that_it_left_out(tmp_path: Path) -> None:
+    database = Database(url_of(tmp_path))
+    database.prepare()
+    with database.write() as connection:
+        connection.execute(text("ALTER TABLE writers DROP COLUMN told_ms"))
+        connection.execute(text(ROW))
+        connection.execute(text("INSERT INTO writers VALUES ('ns/a@b', 'n1', 7)"))
+    for _ in range(2):
+        database.prepare()
+        with database.read() as connection:
+            rows = connection.execute(text("SELECT * FROM writers")).all()
+            assert rows == [("ns/a@b", "n1", 7, 0)]
+
+
 def test_a_database_of_a_newer_program_is_left_alone(tmp_path: Path) -> None:
     database = Database(url_of(tmp_path))
     database.prepare()
