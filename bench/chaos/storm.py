@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -36,6 +37,7 @@ class Outcome:
 
 def run(seed: int, kind: str = "storm", say: Callable[[str], None] | None = None) -> Outcome:
     """Play the schedule of this seed."""
+    random.seed(seed)  # by which retries draw their jitter
     plans = draw_pair(seed, kind) if kind in ("pair", "moves") else (draw_plan(seed, kind),)
     return Storm(plans, say).run()
 

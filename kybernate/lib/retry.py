@@ -72,13 +72,14 @@ async def retry(
     call: Callable[[], Awaitable[T]],
     say: Say,
     on: Errors = OUTSIDE,
+    but: Errors = (),
     pauses: Pauses = AGAIN,
     until: float = math.inf,
 ) -> T:
     """What `call` returns; after an error of `on`, of which `say` is told, it is called again.
 
     Raises the last error if no call is left, or if the next one would begin after `until`, in
-    seconds of the running loop's clock; and at once what is not of `on`.
+    seconds of the running loop's clock; and at once what is of `but`, or not of `on`.
     """
     clock, pausing = asyncio.get_running_loop().time, iter(pauses)
     while True:
@@ -86,7 +87,7 @@ async def retry(
             return await call()
         except on as error:
             pause = next(pausing, math.inf)
-            if clock() + pause >= until or pause == math.inf:
+            if isinstance(error, but) or clock() + pause >= until or pause == math.inf:
                 raise
             say(error)
         await asyncio.sleep(pause)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from kybernate.lib.retry import OUTSIDE
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +19,7 @@ REST = 1.0
 """Seconds before the next call after one that failed, unless the others are further apart."""
 
 
-async def rounds(work: Callable[[], Awaitable[object]], every: float, what: str) -> None:
+async def rounds(work: Callable[[], object], every: float, what: str) -> None:
     """Call `work` after each pause of `every` seconds, until the task is cancelled.
 
     What it raises is logged, with `what` in front, and the next call comes all the same.
@@ -28,7 +29,9 @@ async def rounds(work: Callable[[], Awaitable[object]], every: float, what: str)
         await asyncio.sleep(pause)
         pause = every
         try:
-            await work()
+            done = work()
+            if isinstance(done, Awaitable):
+                await done
         except Exception as error:  # noqa: BLE001 - told of, and no reason to end
             pause = max(every, REST)
             _tell(error, what, pause)

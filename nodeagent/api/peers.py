@@ -22,6 +22,7 @@ from kybernate.errors import (
 from kybernate.gen import peers_pb2 as pb
 from kybernate.gen import peers_pb2_grpc
 from kybernate.lib.deadline import Deadline
+from kybernate.lib.retry import quietly, retry, steadily
 from kybernate.types import NodeName, PodRef
 from nodeagent.api.doorkeeper import MESSAGE_LIMIT, STATES_LIMIT
 from nodeagent.migration.protocol import Pump, handover_message
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from nodeagent.migration.protocol import Pacer
 
 _API_TIMEOUT = 5.0
-_AGAIN = 1.0
+_PAUSES = steadily(1.0)
 _KEEPALIVE_MS = 2000
 _MANIFEST_LIMIT = MESSAGE_LIMIT - 4096
 _ERRORS: dict[grpc.StatusCode, type[KybernateError]] = {
@@ -133,15 +134,15 @@ class GrpcPeers:
         delivery = pb.Delivery(
             handover=handover_message(handover), artifact=artifact, manifest=signed
         )
-        while True:
-            try:
-                answer = await self._call(handover, "Deliver", delivery, until.left)
-                return list(answer.lacking)
-            except DeadlineError:
-                # Its door answers within seconds; to read a large state takes longer. It is read on
-                # all the same, and whoever asks again hears how that ended.
-                until.check()
-                await asyncio.sleep(_AGAIN)
+
+        async def offered() -> list[str]:
+            answer = await self._call(handover, "Deliver", delivery, until.left)
+            return list(answer.lacking)
+
+        # Its door answers within seconds; to read a large state takes longer. It is read on all the
+        # same, and whoever asks again hears how that ended.
+        ends = asyncio.get_running_loop().time() + until.left
+        return await retry(offered, quietly, on=DeadlineError, pauses=_PAUSES, until=ends)
 
     async def take_over(self, handover: Handover, artifact: ArtifactId, deadline: float) -> None:
         """See `ports.Peers.take_over`."""

@@ -16,6 +16,7 @@ from kybernate.errors import (
     RefusedError,
     RetryableError,
 )
+from kybernate.lib.retry import retry, steadily
 from kybernate.ports import SeatSpec
 from kybernate.types import GpuUuid, GroupName, SeatName
 from nodeagent.seat.record import Seat, SeatIdentity
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SPEC_DEADLINE = 5.0
-_RETRY_EVERY = 1.0
+_PAUSES = steadily(1.0)
 _RETRY_FOR = 120.0
 
 
@@ -266,17 +267,16 @@ class Preparer:
             self._retries[key] = asyncio.create_task(self._try_again(key))
 
     async def _try_again(self, key: tuple[str, tuple[str, ...]]) -> None:
-        until = self._node.world.now() + _RETRY_FOR
+        def say(error: Exception) -> None:
+            log.debug("seat %s: not yet: %s", key[1], error)
+
+        until = asyncio.get_running_loop().time() + _RETRY_FOR
         try:
-            while self._node.world.now() < until:
-                await asyncio.sleep(_RETRY_EVERY)
-                try:
-                    seat = await self._prepare(*key)
-                except RetryableError as error:
-                    log.debug("seat %s: not yet: %s", key[1], error)
-                    continue
-                self._pods.touch(seat.identity.pod)
-                return
+            await asyncio.sleep(_PAUSES.first)
+            seat = await retry(
+                lambda: self._prepare(*key), say, on=RetryableError, pauses=_PAUSES, until=until
+            )
+            self._pods.touch(seat.identity.pod)
         except KybernateError as error:
             log.info("seat %s: %s", key[1], error)
         finally:

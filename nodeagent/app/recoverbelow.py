@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kybernate.errors import KybernateError, NotFoundError, RefusedError
+from kybernate.lib.retry import retry
 from kybernate.ports import DumpState
 from kybernate.types import ArtifactId, PodUid, SeatState, Tier
 from nodeagent.offload.gates import BELOW
@@ -19,6 +22,8 @@ from nodeagent.operations.seenthrough import seen_through
 from nodeagent.seat.steps import Broken, Reverted
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nodeagent.app.loop import Loop
     from nodeagent.seat.below import Below
     from nodeagent.seat.record import Seat
@@ -138,17 +143,17 @@ async def _keep_below(loop: Loop, seat: Seat) -> None:
 async def _ask_its_state(loop: Loop, seat: Seat) -> None:
     """Which of its processes used the GPUs is told by the state itself; its record may be older."""
     below = loop.node.world.below
-    while below is not None:
-        try:
-            manifest = await below.vault.manifest(ArtifactId(seat.saved.artifact), _DEADLINE)
-            seat.tree.named_inside(seat.tree.cuda, manifest.facts.gpu_pids)
-            break
-        except NotFoundError:
-            break
-        except (KybernateError, OSError) as error:
-            why = f"its saved state does not say what it is of: {error}; trying again"
-            loop.life.complain(seat, "SavedUnknown", why)
-            await asyncio.sleep(_AGAIN)
+    if below is None:
+        return
+    told = partial(below.vault.manifest, ArtifactId(seat.saved.artifact), _DEADLINE)
+    with suppress(NotFoundError):
+        say = _complains(loop, seat, "SavedUnknown", "its saved state does not say what it is of")
+        manifest = await retry(told, say, but=NotFoundError)
+        seat.tree.named_inside(seat.tree.cuda, manifest.facts.gpu_pids)
+
+
+def _complains(loop: Loop, seat: Seat, event: str, what: str) -> Callable[[Exception], None]:
+    return lambda error: loop.life.complain(seat, event, f"{what}: {error}; trying again")
 
 
 async def heal_unknown(loop: Loop, seat: Seat) -> None:
@@ -167,14 +172,9 @@ async def heal_unknown(loop: Loop, seat: Seat) -> None:
 
 async def _see_memory_in(loop: Loop, below: Below, seat: Seat) -> None:
     """What it waits for comes in, if it was being restored lazily."""
-    while True:
-        try:
-            seat.saved.pages(await below.vault.lent(seat.uid))
-            break
-        except (KybernateError, OSError) as error:
-            why = f"what its memory may come from can't be listed: {error}; trying again"
-            loop.life.complain(seat, "MemoryUnknown", why)
-            await asyncio.sleep(_AGAIN)
+    why = "what its memory may come from can't be listed"
+    say = _complains(loop, seat, "MemoryUnknown", why)
+    seat.saved.pages(await retry(lambda: below.vault.lent(seat.uid), say))
     if seat.saved.paging:
         loop.dumps.lazies.begin(seat)
 
@@ -191,18 +191,13 @@ def _state(loop: Loop, seat: Seat) -> DumpState:
 
 async def _shut(loop: Loop, seat: Seat) -> None:
     """What arrives is told again. What was held back by the last agent is held back all along."""
-    while True:
-        try:
-            await loop.dumps.shut(seat)
-            break
-        except NotFoundError:
-            loop.life.watch_end(seat)
-            break
-        except (KybernateError, OSError) as error:
-            loop.life.complain(seat, "GateDeaf", f"what arrives at its pod is not told: {error}")
-            if isinstance(error, RefusedError):
-                break  # nor will it be
-            await asyncio.sleep(_AGAIN)
+    say = _complains(loop, seat, "GateDeaf", "what arrives at its pod is not told")
+    try:
+        await retry(lambda: loop.dumps.shut(seat), say, but=(NotFoundError, RefusedError))
+    except NotFoundError:
+        loop.life.watch_end(seat)
+    except RefusedError as error:
+        say(error)  # nor will it be
 
 
 async def drop_unnoticed(loop: Loop, seat: Seat) -> None:
@@ -226,12 +221,8 @@ async def drop_unnoticed(loop: Loop, seat: Seat) -> None:
 async def _kept(loop: Loop, seat: Seat) -> frozenset[str]:
     """The seat's saved states on NVMe. Nothing is ended or dropped before that is known."""
     below = loop.node.world.below
-    while below is not None:
-        try:
-            listed = await below.vault.ls(Tier.NVME)
-            return frozenset(one.id for one in listed if one.uid == seat.uid)
-        except (KybernateError, OSError) as error:
-            why = f"what was saved of it can't be listed: {error}; trying again"
-            loop.life.complain(seat, "SavedUnknown", why)
-            await asyncio.sleep(_AGAIN)
-    return frozenset()
+    if below is None:
+        return frozenset()
+    say = _complains(loop, seat, "SavedUnknown", "what was saved of it can't be listed")
+    listed = await retry(lambda: below.vault.ls(Tier.NVME), say)
+    return frozenset(one.id for one in listed if one.uid == seat.uid)

@@ -23,7 +23,8 @@ from kybernate.adapters.kernel.pidfds import Pidfds
 from kybernate.adapters.kernel.procfs import Procfs
 from kybernate.adapters.nvml import Nvml
 from kybernate.api import pods
-from kybernate.errors import ConfigError, DeadlineError, KybernateError
+from kybernate.errors import ConfigError, DeadlineError, KybernateError, RetryableError
+from kybernate.lib.retry import Pauses, retry
 from kybernate.runtime.grants import ArtifactGrants
 from kybernate.runtime.identity import Identity
 from kybernate.runtime.revocations import Revocations
@@ -76,8 +77,7 @@ T = TypeVar("T")
 
 _PARK_SHARE = 0.9
 _COLLECT_AFTER = 2.0
-_CONNECT_RETRY = 1.0
-_ADOPT_AGAIN = (0.5, 8.0)
+_ADOPT_AGAIN = Pauses(0.5, 8.0)
 _SEATS_FIRST = 1.0
 _SHARED = 10
 """How many peers' calls the node's socket takes: all who use it count as one."""
@@ -272,12 +272,11 @@ class Agent:
         await self._serving.wait()
         if self.node.seats:
             await asyncio.sleep(_SEATS_FIRST)
-        while True:
-            try:
-                return await asyncio.to_thread(_open_api, self._settings)
-            except ConfigError as error:
-                log.warning("no access to the API server: %s", error)
-                await asyncio.sleep(_CONNECT_RETRY)
+        return await retry(
+            lambda: asyncio.to_thread(_open_api, self._settings),
+            lambda error: log.warning("no access to the API server: %s", error),
+            on=ConfigError,
+        )
 
     async def _watch(self, cache: PodCache, preparer: Preparer, publisher: Publisher) -> None:
         from kybernate.adapters.k8s import Watcher  # noqa: PLC0415 - not before serving
@@ -307,15 +306,16 @@ class Agent:
 
     async def _adopt(self, preparer: Preparer) -> None:
         """Until all are found: a pod that isn't known uses GPUs that others may be given."""
-        pause = _ADOPT_AGAIN[0]
-        while not self._pods_known:
-            try:
-                self._pods_known = await preparer.adopt_pods()
-            except KybernateError as error:
-                log.warning("pods without a record can't be looked for yet: %s", error)
-            if not self._pods_known:
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _ADOPT_AGAIN[1])
+
+        async def adopted() -> None:
+            if not await preparer.adopt_pods():
+                raise RetryableError("not all of them are known to the kubelet")
+
+        def say(error: Exception) -> None:
+            log.warning("pods without a record can't be looked for yet: %s", error)
+
+        await retry(adopted, say, on=KybernateError, pauses=_ADOPT_AGAIN)
+        self._pods_known = True
 
     async def _collect(self, preparer: Preparer) -> None:
         while True:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from kybernate.core.migration.notes import Found, MoveNote, found, note_of, outdated
 from kybernate.core.seat.operations import ENDED
+from kybernate.lib.retry import AGAIN
 from kybernate.ports import Handover
-from nodeagent.offload.gates import AGAIN
 from nodeagent.operations.record import OPERATION
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class MoveJournal:
                 break
             except OSError as error:
                 log.warning("how %s was moved can't be written: %s", note.pod, error)
-                await asyncio.sleep(AGAIN)
+                await asyncio.sleep(AGAIN.first)
 
     def delete(self, uid: PodUid) -> None:
         """Nothing becomes of it any more."""

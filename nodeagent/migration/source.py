@@ -27,13 +27,13 @@ from kybernate.core.migration.notes import Found, goes_on_there, outdated
 from kybernate.core.migration.plan import plan_move, why_unmovable
 from kybernate.core.seat.operations import Progress, Verdict
 from kybernate.errors import KybernateError, RefusedError
+from kybernate.lib.retry import AGAIN
 from nodeagent.migration.cancel import CallOffs
 from nodeagent.migration.departure import Departure
 from nodeagent.migration.handingover import HandingOver
 from nodeagent.migration.journal import MoveJournal, handover_of
 from nodeagent.migration.meeting import Meeting
 from nodeagent.migration.move import Move
-from nodeagent.offload.gates import AGAIN
 from nodeagent.offload.leaving import where
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ class Moves:
                 log.exception("%s failed unexpectedly", one.operation)
                 one.say(f"the agent failed unexpectedly: {error}; trying again")
             if one.verdict is None:
-                await asyncio.sleep(AGAIN)
+                await asyncio.sleep(AGAIN.first)
 
     async def _fail(self, one: Move, why: str) -> None:
         await self._stay(one)

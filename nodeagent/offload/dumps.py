@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,10 +32,10 @@ from kybernate.errors import (
     RefusedError,
     UnfitError,
 )
+from kybernate.lib.retry import AGAIN, retry
 from kybernate.types import ArtifactId, Tier
 from nodeagent import metrics
 from nodeagent.artifacts.clones import cut_off, leave_gpus_alone, stays_stopped
-from nodeagent.offload.gates import AGAIN
 from nodeagent.offload.retries import is_unsure, pause, speaks_against, told, waits
 from nodeagent.offload.transfers import Transfers
 from nodeagent.seat.parts.tree import Process
@@ -198,13 +199,12 @@ class Dumps(Transfers):
         ended after a restart: nothing goes on before another one has taken its place."""
         noted = bool(seat.saved.artifact)
         seat.saved.unsealed_yet()
-        while noted:
-            try:
-                await self._node.save(seat, synced=True)
-                break
-            except OSError as error:
-                self._life.complain(seat, "JournalStuck", f"{error}; trying again")
-                await asyncio.sleep(AGAIN)
+        if noted:
+            save = partial(self._node.save, seat, synced=True)
+            await retry(save, self._complains(seat, "JournalStuck"), on=OSError)
+
+    def _complains(self, seat: Seat, event: str) -> Callable[[Exception], None]:
+        return lambda error: self._life.complain(seat, event, f"{error}; trying again")
 
     async def _note_sealed(self, seat: Seat, artifact: ArtifactId, size: int) -> None:
         seat.saved.sealed(artifact, size)
@@ -234,16 +234,16 @@ class Dumps(Transfers):
     async def end(self, seat: Seat) -> bool:
         """End what there is of the tree, all or half of it; whether its container is left."""
         deadline = self._node.settings.confirm_deadline_s
-        while True:
-            try:
-                await self.below.dumper.end(_init(seat), seat.tree.handle, deadline)
-                break
-            except NotFoundError as error:
-                self.is_gone(seat, error)
-                return False
-            except KybernateError as error:
-                self._life.complain(seat, "EndIncomplete", f"{error}; trying again")
-                await asyncio.sleep(AGAIN)
+        try:
+            await retry(
+                lambda: self.below.dumper.end(_init(seat), seat.tree.handle, deadline),
+                self._complains(seat, "EndIncomplete"),
+                on=KybernateError,
+                but=NotFoundError,
+            )
+        except NotFoundError as error:
+            self.is_gone(seat, error)
+            return False
         return True
 
     async def stay(self, seat: Seat, why: str) -> bool:
@@ -268,7 +268,7 @@ class Dumps(Transfers):
             return
         await self._abandon(seat)
         called = seat.demand.called or seat.ending.asked
-        pause = AGAIN if called else self._node.settings.dump_retry_s
+        pause = AGAIN.first if called else self._node.settings.dump_retry_s
         seat.backoff.settle(self._world.now() + pause)
         self._node.move(seat, SeatEvent.DUMP_REVERTED, f"parked in RAM: {why}")
         metrics.TIER_MOVES.labels("dump", "called" if called else "kept").inc()
@@ -279,19 +279,19 @@ class Dumps(Transfers):
 
     async def _heal(self, seat: Seat) -> bool:
         """Whether there still is a tree, which stands."""
-        while True:
-            try:
-                deadline = self._node.settings.dump_deadline_s
-                await self.below.dumper.keep(_init(seat), seat.tree.handle, deadline)
-                break
-            except NotFoundError as error:
-                self.is_gone(seat, error)
-                return False
-            except DumpError as error:
-                raise Broken(f"a dump that failed has left it unfit to run: {error}") from error
-            except KybernateError as error:
-                self._life.complain(seat, "KeepIncomplete", f"{error}; trying again")
-                await asyncio.sleep(AGAIN)
+        deadline = self._node.settings.dump_deadline_s
+        try:
+            await retry(
+                lambda: self.below.dumper.keep(_init(seat), seat.tree.handle, deadline),
+                self._complains(seat, "KeepIncomplete"),
+                on=KybernateError,
+                but=(NotFoundError, DumpError),
+            )
+        except NotFoundError as error:
+            self.is_gone(seat, error)
+            return False
+        except DumpError as error:
+            raise Broken(f"a dump that failed has left it unfit to run: {error}") from error
         return True
 
     # --- up: restore ----------------------------------------------------------------------------

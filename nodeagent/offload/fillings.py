@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kybernate.errors import CorruptError, DeadlineError, KybernateError
+from kybernate.lib.retry import OUTSIDE, retry
 from kybernate.types import ArtifactId
 
 if TYPE_CHECKING:
@@ -20,8 +22,6 @@ if TYPE_CHECKING:
     from nodeagent.seat.record import Seat
 
 log = logging.getLogger(__name__)
-
-_AGAIN = 1.0
 
 
 class Fillings:
@@ -60,18 +60,21 @@ class Fillings:
 
     async def _fill(self, seat: Seat, artifact: ArtifactId) -> None:
         deadline = self._node.settings.dump_deadline_s
-        while (below := self._node.world.below) is not None:
-            try:
-                await below.vault.fill(artifact, seat.uid, deadline)
-                break
-            except CorruptError as error:
-                log.warning("%s: %s", seat, error)
-                break
-            except DeadlineError as error:
+        below = self._node.world.below
+        if below is None:
+            return
+
+        def say(error: Exception) -> None:
+            if isinstance(error, DeadlineError):
                 log.warning("%s: %s; going on with it", seat, error)
-            except (KybernateError, OSError) as error:
+            elif isinstance(error, OUTSIDE):
                 why = f"what its memory comes from can't be verified: {error}; trying again"
                 self._life.complain(seat, "MemoryUnknown", why)
-            except Exception:
-                log.exception("%s: its memory can't be verified, unexpectedly", seat)
-            await asyncio.sleep(_AGAIN)
+            else:
+                log.error("%s: its memory can't be verified", seat, exc_info=error)
+
+        try:
+            fill = partial(below.vault.fill, artifact, seat.uid, deadline)
+            await retry(fill, say, on=Exception, but=CorruptError)
+        except CorruptError as error:
+            log.warning("%s: %s", seat, error)

@@ -6,7 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from kybernate.core.seat.seats import TIER_OF
-from kybernate.errors import KybernateError, NotFoundError
+from kybernate.errors import NotFoundError
+from kybernate.lib.keyedlock import KeyedLocks
+from kybernate.lib.retry import retry
 from kybernate.types import SeatState
 from nodeagent import metrics
 from nodeagent.seat.steps import Broken, Reverted
@@ -24,8 +26,6 @@ BELOW = TIER_OF.keys() - {SeatState.PARKED}
 """States of parked seats whose trees don't simply stand frozen in RAM: TCP is held back."""
 
 GATE_DEADLINE = 5.0
-AGAIN = 1.0
-"""Seconds after which what failed is tried again."""
 _LOOK_DEADLINE = 10.0
 _LOOK_AGAIN = 0.001
 
@@ -38,7 +38,7 @@ class Gates:
         self._world = node.world
         self._life = life
         self._call_for = call_for
-        self._gates: dict[PodUid, asyncio.Lock] = {}
+        self._gates: KeyedLocks[PodUid, asyncio.Lock] = KeyedLocks(asyncio.Lock)
 
     @property
     def below(self) -> Below:
@@ -63,7 +63,7 @@ class Gates:
                 metrics.ARRIVALS.inc()
                 self._call_for(mine, what)
 
-        async with self._gates.setdefault(uid, asyncio.Lock()):
+        async with self._gates[uid]:
             await self.below.gatekeeper.shut(seat.tree.init.pid, arrived, GATE_DEADLINE, port)
 
     async def see_looked(self, seat: Seat) -> None:
@@ -85,15 +85,13 @@ class Gates:
         await self._open(seat, lambda: seat.state not in BELOW)
 
     async def _open(self, seat: Seat, still: Callable[[], bool]) -> None:
-        while seat.tree.init is not None:
-            try:
-                async with self._gates.setdefault(seat.uid, asyncio.Lock()):
-                    if still():
-                        dropped = await self.below.gatekeeper.open(
-                            seat.tree.init.pid, GATE_DEADLINE
-                        )
-                        metrics.HELD_PACKETS.inc(dropped)
-                break
-            except (KybernateError, OSError) as error:
-                self._life.complain(seat, "GateStuck", f"TCP is still held back: {error}")
-                await asyncio.sleep(AGAIN)
+        async def opened() -> None:
+            async with self._gates[seat.uid]:
+                if (init := seat.tree.init) is not None and still():
+                    dropped = await self.below.gatekeeper.open(init.pid, GATE_DEADLINE)
+                    metrics.HELD_PACKETS.inc(dropped)
+
+        def say(error: Exception) -> None:
+            self._life.complain(seat, "GateStuck", f"TCP is still held back: {error}")
+
+        await retry(opened, say)

@@ -11,7 +11,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from kybernate.core.seat.lazily import Rates, pays
-from kybernate.errors import DeadlineError, KybernateError, NotFoundError, RestoreError
+from kybernate.errors import DeadlineError, NotFoundError, RestoreError
+from kybernate.lib.retry import retry, steadily
 from kybernate.types import SeatState
 from nodeagent import metrics
 from nodeagent.offload.fillings import Fillings
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from nodeagent.seat.record import Seat
 
 _DEADLINE = 60.0
-_AGAIN = 1.0
+_PAUSES = steadily(1.0)
 
 
 class Lazies:
@@ -103,17 +104,19 @@ class Lazies:
     async def _come_in(self, seat: Seat) -> str:
         """Why it never comes; empty once it is in, or nobody needs it."""
         below, init = self._node.world.below, seat.tree.init
-        while below is not None and init is not None and seat.tree.init == init:
-            try:
+
+        async def came() -> None:
+            if below is not None and init is not None and seat.tree.init == init:
                 await below.dumper.pages_done(init.pid, _DEADLINE)
-                break
-            except NotFoundError:
-                break
-            except RestoreError as error:
-                return str(error)
-            except DeadlineError:
-                continue
-            except (KybernateError, OSError) as error:
+
+        def say(error: Exception) -> None:
+            if not isinstance(error, DeadlineError):
                 self._life.complain(seat, "MemoryUnknown", f"{error}; trying again")
-                await asyncio.sleep(_AGAIN)
+
+        try:
+            await retry(came, say, but=(NotFoundError, RestoreError), pauses=_PAUSES)
+        except NotFoundError:
+            return ""
+        except RestoreError as error:
+            return str(error)
         return ""

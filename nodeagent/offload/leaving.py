@@ -12,6 +12,7 @@ from kybernate.errors import (
     RefusedError,
     RetryableError,
 )
+from kybernate.lib.retry import retry
 from nodeagent.seat.steps import Reverted
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_AGAIN = 1.0
 """Seconds after which what failed is tried again."""
 
 
@@ -67,12 +67,8 @@ class Going:
 async def persistently(call: Callable[[], Awaitable[T]], say: Callable[[str], None]) -> T:
     """What it returns; called again and again, while it may yet succeed. Raises RefusedError,
     ConflictError, CorruptError, OSError."""
-    while True:
-        try:
-            return await call()
-        except (RetryableError, DeadlineError, NotFoundError) as error:
-            say(f"{error}; trying again")
-            await asyncio.sleep(_AGAIN)
+    later = (RetryableError, DeadlineError, NotFoundError)
+    return await retry(call, lambda error: say(f"{error}; trying again"), on=later)
 
 
 async def see_there(peers: Peers, to: Handover, deadline: float) -> None:

@@ -4,7 +4,7 @@ told of it. Pure."""
 from __future__ import annotations
 
 from kybernate.errors import RestoreError, RetryableError
-from nodeagent.offload.gates import AGAIN
+from kybernate.lib.retry import AGAIN
 
 _LONGEST = 60.0
 _DOUBLINGS = 6
@@ -49,8 +49,8 @@ def speaks_against(error: Exception, unsure: int) -> bool:
 def pause(error: Exception, times: int) -> float:
     """Seconds until the next try. `times`: how often in a row it has had to wait."""
     if waits(error):
-        return min(_LONGEST, AGAIN * (1 << min(times, _DOUBLINGS)))
-    return max(AGAIN, error.delay) if isinstance(error, RetryableError) else AGAIN
+        return min(_LONGEST, AGAIN.first * (1 << min(times, _DOUBLINGS)))
+    return max(AGAIN.first, error.delay) if isinstance(error, RetryableError) else AGAIN.first
 
 
 def told(error: Exception) -> str:

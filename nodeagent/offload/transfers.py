@@ -16,11 +16,12 @@ from kybernate.errors import (
     RefusedError,
     RetryableError,
 )
+from kybernate.lib.retry import retry
 from kybernate.types import ArtifactId, Tier
 from nodeagent import metrics
 from nodeagent.artifacts.kept import Kept
 from nodeagent.artifacts.reports import Kind, Report
-from nodeagent.offload.gates import AGAIN, BELOW, GATE_DEADLINE, Gates
+from nodeagent.offload.gates import BELOW, GATE_DEADLINE, Gates
 from nodeagent.offload.lazies import Lazies
 from nodeagent.offload.leavers import Leavers
 from nodeagent.offload.retries import pause
@@ -275,22 +276,23 @@ class Transfers(Gates):
 
     async def _forget(self, artifact: str, why: str) -> None:
         await self.lazies.all_in(artifact)
-        while self._world.below is not None:
-            try:
-                for place in (Tier.NVME, Tier.OBJECT):
-                    if place in self.below.limits:
-                        await self.below.vault.drop(ArtifactId(artifact), place, forget=why)
-                self._world.journal.delete(DROP + artifact)
-                self.dropping.discard(artifact)
-                self.made.discard(artifact)
-                break
-            except (KybernateError, OSError) as error:
-                log.warning("saved state %s can't be dropped yet: %s", artifact, error)
-                await asyncio.sleep(AGAIN)
+        if self._world.below is None:
+            return
+
+        async def dropped() -> None:
+            for place in (Tier.NVME, Tier.OBJECT):
+                if place in self.below.limits:
+                    await self.below.vault.drop(ArtifactId(artifact), place, forget=why)
+
+        await retry(
+            dropped, lambda error: log.warning("%s can't be dropped yet: %s", artifact, error)
+        )
+        self._world.journal.delete(DROP + artifact)
+        self.dropping.discard(artifact)
+        self.made.discard(artifact)
 
     def gone(self, seat: Seat) -> None:
         """Its pod no longer exists."""
-        self._gates.pop(seat.uid, None)
         self.leavers.forget(seat.uid)
 
     def forget(self, seat: Seat, why: str) -> None:

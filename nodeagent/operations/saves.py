@@ -29,10 +29,10 @@ from kybernate.core.seat.saves import (
     why_refused,
 )
 from kybernate.errors import CorruptError, KybernateError, NotFoundError, RefusedError
+from kybernate.lib.retry import retry
 from kybernate.types import ArtifactId, PodUid, SeatState, Tier
 from nodeagent import metrics
 from nodeagent.artifacts.kept import Keepsake
-from nodeagent.offload.gates import AGAIN
 from nodeagent.operations.record import words
 from nodeagent.seat.below import weight
 from nodeagent.seat.steps import Reverted
@@ -318,13 +318,10 @@ class Saves:
         await self._copy(one, kept)
 
     async def _note(self, kept: Keepsake) -> None:
-        while True:
-            try:
-                await self._dumps.kept.put(kept)
-                break
-            except OSError as error:
-                log.warning("that %s is kept can't be written yet: %s", kept.artifact, error)
-                await asyncio.sleep(AGAIN)
+        def say(error: Exception) -> None:
+            log.warning("that %s is kept can't be written yet: %s", kept.artifact, error)
+
+        await retry(lambda: self._dumps.kept.put(kept), say, on=OSError)
 
     async def _copy(self, one: _Save, kept: Keepsake) -> None:
         """To where it is to be kept. Its copy on NVMe goes then, unless the seat needs it."""
@@ -345,18 +342,22 @@ class Saves:
 
     async def _packed(self, one: _Save, kept: Keepsake) -> bool:
         deadline = self._node.settings.transfer_deadline_s
-        while not one.dropped:
-            try:
+        never = (NotFoundError, CorruptError, RefusedError)
+
+        async def packed() -> bool:
+            if not one.dropped:
                 await self._below.vault.pack(kept.artifact, Tier.OBJECT, deadline)
-            except (NotFoundError, CorruptError, RefusedError) as error:
-                self._fail(one, f"{kept.artifact} is on NVMe, and can't be copied: {error}")
-                return False
-            except (KybernateError, OSError) as error:
-                log.warning("%s is not in the object store yet: %s", kept.artifact, error)
-                await asyncio.sleep(AGAIN)
-            else:
                 return True
-        return False
+            return False
+
+        def say(error: Exception) -> None:
+            log.warning("%s is not in the object store yet: %s", kept.artifact, error)
+
+        try:
+            return await retry(packed, say, but=never)
+        except never as error:
+            self._fail(one, f"{kept.artifact} is on NVMe, and can't be copied: {error}")
+            return False
 
     async def _clear(self, kept: Keepsake) -> None:
         seat = self._node.seats.get(kept.uid)

@@ -18,6 +18,7 @@ from kybernate.errors import (
     RetryableError,
 )
 from kybernate.lib.deadline import Deadline
+from kybernate.lib.retry import steadily
 from kybernate.types import PodRef, Tier
 from nodeagent.api import peers as peers_module
 from nodeagent.api.doorkeeper import Rates
@@ -128,7 +129,7 @@ async def test_a_state_that_takes_longer_to_be_read_than_a_call_may_take(
     """As one of 40 GB does which came to an agent before this one."""
 
     monkeypatch.setattr(twonodes, "Rates", lambda: Rates(limit_s=0.2))
-    monkeypatch.setattr(peers_module, "_AGAIN", 0.01)
+    monkeypatch.setattr(peers_module, "_PAUSES", steadily(0.01))
     async with two_nodes(rig, tls, tmp_path) as (two, peers):
         artifact = await delivered(two, peers)
         two.seen_there.verified.clear()
