@@ -19,10 +19,11 @@ from kybernate.testing.machine.journal import lose_tail, spoil
 from kybernate.testing.warden import FakeCulprits
 from kybernate.types import SeatState, Tier
 from nodeagent.app.loop import Loop
+from nodeagent.app.makemoves import agent_of
 from nodeagent.app.recover import recover
 from nodeagent.artifacts.reporting import ReportingVault
 from nodeagent.artifacts.reports import Reports
-from nodeagent.migration.source import Moves
+from nodeagent.migration.source import Source
 from nodeagent.migration.target import Receiver
 from nodeagent.migration.within import Within
 from nodeagent.operations.operations import Operations
@@ -164,12 +165,12 @@ class Life:
         self.receiver = Receiver(agent, self.inbox, agent.adoptions)  # type: ignore[arg-type]
         self.receiver.resume(records)
         peers = Within(self.plan.node, self.receiver, StormPeers(self, other))
-        moves = Moves(agent, peers, operations.advanced)
-        operations.carry(Kind.MOVE, moves)
+        source = Source(agent_of(agent), peers, operations.advanced)
+        operations.carry(Kind.MOVE, source)
         agent.dumps.came_in = self.receiver.bytes_in
         agent.node.observers.append(self.receiver)
         agent.adoptions.whole = self.receiver.is_whole
-        moves.resume(records)
+        source.resume(records)
         operations.resume(records)
         agent.life.aside(self.receiver.coming.clear())
 

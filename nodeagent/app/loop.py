@@ -30,7 +30,7 @@ from nodeagent.artifacts.lines import OwnLines
 from nodeagent.artifacts.newest import Newest
 from nodeagent.artifacts.reports import Reports, no_manifest
 from nodeagent.kube.places import Places
-from nodeagent.migration.journal import handed_over
+from nodeagent.migration.journal import may_be_elsewhere
 from nodeagent.offload.dumps import Dumps
 from nodeagent.offload.tiers import Tiers
 from nodeagent.seat.lifecycle import Lifecycle
@@ -93,7 +93,7 @@ class Loop(DoorSide, ProxySide):
     def resume(self, records: Mapping[str, Mapping[str, Any]]) -> None:
         """What the last agent noted of saved states, before anything is dropped or told."""
         self.dumps.kept.load(records)
-        self.dumps.leavers.resume(handed_over(records))
+        self.dumps.leavers.resume(may_be_elsewhere(records))
         if isinstance(self.registry, OwnLines):
             self.registry.load(records)
         self.reports.load(records)

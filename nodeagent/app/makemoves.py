@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from kybernate.core.seat.operations import Kind
 from nodeagent.api.peers import GrpcPeers
 from nodeagent.api.peersapi import PeersApi
+from nodeagent.migration.agent import Agent
 from nodeagent.migration.evacuate import Evacuations
 from nodeagent.migration.protocol import Pacer
-from nodeagent.migration.source import Moves
+from nodeagent.migration.source import Source
 from nodeagent.migration.target import Receiver
 from nodeagent.migration.within import Within
 
@@ -42,11 +43,26 @@ def make_moves(
     guests.left.append(peers.drop)
     receiver = Receiver(loop, below.inbox, loop.adoptions)
     receiver.resume(records)
-    moves = Moves(loop, Within(settings.node, receiver, peers), operations.advanced)
-    operations.carry(Kind.MOVE, moves)
+    source = Source(agent_of(loop), Within(settings.node, receiver, peers), operations.advanced)
+    operations.carry(Kind.MOVE, source)
     loop.dumps.came_in = receiver.bytes_in
     loop.adoptions.whole = receiver.is_whole
-    moves.resume(records)
+    source.resume(records)
     loop.life.aside(receiver.coming.clear())
     loop.node.observers.append(receiver)
     return PeersApi(receiver)
+
+
+def agent_of(loop: Loop) -> Agent:
+    """What migrations use of the agent."""
+    return Agent(
+        loop.node,
+        loop,
+        loop.dumps,
+        loop.arrived,
+        loop.adopted,
+        loop.reports,
+        loop.registry,
+        loop.call_for,
+        loop.life.aside,
+    )

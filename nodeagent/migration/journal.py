@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from kybernate.core.migration.notes import Found, MoveNote, found, note_of, outdated
+from kybernate.core.migration.notes import MoveNote, note_of
 from kybernate.core.seat.operations import ENDED
-from kybernate.lib.retry import AGAIN
+from kybernate.lib.retry import retry
 from kybernate.ports import Handover
 from nodeagent.operations.record import OPERATION
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from kybernate.ports import Journal
     from kybernate.types import PodUid
-    from nodeagent.operations.record import Operation
 
 log = logging.getLogger(__name__)
 
@@ -30,57 +28,36 @@ class MoveJournal:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._left: dict[PodUid, MoveNote] = {}
-
-    def load(
-        self, records: Mapping[str, Mapping[str, object]], seated: Collection[PodUid]
-    ) -> Iterator[tuple[MoveNote, Found]]:
-        """What the last agent has left, and what is to be done about each; `seated`: pods that have
-        seats here."""
-        for note in _notes(records):
-            do = found(note, seated=note.pod.uid in seated, live=_is_live(records, note))
-            if do is not Found.CALL_OFF:
-                self._left[note.pod.uid] = note
-            yield note, do
-
-    def recall(self, operation: Operation) -> MoveNote | None:
-        """What the last agent has left of the operation's move."""
-        note = self._left.get(operation.uid)
-        return note if note is not None and note.operation == operation.name else None
-
-    def outdate(self, uid: PodUid) -> None:
-        """The workload may go on here from now on, and no later agent may believe what was noted of
-        its state."""
-        note = self._left.pop(uid, None)
-        if note is not None and note.artifact:
-            self.put(outdated(note))
+        self._last: dict[PodUid, MoveNote] = {}
 
     def put(self, note: MoveNote) -> None:
         """Noted, before whatever is noted later."""
-        self._journal.put(MOVE + note.pod.uid, note.record(), synced=False)
+        if self._last.get(note.pod.uid) != note:
+            self._last[note.pod.uid] = note
+            self._journal.put(MOVE + note.pod.uid, note.record(), synced=False)
 
     async def write(self, note: MoveNote) -> None:
         """On the disk when this returns. Raises OSError."""
+        self._last[note.pod.uid] = note
         await self._journal.put(MOVE + note.pod.uid, note.record(), synced=True)
 
     async def write_at_last(self, note: MoveNote) -> None:
         """The same, however long the disk takes."""
-        while True:
-            try:
-                await self.write(note)
-                break
-            except OSError as error:
-                log.warning("how %s was moved can't be written: %s", note.pod, error)
-                await asyncio.sleep(AGAIN.first)
+
+        def say(error: Exception) -> None:
+            log.warning("how %s was moved can't be written: %s", note.pod, error)
+
+        await retry(lambda: self.write(note), say, on=OSError)
 
     def delete(self, uid: PodUid) -> None:
         """Nothing becomes of it any more."""
+        self._last.pop(uid, None)
         self._journal.delete(MOVE + uid)
 
 
-def handed_over(records: Mapping[str, Mapping[str, object]]) -> set[PodUid]:
-    """The seats whose successors may go on, by the journal: of moves that have not ended."""
-    return {note.pod.uid for note in _notes(records) if note.artifact and _is_live(records, note)}
+def may_be_elsewhere(records: Mapping[str, Mapping[str, object]]) -> set[PodUid]:
+    """The seats whose successors may continue, by the journal: of moves that have not ended."""
+    return {note.pod.uid for note in notes_of(records) if note.artifact and is_live(records, note)}
 
 
 def handover_of(note: MoveNote) -> Handover:
@@ -88,10 +65,12 @@ def handover_of(note: MoveNote) -> Handover:
     return Handover(note.pod, note.successor, note.node)
 
 
-def _notes(records: Mapping[str, Mapping[str, object]]) -> Iterator[MoveNote]:
+def notes_of(records: Mapping[str, Mapping[str, object]]) -> Iterator[MoveNote]:
+    """What the last agent has left."""
     return (note_of(record) for key, record in records.items() if key.startswith(MOVE))
 
 
-def _is_live(records: Mapping[str, Mapping[str, object]], note: MoveNote) -> bool:
+def is_live(records: Mapping[str, Mapping[str, object]], note: MoveNote) -> bool:
+    """Whether the operation of the note has not ended."""
     operation = records.get(OPERATION + note.operation)
     return operation is not None and operation["state"] not in ENDED

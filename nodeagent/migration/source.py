@@ -1,72 +1,80 @@
-"""Moves: a seat's workload goes on in another pod, with its state as it is here: on another node,
-or on this one (`within`), where nothing is sent and this agent is that of both.
+"""The source of migrations: a seat's workload continues in another pod, with its state as it is
+here, on another node or on this one (`within`), where nothing is sent and this agent is both ends.
 
-    the operation's record     the wish: the successor is found, and asked whether it waits and
-                               whether its node has room
-    `move/<uid>`               it does
-    (blocks go in advance)     those of a state of before, if one lies here
-    DUMPING                    the tree is written down, and sent while it is
-    `move/<uid>` `artifact`    the successor's node has verified and kept it: it may go on
-    DUMPING with `artifact`    from here on the tree is ended, and the successor goes on
-    `move/<uid>` `done`        it does, and nothing ever wakes the seat here again
-    (lets go)                  on the same node: its record names the state no more
-
-An agent that dies before the seat's record has the artifact leaves the tree here, and its successor
-begins the move anew; afterwards the move is brought to its end, however long that takes. Where the
-other node says that its pod never takes the state, the seat goes on here, from the same state.
+`kybernate.core.migration.protocol` says what comes after what. Here each event of a move is taken
+to its next state, the acts of that step are carried out in their order (`sourceacts`), and then the
+work of the state is done (`sourcework`), until the migration is over. The journal has a note of
+each, `move/<uid>`, from which the next agent continues.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import weakref
 from typing import TYPE_CHECKING
 
-from kybernate.core.migration.notes import Found, goes_on_there, outdated
 from kybernate.core.migration.plan import plan_move, why_unmovable
+from kybernate.core.migration.protocol import (
+    OVER,
+    Act,
+    Event,
+    Migration,
+    State,
+    Survived,
+    advance,
+    resume,
+    takes,
+)
 from kybernate.core.seat.operations import Progress, Verdict
-from kybernate.errors import KybernateError, RefusedError
+from kybernate.errors import (
+    DeadlineError,
+    KybernateError,
+    NotFoundError,
+    RefusedError,
+    RetryableError,
+)
+from kybernate.lib.keyedlock import KeyedLocks
 from kybernate.lib.retry import AGAIN
 from nodeagent.migration.cancel import CallOffs
-from nodeagent.migration.departure import Departure
-from nodeagent.migration.handingover import HandingOver
-from nodeagent.migration.journal import MoveJournal, handover_of
-from nodeagent.migration.meeting import Meeting
+from nodeagent.migration.journal import MoveJournal, handover_of, is_live, notes_of
 from nodeagent.migration.move import Move
-from nodeagent.offload.leaving import where
+from nodeagent.migration.sourceacts import SourceActs
+from nodeagent.migration.sourcework import Happened, SourceWork
+from nodeagent.operations.record import words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from kybernate.core.migration.notes import MoveNote
+    from kybernate.core.migration.protocol import Step
     from kybernate.core.seat.operations import SeatFacts
     from kybernate.ports import Peers
     from kybernate.types import PodUid
-    from nodeagent.app.loop import Loop
+    from nodeagent.migration.agent import Agent
     from nodeagent.operations.record import Ask, Operation
 
 log = logging.getLogger(__name__)
 
+_FOR_GOOD = 10 * 365 * 86_400.0
+"""Seconds. What must come to its end has no deadline any more."""
+_LATER = (RetryableError, DeadlineError, NotFoundError)
 
-class Moves:
-    """All moves that begin on this node: implements `carrier.Carrier`. `noted` is told of what has
-    changed about an operation."""
 
-    def __init__(self, loop: Loop, peers: Peers, noted: Callable[[Operation], None]) -> None:
-        self._loop = loop
-        self._node = loop.node
-        self._leavers = loop.dumps.leavers
+class Source:
+    """All migrations that begin on this node: implements `carrier.Carrier`. `noted` is told of what
+    has changed about an operation."""
+
+    def __init__(self, agent: Agent, peers: Peers, noted: Callable[[Operation], None]) -> None:
+        self._agent = agent
+        self._node = agent.node
+        self._leavers = agent.dumps.leavers
         self._noted = noted
         self._all: dict[str, Move] = {}
-        self._turns: weakref.WeakValueDictionary[PodUid, asyncio.Lock] = (
-            weakref.WeakValueDictionary()
-        )
-        self._journal = MoveJournal(loop.node.world.journal)
-        self._offs = CallOffs(loop.node.world.journal, peers, loop.life.aside)
-        self._meeting = Meeting(loop, peers, self._journal, self._offs)
-        self._departure = Departure(loop, peers, self._journal)
-        self._handing = HandingOver(loop, peers, self._journal)
+        self._found: dict[str, MoveNote] = {}
+        self._turns: KeyedLocks[PodUid, asyncio.Lock] = KeyedLocks(asyncio.Lock)
+        self._offs = CallOffs(agent.node.world.journal, peers, agent.aside)
+        self._acts = SourceActs(agent, MoveJournal(agent.node.world.journal), self._offs)
+        self._work = SourceWork(agent, peers, self._offs, self._on)
 
     # --- the wish -------------------------------------------------------------------------------
 
@@ -82,38 +90,36 @@ class Moves:
 
     def begin(self, operation: Operation, *, again: bool = False) -> None:
         """See `Carrier.begin`."""
-        uid = operation.uid
-        if self._leavers.went_to(uid, operation.successor):
+        if self._leavers.went_to(operation.uid, operation.successor):
             # Also one whose end the last agent had no time to note.
-            one = self._all[operation.name] = Move(operation, self._noted, self._node.world.now())
-            one.end(Progress.SUCCEEDED, self._leavers.where(uid))
-            return
-        one = self._all[operation.name] = self._move(operation, again=again)
-        if not one.gone:
-            self._journal.outdate(uid)
-            self._leavers.stay(uid)
-        one.task = asyncio.create_task(self._guarded(one))
+            one = Move(operation, self._noted, Migration(self._node.world.now(), State.MOVED))
+            one.end(Progress.SUCCEEDED, self._leavers.where(operation.uid))
+        else:
+            one = self._resumed(operation) if again else self._new(operation)
+            one.task = asyncio.create_task(self._carry_out(one))
+        self._all[operation.name] = one
 
     def verdict(self, operation: Operation, seat: SeatFacts | None) -> Verdict:
         """See `Carrier.verdict`."""
         one = self._all.get(operation.name)
         if one is None:
             return Verdict(operation.state, operation.sentence)
-        running = Progress.RUNNING if one.met else Progress.PENDING
-        return one.verdict or Verdict(running, one.sentence)
+        return one.verdict or Verdict(one.progress, one.sentence)
 
     def drop(self, operation: Operation) -> None:
         """See `Carrier.drop`. Raises RefusedError once its processes are ended."""
         # One that is overdue when the next agent comes is not begun again.
-        one = self._all.get(operation.name) or self._move(operation, again=True)
-        if one.gone:
+        one = self._all.get(operation.name) or self._resumed(operation)
+        if one.at.state in (State.CANCELLING, State.STAYED):
+            return
+        if not takes(one.at.state, Event.CANCEL):
             raise RefusedError(
                 f"{operation} can't be taken back: the state is the successor's; delete that pod "
                 "if nobody is to go on"
             )
         if one.task is not None:
             one.task.cancel()
-        self._loop.life.aside(self._stay(one))
+        self._agent.aside(self._see_cancelled(one, self._step(one, Happened(Event.CANCEL))))
 
     def ended(self, operation: Operation) -> None:
         """See `Carrier.ended`."""
@@ -129,111 +135,107 @@ class Moves:
     def resume(self, records: Mapping[str, Mapping[str, object]]) -> None:
         """What the last agent noted; before operations are put again."""
         self._offs.load(records)
-        for note, do in self._journal.load(records, self._node.seats):
-            match do:
-                case Found.FORGET:
-                    self._journal.delete(note.pod.uid)
-                case Found.KEEP_ASLEEP:
-                    self._leave(note)
-                    self._loop.life.aside(self._loop.dumps.open(self._node.seats[note.pod.uid]))
-                case Found.CALL_OFF:
-                    self._call_off(note)
-                case Found.GO_ON:
-                    pass  # its operation is put again
+        for note in notes_of(records):
+            uid, live = note.pod.uid, is_live(records, note)
+            if live and not note.done:
+                self._found[note.operation] = note  # its operation is put again
+                continue
+            at, step = resume(self._survived(uid, note, live=live), self._node.world.now())
+            self._do_at_once(step, uid, at.note)
+            if at.state is State.CANCELLING:
+                self._agent.aside(self._offs.tell(handover_of(note)))
 
-    def _leave(self, note: MoveNote) -> None:
-        """It goes on elsewhere, or nowhere, as the last agent saw."""
-        uid = note.pod.uid
-        if note.lost:
-            self._leavers.leave(uid, note.lost)
-        else:
-            self._leavers.leave(uid, where(handover_of(note)), note.successor.name)
-            self._handing.let_go(note)
+    def _resumed(self, operation: Operation) -> Move:
+        left = self._survived(operation.uid, self._found.pop(operation.name, None), live=True)
+        at, step = resume(left, self._node.world.now())
+        self._do_at_once(step, operation.uid, at.note)
+        return Move(operation, self._noted, at)
 
-    def _call_off(self, note: MoveNote) -> None:
-        """The last agent died before it did."""
-        self._loop.arrived.call_off(note.pod.uid, note.successor.uid)
-        self._offs.owe(to := handover_of(note))
-        self._journal.delete(note.pod.uid)
-        self._loop.life.aside(self._offs.tell(to))
+    def _new(self, operation: Operation) -> Move:
+        return Move(operation, self._noted, Migration(self._node.world.now()))
 
-    def _move(self, operation: Operation, *, again: bool) -> Move:
-        """`again`: perhaps past the point from where on the successor goes on."""
-        one = Move(operation, self._noted, began=self._node.world.now())
-        if again and (note := self._journal.recall(operation)) is not None:
-            seat = self._node.seats.get(operation.uid)
-            state, artifact = (seat.state, seat.saved.artifact) if seat is not None else (None, "")
-            one.gone = one.met = goes_on_there(note, state, artifact)
-            one.note = note if one.gone else outdated(note)
-            if not one.gone:
-                # The workload may go on here: nobody goes on from what was handed over before.
-                self._loop.arrived.call_off(note.pod.uid, note.successor.uid)
-        return one
+    def _survived(self, uid: PodUid, note: MoveNote | None, *, live: bool) -> Survived:
+        seat = self._node.seats.get(uid)
+        if seat is None:
+            return Survived(note, live, None)
+        return Survived(note, live, seat.state, seat.saved.artifact)
+
+    def _do_at_once(self, step: Step, uid: PodUid, note: MoveNote | None) -> None:
+        """The acts of a step that `resume` gives: none of them has to be waited for."""
+        for act in step.acts:
+            self._acts.do(act, uid, note)
 
     # --- one move -------------------------------------------------------------------------------
 
-    async def _guarded(self, one: Move) -> None:
-        try:
-            async with self._turn(one):
-                pass  # one that was cancelled a moment ago has left the seat as it was
-            if not one.gone:
-                note = await self._meeting.meet(one)
-                one.met = True
-                await self._meeting.stage(one, note)
-                await self._departure.leave(one, note)
-        except (KybernateError, OSError) as error:
-            await self._fail(one, str(error))
-        except Exception as error:
-            log.exception("%s failed unexpectedly", one.operation)
-            await self._fail(one, f"the agent failed unexpectedly: {error}")
-        else:
-            await self._see_through(one)
-
-    async def _see_through(self, one: Move) -> None:
-        """The successor may have the state: whatever goes wrong, the seat doesn't go on here but by
-        a claim of its own."""
-        while one.verdict is None and one.note is not None:
+    async def _carry_out(self, one: Move) -> None:
+        async with self._turns[one.operation.uid]:
+            pass  # one that was cancelled a moment ago has left the seat as it was
+        while one.at.state not in OVER:
             try:
-                if why := await self._handing.hand_over(one, one.note):
-                    await self._fail(one, why)
+                await self._on(one, await self._work.of(one))
             except (KybernateError, OSError) as error:
-                one.say(f"{error}; trying again")
+                await self._failed(one, error)
             except Exception as error:
                 log.exception("%s failed unexpectedly", one.operation)
-                one.say(f"the agent failed unexpectedly: {error}; trying again")
-            if one.verdict is None:
-                await asyncio.sleep(AGAIN.first)
+                why = RefusedError(f"the agent failed unexpectedly: {error}")
+                await self._failed(one, why)
+        self._conclude(one)
 
-    async def _fail(self, one: Move, why: str) -> None:
-        await self._stay(one)
-        one.end(Progress.FAILED, why)
+    async def _failed(self, one: Move, error: Exception) -> None:
+        """What may yet succeed is tried again; so is all once the successor may have the state:
+        then the seat does not go on here but by a claim of its own."""
+        state = one.at.state
+        if isinstance(error, _LATER) and takes(state, Event.NOT_YET):
+            one.again(error)
+            await self._on(one, Happened(Event.NOT_YET))
+        elif takes(state, Event.FAILED):
+            one.why = str(error)
+            await self._on(one, Happened(Event.FAILED))
+            return
+        else:
+            one.again(error)
+        await asyncio.sleep(AGAIN.first)
 
-    async def _stay(self, one: Move) -> None:
-        """The seat goes on here as if nothing had been."""
-        async with self._turn(one):
-            await self._taken_back(one)
-        if one.note is not None:
-            await self._offs.tell(handover_of(one.note))
+    async def _see_cancelled(self, one: Move, step: Step) -> None:
+        async with self._turns[one.operation.uid]:
+            await self._do(one, step)
+        await self._on(one, await self._work.of(one))
 
-    async def _taken_back(self, one: Move) -> None:
-        uid = one.operation.uid
-        self._leavers.going.pop(uid, None)
-        if one.note is not None:
-            one.note = outdated(one.note)
-            if one.met:
-                await self._journal.write_at_last(one.note)
-            # One that says no may have had something from the agent before this one.
-            self._offs.owe(handover_of(one.note))
-        self._journal.delete(uid)
-        self._leavers.stay(uid)
-        if uid in self._node.seats:
-            self._loop.ask_for_tier(uid, None)
-            self._loop.let_stay(uid)
-            if one.served:
-                self._loop.call_for(uid, "it goes on here: its move came to nothing")
+    async def _on(self, one: Move, what: Happened) -> None:
+        """Take an event: the acts of its step are done when this returns."""
+        await self._do(one, self._step(one, what))
 
-    def _turn(self, one: Move) -> asyncio.Lock:
-        lock = self._turns.get(one.operation.uid)
-        if lock is None:
-            lock = self._turns[one.operation.uid] = asyncio.Lock()
-        return lock
+    def _step(self, one: Move, what: Happened) -> Step:
+        now = self._node.world.now()
+        of = {"note": what.note, "artifact": what.artifact, "why": what.why}
+        one.at, step = advance(one.at, what.event, now, **of)  # type: ignore[arg-type]
+        return step
+
+    async def _do(self, one: Move, step: Step) -> None:
+        uid, note = one.operation.uid, one.at.note
+        for act in step.acts:
+            if act is Act.NOTE_SYNCED:
+                # From here on it must come to its end, also under the next agent.
+                one.operation.due_at = self._node.world.wall() + _FOR_GOOD
+                one.noted(one.operation)
+            if act is Act.SERVE:
+                self._serve(one)
+            elif (done := self._acts.do(act, uid, note)) is not None:
+                await done
+            if act is Act.STAY and one.served:
+                self._agent.wake(uid, "it goes on here: its move came to nothing")
+
+    def _serve(self, one: Move) -> None:
+        """An agent that died may have sent it away for this already: while its successor is waited
+        for, its requests are answered here."""
+        seat = self._node.seats.get(one.operation.uid)
+        if seat is not None and seat.wishes.leave == words(one.operation):
+            self._acts.serve(seat.uid)
+
+    def _conclude(self, one: Move) -> None:
+        if one.at.state is State.MOVED:
+            there = self._leavers.where(one.operation.uid)
+            sentence = f"{there} ({one.note.artifact}); delete this pod"
+            one.end(Progress.SUCCEEDED, sentence)
+        else:
+            one.end(Progress.FAILED, one.why)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from kybernate.errors import (
-    DeadlineError,
     KybernateError,
     NotFoundError,
     RefusedError,
-    RetryableError,
 )
-from kybernate.lib.retry import retry
 from nodeagent.seat.steps import Reverted
 
 if TYPE_CHECKING:
@@ -21,10 +18,6 @@ if TYPE_CHECKING:
 
     from kybernate.ports import Handover, Peers, Phases
     from kybernate.types import ArtifactId
-
-T = TypeVar("T")
-
-"""Seconds after which what failed is tried again."""
 
 
 class Going:
@@ -62,13 +55,6 @@ class Going:
         except (KybernateError, OSError) as error:
             self.problem = str(error)
             raise Reverted(f"it could not be handed over: {error}") from error
-
-
-async def persistently(call: Callable[[], Awaitable[T]], say: Callable[[str], None]) -> T:
-    """What it returns; called again and again, while it may yet succeed. Raises RefusedError,
-    ConflictError, CorruptError, OSError."""
-    later = (RetryableError, DeadlineError, NotFoundError)
-    return await retry(call, lambda error: say(f"{error}; trying again"), on=later)
 
 
 async def see_there(peers: Peers, to: Handover, deadline: float) -> None:

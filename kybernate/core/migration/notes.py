@@ -11,10 +11,9 @@ here it is `outdated`, and is as if the successor had just been met.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from kybernate.types import NodeName, PodRef, PodUid, SeatState
+from kybernate.types import NodeName, PodRef, PodUid
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,26 +75,3 @@ def outdated(note: MoveNote) -> MoveNote:
 def done(note: MoveNote, lost: str = "") -> MoveNote:
     """The workload never goes on here any more; `lost`: nor anywhere else, and why."""
     return replace(note, done=True, lost=lost)
-
-
-def goes_on_there(note: MoveNote, state: SeatState | None, artifact: str) -> bool:
-    """Whether the successor may go on: by its note, and by the seat's own record, None and "" if
-    there is no seat, its tree is ended, or must be."""
-    ended = note.done or state in (None, SeatState.WAITING)
-    return bool(note.artifact) and (ended or artifact == note.artifact)
-
-
-class Found(Enum):
-    """What the next agent does about a note."""
-
-    FORGET = auto()
-    KEEP_ASLEEP = auto()
-    CALL_OFF = auto()
-    GO_ON = auto()
-
-
-def found(note: MoveNote, *, seated: bool, live: bool) -> Found:
-    """`seated`: the pod still has its seat here; `live`: the operation has not ended."""
-    if note.done:
-        return Found.KEEP_ASLEEP if seated else Found.FORGET
-    return Found.GO_ON if live else Found.CALL_OFF

@@ -58,6 +58,7 @@ class Event(StrEnum):
     ACCEPTED = "accepted"
     ACCEPTED_HERE = "accepted-here"
     STAGED = "staged"
+    SENT = "sent"
     VERIFIED = "verified"
     TREE_ENDED = "tree-ended"
     CONTINUES = "continues"
@@ -86,11 +87,13 @@ class Act(StrEnum):
     OWE_CANCEL = "owe-cancel"
     TAKE_BACK = "take-back"
     SERVE = "serve"
+    MAY_WAKE = "may-wake"
     STAY = "stay"
     SLEEP = "sleep"
     SLEEP_FOR_GOOD = "sleep-for-good"
     REPORT_STOPPED = "report-stopped"
     LET_GO = "let-go"
+    OPEN = "open"
     NOTE_ARRIVAL = "note-arrival"
     VERIFY = "verify"
     FORGET_ARRIVAL = "forget-arrival"
@@ -147,6 +150,7 @@ EVENT_MEANING: Mapping[Event, str] = MappingProxyType(
         Event.ACCEPTED: "the successor waits for just this pod, on a node with room",
         Event.ACCEPTED_HERE: "the same, on this node: nothing has to travel",
         Event.STAGED: "what can go ahead has gone, or nothing can",
+        Event.SENT: "all that was written down has gone",
         Event.VERIFIED: "the target has verified the artifact and keeps it",
         Event.TREE_ENDED: "no process of the seat is left, and its record says so",
         Event.CONTINUES: "the successor continues, on the target's disk",
@@ -175,11 +179,13 @@ ACT_MEANING: Mapping[Act, str] = MappingProxyType(
         Act.OWE_CANCEL: "write `calloff/`: the target is told until it has heard",
         Act.TAKE_BACK: "within a node: an artifact that was held for the successor is the pod's",
         Act.SERVE: "requests are answered here while the successor is waited for",
-        Act.STAY: "the seat may wake here, and is called for if it served",
+        Act.MAY_WAKE: "nothing keeps the seat from waking here any more",
+        Act.STAY: "the same; it need not park any more, and is woken if it served",
         Act.SLEEP: "whoever calls for the seat, it does not wake",
-        Act.SLEEP_FOR_GOOD: "callers are told where it continues; old connections end",
+        Act.SLEEP_FOR_GOOD: "callers are told where it continues, or why nowhere",
         Act.REPORT_STOPPED: "tell the registry that the pod's workload has stopped",
         Act.LET_GO: "within a node: the seat names the artifact no more",
+        Act.OPEN: "TCP is held back no more, so that clients' old connections end",
         Act.NOTE_ARRIVAL: "write `arrived/`: for which successor the artifact is here",
         Act.VERIFY: "hold each piece against the signed manifest, which is kept last",
         Act.FORGET_ARRIVAL: "delete `arrived/`",
@@ -213,6 +219,7 @@ _TABLE: dict[tuple[State, Event], Step] = {
     (State.ASKING, Event.ACCEPTED): Step(State.STAGING, (), "there is somebody to send to"),
     (State.ASKING, Event.ACCEPTED_HERE): Step(State.LEAVING, (), "on one node nothing travels"),
     (State.STAGING, Event.STAGED): Step(State.LEAVING, (), "without it, it only takes longer"),
+    (State.LEAVING, Event.SENT): Step(State.LEAVING, (), "the target has not verified it yet"),
     (State.LEAVING, Event.VERIFIED): Step(
         State.DELIVERED, (Act.NOTE_SYNCED,), "the next agent must know before the tree is ended"
     ),
@@ -228,7 +235,7 @@ _TABLE: dict[tuple[State, Event], Step] = {
     ),
     (State.RELEASING, Event.CONTINUES): Step(
         State.MOVED,
-        (Act.SLEEP_FOR_GOOD, Act.NOTE_AT_LAST, Act.LET_GO),
+        (Act.SLEEP_FOR_GOOD, Act.NOTE_AT_LAST, Act.LET_GO, Act.OPEN),
         "until the note is done, the seat's record tells how far it is",
     ),
     (State.RELEASING, Event.REJECTED): Step(
@@ -240,7 +247,9 @@ _TABLE: dict[tuple[State, Event], Step] = {
         "the note is void before it may run",
     ),
     (State.RECLAIMING, Event.CLAIMED_ELSEWHERE): Step(
-        State.LOST, (Act.SLEEP_FOR_GOOD, Act.NOTE_AT_LAST), "it must not run beside the other"
+        State.LOST,
+        (Act.SLEEP_FOR_GOOD, Act.NOTE_AT_LAST, Act.OPEN),
+        "it must not run beside the other",
     ),
     (State.CANCELLING, Event.CANCEL_OWED): Step(
         State.STAYED, (), "the record of what is owed outlives agents"
@@ -336,6 +345,7 @@ _REACHED: Mapping[tuple[State, Event], str] = MappingProxyType(
         (State.ASKING, Event.ACCEPTED): "met",
         (State.ASKING, Event.ACCEPTED_HERE): "met",
         (State.STAGING, Event.STAGED): "staged",
+        (State.LEAVING, Event.SENT): "sent",
         (State.LEAVING, Event.VERIFIED): "delivered",
         (State.DELIVERED, Event.TREE_ENDED): "ended",
         (State.RELEASING, Event.CONTINUES): "all",
@@ -399,7 +409,7 @@ def _found(left: Survived) -> Step:
         return Step(State.CANCELLING, acts, "the last agent died before it did")
     if may_continue_there(note, left.state, left.artifact):
         return Step(State.ENDING, (Act.SLEEP,), "the successor may have the state")
-    acts = (Act.NOTE, Act.TAKE_BACK, Act.STAY)
+    acts = (Act.NOTE, Act.TAKE_BACK, Act.MAY_WAKE)
     return Step(State.SEEKING, acts, "the workload may run here, so an older note is void")
 
 
@@ -407,8 +417,8 @@ def _found_done(note: MoveNote, state: SeatState | None) -> Step:
     to = State.LOST if note.lost else State.MOVED
     if state is None:
         return Step(to, (Act.FORGET_NOTE,), "the pod is gone")
-    acts = (Act.SLEEP_FOR_GOOD,) if note.lost else (Act.SLEEP_FOR_GOOD, Act.LET_GO)
-    return Step(to, acts, "the last agent saw it")
+    let_go = () if note.lost else (Act.LET_GO,)
+    return Step(to, (Act.SLEEP_FOR_GOOD, *let_go, Act.OPEN), "the last agent saw it")
 
 
 def may_continue_there(note: MoveNote, state: SeatState | None, artifact: str) -> bool:

@@ -170,7 +170,7 @@ def test_everything_has_a_meaning_and_is_used():
     assert set(STATE_MEANING) == set(State)
     assert set(EVENT_MEANING) == set(Event) == {event for _, event in TRANSITIONS}
     acts = {act for step in TRANSITIONS.values() for act in step.acts}
-    assert set(ACT_MEANING) == set(Act) == acts | {Act.TAKE_BACK}
+    assert set(ACT_MEANING) == set(Act) == acts | {Act.TAKE_BACK, Act.MAY_WAKE}
     assert all(step.why for step in TRANSITIONS.values())
 
 
@@ -205,10 +205,11 @@ def test_no_note_binds_before_the_seat_may_wake(event):
 def test_what_was_reached_is_timed():
     one = Migration(10.0)
     one, _ = advance(one, Event.FOUND, 11.0, note=MET)
-    for event in (Event.ACCEPTED, Event.STAGED, Event.VERIFIED, Event.TREE_ENDED):
+    events = Event.ACCEPTED, Event.STAGED, Event.SENT, Event.VERIFIED, Event.TREE_ENDED
+    for event in events:
         one, _ = advance(one, event, 12.0, artifact="s1")
     one, _ = advance(one, Event.CONTINUES, 15.0)
-    assert list(one.phases) == ["met", "staged", "delivered", "ended", "all"]
+    assert list(one.phases) == ["met", "staged", "sent", "delivered", "ended", "all"]
     assert (one.phases["met"], one.phases["all"]) == (2.0, 5.0)
     assert one.note == notes.done(KEPT)
 
@@ -230,9 +231,9 @@ def test_the_tree_is_ended_only_where_the_seats_own_record_has_it_so(state):
 def test_what_is_done_stays_done():
     for live in (False, True):
         one, step = resume(Survived(notes.done(KEPT), live, SeatState.PARKED_NVME), 0.0)
-        assert (one.state, step.acts) == (State.MOVED, (Act.SLEEP_FOR_GOOD, Act.LET_GO))
+        assert (one.state, step.acts) == (State.MOVED, (Act.SLEEP_FOR_GOOD, Act.LET_GO, Act.OPEN))
         one, step = resume(Survived(notes.done(KEPT, "why"), live, SeatState.PARKED_NVME), 0.0)
-        assert (one.state, step.acts) == (State.LOST, (Act.SLEEP_FOR_GOOD,))
+        assert (one.state, step.acts) == (State.LOST, (Act.SLEEP_FOR_GOOD, Act.OPEN))
         one, step = resume(Survived(notes.done(KEPT), live, None), 0.0)
         assert step.acts == (Act.FORGET_NOTE,)
 

@@ -206,7 +206,7 @@ class Source:
                 w.owed = w.owed or note is not None
             case Act.TAKE_BACK | Act.LET_GO:
                 self._home(act)
-            case Act.STAY:
+            case Act.STAY | Act.MAY_WAKE:
                 w.asleep = w.held = False
             case Act.SLEEP | Act.SLEEP_FOR_GOOD:
                 w.asleep = True

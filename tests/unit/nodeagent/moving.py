@@ -11,7 +11,8 @@ from kybernate.errors import NotFoundError
 from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Crash
 from kybernate.types import NodeName, PodRef, PodUid, SeatState, Tier
-from nodeagent.migration.source import Moves
+from nodeagent.app.makemoves import agent_of
+from nodeagent.migration.source import Source
 from nodeagent.operations.operations import Operations
 from nodeagent.operations.record import Ask
 
@@ -84,7 +85,7 @@ class There:
 def with_moves(r, there):
     operations = Operations(r.loop)
     r.node.observers.append(operations)
-    moves = Moves(r.loop, there, operations.advanced)
+    moves = Source(agent_of(r.loop), there, operations.advanced)
     operations.carry(Kind.MOVE, moves)
     return operations, moves
 

@@ -9,7 +9,8 @@ from kybernate.core.artifacts.restores import RestoreWish
 from kybernate.core.seat.operations import Kind
 from kybernate.errors import RefusedError, RetryableError
 from kybernate.types import NodeName, PodUid
-from nodeagent.migration.source import Moves
+from nodeagent.app.makemoves import agent_of
+from nodeagent.migration.source import Source
 from nodeagent.migration.target import Receiver
 from nodeagent.migration.within import Within
 from nodeagent.operations.operations import Operations
@@ -61,7 +62,7 @@ def with_moves(r, records=None, room=1 << 60):
     receiver.resume(records or {})
     r.loop.dumps.came_in = receiver.bytes_in
     beyond = Beyond(r)
-    moves = Moves(r.loop, Within("n1", receiver, beyond), operations.advanced)
+    moves = Source(agent_of(r.loop), Within("n1", receiver, beyond), operations.advanced)
     operations.carry(Kind.MOVE, moves)
     if records is not None:
         moves.resume(records)

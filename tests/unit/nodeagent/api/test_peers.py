@@ -18,12 +18,11 @@ from kybernate.errors import (
     RetryableError,
 )
 from kybernate.lib.deadline import Deadline
-from kybernate.lib.retry import steadily
+from kybernate.lib.retry import quietly, retry, steadily
 from kybernate.types import PodRef, Tier
 from nodeagent.api import peers as peers_module
 from nodeagent.api.doorkeeper import Rates
 from nodeagent.migration.protocol import Pacer
-from nodeagent.offload.leaving import persistently
 from tests.unit.checkpoint.kit import KEYS, draft
 from tests.unit.nodeagent import twonodes
 from tests.unit.nodeagent.twonodes import LIMIT, delivered, follow, two_nodes
@@ -146,7 +145,7 @@ async def test_a_state_that_takes_longer_to_be_read_than_a_call_may_take(
             await peers.deliver(two.to, artifact, LIMIT)
         else:
             take_over = partial(peers.take_over, two.to, artifact, LIMIT)
-            await persistently(take_over, lambda why: None)
+            await retry(take_over, quietly)
         assert read == [artifact], "what was read once was read again"
 
 

@@ -103,3 +103,24 @@ async def test_nobody_is_told_where_nobody_can_hear(rig, fails):
     there.fails = {"call_off": [AWAY] * 10} | fails
     await when(lambda: not owed(r.machine))
     assert not there.called_off
+
+
+async def test_what_is_delivered_after_a_cancel_is_not_noted(rig):
+    there = There()
+    r, operations, uid = await begun(rig, there)
+    delivering = asyncio.Event()
+    deliver = there.deliver
+
+    async def slow(*args):
+        delivering.set()
+        await asyncio.sleep(3)
+        await deliver(*args)
+
+    there.deliver = slow
+    await operations.ask(move(uid))
+    await delivering.wait()
+    operations.cancel("m1")
+    await asyncio.sleep(10)
+    assert not [key for key in r.machine.journal if key.startswith(MOVE)]
+    await r.until(uid, SeatState.ACTIVE)
+    r.check()

@@ -12,7 +12,7 @@ from kybernate.errors import ConflictError, RefusedError, RetryableError
 from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Machine
 from kybernate.types import ArtifactId, PodUid
-from nodeagent.migration.journal import MOVE, handed_over
+from nodeagent.migration.journal import MOVE, may_be_elsewhere
 from nodeagent.operations.record import OPERATION, Ask
 from tests.unit.nodeagent.moving import (
     ACTIVE,
@@ -34,8 +34,8 @@ async def test_a_seat_whose_successor_may_go_on_wakes_for_nobody(rig):
     operation = await operations.ask(move(uid))
     await r.until(uid, NVME)
     await asyncio.sleep(3)
-    assert handed_over(r.machine.journal) == {uid}
-    assert handed_over({MOVE + uid: r.machine.journal[MOVE + uid]}) == set()
+    assert may_be_elsewhere(r.machine.journal) == {uid}
+    assert may_be_elsewhere({MOVE + uid: r.machine.journal[MOVE + uid]}) == set()
     r.loop.let_stay(uid)
     r.loop.call_for(uid, "a test")
     while not operation.ended:
