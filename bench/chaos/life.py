@@ -12,6 +12,7 @@ from bench.chaos.peers import StormInbox, StormPeers
 from bench.chaos.watch import Watch
 from kybernate.core.artifacts.into import Into
 from kybernate.core.seat.operations import Kind
+from kybernate.core.swap.turns import TurnPolicy
 from kybernate.ports import DumpState
 from kybernate.settings.agent import AgentSettings
 from kybernate.testing import machine as fakes
@@ -58,6 +59,14 @@ SETTINGS = AgentSettings.model_validate(
         "keep_left_s": 3.0,
     }
 )
+_STEPS = (
+    *(SETTINGS.start_limit_s, SETTINGS.step_deadline_s, SETTINGS.freeze_deadline_s),
+    *(SETTINGS.confirm_deadline_s, SETTINGS.dump_deadline_s, SETTINGS.transfer_deadline_s),
+    SETTINGS.restore_wait_s,
+)
+PAID_OFF = sum(_STEPS) * TurnPolicy(SETTINGS.turn_swap_percent / 100).price
+"""Seconds for which a seat may hold its GPUs by right, since the swap before took as long as the
+deadlines of its steps let it."""
 _MAY_PARK = (SeatState.STARTING, SeatState.ACTIVE, SeatState.DRAINING)
 _ENOUGH = 1 << 60
 BEGIN = 1000.0

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from bench.chaos.between import Between
-from bench.chaos.life import BEGIN, Life
+from bench.chaos.life import BEGIN, PAID_OFF, Life
 from bench.chaos.misfortunes import Misfortunes
 from bench.chaos.plan import WEATHER_CLEARS, draw_pair, draw_plan
 from kybernate.testing.machine import Elsewhere
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _TICK = 0.4
 _PATIENCE = 150.0
+"""Seconds from the clearing up in which all is served, but for what swaps cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,7 @@ class Storm:
             for one in self.lives:
                 one.watch.look_around()
                 one.over = True
-        elif waited >= _PATIENCE:
+        elif waited >= _PATIENCE + PAID_OFF:
             for pod in unserved:
                 sentence = f"{pod.plan.name} is not served: {life.watch.describe(pod.uid)}"
                 life.found.append(sentence)

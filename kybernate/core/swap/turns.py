@@ -48,6 +48,12 @@ class TurnPolicy:
     min_residency: float = 1.0
     shares: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def price(self) -> float:
+        """Seconds for which GPUs are held to pay off each second of a swap."""
+        share = _AIM * self.swap_share
+        return (1 - share) / share
+
 
 @dataclass(frozen=True, slots=True)
 class _Party:
@@ -135,8 +141,7 @@ class Book:
     def _count_gpu(self, gpu: GpuUuid, there: list[_Party], passed: float) -> None:
         holders = [one for one in there if one.holds]
         if any(one.turns for one in holders):
-            share = _AIM * self._policy.swap_share
-            paid = passed * share / (1 - share)
+            paid = passed / self._policy.price
             self._debt[gpu] = max(0.0, self._debt.get(gpu, 0.0) - paid)
             self.had += passed
         moves = any(one.state in _MOVES for one in there)
@@ -250,9 +255,8 @@ class Book:
         """Until when it need not give way to others who take turns."""
         if one.state is SeatState.STARTING:
             return math.inf
-        share = _AIM * self._policy.swap_share
         debt = max((self._debt.get(gpu, 0.0) for gpu in one.gpus), default=0.0)
-        paid = now + debt * (1 - share) / share if debt else -math.inf
+        paid = now + debt * self._policy.price if debt else -math.inf
         since = now if one.since is None else one.since
         waiting = [self._served[other.uid] for other in self._rivals(one) if other.waits]
         lead = min(waiting, default=-math.inf) - self._served[one.uid]
