@@ -37,8 +37,9 @@ ready: setup
 proto: setup ## generate kybernate/gen from proto/
 	$(PY) -m grpc_tools.protoc -I proto --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
 
-states: setup ## generate docs/reference/{states,migration}.md from the tables of transitions
+states: setup ## generate docs/reference/{states,migration,settings,objects}.md
 	$(PY) -m kybernate.cli states > docs/reference/states.md
+	$(PY) -m tests.unit.docs.generated
 	$(PY) -m kybernate.cli states --of migration > docs/reference/migration.md
 
 crds: setup ## generate config/crd from the models of kybernate/api

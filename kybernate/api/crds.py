@@ -47,8 +47,8 @@ def artifact_grant() -> Json:
         _AGE,
     )
     told = (
-        "Lets pods of other namespaces start as copies of saved states of this one: as a template "
-        "or a clone, by the annotations kyb.ai/restore-from and kyb.ai/restore-as. A saved state "
+        "Lets pods of other namespaces start as copies of artifacts of this one: as a template "
+        "or a clone, by the annotations kyb.ai/restore-from and kyb.ai/restore-as. An artifact "
         "is all memory of its pod, secrets too: whoever is named gets them. Deleting the "
         "ArtifactGrant takes that back for what doesn't run yet."
     )

@@ -134,7 +134,9 @@ class Budget:
     parked_bytes: Annotated[int, whole()] = 0
     available_bytes: Annotated[
         int,
-        whole(told="What the node has available, told anew when it changes by 5 %; 0 until known."),
+        whole(
+            told="What the node has available, told again when it changes by 5 %; 0 until known."
+        ),
     ] = 0
 
 
@@ -193,7 +195,7 @@ class SeatRow:
     model: Annotated[str, text(1024)] = ""
     tier: Annotated[str | None, one_of(Tier, "Where the state of a parked seat is.")] = None
     saved_bytes: Annotated[
-        int | None, whole(told="The size of its state, if that is below RAM.")
+        int | None, whole(told="The size of its artifact, if it is offloaded.")
     ] = None
     reason: Annotated[str, text(LONGEST_MESSAGE)] = ""
     since: Annotated[str | None, TIME] = None
@@ -250,7 +252,7 @@ class Status:
         items(
             MOST_SAVED,
             "artifact tier",
-            "Saved states that lie on the node, or that it has put into the object store; of more "
+            "Artifacts that lie on the node, or that it has put into the object store; of more "
             "the newest.",
         ),
     ] = ()

@@ -50,7 +50,7 @@ class Spec:
         items(
             64,
             "set",
-            "Whose saved states: names of pods, such as llama-0, which stand between / and @ in "
+            "Whose artifacts: names of pods, such as llama-0, which stand between / and @ in "
             "the name of an artifact. Those are granted that there are, and those to come. "
             '"*", alone, is all of this namespace.',
             least=1,
@@ -69,7 +69,7 @@ class Spec:
         text(
             64,
             "When it ends, such as 2028-01-01T00:00:00Z; never for when it is deleted. What runs "
-            "by then goes on.",
+            "by then continues.",
             anyOf=[{"format": "date-time"}, {"enum": [NEVER]}],
         ),
     ]

@@ -69,7 +69,7 @@ class AgentSettings(BaseModel):
         "that aren't named, such as research=3,batch=0.5.",
     )
     start_limit_s: PositiveFloat = Field(
-        1800.0, description="A workload that doesn't serve after this is started anew (s)."
+        1800.0, description="A workload that doesn't serve after this is restarted (s)."
     )
     lock_timeout_ms: int = Field(
         5000, ge=1, description="How long the driver may wait for running kernels (ms)."
@@ -115,18 +115,18 @@ class AgentSettings(BaseModel):
     )
     memory_short: Literal["wait", "restart"] = Field(
         "wait",
-        description="A seat whose state the host can't keep: the others wait, or it starts anew.",
+        description="A seat whose state the host can't keep: the others wait, or it restarts.",
     )
     criu: Path | None = Field(
         None,
-        description="Static CRIU (make criu) that parks seats below RAM; without it they stay in "
-        "RAM.",
+        description="Static CRIU (make criu) that offloads seats; without it they stay in RAM.",
     )
     kyb_enter: Path | None = Field(
         None, description="Built kyb-enter, which takes CRIU into a container; `criu` needs it."
     )
     nvme_dir: Path | None = Field(
-        None, description="Folder on a fast disk for states below RAM; default: state_dir/saved."
+        None,
+        description="Folder on a fast disk for artifacts; default: state_dir/saved.",
     )
     nvme_bytes: int = Field(
         0, ge=0, description="What may lie in nvme_dir (bytes); 0: 80 % of its file system."
@@ -151,7 +151,7 @@ class AgentSettings(BaseModel):
     )
     artifact_keys: Path = Field(
         Path("/etc/kybernate/artifact-keys"),
-        description="Folder of the keys of saved states (kybernate artifacts keys).",
+        description="Folder of the keys of artifacts (kybernate artifacts keys).",
     )
     registry_url: str = Field(
         "",
@@ -160,7 +160,7 @@ class AgentSettings(BaseModel):
     )
     restore_wait_s: PositiveFloat = Field(
         600.0,
-        description="A pod whose saved state can't be had by then starts anew, unless it says "
+        description="A pod whose artifact can't be had by then starts cold, unless it says "
         "otherwise (s).",
     )
     carry_bytes: int = Field(
@@ -172,7 +172,7 @@ class AgentSettings(BaseModel):
     keep_left_s: float = Field(
         3600.0,
         ge=0,
-        description="What a pod that ended below RAM leaves is kept for a successor as long (s).",
+        description="How long the artifact of an offloaded pod that ended is kept (s).",
     )
     tier_residency_s: float = Field(
         5.0, ge=0, description="A parked state that changed tiers stays there as long (s)."
@@ -192,8 +192,8 @@ class AgentSettings(BaseModel):
     prefetch_calls: float = Field(
         0.0,
         ge=0,
-        description="A state below RAM comes up before it is called for where so many calls are "
-        "expected (per hour) and RAM has room to spare; 0: never.",
+        description="Prefetch an offloaded seat into RAM above this forecast (calls per hour), "
+        "if RAM has room to spare; 0: never.",
     )
     lazy_restores: bool = Field(
         True,
@@ -231,7 +231,7 @@ class AgentSettings(BaseModel):
         0.5, description="Shortest time between two writes of the GPUNode status (s)."
     )
     activity_interval_s: PositiveFloat = Field(
-        300.0, description="How often it is told anew when each seat is used (s)."
+        300.0, description="How often it is told again when each seat is used (s)."
     )
     probe_listen: str = Field("0.0.0.0:9444", description="host:port of probes and metrics.")
     log_level: str = Field("INFO", description="DEBUG, INFO, WARNING or ERROR.")

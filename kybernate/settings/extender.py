@@ -95,7 +95,7 @@ class ExtenderSettings(BaseModel):
     scheduler_lease: str = Field(
         "",
         description="Lease in kyb-system of the kube-scheduler in this pod; binds are refused "
-        "unless it leads, and the ledger is listed anew when it begins to",
+        "unless it leads, and the ledger is listed again when it begins to",
     )
     gang_hold_s: float = Field(
         30.0,

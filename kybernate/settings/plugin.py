@@ -57,7 +57,7 @@ class PluginSettings(BaseModel):
         description="Where the GPUs and groups of this node are remembered (folder)",
     )
     refresh_s: float = Field(
-        30.0, gt=0, le=3600, description="How often GPUs and links are listed anew (seconds)"
+        30.0, gt=0, le=3600, description="How often GPUs and links are listed again (seconds)"
     )
     health_s: float = Field(
         1.0, gt=0, le=60, description="How often each GPU is asked whether it is well (seconds)"

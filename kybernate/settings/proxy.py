@@ -65,7 +65,7 @@ class ProxySettings(BaseModel):
     lease_break_s: float = Field(
         3.0,
         gt=0,
-        description="how long requests in flight may go on after the agent's stream broke (s); "
+        description="how long requests in flight may continue after the agent's stream broke (s); "
         "keep it below the agents' own lease_break_s",
     )
     report_interval_s: float = Field(
