@@ -13,7 +13,7 @@ import pytest
 
 import kybernate.cli
 import registry.commands
-from tests.cluster import binaries
+from tests.cluster.fetched import binaries
 from tests.unit.docs.shellblocks import commands
 
 REPOSITORY = Path(__file__).parents[3]
