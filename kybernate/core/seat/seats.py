@@ -196,8 +196,9 @@ def render_markdown() -> str:
         "",
         "```mermaid",
         "stateDiagram-v2",
+        *(f'    state "{s}" as {_id(s)}' for s in SeatState if _id(s) != s),
         "    [*] --> waiting: bound",
-        *(f"    {s} --> {t}: {e}" for (s, e), t in TRANSITIONS.items() if _drawn(s, e)),
+        *(f"    {_id(s)} --> {_id(t)}: {e}" for (s, e), t in TRANSITIONS.items() if _drawn(s, e)),
         "    gone --> [*]",
         "```",
         "",
@@ -219,6 +220,11 @@ def render_markdown() -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _id(state: SeatState) -> str:
+    """A state's name in the diagram, whose names have no hyphen."""
+    return state.replace("-", "_")
 
 
 def _drawn(state: SeatState, event: SeatEvent) -> bool:

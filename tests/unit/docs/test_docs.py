@@ -50,6 +50,9 @@ def test_diagrams_can_be_drawn(document: Path) -> None:
         assert diagram.split()[0] in KINDS
         # A semicolon ends a statement, also in the middle of a message: the diagram breaks there.
         assert ";" not in diagram
+        # Nor has a state's name a hyphen.
+        for ends in re.findall(r"^ *(\S+) --> ([^:\s]+)", diagram, re.MULTILINE):
+            assert not diagram.startswith("stateDiagram") or "-" not in "".join(ends), ends
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=by_name)
