@@ -65,6 +65,16 @@ def test_lines_and_cells_are_short(document: Path) -> None:
         assert cells or len(line) <= 120, f"line {number}: {len(line)} columns"
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=by_name)
+def test_tables_are_whole(document: Path) -> None:
+    """A table without its head, or a row with other cells than its head, is shown as text."""
+    text = FENCE.sub("", document.read_text())
+    for table in re.findall(r"(?:^ *\|.*\n)+", text, re.MULTILINE):
+        rows = [re.split(r"(?<!\\)\|", line.strip()) for line in table.splitlines()]
+        assert set("".join(rows[1 % len(rows)])) <= set(" :-"), table.partition("\n")[0]
+        assert {len(row) for row in rows} == {len(rows[0])}, table.partition("\n")[0]
+
+
 def test_each_page_is_in_a_folder_of_its_kind() -> None:
     pages = {path.relative_to(REPOSITORY / "docs") for path in REPOSITORY.glob("docs/**/*.md")}
     lost = {page for page in pages if len(page.parts) > 1 and page.parts[0] not in FOLDERS}
