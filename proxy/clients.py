@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from kybernate.adapters.clientstore import Folder
 from kybernate.core import clients
 from kybernate.errors import ConfigError
+from kybernate.lib.rounds import rounds
 from proxy.actions import Client
 from proxy.openai import ApiError
 
@@ -136,9 +137,7 @@ class Clients:
         return self._by_name.get(names[0]) if len(names) == 1 else None
 
     async def _look(self) -> None:
-        while True:
-            await asyncio.sleep(REFRESH_S)
-            self.refresh()
+        await rounds(self.refresh, REFRESH_S, "reading the clients' records")
 
 
 class Door:

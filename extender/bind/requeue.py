@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from extender import metrics
 from kybernate import keys
-from kybernate.errors import KybernateError
+from kybernate.lib.rounds import rounds_blocking
 
 if TYPE_CHECKING:
     import threading
@@ -147,19 +147,16 @@ class Requeue:
     def run(self, stopping: threading.Event) -> None:
         """Look until the event is set."""
         owed = False
-        while not stopping.wait(LOOK_EVERY):
-            try:
-                owed = self._waiting.look(time.monotonic()) or owed
-                if owed and self._closed() is None:
-                    self._nudge()
-                    owed = False
-                    stopping.wait(NUDGE_EVERY)
-            except KybernateError as error:
-                log.warning("the scheduler was not told that a seat is free: %s", error)
-                stopping.wait(1.0)
-            except Exception:
-                log.exception("requeue")
-                stopping.wait(1.0)
+
+        def look() -> None:
+            nonlocal owed
+            owed = self._waiting.look(time.monotonic()) or owed
+            if owed and self._closed() is None:
+                self._nudge()
+                owed = False
+                stopping.wait(NUDGE_EVERY)
+
+        rounds_blocking(look, stopping, LOOK_EVERY, "telling the scheduler of free seats")
 
 
 class Nudge:

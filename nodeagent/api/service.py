@@ -22,6 +22,7 @@ from nodeagent.operations.wire import (
     operation_message,
     status_message,
 )
+from nodeagent.seat.steps import NVML_DEADLINE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from nodeagent.seat.changes import Changes
     from nodeagent.seat.node import Node
 
-_NVML_DEADLINE = 5.0
 _WATCH_INTERVAL = 0.25
 _UNTOLD = 1.0
 """Seconds. GPU memory in use changes without a word, seats do not."""
@@ -318,7 +318,7 @@ async def read_used(node: Node) -> dict[GpuUuid, int]:
         try:
             used[gpu] = await node.world.asking(
                 lambda one=gpu: node.world.gpus.used(one),  # type: ignore[misc]
-                _NVML_DEADLINE,
+                NVML_DEADLINE,
             )
         except KybernateError:
             continue

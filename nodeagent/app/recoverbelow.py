@@ -129,14 +129,16 @@ async def _keep_below(loop: Loop, seat: Seat) -> None:
     if loop.node.world.journal.damage:
         await _ask_its_state(loop, seat)
     await _shut(loop, seat)
-    while seat.state is SeatState.PARKED_OBJECT and (
-        Tier.NVME in seat.saved.copies or seat.saved.images
-    ):
-        try:
+
+    async def dropped() -> None:
+        here = Tier.NVME in seat.saved.copies or seat.saved.images
+        if seat.state is SeatState.PARKED_OBJECT and here:
             await loop.dumps.drop_local(seat)
-        except (KybernateError, OSError) as error:
-            log.warning("%s: its copy on NVMe stays for now: %s", seat, error)
-            await asyncio.sleep(_AGAIN)
+
+    def say(error: Exception) -> None:
+        log.warning("%s: its copy on NVMe stays for now: %s", seat, error)
+
+    await retry(dropped, say)
     loop.kick()
 
 

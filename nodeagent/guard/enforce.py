@@ -7,7 +7,6 @@ memory each seat holds, and how much of each GPU belongs to nobody's seat.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
@@ -28,10 +27,12 @@ from kybernate.core.swap.enforce import (
     judge,
 )
 from kybernate.core.swap.swap import fits, wants
-from kybernate.errors import DriverError, KybernateError, NotFoundError
+from kybernate.errors import DriverError, NotFoundError
+from kybernate.lib.rounds import rounds
 from nodeagent import metrics
 from nodeagent.seat.node import Notice
 from nodeagent.seat.repark import park_again
+from nodeagent.seat.steps import NVML_DEADLINE
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_NVML_DEADLINE = 5.0
 _UNHINDERED = 3600.0
 _LOOKS = 30
 """So many looks back a judgement has stood before: processes that come and go meet few of them."""
@@ -128,9 +128,7 @@ class Enforcer:
                 log.info("GPU %s does not say who uses it: %s", gpu, error)
                 return None
 
-        return await self._node.world.asking(
-            lambda: {gpu: ask(gpu) for gpu in gpus}, _NVML_DEADLINE
-        )
+        return await self._node.world.asking(lambda: {gpu: ask(gpu) for gpu in gpus}, NVML_DEADLINE)
 
     def _sightings(self, lists: Lists) -> tuple[Sighting, ...]:
         memory: dict[int, dict[GpuUuid, int | None]] = {}
@@ -298,14 +296,8 @@ class Enforcer:
 
     async def run(self) -> None:
         """Look for ever."""
-        while True:
-            await asyncio.sleep(self._node.settings.guard_interval_s)
-            try:
-                await self.look()
-            except KybernateError as error:
-                log.info("who uses the GPUs is not known now: %s", error)
-            except Exception:
-                log.exception("looking at who uses the GPUs failed unexpectedly")
+        every = self._node.settings.guard_interval_s
+        await rounds(self.look, every, "looking at who uses the GPUs")
 
 
 def _epoch(seat: Seat) -> str:

@@ -6,7 +6,6 @@ reads anew when that is too old. The arithmetic is the core's (`kybernate.core.s
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -23,6 +22,7 @@ from kybernate.core.seat.budget import (
 )
 from kybernate.core.swap.swap import takes_turns, wants
 from kybernate.errors import NotFoundError
+from kybernate.lib.rounds import rounds
 from kybernate.types import SeatState
 from nodeagent import metrics
 from nodeagent.seat.node import IN_RAM, Notice
@@ -214,12 +214,8 @@ class Pressure:
 
     async def run(self) -> None:
         """Look regularly: what was refused may go now, and people want to know."""
-        while True:
-            await asyncio.sleep(self._node.settings.guard_interval_s)
-            try:
-                self.look()
-            except Exception:
-                log.exception("looking at the host's memory failed unexpectedly")
+        every = self._node.settings.guard_interval_s
+        await rounds(self.look, every, "looking at the host's memory")
 
     def look(self) -> None:
         """Read, publish, and have the loop decide anew if something else may be parked now."""

@@ -7,11 +7,11 @@ changes no more often than it does already.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
 from kybernate.core.swap.activity import Recorder
+from kybernate.lib.rounds import rounds
 from kybernate.types import PodUid
 
 if TYPE_CHECKING:
@@ -51,9 +51,7 @@ class Activity:
 
     async def run(self) -> None:
         """Publish and journal, for ever."""
-        while True:
-            await asyncio.sleep(self._node.settings.activity_interval_s)
-            self.renew()
+        await rounds(self.renew, self._node.settings.activity_interval_s, "seats' activity")
 
     def renew(self) -> None:
         """Count up to now; publish and journal what is known."""

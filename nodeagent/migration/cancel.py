@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import weakref
 from typing import TYPE_CHECKING
 
 from kybernate.core.migration.notes import MoveNote, note_of
 from kybernate.errors import KybernateError, NotFoundError, RefusedError
+from kybernate.lib.keyedlock import KeyedLocks
+from kybernate.lib.retry import Pauses
 from nodeagent.migration.journal import handover_of
 from nodeagent.offload.leaving import see_there
 
@@ -28,7 +29,7 @@ CALL_OFF = "calloff/"
 """Journal keys of moves that are yet to be called off, by the UIDs of pod and successor."""
 
 _DEADLINE = 10.0
-_PAUSE = (1.0, 60.0)
+_PAUSES = Pauses(1.0, 60.0)
 """Seconds between two tries: the first, doubled up to the second."""
 
 
@@ -45,7 +46,7 @@ class CallOffs:
         self._peers = peers
         self._aside = aside
         self._owed: dict[str, Handover] = {}
-        self._calls: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._calls: KeyedLocks[str, asyncio.Lock] = KeyedLocks(asyncio.Lock)
 
     def load(self, records: Mapping[str, Mapping[str, object]]) -> None:
         """What the last agent was yet to tell is told."""
@@ -68,20 +69,18 @@ class CallOffs:
     async def withdraw(self, to: Handover) -> None:
         """The same pod is moved to the same successor anew: what comes there from now on must not
         be dropped. A call that is under way has ended when this returns."""
-        async with self._call(to):
+        async with self._calls[_key(to)]:
             self._forget(to)
 
     async def _again(self, to: Handover) -> None:
-        pause, longest = _PAUSE
-        while self._owed.get(_key(to)) == to:
+        for pause in _PAUSES:
             await asyncio.sleep(pause)
-            pause = min(2 * pause, longest)
             if await self._heard(to) or await self._is_gone(to):
                 return
 
     async def _heard(self, to: Handover) -> bool:
         """Whether nobody is to be told any more."""
-        async with self._call(to):
+        async with self._calls[_key(to)]:
             if self._owed.get(_key(to)) != to:
                 return True
             try:
@@ -107,12 +106,6 @@ class CallOffs:
     def _forget(self, to: Handover) -> None:
         if self._owed.pop(_key(to), None) is not None:
             self._journal.delete(_key(to))
-
-    def _call(self, to: Handover) -> asyncio.Lock:
-        lock = self._calls.get(_key(to))
-        if lock is None:
-            lock = self._calls[_key(to)] = asyncio.Lock()
-        return lock
 
 
 def _key(to: Handover) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import weakref
 from typing import TYPE_CHECKING
 
 from kybernate.checkpoint.raw.stream import Written
 from kybernate.errors import DeadlineError, RetryableError
+from kybernate.lib.keyedlock import KeyedLocks
 from kybernate.types import PodUid
 from nodeagent.migration.protocol import part_of
 
@@ -31,16 +31,11 @@ class ComingIn:
         self._inbox = inbox
         self._awaited = awaited
         self._came_of: dict[PodUid, PodUid] = {}
-        self._busy: weakref.WeakValueDictionary[PodUid, asyncio.Lock] = (
-            weakref.WeakValueDictionary()
-        )
+        self._busy: KeyedLocks[PodUid, asyncio.Lock] = KeyedLocks(asyncio.Lock)
 
     def one(self, successor: PodUid) -> asyncio.Lock:
         """Held by whoever touches what comes for this successor."""
-        lock = self._busy.get(successor)
-        if lock is None:
-            lock = self._busy[successor] = asyncio.Lock()
-        return lock
+        return self._busy[successor]
 
     async def clear(self) -> None:
         """What lies here for pods that are gone."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from kybernate.core.swap.traffic import Traffic
 from kybernate.errors import DeadlineError
+from kybernate.lib.retry import Pauses
 from kybernate.ports import WatchTerms
 from kybernate.types import SeatState
 from nodeagent import metrics
@@ -37,7 +38,7 @@ DOUBT = 5.0
 """Seconds for which a tie (see `core.traffic`) counts as a request, where no proxy knows better."""
 
 _LOOK_DEADLINE = 2.0
-_LOOK_AGAIN = (0.002, 0.25)
+_LOOKS = Pauses(0.002, 0.25, growth=1.5)
 _LOOK_ON = 1.0
 """Seconds between looks at a request for whose sake a drain was taken back: it may take hours."""
 
@@ -225,7 +226,7 @@ class Arriving:
 
     async def _let_go(self, uid: PodUid, generation: int) -> None:
         seat = self._node.seats[uid]
-        pause, busy_at = _LOOK_AGAIN[0], float("-inf")
+        pausing, busy_at = iter(_LOOKS), float("-inf")
         await asyncio.sleep(0)  # the proxies are asked first: theirs is the longer way
         while not seat.ending.asked:
             traffic = await self._traffic(seat)
@@ -235,8 +236,7 @@ class Arriving:
             self._report(uid, requests)
             if not requests and self._rested(uid, traffic, now, busy_at):
                 break
-            await asyncio.sleep(pause)
-            pause = min(pause * 1.5, _LOOK_AGAIN[1])
+            await asyncio.sleep(next(pausing))
         self._drains.pop(uid, None)
         self._report(uid, 0)
         self._loop.proxy_drained(SOCKETS, uid, generation)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from kybernate.adapters import treefiles
 from kybernate.errors import DeadlineError
+from kybernate.lib.deadline import Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,23 +55,23 @@ class CarryingDumper:
     ) -> Phases:
         """As the dumper's, and the files beside it, while the tree stands still. If it fails, they
         stop: see `left`."""
-        end = time.monotonic() + deadline
-        files = _Aside(lambda stop: self._gather(init, images, end, stop))
+        until = Deadline(deadline)
+        files = _Aside(lambda stop: self._gather(init, images, until, stop))
         self._keep(images, files)
         try:
             phases = await self._dumper.dump(init, handle, images, deadline, goes_on=goes_on)
-            self._missing[init], seconds = await files.result(end)
+            self._missing[init], seconds = await files.result(until)
         finally:
             files.stop()
         return {**phases, "files": seconds}
 
     def _gather(
-        self, init: int, images: Path, end: float, stop: threading.Event
+        self, init: int, images: Path, until: Deadline, stop: threading.Event
     ) -> tuple[str, float]:
         """Why they don't travel, and the seconds that it took."""
         stop.wait(_BEHIND)
         began = time.monotonic()
-        note = treefiles.gather(init, images, self._limit, _left(end), stop=stop)
+        note = treefiles.gather(init, images, self._limit, until.left, stop=stop)
         return note.missing, time.monotonic() - began
 
     def _keep(self, images: Path, work: _Aside[Any]) -> None:
@@ -102,21 +103,21 @@ class CarryingDumper:
         stopped: bool = False,
     ) -> Phases:
         """As the dumper's, once its files are there, in a container that isn't the one dumped."""
-        end = time.monotonic() + deadline
+        until = Deadline(deadline)
         await self.left(images)
-        await self._lay_out(init, images, end)
+        await self._lay_out(init, images, until)
         return await self._dumper.restore(
-            init, handle, images, _left(end), lazy=lazy, stopped=stopped
+            init, handle, images, until.left, lazy=lazy, stopped=stopped
         )
 
-    async def _lay_out(self, init: int, images: Path, end: float) -> None:
+    async def _lay_out(self, init: int, images: Path, until: Deadline) -> None:
         def lay_out(stop: threading.Event) -> int:
-            return treefiles.lay_out(init, images, self._limit, _left(end), stop=stop)
+            return treefiles.lay_out(init, images, self._limit, until.left, stop=stop)
 
         files = _Aside(lay_out)
         self._keep(images, files)
         try:
-            await files.result(end)
+            await files.result(until)
         finally:
             files.stop()
 
@@ -137,10 +138,10 @@ class _Aside(Generic[T]):
         self._stop = threading.Event()
         self._work = asyncio.ensure_future(asyncio.to_thread(call, self._stop))
 
-    async def result(self, end: float) -> T:
+    async def result(self, until: Deadline) -> T:
         """What `call` returns. Raises DeadlineError, and what `call` raises."""
         try:
-            async with asyncio.timeout(_left(end)):
+            async with asyncio.timeout(until.left):
                 return await asyncio.shield(self._work)
         except TimeoutError as error:
             raise DeadlineError(
@@ -166,8 +167,3 @@ class _Aside(Generic[T]):
             call()
 
         self._work.add_done_callback(done)
-
-
-def _left(end: float) -> float:
-    """Seconds; never negative."""
-    return max(0.0, end - time.monotonic())

@@ -20,6 +20,7 @@ from kybernate.errors import (
     RefusedError,
     RetryableError,
 )
+from kybernate.lib.retry import Pauses, retry
 from kybernate.ports import CooperationPhase
 from kybernate.types import SeatState, Tier
 from nodeagent import metrics
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _STARTED_POLL = 0.05
-_END_POLL = (0.02, 0.5)
+_END_POLL = Pauses(0.02, 0.5, growth=1.5)
 _RETRY = 1.0
 _NETWORK_DEADLINE = 2.0
 _COMPLAIN_EVERY = 60.0
@@ -304,13 +305,11 @@ class Lifecycle:
 
     async def kill(self, seat: Seat) -> None:
         """Kill the tree until nothing is left, and see the seat to its end."""
-        while True:
-            try:
-                await self._steps.kill(seat)
-                break
-            except KybernateError as error:
-                self.complain(seat, "KillIncomplete", f"{error}; trying again")
-                await asyncio.sleep(_RETRY)
+
+        def say(error: Exception) -> None:
+            self.complain(seat, "KillIncomplete", f"{error}; trying again")
+
+        await retry(lambda: self._steps.kill(seat), say, on=KybernateError)
         self.watch_end(seat)
 
     def watch_end(self, seat: Seat) -> None:
@@ -321,15 +320,14 @@ class Lifecycle:
             seat.tasks.watched(asyncio.create_task(self._watch_end(seat)))
 
     async def _watch_end(self, seat: Seat) -> None:
-        pause, began = _END_POLL[0], self._world.now()
+        pausing, began = iter(_END_POLL), self._world.now()
         while not await self._is_gone(seat):
             if self._survived(seat):
                 self._carry_on(seat)
             if self._is_back(seat):
                 return
             self._unblock(seat, began)
-            await asyncio.sleep(pause)
-            pause = min(pause * 1.5, _END_POLL[1])
+            await asyncio.sleep(next(pausing))
         self.ended(seat)
 
     async def _is_gone(self, seat: Seat) -> bool:

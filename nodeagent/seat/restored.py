@@ -6,12 +6,13 @@ container may open no others than its own; what got round that is ended as soon 
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from kybernate import keys
 from kybernate.errors import DeadlineError, DriverError
+from kybernate.lib.retry import retry
 from kybernate.types import SeatState
+from nodeagent.seat.steps import NVML_DEADLINE
 
 if TYPE_CHECKING:
     from kybernate.types import GpuUuid, PodUid
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
 _EXPECTED_FOR = 600.0
 """Seconds within which what is restored must have said hello."""
-_NVML_DEADLINE = 5.0
-_AGAIN = 1.0
 
 
 class Restored:
@@ -61,20 +60,19 @@ class Restored:
     async def _see_its_gpus(self, seat: Seat) -> None:
         """If it leaves them before that is known, it is looked at when it is awake again."""
         init = seat.tree.init
-        while seat.state is SeatState.ACTIVE and seat.tree.init == init:
-            try:
-                others = await self._others(seat)
-            except (DriverError, DeadlineError) as error:
-                why = f"whether it woke on another group's GPUs can't be told: {error}"
-                self._loop.life.complain(seat, "GpusUnknown", f"{why}; trying again")
-                await asyncio.sleep(_AGAIN)
-                continue
-            if not others:
-                return
-            if seat.state is SeatState.ACTIVE:
-                self._end(seat, others)
-                return
-        if seat.tree.init is not None and seat.tree.init == init:
+
+        async def others() -> set[GpuUuid] | None:
+            here = seat.state is SeatState.ACTIVE and seat.tree.init == init
+            return await self._others(seat) if here else None
+
+        def say(error: Exception) -> None:
+            why = f"whether it woke on another group's GPUs can't be told: {error}"
+            self._loop.life.complain(seat, "GpusUnknown", f"{why}; trying again")
+
+        found = await retry(others, say, on=(DriverError, DeadlineError))
+        if found and seat.state is SeatState.ACTIVE:
+            self._end(seat, found)
+        elif found != set() and seat.tree.init is not None and seat.tree.init == init:
             self._unseen.add(seat.uid)
 
     def _end(self, seat: Seat, others: set[GpuUuid]) -> None:
@@ -104,4 +102,4 @@ class Restored:
                 raise silent[0]
             return found
 
-        return await self._node.world.asking(look, _NVML_DEADLINE)
+        return await self._node.world.asking(look, NVML_DEADLINE)

@@ -18,6 +18,7 @@ from kybernate.errors import (
     NotFoundError,
     RefusedError,
 )
+from kybernate.lib.keyedlock import KeyedLocks
 from kybernate.ports import DumpState, ProcessState
 from kybernate.types import SeatState
 from nodeagent.seat.parts.tree import Process
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_NVML_DEADLINE = 5.0
+NVML_DEADLINE = 5.0
 _HELPERS = 4
 _STATES_DEADLINE = 5.0
 _DEVICES_DEADLINE = 5.0
@@ -60,7 +61,7 @@ class Steps:
         self._node = node
         self._world = node.world
         self._helpers: dict[PodUid, DriverHelper] = {}
-        self._starting: dict[PodUid, asyncio.Lock] = {}
+        self._starting: KeyedLocks[PodUid, asyncio.Lock] = KeyedLocks(asyncio.Lock)
         self._drops: dict[PodUid, int] = {}
         self.undisturbed: Callable[[Seat], Awaitable[None]] = _alone
 
@@ -88,7 +89,7 @@ class Steps:
         self, gpus: tuple[GpuUuid, ...]
     ) -> dict[GpuUuid, tuple[tuple[int, int | None], ...]]:
         read = self._world.gpus.processes
-        return await self._world.asking(lambda: {gpu: read(gpu) for gpu in gpus}, _NVML_DEADLINE)
+        return await self._world.asking(lambda: {gpu: read(gpu) for gpu in gpus}, NVML_DEADLINE)
 
     async def started(self, seat: Seat) -> bool:
         """Whether the workload serves: it listens on its port, or holds a GPU if it has none."""
@@ -109,7 +110,7 @@ class Steps:
     async def _lack(self, seat: Seat) -> str | None:
         gpus = seat.identity.gpus
         read = self._world.gpus.used
-        used = await self._world.asking(lambda: [read(gpu) for gpu in gpus], _NVML_DEADLINE)
+        used = await self._world.asking(lambda: [read(gpu) for gpu in gpus], NVML_DEADLINE)
         memory = self._node.inventory.memory() if self._node.inventory else {}
         for gpu, taken in zip(gpus, used, strict=True):
             if gpu not in memory:
@@ -142,7 +143,7 @@ class Steps:
 
     async def helper(self, seat: Seat) -> DriverHelper:
         """The seat's helper, started if there is none. Raises DriverError, DeadlineError."""
-        async with self._starting.setdefault(seat.uid, asyncio.Lock()):
+        async with self._starting[seat.uid]:
             if seat.uid not in self._helpers:
                 self._helpers[seat.uid] = await self._new_helper(seat)
             return self._helpers[seat.uid]
@@ -167,7 +168,6 @@ class Steps:
         """The seat is gone for good."""
         self.drop_helper(seat)
         self._drops.pop(seat.uid, None)
-        self._starting.pop(seat.uid, None)
 
     async def park(self, seat: Seat) -> dict[str, float]:
         """Lock, checkpoint, freeze, confirm. Returns seconds by phase; Reverted, Broken."""

@@ -1,0 +1,97 @@
+"""Retries are `kybernate.lib`'s: no part of the product has a loop of its own that pauses after an
+error and tries again."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+PARTS = (
+    "kybernate extender webhook deviceplugin nodeagent proxy registry sidecar".split()  # noqa: SIM905
+)
+PAUSES = {"sleep", "wait", "wait_for"}
+OTHERS = {
+    "sidecar/link.py": "has the standard library alone",
+    "kybernate/adapters/cuda/helper.py": "a process of 3 MiB, which would import asyncio",
+    "kybernate/adapters/nvml/events.py": "waits for another session of NVML, too",
+    "extender/lead/leader.py": "renews a lease, and waits after each round",
+    "extender/state/learner.py": "looks sooner where it may not look yet",
+    "proxy/agents.py": "holds a session, and has another pause for an agent that is long gone",
+    "nodeagent/app/wiring.py": "waits for an event before each call",
+    "nodeagent/artifacts": "is being rewritten",
+}
+
+
+def loops(source: str) -> list[int]:
+    """Lines of the loops that pause, and survive an error."""
+    return [
+        one.lineno
+        for one in ast.walk(ast.parse(source))
+        if isinstance(one, ast.While | ast.For | ast.AsyncFor) and _tries_again(one)
+    ]
+
+
+def _tries_again(loop: ast.While | ast.For | ast.AsyncFor) -> bool:
+    body = [one for part in loop.body for one in _within(part)]
+    test = list(ast.walk(loop.test)) if isinstance(loop, ast.While) else []
+    pauses = any(isinstance(one, ast.Call) and _name(one) in PAUSES for one in body + test)
+    survives = any(
+        isinstance(one, ast.ExceptHandler) and not isinstance(one.body[-1], ast.Raise)
+        for one in body
+    )
+    return pauses and survives
+
+
+def _within(node: ast.AST) -> list[ast.AST]:
+    """It and all in it, but other functions and loops, which are looked at by themselves."""
+    others = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.While | ast.For
+    if isinstance(node, others):
+        return []
+    return [node, *(one for child in ast.iter_child_nodes(node) for one in _within(child))]
+
+
+def _name(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_no_part_retries_by_a_loop_of_its_own(part):
+    found = {
+        str(file.relative_to(ROOT)): lines
+        for file in sorted((ROOT / part).rglob("*.py"))
+        if "gen" not in file.parts and "testing" not in file.parts
+        if (lines := loops(file.read_text()))
+    }
+    lib = {"kybernate/lib/retry.py", "kybernate/lib/rounds.py"}
+    left = {name for name in found.keys() - lib if not name.startswith(tuple(OTHERS))}
+    assert not left, f"call kybernate.lib.retry in place of a loop: {sorted(left)}"
+
+
+RETRY = """
+while True:
+    try:
+        call()
+        break
+    except OSError:
+        time.sleep(1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        (RETRY, [2]),
+        ("while not ready():\n    time.sleep(1)", []),
+        ("while True:\n    try:\n        call()\n    except OSError:\n        pass", []),
+        (RETRY.replace("time.sleep(1)", "raise"), []),
+        (
+            "while not stop.wait(1):\n    try:\n        go()\n    except OSError:\n        log()",
+            [1],
+        ),
+    ],
+)
+def test_such_loops_are_found(source, found):
+    assert loops(source) == found
