@@ -28,7 +28,10 @@ from nodeagent.api.peersapi import PeersApi
 from nodeagent.api.servers import serve_network
 from nodeagent.artifacts.arrived import Arrived
 from nodeagent.migration.target import Receiver
-from nodeagent.seat.parts.saved import Begins
+from nodeagent.seat.parts.contact import Contact
+from nodeagent.seat.parts.ending import Ending
+from nodeagent.seat.parts.history import History
+from nodeagent.seat.parts.saved import Begins, Saved
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,8 +62,9 @@ class Target:
         """See `receive.Adopter`."""
         await self.restore(images_of(self._place, read_manifest(self._place, artifact, self._keys)))
         adopted: Any = seat
-        adopted.artifact, adopted.claimed, adopted.predecessor = artifact, artifact, of.uid
-        adopted.begins, adopted.copies = Begins.ADOPTED, frozenset({tier})
+        adopted.saved.artifact = adopted.saved.claimed = artifact
+        adopted.saved.predecessor = of.uid
+        adopted.saved.begins, adopted.saved.copies = Begins.ADOPTED, frozenset({tier})
         self.changed(adopted)
 
     async def restore(self, images: Path) -> None:
@@ -80,13 +84,10 @@ class Target:
                 self.seats[uid] = SimpleNamespace(
                     identity=SimpleNamespace(pod=pod),
                     state=SeatState.WAITING,
-                    begins=Begins.OPEN,
-                    connected=True,
-                    started_once=False,
-                    ending=False,
-                    doomed=False,
-                    deleted=False,
-                    artifact="",
+                    contact=Contact(connected=True),
+                    history=History(0.0, 0.0),
+                    ending=Ending(),
+                    saved=Saved(),
                 )
             case _:
                 await self.restore(self._place.local / ARRIVING / said["uid"] / "images")

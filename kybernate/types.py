@@ -37,6 +37,7 @@ class SeatState(StrEnum):
     """Where a seat's workload is. Transitions live in `kybernate.core.seat.seats`."""
 
     WAITING = "waiting"
+    UNVERIFIED = "unverified"
     STARTING = "starting"
     ACTIVE = "active"
     DRAINING = "draining"

@@ -6,7 +6,7 @@ import logging
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from kybernate.core.seat.seats import shown
+from kybernate.core.seat.seats import SeatEvent, shown
 from kybernate.core.tiers.whereabouts import told
 from kybernate.errors import NotFoundError
 from kybernate.ports import GatePhase
@@ -72,8 +72,8 @@ class DoorSide(ABC):
         if hello.phase is GatePhase.PARKED and seat.state is SeatState.WAITING and not adopting:
             # The journal was lost, and with it what was saved of it, and where.
             seat.contact.made()
-            seat.ending.doubt()
-            self.life.fail(seat, "found parked below RAM, without a record")
+            self.node.move(seat, SeatEvent.FOUND, "found parked below RAM, without a record")
+            self.life.fail(seat, seat.history.reason)
             return
         if hello.phase is GatePhase.WAITING and self.node.world.below is not None:
             # Whether TCP is held back from its pod since an earlier life, not every record tells.
@@ -100,9 +100,8 @@ class DoorSide(ABC):
         elif hello.phase is GatePhase.RUNNING and seat.state is SeatState.WAITING:
             # The journal knows nothing of its start: it was lost.
             seat.history.found(hello.generation)
-            seat.ending.doubt()
             seat.saved.settled(Begins.ADOPTED if seat.wishes.restore else Begins.OPEN)
-            self.node.changed(seat)
+            self.node.move(seat, SeatEvent.FOUND, "found running, without a record of its start")
             self.take_over(seat)
         self.node.save(seat)
 

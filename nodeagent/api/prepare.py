@@ -191,7 +191,7 @@ class Preparer:
             raise RetryableError(f"pod {facts.ref} was deleted while its seat was prepared")
         if facts.ref.uid not in self._node.seats:
             seat.contact.moved(facts.ip)
-            seat.wishes.goes_on(facts.restore)
+            seat.wishes.continues(facts.restore)
             seat.wishes.declared(facts)
             self._loop.add(seat)
         if facts.seat is None:

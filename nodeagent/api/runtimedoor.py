@@ -224,7 +224,7 @@ class RuntimeDoor:
                 f"pod {seat.identity.pod} is parked below RAM, and its container is empty; its "
                 f"saved state is {seat.saved.artifact}; wake it first, or use that"
             )
-        if seat.state not in _HOLDABLE or seat.ending.asked or seat.ending.apart:
+        if seat.state not in _HOLDABLE or seat.ending.asked or seat.unverified:
             raise RefusedError(
                 f"pod {seat.identity.pod} is {seat.state.value}; try again once it serves"
             )

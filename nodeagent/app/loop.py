@@ -247,7 +247,7 @@ class Loop(DoorSide, ProxySide):
             if seat.history.started_once:
                 seat.contact.serves(seat.identity.port)
             self.node.changed(seat)
-        seat.ending.pod_ends(doomed=facts.deleting)
+        seat.ending.pod_ends(terminating=facts.deleting)
         if facts.over:
             self.pod_gone(facts.ref.uid)
         elif facts.deleting and not seat.ending.asked:

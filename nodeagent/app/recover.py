@@ -95,7 +95,7 @@ async def _open_gates(loop: Loop) -> None:
 
 
 async def adopt(loop: Loop, seat: Seat) -> None:
-    """A tree runs that no record knows. Until it is known where it is, it stands apart.
+    """A tree runs that no record knows. Until it is known where it is, it is unverified.
 
     One that holds no device memory is kept parked. Another is taken over if it fits beside the
     seats that are in GPU memory; if it doesn't, it is parked, and killed if it can't be.
@@ -116,7 +116,6 @@ async def adopt(loop: Loop, seat: Seat) -> None:
         except Reverted as error:
             log.info("%s: found running where it has no room: %s", seat, error)
             continue
-        seat.ending.verified()
         loop.node.move(seat, SeatEvent.FOUND_PARKED, "found without a record; parked in RAM")
         loop.kick()
         if seat.ending.asked:
@@ -147,8 +146,7 @@ async def _has_room(loop: Loop, seat: Seat, states: frozenset[ProcessState]) -> 
 
 
 async def _take_over(loop: Loop, seat: Seat) -> None:
-    seat.ending.verified()
-    loop.node.move(seat, SeatEvent.GO, "found running, without a record of its start")
+    loop.node.move(seat, SeatEvent.FOUND_RUNNING, "found running, without a record of its start")
     await loop.steps.finish_wake(seat)
     await loop.life.await_started(seat)
 

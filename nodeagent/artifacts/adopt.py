@@ -227,7 +227,7 @@ class Adoptions:
     def _see_waiting(self, seat: Seat) -> None:
         if not seat.awaits_state or seat.state is not SeatState.WAITING:
             raise RefusedError(f"pod {seat.identity.pod} has begun already ({seat.state})")
-        if seat.ending.deleted or seat.ending.doomed:
+        if seat.ending.deleted or seat.ending.terminating:
             raise RefusedError(f"pod {seat.identity.pod} is ending")
         if seat.ending.asked:
             raise RetryableError(

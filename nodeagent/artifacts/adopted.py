@@ -105,7 +105,7 @@ def droppable(tier: Tier, *, copied: bool, home: bool) -> tuple[Tier, ...]:
 def _spent(seat: Seat) -> bool:
     """Whether its container ends because a step failed, of which people were told that it starts
     anew; or after its tree may have run, so that the state is not its newest any more."""
-    failed = seat.ending.apart or seat.state is SeatState.FAILED
+    failed = seat.unverified or seat.state is SeatState.FAILED
     return failed or (seat.state not in _NEVER_RAN and not is_copy(seat))
 
 

@@ -50,7 +50,7 @@ class Awaited:
                 f"pod {seat.identity.pod} is of another namespace than {pod}; a successor is of "
                 "the same"
             )
-        if seat.ending.asked or seat.ending.doomed or seat.ending.deleted:
+        if seat.ending.asked or seat.ending.terminating or seat.ending.deleted:
             raise RefusedError(f"pod {seat.identity.pod} is ending; name another successor")
         if seat.state in OCCUPYING or seat.history.started_once:
             raise RefusedError(f"pod {seat.identity.pod} runs already; name one that waits")

@@ -183,7 +183,7 @@ class Enforcer:
             settled=settled
             and (bool(seat.tree.handle) or self._never_called(seat))
             and not seat.ending.asked
-            and not seat.ending.apart
+            and not seat.unverified
             and seat.uid not in self.parking_again,
             vram=seat.identity.vram,
             wants=self._wants(seat),

@@ -222,7 +222,7 @@ class Dumps(Transfers):
         if not await self.end(seat):
             return
         seat.tree.ran_out()
-        seat.saved.below()
+        seat.saved.offloaded()
         self._node.ram_freed_at = self._world.now()
         self._moved(seat)
         written = self._node.move(seat, SeatEvent.DUMPED, "parked on NVMe", synced=True)

@@ -118,7 +118,7 @@ class Tiers:
         turn = turns.get(seat.uid, len(turns)) if wanted else None
         busy = (
             seat.ending.asked
-            or seat.ending.apart
+            or seat.unverified
             or (seat.tasks.work is not None and not seat.tasks.work.done())
         )
         # Who goes on with its state elsewhere would run beside it.

@@ -193,7 +193,7 @@ class Saves:
 
     def _busy(self, seat: Seat) -> bool:
         working = seat.tasks.work is not None and not seat.tasks.work.done()
-        return working or seat.ending.apart or bool(seat.saved.paging) or seat.uid in self._sealing
+        return working or seat.unverified or bool(seat.saved.paging) or seat.uid in self._sealing
 
     def _time(self, one: _Save) -> None:
         """How long requests had to wait: from its drain to when it serves again."""

@@ -24,6 +24,7 @@ from kybernate.lib.retry import Pauses, retry
 from kybernate.ports import CooperationPhase
 from kybernate.types import SeatState, Tier
 from nodeagent import metrics
+from nodeagent.seat.parts.ending import Ends
 from nodeagent.seat.steps import Broken, Reverted
 
 if TYPE_CHECKING:
@@ -248,7 +249,7 @@ class Lifecycle:
 
     def parked(self, seat: Seat, why: str) -> None:
         """Its park is done: from now on it may be called for again."""
-        seat.wishes.left()
+        seat.wishes.has_left()
         self._node.move(seat, SeatEvent.PARKED, why)
         self._kick()
         if seat.ending.asked:
@@ -287,17 +288,13 @@ class Lifecycle:
 
     def fail(self, seat: Seat, why: str, event: str = "SeatFailed") -> None:
         """Its state is lost: kill the tree; the kubelet starts the container anew."""
-        if seat.state is SeatState.GONE or (
-            seat.state is SeatState.WAITING and not seat.ending.apart
-        ):
+        if seat.state in (SeatState.GONE, SeatState.WAITING):
             return
         metrics.failed(seat.state.value, event)
         self._node.tell(seat, "Warning", event, f"{why}; the workload is started anew")
-        if seat.state in TIER_OF or seat.state is SeatState.WAITING:
-            # Until it is gone nobody knows whether it uses its GPUs.
+        if seat.state in TIER_OF or seat.state is SeatState.UNVERIFIED:
             seat.history.explained(why)
-            seat.ending.doubt()
-            self._begin_end(seat)
+            self._begin_end(seat, Ends.KILLED)
         elif seat.state is not SeatState.FAILED:
             self._node.move(seat, SeatEvent.FAIL, why)
         self._node.leases.revoke(seat.uid)
@@ -349,14 +346,14 @@ class Lifecycle:
     def _survived(self, seat: Seat) -> bool:
         """Whether SIGTERM did not end it, and nobody has followed it up: then it lives on."""
         if (
-            seat.ending.doomed
+            seat.ending.terminating
             or seat.ending.deleted
             or seat.contact.next_hello is not None
             or not seat.contact.connected
         ):
             return False
         stands = seat.state in TIER_OF or seat.state is SeatState.FAILED
-        lives = not stands and not seat.ending.apart
+        lives = not stands and not seat.unverified
         until = seat.ending.since + seat.identity.grace + _KILLED_BY_NOW
         return lives and seat.ending.asked and self._world.now() >= until
 
@@ -394,7 +391,7 @@ class Lifecycle:
         seat.tree.ended()
         seat.contact.ended()
         seat.ending.ended()
-        seat.wishes.left()
+        seat.wishes.has_left()
         seat.history.ended(self._world.now())
         self._node.save(seat)
         if seat.state is not SeatState.WAITING:
@@ -407,7 +404,7 @@ class Lifecycle:
 
     def end(self, seat: Seat) -> None:
         """The container is asked to end: no new requests, and nothing of it may stay frozen."""
-        self._begin_end(seat)
+        self._begin_end(seat, Ends.ASKED)
         if seat.state is SeatState.ACTIVE:
             self._node.move(seat, SeatEvent.DRAIN, "its pod is ending")
             self._node.leases.drain(seat.uid)
@@ -416,9 +413,8 @@ class Lifecycle:
         self.watch_end(seat)
         self._kick()
 
-    def _begin_end(self, seat: Seat) -> None:
-        if not seat.ending.asked:
-            seat.ending.begin(self._world.now())
+    def _begin_end(self, seat: Seat, ends: Ends) -> None:
+        if seat.ending.begin(self._world.now(), ends):
             self._node.save(seat)
 
     def let_go(self, seat: Seat) -> None:

@@ -13,7 +13,7 @@ from kybernate.types import GpuUuid, GroupName, PodRef, PodUid, SeatName, SeatSt
 from nodeagent.seat.parts.backoff import Backoff
 from nodeagent.seat.parts.contact import Contact
 from nodeagent.seat.parts.demand import Demand
-from nodeagent.seat.parts.ending import Ending
+from nodeagent.seat.parts.ending import Ending, Ends
 from nodeagent.seat.parts.history import History
 from nodeagent.seat.parts.saved import Begins, Saved
 from nodeagent.seat.parts.tasks import Tasks
@@ -44,7 +44,6 @@ _PLAIN = {
     "leave": "wishes.leave",
     "stays_away": "wishes.stays_away",
     "on_demand": "ending.on_demand",
-    "ending": "ending.asked",
     "ending_since": "ending.since",
     "artifact": "saved.artifact",
     "images": "saved.images",
@@ -69,6 +68,9 @@ _PLAIN = {
 """What goes into the journal as it is, by its name there. One of an older release may lack some."""
 
 _BEGINS = (SeatState.WAITING, SeatState.STARTING)
+
+_AS_RECORDED = {SeatState.UNVERIFIED: SeatState.WAITING}
+"""A restarted agent asks again; older releases know no other word either."""
 
 _read_plain = attrgetter(*_PLAIN.values())
 
@@ -145,6 +147,11 @@ class Seat:
         return self.identity.pod.uid
 
     @property
+    def unverified(self) -> bool:
+        """Whether nobody knows if it uses its GPUs."""
+        return self.state is SeatState.UNVERIFIED or self.ending.killed
+
+    @property
     def awaits_state(self) -> bool:
         """Whether it is not yet settled if it goes on from a saved state."""
         return self.wishes.restore is not None and self.saved.begins in (
@@ -171,7 +178,7 @@ class Seat:
 
     @property
     def _can_begin(self) -> bool:
-        there = self.contact.connected and not self.ending.asked and not self.ending.apart
+        there = self.contact.connected and not self.ending.asked
         return there and not self.awaits_state
 
     def view(self, *, drained: bool) -> SeatView:
@@ -198,7 +205,7 @@ class Seat:
             self.wishes.leave,
             self.backoff.unparkable,
             self.ending.on_demand,
-            self.ending.apart,
+            self.unverified,
             self.turn,
             None if self.history.untimely else self.wishes.idle.get(VRAM),
         )
@@ -230,7 +237,7 @@ class Seat:
             "priority": one.priority,
             "grace": one.grace,
             "namespace_uid": one.namespace_uid,
-            "state": self.state.value,
+            "state": _AS_RECORDED.get(self.state, self.state).value,
             "bound_at": self.history.bound_at,
             "since": self.history.since,
             "init": _pair(self.tree.init),
@@ -242,6 +249,7 @@ class Seat:
             "inner": list(self.tree.inner),
             "restore": asdict(self.wishes.restore) if self.wishes.restore else None,
             "begins": self.saved.begins.value,
+            "ending": self.ending.asked,
             "may_drop": list(self.saved.may_drop),
             "gpu_map": dict(self.tree.gpu_map),
             **dict(zip(_PLAIN, _read_plain(self), strict=True)),
@@ -270,6 +278,7 @@ def from_record(record: Mapping[str, Any]) -> Seat:
     seat = Seat(identity, record["bound_at"], record["since"], SeatState(record["state"]))
     parts: dict[str, dict[str, Any]] = {
         "tree": _tree(record),
+        "ending": {"ends": Ends.ASKED if record.get("ending") else Ends.NOT},
         "wishes": {"restore": _wish(record.get("restore")), "idle": dict(record.get("idle", {}))},
         "saved": {
             "copies": frozenset(Tier(tier) for tier in record.get("copies", ())),

@@ -40,7 +40,7 @@ class Restored:
 
     def arrived(self, seat: Seat, container: str) -> None:
         """The seat's process 1 is in this container: called for if it is one that was announced."""
-        if seat.ending.apart:
+        if seat.unverified:
             self._unseen.add(seat.uid)  # it may be one that no agent was there to be told of
         until = self._expected.pop(container, 0.0)
         if self._node.world.now() < until:

@@ -208,7 +208,7 @@ class Steps:
             raise Broken(f"the driver failed to park it: {error}") from error
 
     async def _undo(self, seat: Seat, why: str) -> None:
-        if seat.ending.apart or seat.state in TIER_OF:
+        if seat.unverified or seat.state in TIER_OF:
             raise Broken(f"{why}, and it has no right to memory of its GPUs")
         try:
             await self.finish_wake(seat)

@@ -142,6 +142,8 @@ def why_not_there(seat: SeatFacts, tier: Tier) -> str:
 
 
 def _without_state(seat: SeatFacts, begun: Progress) -> Verdict:
+    if seat.state is SeatState.UNVERIFIED and not seat.ending:
+        return Verdict(Progress.PENDING, "it was found without a record, and is asked where it is")
     if seat.state is SeatState.WAITING and begun is Progress.PENDING and not seat.ending:
         return Verdict(Progress.SUCCEEDED, "it has not been started: there is nothing to save")
     return _failed(f"its workload ended before its state was saved ({seat.reason})")

@@ -45,6 +45,8 @@ class SeatEvent(StrEnum):
     FAIL = "fail"
     ENDED = "ended"
     DELETE = "delete"
+    FOUND = "found"
+    FOUND_RUNNING = "found-running"
     FOUND_PARKED = "found-parked"
 
 
@@ -74,13 +76,16 @@ EVENT_MEANING: Mapping[SeatEvent, str] = MappingProxyType(
         SeatEvent.FAIL: "a step failed for good: the tree is killed and restarted",
         SeatEvent.ENDED: "no process of it is left: the container may start again",
         SeatEvent.DELETE: "the pod is gone, and all its processes",
-        SeatEvent.FOUND_PARKED: "its record was lost, and it holds no device memory: it is frozen",
+        SeatEvent.FOUND: "it has processes, and no record tells of them",
+        SeatEvent.FOUND_RUNNING: "it is on its GPUs, or has room there: it runs on",
+        SeatEvent.FOUND_PARKED: "it holds no device memory, and is frozen",
     }
 )
 
 STATE_MEANING: Mapping[SeatState, str] = MappingProxyType(
     {
         SeatState.WAITING: "bound to a group; no process yet, kyb-init waits at the gate",
+        SeatState.UNVERIFIED: "found without a record: its GPUs go to nobody until it is asked",
         SeatState.STARTING: "the command runs and has not started to serve",
         SeatState.ACTIVE: "in GPU memory, serving",
         SeatState.DRAINING: "in GPU memory, finishing what is in flight",
@@ -160,7 +165,11 @@ _TABLE: dict[tuple[SeatState, SeatEvent], SeatState] = {
     (SeatState.FAILED, SeatEvent.ENDED): SeatState.WAITING,
     (SeatState.FAILED, SeatEvent.DELETE): SeatState.GONE,
     (SeatState.WAITING, SeatEvent.DELETE): SeatState.GONE,
-    (SeatState.WAITING, SeatEvent.FOUND_PARKED): SeatState.PARKED,
+    (SeatState.WAITING, SeatEvent.FOUND): SeatState.UNVERIFIED,
+    (SeatState.UNVERIFIED, SeatEvent.FOUND_RUNNING): SeatState.STARTING,
+    (SeatState.UNVERIFIED, SeatEvent.FOUND_PARKED): SeatState.PARKED,
+    (SeatState.UNVERIFIED, SeatEvent.ENDED): SeatState.WAITING,
+    (SeatState.UNVERIFIED, SeatEvent.DELETE): SeatState.GONE,
 }
 # A parked seat holds no GPU memory, so it must not come to occupy any by failing: it just ends.
 _TABLE |= {(s, SeatEvent.FAIL): SeatState.FAILED for s in _LIVE if s not in TIER_OF}
@@ -182,7 +191,10 @@ def next_state(state: SeatState, event: SeatEvent) -> SeatState:
 
 
 def shown(state: SeatState) -> str:
-    """The state's word for people and clients, to whom a parked seat is parked in every tier."""
+    """The state's word for people and clients, to whom a parked seat is parked in every tier, and
+    one that nobody knows yet waits."""
+    if state is SeatState.UNVERIFIED:
+        return SeatState.WAITING.value
     return SeatState.PARKED.value if state in WITHOUT_TREE else state.value
 
 
@@ -204,7 +216,9 @@ def render_markdown() -> str:
         "",
         "From every state with a process, `ended` leads to waiting, and `fail` to failed unless it",
         "is parked; from every state, `delete` leads to gone. GPUNode status and API call a",
-        "seat parked whichever tier its state is in, and name the tier beside it.",
+        "seat parked whichever tier its state is in, and name the tier beside it; one that is",
+        "unverified they call waiting. A seat that fails while it is parked or unverified stays",
+        "what it is until its processes are gone, and its GPUs go to nobody meanwhile.",
         "",
         "| state | holds GPU memory | tier | meaning |",
         "|---|---|---|---|",

@@ -122,7 +122,7 @@ def _bar(seat: SeatView, view: SwapView, now: float) -> str:
         return "its GPUs have less memory free of other processes than it declares"
     if now < seat.not_before:
         return f"the last attempt was refused; the next is in {seat.not_before - now:.1f} s"
-    unclear = [s.name for s in view.seats if s.apart and s.gpus & seat.gpus]
+    unclear = [s.name for s in view.seats if s.unverified and s.gpus & seat.gpus]
     if unclear:
         return f"it is not known yet what seat {', '.join(unclear)} does on its GPUs"
     return ""
@@ -330,7 +330,7 @@ class _Decision:
         self._make_room(seat)
 
     def _is_unclear(self, seat: SeatView) -> bool:
-        return any(other.apart and other.gpus & seat.gpus for other in self._view.seats)
+        return any(other.unverified and other.gpus & seat.gpus for other in self._view.seats)
 
     def _make_room(self, seat: SeatView) -> None:
         if self._waits_its_turn(seat) and not _fits(seat, self._next_turns, self._view):

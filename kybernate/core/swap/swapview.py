@@ -45,7 +45,7 @@ class SeatView:
     proxy wants it awake (an operator, bytes at its sockets). `leave`: why it must leave GPU memory
     though nobody needs its GPUs; meanwhile it asks for nothing. `unparkable`: why it can't be
     parked now. `on_demand`: at the gate it asks for its turn only when called for.
-    `apart`: nobody knows yet whether it uses its GPUs, which go to no other meanwhile.
+    `unverified`: nobody knows yet whether it uses its GPUs, which go to no other meanwhile.
     `turn`: it wants its GPUs whenever it may have them; None: only when called for. `idle_limit`:
     unused for so long it leaves GPU memory though nobody needs its GPUs; None: it stays.
     """
@@ -72,7 +72,7 @@ class SeatView:
     leave: str = ""
     unparkable: str = ""
     on_demand: bool = False
-    apart: bool = False
+    unverified: bool = False
     turn: Turn | None = None
     idle_limit: float | None = None
 

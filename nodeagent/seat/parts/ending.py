@@ -3,48 +3,64 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum, auto
+
+
+class Ends(Enum):
+    """Whether a seat's container is ending, and by whom."""
+
+    NOT = auto()
+    ASKED = auto()
+    """It was asked to."""
+    KILLED = auto()
+    """By the agent, which lost its state while it held no GPU memory; or so its state said."""
 
 
 @dataclass(slots=True)
 class Ending:
-    """`asked`: its container was asked to end, or its tree is being killed, `since` then.
+    """`ends`: whether its container is ending, `since` then.
 
-    `doomed`: the pod is being deleted; `deleted`: the pod is gone. `forfeit`: why it is ended
+    `terminating`: the pod is being deleted; `deleted`: the pod is gone. `forfeit`: why it is ended
     instead of parked; `on_demand`: having ended so, it starts again only when called for.
-    `apart`: it was found running without a record, and is not yet known to be where its state says.
     """
 
-    asked: bool = False
+    ends: Ends = Ends.NOT
     since: float = 0.0
-    doomed: bool = False
+    terminating: bool = False
     deleted: bool = False
     forfeit: str = ""
     on_demand: bool = False
-    apart: bool = False
 
-    def begin(self, now: float) -> None:
-        """It ends from now on."""
-        self.asked, self.since = True, now
+    @property
+    def asked(self) -> bool:
+        """Whether its container is ending, by whomever."""
+        return self.ends is not Ends.NOT
+
+    @property
+    def killed(self) -> bool:
+        """Whether it is killed, and nobody knows until it is gone whether it uses its GPUs."""
+        return self.ends is Ends.KILLED
+
+    def begin(self, now: float, ends: Ends) -> bool:
+        """It ends; whether it did not before."""
+        began = not self.asked
+        if began:
+            self.since = now
+        if not self.killed:
+            self.ends = ends
+        return began
 
     def carry_on(self) -> None:
         """It was asked to end and runs on."""
-        self.asked = False
+        self.ends = Ends.NOT
 
     def ended(self) -> None:
         """Nothing of it is left: it may begin again."""
-        self.asked = self.apart = False
+        self.ends = Ends.NOT
 
-    def doubt(self) -> None:
-        """Nobody knows whether it uses its GPUs."""
-        self.apart = True
-
-    def verified(self) -> None:
-        """It is where its state says."""
-        self.apart = False
-
-    def pod_ends(self, *, doomed: bool) -> None:
+    def pod_ends(self, *, terminating: bool) -> None:
         """Whether its pod is being deleted."""
-        self.doomed = doomed
+        self.terminating = terminating
 
     def pod_gone(self) -> None:
         """Its pod no longer exists."""

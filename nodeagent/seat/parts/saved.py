@@ -112,7 +112,7 @@ class Saved:
         """Its state is on NVMe, and noted."""
         self.artifact, self.copies, self.size = artifact, frozenset({Tier.NVME}), size
 
-    def below(self) -> None:
+    def offloaded(self) -> None:
         """Its tree has ended, and the state is all there is."""
         self.undumpable = ""
 

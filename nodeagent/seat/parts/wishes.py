@@ -86,7 +86,7 @@ class Wishes:
         self.weight, self.idle = pod.weight, pod.idle
         return before != (self.weight, self.idle)
 
-    def goes_on(self, restore: RestoreWish | None) -> None:
+    def continues(self, restore: RestoreWish | None) -> None:
         """From which state its pod wants to go on, which is settled when the seat is made."""
         self.restore = restore
 
@@ -102,7 +102,7 @@ class Wishes:
         """Nobody wants it to leave any more."""
         self.leave, self.stays_away, self.rests = "", False, False
 
-    def left(self) -> None:
+    def has_left(self) -> None:
         """It has left GPU memory, and may be called for unless it stays away."""
         if not self.stays_away:
             self.leave = ""

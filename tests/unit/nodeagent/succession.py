@@ -15,7 +15,7 @@ async def left(r, state=OBJECT):
     inner, ran = app_of(r, cold).inner, r.machine.ran.get(r.node.seats[cold].tree.handle, 0)
     await down(r, cold, state)
     artifact = r.node.seats[cold].saved.artifact
-    r.node.seats[cold].ending.doomed = True
+    r.node.seats[cold].ending.terminating = True
     r.machine.end_container(cold)
     r.loop.pod_gone(cold)
     await when(lambda: cold not in r.node.seats)

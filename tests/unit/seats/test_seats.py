@@ -55,7 +55,7 @@ def test_memory_is_taken_and_given_back_by_few_events_only(events):
             continue
         before, state = state, next_state(state, event)
         if before not in OCCUPYING and state in OCCUPYING:
-            assert event in (SeatEvent.GO, SeatEvent.WAKE)
+            assert event in (SeatEvent.GO, SeatEvent.WAKE, SeatEvent.FOUND_RUNNING)
         if before in OCCUPYING and state not in OCCUPYING:
             confirmed = {SeatEvent.PARKED, SeatEvent.WAKE_REVERTED}
             assert event in confirmed | {SeatEvent.ENDED, SeatEvent.DELETE}
@@ -86,6 +86,20 @@ def test_a_seat_wakes_from_ram_only_and_its_tree_ends_only_by_a_dump(events):
                 *(SeatEvent.DUMPED, SeatEvent.RESTORE_REVERTED),
                 *(SeatEvent.ADOPTED, SeatEvent.RECEIVED),
             )
+
+
+def test_what_no_record_tells_of_is_asked_before_it_is_believed():
+    found = {event for (state, event) in TRANSITIONS if state is SeatState.UNVERIFIED}
+    assert {event for (_, event), to in TRANSITIONS.items() if to is SeatState.UNVERIFIED} == {
+        SeatEvent.FOUND
+    }
+    for event in (SeatEvent.FOUND_RUNNING, SeatEvent.FOUND_PARKED):
+        assert [state for state, e in TRANSITIONS if e is event] == [SeatState.UNVERIFIED]
+    assert found == {
+        *(SeatEvent.FOUND_RUNNING, SeatEvent.FOUND_PARKED, SeatEvent.ENDED, SeatEvent.DELETE)
+    }
+    assert SeatState.UNVERIFIED not in OCCUPYING | TIER_OF.keys()
+    assert shown(SeatState.UNVERIFIED) == "waiting"
 
 
 def test_people_see_the_same_word_for_every_tier():

@@ -44,7 +44,7 @@ def seats(draw, number):
         leave=draw(st.sampled_from(["", "", "", "parked by an operator"])),
         unparkable=draw(st.sampled_from(["", "", "", "no memory"])),
         on_demand=draw(st.booleans()),
-        apart=draw(st.sampled_from([False, False, False, True])),
+        unverified=draw(st.sampled_from([False, False, False, True])),
         turn=draw(st.sampled_from([None, None, Turn("ns"), Turn("other", 2.0)])),
         idle_limit=draw(st.sampled_from([None, None, 0.0, 3.0])),
     )

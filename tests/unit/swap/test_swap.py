@@ -231,7 +231,7 @@ def test_what_bars_a_seat_whoever_else_is_there_is_told_first():
 
 
 def test_gpus_of_a_seat_that_stands_apart_go_to_nobody():
-    stray = seat("stray", "G0", S.WAITING, apart=True)
+    stray = seat("stray", "G0", S.UNVERIFIED, unverified=True)
     now = view(stray, asked("both", "G01"), asked("other", "G2"))
     assert kinds(decide(now, POLICY, 1.0)) == [("wake", "other")]
     assert "not known yet what seat stray does" in obstacle(now, POLICY, PodUid("both"), 1.0)

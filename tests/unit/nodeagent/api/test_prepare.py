@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from kybernate.errors import RefusedError, RetryableError
+from nodeagent.seat.parts.ending import Ends
 
 TOKEN = "G1-seat-3"
 RESOURCE = "kyb.ai/gpu-1x-seat"
@@ -103,7 +104,7 @@ async def test_a_full_group_is_refused_naming_who_holds_it(rig, prepared):
         await preparer.prepare(RESOURCE, [f"t{i}"])
     with pytest.raises(RefusedError, match=r"all 4 seats of group G0 are held, by default/p0"):
         await preparer.prepare(RESOURCE, ["t4"])
-    r.node.seats["uid-p1"].ending.asked = True
+    r.node.seats["uid-p1"].ending.begin(0.0, Ends.ASKED)
     with pytest.raises(RetryableError, match="one of them is ending"):
         await preparer.prepare(RESOURCE, ["t4"])
     r.loop.pod_gone("uid-p1")

@@ -60,7 +60,7 @@ def test_seats_without_a_record_are_found_parked_and_active_as_they_are(rig, pro
     run_virtual(second(), start=5000.0)
 
 
-def test_without_an_inventory_a_tree_without_a_record_stands_apart(rig):
+def test_without_an_inventory_a_tree_without_a_record_is_unverified(rig):
     machine, (parked, active) = two_on_one_gpu(rig)
     forget(machine, parked, active)
     del machine.journal["inventory"]
@@ -69,7 +69,7 @@ def test_without_an_inventory_a_tree_without_a_record_stands_apart(rig):
         r = rig(machine)
         await r.recover()
         await asyncio.sleep(20)
-        assert [r.state(one["uid"]) for one in (parked, active)] == [WAITING, WAITING]
+        assert [r.state(one["uid"]) for one in (parked, active)] == [SeatState.UNVERIFIED] * 2
         r.begin()
         await r.until(active["uid"], ACTIVE, 5.0)
         await r.until(parked["uid"], PARKED, 5.0)

@@ -88,7 +88,7 @@ async def test_from_group_to_group_of_a_node_it_takes_a_park_and_the_pods_deleti
     await down(r, cold)
     await asyncio.sleep(5)
     assert r.state(new) is WAITING, "it may wake yet"
-    r.node.seats[cold].ending.doomed = True
+    r.node.seats[cold].ending.terminating = True
     r.machine.end_container(cold)
     r.loop.pod_gone(cold)
     await r.until(new, ACTIVE)

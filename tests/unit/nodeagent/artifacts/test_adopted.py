@@ -206,7 +206,7 @@ async def test_the_registry_knows_that_a_state_is_dropped_before_it_hears_that_i
     r.machine.faults.add("end-hangs")
     r.loop.ask_for_tier(cold, Tier.NVME)
     await when(lambda: r.node.seats[cold].saved.artifact)
-    r.node.seats[cold].ending.doomed = True
+    r.node.seats[cold].ending.terminating = True
     r.machine.end_container(cold)
     r.loop.pod_gone(cold)
     await when(lambda: cold not in r.node.seats)
@@ -223,7 +223,7 @@ async def test_a_state_that_was_brought_for_a_pod_that_ends_before_it_goes_on_is
     new = await r.seat("new", restore=of(cold))
     await r.until(new, OBJECT)
     r.loop.call_off(new)
-    r.node.seats[new].ending.doomed = True
+    r.node.seats[new].ending.terminating = True
     r.machine.end_container(new)
     await r.until(new, WAITING)
     await asyncio.sleep(200)

@@ -26,7 +26,7 @@ from tests.unit.nodeagent.twonodes import LIMIT, POD, follow, two_nodes
         ({"wishes.restore": RestoreWish(uid=PodUid("other"))}, RefusedError, "does not wait"),
         ({"history.started_once": True}, RefusedError, "runs already"),
         ({"state": SeatState.ACTIVE}, RefusedError, "runs already"),
-        ({"ending.doomed": True}, RefusedError, "is ending"),
+        ({"ending.terminating": True}, RefusedError, "is ending"),
         ({"contact.connected": False}, RetryableError, "isn't ready"),
     ],
 )

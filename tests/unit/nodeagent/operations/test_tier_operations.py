@@ -196,7 +196,7 @@ async def test_an_eviction_says_whether_the_state_outlives_the_pod_and_so_it_is(
     before = set(r.machine.vault)
     assert bool(before) is (tier is not Tier.RAM)
     telling = asyncio.ensure_future(r.loop.reports.run())
-    r.node.seats[uid].ending.doomed = True
+    r.node.seats[uid].ending.terminating = True
     r.machine.end_container(uid)
     r.loop.pod_gone(uid)
     await asyncio.sleep(50)
