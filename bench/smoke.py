@@ -32,6 +32,7 @@ ALONE: Mapping[str, str] = {
     "gpu": "--bytes 16777216 --cycles 1 --starts 1 --toy",
     "colocate": "--models 4 --gpus 2",
     "defrag": "--nodes 10",
+    "policy": "--seeds 1 --most 0.125 --poisson",
     "openb.table": "--seeds 42",
     "extender": "--nodes 20 --candidates 10 --pods 100 --samples 10 --binds 20",
     "ledger": "--nodes 20 --pods 100",

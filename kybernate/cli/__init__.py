@@ -28,6 +28,7 @@ _COMMANDS: Mapping[str, str] = {
     "pki": "kybernate.cli.pki",
     "plan": "kybernate.cli.plan",
     "replay": "kybernate.cli.replay",
+    "simulate": "kybernate.cli.simulate",
     "states": "kybernate.cli.states",
 }
 

@@ -17,7 +17,7 @@ are no reason to have it awake before or longer than its turn, while others take
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -50,6 +50,8 @@ class Action:
     kind: ActionKind
     uid: PodUid
     reason: str
+    gpus: frozenset[GpuUuid] = frozenset()
+    """Where to wake a seat that may be in several places."""
 
 
 def decide(view: SwapView, policy: SwapPolicy, now: float) -> tuple[Action, ...]:
@@ -184,6 +186,8 @@ def _turning_points(seat: SeatView, view: SwapView, policy: SwapPolicy) -> Itera
     if wants(seat):
         yield seat.not_before
         yield asks_since(seat) + policy.max_wait
+        if seat.within is not None:
+            yield from (latest_start(seat) - other.parks_in for other in view.seats)
         yield claim.due + policy.max_wait
     if seat.state is SeatState.ACTIVE:
         yield seat.stays_until
@@ -215,15 +219,26 @@ def asks_since(seat: SeatView) -> float:
     return min((call for call in calls if call is not None), default=seat.bound_at)
 
 
+def latest_start(seat: SeatView) -> float:
+    """When its wake must begin to answer its oldest request in time; where nobody said what is in
+    time, since when it wants to be awake."""
+    return asks_since(seat) + (0.0 if seat.within is None else seat.within - seat.wakes_in)
+
+
 def _need(seat: SeatView, gpu: GpuUuid, view: SwapView) -> int:
     if seat.vram is None:
         return view.gpu_memory[gpu] - view.reserve - view.foreign.get(gpu, 0)
     return seat.vram
 
 
-def _fits(seat: SeatView, beside: Collection[SeatView], view: SwapView) -> bool:
-    """Whether the seat could be active beside these."""
-    for gpu in seat.gpus:
+def _fits(
+    seat: SeatView,
+    beside: Collection[SeatView],
+    view: SwapView,
+    gpus: frozenset[GpuUuid] | None = None,
+) -> bool:
+    """Whether the seat could be active beside these, on its GPUs or on those named."""
+    for gpu in gpus or seat.gpus:
         if gpu not in view.gpu_memory:
             return False
         free = view.gpu_memory[gpu] - view.reserve - view.foreign.get(gpu, 0)
@@ -251,6 +266,18 @@ def _entry(seat: SeatView) -> tuple[ActionKind, SeatView, str]:
     return ActionKind.WAKE, seat, "it was called for"
 
 
+_LEAVES = (SeatState.PARKING, SeatState.DRAINING)
+_SERVES = (SeatState.ACTIVE, SeatState.DRAINING)
+_ENTERING = (ActionKind.START, ActionKind.WAKE)
+_NOWHERE: Final[frozenset[GpuUuid]] = frozenset()
+
+
+def _value(seats: Iterable[SeatView]) -> float:
+    """What it would cost to have these out of GPU memory: waits of the requests expected soon."""
+    there = [one for one in seats if one.state not in _LEAVES]
+    return sum(one.calls * (1.0 + one.wakes_in) for one in there)
+
+
 class _Decision:
     """One run of `decide`; collects actions, and what older demand keeps from younger."""
 
@@ -271,6 +298,7 @@ class _Decision:
         if not self._view.draining:
             for seat in self.demand():
                 self._serve(seat)
+            self._keep_spare()
         for seat in self._view.seats:
             if seat.state is SeatState.DRAINING and seat.uid not in self._needed:
                 self._act(ActionKind.UNDRAIN, seat, "no other seat needs its GPUs any more")
@@ -295,12 +323,14 @@ class _Decision:
         asking = [s for s in self._view.seats if wants(s) and self._now >= s.not_before]
         return sorted(asking, key=self._rank)
 
-    def _rank(self, seat: SeatView) -> tuple[int, float, float, str]:
+    def _rank(self, seat: SeatView) -> tuple[int, float, float, float, str]:
         if self._aged(seat):
-            return 0, 0, self._asks_since(seat), seat.uid
+            return 0, 0, 0, self._asks_since(seat), seat.uid
         if takes_turns(seat, self._view):
-            return 2, *_claim(seat, self._view).place, seat.uid
-        return 1, -seat.priority, asks_since(seat), seat.uid
+            return 2, *_claim(seat, self._view).place, 0, seat.uid
+        # Who can't be in time any more comes after those who can.
+        late = seat.within is not None and self._now > latest_start(seat)
+        return 1, -seat.priority, late, latest_start(seat), seat.uid
 
     def _asks_since(self, seat: SeatView) -> float:
         turns = takes_turns(seat, self._view)
@@ -316,6 +346,8 @@ class _Decision:
     def _serve(self, seat: SeatView) -> None:
         starts = seat.state is SeatState.WAITING
         held = self._held + (self._held_for_starts if starts else [])
+        if seat.places:
+            seat = replace(seat, gpus=self._place(seat, held))
         if not _fits(seat, held, self._view) or self._is_unclear(seat):
             return
         if seat.state not in _ENTERS and self._waits_its_turn(seat):
@@ -328,6 +360,61 @@ class _Decision:
                 self._act(*_entry(seat))
             return
         self._make_room(seat)
+
+    def _place(self, seat: SeatView, held: list[SeatView]) -> frozenset[GpuUuid]:
+        """Of the places where it may be, the one where that does the least harm."""
+        taken = {gpu for one in self._view.seats if one.apart for gpu in one.gpus}
+        beside = {
+            place: [one for one in (*self._occupying, *held) if not one.gpus.isdisjoint(place)]
+            for place in seat.places
+            if taken.isdisjoint(place)
+        }
+        free = [p for p, those in beside.items() if _fits(seat, those, self._view, p)]
+        if free:
+            # The fullest: room for larger ones is left elsewhere.
+            return max(free, key=lambda p: sum([one.vram or 0 for one in beside[p]]))
+        return min(beside, key=lambda p: self._harm(seat, p, held), default=seat.places[0])
+
+    def _harm(
+        self, seat: SeatView, place: frozenset[GpuUuid], held: list[SeatView]
+    ) -> tuple[int, float]:
+        """What making room there would do: somebody older has it, or it can't be now, or would be
+        too late; and what it costs those who must leave."""
+        if not _fits(seat, held, self._view, place):
+            return 4, 0.0
+        victims = self._victims(seat, place)
+        if not victims:
+            return 3, 0.0
+        cost = _value(victims)
+        if not all(v.state in _LEAVES or self._may_leave(v, seat) for v in victims):
+            return 2, cost
+        return int(self._late(victims, seat)), cost
+
+    def _keep_spare(self) -> None:
+        """Empty places whose seats are idle, so that whoever is called next waits for no park."""
+        want = self._policy.spare
+        places = {place for seat in self._view.seats for place in seat.places} if want else ()
+        found = []
+        for place in places:
+            there = [s for s in (*self._occupying, *self._held) if not s.gpus.isdisjoint(place)]
+            stay = [s for s in there if s.state is not SeatState.PARKING]
+            if all(s.state in _SERVES and self._rests(s) for s in stay):
+                found.append((_value(stay), sorted(place), stay))
+        for _, _, stay in sorted(found, key=lambda one: one[:2])[:want]:
+            for seat in stay:
+                self._needed.add(seat.uid)
+                self._send_away(seat, "its GPUs are kept for whoever is called next", at_once=True)
+
+    def _rests(self, seat: SeatView) -> bool:
+        """Whether it may be parked though nobody asks for its GPUs yet."""
+        used = seat.in_flight or seat.waiting or seat.turn is not None
+        return not used and not seat.unparkable and self._now >= seat.stays_until
+
+    def _late(self, victims: Iterable[SeatView], seat: SeatView) -> bool:
+        """Whether it would be in time but for the parks of these."""
+        start = latest_start(seat)
+        parks = sum(v.parks_in for v in victims)
+        return seat.within is not None and self._now <= start < self._now + parks
 
     def _is_unclear(self, seat: SeatView) -> bool:
         return any(other.unverified and other.gpus & seat.gpus for other in self._view.seats)
@@ -374,25 +461,26 @@ class _Decision:
         rest = max(self._policy.idle_after, _claim(victim, self._view).rest)
         return idle is not None and self._now >= idle + rest
 
-    def _victims(self, seat: SeatView) -> list[SeatView]:
+    def _victims(self, seat: SeatView, place: frozenset[GpuUuid] | None = None) -> list[SeatView]:
         """The fewest seats, in order of preference, without which this one fits; or none."""
-        held = self._held
+        gpus = place or seat.gpus
+        there = [s for s in self._occupying if not s.gpus.isdisjoint(gpus)]
         candidates = sorted(
-            (s for s in self._occupying if s.gpus & seat.gpus and self._yields(s, seat)),
+            (s for s in there if self._yields(s, seat)),
             key=lambda candidate: self._preference(candidate, seat),
         )
         chosen: list[SeatView] = []
-        stay = [*self._occupying, *held]
+        stay = [*there, *(s for s in self._held if not s.gpus.isdisjoint(gpus))]
         for candidate in candidates:
-            if _fits(seat, stay, self._view):
+            if _fits(seat, stay, self._view, gpus):
                 break
             chosen.append(candidate)
-            stay.remove(candidate)
-        if not _fits(seat, stay, self._view):
+            stay = [s for s in stay if s is not candidate]
+        if not _fits(seat, stay, self._view, gpus):
             return []
         for candidate in tuple(reversed(chosen)):
-            if _fits(seat, [*stay, candidate], self._view):
-                chosen.remove(candidate)
+            if _fits(seat, [*stay, candidate], self._view, gpus):
+                chosen = [s for s in chosen if s is not candidate]
                 stay.append(candidate)
         return chosen
 
@@ -406,7 +494,7 @@ class _Decision:
         ranks_higher = (turns or victim.priority > seat.priority) and not self._aged(seat)
         return not victim.unparkable and not (busy and ranks_higher)
 
-    def _preference(self, seat: SeatView, whom: SeatView) -> tuple[int, int, float, str]:
+    def _preference(self, seat: SeatView, whom: SeatView) -> tuple[int, int, float, float, str]:
         leaving = (SeatState.PARKING, SeatState.DRAINING)
         if seat.state in leaving:
             rank = leaving.index(seat.state)
@@ -415,7 +503,7 @@ class _Decision:
         else:
             rank = 5 if seat.state is SeatState.FAILED else 4
         busy = int(seat.in_flight + seat.waiting > 0)
-        return rank, busy, seat.active_since or 0.0, seat.uid
+        return rank, busy, _value([seat]) / (seat.vram or 1), seat.active_since or 0.0, seat.uid
 
     def _may_leave(self, seat: SeatView, whom: SeatView) -> bool:
         since, idle = seat.active_since, seat.idle_since
@@ -427,6 +515,9 @@ class _Decision:
         if seat.turn is not None:
             return resided  # without requests it isn't idle
         unused = not seat.in_flight and not seat.waiting
+        if whom.within is not None:
+            # Others' requests end by themselves while this one can wait.
+            return unused or (resided and self._now + seat.parks_in >= latest_start(whom))
         idled = unused and idle is not None and self._now >= idle + self._policy.idle_after
         return resided or idled
 
@@ -453,4 +544,5 @@ class _Decision:
         return since is not None and self._now >= since + self._policy.drain_limit
 
     def _act(self, kind: ActionKind, seat: SeatView, reason: str) -> None:
-        self._actions.append(Action(kind, seat.uid, reason))
+        where = seat.gpus if seat.places and kind in _ENTERING else _NOWHERE
+        self._actions.append(Action(kind, seat.uid, reason, where))

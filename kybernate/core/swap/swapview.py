@@ -48,6 +48,11 @@ class SeatView:
     `unverified`: nobody knows yet whether it uses its GPUs, which go to no other meanwhile.
     `turn`: it wants its GPUs whenever it may have them; None: only when called for. `idle_limit`:
     unused for so long it leaves GPU memory though nobody needs its GPUs; None: it stays.
+
+    `places`: the sets of GPUs on any of which it may be woken; empty: on `gpus` alone. `within`:
+    its requests should be answered so many seconds after they came; None: nobody said so.
+    `wakes_in`, `parks_in`: seconds that its swaps are expected to take; `calls`: how often a second
+    it is expected to be asked for.
     """
 
     uid: PodUid
@@ -75,17 +80,24 @@ class SeatView:
     unverified: bool = False
     turn: Turn | None = None
     idle_limit: float | None = None
+    places: tuple[frozenset[GpuUuid], ...] = ()
+    within: float | None = None
+    wakes_in: float = 0.0
+    parks_in: float = 0.0
+    calls: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class SwapPolicy:
     """Seconds. `drain_limit`: how long requests in flight may hold up a switch. `max_wait`: demand
-    this old comes before all priorities."""
+    this old comes before all priorities. `spare`: so many of the places on which seats may be woken
+    are emptied ahead of need, once nobody uses what is on them."""
 
     min_residency: float = 1.0
     idle_after: float = 0.5
     drain_limit: float = 30.0
     max_wait: float = 60.0
+    spare: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ OTHERS = {
     "buildah": "makes the image that tests/e2e/node/test_runtime.py makes by itself",
     "curl": "asks the proxy of the reader's cluster",
     "grep": "of the shell",
+    "printf": "of the shell",
     "sed": "of the shell",
     "cp": "of the shell",
     "rm": "of the shell",
@@ -75,7 +76,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the reader stands: with the folders and files of earlier steps."""
     for name in ("pki", "keys", "PLACE"):
         (tmp_path / name).mkdir()
-    for name in ("criu", "ledger.json"):
+    for name in ("criu", "ledger.json", "models.csv", "trace.csv"):
         (tmp_path / name).write_text("{}")
     monkeypatch.chdir(tmp_path)
     return tmp_path

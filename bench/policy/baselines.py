@@ -1,0 +1,141 @@
+"""Other people's swap policies by their published rules, all with our swap instead of their reload.
+
+That favours them: llama-swap and Ollama end a model and load it again, which takes longer than to
+park and to wake it. So what differs between the policies is whom they swap, where and when.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from kybernate.core.simulate.fifo import Fifo, first
+from kybernate.core.simulate.world import Where
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from kybernate.core.simulate.world import Policy, World
+
+
+class LlamaSwap(Fifo):
+    """llama-swap's: one queue, first come, first served, requests for a loaded model go ahead."""
+
+    head_only = True
+
+
+class Gdsf(Fifo):
+    """Greedy-dual size frequency (Cherkasova 1998): the age of the cache when the model was last
+    called, and its calls times what a wake costs for each GB."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._age = 0.0
+        self._worth: dict[int, tuple[int, float]] = {}
+
+    def worth(self, world: World, m: int) -> float:
+        """See `Fifo.worth`."""
+        calls = world.calls[m]
+        if m not in self._worth or self._worth[m][0] != calls:
+            cost = world.wakes_in[m] / world.size[m]
+            self._worth[m] = (calls, self._age + calls * cost)
+        return self._worth[m][1]
+
+    def act(self, world: World) -> float:
+        """See `world.Policy`."""
+        there = [m for m, state in enumerate(world.state) if state is Where.ACTIVE]
+        worths = {m: self.worth(world, m) for m in there}
+        again = super().act(world)
+        gone = [worths[m] for m in there if world.state[m] is Where.PARKING]
+        self._age = max([self._age, *gone])
+        return again
+
+
+class ServerlessLlm(Fifo):
+    """ServerlessLLM's (OSDI 2024): a model goes where its start-up is estimated to be soonest."""
+
+    def cost(self, world: World, leave: list[int], gpu: int, m: int) -> float:
+        """See `Fifo.cost`."""
+        leaving = [o for o in world.on[gpu] if world.state[o] is Where.PARKING]
+        return sum(world.parks_in[o] for o in (*leave, *leaving)) + world.wakes_in[m]
+
+
+class Edf(Fifo):
+    """Earliest deadline first with an estimate of the wait, as QLM's (SoCC 2024): who can't be in
+    time any more comes last, and a model with requests in flight is interrupted for one whose
+    deadline comes before."""
+
+    def order(self, world: World) -> list[int]:
+        """See `Fifo.order`."""
+        those = [m for m in world.waiting if world.state[m] is Where.PARKED]
+        start = {m: first(world, m) + world.within[m] - world.wakes_in[m] for m in those}
+        return sorted(those, key=lambda m: (start[m] < world.now, start[m]))
+
+    def leaves(self, world: World, m: int, whom: int) -> bool:
+        """See `Fifo.leaves`."""
+        if world.idle(m):
+            return True
+        started = world.now >= world.active_since[m] + 1.0
+        start = first(world, whom) + world.within[whom] - world.wakes_in[whom]
+        soon = world.now <= start <= world.now + world.parks_in[m] + 0.5
+        return started and not world.queue[m] and soon
+
+    def worth(self, world: World, m: int) -> float:
+        """See `Fifo.worth`."""
+        return world.used_at[m] + 1e9 * world.running[m]
+
+    def again(self, world: World) -> float:
+        """See `Fifo.again`."""
+        return world.now + 0.25 if world.waiting else math.inf
+
+
+class RoundRobin(Fifo):
+    """Turns of equal length among all who have work, as RollMux' groups have them: a turn ends when
+    the model is idle, or after `quantum` seconds while others wait."""
+
+    quantum = 10.0
+
+    def leaves(self, world: World, m: int, _for: int) -> bool:
+        """See `Fifo.leaves`."""
+        return world.idle(m) or world.now >= world.active_since[m] + self.quantum
+
+    def worth(self, world: World, m: int) -> float:
+        """See `Fifo.worth`."""
+        return world.active_since[m]
+
+    def again(self, world: World) -> float:
+        """See `Fifo.again`."""
+        return world.now + 0.5 if world.waiting else math.inf
+
+
+class Prewarm(Fifo):
+    """Forecasts by frequency: as `Fifo`, but the least called leave first, and room that is free is
+    filled with those that are called most (WarmServe's idea)."""
+
+    def worth(self, world: World, m: int) -> float:
+        """See `Fifo.worth`."""
+        return float(world.calls[m])
+
+    def act(self, world: World) -> float:
+        """See `world.Policy`."""
+        again = super().act(world)
+        if any(world.state[m] is Where.PARKED for m in world.waiting):
+            return again
+        parked = [m for m, state in enumerate(world.state) if state is Where.PARKED]
+        for m in sorted(parked, key=lambda m: -world.calls[m]):
+            for gpu in range(world.gpus):
+                if world.calls[m] and world.fits(m, world.on[gpu]):
+                    world.wake(m, gpu)
+                    break
+        return again
+
+
+BASELINES: Mapping[str, Callable[[World], Policy]] = {
+    "llama-swap": LlamaSwap,
+    "lru (ollama)": Fifo,
+    "gdsf": Gdsf,
+    "serverlessllm": ServerlessLlm,
+    "edf (qlm)": Edf,
+    "round-robin": RoundRobin,
+    "prewarm": Prewarm,
+}

@@ -1,0 +1,126 @@
+"""`kybernate simulate`: how many GPUs a trace of requests needs, and how long they would wait."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+import orjson
+import rich.table
+from rich.console import Console
+
+from kybernate.core.simulate.outcome import POLICIES, gpus_needed, simulate
+from kybernate.core.simulate.trace import read_models, read_trace
+from kybernate.core.simulate.world import Costs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import TextIO
+
+    from kybernate.core.simulate.outcome import Outcome
+
+_POSITIVE = click.FloatRange(min=0, min_open=True)
+_DEFAULT = Costs()
+
+
+@click.command("simulate")
+@click.argument("trace", type=click.File("r"))
+@click.option("--models", type=click.File("r"), required=True, help="CSV: model,gb.")
+@click.option("--gpus", type=click.IntRange(1, 4096), help="So many; else the fewest that do.")
+@click.option(
+    "--policy",
+    type=click.Choice([*POLICIES, "all"]),
+    default="all",
+    show_default=True,
+    help="ours: what the node agent decides; fifo: first come, first served.",
+)
+@click.option(
+    "--share",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=0.99,
+    show_default=True,
+    help="Of the requests, as many are to be in time.",
+)
+@click.option("--gpu-gb", type=_POSITIVE, default=_DEFAULT.gpu_gb, show_default=True)
+@click.option(
+    "--wake", type=_POSITIVE, default=_DEFAULT.wake, show_default=True, help="GB/s into GPU memory."
+)
+@click.option(
+    "--park", type=_POSITIVE, default=_DEFAULT.park, show_default=True, help="GB/s out of it."
+)
+@click.option("--tokens-per-s", type=_POSITIVE, default=50.0, show_default=True)
+@click.option(
+    "--slots",
+    type=click.IntRange(1),
+    default=_DEFAULT.slots,
+    show_default=True,
+    help="Requests that a model works on at once.",
+)
+@click.option(
+    "--within",
+    type=click.FloatRange(0),
+    default=_DEFAULT.slack,
+    show_default=True,
+    help="In time: begun within these seconds and twice the model's own wake.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def command(trace: TextIO, models: TextIO, *, as_json: bool, **options: Any) -> None:
+    """Play TRACE, a CSV file of requests (at,model,seconds or at,model,tokens), in virtual time.
+
+    The decisions are those of the node agent, and the models may be woken on any of the GPUs.
+    Nothing is asked of a cluster, and nothing is changed.
+
+    \b
+    Example:
+      printf 'model,gb\\nllama,40\\nqwen,16\\n' >models.csv
+      printf 'at,model,seconds\\n0,llama,4\\n1,qwen,2\\n30,llama,4\\n' >trace.csv
+      kybernate simulate trace.csv --models models.csv --gpus 1
+    """
+    sizes = read_models(models, models.name)
+    costs = Costs(
+        gpu_gb=options["gpu_gb"],
+        wake=options["wake"],
+        park=options["park"],
+        slots=options["slots"],
+        slack=options["within"],
+    )
+    for model, size in sizes.items():
+        if size > costs.gpu_gb:
+            raise click.ClickException(
+                f"{models.name}: model {model!r} has {size:g} GB, and a GPU {costs.gpu_gb:g} "
+                "(--gpu-gb); models on several GPUs can't be simulated yet"
+            )
+    played = read_trace(trace, trace.name, sizes, options["tokens_per_s"])
+    names = list(POLICIES) if options["policy"] == "all" else [options["policy"]]
+    found: dict[str, Outcome | None] = {}
+    for name in names:
+        gpus = options["gpus"] or gpus_needed(played, costs, POLICIES[name], options["share"])
+        found[name] = simulate(played, gpus, costs, POLICIES[name]) if gpus else None
+    if as_json:
+        rows = {name: one.record() if one else None for name, one in found.items()}
+        click.echo(orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode())
+    else:
+        _show(found, played.sizes, Console())
+
+
+def _show(found: dict[str, Outcome | None], sizes: Sequence[float], console: Console) -> None:
+    table = rich.table.Table(
+        "policy", "GPUs", "in time", "wait p50", "p99", "longest", "swaps/h", "worst model", "Jain"
+    )
+    for name, one in found.items():
+        if one is None:
+            table.add_row(name, "-", f"not even on {len(sizes)} GPUs, one for each model")
+            continue
+        table.add_row(
+            name,
+            str(one.gpus),
+            f"{one.in_time:.2%}",
+            f"{one.wait_p50:.2f} s",
+            f"{one.wait_p99:.2f} s",
+            f"{one.wait_max:.1f} s",
+            f"{one.swaps_per_hour:.0f}",
+            f"{one.worst_model} ({one.worst_wait:.1f} s)",
+            f"{one.fairness:.3f}",
+        )
+    console.print(table)
+    console.print(f"one GPU for each model: {len(sizes)}", markup=False)

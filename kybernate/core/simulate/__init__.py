@@ -1,0 +1,1 @@
+"""Models that share GPUs, in virtual time, under the product's swap decision. Pure."""

@@ -1,0 +1,108 @@
+"""The product's swap decision over a simulated node, and first come, first served. Pure."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from kybernate.core.simulate.world import Where
+from kybernate.core.swap.swap import ActionKind, decide, next_check
+from kybernate.core.swap.swapview import SeatView, SwapPolicy, SwapView
+from kybernate.types import GpuUuid, GroupName, PodUid, SeatName, SeatState
+
+if TYPE_CHECKING:
+    from kybernate.core.simulate.world import World
+    from kybernate.core.swap.swap import Action
+
+_STATES = {
+    Where.PARKED: SeatState.PARKED,
+    Where.WAKING: SeatState.WAKING,
+    Where.ACTIVE: SeatState.ACTIVE,
+    Where.PARKING: SeatState.PARKING,
+}
+_GROUP = GroupName("all")
+_GB = 10**9
+SPARE: Final = 4
+"""Of so many GPUs one is kept free: see `SwapPolicy.spare`."""
+
+
+class Ours:
+    """`kybernate.core.swap.swap.decide`, with every model free to wake on any GPU of the node."""
+
+    def __init__(self, world: World, policy: SwapPolicy | None = None) -> None:
+        self._policy = policy or SwapPolicy(spare=world.gpus // SPARE)
+        self._gpus = tuple(GpuUuid(f"GPU-{n}") for n in range(world.gpus))
+        self._places = tuple(frozenset({gpu}) for gpu in self._gpus)
+        self._memory = {gpu: round(world.costs.gpu_gb * _GB) for gpu in self._gpus}
+        self._number = {gpu: n for n, gpu in enumerate(self._gpus)}
+        self._drains: dict[int, float] = {}
+
+    def act(self, world: World) -> float:
+        """See `world.Policy`."""
+        if not world.waiting and self._has_spare(world):
+            return math.inf
+        while True:
+            view = self._view(world)
+            actions = decide(view, self._policy, world.now)
+            if not actions:
+                break
+            for action in actions:
+                self._do(world, action)
+        when = next_check(view, self._policy, world.now)
+        return math.inf if when is None else when
+
+    def _has_spare(self, world: World) -> bool:
+        free = [all(world.state[m] is Where.PARKING for m in there) for there in world.on]
+        return sum(free) >= self._policy.spare and not any(world.closed)
+
+    def _do(self, world: World, action: Action) -> None:
+        m = int(action.uid)
+        if action.kind is ActionKind.DRAIN:
+            world.close(m)
+            self._drains[m] = world.now
+            return
+        self._drains.pop(m, None)
+        if action.kind is ActionKind.UNDRAIN:
+            world.reopen(m)
+        elif action.kind in (ActionKind.PARK, ActionKind.REVOKE):
+            world.park(m)
+        else:
+            (gpu,) = action.gpus
+            world.wake(m, self._number[gpu])
+
+    def _view(self, world: World) -> SwapView:
+        asked = [
+            m
+            for m, state in enumerate(world.state)
+            if state is not Where.PARKED or m in world.waiting
+        ]
+        seats = tuple([self._seat(world, m) for m in asked])
+        return SwapView(seats, self._memory, {_GROUP: len(world.size)})
+
+    def _seat(self, world: World, m: int) -> SeatView:
+        where, running, queue = world.state[m], world.running[m], world.queue[m]
+        active = where is Where.ACTIVE
+        waiting = len(queue) + (0 if active else len(world.left[m]))
+        in_flight = running if active else 0
+        world.seen[m].advance(world.now)
+        return SeatView(
+            uid=PodUid(str(m)),
+            name=SeatName(world.trace.names[m]),
+            group=_GROUP,
+            gpus=frozenset() if where is Where.PARKED else self._places[world.gpu[m]],
+            vram=int(world.need[m] * _GB),
+            state=SeatState.DRAINING if world.closed[m] else _STATES[where],
+            bound_at=0.0,
+            active_since=world.active_since[m] if active else None,
+            idle_since=None if in_flight or waiting else world.used_at[m],
+            in_flight=in_flight,
+            waiting=waiting,
+            waiting_since=(queue[0] if queue else world.used_at[m]) if waiting else None,
+            drained=not in_flight,
+            drain_since=self._drains.get(m),
+            places=self._places,
+            within=world.within[m],
+            wakes_in=world.wakes_in[m],
+            parks_in=world.parks_in[m],
+            calls=world.seen[m].recent_calls / 3600.0,
+        )

@@ -1,0 +1,97 @@
+"""Traces of requests, and the models that they are for. Pure.
+
+A trace is a CSV file with a header; its columns are `at` (seconds, ascending), `model`, and either
+`seconds` (how long the request is worked on) or `tokens`. The models' file has `model` and `gb`,
+the GPU memory (10^9 bytes) that the model holds while it is alone.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kybernate.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Requests in the order of their arrival: when (s), for which model, and seconds of work.
+
+    `names` and `sizes` (GB) have one entry for each model; `models` are indices into them.
+    """
+
+    at: Sequence[float]
+    models: Sequence[int]
+    work: Sequence[float]
+    names: Sequence[str]
+    sizes: Sequence[float]
+
+
+def read_models(lines: Iterable[str], name: str) -> dict[str, float]:
+    """The models' sizes in GB. Raises ConfigError naming the line and the field."""
+    rows = csv.DictReader(lines)
+    _has(rows.fieldnames, ("model", "gb"), name)
+    found: dict[str, float] = {}
+    for row in rows:
+        where = f"{name}, line {rows.line_num}"
+        if row["model"] in found:
+            raise ConfigError(f"{where}: model", f"{row['model']!r} is there twice; keep one line")
+        found[row["model"]] = _number(row["gb"], f"{where}: gb", least=1e-3)
+    if not found:
+        raise ConfigError(name, "it names no model; write a line for each: model,gb")
+    return found
+
+
+def read_trace(
+    lines: Iterable[str], name: str, sizes: Mapping[str, float], tokens_per_s: float
+) -> Trace:
+    """The trace. Raises ConfigError naming the line and the field."""
+    rows = csv.DictReader(lines)
+    fields = rows.fieldnames or ()
+    work = "seconds" if "seconds" in fields else "tokens"
+    _has(fields, ("at", "model", work), name)
+    number = {model: n for n, model in enumerate(sizes)}
+    pace = 1.0 if work == "seconds" else tokens_per_s
+    at: list[float] = []
+    models: list[int] = []
+    works: list[float] = []
+    for row in rows:
+        where = f"{name}, line {rows.line_num}"
+        when = _number(row["at"], f"{where}: at")
+        if at and when < at[-1]:
+            raise ConfigError(f"{where}: at", f"{when:g} is before the line above; sort the trace")
+        if row["model"] not in number:
+            raise ConfigError(
+                f"{where}: model", f"{row['model']!r} has no line in the models' file"
+            )
+        at.append(when)
+        models.append(number[row["model"]])
+        works.append(_number(row[work], f"{where}: {work}") / pace)
+    if not at:
+        raise ConfigError(name, f"it has no requests; write a line for each: at,model,{work}")
+    return Trace(at, models, works, list(sizes), list(sizes.values()))
+
+
+def _has(fields: Sequence[str] | None, wanted: Sequence[str], name: str) -> None:
+    missing = [one for one in wanted if one not in (fields or ())]
+    if missing:
+        raise ConfigError(
+            name,
+            f"the column {', '.join(missing)} is missing; its first line must be "
+            f"{','.join(wanted)}",
+        )
+
+
+def _number(text: str | None, what: str, least: float = 0.0) -> float:
+    try:
+        value = float(text or "")
+    except ValueError:
+        value = math.nan
+    if not least <= value < math.inf:
+        raise ConfigError(what, f"{text!r} is no number of at least {least:g}")
+    return value

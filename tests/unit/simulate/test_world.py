@@ -1,0 +1,154 @@
+"""The simulated node keeps its promises under any policy, and the decision is the product's."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kybernate.core.simulate.fifo import Fifo
+from kybernate.core.simulate.ours import Ours
+from kybernate.core.simulate.outcome import POLICIES, gpus_needed, outcome_of, simulate
+from kybernate.core.simulate.trace import Trace, read_models, read_trace
+from kybernate.core.simulate.world import Costs, Where, World
+from kybernate.core.swap.swapview import SwapPolicy
+from kybernate.errors import ConfigError
+
+SIZES = (8.0, 16.0, 40.0, 70.0)
+
+
+def trace(*requests: tuple[float, int, float], sizes: tuple[float, ...] = SIZES) -> Trace:
+    at, models, work = zip(*requests, strict=True)
+    return Trace(at, models, work, [f"m{n}" for n in range(len(sizes))], sizes)
+
+
+class Watched:
+    """Checks the node at every look of the policy that it passes on to."""
+
+    def __init__(self, policy):
+        self._policy = policy
+
+    def act(self, world):
+        again = self._policy.act(world)
+        for gpu, there in enumerate(world.on):
+            assert len(there) <= 1 or sum(world.need[m] for m in there) <= world.costs.gpu_gb + 1e-6
+            assert all(world.gpu[m] == gpu for m in there)
+        for m, state in enumerate(world.state):
+            assert (world.gpu[m] < 0) == (state is Where.PARKED)
+            assert world.running[m] <= world.costs.slots
+        return again
+
+
+requests = st.lists(
+    st.tuples(st.floats(0, 200), st.integers(0, 7), st.floats(0.1, 20)), min_size=1, max_size=40
+)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@given(found=requests, gpus=st.integers(1, 3))
+@settings(max_examples=40, deadline=None)
+def test_every_request_is_answered_and_no_gpu_is_overfull(name, found, gpus):
+    played = trace(*sorted(found), sizes=SIZES * 2)
+    world = World(played, gpus, Costs())
+    world.run(Watched(POLICIES[name](world)))
+    assert sum(map(len, world.waits)) == len(found)
+    assert min(wait for those in world.waits for wait in those) >= 0
+
+
+def test_a_wake_takes_its_bytes_over_the_bus():
+    outcome = simulate(trace((0.0, 3, 1.0)), 1, Costs())
+    assert outcome.wait_max == pytest.approx(70 / 20)
+
+
+def test_who_must_leave_first_takes_its_time_too():
+    outcome = simulate(trace((0.0, 3, 1.0), (30.0, 2, 1.0)), 1, Costs())
+    assert outcome.wait_max == pytest.approx(max(70 / 20, 70 / 20 + 40 / 20))
+
+
+def test_two_that_fit_beside_each_other_do_not_swap():
+    played = trace(*((float(t), t % 2, 0.5) for t in range(60)))
+    world = World(played, 1, Costs())
+    world.run(Ours(world, SwapPolicy(spare=0)))
+    assert world.swaps == 2
+
+
+def test_ours_parks_whoever_can_leave_in_time():
+    """A model of 8 GB is due 2.8 s after its call. The park of 70 GB takes 3.5 s, of 40 GB 2 s:
+    first come, first served parks the one that was unused longest, and is late."""
+    calls = trace((0.0, 0, 1.0), (10.0, 1, 1.0), (60.0, 2, 1.0), sizes=(70.0, 62.0, 8.0))
+    no_spare = SwapPolicy(spare=0)
+    smaller = trace((0.0, 0, 1.0), (10.0, 1, 1.0), (60.0, 2, 1.0), sizes=(75.0, 45.0, 30.0))
+    due = Costs(slack=1.0)
+    assert simulate(calls, 2, Costs(), Fifo).in_time == pytest.approx(2 / 3)
+    assert simulate(smaller, 2, due, lambda w: Ours(w, no_spare)).in_time == 1.0
+    assert simulate(smaller, 2, due, Fifo).in_time == pytest.approx(2 / 3)
+
+
+def test_a_spare_gpu_is_emptied_before_anybody_calls():
+    calls = trace((0.0, 0, 1.0), (60.0, 1, 1.0), sizes=(70.0, 70.0))
+    kept = simulate(calls, 1, Costs(), lambda w: Ours(w, SwapPolicy(spare=1)))
+    full = simulate(calls, 1, Costs(), lambda w: Ours(w, SwapPolicy(spare=0)))
+    assert (kept.wait_max, full.wait_max) == (pytest.approx(3.5), pytest.approx(7.0))
+
+
+def test_gpus_needed_are_the_fewest_that_do():
+    played = trace(*((float(t), t % 4, 2.0) for t in range(200)))
+    most = gpus_needed(played, Costs(), Ours)
+    assert most is not None
+    assert simulate(played, most, Costs(), Ours).in_time >= 0.99
+    assert most == 1 or simulate(played, most - 1, Costs(), Ours).in_time < 0.99
+
+
+def test_nobody_is_said_to_need_what_does_not_do_either():
+    late = Costs(slack=0.0, wakes=0.5)
+    assert gpus_needed(trace((0.0, 0, 1.0)), late, Ours) is None
+
+
+def test_a_policy_that_does_nothing_is_told_of():
+    class Idle:
+        def act(self, _world):
+            return math.inf
+
+    world = World(trace((0.0, 0, 1.0)), 1, Costs())
+    with pytest.raises(RuntimeError, match="leaves requests"):
+        world.run(Idle())
+
+
+def test_the_figures_of_a_run():
+    world = World(trace((0.0, 0, 1.0), (100.0, 0, 1.0)), 1, Costs())
+    world.run(Ours(world))
+    outcome = outcome_of(world)
+    assert (outcome.requests, outcome.in_time, outcome.fairness) == (2, 1.0, 1.0)
+    assert (outcome.wait_p50, outcome.wait_p99) == (0.0, pytest.approx(0.4))
+
+
+@pytest.mark.parametrize(
+    ("models", "requests", "said"),
+    [
+        ("model\na\n", "", "m.csv: the column gb is missing"),
+        ("model,gb\na,x\n", "", "m.csv, line 2: gb: 'x' is no number"),
+        ("model,gb\na,1\na,2\n", "", "m.csv, line 3: model: 'a' is there twice"),
+        ("model,gb\n", "", "m.csv: it names no model"),
+        ("model,gb\na,1\n", "at,model\n1,a\n", "t.csv: the column tokens is missing"),
+        ("model,gb\na,1\n", "at,model,seconds\n1,b,1\n", "t.csv, line 2: model: 'b' has no line"),
+        ("model,gb\na,1\n", "at,model,seconds\n2,a,1\n1,a,1\n", "line 3: at: 1 is before"),
+        ("model,gb\na,1\n", "at,model,seconds\n", "t.csv: it has no requests"),
+        ("model,gb\na,1\n", "at,model,seconds\n1,a,-1\n", "seconds: '-1' is no number"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named(models, requests, said):
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        read(models, requests)
+
+
+def read(models, requests):
+    sizes = read_models(models.splitlines(), "m.csv")
+    return read_trace(requests.splitlines(), "t.csv", sizes, 50.0)
+
+
+def test_tokens_become_seconds():
+    found = read_trace(["at,model,tokens", "0,a,100"], "t", {"a": 1.0}, 50.0)
+    assert list(found.work) == [2.0]
