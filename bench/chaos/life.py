@@ -169,7 +169,7 @@ class Life:
         self, agent: Loop, other: Life, records: Mapping[str, Mapping[str, object]]
     ) -> None:
         """As the agent is wired to those of other nodes."""
-        self.operations = operations = Operations(agent)
+        self.operations = operations = Operations(agent, agent.dumps, agent.life, agent.policy)
         agent.node.observers.append(operations)
         self.receiver = Receiver(agent, self.inbox, agent.adoptions)  # type: ignore[arg-type]
         self.receiver.resume(records)

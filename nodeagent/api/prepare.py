@@ -27,15 +27,28 @@ if TYPE_CHECKING:
 
     from kybernate.ports import Holder
     from kybernate.types import Gpu, Group, PodRef, PodUid
-    from nodeagent.app.loop import Loop
     from nodeagent.kube.pods import PodCache, PodFacts
-    from nodeagent.seat.node import Inventory
+    from nodeagent.seat.node import Inventory, Node
 
 log = logging.getLogger(__name__)
 
 _SPEC_DEADLINE = 5.0
 _PAUSES = steadily(1.0)
 _RETRY_FOR = 120.0
+
+
+class Seats(Protocol):
+    """The seats of the node, which the loop has."""
+
+    node: Node
+
+    def add(self, seat: Seat) -> None:
+        """A seat is new."""
+        ...
+
+    def pod_gone(self, uid: PodUid) -> None:
+        """The pod no longer exists, or has ended for good."""
+        ...
 
 
 class Pods(Protocol):
@@ -62,9 +75,9 @@ class Pods(Protocol):
 class Preparer:
     """Names seats and writes their CDI files. `kyb_init` is the file mounted as the gate."""
 
-    def __init__(self, loop: Loop, cache: PodCache, pods: Pods, kyb_init: Path) -> None:
-        self._loop = loop
-        self._node = loop.node
+    def __init__(self, seats: Seats, cache: PodCache, pods: Pods, kyb_init: Path) -> None:
+        self._seats = seats
+        self._node = seats.node
         self._cache = cache
         self._pods = pods
         self._kyb_init = kyb_init
@@ -193,7 +206,7 @@ class Preparer:
             seat.contact.moved(facts.ip)
             seat.wishes.continues(facts.restore)
             seat.wishes.declared(facts)
-            self._loop.add(seat)
+            self._seats.add(seat)
         if facts.seat is None:
             self._pods.mark_seat(facts, seat.identity.name)
         return seat
@@ -316,7 +329,7 @@ class Preparer:
     def drop_vanished(self, known: frozenset[PodUid]) -> None:
         """After the first listing: of the seats known before it, end those without a pod."""
         for uid in known - self._cache.uids():
-            self._loop.pod_gone(uid)
+            self._seats.pod_gone(uid)
 
 
 def _check_same(device_id: str, group: Group, facts: PodFacts) -> None:

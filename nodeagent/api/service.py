@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
 
@@ -30,11 +30,10 @@ if TYPE_CHECKING:
     from kybernate.types import GpuUuid
     from nodeagent.api.prepare import Preparer
     from nodeagent.api.streams import Streams
-    from nodeagent.app.loop import Loop
     from nodeagent.kube.attendance import Attendance
     from nodeagent.operations.operations import Operations
     from nodeagent.seat.changes import Changes
-    from nodeagent.seat.node import Node
+    from nodeagent.seat.node import Inventory, Node
 
 _WATCH_INTERVAL = 0.25
 _UNTOLD = 1.0
@@ -70,11 +69,21 @@ class StatusApi:
             await asyncio.sleep(_WATCH_INTERVAL)
 
 
+class Inventoried(Protocol):
+    """Whose groups and GPUs the device plugin reports."""
+
+    node: Node
+
+    def inventory_reported(self, inventory: Inventory) -> None:
+        """What the node has. Raises RefusedError if it changes the GPUs of a group that is held."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """What calls are answered from. `reported` hears of each report of the plugin's."""
 
-    loop: Loop
+    loop: Inventoried
     preparer: Preparer
     attendance: Attendance
     changes: Changes

@@ -19,7 +19,8 @@ from nodeagent.seat.leases import Demand
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from nodeagent.app.loop import Loop
+    from nodeagent.api.demand import ProxySide
+    from nodeagent.offload.leavers import Leavers
     from nodeagent.seat.record import Seat
 
 log = logging.getLogger(__name__)
@@ -99,13 +100,14 @@ class Session:
 class Streams:
     """All proxies' streams. Implements `node.Observer`."""
 
-    def __init__(self, loop: Loop) -> None:
-        self._loop = loop
+    def __init__(self, proxies: ProxySide, leavers: Leavers) -> None:
+        self._proxies = proxies
+        self._leavers = leavers
         self._sessions: dict[str, Session] = {}
 
     def seat_changed(self, seat: Seat) -> None:
         """See `node.Observer`."""
-        moved = self._loop.dumps.leavers.where(seat.uid)
+        moved = self._leavers.where(seat.uid)
         for session in self._sessions.values():
             if moved:
                 # It never wakes here: nobody must wait for that.
@@ -155,17 +157,17 @@ class Streams:
     def _join(self, name: str) -> Session:
         session = Session(name)
         self._sessions[name] = session
-        for seat in self._loop.node.seats.values():
-            if not self._loop.dumps.leavers.where(seat.uid):
+        for seat in self._proxies.node.seats.values():
+            if not self._leavers.where(seat.uid):
                 session.seat(seat)
-        self._loop.proxy_joined(name, session)
+        self._proxies.proxy_joined(name, session)
         log.info("proxy %s joined", name)
         return session
 
     def _leave(self, session: Session) -> None:
         if self._sessions.get(session.name) is session:
             del self._sessions[session.name]
-            self._loop.proxy_left(session.name, session)
+            self._proxies.proxy_left(session.name, session)
             log.info("proxy %s left", session.name)
 
     def _take(self, session: Session, report: pb.ProxyReport) -> None:
@@ -174,12 +176,12 @@ class Streams:
         match report.WhichOneof("kind"):
             case "demand":
                 one = report.demand
-                since = self._loop.node.world.now() - one.oldest_wait_seconds
+                since = self._proxies.node.world.now() - one.oldest_wait_seconds
                 demand = Demand(one.in_flight, one.waiting, since, one.requests)
-                self._loop.proxy_demand(session.name, PodUid(one.uid), demand)
+                self._proxies.proxy_demand(session.name, PodUid(one.uid), demand)
             case "drained":
                 lease = report.drained
-                self._loop.proxy_drained(session.name, PodUid(lease.uid), lease.generation)
+                self._proxies.proxy_drained(session.name, PodUid(lease.uid), lease.generation)
             case other:
                 log.warning("proxy %s sent %s after its hello", session.name, other)
 

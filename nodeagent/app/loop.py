@@ -35,6 +35,7 @@ from nodeagent.offload.dumps import Dumps
 from nodeagent.offload.tiers import Tiers
 from nodeagent.seat.lifecycle import Lifecycle
 from nodeagent.seat.node import SEAT
+from nodeagent.seat.operatorside import OperatorSide
 from nodeagent.seat.steps import Steps
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
     from kybernate.core.swap.swap import Action
     from kybernate.core.swap.swapview import SwapView
-    from kybernate.types import PodUid, Tier
+    from kybernate.types import PodUid
     from nodeagent.kube.pods import PodFacts
     from nodeagent.seat.node import Inventory, Node
     from nodeagent.seat.record import Seat
@@ -52,7 +53,7 @@ log = logging.getLogger(__name__)
 _RETRY = 1.0
 
 
-class Loop(DoorSide, ProxySide):
+class Loop(DoorSide, ProxySide, OperatorSide):
     """Takes events, decides, acts."""
 
     def __init__(self, node: Node) -> None:
@@ -283,81 +284,3 @@ class Loop(DoorSide, ProxySide):
     def take_over(self, seat: Seat) -> None:
         """See `DoorSide`."""
         self.life.work(seat, adopt(self, seat))
-
-    # --- operators ----------------------------------------------------------------------------
-
-    def call_for(self, uid: PodUid, why: str) -> bool:
-        """Somebody other than a proxy wants the seat awake; whether there is such a seat.
-
-        The call holds until the seat is awake, also over a restart of the agent.
-        """
-        seat = self.node.seats.get(uid)
-        if seat is None:
-            return False
-        serving = seat.state is SeatState.ACTIVE and not seat.ending.asked
-        if not serving and seat.demand.asked_since is None:
-            seat.demand.ask(self.node.world.now())
-            self._noted(seat, f"called for: {why}")
-        return True
-
-    def call_off(self, uid: PodUid) -> bool:
-        """Take `call_for` back; whether there is such a seat."""
-        seat = self.node.seats.get(uid)
-        if seat is None:
-            return False
-        if seat.demand.asked_since is not None:
-            seat.demand.call_off()
-            self._noted(seat, "no longer called for")
-        return True
-
-    def send_away(self, uid: PodUid, why: str, *, stays_away: bool = False) -> bool:
-        """The seat must leave GPU memory though nobody needs its GPUs; whether there is such.
-
-        Once it is parked it wakes on demand as ever, but not for a turn that nobody called it for;
-        with `stays_away` only after `let_stay`.
-        """
-        seat = self.node.seats.get(uid)
-        if seat is None:
-            return False
-        if stays_away or seat.state in OCCUPYING:
-            seat.wishes.send_away(why, stays_away=stays_away)
-            self._noted(seat, f"to be parked: {why}")
-        return True
-
-    def let_stay(self, uid: PodUid) -> bool:
-        """Take `send_away` back; whether there is such a seat."""
-        seat = self.node.seats.get(uid)
-        if seat is None:
-            return False
-        if seat.wishes.leave:
-            seat.wishes.let_stay()
-            self._noted(seat, "may stay in GPU memory")
-        return True
-
-    def ask_for_tier(self, uid: PodUid, tier: Tier | None) -> bool:
-        """Where the seat's state should be while it is parked, until it is next woken; None takes
-        that back. Whether there is such a seat."""
-        seat = self.node.seats.get(uid)
-        if seat is None:
-            return False
-        seat.wishes.ask_for_tier(tier)
-        self._noted(seat, f"to be parked in {tier}" if tier else "may be parked in any tier")
-        return True
-
-    def drain_node(self, why: str) -> None:
-        """Park all that can be parked; nothing starts or wakes here any more."""
-        log.info("the node is drained: %s", why)
-        self.node.set_draining(why)
-        self.kick()
-
-    def undrain_node(self) -> None:
-        """Seats may start and wake here again."""
-        log.info("the node is in use again")
-        self.node.set_draining("")
-        self.kick()
-
-    def _noted(self, seat: Seat, what: str) -> None:
-        log.info("%s: %s", seat, what)
-        self.node.save(seat)
-        self.node.changed(seat)
-        self.kick()

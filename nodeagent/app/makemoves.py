@@ -34,8 +34,8 @@ def make_moves(
 ) -> PeersApi | None:
     """What answers other nodes' agents; None where no state leaves RAM. `records` are those of the
     journal: this comes before operations are put again."""
-    below, settings = loop.node.world.below, loop.node.settings
-    operations.carry(Kind.EVACUATE, Evacuations(loop, operations.advanced))
+    below, settings, agent = loop.node.world.below, loop.node.settings, agent_of(loop)
+    operations.carry(Kind.EVACUATE, Evacuations(agent, operations.advanced))
     if below is None or below.inbox is None or below.outbox is None:
         return None
     pacer = Pacer(float(settings.move_bytes_per_s))
@@ -43,7 +43,7 @@ def make_moves(
     guests.left.append(peers.drop)
     receiver = Receiver(loop, below.inbox, loop.adoptions)
     receiver.resume(records)
-    source = Source(agent_of(loop), Within(settings.node, receiver, peers), operations.advanced)
+    source = Source(agent, Within(settings.node, receiver, peers), operations.advanced)
     operations.carry(Kind.MOVE, source)
     loop.dumps.came_in = receiver.bytes_in
     loop.adoptions.whole = receiver.is_whole
@@ -63,6 +63,5 @@ def agent_of(loop: Loop) -> Agent:
         loop.adopted,
         loop.reports,
         loop.registry,
-        loop.call_for,
         loop.life.aside,
     )

@@ -109,11 +109,11 @@ class Agent:
         self.node = Node(settings, self.world, Leases(settings.lease_break_s))
         self.node.park_budget = settings.park_bytes or _host_memory()
         self.loop = Loop(self.node)
-        self.streams = Streams(self.loop)
+        self.streams = Streams(self.loop, self.loop.dumps.leavers)
         self.arriving = Arriving(self.loop, arrivals, freezer)
         self.node.observers += [Teller(self.world.doors), self.arriving]
         self.runtime = RuntimeDoor(self.loop, cgroups, Procfs(), settings.run_dir)
-        self.operations = Operations(self.loop)
+        self.operations = Operations(self.loop, self.loop.dumps, self.loop.life, self.loop.policy)
         self.changes = Changes()
         self.usage = Usage(self.node)
         self.activity = Activity(self.node)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from kybernate.core.seat.operations import SeatFacts
     from kybernate.types import PodUid
-    from nodeagent.app.loop import Loop
+    from nodeagent.migration.agent import Agent
     from nodeagent.operations.record import Ask, Operation
     from nodeagent.seat.record import Seat
 
@@ -38,9 +38,9 @@ _LAST = 60.0
 class Evacuations:
     """Implements `carrier.Carrier`. `noted` is told of what has changed about an operation."""
 
-    def __init__(self, loop: Loop, noted: Callable[[Operation], None]) -> None:
-        self._loop = loop
-        self._node = loop.node
+    def __init__(self, agent: Agent, noted: Callable[[Operation], None]) -> None:
+        self._agent = agent
+        self._node = agent.node
         self._noted = noted
         self._changed = asyncio.Event()
         self._plan = Evacuation((), ())
@@ -65,7 +65,7 @@ class Evacuations:
             operation.due_at += _LAST
         self._verdict, self._plan = None, self._planned(left)
         operation.report = evacuation.sentences(self._plan)
-        self._loop.drain_node(words(operation))
+        self._agent.operators.drain_node(words(operation))
         self._task = asyncio.create_task(self._run(operation, left))
         self._noted(operation)
 
@@ -82,9 +82,9 @@ class Evacuations:
         if self._task is not None:
             self._task.cancel()
         for one in self._plan.saved:
-            self._loop.let_stay(one.load.uid)
-            self._loop.ask_for_tier(one.load.uid, None)
-        self._loop.undrain_node()
+            self._agent.operators.let_stay(one.load.uid)
+            self._agent.operators.ask_for_tier(one.load.uid, None)
+        self._agent.operators.undrain_node()
 
     def ended(self, operation: Operation) -> None:
         """See `Carrier.ended`."""
@@ -98,7 +98,7 @@ class Evacuations:
 
     def _planned(self, seconds: float) -> Evacuation:
         rates = Rates(metrics.rate_of("dump") or _WRITE, metrics.rate_of("pack") or _SEND)
-        moved = self._loop.dumps.leavers.where
+        moved = self._agent.dumps.leavers.where
         seats = (one for one in self._node.seats.values() if not moved(one.uid))
         loads = [self._load(one) for one in seats if one.state is not SeatState.WAITING]
         return evacuation.plan(loads, rates, seconds)
@@ -122,7 +122,7 @@ class Evacuations:
 
     def _earlier(self, uid: PodUid) -> str:
         """Its newest save game in the object store."""
-        kept = (one for one in self._loop.dumps.kept.all() if one.uid == uid)
+        kept = (one for one in self._agent.dumps.kept.all() if one.uid == uid)
         there = [one.artifact for one in kept if Tier.OBJECT in one.places]
         return max(there, key=lambda artifact: artifact.rpartition("@")[2], default="")
 
@@ -153,8 +153,8 @@ class Evacuations:
     async def _save_all(self, operation: Operation) -> None:
         for one in self._plan.saved:
             uid = one.load.uid
-            self._loop.send_away(uid, words(operation), stays_away=True)
-            self._loop.ask_for_tier(uid, Tier.OBJECT)
+            self._agent.operators.send_away(uid, words(operation), stays_away=True)
+            self._agent.operators.ask_for_tier(uid, Tier.OBJECT)
             await self._until(lambda uid=uid: self._is_written(uid))  # type: ignore[misc]
         await self._until(lambda: all(self._is_out(one.load.uid) for one in self._plan.saved))
 
@@ -174,7 +174,7 @@ class Evacuations:
     async def _until(self, done: Callable[[], bool]) -> None:
         while not done():
             self._changed.clear()
-            self._loop.kick()
+            self._agent.operators.kick()
             await self._changed.wait()
 
     def _conclude(self, operation: Operation) -> None:

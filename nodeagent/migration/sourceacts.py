@@ -77,8 +77,8 @@ class SourceActs:
     def serve(self, uid: PodUid) -> None:
         """The seat may be on its GPUs."""
         if uid in self._node.seats:
-            self._agent.decider.ask_for_tier(uid, None)
-            self._agent.decider.let_stay(uid)
+            self._agent.operators.ask_for_tier(uid, None)
+            self._agent.operators.let_stay(uid)
 
     def _open(self, uid: PodUid) -> None:
         if (seat := self._node.seats.get(uid)) is not None:

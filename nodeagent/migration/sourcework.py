@@ -130,7 +130,7 @@ class SourceWork:
 
     async def _leave(self, one: Move) -> Happened:
         """Raises RefusedError if the seat stays, and what the target says."""
-        seat, decider = self._seat(one), self._agent.decider
+        seat, operators = self._seat(one), self._agent.operators
         one.served = one.served or seat.state in OCCUPYING
 
         async def send(images: Path, dumped: asyncio.Event) -> None:
@@ -141,10 +141,10 @@ class SourceWork:
 
         going = self._leavers.going[seat.uid] = Going(send, keep)
         one.say(f"it is parked, written down and handed to {one.note.successor} on {_node(one)}")
-        decider.send_away(seat.uid, words(one.operation), stays_away=True)
+        operators.send_away(seat.uid, words(one.operation), stays_away=True)
         try:
             if seat.state is not SeatState.PARKED_OBJECT:
-                decider.ask_for_tier(seat.uid, Tier.NVME)
+                operators.ask_for_tier(seat.uid, Tier.NVME)
                 seat.backoff.move_at_once()
                 await self._parked(one, going)
             if one.at.state is State.LEAVING:
@@ -168,7 +168,7 @@ class SourceWork:
             stays = seat.state is SeatState.PARKED and is_idle(seat)
             if stays and not seat.wishes.tier_asked:
                 # It was being woken when that was asked for, and whoever wakes is asked no more.
-                self._agent.decider.ask_for_tier(seat.uid, Tier.NVME)
+                self._agent.operators.ask_for_tier(seat.uid, Tier.NVME)
             if stays and (going.problem or seat.saved.undumpable):
                 raise RefusedError(going.problem or seat.saved.undumpable)
             if seat.backoff.unparkable and seat.state in OCCUPYING:

@@ -48,11 +48,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kybernate.core.seat.operations import SeatFacts
+    from kybernate.core.swap.swapview import SwapPolicy
     from kybernate.types import PodUid
-    from nodeagent.app.loop import Loop
     from nodeagent.guard.announce import Announcer
+    from nodeagent.offload.dumps import Dumps
     from nodeagent.operations.carrier import Carrier
     from nodeagent.operations.record import Ask
+    from nodeagent.seat.lifecycle import Lifecycle
+    from nodeagent.seat.operatorside import OperatorSide
     from nodeagent.seat.record import Seat
 
 log = logging.getLogger(__name__)
@@ -63,16 +66,22 @@ _LOOK_AGAIN = 1.0
 class Operations:
     """All operations of this agent. Implements `node.Observer`."""
 
-    def __init__(self, loop: Loop) -> None:
-        self._loop = loop
-        self._node = loop.node
+    def __init__(
+        self, operators: OperatorSide, dumps: Dumps, life: Lifecycle, policy: SwapPolicy
+    ) -> None:
+        self._operators = operators
+        self._node = operators.node
+        self._leavers = dumps.leavers
+        self._policy = policy
         self._all: dict[str, Operation] = {}
         self._one = asyncio.Lock()
         self._review_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._announcer: Announcer | None = None
         self.changes = Changes()
-        self._carriers: dict[Kind, Carrier] = {Kind.SAVE: Saves(loop, self._facts, self.advanced)}
+        self._carriers: dict[Kind, Carrier] = {
+            Kind.SAVE: Saves(operators, dumps, life, self._facts, self.advanced)
+        }
 
     def carry(self, kind: Kind, by: Carrier) -> None:
         """Who carries out operations of a kind; before `resume`."""
@@ -189,7 +198,7 @@ class Operations:
         )
 
     def _why_refused(self, seat: Seat | None, ask: Ask) -> str:
-        leavers, facts = self._loop.dumps.leavers, self._facts(seat) if seat else None
+        leavers, facts = self._leavers, self._facts(seat) if seat else None
         again = ask.kind is Kind.MOVE and leavers.went_to(ask.uid, ask.successor)
         moved = "" if again else leavers.where(ask.uid)
         if carrier := self._carriers.get(ask.kind):
@@ -226,7 +235,7 @@ class Operations:
     # --- wishes -------------------------------------------------------------------------------
 
     def _begin(self, operation: Operation, *, again: bool = False) -> None:
-        loop, why = self._loop, words(operation)
+        loop, why = self._operators, words(operation)
         match operation.kind:
             case Kind.PARK:
                 if operation.tier is not None:
@@ -254,15 +263,15 @@ class Operations:
     def _take_back(self, operation: Operation) -> None:
         match operation.kind:
             case Kind.PARK | Kind.EVICT:
-                self._loop.let_stay(operation.uid)
+                self._operators.let_stay(operation.uid)
                 if operation.tier is not None:
-                    self._loop.ask_for_tier(operation.uid, None)
+                    self._operators.ask_for_tier(operation.uid, None)
             case Kind.SAVE | Kind.MOVE | Kind.EVACUATE:
                 self._carriers[operation.kind].drop(operation)
             case Kind.WAKE:
-                self._loop.call_off(operation.uid)
+                self._operators.call_off(operation.uid)
             case Kind.DRAIN:
-                self._loop.undrain_node()
+                self._operators.undrain_node()
             case Kind.UNDRAIN:
                 pass
 
@@ -333,7 +342,7 @@ class Operations:
         if seat is None or not wants(seat.view(drained=False)):
             return ""
         now = self._node.world.now()
-        return obstacle(self._node.swap_view(), self._loop.policy, seat.uid, now)
+        return obstacle(self._node.swap_view(), self._policy, seat.uid, now)
 
     def _overdue(self, operation: Operation, verdict: Verdict) -> None:
         took = operation.due_at - operation.created_at

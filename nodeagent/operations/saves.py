@@ -42,9 +42,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kybernate.core.seat.operations import SeatFacts, Verdict
-    from nodeagent.app.loop import Loop
+    from nodeagent.offload.dumps import Dumps
     from nodeagent.operations.record import Ask, Operation
     from nodeagent.seat.below import Below
+    from nodeagent.seat.lifecycle import Lifecycle
+    from nodeagent.seat.operatorside import OperatorSide
     from nodeagent.seat.record import Seat
 
 log = logging.getLogger(__name__)
@@ -75,13 +77,16 @@ class Saves:
 
     def __init__(
         self,
-        loop: Loop,
+        operators: OperatorSide,
+        dumps: Dumps,
+        life: Lifecycle,
         facts: Callable[[Seat], SeatFacts],
         noted: Callable[[Operation], None],
     ) -> None:
-        self._loop = loop
-        self._node = loop.node
-        self._dumps = loop.dumps
+        self._operators = operators
+        self._node = operators.node
+        self._dumps = dumps
+        self._life = life
         self._facts = facts
         self._noted = noted
         self._all: dict[str, _Save] = {}
@@ -109,10 +114,10 @@ class Saves:
         kept = self._dumps.kept.of(operation.name)
         if kept is not None:
             operation.artifact, one.phase = kept.artifact, Phase.COPYING
-            self._loop.life.aside(self._copy(one, kept))
+            self._life.aside(self._copy(one, kept))
         elif seat is not None and self._node.world.below is not None:
             seat.wishes.ask_for_copy(wanted=True)
-            self._loop.life.aside(self._see_room(one, seat))
+            self._life.aside(self._see_room(one, seat))
         else:
             one.ready = True
 
@@ -175,7 +180,7 @@ class Saves:
             case Next.SEND_AWAY if seat is not None and not seat.wishes.stays_away:
                 one.operation.wakes = True
                 self._noted(one.operation)
-                self._loop.send_away(seat.uid, words(one.operation), stays_away=True)
+                self._operators.send_away(seat.uid, words(one.operation), stays_away=True)
             case Next.WRITE if seat is not None:
                 one.phase = Phase.WRITING
                 seat.wishes.ask_for_copy(wanted=False)
@@ -185,7 +190,7 @@ class Saves:
             case Next.KEEP_ARTIFACT if seat is not None:
                 one.phase = Phase.COPYING
                 seat.wishes.ask_for_copy(wanted=False)
-                self._loop.life.aside(self._keep(one, self._of_seat(one, seat)))
+                self._life.aside(self._keep(one, self._of_seat(one, seat)))
             case Next.GIVE_UP:
                 self._fail(one, why_given_up(facts))
             case _:
@@ -219,8 +224,8 @@ class Saves:
             return
         seat.wishes.ask_for_copy(wanted=False)
         if one.operation.wakes:
-            self._loop.let_stay(seat.uid)
-            self._loop.call_for(seat.uid, "it goes on after it was saved")
+            self._operators.let_stay(seat.uid)
+            self._operators.call_for(seat.uid, "it goes on after it was saved")
 
     # --- writing --------------------------------------------------------------------------------
 
@@ -253,7 +258,7 @@ class Saves:
         finally:
             # Whatever becomes of the tree now, what was written is whole.
             self._go_on(one)
-            self._loop.life.aside(self._seal(one, images, facts))
+            self._life.aside(self._seal(one, images, facts))
             self._noted(one.operation)
 
     async def _drop_unnoticed(self, seat: Seat) -> None:

@@ -50,7 +50,11 @@ async def orders(stream, count):
 
 def node_api(r, preparer=None, touched=None):
     """All that answers calls, on this made-up machine."""
-    changes, streams, operations = Changes(), Streams(r.loop), Operations(r.loop)
+    changes, streams, operations = (
+        Changes(),
+        Streams(r.loop, r.loop.dumps.leavers),
+        Operations(r.loop, r.loop.dumps, r.loop.life, r.loop.policy),
+    )
     r.node.observers += [changes, streams, operations]
     return NodeApi(
         Parts(

@@ -98,7 +98,9 @@ async def test_a_seat_stands_thawed_without_gpu_memory_until_its_image_is_taken(
         assert not r.machine.frozen
         assert uid not in r.machine.open_doors
         p.request(uid)
-        await Operations(r.loop).ask(Ask(Kind.WAKE, "now", uid))
+        await Operations(r.loop, r.loop.dumps, r.loop.life, r.loop.policy).ask(
+            Ask(Kind.WAKE, "now", uid)
+        )
         await asyncio.sleep(100)
         assert r.state(uid) is PARKED
         assert cuda(r.machine, uid) == {ProcessState.CHECKPOINTED}

@@ -11,6 +11,7 @@ from kybernate.core.seat.operations import Kind, Progress
 from kybernate.errors import RefusedError
 from kybernate.types import SeatState, Tier
 from nodeagent import metrics
+from nodeagent.app.makemoves import agent_of
 from nodeagent.migration.evacuate import Evacuations
 from nodeagent.operations.operations import Operations
 from nodeagent.operations.record import Ask
@@ -29,8 +30,8 @@ def rates(monkeypatch):
 async def begun(rig, tiers, names="abc", size=1 * GIB):
     r = rig(tiers=tiers)
     r.node.park_budget = 100 * GIB
-    operations = Operations(r.loop)
-    operations.carry(Kind.EVACUATE, Evacuations(r.loop, operations.advanced))
+    operations = Operations(r.loop, r.loop.dumps, r.loop.life, r.loop.policy)
+    operations.carry(Kind.EVACUATE, Evacuations(agent_of(r.loop), operations.advanced))
     r.node.observers.append(operations)
     r.begin()
     uids = []

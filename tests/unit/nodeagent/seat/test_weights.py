@@ -43,7 +43,7 @@ async def test_nor_does_it_go_where_bytes_from_other_nodes_lie(rig):
     r.loop.ask_for_tier(cold, Tier.NVME)
     await asyncio.sleep(30)
     assert r.state(cold) is PARKED
-    operations = Operations(r.loop)
+    operations = Operations(r.loop, r.loop.dumps, r.loop.life, r.loop.policy)
     r.node.observers.append(operations)
     save = await operations.ask(Ask(Kind.SAVE, "s1", cold))
     await asyncio.sleep(5)
@@ -56,7 +56,7 @@ async def test_nor_is_it_saved(rig):
     r = rig(tiers=ROOM)
     weighing(r, 61 * GIB)
     cold, _ = await two(r)
-    operations = Operations(r.loop)
+    operations = Operations(r.loop, r.loop.dumps, r.loop.life, r.loop.policy)
     r.node.observers.append(operations)
     one = await operations.ask(Ask(Kind.SAVE, "s1", cold))
     await asyncio.sleep(5)
