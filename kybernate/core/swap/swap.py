@@ -363,7 +363,7 @@ class _Decision:
 
     def _place(self, seat: SeatView, held: list[SeatView]) -> frozenset[GpuUuid]:
         """Of the places where it may be, the one where that does the least harm."""
-        taken = {gpu for one in self._view.seats if one.apart for gpu in one.gpus}
+        taken = {gpu for one in self._view.seats if one.unverified for gpu in one.gpus}
         beside = {
             place: [one for one in (*self._occupying, *held) if not one.gpus.isdisjoint(place)]
             for place in seat.places
