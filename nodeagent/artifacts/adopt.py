@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import weakref
 from typing import TYPE_CHECKING
 
 from kybernate import keys
@@ -30,6 +29,7 @@ from kybernate.errors import (
     RefusedError,
     RetryableError,
 )
+from kybernate.lib.keyedlock import KeyedLocks
 from kybernate.ports import DumpState
 from kybernate.types import ArtifactId, GpuUuid, PodUid, SeatState, Tier
 from nodeagent.artifacts.adopted import droppable, is_copy
@@ -69,9 +69,7 @@ class Adoptions:
         self._node = loop.node
         self._claims = claims
         self._newest = newest
-        self._locks: weakref.WeakValueDictionary[PodUid, asyncio.Lock] = (
-            weakref.WeakValueDictionary()
-        )
+        self._locks: KeyedLocks[PodUid, asyncio.Lock] = KeyedLocks(asyncio.Lock)
         self.whole: Callable[[ArtifactId], Awaitable[bool]] = _all_whole
 
     # --- the seat's container is there ----------------------------------------------------------
@@ -198,7 +196,7 @@ class Adoptions:
         Raises RefusedError with the sentence if it never may; RetryableError, NotFoundError,
         CorruptError, DeadlineError, OSError if it can't now.
         """
-        async with self._locks.setdefault(seat.uid, asyncio.Lock()):
+        async with self._locks[seat.uid]:
             if seat.saved.begins is Begins.ADOPTED and seat.saved.artifact == artifact:
                 return
             self._see_waiting(seat)
