@@ -27,7 +27,7 @@ _serve = command(
     RegistrySettings,
     "KYB_REGISTRY",
     run,
-    "Says which saved states exist, where they are, and which pod goes on from which. "
+    "Says which artifacts exist, where they are, and which pod continues from which. "
     f"Other commands: {', '.join(_OTHERS)}; each has its own --help.",
 )
 

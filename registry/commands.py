@@ -47,14 +47,14 @@ _MOST_TOLD = 20
     default=Path("/etc/kyb/keys"),
     show_default=True,
     type=click.Path(path_type=Path),
-    help="Folder of the keys of saved states; trust-NAME.pub is enough.",
+    help="Folder of the keys of artifacts; trust-NAME.pub is enough.",
 )
 def rebuild_command(places: tuple[str, ...], node: str, keys: Path) -> None:
-    """Make the database anew from the manifests in the places.
+    """Rebuild the database from the manifests in the places.
 
-    The database is the one of KYB_REGISTRY_DATABASE. Again goes on where an earlier call was cut
-    short; what is there stays. Afterwards nobody gets a claim on a pod of before until claims were
-    told again and `settle` says so.
+    The database is the one of KYB_REGISTRY_DATABASE. A second call continues where an earlier one
+    was cut short; what is there stays. Afterwards nobody gets a claim on a pod of before until
+    claims were told again and `settle` says so.
     """
     wanted = [_spot(text, node) for text in places]
     try:
@@ -66,7 +66,7 @@ def rebuild_command(places: tuple[str, ...], node: str, keys: Path) -> None:
             click.echo(f"{url}: {keys_found} keys of namespaces taken in")
         database.analyse()
     except (KybernateError, OSError) as error:
-        raise click.ClickException(f"{error}; run it again to go on from here") from error
+        raise click.ClickException(f"{error}; run it again to continue from here") from error
 
 
 @click.command("rewrap")
@@ -86,8 +86,8 @@ def rewrap_command(places: tuple[str, ...], *, dry_run: bool) -> None:
         there = [open_place(url) for url in places]
         done = rewrap(_database(), kms, there, partial(click.echo, err=True), dry_run=dry_run)
     except (KybernateError, OSError) as error:
-        raise click.ClickException(f"{error}; run it again to go on from here") from error
-    click.echo(f"{done} {'would be' if dry_run else 'were'} wrapped anew by {kms.newest}")
+        raise click.ClickException(f"{error}; run it again to continue from here") from error
+    click.echo(f"{done} {'would be' if dry_run else 'were'} wrapped again by {kms.newest}")
 
 
 @click.command("settle")

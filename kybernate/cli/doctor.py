@@ -115,7 +115,7 @@ def gather(look: LookAbout, options: dict[str, Any]) -> Facts:
 
 
 def gather_offload(look: LookAbout, facts: Facts, folder: Path) -> OffloadFacts:
-    """What parking below RAM needs, with the states in this folder."""
+    """What offloading needs, with the states in this folder."""
     gpus = () if isinstance(facts.driver, Unseen) else facts.driver.gpus
     return OffloadFacts(
         bounds=look.bounds(),

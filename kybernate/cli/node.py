@@ -36,11 +36,11 @@ def command() -> None:
     A node that somebody has broken into is cut off by one command:
       kybernate node revoke gpu-7 --why "stolen disk"
     Nothing that its agent says is answered then, nobody connects to it, and it gets no new
-    certificate. Once the node was made anew:
+    certificate. Once the node was set up again:
       kybernate node admit gpu-7
 
-    What runs on the node goes on there: delete its pods, or the node. Its certificates from before
-    count no more, also after `admit`.
+    What runs on the node continues there: delete its pods, or the node. Its certificates from
+    before count no more, also after `admit`.
     """
 
 

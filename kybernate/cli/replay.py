@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     type=click.Choice(sorted(POLICIES)),
     help="Decide by this policy, and not by the one that was in use.",
 )
-@click.option("--bound", is_flag=True, help="Decide anew about the pods that are placed, too.")
+@click.option("--bound", is_flag=True, help="Decide again about the pods that are placed, too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def command(file: BinaryIO, policy: str | None, *, bound: bool, as_json: bool) -> None:
     """Say what would be decided for the pods in FILE, which `kybernate dump` wrote.

@@ -62,10 +62,10 @@ def command(ctx: click.Context, socket: str) -> None:
     kybernate agent park shop/llama --dry-run     what would happen
     kybernate agent park shop/llama               do it, and show how far it is
     kybernate agent wake shop/llama
-    kybernate agent save shop/llama               keep its state, and let it go on
+    kybernate agent save shop/llama               keep its state, and let it continue
     kybernate agent drain --why "new driver"      park all, let nothing wake
     kybernate agent undrain
-    kybernate agent move shop/llama --to llama-2  go on in another pod, with all its state
+    kybernate agent move shop/llama --to llama-2  continue in another pod, with all its state
     kybernate agent evacuate --within 30          save what can be saved till then
     kybernate agent operations --all              what was asked for, and what came of it
     """
@@ -135,7 +135,7 @@ def park(socket: str, /, seat: str, *, tier: str | None, **options: Any) -> None
     """Move a seat's GPU memory into the host's RAM and freeze its processes.
 
     Requests in flight end first. The next request wakes it again. With --tier nvme or object its
-    RAM is given back, too: its processes are saved and ended, its container goes on without them.
+    RAM is given back, too: its processes are saved and ended, its container continues without them.
 
     \b
     kybernate agent park llama --dry-run
@@ -166,14 +166,14 @@ def wake(socket: str, /, seat: str, **options: Any) -> None:
     "--deadline",
     type=click.FloatRange(min=0.1, max=86_400),
     default=None,
-    help="Seconds after which it has failed and the seat goes on as before.",
+    help="Seconds after which it has failed and the seat continues as before.",
 )
 @_options(_dry_run, _why, _name, _no_wait, _json)
 @click.pass_obj
 def evict(socket: str, /, seat: str, *, deadline: float | None, **options: Any) -> None:
     """Park a seat and keep it parked: its pod is about to be deleted.
 
-    Says what is saved where. A state in RAM does not outlive the pod; one that was parked below RAM
+    Says what is saved where. A state in RAM does not outlive the pod; one that was offloaded
     before does, for the agent's keep_left_s. `wake` takes it back.
 
     \b
@@ -193,7 +193,7 @@ def evict(socket: str, /, seat: str, *, deadline: float | None, **options: Any) 
 @_options(_dry_run, _why, _name, _no_wait, _json)
 @click.pass_obj
 def save(socket: str, /, seat: str, *, tier: str | None, **options: Any) -> None:
-    """Keep a seat's state as it is now, and let the workload go on.
+    """Keep a seat's state as it is now, and let the workload continue.
 
     Requests in flight end first; those that come meanwhile wait. It stands still only while its
     memory is written to NVMe. What is saved outlives the pod: `kybernate artifacts rm` deletes it.
@@ -207,22 +207,22 @@ def save(socket: str, /, seat: str, *, tier: str | None, **options: Any) -> None
 
 @command.command("move")
 @_seat
-@click.option("--to", "successor", required=True, help="Pod of the same namespace that goes on.")
+@click.option("--to", "successor", required=True, help="Pod of the same namespace that continues.")
 @click.option(
     "--deadline",
     type=click.FloatRange(min=0.1, max=86_400),
     default=None,
-    help="Seconds after which it has failed, unless the successor was told to go on by then.",
+    help="Seconds after which it has failed, unless the successor was told to continue by then.",
 )
 @_options(_dry_run, _why, _name, _no_wait, _json)
 @click.pass_obj
 def move(
     socket: str, /, seat: str, *, successor: str, deadline: float | None, **options: Any
 ) -> None:
-    """Let a seat's workload go on in another pod, on any node, with its state as it is.
+    """Let a seat's workload continue in another pod, on any node, with its state as it is.
 
     The successor is there already and waits: it has the annotation kyb.ai/restore-from: pod/UID.
-    What goes wrong before it goes on leaves the workload here. Save first for a shorter pause.
+    What goes wrong before it continues leaves the workload here. Save first for a shorter pause.
 
     \b
     kybernate agent save shop/llama --tier nvme
@@ -381,7 +381,7 @@ def _follow(agent: Any, operation: pb.Operation, *, quiet: bool) -> pb.Operation
     except KeyboardInterrupt:
         stream.cancel()
         click.echo(
-            f"\n{operation.name} goes on: kybernate agent operations shows how far it is, "
+            f"\n{operation.name} continues: kybernate agent operations shows how far it is, "
             f"kybernate agent cancel {operation.name} takes it back",
             err=True,
         )

@@ -1,1 +1,1 @@
-"""`kybernate artifacts`: saved states where they lie."""
+"""`kybernate artifacts`: artifacts where they lie."""

@@ -1,4 +1,4 @@
-"""`kybernate artifacts`: saved states where they lie."""
+"""`kybernate artifacts`: artifacts where they lie."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from kybernate.adapters.keys.artifactkeys import ArtifactKeys
     from kybernate.core.artifacts.manifest import Manifest
 
-_HELP = """Saved states: list them, look at them, read them back, sweep, carry them elsewhere.
+_HELP = """Artifacts: list them, look at them, read them back, sweep, carry them elsewhere.
 
 PLACE is where they lie: a folder of this node, or s3://bucket/path, gs://bucket/path,
 az://container/path. Credentials and endpoints come from the environment, by the names that each
@@ -53,7 +53,7 @@ store's own tools use (AWS_ACCESS_KEY_ID, AWS_ENDPOINT, GOOGLE_APPLICATION_CREDE
   kybernate artifacts ls s3://states/kyb                     what is there, how large, of when
   kybernate artifacts show s3://states/kyb ID                where it can be restored
   kybernate artifacts verify s3://states/kyb ID...           read it back, byte by byte
-  kybernate artifacts rm s3://states/kyb ID... --yes         delete save games
+  kybernate artifacts rm s3://states/kyb ID... --yes         delete snapshots
   kybernate artifacts gc s3://states/kyb                     what a sweep would delete
   kybernate artifacts export s3://states/kyb ID llama.tar    to another cluster
   kybernate artifacts shred team-a --why "they left"         destroy a namespace's keys
@@ -170,7 +170,7 @@ def verify_command(
 @_keys
 @as_json_option
 def rm(place: str, artifacts: tuple[str, ...], folder: Path, **flags: bool) -> None:
-    """Delete ARTIFACTs from PLACE, save games above all.
+    """Delete ARTIFACTs from PLACE, snapshots above all.
 
     Copies in other places stay. Do not delete the state of a seat that is parked now: its agent
     drops it by itself once nobody needs it. What it shared with others goes with a later gc.
@@ -275,7 +275,7 @@ def import_command(
     """Take the artifact of EXPORT, a tar archive or a folder, into PLACE.
 
     Believed is only who is named by --trust. The artifact gets a new ID, is signed by this cluster,
-    and encrypted anew under the key of the namespace that it goes into; what it must match for a
+    and encrypted again under the key of the namespace that it goes into; what it must match for a
     restore stays as it was.
     """
     own = opening(folder, options)

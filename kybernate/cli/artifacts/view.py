@@ -1,4 +1,4 @@
-"""How saved states are shown to people."""
+"""How artifacts are shown to people."""
 
 from __future__ import annotations
 

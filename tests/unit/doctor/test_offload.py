@@ -1,4 +1,4 @@
-"""The doctor's look below RAM."""
+"""The doctor's look at offload."""
 
 from __future__ import annotations
 
