@@ -42,6 +42,10 @@ _RECONNECT = (
 _NAMING = 5.0
 """Seconds in which a restarted agent names its seats again; others are forgotten then."""
 
+_QUIET = 1.0
+"""Seconds without a further seat after which an agent that has just been connected to has named all
+that it has."""
+
 
 class Agents:
     """The streams to all known agents. Use from the event loop's thread only."""
@@ -53,6 +57,7 @@ class Agents:
         self._stopping: set[asyncio.Task[None]] = set()
         self._addresses: dict[str, str] = {}
         self._revoked: frozenset[str] = frozenset()
+        self._known = False
 
     def revoked(self, nodes: frozenset[str]) -> None:
         """These nodes are, and no others: nothing is said to them, or believed of them."""
@@ -103,9 +108,15 @@ class Agents:
             self.set(name, address)
 
     def not_ready(self) -> str | None:
-        """A sentence if there are agents and none is connected."""
-        if self._links and not any(link.connected for link in self._links.values()):
-            return f"none of the {len(self._links)} agents is connected"
+        """A sentence if there are agents and none is connected; at first also while one that is may
+        not have named all its seats: their models would be unknown here."""
+        links = self._links.values()
+        if links and not any(link.connected for link in links):
+            return f"none of the {len(links)} agents is connected"
+        naming = 0 if self._known else sum(link.naming for link in links)
+        if naming:
+            return f"{naming} of the {len(links)} agents are naming their seats"
+        self._known = bool(links)
         return None
 
     async def stop(self) -> None:
@@ -131,6 +142,7 @@ class AgentLink:
         self.node = node
         self.address = address
         self.connected = False
+        self._untried, self._named_at = True, 0.0
         self._desk = desk
         self._settings = settings
         self._dirty: dict[PodUid, None] = {}
@@ -139,6 +151,12 @@ class AgentLink:
         self._wake = asyncio.Event()
         self._later: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def naming(self) -> bool:
+        """Whether it may have seats that it hasn't named; not while it doesn't answer."""
+        fresh = self._desk.now < self._named_at + _QUIET
+        return self._untried or (self.connected and fresh)
 
     def start(self) -> None:
         """Connect, and keep connected."""
@@ -157,7 +175,7 @@ class AgentLink:
                 await self._task
 
     def _lost(self) -> bool:
-        was, self.connected = self.connected, False
+        was, self.connected, self._untried = self.connected, False, False
         if was:
             self._desk.apply(self._desk.admission.disconnected(self.node, self._desk.now))
         return was
@@ -229,7 +247,7 @@ class AgentLink:
         self._dirty.clear()
         self._patient.clear()
         self._drained.clear()
-        self.connected = True
+        self.connected, self._untried, self._named_at = True, False, self._desk.now
         self._desk.apply(self._desk.admission.connected(self.node))
 
     def _forget(self) -> None:
@@ -240,6 +258,7 @@ class AgentLink:
         admission = desk.admission
         match order.WhichOneof("kind"):
             case "seat":
+                self._named_at = now
                 desk.apply(admission.seat(seat_info(self.node, order.seat), now))
             case "gone":
                 desk.seat_gone(PodUid(order.gone.uid))

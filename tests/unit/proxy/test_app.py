@@ -384,7 +384,31 @@ def test_a_full_name_leads_to_its_namespace_and_the_seat_sees_its_own(play):
     play(scenario)
 
 
-def test_probes_and_metrics_answer(play):
+def test_a_new_proxy_is_ready_once_its_agents_had_time_to_name_their_seats(play, monkeypatch):
+    monkeypatch.setattr("proxy.agents._QUIET", 1.0)
+
+    async def ready(stage):
+        async with stage.client.get("/readyz") as answer:
+            return answer.status, await answer.text()
+
+    async def scenario(stage):
+        await stage.seat()
+        assert await ready(stage) == (503, "1 of the 1 agents are naming their seats\n")
+        await asyncio.sleep(1.1)
+        assert (await ready(stage))[0] == 200
+        # An agent that restarts keeps nobody from the others' seats.
+        await stage.agent.stop()
+        await stage.seats(lambda seats: not seats[0]["connected"])
+        await stage.agent.start()
+        await stage.seats(lambda seats: seats[0]["connected"])
+        assert (await ready(stage))[0] == 200
+
+    play(scenario)
+
+
+def test_probes_and_metrics_answer(play, monkeypatch):
+    monkeypatch.setattr("proxy.agents._QUIET", 0.0)
+
     async def scenario(stage):
         await stage.seat()
         assert (await stage.asked())[0] == 200
