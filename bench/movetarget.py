@@ -26,7 +26,7 @@ from kybernate.types import ArtifactId, PodRef, PodUid, SeatState, Tier
 from nodeagent.api.doorkeeper import Doorkeeper, Rates
 from nodeagent.api.peersapi import PeersApi
 from nodeagent.api.servers import serve_network
-from nodeagent.artifacts.arrived import Arrived
+from nodeagent.artifacts.holds import Custody
 from nodeagent.migration.target import Receiver
 from nodeagent.seat.parts.contact import Contact
 from nodeagent.seat.parts.ending import Ending
@@ -113,7 +113,8 @@ async def main(config: dict[str, str]) -> None:
         call_for=lambda uid, why: True,
         life=SimpleNamespace(aside=asyncio.ensure_future),
     )
-    loop.arrived = Arrived(cast("Any", loop))
+    any_node, nobody = cast("Any", node), cast("Any", None)
+    loop.custody = Custody(any_node, loop.life.aside, cast("Any", reports), nobody)
     receiver = Receiver(cast("Any", loop), target.inbox, cast("Any", target))
     target.changed = receiver.seat_changed
     _, port = await serve_network(

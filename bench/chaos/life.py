@@ -176,7 +176,6 @@ class Life:
         peers = Within(self.plan.node, self.receiver, StormPeers(self, other))
         source = Source(agent_of(agent), peers, operations.advanced)
         operations.carry(Kind.MOVE, source)
-        agent.dumps.came_in = self.receiver.bytes_in
         agent.node.observers.append(self.receiver)
         agent.adoptions.whole = self.receiver.is_whole
         source.resume(records)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kybernate.core.artifacts.holds import ARRIVED, DROP, LEFT, OUTLIVED, SAVED
 from kybernate.core.seat.seats import OCCUPYING, WITHOUT_TREE
 from kybernate.core.swap.swap import fits, takes_turns, violations
 from kybernate.ports import ProcessState
 from kybernate.types import PodUid, SeatState
-from nodeagent.artifacts.arrived import ARRIVED
-from nodeagent.artifacts.kept import SAVED
-from nodeagent.artifacts.left import LEFT, OUTLIVED
-from nodeagent.offload.transfers import DROP
 from nodeagent.seat.node import IN_RAM
 from nodeagent.seat.parts.saved import Begins
 

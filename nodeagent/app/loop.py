@@ -22,16 +22,16 @@ from nodeagent.api.demand import SLACK, ProxySide
 from nodeagent.api.doorside import DoorSide
 from nodeagent.app.recover import adopt
 from nodeagent.artifacts.adopt import Adoptions
-from nodeagent.artifacts.adopted import Adopted
-from nodeagent.artifacts.arrived import Arrived
 from nodeagent.artifacts.claims import Claims
-from nodeagent.artifacts.left import Left
+from nodeagent.artifacts.holds import Custody
 from nodeagent.artifacts.lines import OwnLines
 from nodeagent.artifacts.newest import Newest
 from nodeagent.artifacts.reports import Reports, no_manifest
+from nodeagent.artifacts.succession import Inquiry, Succession
 from nodeagent.kube.places import Places
 from nodeagent.migration.journal import may_be_elsewhere
 from nodeagent.offload.dumps import Dumps
+from nodeagent.offload.leavers import Leavers
 from nodeagent.offload.tiers import Tiers
 from nodeagent.seat.lifecycle import Lifecycle
 from nodeagent.seat.node import SEAT
@@ -74,16 +74,27 @@ class Loop(DoorSide, ProxySide, OperatorSide):
             settings.drain_limit_s,
             settings.max_wait_s,
         )
-        self.dumps = Dumps(node, self.steps, self.life, self.kick, self._arrived)
-        self.tiers = Tiers(node, self.dumps, self.policy, self.kick)
         self.registry = node.world.registry or OwnLines(node.world, settings.node)
         self.reports = node.world.reports or Reports(node.world.journal, self.registry, no_manifest)
-        self.left, self.arrived = Left(self, self.registry), Arrived(self)
-        node.saved = Places(node, self.dumps.kept, self.left).rows
-        newest = Newest(self, self.registry)
-        self.claims = Claims(self, self.registry, self.reports, newest)
+        asked = Inquiry(node, self.registry)
+        self.custody = Custody(node, self.life.aside, self.reports, asked)
+        leavers = Leavers()
+        self.succession = Succession(node, self.custody, self.reports, leavers)
+        self.dumps = Dumps(
+            node,
+            self.steps,
+            self.life,
+            self.kick,
+            self._arrived,
+            self.custody,
+            self.succession,
+            leavers,
+        )
+        self.tiers = Tiers(node, self.dumps, self.policy, self.kick)
+        node.saved = Places(node, self.custody).rows
+        newest = Newest(node, self.registry, self.custody)
+        self.claims = Claims(node, self.registry, self.reports, newest)
         self.adoptions = Adoptions(self, self.claims, newest)
-        self.adopted = Adopted(self, self.reports, self.left)
         self._kicked = False
         self._settled: SwapView | None = None
         self._settled_until = 0.0
@@ -93,13 +104,11 @@ class Loop(DoorSide, ProxySide, OperatorSide):
 
     def resume(self, records: Mapping[str, Mapping[str, Any]]) -> None:
         """What the last agent noted of saved states, before anything is dropped or told."""
-        self.dumps.kept.load(records)
+        self.custody.load(records)
         self.dumps.leavers.resume(may_be_elsewhere(records))
         if isinstance(self.registry, OwnLines):
             self.registry.load(records)
         self.reports.load(records)
-        self.left.load(records)
-        self.arrived.load(records)
 
     # --- deciding -----------------------------------------------------------------------------
 
@@ -268,7 +277,7 @@ class Loop(DoorSide, ProxySide, OperatorSide):
         self.node.leases.forget(seat.uid)
         self.steps.forget(seat)
         self.dumps.gone(seat)
-        self.adopted.gone(seat)
+        self.succession.gone(seat)
         self.node.world.journal.delete(SEAT + seat.uid)
         self.life.aside(self.node.world.doors.close(seat.uid))
         for observer in self.node.observers:

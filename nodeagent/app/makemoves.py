@@ -45,7 +45,6 @@ def make_moves(
     receiver.resume(records)
     source = Source(agent, Within(settings.node, receiver, peers), operations.advanced)
     operations.carry(Kind.MOVE, source)
-    loop.dumps.came_in = receiver.bytes_in
     loop.adoptions.whole = receiver.is_whole
     source.resume(records)
     loop.life.aside(receiver.coming.clear())
@@ -59,8 +58,8 @@ def agent_of(loop: Loop) -> Agent:
         loop.node,
         loop,
         loop.dumps,
-        loop.arrived,
-        loop.adopted,
+        loop.custody,
+        loop.succession,
         loop.reports,
         loop.registry,
         loop.life.aside,

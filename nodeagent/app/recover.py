@@ -18,7 +18,6 @@ from kybernate.types import SeatState
 from nodeagent.app.doubt import doubt
 from nodeagent.app.recoverbelow import clear_away, drop_unnoticed, heal_unknown, resume_below
 from nodeagent.offload.gates import BELOW
-from nodeagent.offload.transfers import DROP
 from nodeagent.seat.node import DRAIN, INVENTORY, PROXIES, SEAT, Inventory
 from nodeagent.seat.record import from_record
 from nodeagent.seat.steps import Broken, Reverted
@@ -75,9 +74,7 @@ async def recover(loop: Loop) -> Mapping[str, Mapping[str, object]]:
             loop.life.end(seat)
         _resume(loop, seat, frozen)
     await asyncio.gather(*(world.doors.open(uid) for uid in loop.node.seats))
-    for key, record in records.items():
-        if key.startswith(DROP):
-            loop.dumps.drop_later(key.removeprefix(DROP), str(record.get("why", "")))
+    loop.custody.begin()
     if world.below is not None:
         loop.life.aside(_open_gates(loop))
     loop.claims.tell_again()

@@ -208,16 +208,12 @@ async def drop_unnoticed(loop: Loop, seat: Seat) -> None:
     line of the journal named is not unnoticed."""
     if loop.node.world.journal.damage:
         return
-    kept, dumps = await _kept(loop, seat), loop.dumps
-    while seat.uid in dumps.sealing.values():
+    kept, sealer = await _kept(loop, seat), loop.dumps.sealer
+    while sealer.is_sealing(seat.uid):
         await asyncio.sleep(_AGAIN)
         kept = await _kept(loop, seat)
-    named = {one.artifact for one in loop.left.all()}
-    named |= {one.saved.artifact for one in loop.node.seats.values()}
-    unnamed = kept - named - dumps.made
-    # What was handed to a successor here goes with the move, once its note says that it failed.
-    for artifact in (one for one in unnamed if not dumps.succeeded(one)):
-        dumps.drop_later(artifact, "the agent was restarted before it was needed")
+    for artifact in (one for one in kept if not sealer.has_sealed(one)):
+        loop.custody.see_held(artifact, "the agent was restarted before it was needed")
 
 
 async def _kept(loop: Loop, seat: Seat) -> frozenset[str]:

@@ -32,8 +32,8 @@ from kybernate.errors import (
 from kybernate.lib.keyedlock import KeyedLocks
 from kybernate.ports import DumpState
 from kybernate.types import ArtifactId, GpuUuid, PodUid, SeatState, Tier
-from nodeagent.artifacts.adopted import droppable, is_copy
 from nodeagent.artifacts.clones import cut_off
+from nodeagent.artifacts.succession import droppable, is_copy
 from nodeagent.seat.parts.saved import Begins
 
 if TYPE_CHECKING:

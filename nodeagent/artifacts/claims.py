@@ -13,10 +13,10 @@ from nodeagent.artifacts.reports import Kind, Report
 if TYPE_CHECKING:
     from kybernate.core.artifacts.manifest import Manifest
     from kybernate.ports import Registry
-    from nodeagent.app.loop import Loop
     from nodeagent.artifacts.newest import Newest
     from nodeagent.artifacts.reports import Reports
     from nodeagent.seat.below import Below
+    from nodeagent.seat.node import Node
     from nodeagent.seat.record import Seat
 
 _DEADLINE = 10.0
@@ -25,8 +25,8 @@ _DEADLINE = 10.0
 class Claims:
     """Of the node's seats. Lives on the loop."""
 
-    def __init__(self, loop: Loop, registry: Registry, reports: Reports, newest: Newest) -> None:
-        self._node = loop.node
+    def __init__(self, node: Node, registry: Registry, reports: Reports, newest: Newest) -> None:
+        self._node = node
         self._registry = registry
         self._reports = reports
         self._newest = newest

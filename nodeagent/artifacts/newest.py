@@ -10,8 +10,9 @@ from kybernate.types import ArtifactId, Tier
 if TYPE_CHECKING:
     from kybernate.ports import Registry
     from kybernate.types import PodUid
-    from nodeagent.app.loop import Loop
+    from nodeagent.artifacts.holds import Custody
     from nodeagent.seat.below import Below
+    from nodeagent.seat.node import Node
 
 _DEADLINE = 10.0
 
@@ -19,26 +20,31 @@ _DEADLINE = 10.0
 class Newest:
     """Of any pod, as the registry knows it, or, where there is none, the places of this node."""
 
-    def __init__(self, loop: Loop, registry: Registry) -> None:
-        self._loop = loop
+    def __init__(self, node: Node, registry: Registry, custody: Custody) -> None:
+        self._node = node
         self._registry = registry
+        self._custody = custody
 
     async def find(self, below: Below, namespace: str, uid: PodUid) -> ArtifactId:
         """An older one that lies nearer would lose what came since. Raises NotFoundError,
         DeadlineError, RetryableError, OSError."""
-        if self._loop.node.world.registry is not None:
+        if self._node.world.registry is not None:
             return await self._registry.newest(namespace, uid, _DEADLINE)
         places = [tier for tier in (Tier.NVME, Tier.OBJECT) if tier in below.limits]
         listed = [await below.vault.ls(tier) for tier in places]
         found = [one.id for place in listed for one in place if one.uid == uid and one.verified]
-        mine = [one for one in found if one.partition("/")[0] == namespace and not self._goes(one)]
+        mine = [
+            one
+            for one in found
+            if one.partition("/")[0] == namespace and not self._custody.is_dropping(one)
+        ]
         if not mine:
             raise NotFoundError(f"nothing of pod {namespace}/{uid} is saved where this node reads")
         return max(mine, key=lambda one: one.rpartition("@")[2])
 
     def see_kept(self, artifact: ArtifactId) -> None:
         """Raise NotFoundError if this node is about to drop it."""
-        if self._goes(artifact):
+        if self._custody.is_dropping(artifact):
             raise NotFoundError(f"{artifact} is being dropped: its pod has gone on without it")
 
     async def see_last(self, below: Below, namespace: str, uid: PodUid, artifact: str) -> None:
@@ -47,6 +53,3 @@ class Newest:
         newest = await self.find(below, namespace, uid)
         if newest != artifact:
             raise RetryableError(f"pod {namespace}/{uid} has saved {newest} since {artifact}")
-
-    def _goes(self, artifact: ArtifactId) -> bool:
-        return artifact in self._loop.dumps.dropping

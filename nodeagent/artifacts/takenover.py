@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from kybernate.checkpoint.delivery.inbox import Inbox
     from kybernate.types import PodRef
     from nodeagent.app.loop import Loop
-    from nodeagent.artifacts.arrived import Arrived
     from nodeagent.artifacts.awaited import Adopter, Awaited
+    from nodeagent.artifacts.holds import Custody
     from nodeagent.seat.record import Seat
 
 TAKEN = "taken/"
@@ -34,14 +34,14 @@ class TakenOver:
         loop: Loop,
         inbox: Inbox,
         adopter: Adopter,
-        arrived: Arrived,
+        custody: Custody,
         lacks: Callable[[str], None],
     ) -> None:
         self._loop = loop
         self._node = loop.node
         self._inbox = inbox
         self._adopter = adopter
-        self._arrived = arrived
+        self._custody = custody
         self._lacks = lacks
         self._taken: dict[str, str] = {}
 
@@ -93,7 +93,7 @@ class TakenOver:
                 raise RefusedError(f"pod {pod} is on this node, and no other can say that it ended")
             # Where nobody else can tell, the word of the agent that ended it is the proof.
             await self._loop.registry.stop(pod.namespace, pod.uid, "moved to this node", _DEADLINE)
-        async with self._arrived.one(artifact):
+        async with self._custody.lock(artifact):
             here = await asyncio.to_thread(self._inbox.is_here, artifact)
             if not here:
                 self._lacks(artifact)

@@ -12,8 +12,7 @@ from kybernate.types import Tier
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from nodeagent.artifacts.kept import Kept
-    from nodeagent.artifacts.left import Left
+    from nodeagent.artifacts.holds import Custody
     from nodeagent.seat.node import Node
     from nodeagent.seat.record import Seat
 
@@ -29,10 +28,9 @@ def resting(seat: Seat) -> tuple[str | None, int | None]:
 class Places:
     """The saved states that this node holds, or has put into the object store, below RAM."""
 
-    def __init__(self, node: Node, kept: Kept, left: Left) -> None:
+    def __init__(self, node: Node, custody: Custody) -> None:
         self._node = node
-        self._kept = kept
-        self._left = left
+        self._custody = custody
 
     def rows(self) -> list[SavedRow]:
         """Each with its pod and tier, the newest first, no more than MOST_SAVED."""
@@ -44,10 +42,10 @@ class Places:
         ]
 
     def _all(self) -> Iterator[tuple[str, str, str, int]]:
-        for one in self._left.all():
-            yield from _places(one.artifact, one.uid, one.places.items())
-        for mine in self._kept.all():
-            yield from _places(mine.artifact, mine.uid, mine.places.items())
+        for one in self._custody.all():
+            for hold in (one.successor, one.person):
+                if hold is not None:
+                    yield from _places(one.artifact, hold.uid, hold.places.items())
         for seat in self._node.seats.values():
             # What is borrowed is another pod's, and told of by who holds it for that one.
             if seat.saved.artifact and not seat.saved.borrowed:

@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from kybernate.ports import Registry
-    from nodeagent.artifacts.adopted import Adopted
-    from nodeagent.artifacts.arrived import Arrived
+    from nodeagent.artifacts.holds import Custody
     from nodeagent.artifacts.reports import Reports
+    from nodeagent.artifacts.succession import Succession
     from nodeagent.offload.dumps import Dumps
     from nodeagent.seat.node import Node
     from nodeagent.seat.operatorside import OperatorSide
@@ -24,8 +24,8 @@ class Agent:
     node: Node
     operators: OperatorSide
     dumps: Dumps
-    deliveries: Arrived
-    adopted: Adopted
+    custody: Custody
+    succession: Succession
     reports: Reports
     registry: Registry
     aside: Callable[[Coroutine[object, object, None]], None]

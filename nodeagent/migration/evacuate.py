@@ -122,7 +122,7 @@ class Evacuations:
 
     def _earlier(self, uid: PodUid) -> str:
         """Its newest save game in the object store."""
-        kept = (one for one in self._agent.dumps.kept.all() if one.uid == uid)
+        kept = (one for one in self._agent.custody.persons() if one.uid == uid)
         there = [one.artifact for one in kept if Tier.OBJECT in one.places]
         return max(there, key=lambda artifact: artifact.rpartition("@")[2], default="")
 

@@ -63,7 +63,7 @@ class SourceActs:
             case Act.OWE_CANCEL:
                 self._offs.owe(handover_of(note))
             case Act.TAKE_BACK:
-                self._agent.deliveries.call_off(uid, note.successor.uid)
+                self._agent.custody.call_off(uid, note.successor.uid)
             case Act.SLEEP_FOR_GOOD:
                 self._leave(uid, note)
             case Act.REPORT_STOPPED:
@@ -93,7 +93,7 @@ class SourceActs:
 
     def _stopped(self, uid: PodUid, note: MoveNote) -> None:
         if (seat := self._node.seats.get(uid)) is not None:
-            self._agent.adopted.stopped(seat, f"moved to node {note.node}")
+            self._agent.succession.stopped(seat, f"moved to node {note.node}")
 
     def _let_go(self, uid: PodUid, note: MoveNote) -> None:
         """The successor has the state, on this node: no other seat here names it. After the move is

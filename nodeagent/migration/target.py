@@ -10,12 +10,13 @@ pod's processes are ended: not before, so that at most one goes on.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from kybernate.core.artifacts.holds import TransferHold
 from kybernate.core.migration.plan import see_own
 from kybernate.errors import CorruptError, NotFoundError, RefusedError, RetryableError
 from kybernate.types import ArtifactId, PodUid, Tier
-from nodeagent.artifacts.arrived import Arrival
 from nodeagent.artifacts.awaited import Awaited
 from nodeagent.artifacts.reports import Kind, Report
 from nodeagent.artifacts.takenover import TakenOver
@@ -45,37 +46,25 @@ class Receiver:
         self._inbox = inbox
         self.awaited = Awaited(loop.node, inbox, adopter)
         self.coming = ComingIn(loop.node, inbox, self.awaited)
-        self._arrived = loop.arrived
-        self._taken = TakenOver(loop, inbox, adopter, self._arrived, self._lacks)
-        self._accepting: set[str] = set()
+        self._custody = loop.custody
+        self._taken = TakenOver(loop, inbox, adopter, self._custody, self._lacks)
 
     def resume(self, records: Mapping[str, Mapping[str, object]]) -> None:
-        """After a restart: who took over what; and what arrived for nobody goes."""
-        self._arrived.begin()
+        """After a restart: who took over what."""
         self._taken.load(records)
 
     def seat_gone(self, seat: Seat) -> None:
         """See `node.Observer`: nobody needs any more what came for it."""
         self._loop.life.aside(self.coming.forget(seat.uid))
-        self._arrived.gone(seat.uid)
+        self._custody.abandon(seat.uid)
 
     def seat_changed(self, seat: Seat) -> None:
         """See `node.Observer`."""
-        if artifact := self._arrived.taken_by(seat):
-            if not self._arrived.is_home(artifact):
-                self._tell(Kind.COPIED, artifact)
-            self._arrived.forget(artifact)
+        if artifact := self._custody.taken_by(seat):
+            self._tell(Kind.COPIED, artifact)
 
     def told(self, seat: Seat, kind: str, reason: str, sentence: str) -> None:
         """See `node.Observer`."""
-
-    def bytes_in(self, tier: Tier) -> int:
-        """How many bytes of the tier belong to no seat yet: what is on its way, and what came."""
-        if tier is not Tier.NVME:
-            return 0
-        counted = {one.artifact for one in self._loop.dumps.kept.all()} | self._accepting
-        counted |= {one.artifact for one in self._loop.left.all()}
-        return self._inbox.room.taken + self._arrived.bytes(but=counted)
 
     async def deliver(
         self, pod: PodRef, successor: PodUid, artifact: str, signed: bytes
@@ -86,7 +75,7 @@ class Receiver:
     async def _deliver(
         self, pod: PodRef, successor: PodUid, artifact: str, signed: bytes
     ) -> tuple[str, ...]:
-        async with self.coming.one(successor), self._arrived.one(artifact):
+        async with self.coming.one(successor), self._custody.lock(artifact):
             # Its pod may have gone while somebody else was at work.
             self.awaited.expect(pod, successor)
             lacking = await self._accept(pod, successor, artifact, signed)
@@ -94,29 +83,29 @@ class Receiver:
         self._tell(Kind.DROPPED if lacking else Kind.COPYING, artifact)
         if not lacking:
             # The last agent over there may have died, and the next one begun the move anew.
-            self._arrived.call_off(pod.uid, successor, but=artifact)
+            self._custody.call_off(pod.uid, successor, but=artifact)
         return lacking
 
     async def _accept(
         self, pod: PodRef, successor: PodUid, artifact: str, signed: bytes
     ) -> tuple[str, ...]:
-        new = artifact not in self._arrived
-        lacking: tuple[str, ...] = ()
-        size = self._inbox.room.of(successor) or self._arrived.size(artifact)
-        self._arrived.put(Arrival(artifact, pod.uid, successor, size=size))
-        self._accepting.add(artifact)
+        before = self._custody.of(artifact).transfer
+        size = self._inbox.room.of(successor) or (before.size if before else 0)
+        # Till it is accepted its bytes are counted as those that come.
+        coming = TransferHold(artifact, pod.uid, successor)
+        self._custody.hand(coming)
         try:
             lacking = await asyncio.to_thread(self._inbox.accept, pod, successor, artifact, signed)
         except OSError as error:
             raise RetryableError(f"it can't be kept here: {error}") from error
         except (RefusedError, CorruptError):
-            if new:
-                self._arrived.forget(artifact)
+            if before is None:
+                self._custody.withdraw(artifact)
             raise
-        finally:
-            self._accepting.discard(artifact)
         if lacking:
-            self._arrived.forget(artifact)
+            self._custody.withdraw(artifact)
+        else:
+            self._custody.hand(replace(coming, size=size))
         return lacking
 
     def _tell(self, kind: Kind, artifact: str) -> None:
@@ -135,7 +124,7 @@ class Receiver:
     async def _take_over(self, pod: PodRef, successor: PodUid, artifact: ArtifactId) -> str:
         async with self.coming.one(successor):
             await self._taken.take_over(pod, successor, artifact, self.awaited)
-            self._arrived.call_off(pod.uid, successor)
+            self._custody.call_off(pod.uid, successor)
             # The sender keeps its copy until this is on the disk; nobody else waits for it.
             await asyncio.to_thread(self._inbox.sync, artifact)
         seat_now = self._node.seats.get(successor)
@@ -144,14 +133,14 @@ class Receiver:
     async def hold(self, pod: PodRef, successor: PodUid, artifact: ArtifactId) -> None:
         """A state that was sealed on this node is the successor's from now on, to go on from once
         the pod's processes are ended. Raises KybernateError, OSError."""
-        async with self.coming.one(successor), self._arrived.one(artifact):
+        async with self.coming.one(successor), self._custody.lock(artifact):
             self.awaited.expect(pod, successor)
             manifest = await self._below().vault.manifest(artifact, _DEADLINE)
             see_own(manifest, pod)
-            self._arrived.put(
-                Arrival(artifact, pod.uid, successor, size=manifest.stored, home=True)
+            self._custody.hand(
+                TransferHold(artifact, pod.uid, successor, size=manifest.stored, home=True)
             )
-        self._arrived.call_off(pod.uid, successor, but=artifact)
+        self._custody.call_off(pod.uid, successor, but=artifact)
 
     async def hand_on(self, pod: PodRef, successor: PodUid, artifact: ArtifactId) -> None:
         """As `take_over`, of a pod of this node, whose agent is this one and ended it. Raises
@@ -161,7 +150,7 @@ class Receiver:
     async def _hand_on(self, pod: PodRef, successor: PodUid, artifact: ArtifactId) -> None:
         async with self.coming.one(successor):
             await self._taken.hand_on(pod, successor, artifact, self.awaited)
-            self._arrived.call_off(pod.uid, successor)
+            self._custody.call_off(pod.uid, successor)
 
     def _below(self) -> Below:
         below = self._node.world.below
@@ -175,7 +164,7 @@ class Receiver:
 
     async def _call_off(self, pod: PodRef, successor: PodUid) -> None:
         await self.coming.call_off(pod.uid, successor)
-        self._arrived.call_off(pod.uid, successor)
+        self._custody.call_off(pod.uid, successor)
 
     async def is_whole(self, artifact: ArtifactId) -> bool:
         """Whether NVMe has it as it was signed: no process has read it since it came, perhaps.

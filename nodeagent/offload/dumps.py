@@ -71,9 +71,9 @@ class Dumps(Transfers):
         # A state of before, which the tree was restored from, is not what it is now.
         # That it is to go is noted before the seat's record names it no more.
         if seat.saved.borrowed:
-            self.outgrown(seat, seat.saved.artifact)
+            self.succession.outgrown(seat, seat.saved.artifact)
         elif seat.saved.artifact:
-            self.drop_later(seat.saved.artifact, "its workload has gone on since")
+            self.custody.void(seat.saved.artifact, "its workload has gone on since")
         seat.saved.dumping()
         return self._node.move(seat, SeatEvent.DUMP, why, synced=True)
 
@@ -116,8 +116,9 @@ class Dumps(Transfers):
         began = self._world.now()
         await self._see_uncalled(seat, called=called)
         facts = await self.below.facts(seat)
-        artifact = await self.seal(seat.uid, images, facts, self._node.settings.dump_deadline_s)
-        self.unnoted[seat.uid] = artifact
+        vault, deadline = self.below.vault, self._node.settings.dump_deadline_s
+        artifact = await self.sealer.seal(vault, seat.uid, images, facts, deadline)
+        self.custody.unnoted[seat.uid] = artifact
         times["seal"] = self._world.now() - began
         try:
             await self._see_uncalled(seat, called=called)
@@ -128,10 +129,10 @@ class Dumps(Transfers):
             await self._note_sealed(seat, artifact, size)
         except (KybernateError, OSError):
             await self._note_unsealed(seat)
-            self.drop_later(artifact, "its seat stayed in RAM")
-            self.unnoted.pop(seat.uid, None)
+            self.custody.void(artifact, "its seat stayed in RAM")
+            self.custody.unnoted.pop(seat.uid, None)
             raise
-        self.unnoted.pop(seat.uid, None)
+        self.custody.unnoted.pop(seat.uid, None)
         times["note"] = self._world.now() - began
         return times
 

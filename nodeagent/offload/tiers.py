@@ -108,8 +108,7 @@ class Tiers:
 
     def _others(self, tier: Tier) -> int:
         """Bytes of it that no seat has, and that none of them can make room of."""
-        dumps = self._dumps
-        return dumps.kept.bytes_in(tier) + dumps.left_in(tier) + dumps.came_in(tier)
+        return self._dumps.others_in(tier)
 
     def _parked(self, seat: Seat, turns: Mapping[PodUid, int], swap_view: SwapView) -> Parked:
         tier = TIER_OF[seat.state]

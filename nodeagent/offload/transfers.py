@@ -16,23 +16,21 @@ from kybernate.errors import (
     RefusedError,
     RetryableError,
 )
-from kybernate.lib.retry import retry
-from kybernate.types import ArtifactId, Tier
+from kybernate.types import ArtifactId, SeatState, Tier
 from nodeagent import metrics
-from nodeagent.artifacts.kept import Kept
-from nodeagent.artifacts.reports import Kind, Report
+from nodeagent.artifacts.store import Sealer
 from nodeagent.offload.gates import BELOW, GATE_DEADLINE, Gates
 from nodeagent.offload.lazies import Lazies
-from nodeagent.offload.leavers import Leavers
 from nodeagent.offload.retries import pause
 from nodeagent.seat.steps import Broken
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Mapping
-    from pathlib import Path
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from kybernate.core.artifacts.into import Into
-    from kybernate.types import PodUid
+    from nodeagent.artifacts.holds import Custody
+    from nodeagent.artifacts.succession import Succession
+    from nodeagent.offload.leavers import Leavers
     from nodeagent.seat.lifecycle import Lifecycle
     from nodeagent.seat.node import Node
     from nodeagent.seat.record import Seat
@@ -44,70 +42,30 @@ BELIEVED_AFTER = 30.0
 """Seconds for which a store has to say that a state is not there, or is not whole, before that is
 believed and the state given up."""
 
-DROP = "drop/"
-"""Journal keys of saved states that nobody needs any more and that are not yet dropped."""
-
-
-def _spares_none(seat: Seat, artifact: str) -> bool:
-    """`Transfers.spares` where no pod goes on from another's state."""
-    return False
-
-
-def _outgrows_none(seat: Seat, artifact: str) -> None:
-    """`Transfers.outgrown` where no pod goes on from another's state."""
-
-
-def _nobodys(artifact: str) -> bool:
-    """`Transfers.succeeded` where no pod goes on from another's state."""
-    return False
-
-
-def _tells_none(artifact: str) -> None:
-    """`Transfers.dropped` where no state comes for a successor."""
-
-
-def _nothing_in(tier: Tier) -> int:
-    """`Transfers.left_in` where pods leave no states behind, `came_in` where none come."""
-    return 0
-
 
 class Transfers(Gates):
-    """Moves saved states, and forgets them. `spares` is told that a seat needs its state no more,
-    or that it has none, and says whether it is left where it is; `outgrown` is told that a seat
-    which has another's state is written down itself; `succeeded` says whether a state is that of a
-    successor on this node, and `dropped` is told that one goes all the same; `left_in` says how
-    many bytes of a tier left states take, `came_in` what came for seats and is no seat's yet.
+    """Moves saved states, and lets go of them. `leavers`: seats whose workloads go to other
+    nodes."""
 
-    `leavers`: seats whose workloads go to other nodes; `dropping`: states that nobody may go on
-    from any more, though they may be there yet; `unnoted`: states that are sealed and that no
-    record of their seats names yet; `sealing`: whose states are being sealed; `made`: states that
-    were sealed since this agent started.
-    """
-
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - each is made once
         self,
         node: Node,
         steps: Steps,
         life: Lifecycle,
         kick: Callable[[], None],
         call_for: Callable[[Seat, str], None],
+        custody: Custody,
+        succession: Succession,
+        leavers: Leavers,
     ) -> None:
         super().__init__(node, life, call_for)
         self._steps = steps
         self._kick = kick
-        self.kept = Kept(node.world.journal)
         self.lazies = Lazies(node, life, kick)
-        self.leavers = Leavers()
-        self.dropping: set[str] = set()
-        self.unnoted: dict[PodUid, ArtifactId] = {}
-        self.sealing: dict[asyncio.Future[ArtifactId], PodUid] = {}
-        self.made: set[str] = set()
-        self.spares: Callable[[Seat, str], bool] = _spares_none
-        self.outgrown: Callable[[Seat, str], None] = _outgrows_none
-        self.succeeded: Callable[[str], bool] = _nobodys
-        self.dropped: Callable[[str], None] = _tells_none
-        self.left_in: Callable[[Tier], int] = _nothing_in
-        self.came_in: Callable[[Tier], int] = _nothing_in
+        self.leavers = leavers
+        self.custody = custody
+        self.succession = succession
+        self.sealer = Sealer(custody)
 
     def work(self, seat: Seat, what: Coroutine[object, object, None]) -> None:
         """Begin it. While something is under way nothing else is decided for the seat: look when
@@ -118,37 +76,6 @@ class Transfers(Gates):
             self._kick()
 
         self._life.work(seat, to_the_end())
-
-    # --- NVMe ---------------------------------------------------------------------------------
-
-    def begin_seal(
-        self, uid: PodUid, images: Path, facts: Mapping[str, object], deadline: float
-    ) -> asyncio.Future[ArtifactId]:
-        """What was written down of this pod becomes a state, of which is known who made it."""
-        sealing = asyncio.ensure_future(self.below.vault.seal(images, facts, deadline))
-        self.sealing[sealing] = uid
-        sealing.add_done_callback(self._sealed)
-        return sealing
-
-    def _sealed(self, sealing: asyncio.Future[ArtifactId]) -> None:
-        self.sealing.pop(sealing)
-        if not sealing.cancelled() and sealing.exception() is None:
-            self.made.add(sealing.result())
-
-    async def seal(
-        self, uid: PodUid, images: Path, facts: Mapping[str, object], deadline: float
-    ) -> ArtifactId:
-        """Once begun it may come to its end also if nobody wants it any more."""
-        sealing = self.begin_seal(uid, images, facts, deadline)
-        try:
-            return await asyncio.shield(sealing)
-        except asyncio.CancelledError:
-            sealing.add_done_callback(self._drop_sealed)
-            raise
-
-    def _drop_sealed(self, sealing: asyncio.Future[ArtifactId]) -> None:
-        if not sealing.cancelled() and sealing.exception() is None:
-            self.drop_later(sealing.result(), "its container ended while it was sealed")
 
     # --- the object store -----------------------------------------------------------------------
 
@@ -256,40 +183,11 @@ class Transfers(Gates):
 
     # --- what nobody needs any more -------------------------------------------------------------
 
-    def drop_later(self, artifact: str, why: str) -> None:
-        """Forget a saved state that isn't kept for people, also over a restart of the agent."""
-        if artifact in self.kept:
-            return
-        self._world.journal.put(DROP + artifact, {"why": why}, synced=False)
-        self.dropping.add(artifact)
-        self.dropped(artifact)
-        self._tell_dropped(artifact, why)
-        self._life.aside(self._forget(artifact, why))
-
-    def _tell_dropped(self, artifact: str, why: str) -> None:
-        """Before it is told that its pod has stopped: then nobody goes on from it who asks."""
-        below, reports = self._world.below, self._world.reports
-        if below is None or reports is None:
-            return
-        for place in below.limits:
-            reports.put(Report(Kind.DROPPED, artifact=artifact, tier=place.value, why=why))
-
-    async def _forget(self, artifact: str, why: str) -> None:
-        await self.lazies.all_in(artifact)
-        if self._world.below is None:
-            return
-
-        async def dropped() -> None:
-            for place in (Tier.NVME, Tier.OBJECT):
-                if place in self.below.limits:
-                    await self.below.vault.drop(ArtifactId(artifact), place, forget=why)
-
-        await retry(
-            dropped, lambda error: log.warning("%s can't be dropped yet: %s", artifact, error)
-        )
-        self._world.journal.delete(DROP + artifact)
-        self.dropping.discard(artifact)
-        self.made.discard(artifact)
+    def others_in(self, tier: Tier) -> int:
+        """Bytes of it that no seat has: what is on its way from other nodes, and what is held."""
+        inbox = self._world.below.inbox if self._world.below else None
+        coming = inbox.room.taken if inbox is not None and tier is Tier.NVME else 0
+        return coming + self.custody.bytes_in(tier)
 
     def gone(self, seat: Seat) -> None:
         """Its pod no longer exists."""
@@ -297,17 +195,19 @@ class Transfers(Gates):
 
     def forget(self, seat: Seat, why: str) -> None:
         """The seat runs on, or has ended: its saved state is worth nothing any more."""
-        spared = self.spares(seat, seat.saved.artifact)
-        artifact = seat.saved.forgotten()
-        seat.tree.follows_none()
+        artifact = seat.saved.artifact
         # Before a record of the seat's says that it no longer is on its way.
-        unnoted = self.unnoted.pop(seat.uid, artifact)
+        unnoted = self.custody.unnoted.pop(seat.uid, artifact)
         if unnoted != artifact:
-            self.drop_later(unnoted, why)
-        if artifact and not spared:
-            self.drop_later(artifact, why)
+            self.custody.void(unnoted, why)
+        self.succession.let_go(seat, why)
+        seat.saved.forgotten()
+        seat.tree.follows_none()
+        paging = seat.saved.paging
+        if seat.state is SeatState.RESTORING:
+            seat.saved.pages("")  # half of a tree is ended with its container
         if artifact or seat.state in TIER_OF:
-            self._life.aside(self._abandon(seat))
+            self._life.aside(self._abandon(seat, paging))
         if seat.state in BELOW and seat.tree.init is not None:
             self._life.aside(self._hang_up(seat.tree.init.pid))
 
@@ -323,11 +223,11 @@ class Transfers(Gates):
             with contextlib.suppress(OSError, KybernateError):
                 await self._world.below.gatekeeper.open(init, GATE_DEADLINE)
 
-    async def _abandon(self, seat: Seat) -> None:
+    async def _abandon(self, seat: Seat, paging: str = "") -> None:
         if self._world.below is None:
             # Nothing was ever dumped by an agent that can't.
             return
-        await self.lazies.all_in(seat.saved.paging)
+        await self.lazies.all_in(paging or seat.saved.paging)
         try:
             await self.below.vault.abandon(seat.uid)
         except (KybernateError, OSError) as error:

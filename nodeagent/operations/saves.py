@@ -17,6 +17,7 @@ import logging
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from kybernate.core.artifacts.holds import PersonHold
 from kybernate.core.seat.saves import (
     Next,
     Phase,
@@ -32,7 +33,6 @@ from kybernate.errors import CorruptError, KybernateError, NotFoundError, Refuse
 from kybernate.lib.retry import retry
 from kybernate.types import ArtifactId, PodUid, SeatState, Tier
 from nodeagent import metrics
-from nodeagent.artifacts.kept import Keepsake
 from nodeagent.operations.record import words
 from nodeagent.seat.below import weight
 from nodeagent.seat.steps import Reverted
@@ -111,7 +111,7 @@ class Saves:
         seat = self._node.seats.get(operation.uid)
         goal = keeping_tier(self._facts(seat), operation.tier) if seat else Tier.NVME
         one = self._all[operation.name] = _Save(operation, goal, again=again)
-        kept = self._dumps.kept.of(operation.name)
+        kept = self._dumps.custody.kept_by(operation.name)
         if kept is not None:
             operation.artifact, one.phase = kept.artifact, Phase.COPYING
             self._life.aside(self._copy(one, kept))
@@ -127,7 +127,7 @@ class Saves:
         if one is not None:
             save = SaveFacts(one.phase, one.goal, operation.artifact, one.why)
             return judge_save(seat, save)
-        kept = self._dumps.kept.of(operation.name)
+        kept = self._dumps.custody.kept_by(operation.name)
         phase = Phase.COPYING if kept else Phase.WANTED
         return judge_save(seat, SaveFacts(phase, Tier.OBJECT, kept.artifact if kept else ""))
 
@@ -152,7 +152,7 @@ class Saves:
 
     async def _see_room(self, one: _Save, seat: Seat) -> None:
         try:
-            self._dumps.kept.seen(Tier.NVME, await self._below.vault.ls(Tier.NVME))
+            self._dumps.custody.listed(Tier.NVME, await self._below.vault.ls(Tier.NVME))
         except (KybernateError, OSError) as error:
             self._fail(one, f"what is on NVMe can't be listed: {error}")
             return
@@ -170,7 +170,7 @@ class Saves:
     def _room(self) -> int:
         used = sum(s.saved.size for s in self._node.seats.values() if Tier.NVME in s.saved.copies)
         dumps, nvme = self._dumps, Tier.NVME
-        others = dumps.kept.bytes_in(nvme) + dumps.left_in(nvme) + dumps.came_in(nvme)
+        others = dumps.others_in(nvme)
         return self._below.limits.get(nvme, 0) - used - others
 
     def _step(self, one: _Save) -> None:
@@ -268,7 +268,7 @@ class Saves:
             return
         for found in await self._below.vault.ls(Tier.NVME):
             if found.uid == seat.uid:
-                self._dumps.drop_later(found.id, "the agent was restarted before it was kept")
+                self._dumps.custody.void(found.id, "the agent was restarted before it was kept")
 
     async def _unwritten(self, one: _Save, why: str) -> None:
         await self._abandon(one)
@@ -289,46 +289,46 @@ class Saves:
         try:
             if one.dropped:
                 return
-            artifact = await self._dumps.begin_seal(uid, images, facts, deadline)
+            artifact = await self._dumps.sealer.begin(vault, uid, images, facts, deadline)
             if one.dropped:
-                self._dumps.drop_later(artifact, "its save was cancelled")
+                self._dumps.custody.void(artifact, "its save was cancelled")
                 return
             size = next((s.size for s in await vault.ls(Tier.NVME) if s.id == artifact), 0)
             one.phases["seal"] = self._node.world.now() - began
             metrics.observe_move("save", one.phases, size)
-            kept = Keepsake(artifact, one.operation.name, uid, {Tier.NVME: size})
+            kept = PersonHold(artifact, one.operation.name, uid, {Tier.NVME: size})
             await self._keep(one, kept)
         except (KybernateError, OSError) as error:
             self._fail(one, f"it was written down and could not be sealed: {error}")
         finally:
             await self._abandon(one)
 
-    def _of_seat(self, one: _Save, seat: Seat) -> Keepsake:
+    def _of_seat(self, one: _Save, seat: Seat) -> PersonHold:
         """What a seat that is parked below RAM has there; known as kept at once."""
         if Tier.OBJECT in seat.saved.copies:
             one.goal = Tier.OBJECT
         places = dict.fromkeys(seat.saved.copies, seat.saved.size)
-        kept = Keepsake(ArtifactId(seat.saved.artifact), one.operation.name, seat.uid, places)
+        kept = PersonHold(ArtifactId(seat.saved.artifact), one.operation.name, seat.uid, places)
         self._put(kept)
         return kept
 
-    def _put(self, kept: Keepsake) -> Awaitable[None]:
-        return asyncio.ensure_future(self._dumps.kept.put(kept))
+    def _put(self, kept: PersonHold) -> Awaitable[None]:
+        return asyncio.ensure_future(self._dumps.custody.keep(kept))
 
-    async def _keep(self, one: _Save, kept: Keepsake) -> None:
+    async def _keep(self, one: _Save, kept: PersonHold) -> None:
         """It is sealed: from now on nothing drops it."""
         await self._note(kept)
         one.operation.artifact = kept.artifact
         one.operation.saved = max(kept.places.values(), default=0)
         await self._copy(one, kept)
 
-    async def _note(self, kept: Keepsake) -> None:
+    async def _note(self, kept: PersonHold) -> None:
         def say(error: Exception) -> None:
             log.warning("that %s is kept can't be written yet: %s", kept.artifact, error)
 
-        await retry(lambda: self._dumps.kept.put(kept), say, on=OSError)
+        await retry(lambda: self._dumps.custody.keep(kept), say, on=OSError)
 
-    async def _copy(self, one: _Save, kept: Keepsake) -> None:
+    async def _copy(self, one: _Save, kept: PersonHold) -> None:
         """To where it is to be kept. Its copy on NVMe goes then, unless the seat needs it."""
         if one.goal is Tier.OBJECT and Tier.OBJECT not in kept.places:
             one.phase = Phase.COPYING
@@ -345,7 +345,7 @@ class Saves:
         one.operation.phases = one.phases
         self._noted(one.operation)
 
-    async def _packed(self, one: _Save, kept: Keepsake) -> bool:
+    async def _packed(self, one: _Save, kept: PersonHold) -> bool:
         deadline = self._node.settings.transfer_deadline_s
         never = (NotFoundError, CorruptError, RefusedError)
 
@@ -364,7 +364,7 @@ class Saves:
             self._fail(one, f"{kept.artifact} is on NVMe, and can't be copied: {error}")
             return False
 
-    async def _clear(self, kept: Keepsake) -> None:
+    async def _clear(self, kept: PersonHold) -> None:
         seat = self._node.seats.get(kept.uid)
         if seat is not None and seat.saved.artifact == kept.artifact:
             return

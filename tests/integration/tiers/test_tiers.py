@@ -140,7 +140,7 @@ async def test_a_container_that_is_parked_below_ram_ends_at_once(room: Room) -> 
     assert time.monotonic() - began < 20, "it was woken first, or given time"
     below = room.loop.node.world.below
     assert below is not None
-    (left,) = room.loop.left.all()
+    (left,) = [one.successor for one in room.loop.custody.all()]
     assert [one.id for one in await below.vault.ls(Tier.NVME)] == [left.artifact]
     client.close()
     await room.end()

@@ -256,7 +256,7 @@ def test_a_state_that_is_never_dropped_is_found_out():
     storm = Storm(draw_pair(10940), None)
     for life in storm.lives:
         life.machine.fault = lambda name: name == "drop-fails"
-    assert any("does not come to rest: outlived/" in one for one in storm.run().violations)
+    assert any("does not come to rest: drop/" in one for one in storm.run().violations)
 
 
 def test_the_bench_ends_with_one_line_of_json():

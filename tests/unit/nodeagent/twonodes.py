@@ -14,6 +14,7 @@ from kybernate.checkpoint.raw import seal
 from kybernate.checkpoint.raw.stream import Seen
 from kybernate.checkpoint.vault import Vault
 from kybernate.core.artifacts import layout
+from kybernate.core.artifacts.holds import ARRIVED
 from kybernate.core.artifacts.restores import RestoreWish
 from kybernate.errors import ConflictError, NotFoundError
 from kybernate.lib.deadline import Deadline
@@ -24,7 +25,6 @@ from nodeagent.api.doorkeeper import Doorkeeper, Rates
 from nodeagent.api.peers import GrpcPeers
 from nodeagent.api.peersapi import PeersApi
 from nodeagent.api.servers import serve_network
-from nodeagent.artifacts.arrived import ARRIVED
 from nodeagent.migration.protocol import Pacer
 from nodeagent.migration.target import Receiver
 from nodeagent.seat.parts.saved import Begins
@@ -83,11 +83,18 @@ class Two:
         node = self.r.node
         seen = self.seen_there = Seen()
         self.vault = Vault({Tier.NVME: self.there}, Tier.NVME, KEYS, seen=seen)
-        node.world = replace(node.world, below=replace(node.world.below, vault=self.vault))
         self.inbox = Inbox(self.there, KEYS, seen)
+        below = replace(node.world.below, vault=self.vault, inbox=self.inbox)
+        node.world = self.r.loop.dumps._world = replace(node.world, below=below)
         self.receiver = Receiver(self.r.loop, self.inbox, self.adopter)
         self.adopter.changed, self.adopter.claim = self.receiver.seat_changed, self._claim
+        self.r.loop.custody.load(self.r.machine.journal)
         self.receiver.resume(dict(self.r.machine.journal))
+
+    def restarted(self) -> None:
+        """The same, and what the last agent had begun goes on."""
+        self.restart()
+        self.r.loop.custody.begin()
 
     async def _claim(self, pod, artifact, successor) -> None:
         with contextlib.suppress(ConflictError):  # where nobody said that the pod has stopped
@@ -97,7 +104,7 @@ class Two:
         return (self.there.local / layout.manifest_key(artifact)).exists()
 
     async def until_gone(self, artifact) -> None:
-        while self.has(artifact) or ARRIVED + artifact in self.r.machine.journal:  # noqa: ASYNC110
+        while self.has(artifact) or self.r.loop.custody.of(artifact):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
     async def begin(self):

@@ -60,7 +60,6 @@ def with_moves(r, records=None, room=1 << 60):
     r.node.observers.append(operations)
     receiver = Receiver(r.loop, NoInbox(room), r.loop.adoptions)
     receiver.resume(records or {})
-    r.loop.dumps.came_in = receiver.bytes_in
     beyond = Beyond(r)
     moves = Source(agent_of(r.loop), Within("n1", receiver, beyond), operations.advanced)
     operations.carry(Kind.MOVE, moves)

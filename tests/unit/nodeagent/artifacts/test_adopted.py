@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from kybernate.core.artifacts.holds import DROP, LEFT
 from kybernate.core.artifacts.restores import RestoreAs, RestoreWish
 from kybernate.errors import ConflictError
 from kybernate.types import ArtifactId, PodUid, SeatState, Tier
-from nodeagent.artifacts.left import LEFT, OUTLIVED
 from nodeagent.artifacts.reports import Kind
 from tests.unit.nodeagent.below import (
     ACTIVE,
@@ -157,7 +157,7 @@ async def test_that_a_state_is_to_go_is_noted_before_its_successor_is_written_do
 
     def look(key, record, *, synced):
         if record.get("state") == SeatState.DUMPING.value:
-            noted.append((record["borrowed"], OUTLIVED + artifact in r.machine.journal))
+            noted.append((record["borrowed"], DROP + artifact in r.machine.journal))
         return put(key, record, synced=synced)
 
     journal.put = look
@@ -188,7 +188,7 @@ async def test_nobody_goes_on_from_a_state_that_is_to_be_dropped_and_is_there_ye
     r = rig(tiers=TIERS, restore_wait_s=2)
     cold, artifact, _, telling = await left(r)
     r.machine.fault = lambda name: name == "drop-fails"
-    r.loop.dumps.drop_later(artifact, "a test")
+    r.loop.custody.void(artifact, "a test")
     new = await r.seat("new", restore=of(cold))
     late = await r.seat("late", restore=RestoreWish(artifact=artifact))
     await when(lambda: went(r, new) and went(r, late))
@@ -219,7 +219,8 @@ async def test_a_state_that_was_brought_for_a_pod_that_ends_before_it_goes_on_is
 ):
     r = rig(tiers=TIERS, keep_left_s=100)
     cold, artifact, _, telling = await left(r)
-    r.loop.left._forget(r.loop.left._all[artifact])  # another node's it is, brought to this one
+    # Another node's it is, brought to this one.
+    r.loop.custody._become(replace(r.loop.custody.of(artifact), successor=None))
     new = await r.seat("new", restore=of(cold))
     await r.until(new, OBJECT)
     r.loop.call_off(new)
@@ -233,4 +234,23 @@ async def test_a_state_that_was_brought_for_a_pod_that_ends_before_it_goes_on_is
     await asyncio.sleep(20)
     assert artifact not in r.machine.vault
     assert not any(key.startswith(LEFT) for key in r.machine.journal)
+    telling.cancel()
+
+
+async def test_what_a_successor_on_this_node_is_parked_with_outlasts_what_was_left(rig):
+    """Its claim ends the time that others have, and not its own."""
+    r = rig(tiers=TIERS, keep_left_s=100)
+    cold, artifact, (inner, _), telling = await left(r, NVME)
+    room, r.node.park_budget = r.node.park_budget, 1
+    new = await r.seat("new", restore=of(cold))
+    await r.until(new, NVME)
+    await asyncio.sleep(1000)
+    assert r.state(new) is NVME
+    assert r.machine.vault[artifact].places == {Tier.NVME}
+    r.node.park_budget = room
+    r.loop.kick()
+    await r.until(new, ACTIVE)
+    assert (app_of(r, new).inner, went(r, new)) == (inner, [])
+    await when(lambda: r.machine.vault == {})
+    r.check()
     telling.cancel()

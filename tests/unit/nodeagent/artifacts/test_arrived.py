@@ -8,15 +8,21 @@ from dataclasses import replace
 import pytest
 
 from kybernate.checkpoint.places import read_manifest
+from kybernate.core.artifacts.holds import ARRIVED, OUTLIVED, PersonHold
 from kybernate.core.artifacts.restores import RestoreWish
 from kybernate.errors import RetryableError
 from kybernate.types import ArtifactId, PodRef, PodUid, Tier
-from nodeagent.artifacts.arrived import ARRIVED
-from nodeagent.artifacts.kept import Keepsake
 from nodeagent.artifacts.reports import Kind
 from nodeagent.seat.parts.saved import Begins
 from tests.unit.checkpoint.kit import KEYS
 from tests.unit.nodeagent.twonodes import LIMIT, POD, delivered, follow, two_nodes
+
+
+def soon(monkeypatch):
+    """What no event tells of is looked at again at once."""
+    monkeypatch.setattr("kybernate.core.artifacts.holds.AGAIN_S", 0.01)
+    for name in ("AGAIN_S", "_RETRY_S"):
+        monkeypatch.setattr(f"nodeagent.artifacts.holds.{name}", 0.01)
 
 
 @pytest.mark.real_time
@@ -42,7 +48,7 @@ async def test_an_agent_that_dies_before_it_dropped_it_leaves_that_to_the_next(r
 
         two.vault.drop = dies
         await peers.call_off(two.to, LIMIT)
-        two.restart()
+        two.restarted()
         await two.until_gone(artifact)
 
 
@@ -50,7 +56,7 @@ async def test_an_agent_that_dies_before_it_dropped_it_leaves_that_to_the_next(r
 async def test_a_drop_that_fails_is_tried_again(rig, tls, tmp_path, monkeypatch):
     async with two_nodes(rig, tls, tmp_path) as (two, peers):
         artifact = await delivered(two, peers)
-        monkeypatch.setattr("nodeagent.artifacts.arrived._AGAIN", 0.01)
+        soon(monkeypatch)
         real, fails = two.vault.drop, [OSError("the disk refuses"), RetryableError("later")]
 
         async def drop(*args, **more):
@@ -70,7 +76,7 @@ async def test_what_a_seat_has_gone_on_from_before_it_could_be_dropped_stays(
 ):
     async with two_nodes(rig, tls, tmp_path) as (two, peers):
         artifact = await delivered(two, peers)
-        monkeypatch.setattr("nodeagent.artifacts.arrived._AGAIN", 0.01)
+        soon(monkeypatch)
         real = two.vault.drop
 
         async def fails(*args, **more):
@@ -80,9 +86,10 @@ async def test_what_a_seat_has_gone_on_from_before_it_could_be_dropped_stays(
 
         two.vault.drop = fails
         await peers.call_off(two.to, LIMIT)
-        while ARRIVED + artifact in two.r.machine.journal:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
         assert two.has(artifact)
+        two.r.node.seats[two.uid].saved.artifact = ""
+        await two.until_gone(artifact)
 
 
 @pytest.mark.real_time
@@ -105,8 +112,8 @@ async def test_what_came_before_a_move_was_begun_anew_goes(rig, tls, tmp_path, t
 async def test_what_a_seat_goes_on_from_is_not_dropped_for_a_late_word(rig, tls, tmp_path, found):
     async with two_nodes(rig, tls, tmp_path) as (two, peers):
         artifact = await delivered(two, peers)
-        seat, begun = two.r.node.seats[two.uid], []
-        two.r.loop.life.aside = lambda what: (begun.append(what.__name__), what.close())
+        seat, custody = two.r.node.seats[two.uid], two.r.loop.custody
+        two.r.loop.call_for = lambda uid, why: True  # else it is started
         if found == "handed over":
             await peers.take_over(two.to, artifact, LIMIT)
             seat.saved.artifact = ""
@@ -118,10 +125,11 @@ async def test_what_a_seat_goes_on_from_is_not_dropped_for_a_late_word(rig, tls,
             two.receiver.seat_changed(seat)
         assert (ARRIVED + artifact in two.r.machine.journal) is (found == "as a copy")
         await peers.call_off(two.to, LIMIT)
-        assert not {"_see_off", "_drop"} & {*begun}
+        assert custody.of(artifact).drop is None
         two.receiver.seat_gone(seat)
-        assert ("_see_off" in begun) is (found == "as a copy")
-        assert "_drop" not in begun
+        held = custody.of(artifact).transfer
+        assert (held is not None and held.until > 0) is (found == "as a copy")
+        await asyncio.sleep(0.1)
         assert two.has(artifact)
 
 
@@ -133,7 +141,7 @@ async def test_what_came_for_one_that_goes_on_from_the_object_store_goes_after_i
     """And that alone: the copy in the store may be somebody else's."""
 
     async with two_nodes(rig, tls, tmp_path) as (two, peers):
-        monkeypatch.setattr("nodeagent.artifacts.arrived._AGAIN", 0.01)
+        soon(monkeypatch)
         artifact, told = await delivered(two, peers), []
         two.r.node.world = replace(two.r.node.world, registry=object())
         two.r.loop.reports.put = lambda report: told.append(report.kind)
@@ -143,7 +151,7 @@ async def test_what_came_for_one_that_goes_on_from_the_object_store_goes_after_i
         seat.saved.copies = frozenset({Tier.OBJECT})
         two.receiver.seat_changed(seat)
         if over_a_restart:
-            two.restart()
+            two.restarted()
         await asyncio.sleep(0.1)
         assert two.has(artifact)
         assert seat.saved.may_drop == ()
@@ -159,17 +167,17 @@ async def test_what_a_pod_that_is_gone_never_took_is_kept_for_a_while(
 ):
     async with two_nodes(rig, tls, tmp_path) as (two, peers):
         artifact = await delivered(two, peers)
-        monkeypatch.setattr("nodeagent.artifacts.arrived._AGAIN", 0.01)
+        soon(monkeypatch)
         two.r.node.settings = two.r.node.settings.model_copy(update={"keep_left_s": 0.01})
         seats, looks = two.r.node.seats, []
         gone = seats.pop(two.uid)
         waits = seats[await two.r.seat("c", delay=0.0, restore=RestoreWish(uid=POD.uid))]
+        custody = two.r.loop.custody
+        real = custody._use
+        custody._use = lambda one: (looks.append(one), real(one))[1]
         if over_a_restart:
-            two.restart()
-        arrived = two.receiver._arrived
-        real = arrived._is_wanted
-        arrived._is_wanted = lambda one: (looks.append(one), real(one))[1]
-        if not over_a_restart:
+            two.restarted()
+        else:
             two.receiver.seat_gone(gone)
         while len(looks) < 3:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -188,14 +196,18 @@ async def test_what_a_pod_that_is_gone_never_took_is_kept_for_a_while(
 async def test_what_people_kept_and_what_came_again_is_not_dropped(rig, tls, tmp_path):
     async with two_nodes(rig, tls, tmp_path) as (two, peers):
         artifact = await delivered(two, peers)
-        arrived = two.receiver._arrived
-        before = arrived._all[artifact]
-        await peers.deliver(two.to, artifact, LIMIT)
-        await arrived._drop(before, "a test")
+        custody = two.r.loop.custody
+        async with custody.lock(artifact):
+            custody.call_off(POD.uid, two.uid)
+            assert OUTLIVED + artifact in two.r.machine.journal
+            again = asyncio.ensure_future(peers.deliver(two.to, artifact, LIMIT))
+            await asyncio.sleep(0.1)
+        await again
         assert two.has(artifact), "it was delivered again"
-        kept = Keepsake(artifact, "save", POD.uid, {Tier.NVME: 1})
-        await two.r.loop.dumps.kept.put(kept)
-        await arrived._drop(arrived._all[artifact], "a test")
+        assert OUTLIVED + artifact not in two.r.machine.journal
+        await custody.keep(PersonHold(artifact, "save", POD.uid, {Tier.NVME: 1}))
+        custody.call_off(POD.uid, two.uid)
+        await asyncio.sleep(0.1)
         assert two.has(artifact)
         assert ARRIVED + artifact not in two.r.machine.journal
 
@@ -205,7 +217,7 @@ async def test_what_came_takes_room_until_it_is_a_seats_or_gone(rig, tls, tmp_pa
     async with two_nodes(rig, tls, tmp_path) as (two, peers):
 
         def taken():
-            return two.receiver.bytes_in(Tier.NVME)
+            return two.r.loop.dumps.others_in(Tier.NVME)
 
         images = two.dump(1)
         await follow(two, peers, images)
@@ -215,13 +227,15 @@ async def test_what_came_takes_room_until_it_is_a_seats_or_gone(rig, tls, tmp_pa
         await peers.deliver(two.to, artifact, LIMIT)
         assert taken() == came == read_manifest(two.there, artifact, KEYS).total
         await peers.deliver(two.to, artifact, LIMIT)
-        assert (taken(), two.receiver.bytes_in(Tier.OBJECT)) == (came, 0)
+        assert (taken(), two.r.loop.dumps.others_in(Tier.OBJECT)) == (came, 0)
         two.restart()
         assert taken() == came
         kept = {Tier.NVME: came}
-        await two.r.loop.dumps.kept.put(Keepsake(ArtifactId(artifact), "s1", POD.uid, kept))
-        assert taken() == 0, "what people keep is counted as such"
-        two.r.loop.dumps.kept.forget(artifact)
+        custody = two.r.loop.custody
+        await custody.keep(PersonHold(ArtifactId(artifact), "s1", POD.uid, kept))
+        assert taken() == came, "it is counted once"
+        custody.listed(Tier.NVME, ())
+        assert taken() == came
         two.r.node.seats[two.uid].saved.artifact = artifact
         assert taken() == 0
         two.r.node.seats[two.uid].saved.artifact = ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kybernate.core.artifacts import layout
+from kybernate.core.artifacts.holds import ARRIVED
 from kybernate.core.artifacts.restores import RestoreWish
 from kybernate.errors import (
     NotFoundError,
@@ -13,7 +14,6 @@ from kybernate.errors import (
 )
 from kybernate.testing.machine import FakeJournal
 from kybernate.types import PodRef, Tier
-from nodeagent.artifacts.arrived import ARRIVED
 from nodeagent.artifacts.takenover import TAKEN
 from nodeagent.seat.parts.saved import Begins
 from tests.unit.nodeagent.twonodes import LIMIT, POD, delivered, two_nodes

@@ -7,10 +7,10 @@ from pathlib import Path
 import yaml
 
 from kybernate.api.gpunodes import MOST_SAVED, SavedRow
+from kybernate.core.artifacts.holds import PersonHold
 from kybernate.core.seat.operations import Kind
 from kybernate.testing.clock import run_virtual
 from kybernate.types import Tier
-from nodeagent.artifacts.kept import Keepsake
 from nodeagent.kube.attendance import Attendance
 from nodeagent.kube.publish import Publisher
 from nodeagent.operations.operations import Operations
@@ -48,7 +48,8 @@ async def test_what_was_saved_is_told_until_it_is_deleted(rig):
     (row,) = r.node.saved()
     assert (row.artifact, row.uid, row.tier) == (done.artifact, uid, "nvme")
     assert row.bytes > 0
-    r.loop.dumps.kept.forget(done.artifact)
+    for tier in Tier:
+        r.loop.custody.listed(tier, ())
     assert r.node.saved() == []
 
 
@@ -59,7 +60,7 @@ def test_of_too_many_the_newest_are_told_and_the_crd_takes_them(rig):
         for at in range(MOST_SAVED + 5):
             artifact = f"default/{'zy'[at % 2]}@20260101T{at:06}Z-0000000{at % 10}"
             places = {Tier.RAM: 1, Tier.NVME: 2, Tier.OBJECT: 3}
-            await r.loop.dumps.kept.put(Keepsake(artifact, f"s{at}", f"u{at}", places))
+            await r.loop.custody.keep(PersonHold(artifact, f"s{at}", f"u{at}", places))
         rows = Publisher(r.node, None, "", Attendance()).status()["saved"]
         assert len(rows) == MOST_SAVED
         assert {row["tier"] for row in rows} == {"nvme", "object"}

@@ -13,6 +13,7 @@ import pytest
 from kybernate.checkpoint.delivery.incoming import Incoming
 from kybernate.checkpoint.delivery.room import Room
 from kybernate.checkpoint.places import read_manifest
+from kybernate.core.artifacts.holds import ARRIVED
 from kybernate.errors import (
     DeadlineError,
     RefusedError,
@@ -22,7 +23,6 @@ from kybernate.gen import peers_pb2 as pb
 from kybernate.types import PodRef, PodUid, Tier
 from nodeagent.api import peersapi
 from nodeagent.api.peersapi import PeersApi
-from nodeagent.artifacts.arrived import ARRIVED
 from tests.unit.checkpoint.kit import KEYS
 from tests.unit.nodeagent.twonodes import LIMIT, POD, follow, two_nodes
 

@@ -8,6 +8,7 @@ import pytest
 
 from kybernate.checkpoint.places import read_manifest
 from kybernate.checkpoint.verify import verify
+from kybernate.core.artifacts.holds import ARRIVED
 from kybernate.core.artifacts.restores import RestoreWish
 from kybernate.errors import (
     CorruptError,
@@ -16,7 +17,6 @@ from kybernate.errors import (
 from kybernate.lib.deadline import Deadline
 from kybernate.ports import Handover
 from kybernate.types import PodRef, PodUid, Tier
-from nodeagent.artifacts.arrived import ARRIVED
 from nodeagent.artifacts.takenover import TAKEN
 from tests.unit.checkpoint.kit import KEYS
 from tests.unit.nodeagent.twonodes import LIMIT, POD, Two, follow, two_nodes

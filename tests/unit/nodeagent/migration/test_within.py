@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
+from kybernate.core.artifacts.holds import ARRIVED
 from kybernate.core.artifacts.restores import RestoreWish
 from kybernate.core.seat.operations import Kind, Progress
 from kybernate.errors import DeadlineError, RefusedError
 from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Machine
 from kybernate.types import SeatState, Tier
-from nodeagent.artifacts.arrived import ARRIVED
 from nodeagent.migration.journal import MOVE
 from nodeagent.operations.record import Ask
 from tests.unit.nodeagent.below import app_of, when

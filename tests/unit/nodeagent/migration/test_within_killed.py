@@ -8,11 +8,11 @@ import gc
 
 import pytest
 
+from kybernate.core.artifacts.holds import ARRIVED
 from kybernate.core.seat.operations import Kind, Progress
 from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Crash, FakeJournal, Machine
 from kybernate.types import SeatState
-from nodeagent.artifacts.arrived import ARRIVED
 from nodeagent.migration.journal import MOVE
 from nodeagent.offload.dumps import Dumps
 from tests.unit.nodeagent.below import app_of, when

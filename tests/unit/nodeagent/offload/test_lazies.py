@@ -7,7 +7,7 @@ import asyncio
 from kybernate.core.artifacts.restores import RestoreAs, RestoreWish
 from kybernate.core.seat.lazily import Rates
 from kybernate.testing.clock import run_virtual
-from kybernate.types import Tier
+from kybernate.types import SeatState, Tier
 from nodeagent.offload import lazies
 from nodeagent.seat.record import from_record
 from tests.unit.nodeagent.below import (
@@ -67,6 +67,24 @@ async def test_a_tree_whose_memory_never_comes_is_ended_and_told(rig, proxy):
     r.machine.start_container(cold)
     await r.until(cold, ACTIVE)
     assert app_of(r, cold).alive
+
+
+async def test_one_whose_container_ends_while_it_is_restored_is_parked_below_ram_again(rig):
+    r = rig(tiers=TIERS)
+    r.loop.dumps.lazies.pays = lambda _: True
+    cold, hot = await two(r)
+    await down(r, cold)
+    r.loop.call_for(cold, "a test")
+    await when(lambda: r.state(cold) is SeatState.RESTORING)
+    r.machine.end_container(cold)
+    await r.until(cold, WAITING)
+    r.machine.restart_container(cold)
+    r.loop.call_for(cold, "a test")
+    await r.until(cold, ACTIVE)
+    await when(lambda: r.machine.vault == {})
+    r.loop.call_for(hot, "a test")
+    await down(r, cold)
+    r.check()
 
 
 def test_an_agent_that_is_killed_meanwhile_sees_it_through(rig, proxy):

@@ -7,11 +7,11 @@ import contextlib
 
 import pytest
 
+from kybernate.core.artifacts.holds import PersonHold
 from kybernate.ports import DumpState
 from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Crash, Machine, Snapshot
 from kybernate.types import ArtifactId, PodUid, SeatState, Tier
-from nodeagent.artifacts.kept import Keepsake
 from nodeagent.seat.record import Seat
 from tests.unit.nodeagent.below import (
     ACTIVE,
@@ -214,7 +214,7 @@ def test_a_save_game_outlives_an_agent_that_is_killed_in_a_later_dump(rig):
         cold, hot = await two(r)
         await down(r, cold)
         kept.append(ArtifactId(r.node.seats[cold].saved.artifact))
-        await r.loop.dumps.kept.put(Keepsake(kept[0], "save-1", cold, {Tier.NVME: 1}))
+        await r.loop.custody.keep(PersonHold(kept[0], "save-1", cold, {Tier.NVME: 1}))
         r.loop.call_for(cold, "a test")
         await r.until(cold, ACTIVE)
         r.loop.call_for(hot, "a test")

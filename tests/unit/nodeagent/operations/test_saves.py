@@ -9,12 +9,12 @@ import re
 
 import pytest
 
+from kybernate.core.artifacts.holds import SAVED
 from kybernate.core.seat.operations import Kind, Progress
 from kybernate.errors import RefusedError
 from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Crash, Machine
 from kybernate.types import SeatState, Tier
-from nodeagent.artifacts.kept import SAVED
 from nodeagent.operations.operations import Operations
 from nodeagent.operations.record import Ask
 from nodeagent.operations.wire import operation_message
@@ -128,7 +128,7 @@ async def test_with_an_object_store_it_is_kept_there_and_leaves_the_node(rig):
     assert done.state is Progress.SUCCEEDED
     assert r.machine.vault[done.artifact].places == {Tier.OBJECT}
     assert "in the object store" in done.sentence
-    assert r.loop.dumps.kept.bytes_in(Tier.NVME) == 0
+    assert r.loop.custody.bytes_in(Tier.NVME) == 0
     near = await ended(await operations.ask(save(uid, "s2", tier=Tier.NVME)))
     assert r.machine.vault[near.artifact].places == {Tier.NVME}
     r.check()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 
 from kybernate.adapters.kernel.treefacts import bytes_of
 from kybernate.core.seat.operations import Kind, Progress
@@ -37,8 +38,9 @@ async def test_a_tree_that_nvme_has_no_room_for_stays_in_ram(rig):
 async def test_nor_does_it_go_where_bytes_from_other_nodes_lie(rig):
     r = rig(tiers=ROOM)
     weighing(r, 20 * GIB)
-    came = {Tier.RAM: 0, Tier.NVME: 41 * GIB}
-    r.loop.dumps.came_in = came.__getitem__
+    room = SimpleNamespace(taken=41 * GIB)
+    below = replace(r.node.world.below, inbox=SimpleNamespace(room=room))
+    r.node.world = r.loop.dumps._world = replace(r.node.world, below=below)
     cold, _ = await two(r)
     r.loop.ask_for_tier(cold, Tier.NVME)
     await asyncio.sleep(30)
@@ -48,7 +50,7 @@ async def test_nor_does_it_go_where_bytes_from_other_nodes_lie(rig):
     save = await operations.ask(Ask(Kind.SAVE, "s1", cold))
     await asyncio.sleep(5)
     assert f"room for {19 * GIB} bytes" in save.sentence
-    came[Tier.NVME] = 0
+    room.taken = 0
     await down(r, cold)
 
 

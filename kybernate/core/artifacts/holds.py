@@ -1,0 +1,372 @@
+"""Whether an artifact may be dropped from this node: never while anything holds it, always once
+nothing does.
+
+    seat        a seat has the artifact: it would not come back without it
+    person      somebody asked for it to be kept; it ends when somebody deletes the artifact
+    successor   its pod has ended; it ends when a successor has continued, or nobody came in time
+    transfer    it was handed to a seat here; it ends when that seat has it, or never will
+
+The seats' own records say which artifacts they have (`Use`); the other holds, and a drop that has
+begun, are in the `Holds` of an artifact. Each function takes one event and returns the record as it
+is afterwards, the same object if nothing changes; `look` says what is to be done now. Times are
+seconds since 1970. A drop that has begun is never taken back, except one from a tier for a transfer
+that comes again: so nobody may continue from an artifact while `Holds.drop` is set.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from kybernate.errors import NotFoundError, RetryableError
+from kybernate.types import ArtifactId, PodUid, Tier, of_record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+ANYWHERE = (Tier.NVME, Tier.OBJECT)
+"""All tiers that hold artifacts."""
+
+SAVED = "saved/"
+LEFT = "left/"
+ARRIVED = "arrived/"
+DROP = "drop/"
+OUTLIVED = "outlived/"
+"""Journal keys of release 0.1.0, one for each part of `Holds`: persons' holds, successors' and
+transfers', drops from all tiers and drops from some."""
+
+PREFIXES = (SAVED, LEFT, ARRIVED, DROP, OUTLIVED)
+
+AGAIN_S = 5.0
+"""Seconds between two looks at what no event tells of."""
+
+_OFF = "its move was called off"
+_SPARE = "its successor went on from another copy"
+_UNUSED = "nobody took it over in time"
+_OUTLIVED = "its successor has gone on since"
+
+
+@dataclass(frozen=True, slots=True)
+class PersonHold:
+    """Kept for people, by which operation; of which pod, and its bytes by tier."""
+
+    artifact: ArtifactId
+    operation: str
+    uid: PodUid
+    places: Mapping[Tier, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SuccessorHold:
+    """Kept for a successor of the pod `uid`, or for `uid` itself if it is `borrowed` from another
+    pod: until when, and its bytes by tier."""
+
+    artifact: str
+    namespace: str
+    uid: str
+    places: Mapping[str, int]
+    until: float
+    borrowed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TransferHold:
+    """An artifact of the pod `uid`, kept for the seat of `successor`. `spare`: that one continues
+    from another copy; `off`: nothing comes of it, as releases up to 0.2 noted; `size`: its bytes;
+    `home`: that pod's seat is, or was, on this node, too, and its artifact has come from nowhere.
+    `until`: how long it is kept now that the successor is gone, 0.0 while it is not."""
+
+    artifact: str
+    uid: str
+    successor: str
+    off: bool = False
+    spare: bool = False
+    size: int = 0
+    home: bool = False
+    until: float = 0.0
+
+    @property
+    def tiers(self) -> tuple[Tier, ...]:
+        """Where this node may drop it: what came is its copy alone."""
+        return ANYWHERE if self.home else (Tier.NVME,)
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """A drop that has begun."""
+
+    why: str
+    tiers: tuple[Tier, ...] = ANYWHERE
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether nothing is left of it, then."""
+        return self.tiers == ANYWHERE
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What the node's seats want of an artifact now. `had`: one of them has it, or is about to note
+    that; `needed`: one would not come back without it; `claimed`: one of them has it as its
+    pod's successor; `awaited`: one waits for it, or for one of its pod; `owned`: the pod for which
+    it is held has a seat."""
+
+    had: bool = False
+    needed: bool = False
+    claimed: bool = False
+    awaited: bool = False
+    owned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Holds:
+    """Of one artifact."""
+
+    artifact: str
+    person: PersonHold | None = None
+    successor: SuccessorHold | None = None
+    transfer: TransferHold | None = None
+    drop: Drop | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether anything but a seat holds it; never while it is being dropped."""
+        return bool(self.person or self.successor or self.transfer)
+
+    def __bool__(self) -> bool:
+        return self.held or self.drop is not None
+
+    def bytes_in(self, tier: Tier) -> int:
+        """What it takes there, as far as its holds tell."""
+        person, successor, transfer = self.person, self.successor, self.transfer
+        return max(
+            person.places.get(tier, 0) if person else 0,
+            successor.places.get(tier.value, 0) if successor else 0,
+            transfer.size if transfer and tier is Tier.NVME else 0,
+        )
+
+
+# --- events ---------------------------------------------------------------------------------------
+
+
+def keep(one: Holds, hold: PersonHold) -> Holds:
+    """Somebody wants it kept. Raises NotFoundError if it is being dropped."""
+    if one.drop is not None:
+        raise NotFoundError(f"{one.artifact} is being dropped: {one.drop.why}")
+    return replace(one, person=hold)
+
+
+def lost(one: Holds, tier: Tier) -> Holds:
+    """Somebody has deleted the copy in this tier that was kept for people."""
+    if one.person is None or tier not in one.person.places:
+        return one
+    places = {place: size for place, size in one.person.places.items() if place is not tier}
+    return replace(one, person=replace(one.person, places=places) if places else None)
+
+
+def orphan(one: Holds, hold: SuccessorHold) -> Holds:
+    """A pod has ended, and a successor may come, unless it is being dropped already."""
+    return replace(one, successor=hold) if one.drop is None else one
+
+
+def hand(one: Holds, hold: TransferHold) -> Holds:
+    """It comes, or is set aside, for a seat. Raises RetryableError if it is being dropped from
+    everywhere."""
+    if one.drop is not None and one.drop.everywhere:
+        raise RetryableError(f"{one.artifact} is being dropped: {one.drop.why}")
+    return replace(one, transfer=hold, drop=None)
+
+
+def release(one: Holds, use: Use, why: str) -> Holds:
+    """Its own pod's seat needs it no more; `use` is that of the other seats."""
+    return one if one.held or use.claimed else _dropped(one, Drop(why))
+
+
+def void(one: Holds, why: str) -> Holds:
+    """Nobody may continue from it: its pod has continued without it, or nobody came for it."""
+    if one.person is not None:
+        return replace(one, successor=None, transfer=None)
+    return _dropped(one, Drop(why))
+
+
+def outlive(one: Holds, tiers: tuple[Tier, ...]) -> Holds:
+    """Its successor has continued, and this node may drop it from these tiers."""
+    if one.person is not None or not tiers:
+        return replace(one, successor=None)
+    return _dropped(one, Drop(_OUTLIVED, tiers))
+
+
+def take(one: Holds, *, here: bool) -> Holds:
+    """The seat that it was handed to continues from it; `here`: from the copy on NVMe, which is
+    that seat's from now on."""
+    if one.transfer is None:
+        return one
+    return replace(one, transfer=None if here else replace(one.transfer, spare=True))
+
+
+def call_off(one: Holds, use: Use) -> Holds:
+    """Its pod continues where it was, or a newer one has come. What a seat continues from already
+    is that seat's; what is at home is its own pod's again, if that still has it."""
+    if one.transfer is None or (use.had and not one.transfer.home):
+        return one
+    return _handed_back(one, one.transfer, use, _OFF)
+
+
+def abandon(one: Holds, until: float) -> Holds:
+    """The pod that it was handed to is gone: another may come, until then."""
+    return replace(one, transfer=replace(one.transfer, until=until)) if one.transfer else one
+
+
+def withdraw(one: Holds) -> Holds:
+    """What was to come is not here as a whole."""
+    return replace(one, transfer=None)
+
+
+def gone(one: Holds) -> Holds:
+    """It was dropped from where it was to be."""
+    return replace(one, drop=None)
+
+
+def _handed_back(one: Holds, hold: TransferHold, use: Use, why: str) -> Holds:
+    after = replace(one, transfer=None)
+    return after if after.held or use.had else _dropped(after, Drop(why, hold.tiers))
+
+
+def _dropped(one: Holds, drop: Drop) -> Holds:
+    """All holds end, and with a transfer's goes what came. A drop that has begun goes on."""
+    tiers = {*drop.tiers, *(one.drop.tiers if one.drop else ())}
+    tiers |= {*one.transfer.tiers} if one.transfer else set()
+    first = one.drop or drop
+    begun = Drop(first.why, tuple(tier for tier in ANYWHERE if tier in tiers))
+    return Holds(one.artifact, drop=begun)
+
+
+# --- what is to be done ---------------------------------------------------------------------------
+
+
+class Do(StrEnum):
+    """What `look` asks for."""
+
+    REST = "rest"
+    """Nothing, before `Step.at`, or an event if there is none."""
+    DROP = "drop"
+    """Drop it, as `Holds.drop` says; `gone` comes then."""
+    ASK = "ask"
+    """Ask who continues from it: its successor's time is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What is to be done, and when to look again at the latest."""
+
+    do: Do
+    at: float | None = None
+
+
+def look(one: Holds, use: Use, now: float) -> tuple[Holds, Step]:
+    """End the holds that are over, and say what follows."""
+    one = _see_transfer(one, use, now)
+    one = _see_borrowed(one, use, now)
+    if one.drop is not None:
+        return one, Step(Do.REST, now + AGAIN_S) if use.needed else Step(Do.DROP)
+    times = []
+    if one.transfer is not None and (one.transfer.spare or one.transfer.until):
+        times.append(max(one.transfer.until, now + AGAIN_S))
+    if one.successor is not None:
+        free = not (one.successor.borrowed or one.transfer or use.claimed)
+        if free and one.successor.until <= now:
+            return one, Step(Do.ASK)
+        times.append(max(one.successor.until, now + AGAIN_S))
+    return one, Step(Do.REST, min(times, default=None))
+
+
+def _see_transfer(one: Holds, use: Use, now: float) -> Holds:
+    hold = one.transfer
+    if hold is None:
+        return one
+    if hold.off:
+        return _handed_back(one, hold, use, _OFF)
+    if hold.spare and not use.had:
+        return _handed_back(one, hold, use, _SPARE)
+    if hold.until and hold.until <= now and not use.awaited and not use.had:
+        return _handed_back(one, hold, use, _UNUSED)
+    return one
+
+
+def _see_borrowed(one: Holds, use: Use, now: float) -> Holds:
+    hold = one.successor
+    over = hold is not None and hold.borrowed and hold.until <= now
+    if hold is None or not over or one.transfer or use.owned or use.had:
+        return one
+    return outlive(one, tuple(Tier(tier) for tier in hold.places))
+
+
+# --- the journal ----------------------------------------------------------------------------------
+
+
+def records(one: Holds) -> dict[str, dict[str, object]]:
+    """What the journal has of it, by key."""
+    found: dict[str, dict[str, object]] = {}
+    if one.drop is not None:
+        said: dict[str, object] = {
+            "why": one.drop.why,
+            "tiers": [tier.value for tier in one.drop.tiers],
+        }
+        found[(DROP if one.drop.everywhere else OUTLIVED) + one.artifact] = said
+    if one.person is not None:
+        places = {tier.value: size for tier, size in one.person.places.items()}
+        found[SAVED + one.artifact] = {**asdict(one.person), "places": places}
+    if one.successor is not None:
+        found[LEFT + one.artifact] = asdict(one.successor)
+    if one.transfer is not None:
+        found[ARRIVED + one.artifact] = asdict(one.transfer)
+    return found
+
+
+def of_records(journal: Mapping[str, Mapping[str, Any]]) -> dict[str, Holds]:
+    """All that `records` has written, or an agent of release 0.1.0. A record is written before
+    those that it outdates are deleted: of what an agent that died has left, a person's hold counts
+    before a drop, and a drop before other holds."""
+    found: dict[str, Holds] = {}
+    for key, record in journal.items():
+        prefix, _, artifact = key.partition("/")
+        if (read := _READ.get(prefix + "/")) is not None:
+            one = found.get(artifact, Holds(artifact))
+            found[artifact] = read(one, record)
+    for artifact, one in found.items():
+        if one.person is not None:
+            found[artifact] = replace(one, drop=None)
+        elif one.drop is not None:
+            found[artifact] = Holds(artifact, drop=one.drop)
+    return found
+
+
+def _person(one: Holds, record: Mapping[str, Any]) -> Holds:
+    places = {Tier(tier): int(size) for tier, size in record["places"].items()}
+    uid, operation = PodUid(record["uid"]), str(record["operation"])
+    return replace(one, person=PersonHold(ArtifactId(one.artifact), operation, uid, places))
+
+
+def _successor(one: Holds, record: Mapping[str, Any]) -> Holds:
+    return replace(one, successor=of_record(SuccessorHold, record))
+
+
+def _transfer(one: Holds, record: Mapping[str, Any]) -> Holds:
+    return replace(one, transfer=of_record(TransferHold, record))
+
+
+def _drop(one: Holds, record: Mapping[str, Any]) -> Holds:
+    tiers = {Tier(tier) for tier in record.get("tiers", ANYWHERE)}
+    tiers |= {*one.drop.tiers} if one.drop else set()
+    why = str(record.get("why", _OUTLIVED))
+    return replace(one, drop=Drop(why, tuple(tier for tier in ANYWHERE if tier in tiers)))
+
+
+_READ: Mapping[str, Callable[[Holds, Mapping[str, Any]], Holds]] = {
+    SAVED: _person,
+    LEFT: _successor,
+    ARRIVED: _transfer,
+    DROP: _drop,
+    OUTLIVED: _drop,
+}

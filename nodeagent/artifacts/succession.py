@@ -1,0 +1,198 @@
+"""Who continues from a pod's artifact: what its end, and its successor's first turn, mean for it.
+
+A pod that ends below RAM leaves its artifact to a successor for `keep_left_s`. Then the artifact
+goes, unless a successor has claimed it, or people asked for it to be kept, or the same pod's
+container is started anew and outdates it before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from kybernate.core.artifacts.holds import AGAIN_S, SuccessorHold
+from kybernate.core.artifacts.restores import RestoreAs, RestoreWish
+from kybernate.core.seat.seats import WITHOUT_TREE
+from kybernate.errors import NotFoundError
+from kybernate.types import ArtifactId, PodUid, SeatState, Tier
+from nodeagent.artifacts.reports import Kind, Report
+from nodeagent.seat.parts.saved import Begins
+
+if TYPE_CHECKING:
+    from kybernate.ports import Line, Registry
+    from nodeagent.artifacts.holds import Custody
+    from nodeagent.artifacts.reports import Reports
+    from nodeagent.seat.node import Node
+    from nodeagent.seat.record import Seat
+
+_SUCCESSION = RestoreWish()
+_LONGEST_WHY = 500
+_SAVED = WITHOUT_TREE | {SeatState.RESTORING}
+_NEVER_RAN = _SAVED | {SeatState.WAITING}
+_DEADLINE = 10.0
+_LOOK_AGAIN = 300.0
+
+
+class Leavers(Protocol):
+    """Who knows which seats' workloads continue elsewhere."""
+
+    def where(self, uid: PodUid) -> str:
+        """A sentence; empty if it may wake here again."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Why nobody needs an artifact any more, empty while somebody may, and what the registry is
+    told then; else it is asked again after so many seconds."""
+
+    over: str = ""
+    told: tuple[Report, ...] = ()
+    again: float = AGAIN_S
+
+
+class Inquiry:
+    """Asks the registry who continues from what pods have left."""
+
+    def __init__(self, node: Node, registry: Registry) -> None:
+        self._node = node
+        self._registry = registry
+
+    async def ask(self, hold: SuccessorHold) -> Answer:
+        """See `holds.Successors.ask`."""
+        line = await self._registry.line(hold.namespace, PodUid(hold.uid), _DEADLINE)
+        if line.successor in ("", hold.uid):
+            return await self._unclaimed(hold, line)
+        if PodUid(line.successor) in self._node.seats:
+            return Answer()  # what it needs is here
+        if await self._released(hold):
+            return Answer("its successor has gone on since")
+        return Answer(again=_LOOK_AGAIN)
+
+    async def _unclaimed(self, hold: SuccessorHold, line: Line) -> Answer:
+        """Nobody continues from it, and nobody can while it goes: its own pod has the claim. Where
+        no claim is possible, there is none to have."""
+        uid, why = PodUid(hold.uid), "nobody went on from it in time"
+        if line.stopped and not line.ended:
+            try:
+                artifact = ArtifactId(hold.artifact)
+                await self._registry.claim(hold.namespace, uid, artifact, uid, _DEADLINE)
+            except NotFoundError:
+                pass
+        # Its own claim ends with that; by then it is told that this is none to go on from.
+        stopped = Report(Kind.STOPPED, hold.namespace, uid, why=why)
+        return Answer(why, (stopped,) if line.stopped else ())
+
+    async def _released(self, hold: SuccessorHold) -> bool:
+        """Whether its successor on another node has told the registry that it needs it no more."""
+        below = self._node.world.below
+        if below is not None and Tier.NVME in hold.places:
+            await below.vault.drop(ArtifactId(hold.artifact), Tier.NVME)
+        try:
+            newest = await self._registry.newest(hold.namespace, PodUid(hold.uid), _DEADLINE)
+        except NotFoundError:
+            return self._node.world.registry is not None
+        return newest != hold.artifact
+
+
+class Succession:
+    """Of all seats of the node. Lives on the loop."""
+
+    def __init__(self, node: Node, custody: Custody, reports: Reports, leavers: Leavers) -> None:
+        self._node = node
+        self._custody = custody
+        self._reports = reports
+        self._leavers = leavers
+
+    def let_go(self, seat: Seat, why: str) -> None:
+        """The seat runs on, or its container has ended: it needs its artifact no more, if it had
+        one."""
+        artifact = seat.saved.artifact
+        if seat.saved.borrowed:
+            self._outlived(seat, artifact)
+        elif seat.state is SeatState.ACTIVE:
+            self._custody.outdate(seat.uid)
+            if artifact:
+                self._custody.void(artifact, why)
+        elif artifact and not self._leaves(seat):
+            self._custody.release(artifact, seat, why)
+
+    def _leaves(self, seat: Seat) -> bool:
+        """Its container has ended: whether what it leaves is kept for a successor."""
+        keep, pod = self._node.settings.keep_left_s, seat.identity.pod
+        # What the successor was handed by way of the object store it may be fetching still.
+        handed_over = bool(self._leavers.where(seat.uid)) and Tier.OBJECT not in seat.saved.copies
+        if seat.state not in _SAVED or not keep or handed_over:
+            return False
+        places = {tier.value: seat.saved.size for tier in seat.saved.copies}
+        until = self._node.world.wall() + keep
+        hold = SuccessorHold(seat.saved.artifact, pod.namespace, pod.uid, places, until)
+        self._custody.orphan(hold)
+        return True
+
+    def _outlived(self, seat: Seat, artifact: str) -> None:
+        """It was another pod's: it has gone on since, or its container ended before it could."""
+        if seat.state is SeatState.ACTIVE:
+            self.outgrown(seat, artifact)
+            return
+        self._unused(seat, artifact)
+        wish = seat.wishes.restore
+        again = not _spent(seat) or (wish is not None and wish.waits)
+        seat.saved.unused(Begins.OPEN if again else Begins.ANEW)
+
+    def _unused(self, seat: Seat, artifact: str) -> None:
+        """What this node has for it is kept: if the same seat goes on from it later, that ends."""
+        places, pod = dict.fromkeys(_ours(seat), seat.saved.size), seat.identity.pod
+        if places and self._custody.of(artifact).successor is None:
+            until = self._node.world.wall() + self._node.settings.keep_left_s
+            hold = SuccessorHold(artifact, pod.namespace, pod.uid, places, until, borrowed=True)
+            self._custody.orphan(hold)
+
+    def outgrown(self, seat: Seat, artifact: str) -> None:
+        """The seat was restored from another pod's state: what is saved of it now is its own."""
+        if not is_copy(seat):
+            self._custody.outlive(artifact, _ours(seat))
+        seat.saved.own()
+
+    def gone(self, seat: Seat) -> None:
+        """Its pod no longer exists, and nothing of it is left here."""
+        if self._node.world.below is not None:
+            self.stopped(seat, seat.history.reason or "its pod is gone")
+
+    def stopped(self, seat: Seat, why: str) -> None:
+        """It never goes on here: whoever succeeds it may do so, once the registry is told."""
+        pod = seat.identity.pod
+        self._reports.put(Report(Kind.STOPPED, pod.namespace, pod.uid, why=_plain(why)))
+
+
+def is_copy(seat: Seat) -> bool:
+    """Whether it goes on as a copy, and takes nobody's place."""
+    return (seat.wishes.restore or _SUCCESSION).kind is not RestoreAs.SUCCESSOR
+
+
+def droppable(tier: Tier, *, copied: bool, home: bool) -> tuple[Tier, ...]:
+    """Where a state may be dropped once its successor has gone on: on this node, and where this
+    node put it. Others know better what they keep for people."""
+    if copied:
+        return ()
+    if home:
+        return (Tier.NVME, Tier.OBJECT)
+    return (Tier.NVME,) if tier is Tier.NVME else ()
+
+
+def _ours(seat: Seat) -> list[str]:
+    """The tiers from which this node may drop what the seat goes on from: also from the object
+    store, if this node put there what was brought to its NVMe."""
+    packed_here = Tier.OBJECT in seat.saved.copies and Tier.NVME.value in seat.saved.may_drop
+    return sorted({*seat.saved.may_drop} | ({Tier.OBJECT.value} if packed_here else set()))
+
+
+def _spent(seat: Seat) -> bool:
+    """Whether its container ends because a step failed, of which people were told that it starts
+    anew; or after its tree may have run, so that the state is not its newest any more."""
+    failed = seat.unverified or seat.state is SeatState.FAILED
+    return failed or (seat.state not in _NEVER_RAN and not is_copy(seat))
+
+
+def _plain(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text)[:_LONGEST_WHY]

@@ -1,0 +1,347 @@
+"""Nothing is dropped that anything holds; what nothing holds any more is dropped: in any order of
+events, whatever fails, and whenever the agent dies."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from types import SimpleNamespace
+
+import pytest
+
+from kybernate.core.artifacts.holds import PREFIXES, PersonHold, SuccessorHold, TransferHold
+from kybernate.errors import RetryableError
+from kybernate.testing.machine import FakeJournal, Machine
+from kybernate.types import SeatState, Tier
+from nodeagent.artifacts.holds import Custody
+from nodeagent.artifacts.succession import Answer
+from nodeagent.seat.parts.saved import Begins, Saved
+
+KEEP_S, SOON_S, EVENTS = 100.0, 20.0, 120
+NVME, OBJECT = Tier.NVME, Tier.OBJECT
+
+
+class KilledError(Exception):
+    """The agent dies here."""
+
+
+class DyingJournal(FakeJournal):
+    """Writes `left` times more, if that is set; then the agent dies."""
+
+    left: int | None = None
+
+    def _write(self, key, record) -> None:
+        if self.left == 0:
+            raise KilledError
+        self.left = None if self.left is None else self.left - 1
+        super()._write(key, record)
+
+
+class Sealed(SimpleNamespace):
+    """See `ports.Sealed`."""
+
+
+class Storm:
+    """One node: artifacts in a vault, seats that have them, and a model of who holds what."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.machine = Machine({})
+        self.vault: set[tuple[str, Tier]] = set()
+        self.seats: dict[str, SimpleNamespace] = {}
+        self.persons: set[str] = set()
+        self.orphans: dict[str, float] = {}
+        self.handed: dict[str, str] = {}
+        self.settled: set[str] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.number = 0
+        self.calm = False
+        self.dropped: list[str] = []
+        self.begin()
+
+    # --- the agent ------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        self.journal = DyingJournal(self.machine)
+        world = SimpleNamespace(
+            journal=self.journal,
+            below=SimpleNamespace(limits={NVME: 1, OBJECT: 1}, vault=self),
+            reports=None,
+            wall=self.now,
+        )
+        settings = SimpleNamespace(keep_left_s=KEEP_S)
+        self.node = SimpleNamespace(seats=self.seats, settings=settings, world=world)
+        self.custody = Custody(self.node, self.aside, None, self)
+        self.custody.load(self.journal.load())
+        self.custody.begin()
+
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def aside(self, what) -> None:
+        task = asyncio.ensure_future(what)
+        self.tasks.add(task)
+        task.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+    def die(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        self.tasks.clear()
+
+    def does(self, call) -> None:
+        """The agent is told of an event; if it dies of it, so is the next one."""
+        if not self.calm and self.rng.random() < 0.2:
+            self.journal.left = self.rng.randint(0, 2)
+        try:
+            call()
+        except KilledError:
+            self.die()
+            self.begin()
+            call()
+        finally:
+            self.journal.left = None
+
+    async def ask(self, hold: SuccessorHold) -> Answer:
+        """See `holds.Successors.ask`."""
+        assert hold.until <= self.now()
+        assert not hold.borrowed
+        await self.misfortune()
+        if any(s.saved.claimed == hold.artifact for s in self.seats.values()):
+            return Answer()
+        self.settled.add(hold.artifact)
+        return Answer("nobody came")
+
+    # --- the vault ------------------------------------------------------------------------------
+
+    async def drop(self, artifact: str, tier: Tier, *, forget: str) -> None:
+        """See `ports.Vault.drop`."""
+        assert forget
+        self.see_unheld(artifact, tier)
+        await self.misfortune()
+        self.see_unheld(artifact, tier)
+        self.vault.discard((artifact, tier))
+        self.dropped.append(artifact)
+
+    async def misfortune(self) -> None:
+        if not self.calm and self.rng.random() < 0.3:
+            await asyncio.sleep(self.rng.random() * SOON_S)
+        if not self.calm and self.rng.random() < 0.2:
+            raise self.rng.choice((OSError("the disk refuses"), RetryableError("later")))
+
+    def see_unheld(self, artifact: str, tier: Tier) -> None:
+        assert artifact not in self.persons
+        assert artifact not in self.handed
+        assert artifact in self.settled or self.orphans.get(artifact, 0.0) <= self.now()
+        needs = [
+            seat
+            for seat in self.seats.values()
+            if artifact in {seat.saved.artifact, seat.saved.paging}
+        ]
+        assert not needs, f"{artifact} in {tier} is a seat's"
+
+    # --- events ---------------------------------------------------------------------------------
+
+    def new(self, artifact: str, *tiers: Tier, borrowed: bool = False) -> SimpleNamespace:
+        self.number += 1
+        uid = f"u{self.number}"
+        seat = SimpleNamespace(
+            uid=uid,
+            state=SeatState.PARKED_NVME,
+            saved=Saved(
+                artifact=artifact,
+                borrowed=borrowed,
+                claimed=artifact if borrowed else "",
+                predecessor="u0" if borrowed else "",
+                begins=Begins.ADOPTED,
+                copies=frozenset(tiers),
+            ),
+            wishes=SimpleNamespace(restore=None),
+            awaits_state=False,
+        )
+        self.seats[uid] = seat
+        return seat
+
+    def sealed(self) -> None:
+        """A seat is parked below RAM."""
+        artifact = f"ns/pod@{self.number}"
+        tiers = self.rng.choice(((NVME,), (NVME, OBJECT), (OBJECT,)))
+        self.vault |= {(artifact, tier) for tier in tiers}
+        self.new(artifact, *tiers)
+
+    def kept(self) -> None:
+        """Somebody wants it kept."""
+        there = {name for name, _ in self.vault}
+        if seat := self.one(lambda s: s.saved.artifact in there):
+            places = {tier: 1 for name, tier in self.vault if name == seat.saved.artifact}
+            hold = PersonHold(seat.saved.artifact, "save", seat.uid, places)
+            self.does(lambda: self.custody.keep(hold).cancel())
+            self.persons.add(seat.saved.artifact)
+
+    def deleted(self) -> None:
+        """By the people for whom it was kept."""
+        artifact = self.pick(sorted(self.persons))
+        if artifact and not any(s.saved.artifact == artifact for s in self.seats.values()):
+            self.vault -= {(artifact, NVME), (artifact, OBJECT)}
+            self.persons.discard(artifact)
+            for tier in (NVME, OBJECT):
+                there = [Sealed(id=name) for name, place in self.vault if place is tier]
+                self.custody.listed(tier, there)
+
+    def goes_on(self) -> None:
+        """A seat is awake again: what it had is worth nothing."""
+        if seat := self.one(lambda s: s.saved.artifact and not s.saved.borrowed):
+            self.handed.pop(seat.saved.artifact, None)
+            self.settled.add(seat.saved.artifact)
+            self.does(lambda: self.custody.void(seat.saved.artifact, "it goes on"))
+            self.let_go(seat)
+
+    def ended(self) -> None:
+        """Its container has ended."""
+        if seat := self.one(lambda s: s.saved.artifact):
+            artifact = seat.saved.artifact
+            if seat.saved.borrowed or self.rng.random() < 0.7:
+                until = self.now() + KEEP_S
+                places = {tier.value: 1 for tier in (NVME, OBJECT)}
+                hold = SuccessorHold(artifact, "ns", seat.uid, places, until, seat.saved.borrowed)
+                if self.custody.of(artifact).successor is None:
+                    self.does(lambda: self.custody.orphan(hold))
+                    self.orphans[artifact] = until
+            else:
+                self.does(lambda: self.custody.release(artifact, seat, "it has ended"))
+            self.let_go(seat)
+
+    def let_go(self, seat) -> None:
+        if self.rng.random() < 0.2:
+            # Its memory comes in for a while.
+            seat.saved.paging = seat.saved.artifact
+            when = self.rng.random() * 2 * SOON_S
+            asyncio.get_running_loop().call_later(when, self.seats.pop, seat.uid, None)
+        else:
+            self.seats.pop(seat.uid, None)
+        seat.saved.artifact, seat.saved.borrowed, seat.state = "", False, SeatState.ACTIVE
+
+    def claimed(self) -> None:
+        """A successor continues from what a pod has left."""
+        artifact = self.pick(sorted(self.orphans))
+        taken = any(artifact in {s.saved.artifact, s.saved.claimed} for s in self.seats.values())
+        there = artifact is not None and self.custody.of(artifact).successor is not None
+        if there and not taken and not self.custody.is_dropping(artifact):
+            self.new(artifact, NVME, borrowed=True)
+
+    def outgrown(self) -> None:
+        """A successor has continued."""
+        if seat := self.one(lambda s: s.saved.artifact and s.saved.borrowed):
+            artifact = seat.saved.artifact
+            self.settled.add(artifact)
+            self.does(lambda: self.custody.outlive(artifact, (NVME.value, OBJECT.value)))
+            seat.saved.claimed = ""
+            self.let_go(seat)
+
+    def handed_over(self) -> None:
+        """Another node's artifact comes for a seat."""
+        self.number += 1
+        artifact, successor = f"ns/far@{self.number}", self.new("").uid
+        self.does(lambda: self.custody.hand(TransferHold(artifact, "far", successor, size=1)))
+        self.vault.add((artifact, NVME))
+        self.handed[artifact] = successor
+
+    def comes_again(self) -> None:
+        """It is delivered once more, unless it is being dropped this moment."""
+        artifact = self.pick(sorted({name for name, _ in self.vault if "far" in name}))
+        if artifact and not self.custody.lock(artifact).locked():
+            used = any(s.saved.artifact == artifact for s in self.seats.values())
+            if not used and self.custody.of(artifact).transfer is None:
+                successor = self.new("").uid
+                try:
+                    hold = TransferHold(artifact, "far", successor, size=1)
+                    self.does(lambda: self.custody.hand(hold))
+                except RetryableError:
+                    return
+                self.handed[artifact] = successor
+
+    def taken(self) -> None:
+        """The seat continues from what came for it."""
+        artifact = self.pick(sorted(self.handed))
+        seat = self.seats.get(self.handed.get(artifact, "")) if artifact else None
+        if seat is not None:
+            seat.saved.artifact = seat.saved.claimed = artifact
+            seat.saved.predecessor, seat.saved.borrowed, seat.state = (
+                "far",
+                True,
+                SeatState.PARKED_NVME,
+            )
+            seat.saved.copies = frozenset({NVME})
+            self.does(lambda: self.custody.taken_by(seat))
+            del self.handed[artifact]
+
+    def called_off(self) -> None:
+        """The pod goes on where it was."""
+        artifact = self.pick(sorted(self.handed))
+        if artifact:
+            successor = self.handed.pop(artifact)
+            self.does(lambda: self.custody.call_off("far", successor))
+
+    def forsaken(self) -> None:
+        """The pod for which it came is gone."""
+        artifact = self.pick(sorted(self.handed))
+        if artifact:
+            successor = self.handed.pop(artifact)
+            self.seats.pop(successor, None)
+            self.orphans[artifact] = self.now() + KEEP_S
+            self.does(lambda: self.custody.abandon(successor))
+
+    def one(self, wanted):
+        return self.pick([seat for seat in self.seats.values() if wanted(seat)])
+
+    def pick(self, among):
+        return self.rng.choice(among) if among else None
+
+    # --- a run ----------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        events = [
+            self.sealed, self.kept, self.deleted, self.goes_on, self.ended, self.ended,
+            self.claimed, self.outgrown, self.handed_over, self.comes_again, self.taken,
+            self.called_off, self.forsaken,
+        ]  # fmt: skip
+        for _ in range(EVENTS):
+            self.rng.choice(events)()
+            await asyncio.sleep(self.rng.choice((0.0, 0.0, 1.0, SOON_S)))
+            self.see_tasks()
+            if self.rng.random() < 0.1:
+                self.die()
+                self.begin()
+        await self.all_end()
+
+    def see_tasks(self) -> None:
+        for task in [task for task in self.tasks if task.done()]:
+            self.tasks.discard(task)
+            if not task.cancelled() and (error := task.exception()):
+                raise error
+
+    async def all_end(self) -> None:
+        """Every hold ends: nothing is left of anything."""
+        self.calm = True
+        for _ in range(3):
+            while self.one(lambda s: s.saved.artifact and s.saved.borrowed):
+                self.outgrown()
+            while self.one(lambda s: s.saved.artifact):
+                self.goes_on()
+            while self.handed:
+                self.called_off()
+            self.seats.clear()
+            while self.persons:
+                self.deleted()
+            await asyncio.sleep(10 * KEEP_S)
+            self.see_tasks()
+        assert self.vault == set()
+        assert not [key for key in self.machine.journal if key.startswith(PREFIXES)]
+        assert self.custody.all() == ()
+        assert not [task for task in self.tasks if not task.done()]
+
+
+@pytest.mark.parametrize("seed", range(60))
+async def test_nothing_is_dropped_under_a_hold_and_nothing_leaks(seed):
+    storm = Storm(seed)
+    await storm.run()
+    assert storm.dropped
