@@ -78,7 +78,7 @@ class RuntimeDoor:
         self._socket = folder / "runtime.sock"
         self._marks = Marks(folder / "containers")
         self._known: dict[PodUid, tuple[Process, str]] = {}
-        self._restored = Restored(loop)
+        self._restored = Restored(loop.node, loop.life, loop.call_for)
         self._held_now: set[PodUid] = set()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()

@@ -41,7 +41,8 @@ from nodeagent.app.loop import Loop
 from nodeagent.app.makeregistry import with_registry
 from nodeagent.app.recover import recover
 from nodeagent.guard.announce import Roster
-from nodeagent.guard.warden import Outside, Warden
+from nodeagent.guard.outside import Outside
+from nodeagent.guard.warden import Warden
 from nodeagent.kube.activity import Activity
 from nodeagent.kube.attendance import Attendance
 from nodeagent.kube.podreader import PodReader

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from kybernate.ports import Deaths, Memory
     from kybernate.types import PodUid
-    from nodeagent.app.loop import Loop
+    from nodeagent.seat.lifecycle import Lifecycle
+    from nodeagent.seat.node import Node
     from nodeagent.seat.record import Seat
 
 log = logging.getLogger(__name__)
@@ -31,10 +32,15 @@ class ParkedDeaths:
     """Implements `node.Observer`. `excused` says whose processes come and go for a good reason."""
 
     def __init__(
-        self, loop: Loop, deaths: Deaths, memory: Memory, excused: Callable[[PodUid], bool]
+        self,
+        node: Node,
+        life: Lifecycle,
+        deaths: Deaths,
+        memory: Memory,
+        excused: Callable[[PodUid], bool],
     ) -> None:
-        self._loop = loop
-        self._node = loop.node
+        self._node = node
+        self._life = life
         self._deaths = deaths
         self._memory = memory
         self._excused = excused
@@ -94,7 +100,7 @@ class ParkedDeaths:
             f"{why}: its state is lost, and the workload is started anew",
         )
         seat.history.explained(why)
-        self._loop.life.end(seat)
+        self._life.end(seat)
 
     def _oom(self, pid: int) -> str:
         return (

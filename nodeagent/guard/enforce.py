@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 
     from kybernate.core.swap.enforce import Excess, Verdict
     from kybernate.types import GpuUuid, PodUid
-    from nodeagent.app.loop import Loop
-    from nodeagent.guard.warden import Outside
+    from nodeagent.guard.outside import Deciding, Outside
     from nodeagent.seat.record import Seat
 
     Lists = Mapping[GpuUuid, tuple[tuple[int, int | None], ...] | None]
@@ -72,9 +71,9 @@ class _Known:
 class Enforcer:
     """One look after the other. `parking_again`: whose processes are being parked again."""
 
-    def __init__(self, loop: Loop, outside: Outside) -> None:
-        self._loop = loop
-        self._node = loop.node
+    def __init__(self, deciding: Deciding, outside: Outside) -> None:
+        self._deciding = deciding
+        self._node = deciding.node
         self._outside = outside
         self._known: dict[int, _Known] = {}
         self._before: deque[tuple[Verdict, ...]] = deque(maxlen=_LOOKS)
@@ -83,7 +82,7 @@ class Enforcer:
         self._told_over: set[tuple[PodUid, GpuUuid, Remedy]] = set()
         self._held: dict[PodUid, int] = {}
         self._own = self._own_pod()
-        self._began = loop.node.world.now()
+        self._began = self._node.world.now()
         self.parking_again: set[PodUid] = set()
 
     def held(self, uid: PodUid) -> int | None:
@@ -209,7 +208,7 @@ class Enforcer:
         for gpu in {*foreign, *self._node.foreign}:
             metrics.FOREIGN_BYTES.labels(gpu).set(foreign.get(gpu, 0))
         self._node.foreign = foreign
-        self._loop.kick()
+        self._deciding.kick()
 
     def _act(self, verdict: Verdict) -> None:
         """Told once for each pod; what must be done is done until it is gone."""
@@ -220,7 +219,7 @@ class Enforcer:
             metrics.INTRUDERS.labels(verdict.cause.value, verdict.remedy.value).inc()
             self._tell(verdict, seat)
         if verdict.remedy is Remedy.KILL_SEAT and seat is not None:
-            self._loop.life.fail(seat, "a process of it used a GPU without its turn")
+            self._deciding.life.fail(seat, "a process of it used a GPU without its turn")
         elif verdict.remedy is Remedy.KILL_PROCESS:
             self._outside.culprits.kill(one.pid, one.start)
         elif verdict.remedy is Remedy.PARK and seat is not None:
@@ -246,9 +245,9 @@ class Enforcer:
             self._node.tell(seat, "Warning", "OverDeclared", said)
         why = "it holds more GPU memory than it declares"
         if excess.remedy is Remedy.KILL_SEAT:
-            self._loop.life.fail(seat, why)
+            self._deciding.life.fail(seat, why)
         elif excess.remedy is Remedy.SEND_AWAY and not seat.wishes.leave:
-            self._loop.send_away(seat.uid, why)
+            self._deciding.send_away(seat.uid, why)
 
     def _tell(self, verdict: Verdict, seat: Seat | None) -> None:
         if seat is not None:
@@ -267,7 +266,7 @@ class Enforcer:
         # Nothing of its park may meet a wake: it asks for nothing meanwhile.
         seat.backoff.hold(self._node.world.now() + _UNHINDERED)
         self.parking_again.add(seat.uid)
-        self._loop.life.work(seat, park_again(self._node, self._loop.steps, seat))
+        self._deciding.life.work(seat, park_again(self._node, self._deciding.steps, seat))
         if seat.tasks.work is not None:
             # Also if it is dropped before it has begun.
             seat.tasks.work.add_done_callback(lambda _: self._parked_again(seat))
@@ -277,7 +276,7 @@ class Enforcer:
         seat.backoff.free()
         if seat.uid in self._node.seats:
             self._node.changed(seat)
-        self._loop.kick()
+        self._deciding.kick()
 
     def _tell_node(self, found: Iterable[Verdict]) -> None:
         """The condition of the GPUNode; it names what was told of and is still there."""

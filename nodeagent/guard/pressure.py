@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from kybernate.core.seat.budget import MemoryLevel, Refusal
     from kybernate.ports import Memory
     from kybernate.types import PodUid
-    from nodeagent.app.loop import Loop
+    from nodeagent.seat.node import Node
     from nodeagent.seat.record import Seat
 
 log = logging.getLogger(__name__)
@@ -75,9 +75,15 @@ class Pressure:
     Where parked seats' states can leave RAM (`Node.makes_room`), a seat is refused only for as long
     as that takes, which nobody needs to be told."""
 
-    def __init__(self, loop: Loop, memory: Memory, held: Callable[[PodUid], int | None]) -> None:
-        self._loop = loop
-        self._node = loop.node
+    def __init__(
+        self,
+        node: Node,
+        kick: Callable[[], None],
+        memory: Memory,
+        held: Callable[[PodUid], int | None],
+    ) -> None:
+        self._node = node
+        self._kick = kick
         self._memory = memory
         self._node.seen = held
         self._reading: _Reading | None = None
@@ -227,7 +233,7 @@ class Pressure:
         before = dict(self._refused)
         self._node.judge_parks()
         if before.keys() != self._refused.keys():
-            self._loop.kick()
+            self._kick()
         self._note(host)
         if abs(host.available - self._node.host_available) > host.total * _NEWS:
             self._node.host_available = host.available

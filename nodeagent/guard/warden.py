@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nodeagent.guard.deaths import ParkedDeaths
@@ -11,38 +10,20 @@ from nodeagent.guard.enforce import Enforcer
 from nodeagent.guard.pressure import Pressure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from kybernate.ports import Culprits, Deaths, Memory
     from kybernate.types import PodUid
-    from nodeagent.app.loop import Loop
-    from nodeagent.guard.announce import Announcer, Roster
-
-
-@dataclass(frozen=True, slots=True)
-class Outside:
-    """What the warden asks of the world, besides the loop's own ports.
-
-    `pods_known`: whether the seat of every managed pod of the node is known by now.
-    """
-
-    culprits: Culprits
-    memory: Memory
-    deaths: Deaths
-    announcer: Announcer
-    roster: Roster
-    pods_known: Callable[[], bool]
+    from nodeagent.guard.outside import Deciding, Outside
 
 
 class Warden:
     """Made before the journal is read, so that no decision is taken without it."""
 
-    def __init__(self, loop: Loop, outside: Outside) -> None:
-        self.enforcer = Enforcer(loop, outside)
-        self.pressure = Pressure(loop, outside.memory, self.enforcer.held)
-        self.deaths = ParkedDeaths(loop, outside.deaths, outside.memory, self._excused)
-        loop.node.refusals = self.pressure
-        loop.node.observers.append(self.deaths)
+    def __init__(self, deciding: Deciding, outside: Outside) -> None:
+        node, memory = deciding.node, outside.memory
+        self.enforcer = Enforcer(deciding, outside)
+        self.pressure = Pressure(node, deciding.kick, memory, self.enforcer.held)
+        self.deaths = ParkedDeaths(node, deciding.life, outside.deaths, memory, self._excused)
+        node.refusals = self.pressure
+        node.observers.append(self.deaths)
 
     def _excused(self, uid: PodUid) -> bool:
         return uid in self.enforcer.parking_again

@@ -15,8 +15,11 @@ from kybernate.types import SeatState
 from nodeagent.seat.steps import NVML_DEADLINE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kybernate.types import GpuUuid, PodUid
-    from nodeagent.app.loop import Loop
+    from nodeagent.seat.lifecycle import Lifecycle
+    from nodeagent.seat.node import Node
     from nodeagent.seat.record import Seat
 
 _EXPECTED_FOR = 600.0
@@ -26,9 +29,12 @@ _EXPECTED_FOR = 600.0
 class Restored:
     """Which containers the runtime has announced, and seats whose start nobody saw."""
 
-    def __init__(self, loop: Loop) -> None:
-        self._loop = loop
-        self._node = loop.node
+    def __init__(
+        self, node: Node, life: Lifecycle, call_for: Callable[[PodUid, str], object]
+    ) -> None:
+        self._node = node
+        self._life = life
+        self._call_for = call_for
         self._expected: dict[str, float] = {}
         self._unseen: set[PodUid] = set()
 
@@ -45,13 +51,13 @@ class Restored:
         until = self._expected.pop(container, 0.0)
         if self._node.world.now() < until:
             self._unseen.add(seat.uid)
-            self._loop.call_for(seat.uid, "the container runtime has restored it")
+            self._call_for(seat.uid, "the container runtime has restored it")
 
     def changed(self, seat: Seat) -> None:
         """Look at it when it is awake for the first time."""
         if seat.uid in self._unseen and seat.state is SeatState.ACTIVE:
             self._unseen.discard(seat.uid)
-            self._loop.life.aside(self._see_its_gpus(seat))
+            self._life.aside(self._see_its_gpus(seat))
 
     def forget(self, uid: PodUid) -> None:
         """The seat's container has ended, or its pod is gone."""
@@ -67,7 +73,7 @@ class Restored:
 
         def say(error: Exception) -> None:
             why = f"whether it woke on another group's GPUs can't be told: {error}"
-            self._loop.life.complain(seat, "GpusUnknown", f"{why}; trying again")
+            self._life.complain(seat, "GpusUnknown", f"{why}; trying again")
 
         found = await retry(others, say, on=(DriverError, DeadlineError))
         if found and seat.state is SeatState.ACTIVE:
@@ -81,7 +87,7 @@ class Restored:
             f"{seat.identity.group} hasn't got: name the group where its checkpoint was taken in "
             f"{keys.REQUIRE_GROUP} of its pod"
         )
-        self._loop.life.fail(seat, why)
+        self._life.fail(seat, why)
 
     async def _others(self, seat: Seat) -> set[GpuUuid]:
         """GPUs that its tree uses and its group hasn't got. Raises DriverError if none is known

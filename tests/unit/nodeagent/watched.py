@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from kybernate.testing.warden import FakeAnnouncer, FakeCulprits, FakeDeaths, FakeMemory
 from nodeagent.guard.announce import Roster
-from nodeagent.guard.warden import Outside, Warden
+from nodeagent.guard.outside import Outside
+from nodeagent.guard.warden import Warden
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -35,7 +35,8 @@ from kybernate.types import Gpu, GpuUuid, Group, GroupName, PodRef, PodUid, Seat
 from nodeagent.app.loop import Loop
 from nodeagent.app.recover import recover
 from nodeagent.guard.announce import Roster
-from nodeagent.guard.warden import Outside, Warden
+from nodeagent.guard.outside import Outside
+from nodeagent.guard.warden import Warden
 from nodeagent.seat.leases import Leases
 from nodeagent.seat.node import Inventory, Node, World
 from nodeagent.seat.record import Seat, SeatIdentity

@@ -1,0 +1,47 @@
+"""What the warden needs of others: of the world, and of whoever decides for the seats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kybernate.ports import Culprits, Deaths, Memory
+    from kybernate.types import PodUid
+    from nodeagent.guard.announce import Announcer, Roster
+    from nodeagent.seat.lifecycle import Lifecycle
+    from nodeagent.seat.node import Node
+    from nodeagent.seat.steps import Steps
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What the warden asks of the world, besides the node's own ports.
+
+    `pods_known`: whether the seat of every managed pod of the node is known by now.
+    """
+
+    culprits: Culprits
+    memory: Memory
+    deaths: Deaths
+    announcer: Announcer
+    roster: Roster
+    pods_known: Callable[[], bool]
+
+
+class Deciding(Protocol):
+    """Who decides for the node's seats."""
+
+    node: Node
+    life: Lifecycle
+    steps: Steps
+
+    def kick(self) -> None:
+        """Decide once this round of events is through."""
+        ...
+
+    def send_away(self, uid: PodUid, why: str) -> bool:
+        """The seat must leave GPU memory though nobody needs its GPUs; whether there is such."""
+        ...
