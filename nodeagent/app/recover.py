@@ -10,6 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from kybernate.core.seat.ending import Resume, resumed
 from kybernate.core.seat.seats import SeatEvent
 from kybernate.core.swap.swap import fits
 from kybernate.errors import DeadlineError, DriverError, NotFoundError
@@ -23,7 +24,7 @@ from nodeagent.seat.record import from_record
 from nodeagent.seat.steps import Broken, Reverted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Coroutine, Mapping
 
     from kybernate.types import PodUid
     from nodeagent.app.loop import Loop
@@ -178,10 +179,7 @@ def _resume(loop: Loop, seat: Seat, frozen: frozenset[str]) -> None:
     there = init is not None and loop.node.world.procs.alive(init.pid, init.start)
     if not seat.saved.artifact and _may_have_been_sealed(seat, there=there):
         loop.life.aside(drop_unnoticed(loop, seat))
-    if there:
-        _take_up(loop, seat, frozen)
-    elif seat.state is not SeatState.WAITING:
-        loop.life.watch_end(seat)
+    _take_up(loop, seat, frozen, resumed(seat.state, ending=seat.ending.asked, there=there))
 
 
 def _may_have_been_sealed(seat: Seat, *, there: bool) -> bool:
@@ -191,28 +189,32 @@ def _may_have_been_sealed(seat: Seat, *, there: bool) -> bool:
     )
 
 
-def _take_up(loop: Loop, seat: Seat, frozen: frozenset[str]) -> None:
+def _take_up(loop: Loop, seat: Seat, frozen: frozenset[str], what: Resume) -> None:
     life = loop.life
-    match seat.state:
-        case SeatState.STARTING:
-            life.work(seat, life.await_started(seat))
-        case SeatState.ACTIVE:
+    match what:
+        case Resume.NOTHING:
+            pass
+        case Resume.WATCH_END:
+            life.watch_end(seat)
+        case Resume.ACTIVATE:
             life.activate(seat)
-        case SeatState.DRAINING if not seat.ending.asked:
+        case Resume.UNDRAIN:
             loop.node.move(seat, SeatEvent.UNDRAIN, "the agent was restarted")
             life.activate(seat)
-        case SeatState.PARKED if not seat.ending.asked:
+        case Resume.KEEP_PARKED:
             life.work(seat, _keep_parked(loop, seat, frozen))
-        case SeatState.PARKING:
-            life.work(seat, _finish_park(loop, seat))
-        case SeatState.WAKING:
-            life.work(seat, _finish_wake(loop, seat))
-        case state if state in BELOW and not seat.ending.asked:
-            life.work(seat, resume_below(loop, seat))
-        case SeatState.FAILED:
-            life.work(seat, life.kill(seat))
         case _:
-            pass
+            life.work(seat, _work(loop, seat, what))
+
+
+def _work(loop: Loop, seat: Seat, what: Resume) -> Coroutine[object, object, None]:
+    return {
+        Resume.AWAIT_START: lambda: loop.life.await_started(seat),
+        Resume.FINISH_PARK: lambda: _finish_park(loop, seat),
+        Resume.FINISH_WAKE: lambda: _finish_wake(loop, seat),
+        Resume.KEEP_BELOW: lambda: resume_below(loop, seat),
+        Resume.KILL: lambda: loop.life.kill(seat),
+    }[what]()
 
 
 async def _be_sure(loop: Loop, seat: Seat) -> None:

@@ -11,6 +11,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING
 
+from kybernate.core.seat.ending import Ends, EndView, Watched, watched
 from kybernate.core.seat.seats import TIER_OF, SeatEvent
 from kybernate.errors import (
     DeadlineError,
@@ -24,7 +25,6 @@ from kybernate.lib.retry import Pauses, retry
 from kybernate.ports import CooperationPhase
 from kybernate.types import SeatState, Tier
 from nodeagent import metrics
-from nodeagent.seat.parts.ending import Ends
 from nodeagent.seat.steps import Broken, Reverted
 
 if TYPE_CHECKING:
@@ -319,9 +319,10 @@ class Lifecycle:
     async def _watch_end(self, seat: Seat) -> None:
         pausing, began = iter(_END_POLL), self._world.now()
         while not await self._is_gone(seat):
-            if self._survived(seat):
+            found = watched(self._end_view(seat), self._world.now())
+            if found is Watched.SURVIVED:
                 self._carry_on(seat)
-            if self._is_back(seat):
+            if found is not Watched.ENDS:
                 return
             self._unblock(seat, began)
             await asyncio.sleep(next(pausing))
@@ -334,28 +335,16 @@ class Lifecycle:
             log.warning("%s: can't tell whether its GPUs are free: %s", seat, error)
             return False
 
-    def _is_back(self, seat: Seat) -> bool:
-        if (
-            seat.ending.deleted
-            or seat.contact.next_hello is not None
-            or seat.state is SeatState.FAILED
-        ):
-            return False
-        return seat.contact.connected and not seat.ending.asked
-
-    def _survived(self, seat: Seat) -> bool:
-        """Whether SIGTERM did not end it, and nobody has followed it up: then it lives on."""
-        if (
-            seat.ending.terminating
-            or seat.ending.deleted
-            or seat.contact.next_hello is not None
-            or not seat.contact.connected
-        ):
-            return False
-        stands = seat.state in TIER_OF or seat.state is SeatState.FAILED
-        lives = not stands and not seat.unverified
-        until = seat.ending.since + seat.identity.grace + _KILLED_BY_NOW
-        return lives and seat.ending.asked and self._world.now() >= until
+    def _end_view(self, seat: Seat) -> EndView:
+        return EndView(
+            state=seat.state,
+            ends=seat.ending.ends,
+            until=seat.ending.since + seat.identity.grace + _KILLED_BY_NOW,
+            connected=seat.contact.connected,
+            replaced=seat.contact.next_hello is not None,
+            pod_ends=seat.ending.terminating,
+            pod_gone=seat.ending.deleted,
+        )
 
     def _carry_on(self, seat: Seat) -> None:
         seat.ending.carry_on()

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from kybernate.api.turns import VRAM
 from kybernate.core.artifacts.restores import RestoreAs, RestoreWish
+from kybernate.core.seat.ending import Ends
 from kybernate.core.swap.swapview import SeatView, Turn
 from kybernate.types import GpuUuid, GroupName, PodRef, PodUid, SeatName, SeatState, Tier, of_record
 from nodeagent.seat.parts.backoff import Backoff
 from nodeagent.seat.parts.contact import Contact
 from nodeagent.seat.parts.demand import Demand
-from nodeagent.seat.parts.ending import Ending, Ends
+from nodeagent.seat.parts.ending import Ending
 from nodeagent.seat.parts.history import History
 from nodeagent.seat.parts.saved import Begins, Saved
 from nodeagent.seat.parts.tasks import Tasks

@@ -3,17 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum, auto
 
-
-class Ends(Enum):
-    """Whether a seat's container is ending, and by whom."""
-
-    NOT = auto()
-    ASKED = auto()
-    """It was asked to."""
-    KILLED = auto()
-    """By the agent, which lost its state while it held no GPU memory; or so its state said."""
+from kybernate.core.seat.ending import Ends
 
 
 @dataclass(slots=True)

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from kybernate.core.seat.ending import Ends
 from kybernate.errors import RefusedError, RetryableError
-from nodeagent.seat.parts.ending import Ends
 
 TOKEN = "G1-seat-3"
 RESOURCE = "kyb.ai/gpu-1x-seat"
