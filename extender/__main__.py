@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 import uuid
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from threading import BoundedSemaphore
@@ -20,8 +21,8 @@ from extender.bind.requeue import Nudge, Requeue, Waiting
 from extender.gangs.gangs import Gangs
 from extender.gangs.planner import GangPlanner, Means
 from extender.gangs.rendezvous import Rendezvous
-from extender.http.app import Verbs, create_app
-from extender.http.server import Server, refuse_caller
+from extender.http.app import Verbs, create_app, refuse_caller
+from extender.http.server import make_server
 from extender.lead.endpoints import Endpoint
 from extender.lead.leader import Leader, Leases, Open, Terms
 from extender.lead.schedulerlease import SchedulerLease
@@ -40,11 +41,12 @@ from kybernate.core.placement import Choosing, Table, candidates, parse_policies
 from kybernate.errors import ConfigError
 from kybernate.runtime.load import command
 from kybernate.runtime.serve import ProbeServer, configure_logging
-from kybernate.runtime.tls import check_tls
 from kybernate.settings.extender import ExtenderSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    from flask import Flask
 
     from extender.lead.leader import Fence
     from kybernate.core.placement import Demand
@@ -90,22 +92,29 @@ def run(settings: ExtenderSettings) -> None:
         learn=partial(Learner(snapshot).run, closed),
     )
 
-    def started() -> None:
-        watches.start()
+    try:
+        server = make_server(settings, _serving(app, probes, watches, leader, threads))
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from error
+    server.run()
+
+
+@contextmanager
+def _serving(
+    app: Flask, probes: ProbeServer, watches: Watches, leader: Leader | None, threads: Background
+) -> Iterator[Flask]:
+    """The application, with what runs beside its calls; what was started first ends last."""
+    with ExitStack() as stack:
         probes.start()
+        stack.callback(probes.stop)
+        watches.start()
+        stack.callback(watches.stop)
         if leader is not None:
             leader.start()
+            stack.callback(leader.stop)
         threads.start()
-
-    def stopped() -> None:
-        threads.stop()
-        if leader is not None and watches.started:
-            leader.stop()
-        watches.stop()
-        if watches.started:
-            probes.stop()
-
-    Server(settings, app, started, stopped).run()
+        stack.callback(threads.stop)
+        yield app
 
 
 def _checked(settings: ExtenderSettings) -> tuple[Api, Table, Rules]:
@@ -113,7 +122,6 @@ def _checked(settings: ExtenderSettings) -> tuple[Api, Table, Rules]:
     try:
         table = Table(settings.policy, parse_weights(settings.weights, "weights"))
         rules = Rules(parse_sharing(settings.sharing), settings.hot_apart, _choosing(settings))
-        check_tls(settings.tls_dir, "extender")
         return Api(settings.kubeconfig, "kyb-extender"), table, rules
     except ConfigError as error:
         raise click.UsageError(str(error)) from error

@@ -12,11 +12,11 @@ from kybernate.settings.registry import RegistrySettings
 
 def run(settings: RegistrySettings) -> None:
     """Serve until stopped by a signal."""
-    from registry.http.server import Server  # noqa: PLC0415 - so that --help needs no gunicorn
+    from registry.service import make_server  # noqa: PLC0415 - so that --help needs no gunicorn
 
     configure_logging(settings.log_level)
     try:
-        server = Server(settings)
+        server = make_server(settings)
     except ConfigError as error:
         sys.exit(f"kyb-registry: {error}")
     server.run()

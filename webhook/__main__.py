@@ -11,10 +11,10 @@ from kybernate.settings.webhook import WebhookSettings
 
 def run(settings: WebhookSettings) -> None:
     """Serve until stopped by a signal."""
-    from webhook.server import Server  # noqa: PLC0415 - so that --help needs neither gunicorn
+    from webhook.service import make_server  # noqa: PLC0415 - so that --help needs neither gunicorn
 
     try:
-        server = Server(settings)
+        server = make_server(settings)
     except ConfigError as error:
         sys.exit(f"kyb-webhook: {error}")
     server.run()

@@ -11,6 +11,7 @@ import socket
 import ssl
 import threading
 import time
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from queue import SimpleQueue
@@ -24,8 +25,8 @@ from bench import fleet
 from bench.extender.traffic import nodes as busy_nodes
 from extender.bind.binder import Binder
 from extender.bind.cluster import ApiCluster
-from extender.http.app import Verbs, create_app
-from extender.http.server import Server, refuse_caller
+from extender.http.app import Verbs, create_app, refuse_caller
+from extender.http.server import make_server
 from extender.state.learner import Learner
 from extender.state.snapshot import Snapshot
 from extender.state.watches import collect_young_only
@@ -85,7 +86,7 @@ def main(  # noqa: PLR0913
     else:
         known = busy_nodes(nodes, pods) if traffic else map(fleet.gpu_node, range(nodes))
         app = ours(settings, Api(kubeconfig, "bench"), known, nodes, pods)
-    Server(settings, app, lambda: None, lambda: None).run()
+    make_server(settings, nullcontext(app)).run()
 
 
 def noop(offered: int) -> flask.Flask:

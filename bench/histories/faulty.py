@@ -19,9 +19,8 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from kybernate.core.artifacts import succession
-from registry import pods
+from registry import pods, service
 from registry.database import Database
-from registry.http import server
 from registry.pods import Pods
 
 if TYPE_CHECKING:
@@ -120,13 +119,13 @@ def writes_behind() -> None:
     if kept.exists():
         used.write_bytes(kept.read_bytes())
     os.environ[name] = f"sqlite:///{used}"
-    real = server.Service.start
+    real = service.Service.start
 
-    def start(self: server.Service) -> None:
+    def start(self: service.Service) -> None:
         real(self)
         threading.Thread(target=_write_behind, args=(used, kept), daemon=True).start()
 
-    server.Service.start = start  # type: ignore[method-assign]
+    service.Service.start = start  # type: ignore[method-assign]
 
 
 def _write_behind(used: Path, kept: Path) -> None:

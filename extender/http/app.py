@@ -14,8 +14,10 @@ from werkzeug.exceptions import HTTPException
 from extender import metrics
 from extender.http import wire
 from extender.http.verbs import allowed_victims, filter_nodes, prioritize_nodes
+from kybernate import keys
 from kybernate.api import pods
 from kybernate.errors import RefusedError
+from kybernate.runtime.http import peer_certificate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -226,3 +228,20 @@ def _told(error: Exception, call: str) -> bytes:
     log.error("%s", call, exc_info=error)
     text = f"a mistake in the extender ({type(error).__name__}); its log has the details"
     return orjson.dumps({"Error": text})
+
+
+def refuse_caller(environ: Mapping[str, Any]) -> str | None:
+    """Why the peer of a request may not call the verbs, or None if it may."""
+    names = [
+        value
+        for part in peer_certificate(environ).get("subject", ())
+        for key, value in part
+        if key == "commonName"
+    ]
+    allowed = [keys.CN_SCHEDULER]
+    if environ["REQUEST_METHOD"] == "GET":
+        allowed.append(keys.CN_CONTROLLER)
+    if len(names) == 1 and names[0] in allowed:
+        return None
+    found = ", ".join(names) or "no name"
+    return f"only {' or '.join(allowed)} may ask that; your certificate names {found}"

@@ -19,6 +19,7 @@ from kybernate.errors import (
     RefusedError,
     RetryableError,
 )
+from kybernate.runtime.http import peer_certificate
 from registry import metrics
 from registry.http import openapi
 from registry.http.callers import Admission, Caller, ForbiddenError, read_caller
@@ -43,15 +44,10 @@ _LONGEST = 120
 """Characters of a wrong value that an answer repeats."""
 
 
-def peer(environ: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The certificate of a request's peer, as gunicorn's socket has it."""
-    return environ["gunicorn.socket"].getpeercert() or {}
-
-
 def create_app(
     routes: Sequence[Route],
     max_body: int,
-    certificate: Callable[[Mapping[str, Any]], Mapping[str, Any]] = peer,
+    certificate: Callable[[Mapping[str, Any]], Mapping[str, Any]] = peer_certificate,
     admission: Admission | None = None,
 ) -> flask.Flask:
     """The WSGI application. `max_body` in bytes."""

@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from .connection import Connection
 from .conversation import Broken, Conversation, Request
+from .peers import Http2, Peers
 
-__all__ = ["Broken", "Connection", "Conversation", "Request"]
+__all__ = ["Broken", "Connection", "Conversation", "Http2", "Peers", "Request"]

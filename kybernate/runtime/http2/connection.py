@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import select
+import math
 import ssl
 import sys
 import threading
 import time
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote_to_bytes
 
 import orjson
@@ -17,7 +17,7 @@ import orjson
 from .conversation import Broken, Conversation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from wsgiref.types import WSGIApplication
 
     from .conversation import Request
@@ -26,35 +26,76 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SEND_S = 10.0
-"""Seconds that a peer may take to read what it is sent."""
+MOST_UNSENT = 1 << 20
+"""Bytes: who makes us answer, with pings for example, and reads nothing, is heard no further."""
 
 _CHUNK = 1 << 16
+_CHUNKS = 4
+"""How many are read at a time, so that others get their turn; one is a record of TLS at most."""
+
 _NOT_OURS = {"connection", "keep-alive", "transfer-encoding", "upgrade", "proxy-connection"}
 
 
-class Connection:
-    """One thread reads; any may answer. `sock` is a TLS socket after its handshake."""
+class Socket(Protocol):
+    """A TLS socket, which a server may close for good."""
 
-    def __init__(self, sock: ssl.SSLSocket, most_body: int) -> None:
-        """`most_body` is how many bytes a request's body may have."""
-        self._sock = sock
+    def setblocking(self, flag: bool, /) -> None:
+        """As `ssl.SSLSocket` does it, like all of these."""
+
+    def fileno(self) -> int:
+        """Its descriptor."""
+
+    def recv(self, buflen: int, /) -> bytes:
+        """What has come."""
+
+    def send(self, data: bytes, /) -> int:
+        """How much of it was sent."""
+
+    def hang_up(self) -> None:
+        """Close it."""
+
+
+class Connection:
+    """One thread reads; any may answer. Nothing waits: what can't be sent at once is left in
+    `unsent` for the next `read`."""
+
+    def __init__(self, sock: Socket, most_body: int, ring: Callable[[], None]) -> None:
+        """`most_body` is how many bytes a request's body may have. `ring` is called once something
+        is left unsent."""
+        self.sock = sock
         sock.setblocking(False)
+        self.again = False
+        """Whether there was more to read than one `read` takes."""
+        self.heard = time.monotonic()
+        """When something was last read (monotonic, s)."""
+        self.stuck = math.inf
+        """Since when there has always been something unsent (monotonic, s)."""
+        self._ring = ring
         self._talk = Conversation(most_body)
         # What OpenSSL knows of a connection is for one thread at a time.
         self._lock = threading.Lock()
         self._closed = False
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that are left to send. Above MOST_UNSENT nothing more is read."""
+        return len(self._talk.out)
 
     def read(self) -> list[Request]:
         """The requests that are whole by now. Raises OSError."""
         found: list[Request] = []
         with self._lock:
             try:
-                while data := self._sock.recv(_CHUNK):
+                for _ in range(0 if self.unsent > MOST_UNSENT else _CHUNKS):
+                    data = self.sock.recv(_CHUNK)
+                    self._closed = self._closed or not data
+                    if self._closed:
+                        break
+                    self.heard = time.monotonic()
                     found += self._talk.receive(data)
-                self._closed = True
+                self.again = not self._closed and self.unsent <= MOST_UNSENT
             except ssl.SSLWantReadError:
-                pass
+                self.again = False
             except Broken as error:
                 log.warning("no HTTP/2: %s", error)
                 self._closed = True
@@ -64,7 +105,8 @@ class Connection:
     def is_over(self) -> bool:
         """Whether nothing more can come of it. If so, no thread will touch its socket any more."""
         with self._lock:
-            self._closed = self._closed or (self._talk.left and not self._talk.open)
+            done = self._talk.left and not self._talk.open and not self._talk.out
+            self._closed = self._closed or done
             return self._closed
 
     def end(self) -> None:
@@ -100,30 +142,22 @@ class Connection:
             if self._closed:
                 return
             self._talk.respond(request.stream, answer.status, answer.headers, body)
-            if answer.is_last:
+            if answer.status == 503:
+                # Behind a Service the next connection may lead to the replica that can answer.
                 self._talk.leave()
             self._flush()
+            unsent = self.unsent
+        if unsent:
+            self._ring()
 
     def _flush(self) -> None:
-        left = memoryview(bytes(self._talk.out))
-        self._talk.out.clear()
-        if left and self._closed:
-            # It ends anyway: what can't be sent at once isn't worth waiting for.
-            self._sock.send(left)
-            return
-        deadline = time.monotonic() + SEND_S
-        while left:
-            try:
-                left = left[self._sock.send(left) :]
-            except ssl.SSLWantWriteError:
-                self._wait_for_room(deadline)
-
-    def _wait_for_room(self, deadline: float) -> None:
-        poll = select.poll()
-        poll.register(self._sock, select.POLLOUT)
-        if not poll.poll(max(0.0, 1000 * (deadline - time.monotonic()))):
-            self._closed = True
-            raise TimeoutError("the peer does not read")
+        out = self._talk.out
+        try:
+            while out:
+                del out[: self.sock.send(bytes(out[:_CHUNK]))]
+            self.stuck = math.inf
+        except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            self.stuck = min(self.stuck, time.monotonic())
 
     def _environ(self, request: Request) -> dict[str, Any]:
         path, _, query = request.path.partition("?")
@@ -133,7 +167,7 @@ class Connection:
             "PATH_INFO": unquote_to_bytes(path).decode("latin-1"),
             "QUERY_STRING": query,
             "wsgi.input": BytesIO(request.body),
-            "gunicorn.socket": self._sock,
+            "gunicorn.socket": self.sock,
         }
         for name, value in request.headers.items():
             # By their variables alone, x_y and x-y could not be told apart.
@@ -155,16 +189,11 @@ class _Answer:
     def __init__(self) -> None:
         self.status = 500
         self.headers: list[tuple[bytes, bytes]] = []
-        self.is_last = False
 
     def start(self, status: str, headers: Headers, _error: object = None) -> Any:
         self.status = int(status.split(" ", 1)[0])
         self.headers = list(_written(headers))
         return self._unsupported
-
-    def force_close(self) -> None:
-        """The connection is to end after this answer; called as gunicorn's own answers are."""
-        self.is_last = True
 
     @staticmethod
     def _unsupported(_data: bytes) -> None:

@@ -44,6 +44,6 @@ def test_it_runs_in_its_own_root(tmp_path: Path) -> None:
     assert "0 pods" in run("-m", "registry", "settle", "--why", "new")
     assert "implementation" in run(
         "-c",
-        "import psycopg, registry.http.server, kybernate.checkpoint.catalogue;"
+        "import psycopg, registry.service, kybernate.checkpoint.catalogue;"
         "print('implementation', psycopg.pq.__impl__)",
     )

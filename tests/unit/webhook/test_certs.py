@@ -12,7 +12,7 @@ from cryptography import x509
 from kybernate.errors import ConfigError, ConflictError, RetryableError
 from kybernate.settings.webhook import WebhookSettings
 from webhook.certs import FolderStore, Keeper, KeeperThread, Material
-from webhook.server import LeafContext
+from webhook.service import LeafContext
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -279,7 +279,7 @@ def test_the_leaf_is_exchanged_in_place_and_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    leaf = LeafContext(10.0)
+    leaf = LeafContext()
     served: list[bytes] = []
     for _ in range(2):
         world = World()

@@ -1,23 +1,21 @@
-"""The registry as a process: gunicorn with one threaded worker, mutual TLS, probes beside it."""
+"""The registry as a process: what runs beside its calls."""
 
 from __future__ import annotations
 
 import logging
-import ssl
 import threading
-from typing import TYPE_CHECKING, Any
-
-from gunicorn.app.base import BaseApplication
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from kybernate.checkpoint.places import open_place
 from kybernate.core.artifacts.grants import no_grants
 from kybernate.errors import ConfigError, RetryableError
 from kybernate.lib.retry import Clock, retry_blocking
-from kybernate.runtime.deadlines import Worker
 from kybernate.runtime.grants import ArtifactGrants
+from kybernate.runtime.http import Listening, Server
 from kybernate.runtime.revocations import Revocations
 from kybernate.runtime.serve import ProbeServer
-from kybernate.runtime.tls import Contexts, check_tls
+from kybernate.runtime.tls import MutualTls
 from registry import metrics
 from registry.artifacts import Artifacts
 from registry.database import open_database
@@ -33,6 +31,8 @@ from registry.store.routes import store_routes
 from registry.store.store import Store
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from flask import Flask
 
     from kybernate.settings.registry import RegistrySettings
@@ -191,59 +191,40 @@ class Service:
         self._shredder.run(self._stopping, _LOOK_S)
 
 
-class Server(BaseApplication):  # type: ignore[misc]
-    """Serves until SIGTERM; requests under way are finished."""
+def make_server(settings: RegistrySettings) -> Server:
+    """Raises ConfigError for certificates, a database or keys that can't be right."""
+    tls = MutualTls(settings.tls_dir, "registry", more=["agents-ca.crt"])
+    tls.check()
+    open_kms(settings)
+    database = open_database(settings)
+    open_store(settings, database)
+    database.close()
+    if open_cluster(settings) is None:
+        log.warning(
+            "cluster is none: every agent is believed whichever pod it speaks for; set it to "
+            "kubernetes unless there is none"
+        )
+    if settings.shared_agent_keys:
+        log.warning(
+            "shared_agent_keys is on: agents are believed by certificates whose keys other "
+            "nodes may hold; turn it off once every node has its own"
+        )
+    listening = Listening(
+        "kyb-registry",
+        settings.listen,
+        settings.threads,
+        request_s=settings.request_s,
+        stop_s=_SHUTDOWN_S,
+        log_level=settings.log_level,
+    )
+    return Server(listening, tls, _serving(settings))
 
-    def __init__(self, settings: RegistrySettings) -> None:
-        """Raises ConfigError for certificates, a database or keys that can't be right."""
-        self._settings = settings
-        check_tls(settings.tls_dir, "registry")
-        open_kms(settings)
-        database = open_database(settings)
-        open_store(settings, database)
-        database.close()
-        if open_cluster(settings) is None:
-            log.warning(
-                "cluster is none: every agent is believed whichever pod it speaks for; set it to "
-                "kubernetes unless there is none"
-            )
-        if settings.shared_agent_keys:
-            log.warning(
-                "shared_agent_keys is on: agents are believed by certificates whose keys other "
-                "nodes may hold; turn it off once every node has its own"
-            )
-        super().__init__()
 
-    def load_config(self) -> None:
-        """Called by gunicorn. Nothing comes from its own files or environment."""
-        tls = self._settings.tls_dir
-        for name, value in {
-            "bind": [self._settings.listen],
-            "workers": 1,
-            "worker_class": Worker,
-            "threads": self._settings.threads,
-            "keepalive": 120,
-            "graceful_timeout": _SHUTDOWN_S,
-            "certfile": str(tls / "registry.crt"),
-            "keyfile": str(tls / "registry.key"),
-            "ca_certs": str(tls / "ca.crt"),
-            "cert_reqs": ssl.CERT_REQUIRED,
-            "do_handshake_on_connect": True,
-            "ssl_context": Contexts(self._settings.request_s, more=(tls / "agents-ca.crt",)),
-            "control_socket_disable": True,
-            "proc_name": "kyb-registry",
-            "loglevel": self._settings.log_level.lower(),
-            "worker_exit": self._stop,
-        }.items():
-            self.cfg.set(name, value)
-
-    def load(self) -> Flask:
-        """Called by gunicorn in the worker."""
-        self._service = Service(self._settings)
-        self._service.start()
-        return self._service.app()
-
-    def _stop(self, _arbiter: Any, _worker: Any) -> None:
-        service = getattr(self, "_service", None)
-        if service is not None:
-            service.stop()
+@contextmanager
+def _serving(settings: RegistrySettings) -> Iterator[Flask]:
+    service = Service(settings)
+    service.start()
+    try:
+        yield service.app()
+    finally:
+        service.stop()
