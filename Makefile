@@ -101,7 +101,7 @@ test-faults: ready ## break every part in every state of a seat, every row below
 	$(PY) -m pytest tests/faults -m faults $(if $(K),-k "$(K)") || failed=1; \
 	[ -z "$(K)" ] || exit $$failed; \
 	{ $(PY) -m tests.faults --rows >build/rows && $(PY) -m pytest @build/rows; } || failed=1; \
-	$(PY) -m bench.chaos --schedules $(or $(SCHEDULES),100000) --json || failed=1; exit $$failed
+	$(PY) -m tests.simulation --schedules $(or $(SCHEDULES),100000) --json || failed=1; exit $$failed
 
 demo: ready ## six models share four GPUs, live; KEEP=1 leaves it up
 	$(PY) -m tests.demo $(if $(KEEP),--keep)
@@ -119,11 +119,13 @@ down: setup ## take the one-machine cluster down, whatever is left of it
 	$(PY) -m tests.cluster down
 
 bench: ready ## every bench, one JSON line each
-	@for b in wake 'wake --connect' 'wake --connect --tier nvme' recover storm sidecar chaos soak turns 'park --workload nginx' 'park --workload redis' 'park --workload llama' 'park --workload redis --lazy' 'park --workload redis --lazy --pod' lazily saves gpu colocate defrag leaders openb.table extender ledger throughput incremental tiers 'tiers --plain' move 'move --workload redis' registry histories; do $(PY) -m bench.$$b --json || exit 1; done
+	@for b in node.wake 'node.wake --connect' 'node.wake --connect --tier nvme' node.recover cluster.storm node.sidecar node.soak node.turns 'node.park --workload nginx' 'node.park --workload redis' 'node.park --workload llama' 'node.park --workload redis --lazy' 'node.park --workload redis --lazy --pod' saved.lazily saved.saves node.gpu placement.colocate placement.defrag placement.policy cluster.leaders placement.openb.table cluster.extender cluster.ledger cluster.throughput saved.incremental saved.tiers 'saved.tiers --plain' saved.move 'saved.move --workload redis' saved.registry saved.histories; do $(PY) -m bench.$$b --json || exit 1; done
+	$(PY) -m tests.simulation --json
 
 bench-smoke: ready ## every bench that needs no cluster, in its smallest form; CLUSTER=1: those that bring one up, too
 	@$(PY) -m tests.kit $(if $(CLUSTER),--cluster)
 	$(PY) -m bench.smoke $(if $(CLUSTER),--cluster) --json
+	$(PY) -m tests.simulation --schedules 60 --json
 
 test-gpu: $(if $(GPU_PYTHON),,setup) ## park and wake on a real NVIDIA GPU; GPU_PYTHON= names another Python
 	$(or $(GPU_PYTHON),$(PY)) -m tests.gpu

@@ -31,7 +31,7 @@ _COPIES = "tests/unit/nodeagent/offload/test_second_copy.py"
 _DAMAGED = "tests/unit/nodeagent/offload/test_damaged.py"
 _WAITS = "tests/unit/nodeagent/offload/test_tier_waits.py"
 _SINCE = "tests/unit/nodeagent/app/test_recover_below.py"
-_STORMS = "tests/unit/chaos/test_chaos.py"
+_STORMS = "tests/unit/simulation/test_simulation.py"
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,7 +140,7 @@ def _kill_at_random(scene: Scene, dice: random.Random) -> tuple[int, int]:
 def test_the_rest_of_two_thousand_kills_in_simulation(scene: Scene, figures: list[str]) -> None:
     wanted = max(1, KILLS - scene.kills)
     done = subprocess.run(
-        [sys.executable, "-m", "bench.chaos", "--kills", str(wanted), "--json"],
+        [sys.executable, "-m", "tests.simulation", "--kills", str(wanted), "--json"],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,

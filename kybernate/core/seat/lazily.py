@@ -30,8 +30,8 @@ _CONTEXT = 512 << 20
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Bytes per second of a restore, whole and page by page. What bench.park saw, until this node
-    has seen others."""
+    """Bytes per second of a restore, whole and page by page. What bench.node.park saw, until this
+    node has seen others."""
 
     eager: float = 1.0e9
     lazy: float = 0.5e9

@@ -7,7 +7,8 @@ in GPU memory or ahead of it, and for as long as such a turn lasts. To this come
 it was served last. Hours are looked at one by one: models that are busy at different hours don't
 meet. With several slots it is a rough estimate: all of them have to be taken.
 
-bench/colocate.py holds the estimate against a simulation of the product's own swap decision.
+bench/placement/colocate.py holds the estimate against a simulation of the product's own swap
+decision.
 """
 
 from __future__ import annotations

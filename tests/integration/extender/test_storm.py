@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bench.leaders import SPEC, Storm
+from bench.cluster.leaders import SPEC, Storm
 from tests.cluster.cluster import running
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bench.histories import apart
-from bench.histories.__main__ import BELOW_FAKETIME, SKEW, Bench, Kind
-from bench.histories.faulty import CLOCK_JUMPS, FAULTS
+from bench.saved.histories import apart
+from bench.saved.histories.__main__ import BELOW_FAKETIME, SKEW, Bench, Kind
+from bench.saved.histories.faulty import CLOCK_JUMPS, FAULTS
 from kybernate.errors import KybernateError
 from tests.integration.registry.conftest import new_database
 from tests.kit.breaks import linearizable
@@ -153,7 +153,7 @@ def test_a_clock_that_jumps_breaks_no_promise(tmp_path: Path) -> None:
 
 
 def test_that_clock_is_told_where_nothing_is_allowed_for(tmp_path: Path) -> None:
-    kind = Kind("off", program=("bench.histories.faulty", CLOCK_JUMPS))
+    kind = Kind("off", program=("bench.saved.histories.faulty", CLOCK_JUMPS))
     assert Bench(tmp_path, seed=1)._on(kind, FEWER, 0).wrong
 
 

@@ -1,4 +1,4 @@
-"""Two replicas killed in turn under load, briefly: bench.registry does it for longer."""
+"""Two replicas killed in turn under load, briefly: bench.saved.registry does it for longer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bench.registry.storm import Storm
+from bench.saved.registry.storm import Storm
 from tests.integration.registry.conftest import new_database
 
 if TYPE_CHECKING:

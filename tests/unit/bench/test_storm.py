@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bench.stormpods import Fate, Owner, Unit, by_unit, failed_by_kubelet, units
+from bench.cluster.stormpods import Fate, Owner, Unit, by_unit, failed_by_kubelet, units
 
 SEAT = "kyb.ai/gpu-1x-seat"
 READY = {

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bench import tierrig
-from bench.tierlimits import Limits, Times, drop_cache, figures
-from bench.tierpods import Samples
+from bench.saved import tierrig
+from bench.saved.tierlimits import Limits, Times, drop_cache, figures
+from bench.saved.tierpods import Samples
 from tests.kit.clients.models import Answer
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.turns import held_seconds
+from bench.node.turns import held_seconds
 from tests.simgpu.log import Event, Record
 
 

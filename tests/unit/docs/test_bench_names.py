@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 BENCH = Path(__file__).parents[3] / "bench"
 PARK = "dump_ratio_criu restore_ratio_criu dump_p50_s restore_p50_s first_answer_p50_s keys_equal"
 NAMES = {
-    "parkplain.py": PARK,
-    "parkpods.py park.py": PARK,
-    "tierpods.py tierlimits.py": "ram_ratio_limit nvme_ratio_limit object_ratio_limit",
-    "incremental.py": "bytes_ratio_region bytes_ratio_scattered time_ratio_dump extra_rss_mib "
-    "extra_disk_mib",
-    "move.py": "pause_ratio keys_equal",
-    "histories/__main__.py": "histories violations undecided planted_found",
-    "registry/__main__.py": "list_p99_ms lookup_p99_ms rebuild_per_s",
+    "node/parkplain.py": PARK,
+    "node/parkpods.py node/park.py": PARK,
+    "saved/tierpods.py saved/tierlimits.py": "ram_ratio_limit nvme_ratio_limit object_ratio_limit",
+    "saved/incremental.py": "bytes_ratio_region bytes_ratio_scattered time_ratio_dump "
+    "extra_rss_mib extra_disk_mib",
+    "saved/move.py": "pause_ratio keys_equal",
+    "saved/histories/__main__.py": "histories violations undecided planted_found",
+    "saved/registry/__main__.py": "list_p99_ms lookup_p99_ms rebuild_per_s",
 }
 CASES = [(sources, name) for sources, names in NAMES.items() for name in names.split()]
 

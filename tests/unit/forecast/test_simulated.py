@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from bench.seatsim import Request, simulate
+from bench.placement.seatsim import Request, simulate
 from kybernate.core.swap.activity import HOURS, Recorder
 from kybernate.core.swap.forecast import Sharer, observed, own_wait_seconds
 

@@ -22,7 +22,7 @@ SMALL = [{"product": "small", "memory": "64MiB"}]
 def run(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     options = ("--toy", f"--bytes={20 * MIB}", "--cycles=3", "--starts=2", "--json")
     return subprocess.run(
-        [sys.executable, "-m", "bench.gpu", *options],
+        [sys.executable, "-m", "bench.node.gpu", *options],
         cwd=REPOSITORY,
         env=environment,
         capture_output=True,

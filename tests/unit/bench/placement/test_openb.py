@@ -12,13 +12,13 @@ from xml.dom.minidom import parse
 import pytest
 from click.testing import CliRunner
 
-from bench.colocate import main as colocate
-from bench.openb.__main__ import main, parse_seeds
-from bench.openb.bound import pooled, relaxed
-from bench.openb.draw import main as draw
-from bench.openb.replay import Terms, replay
-from bench.openb.table import main as table
-from bench.openb.trace import arrivals, capacity, read_nodes, read_pods, remixed
+from bench.placement.colocate import main as colocate
+from bench.placement.openb.__main__ import main, parse_seeds
+from bench.placement.openb.bound import pooled, relaxed
+from bench.placement.openb.draw import main as draw
+from bench.placement.openb.replay import Terms, replay
+from bench.placement.openb.table import main as table
+from bench.placement.openb.trace import arrivals, capacity, read_nodes, read_pods, remixed
 from kybernate.core.placement import Ask, Supply
 
 DATA = Path(__file__).parents[4].parent / "shared" / "data" / "openb"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench import fleet
+from bench.cluster import fleet
 from extender.gangs.members import read_member
 from extender.http import decode
 from extender.state.objects import Rules

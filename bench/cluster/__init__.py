@@ -1,0 +1,1 @@
+"""Benches of many nodes: extender, scheduler, storms."""

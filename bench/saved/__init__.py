@@ -1,0 +1,1 @@
+"""Benches of saved states: tiers, packs, moves, and the registry that knows them."""

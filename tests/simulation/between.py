@@ -1,0 +1,142 @@
+"""What a schedule has happen between two nodes: pods are succeeded elsewhere, by one or by two."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from kybernate.core.artifacts.restores import RestoreWish
+from kybernate.core.seat.operations import Kind
+from kybernate.errors import KybernateError
+from kybernate.types import PodUid, SeatState, Tier
+from nodeagent.operations.record import Ask
+
+if TYPE_CHECKING:
+    from nodeagent.operations.operations import Operations
+    from tests.simulation.cluster import Pod
+    from tests.simulation.life import Life
+    from tests.simulation.plan import Event
+
+_POLL = 0.2
+_PATIENCE = 6
+"""How many looks it takes a pod at most to be where it should be."""
+
+
+class Between:
+    """Plays events that concern two nodes. `played` counts them."""
+
+    def __init__(self, here: Life, there: Life) -> None:
+        self._lives = (here, there)
+        self.played = 0
+        self._numbers = 0
+
+    def play(self, event: Event, now: float) -> None:
+        """A pod of either node is concerned, whose own event loop this goes on in."""
+        here, there = self._lives if int(event.draw * 100) % 2 else self._lives[::-1]
+        here.at(now, partial(self._play, event, here, there))
+
+    def _play(self, event: Event, here: Life, there: Life) -> None:
+        self.played += 1
+        draw = event.draw
+        here.note(f"EVENT {event.kind} {draw:.2f}")
+        pods = [p for p in here.cluster.pods.values() if p.begun and not p.deleting and not p.gone]
+        pod = pods[int(draw * 1000) % len(pods)] if pods else None
+        if event.kind == "cut-off":
+            here.machine.cut_off = True
+            here.machine.later(2 * draw, partial(setattr, here.machine, "cut_off", False))
+        elif pod is not None and event.kind in ("move", "move-within"):
+            self._move(here, pod, there if event.kind == "move" else here)
+        elif pod is not None:
+            to = [there, here] if event.kind == "rivals" else [there]
+            self._sink(here, pod, to, 0 if event.kind == "succeed" else _PATIENCE)
+
+    def _sink(self, here: Life, pod: Pod, to: list[Life], looks: int) -> None:
+        """To the object store, and then its successors come."""
+        agent = here.cluster.agent
+        seat = agent.node.seats.get(pod.uid) if agent else None
+        if pod.deleting or pod.gone:
+            return
+        if looks and (seat is None or seat.state is not SeatState.PARKED_OBJECT):
+            if agent is not None:
+                agent.ask_for_tier(pod.uid, Tier.OBJECT)
+                agent.send_away(pod.uid, "a test")
+            here.machine.later(_POLL, partial(self._sink, here, pod, to, looks - 1))
+            return
+        self._succeed(here, pod, to)
+
+    def _succeed(self, here: Life, pod: Pod, to: list[Life]) -> None:
+        """It is deleted; meanwhile pods are there that are to go on from its state."""
+        here.cluster.delete(pod, here.loop.time(), force=False)
+        for life in to:
+            self._successor(here, pod, life)
+
+    def _successor(self, here: Life, pod: Pod, life: Life) -> str:
+        """The name of a new pod that waits there for the state of this one; empty if none can."""
+        groups = life.plan.inventory.groups
+        fit = [g for g in groups if len(g.gpus) == len(pod.plan.group.gpus)]
+        if not fit:
+            return ""
+        # On its own node, other GPUs than its own if there are such.
+        fit.sort(key=lambda group: group.gpus == pod.plan.group.gpus)
+        self._numbers += 1
+        name, wish = f"{pod.plan.name}-s{self._numbers}", RestoreWish(uid=pod.uid)
+        plan = replace(pod.plan, name=name, group=fit[0], restore=wish)
+        life.machine.elsewhere.successors.add(PodUid(f"uid-{name}"))
+        life.at(here.loop.time(), partial(life.cluster.create, plan))
+        return name
+
+    # --- moves ------------------------------------------------------------------------------------
+
+    def _move(self, here: Life, pod: Pod, there: Life) -> None:
+        successor = self._successor(here, pod, there)
+        if successor:
+            here.moving.add(pod.uid)
+            ask = Ask(Kind.MOVE, f"move-{successor}", pod.uid, successor=successor)
+            here.machine.later(_POLL, partial(self._follow, here, pod, ask, asked=False))
+
+    def _follow(self, here: Life, pod: Pod, ask: Ask, *, asked: bool) -> None:
+        """Until the move has ended, over restarts of the agent; then its pod is deleted, as people
+        are told to."""
+        operations = here.operations
+        known = operations.known(ended_too=True) if operations else []
+        one = next((one for one in known if one.name == ask.name), None)
+        if one is not None and one.ended:
+            here.note(f"{one}: {one.state}: {one.sentence}")
+            self._let_stay(here, pod)
+            self._see_off(here, pod)
+            return
+        if pod.gone or (asked and operations is not None and one is None):
+            self._let_stay(here, pod)
+            return
+        if not asked and operations is not None:
+            asked = True
+            asyncio.get_running_loop().create_task(self._ask(operations, ask))
+        here.machine.later(_POLL, partial(self._follow, here, pod, ask, asked=asked))
+
+    def _see_off(self, here: Life, pod: Pod) -> None:
+        """A seat that is not to go on here is deleted, as people are told to; also one whose move
+        had failed, and began anew when the record of that was lost."""
+        agent = here.cluster.agent
+        if pod.gone or pod.deleting:
+            return
+        if agent is not None and agent.dumps.leavers.where(pod.uid):
+            here.cluster.delete(pod, here.loop.time(), force=False)
+        here.machine.later(_POLL, partial(self._see_off, here, pod))
+
+    @staticmethod
+    def _let_stay(here: Life, pod: Pod) -> None:
+        """Unless another of its moves is under way, for which operations refuse all else."""
+        known = here.operations.known(ended_too=False) if here.operations else []
+        if not any(one.uid == pod.uid for one in known):
+            here.moving.discard(pod.uid)
+            agent = here.cluster.agent
+            if agent is not None and not agent.dumps.leavers.where(pod.uid):
+                agent.let_stay(pod.uid)
+
+    @staticmethod
+    async def _ask(operations: Operations, ask: Ask) -> None:
+        with contextlib.suppress(KybernateError):
+            await operations.ask(ask)
