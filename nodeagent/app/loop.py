@@ -94,7 +94,7 @@ class Loop(DoorSide, ProxySide, OperatorSide):
         node.saved = Places(node, self.custody).rows
         newest = Newest(node, self.registry, self.custody)
         self.claims = Claims(node, self.registry, self.reports, newest)
-        self.adoptions = Adoptions(self, self.claims, newest)
+        self.adoptions = Adoptions(node, self.life, self.kick, self.dumps, self.claims, newest)
         self._kicked = False
         self._settled: SwapView | None = None
         self._settled_until = 0.0

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kybernate import keys
 from kybernate.core.artifacts.restores import RestoreAs
@@ -39,12 +39,14 @@ from nodeagent.seat.parts.saved import Begins
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from kybernate.core.artifacts.into import Into
     from kybernate.core.artifacts.manifest import Manifest
     from kybernate.types import PodRef
-    from nodeagent.app.loop import Loop
     from nodeagent.artifacts.claims import Claims
     from nodeagent.artifacts.newest import Newest
     from nodeagent.seat.below import Below
+    from nodeagent.seat.lifecycle import Lifecycle
+    from nodeagent.seat.node import Node
     from nodeagent.seat.record import Seat
 
 log = logging.getLogger(__name__)
@@ -60,13 +62,35 @@ async def _all_whole(artifact: ArtifactId) -> bool:
     return True
 
 
+class Images(Protocol):
+    """Who brings images here, and holds TCP back."""
+
+    async def shut(self, seat: Seat, port: int = 0) -> None:
+        """Hold TCP back and hear of it. Raises NotFoundError, OSError, DeadlineError."""
+        ...
+
+    async def bring(self, seat: Seat, into: Into) -> None:
+        """Into a folder of the seat's own. Raises like `Vault.begin` and `Vault.fetch`."""
+        ...
+
+
 class Adoptions:
     """All seats of the node that go on from saved states of other pods. `whole`: whether what lies
     on NVMe is all there, where other nodes send states of which a power cut may leave a part."""
 
-    def __init__(self, loop: Loop, claims: Claims, newest: Newest) -> None:
-        self._loop = loop
-        self._node = loop.node
+    def __init__(
+        self,
+        node: Node,
+        life: Lifecycle,
+        kick: Callable[[], None],
+        images: Images,
+        claims: Claims,
+        newest: Newest,
+    ) -> None:
+        self._node = node
+        self._life = life
+        self._kick = kick
+        self._images = images
         self._claims = claims
         self._newest = newest
         self._locks: KeyedLocks[PodUid, asyncio.Lock] = KeyedLocks(asyncio.Lock)
@@ -84,7 +108,7 @@ class Adoptions:
             # Its container has started again: a copy begins where it began.
             seat.saved.settled(Begins.OPEN)
         if seat.awaits_state:
-            self._loop.life.work(seat, self._go_on(seat))
+            self._life.work(seat, self._go_on(seat))
 
     async def _go_on(self, seat: Seat) -> None:
         until = self._node.world.now() + self._node.settings.restore_wait_s
@@ -101,14 +125,14 @@ class Adoptions:
                 if self._node.world.now() >= until:
                     await self._refused(seat, str(error))
                 else:
-                    self._loop.life.complain(seat, "RestoreWaits", f"{error}; trying again")
+                    self._life.complain(seat, "RestoreWaits", f"{error}; trying again")
                     await asyncio.sleep(_AGAIN)
-        self._loop.kick()
+        self._kick()
 
     async def _refused(self, seat: Seat, why: str) -> None:
         if seat.wishes.restore is not None and seat.wishes.restore.waits:
             sentence = f"{why} It is kept waiting ({keys.RESTORE_ELSE}: fail)."
-            self._loop.life.complain(seat, "RestoreRefused", sentence)
+            self._life.complain(seat, "RestoreRefused", sentence)
             await asyncio.sleep(_REFUSED_AGAIN)
             return
         await self._start_anew(seat, why)
@@ -127,13 +151,13 @@ class Adoptions:
         if await self._is_parked(seat):
             # Behind its gate nothing can be started any more: the kubelet begins it anew.
             self._end_container(seat)
-        self._loop.kick()
+        self._kick()
 
     def _end_container(self, seat: Seat) -> None:
         below, init = self._node.world.below, seat.tree.init
         if below is not None and init is not None:
             below.culprits.kill(init.pid, init.start)
-            self._loop.life.watch_end(seat)
+            self._life.watch_end(seat)
 
     async def _is_parked(self, seat: Seat) -> bool:
         below = self._node.world.below
@@ -219,7 +243,7 @@ class Adoptions:
             await self._expect(seat, manifest.facts.root_pid)
             if copied and tier is Tier.NVME:
                 await self._copy(seat)
-            await self._loop.dumps.shut(seat, seat.identity.port or 0)
+            await self._images.shut(seat, seat.identity.port or 0)
             await self._begin(seat, tier)
 
     def _see_waiting(self, seat: Seat) -> None:
@@ -236,7 +260,7 @@ class Adoptions:
 
     async def _expect(self, seat: Seat, root: int) -> None:
         """kyb-init starts nothing any more. Raises DeadlineError, RefusedError, NotFoundError."""
-        await self._loop.life.make_network_plain(seat)
+        await self._life.make_network_plain(seat)
         until = self._node.world.now() + _DEADLINE
         while not await self._is_parked(seat):
             if (
@@ -251,7 +275,7 @@ class Adoptions:
 
     async def _copy(self, seat: Seat) -> None:
         """Images of its own: what others have on NVMe may go without its knowing."""
-        await self._loop.dumps.bring(seat, await self._below().into(seat))
+        await self._images.bring(seat, await self._below().into(seat))
 
     async def _begin(self, seat: Seat, tier: Tier) -> None:
         seat.saved.adopted(self._node.world.now())
@@ -261,7 +285,7 @@ class Adoptions:
         why = f"goes on from {seat.saved.artifact}"
         written = self._node.move(seat, event, why, synced=True)
         self._node.tell(seat, "Normal", "Adopted", f"it {why}, without starting its command")
-        self._loop.kick()
+        self._kick()
         await written
 
     def _below(self) -> Below:

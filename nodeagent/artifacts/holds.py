@@ -180,6 +180,10 @@ class Custody:
         """What was to come is not here as a whole."""
         self._become(holds.withdraw(self.of(artifact)))
 
+    def lacks(self, artifact: str) -> None:
+        """What this node had of it on NVMe was not whole: the registry is told."""
+        self._tell(artifact, Tier.NVME, "what this node had of it was not whole")
+
     def taken_by(self, seat: Seat) -> str:
         """The seat has changed: the artifact from another node that is its own from now on; empty
         for none. Of one that continues from the object store, what came is not needed."""
@@ -258,7 +262,7 @@ class Custody:
                 self._tell(one.artifact, place, one.drop.why)
 
     def _tell(self, artifact: str, tier: Tier, why: str) -> None:
-        if self._node.world.reports is not None:
+        if self._node.world.registry is not None:
             report = Report(Kind.DROPPED, artifact=artifact, tier=tier.value, why=why)
             self._reports.put(report)
 

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from kybernate.checkpoint.delivery.inbox import Inbox
+    from kybernate.ports import Registry
     from kybernate.types import PodRef
-    from nodeagent.app.loop import Loop
     from nodeagent.artifacts.awaited import Adopter, Awaited
     from nodeagent.artifacts.holds import Custody
+    from nodeagent.seat.node import Node
     from nodeagent.seat.record import Seat
 
 TAKEN = "taken/"
@@ -27,22 +28,23 @@ _DEADLINE = 10.0
 
 
 class TakenOver:
-    """All of them. `lacks` is told of a state that is not here as a whole. Lives on the loop."""
+    """All of them. `call_for` has a seat woken. Lives on the loop."""
 
     def __init__(
         self,
-        loop: Loop,
+        node: Node,
+        registry: Registry,
+        call_for: Callable[[PodUid, str], object],
         inbox: Inbox,
         adopter: Adopter,
         custody: Custody,
-        lacks: Callable[[str], None],
     ) -> None:
-        self._loop = loop
-        self._node = loop.node
+        self._node = node
+        self._registry = registry
+        self._call_for = call_for
         self._inbox = inbox
         self._adopter = adopter
         self._custody = custody
-        self._lacks = lacks
         self._taken: dict[str, str] = {}
 
     def load(self, records: Mapping[str, Mapping[str, object]]) -> None:
@@ -58,7 +60,7 @@ class TakenOver:
         so before. Raises RefusedError if it never will, KybernateError, OSError."""
         if not await self._has_taken(pod, successor, artifact):
             await self._adopt(awaited.expect(pod, successor), pod, artifact)
-            self._loop.call_for(successor, f"moved here, as {artifact}")
+            self._call_for(successor, f"moved here, as {artifact}")
         await self._noted(successor, artifact)
 
     async def hand_on(
@@ -69,7 +71,7 @@ class TakenOver:
             self._see_ended(pod)
             tier = await self._tier_of(artifact)
             await self._adopter.adopt(awaited.expect(pod, successor), artifact, tier, of=pod)
-            self._loop.call_for(successor, f"moved here from pod {pod}, as {artifact}")
+            self._call_for(successor, f"moved here from pod {pod}, as {artifact}")
         await self._noted(successor, artifact)
 
     def _see_ended(self, pod: PodRef) -> None:
@@ -92,11 +94,11 @@ class TakenOver:
             if pod.uid in self._node.seats:
                 raise RefusedError(f"pod {pod} is on this node, and no other can say that it ended")
             # Where nobody else can tell, the word of the agent that ended it is the proof.
-            await self._loop.registry.stop(pod.namespace, pod.uid, "moved to this node", _DEADLINE)
+            await self._registry.stop(pod.namespace, pod.uid, "moved to this node", _DEADLINE)
         async with self._custody.lock(artifact):
             here = await asyncio.to_thread(self._inbox.is_here, artifact)
             if not here:
-                self._lacks(artifact)
+                self._custody.lacks(artifact)
             tier = Tier.NVME if here else Tier.OBJECT
             await self._adopter.adopt(seat, artifact, tier, of=pod)
 
@@ -107,7 +109,7 @@ class TakenOver:
         seat = self._node.seats.get(successor)
         if seat is None or seat.saved.begins is not Begins.ADOPTED:
             return False
-        line = await self._loop.registry.line(pod.namespace, pod.uid, _DEADLINE)
+        line = await self._registry.line(pod.namespace, pod.uid, _DEADLINE)
         return (line.successor, line.artifact) == (successor, artifact)
 
     async def _noted(self, successor: PodUid, artifact: str) -> None:

@@ -47,7 +47,9 @@ class Receiver:
         self.awaited = Awaited(loop.node, inbox, adopter)
         self.coming = ComingIn(loop.node, inbox, self.awaited)
         self._custody = loop.custody
-        self._taken = TakenOver(loop, inbox, adopter, self._custody, self._lacks)
+        self._taken = TakenOver(
+            loop.node, loop.registry, loop.call_for, inbox, adopter, self._custody
+        )
 
     def resume(self, records: Mapping[str, Mapping[str, object]]) -> None:
         """After a restart: who took over what."""
@@ -80,8 +82,10 @@ class Receiver:
             self.awaited.expect(pod, successor)
             lacking = await self._accept(pod, successor, artifact, signed)
         # Not one to go on from before the sender says so: the pod may yet go on over there.
-        self._tell(Kind.DROPPED if lacking else Kind.COPYING, artifact)
-        if not lacking:
+        if lacking:
+            self._custody.lacks(artifact)
+        else:
+            self._tell(Kind.COPYING, artifact)
             # The last agent over there may have died, and the next one begun the move anew.
             self._custody.call_off(pod.uid, successor, but=artifact)
         return lacking
@@ -109,13 +113,9 @@ class Receiver:
         return lacking
 
     def _tell(self, kind: Kind, artifact: str) -> None:
-        """The registry, where there is one, whether this node has a copy."""
+        """The registry, where there is one, that this node has a copy."""
         if self._node.world.registry is not None:
-            why = "what this node had of it was not whole" if kind is Kind.DROPPED else ""
-            self._loop.reports.put(Report(kind, artifact=artifact, tier=Tier.NVME.value, why=why))
-
-    def _lacks(self, artifact: str) -> None:
-        self._tell(Kind.DROPPED, artifact)
+            self._loop.reports.put(Report(kind, artifact=artifact, tier=Tier.NVME.value))
 
     async def take_over(self, pod: PodRef, successor: PodUid, artifact: ArtifactId) -> str:
         """The pod's processes are ended: go on. How the successor is, as a sentence."""

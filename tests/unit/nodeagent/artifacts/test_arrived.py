@@ -113,7 +113,7 @@ async def test_what_a_seat_goes_on_from_is_not_dropped_for_a_late_word(rig, tls,
     async with two_nodes(rig, tls, tmp_path) as (two, peers):
         artifact = await delivered(two, peers)
         seat, custody = two.r.node.seats[two.uid], two.r.loop.custody
-        two.r.loop.call_for = lambda uid, why: True  # else it is started
+        two.receiver._taken._call_for = lambda uid, why: True  # else it is started
         if found == "handed over":
             await peers.take_over(two.to, artifact, LIMIT)
             seat.saved.artifact = ""

@@ -66,7 +66,7 @@ class Storm:
         world = SimpleNamespace(
             journal=self.journal,
             below=SimpleNamespace(limits={NVME: 1, OBJECT: 1}, vault=self),
-            reports=None,
+            registry=None,
             wall=self.now,
         )
         settings = SimpleNamespace(keep_left_s=KEEP_S)
