@@ -27,7 +27,7 @@ from nodeagent.api.doorkeeper import Doorkeeper, Rates
 from nodeagent.api.peersapi import PeersApi
 from nodeagent.api.servers import serve_network
 from nodeagent.artifacts.holds import Custody
-from nodeagent.migration.target import Receiver
+from nodeagent.migration.target import Target
 from nodeagent.seat.parts.contact import Contact
 from nodeagent.seat.parts.ending import Ending
 from nodeagent.seat.parts.history import History
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 LIMIT = 120.0
 
 
-class Target:
+class MoveTarget:
     """`take_over` recreates the tree in the container that was named last, and lets it run."""
 
     def __init__(self, work: Path, tools: Tools) -> None:
@@ -97,7 +97,7 @@ class Target:
 async def main(config: dict[str, str]) -> None:
     """Serve until stdin ends."""
     work = Path(config["work"])
-    target = Target(work, Tools(Path(config["enter"]), Path(config["criu"])))
+    target = MoveTarget(work, Tools(Path(config["enter"]), Path(config["criu"])))
 
     # The journal's part is measured elsewhere.
     written = asyncio.get_running_loop().create_future()
@@ -107,15 +107,15 @@ async def main(config: dict[str, str]) -> None:
     settings = SimpleNamespace(node="n2", dump_deadline_s=LIMIT, transfer_deadline_s=LIMIT)
     node = SimpleNamespace(seats=target.seats, settings=settings, world=world)
     reports = SimpleNamespace(put=lambda report: None)
-    loop = SimpleNamespace(
+    agent = SimpleNamespace(
         node=node,
         reports=reports,
-        call_for=lambda uid, why: True,
-        life=SimpleNamespace(aside=asyncio.ensure_future),
+        operators=SimpleNamespace(call_for=lambda uid, why: True),
+        aside=asyncio.ensure_future,
     )
     any_node, nobody = cast("Any", node), cast("Any", None)
-    loop.custody = Custody(any_node, loop.life.aside, cast("Any", reports), nobody)
-    receiver = Receiver(cast("Any", loop), target.inbox, cast("Any", target))
+    agent.custody = Custody(any_node, agent.aside, cast("Any", reports), nobody)
+    receiver = Target(cast("Any", agent), target.inbox, cast("Any", target))
     target.changed = receiver.seat_changed
     _, port = await serve_network(
         cast("Any", agent_pb2_grpc.NodeAgentServicer()),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import grpc
 
-    from nodeagent.migration.target import Receiver
+    from nodeagent.migration.target import Target
 
 _DEADLINE = 10.0
 
@@ -24,7 +24,7 @@ _DEADLINE = 10.0
 class PeersApi(peers_pb2_grpc.PeersServicer):
     """The calls, as they come."""
 
-    def __init__(self, receiver: Receiver) -> None:
+    def __init__(self, receiver: Target) -> None:
         self._receiver = receiver
 
     async def Expect(  # noqa: N802 - gRPC's name

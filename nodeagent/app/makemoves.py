@@ -11,7 +11,7 @@ from nodeagent.migration.agent import Agent
 from nodeagent.migration.evacuate import Evacuations
 from nodeagent.migration.protocol import Pacer
 from nodeagent.migration.source import Source
-from nodeagent.migration.target import Receiver
+from nodeagent.migration.target import Target
 from nodeagent.migration.within import Within
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def make_moves(
     pacer = Pacer(float(settings.move_bytes_per_s))
     peers = GrpcPeers(identity, below.outbox, api, pacer, guests.revoked)
     guests.left.append(peers.drop)
-    receiver = Receiver(loop, below.inbox, loop.adoptions)
+    receiver = Target(agent, below.inbox, loop.adoptions)
     receiver.resume(records)
     source = Source(agent, Within(settings.node, receiver, peers), operations.advanced)
     operations.carry(Kind.MOVE, source)

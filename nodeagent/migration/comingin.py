@@ -37,6 +37,10 @@ class ComingIn:
         """Held by whoever touches what comes for this successor."""
         return self._busy[successor]
 
+    def has_begun(self, successor: PodUid) -> bool:
+        """Whether this agent has seen parts come for it."""
+        return successor in self._came_of
+
     async def clear(self) -> None:
         """What lies here for pods that are gone."""
         for uid in await asyncio.to_thread(self._inbox.waiting):

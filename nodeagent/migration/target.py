@@ -11,45 +11,53 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kybernate.core.artifacts.holds import TransferHold
 from kybernate.core.migration.plan import see_own
+from kybernate.core.migration.protocol import Act, Event, State, found_target, step
 from kybernate.errors import CorruptError, NotFoundError, RefusedError, RetryableError
-from kybernate.types import ArtifactId, PodUid, Tier
+from kybernate.types import ArtifactId, PodRef, PodUid, Tier
 from nodeagent.artifacts.awaited import Awaited
 from nodeagent.artifacts.reports import Kind, Report
-from nodeagent.artifacts.takenover import TakenOver
 from nodeagent.migration.comingin import ComingIn
+from nodeagent.migration.taken import Taken
 from nodeagent.operations.seenthrough import seen_through
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kybernate.checkpoint.delivery.inbox import Inbox
-    from kybernate.types import PodRef
-    from nodeagent.app.loop import Loop
     from nodeagent.artifacts.awaited import Adopter
+    from nodeagent.migration.agent import Agent
     from nodeagent.seat.below import Below
     from nodeagent.seat.record import Seat
 
 _DEADLINE = 10.0
 
 
-class Receiver:
+class _Call(NamedTuple):
+    """One of the source's. `here`: this agent is the source, too, and nothing travels."""
+
+    pod: PodRef
+    successor: PodUid
+    artifact: str
+    signed: bytes = b""
+    here: bool = False
+
+
+class Target:
     """`awaited`: for whom something may come; `coming`: what is on its way in. Lives on the loop.
     Implements `node.Observer`."""
 
-    def __init__(self, loop: Loop, inbox: Inbox, adopter: Adopter) -> None:
-        self._loop = loop
-        self._node = loop.node
+    def __init__(self, agent: Agent, inbox: Inbox, adopter: Adopter) -> None:
+        self._agent = agent
+        self._node = agent.node
         self._inbox = inbox
-        self.awaited = Awaited(loop.node, inbox, adopter)
-        self.coming = ComingIn(loop.node, inbox, self.awaited)
-        self._custody = loop.custody
-        self._taken = TakenOver(
-            loop.node, loop.registry, loop.call_for, inbox, adopter, self._custody
-        )
+        self.awaited = Awaited(agent.node, inbox, adopter)
+        self.coming = ComingIn(agent.node, inbox, self.awaited)
+        self._custody = agent.custody
+        self._taken = Taken(agent, inbox, adopter)
 
     def resume(self, records: Mapping[str, Mapping[str, object]]) -> None:
         """After a restart: who took over what."""
@@ -57,7 +65,7 @@ class Receiver:
 
     def seat_gone(self, seat: Seat) -> None:
         """See `node.Observer`: nobody needs any more what came for it."""
-        self._loop.life.aside(self.coming.forget(seat.uid))
+        self._agent.aside(self.coming.forget(seat.uid))
         self._custody.abandon(seat.uid)
 
     def seat_changed(self, seat: Seat) -> None:
@@ -68,103 +76,138 @@ class Receiver:
     def told(self, seat: Seat, kind: str, reason: str, sentence: str) -> None:
         """See `node.Observer`."""
 
+    # --- the source's calls ---------------------------------------------------------------------
+
     async def deliver(
         self, pod: PodRef, successor: PodUid, artifact: str, signed: bytes
     ) -> tuple[str, ...]:
         """All has been sent: keep it, or say what is lacking."""
-        return await seen_through(self._deliver(pod, successor, artifact, signed))
+        return await seen_through(self._deliver(_Call(pod, successor, artifact, signed)))
 
-    async def _deliver(
-        self, pod: PodRef, successor: PodUid, artifact: str, signed: bytes
-    ) -> tuple[str, ...]:
-        async with self.coming.one(successor), self._custody.lock(artifact):
+    async def hold(self, pod: PodRef, successor: PodUid, artifact: ArtifactId) -> None:
+        """As `deliver`, of an artifact that was sealed on this node. Raises KybernateError,
+        OSError."""
+        await seen_through(self._deliver(_Call(pod, successor, artifact, here=True)))
+
+    async def take_over(
+        self, pod: PodRef, successor: PodUid, artifact: ArtifactId, *, here: bool = False
+    ) -> str:
+        """The pod's processes are ended: continue. How the successor is, as a sentence. `here`: by
+        this agent, of a pod of this node. Raises KybernateError, OSError."""
+        return await seen_through(self._release(_Call(pod, successor, artifact, here=here)))
+
+    async def call_off(self, pod: PodRef, successor: PodUid) -> None:
+        """Nothing comes of it: the pod continues over there. What comes of another pod stays."""
+        await seen_through(self._cancel(_Call(pod, successor, "")))
+
+    async def _deliver(self, call: _Call) -> tuple[str, ...]:
+        lacking: tuple[str, ...] = ()
+        async with self.coming.one(call.successor), self._custody.lock(call.artifact):
             # Its pod may have gone while somebody else was at work.
-            self.awaited.expect(pod, successor)
-            lacking = await self._accept(pod, successor, artifact, signed)
-        # Not one to go on from before the sender says so: the pod may yet go on over there.
-        if lacking:
-            self._custody.lacks(artifact)
-        else:
-            self._tell(Kind.COPYING, artifact)
-            # The last agent over there may have died, and the next one begun the move anew.
-            self._custody.call_off(pod.uid, successor, but=artifact)
+            self.awaited.expect(call.pod, call.successor)
+            taken = step(self._state(call), Event.DELIVERY)
+            before = self._custody.of(call.artifact).transfer
+            for act in taken.acts:
+                if act is Act.VERIFY:
+                    lacking = await self._verify(call, before)
+                    if lacking:
+                        taken = step(taken.to, Event.LACKING)
+                        break
+                else:
+                    await self._do(act, call)
+            if lacking:
+                for act in taken.acts:
+                    await self._do(act, call, lacking=True)
         return lacking
 
-    async def _accept(
-        self, pod: PodRef, successor: PodUid, artifact: str, signed: bytes
-    ) -> tuple[str, ...]:
-        before = self._custody.of(artifact).transfer
-        size = self._inbox.room.of(successor) or (before.size if before else 0)
-        # Till it is accepted its bytes are counted as those that come.
-        coming = TransferHold(artifact, pod.uid, successor)
-        self._custody.hand(coming)
+    async def _release(self, call: _Call) -> str:
+        async with self.coming.one(call.successor):
+            continues = await self._taken.has(call.pod, call.successor, call.artifact)
+            for act in step(self._state(call, continues=continues), Event.RELEASE).acts:
+                if act is Act.DROP_OLDER:
+                    # This one, too, if the seat continues from another copy.
+                    self._custody.call_off(call.pod.uid, call.successor)
+                else:
+                    await self._do(act, call)
+        seat_now = self._node.seats.get(call.successor)
+        return f"it is {seat_now.state}" if seat_now else "it went on here, and its pod is gone"
+
+    async def _cancel(self, call: _Call) -> None:
+        for act in step(self._state(call), Event.CANCELLED).acts:
+            await self._do(act, call)
+
+    def _state(self, call: _Call, *, continues: bool = False) -> State:
+        hold = self._custody.of(call.artifact).transfer
+        arrived = hold is not None and hold.successor == call.successor
+        parts = self.coming.has_begun(call.successor)
+        return found_target(parts=parts, arrived=arrived, continues=continues)
+
+    # --- acts -----------------------------------------------------------------------------------
+
+    async def _do(self, act: Act, call: _Call, *, lacking: bool = False) -> None:
+        pod, successor, artifact = call.pod, call.successor, call.artifact
+        match act:
+            case Act.NOTE_ARRIVAL if not call.here:
+                # Till it is verified its bytes are counted as those that come.
+                self._custody.hand(TransferHold(artifact, pod.uid, successor))
+            case Act.FORGET_ARRIVAL:
+                self._custody.withdraw(artifact)
+            case Act.REPORT_COPY if not call.here:
+                # Not one to continue from before the source says so.
+                if lacking:
+                    self._custody.lacks(artifact)
+                else:
+                    self._tell(Kind.COPYING, artifact)
+            case Act.DROP_OLDER | Act.DROP_ARRIVAL:
+                # The last agent over there may have died, and the next one begun again.
+                self._custody.call_off(pod.uid, successor, but=artifact)
+            case Act.ADOPT:
+                seat = self.awaited.expect(pod, successor)
+                await self._taken.adopt(seat, pod, artifact, here=call.here)
+            case Act.NOTE_TAKEN:
+                await self._taken.note(successor, artifact)
+            case Act.SYNC if not call.here:
+                # The source keeps its copy until this is on the disk; nobody else waits for it.
+                await asyncio.to_thread(self._inbox.sync, artifact)
+            case Act.DROP_PARTS:
+                await self.coming.call_off(pod.uid, successor)
+            case _:
+                pass
+
+    async def _verify(self, call: _Call, before: TransferHold | None) -> tuple[str, ...]:
+        """What is lacking. Raises RefusedError, CorruptError, RetryableError."""
+        coming = TransferHold(call.artifact, call.pod.uid, call.successor, home=call.here)
+        if call.here:
+            manifest = await self._below().vault.manifest(ArtifactId(call.artifact), _DEADLINE)
+            see_own(manifest, call.pod)
+            self._custody.hand(replace(coming, size=manifest.stored))
+            return ()
+        size = self._inbox.room.of(call.successor) or (before.size if before else 0)
+        accept = self._inbox.accept
         try:
-            lacking = await asyncio.to_thread(self._inbox.accept, pod, successor, artifact, signed)
+            lacking = await asyncio.to_thread(
+                accept, call.pod, call.successor, call.artifact, call.signed
+            )
         except OSError as error:
             raise RetryableError(f"it can't be kept here: {error}") from error
         except (RefusedError, CorruptError):
             if before is None:
-                self._custody.withdraw(artifact)
+                self._custody.withdraw(call.artifact)
             raise
-        if lacking:
-            self._custody.withdraw(artifact)
-        else:
+        if not lacking:
             self._custody.hand(replace(coming, size=size))
         return lacking
 
     def _tell(self, kind: Kind, artifact: str) -> None:
         """The registry, where there is one, that this node has a copy."""
         if self._node.world.registry is not None:
-            self._loop.reports.put(Report(kind, artifact=artifact, tier=Tier.NVME.value))
-
-    async def take_over(self, pod: PodRef, successor: PodUid, artifact: ArtifactId) -> str:
-        """The pod's processes are ended: go on. How the successor is, as a sentence."""
-        return await seen_through(self._take_over(pod, successor, artifact))
-
-    async def _take_over(self, pod: PodRef, successor: PodUid, artifact: ArtifactId) -> str:
-        async with self.coming.one(successor):
-            await self._taken.take_over(pod, successor, artifact, self.awaited)
-            self._custody.call_off(pod.uid, successor)
-            # The sender keeps its copy until this is on the disk; nobody else waits for it.
-            await asyncio.to_thread(self._inbox.sync, artifact)
-        seat_now = self._node.seats.get(successor)
-        return f"it is {seat_now.state}" if seat_now else "it went on here, and its pod is gone"
-
-    async def hold(self, pod: PodRef, successor: PodUid, artifact: ArtifactId) -> None:
-        """A state that was sealed on this node is the successor's from now on, to go on from once
-        the pod's processes are ended. Raises KybernateError, OSError."""
-        async with self.coming.one(successor), self._custody.lock(artifact):
-            self.awaited.expect(pod, successor)
-            manifest = await self._below().vault.manifest(artifact, _DEADLINE)
-            see_own(manifest, pod)
-            self._custody.hand(
-                TransferHold(artifact, pod.uid, successor, size=manifest.stored, home=True)
-            )
-        self._custody.call_off(pod.uid, successor, but=artifact)
-
-    async def hand_on(self, pod: PodRef, successor: PodUid, artifact: ArtifactId) -> None:
-        """As `take_over`, of a pod of this node, whose agent is this one and ended it. Raises
-        KybernateError, OSError."""
-        await seen_through(self._hand_on(pod, successor, artifact))
-
-    async def _hand_on(self, pod: PodRef, successor: PodUid, artifact: ArtifactId) -> None:
-        async with self.coming.one(successor):
-            await self._taken.hand_on(pod, successor, artifact, self.awaited)
-            self._custody.call_off(pod.uid, successor)
+            self._agent.reports.put(Report(kind, artifact=artifact, tier=Tier.NVME.value))
 
     def _below(self) -> Below:
         below = self._node.world.below
         if below is None:
             raise RefusedError("this node's agent has no CRIU (criu), so it has no states")
         return below
-
-    async def call_off(self, pod: PodRef, successor: PodUid) -> None:
-        """Nothing comes of it: the pod goes on over there. What comes of another pod stays."""
-        await seen_through(self._call_off(pod, successor))
-
-    async def _call_off(self, pod: PodRef, successor: PodUid) -> None:
-        await self.coming.call_off(pod.uid, successor)
-        self._custody.call_off(pod.uid, successor)
 
     async def is_whole(self, artifact: ArtifactId) -> bool:
         """Whether NVMe has it as it was signed: no process has read it since it came, perhaps.

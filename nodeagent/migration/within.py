@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
     from kybernate.ports import Handover, Peers
     from kybernate.types import ArtifactId, NodeName, PodRef
-    from nodeagent.migration.target import Receiver
+    from nodeagent.migration.target import Target
 
 
 class Within:
     """Implements `ports.Peers`: by `receiver` for successors on `node`, which is this one; for all
     others by `beyond`. Lives on the loop."""
 
-    def __init__(self, node: str, receiver: Receiver, beyond: Peers) -> None:
+    def __init__(self, node: str, receiver: Target, beyond: Peers) -> None:
         self._node = node
         self._receiver = receiver
         self._beyond = beyond
@@ -70,7 +70,7 @@ class Within:
             await self._beyond.take_over(handover, artifact, deadline)
             return
         pod, successor = handover.pod, handover.successor.uid
-        await _in_time(self._receiver.hand_on(pod, successor, artifact), deadline)
+        await _in_time(self._receiver.take_over(pod, successor, artifact, here=True), deadline)
 
     async def call_off(self, handover: Handover, deadline: float) -> None:
         """See `ports.Peers.call_off`."""

@@ -20,7 +20,7 @@ from nodeagent.app.recover import recover
 from nodeagent.artifacts.reporting import ReportingVault
 from nodeagent.artifacts.reports import Reports
 from nodeagent.migration.source import Source
-from nodeagent.migration.target import Receiver
+from nodeagent.migration.target import Target
 from nodeagent.migration.within import Within
 from nodeagent.operations.operations import Operations
 from nodeagent.seat.below import Below
@@ -107,7 +107,7 @@ class Life:
         self.over = False
         self.other: Life | None = None
         self.inbox = StormInbox(self)
-        self.receiver: Receiver | None = None
+        self.receiver: Target | None = None
         self.operations: Operations | None = None
         self._says = says
         self.loop = TimerLoop(BEGIN)
@@ -171,7 +171,7 @@ class Life:
         """As the agent is wired to those of other nodes."""
         self.operations = operations = Operations(agent, agent.dumps, agent.life, agent.policy)
         agent.node.observers.append(operations)
-        self.receiver = Receiver(agent, self.inbox, agent.adoptions)  # type: ignore[arg-type]
+        self.receiver = Target(agent_of(agent), self.inbox, agent.adoptions)  # type: ignore[arg-type]
         self.receiver.resume(records)
         peers = Within(self.plan.node, self.receiver, StormPeers(self, other))
         source = Source(agent_of(agent), peers, operations.advanced)

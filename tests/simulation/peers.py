@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from kybernate.ports import Handover
     from kybernate.types import ArtifactId
-    from nodeagent.migration.target import Receiver
+    from nodeagent.migration.target import Target
     from tests.simulation.life import Life
 
 _LATENCY = 0.001
@@ -104,7 +104,7 @@ class StormPeers:
     async def expect(self, handover: Handover, deadline: float, *, size: int = 0) -> None:
         """As its receiver says."""
 
-        async def expected(receiver: Receiver) -> None:
+        async def expected(receiver: Target) -> None:
             await receiver.awaited.meet(handover.pod, handover.successor.uid, size)
 
         await self._call(expected, deadline)
@@ -126,7 +126,7 @@ class StormPeers:
         """It is there, too."""
         pod, successor = handover.pod, handover.successor.uid
 
-        async def accepted(receiver: Receiver) -> None:
+        async def accepted(receiver: Target) -> None:
             receiver.awaited.expect(pod, successor)
             sent = self._here.machine.vault.get(artifact)
             self._other.inbox.room.came[successor] = sent.snapshot.size if sent else 0
@@ -138,7 +138,7 @@ class StormPeers:
     async def take_over(self, handover: Handover, artifact: ArtifactId, deadline: float) -> None:
         """As its receiver says."""
 
-        async def taken(receiver: Receiver) -> None:
+        async def taken(receiver: Target) -> None:
             await receiver.take_over(handover.pod, handover.successor.uid, artifact)
 
         await self._call(taken, deadline)
@@ -147,7 +147,7 @@ class StormPeers:
         """As its receiver says."""
         await self._call(partial(_call_off, handover=handover), deadline)
 
-    async def _call(self, what: Callable[[Receiver], Awaitable[None]], deadline: float) -> None:
+    async def _call(self, what: Callable[[Target], Awaitable[None]], deadline: float) -> None:
         here, other, loop = self._here, self._other, asyncio.get_running_loop()
         if here.machine.fault("peer-down"):
             raise RetryableError(f"node {other.plan.node} does not answer")
@@ -159,7 +159,7 @@ class StormPeers:
             raise DeadlineError(f"node {other.plan.node} did not answer in time") from error
 
     def _arrive(
-        self, what: Callable[[Receiver], Awaitable[None]], answer: asyncio.Future[None]
+        self, what: Callable[[Target], Awaitable[None]], answer: asyncio.Future[None]
     ) -> None:
         """On the other node."""
         agent, receiver = self._other.cluster.agent, self._other.receiver
@@ -191,5 +191,5 @@ class StormPeers:
             answer.set_exception(error)
 
 
-async def _call_off(receiver: Receiver, *, handover: Handover) -> None:
+async def _call_off(receiver: Target, *, handover: Handover) -> None:
     await receiver.call_off(handover.pod, handover.successor.uid)

@@ -263,7 +263,9 @@ _TABLE: dict[tuple[State, Event], Step] = {
         State.RECEIVING, (Act.FORGET_ARRIVAL, Act.REPORT_COPY), "whole files are sent again"
     ),
     (State.CONTINUING, Event.RELEASE): Step(
-        State.CONTINUING, (Act.NOTE_TAKEN, Act.SYNC), "the answer to the first was lost"
+        State.CONTINUING,
+        (Act.NOTE_TAKEN, Act.DROP_OLDER, Act.SYNC),
+        "the answer to the first was lost",
     ),
     (State.CONTINUING, Event.CANCELLED): Step(
         State.CONTINUING, (Act.DROP_PARTS,), "the successor's artifact is its own"

@@ -25,8 +25,9 @@ from nodeagent.api.doorkeeper import Doorkeeper, Rates
 from nodeagent.api.peers import GrpcPeers
 from nodeagent.api.peersapi import PeersApi
 from nodeagent.api.servers import serve_network
+from nodeagent.app.makemoves import agent_of
 from nodeagent.migration.protocol import Pacer
-from nodeagent.migration.target import Receiver
+from nodeagent.migration.target import Target
 from nodeagent.seat.parts.saved import Begins
 from tests.unit.checkpoint.kit import KEYS, draft, make_dump
 from tests.unit.nodeagent.api.test_api import node_api
@@ -86,7 +87,7 @@ class Two:
         self.inbox = Inbox(self.there, KEYS, seen)
         below = replace(node.world.below, vault=self.vault, inbox=self.inbox)
         node.world = self.r.loop.dumps._world = replace(node.world, below=below)
-        self.receiver = Receiver(self.r.loop, self.inbox, self.adopter)
+        self.receiver = Target(agent_of(self.r.loop), self.inbox, self.adopter)
         self.adopter.changed, self.adopter.claim = self.receiver.seat_changed, self._claim
         self.r.loop.custody.load(self.r.machine.journal)
         self.receiver.resume(dict(self.r.machine.journal))

@@ -11,7 +11,7 @@ from kybernate.errors import RefusedError, RetryableError
 from kybernate.types import NodeName, PodUid
 from nodeagent.app.makemoves import agent_of
 from nodeagent.migration.source import Source
-from nodeagent.migration.target import Receiver
+from nodeagent.migration.target import Target
 from nodeagent.migration.within import Within
 from nodeagent.operations.operations import Operations
 from tests.unit.nodeagent.below import app_of
@@ -58,7 +58,7 @@ def with_moves(r, records=None, room=1 << 60):
     """As `makemoves` wires them."""
     operations = Operations(r.loop, r.loop.dumps, r.loop.life, r.loop.policy)
     r.node.observers.append(operations)
-    receiver = Receiver(r.loop, NoInbox(room), r.loop.adoptions)
+    receiver = Target(agent_of(r.loop), NoInbox(room), r.loop.adoptions)
     receiver.resume(records or {})
     beyond = Beyond(r)
     moves = Source(agent_of(r.loop), Within("n1", receiver, beyond), operations.advanced)

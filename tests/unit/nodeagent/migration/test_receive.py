@@ -17,7 +17,7 @@ from kybernate.errors import (
 from kybernate.lib.deadline import Deadline
 from kybernate.ports import Handover
 from kybernate.types import PodRef, PodUid, Tier
-from nodeagent.artifacts.takenover import TAKEN
+from nodeagent.migration.taken import TAKEN
 from tests.unit.checkpoint.kit import KEYS
 from tests.unit.nodeagent.twonodes import LIMIT, POD, Two, follow, two_nodes
 

@@ -11,14 +11,12 @@ from kybernate.types import ArtifactId, PodUid, SeatState, Tier
 from nodeagent.seat.parts.saved import Begins
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from kybernate.checkpoint.delivery.inbox import Inbox
-    from kybernate.ports import Registry
     from kybernate.types import PodRef
-    from nodeagent.artifacts.awaited import Adopter, Awaited
-    from nodeagent.artifacts.holds import Custody
-    from nodeagent.seat.node import Node
+    from nodeagent.artifacts.awaited import Adopter
+    from nodeagent.migration.agent import Agent
     from nodeagent.seat.record import Seat
 
 TAKEN = "taken/"
@@ -27,24 +25,15 @@ _MOST_TAKEN = 256
 _DEADLINE = 10.0
 
 
-class TakenOver:
-    """All of them. `call_for` has a seat woken. Lives on the loop."""
+class Taken:
+    """All of them. Lives on the loop."""
 
-    def __init__(
-        self,
-        node: Node,
-        registry: Registry,
-        call_for: Callable[[PodUid, str], object],
-        inbox: Inbox,
-        adopter: Adopter,
-        custody: Custody,
-    ) -> None:
-        self._node = node
-        self._registry = registry
-        self._call_for = call_for
+    def __init__(self, agent: Agent, inbox: Inbox, adopter: Adopter) -> None:
+        self._agent = agent
+        self._node = agent.node
         self._inbox = inbox
         self._adopter = adopter
-        self._custody = custody
+        self._custody = agent.custody
         self._taken: dict[str, str] = {}
 
     def load(self, records: Mapping[str, Mapping[str, object]]) -> None:
@@ -53,26 +42,18 @@ class TakenOver:
             if key.startswith(TAKEN):
                 self._taken[key.removeprefix(TAKEN)] = str(record["successor"])
 
-    async def take_over(
-        self, pod: PodRef, successor: PodUid, artifact: ArtifactId, awaited: Awaited
-    ) -> None:
-        """The successor goes on from it, and that is on the disk when this returns; also if it did
-        so before. Raises RefusedError if it never will, KybernateError, OSError."""
-        if not await self._has_taken(pod, successor, artifact):
-            await self._adopt(awaited.expect(pod, successor), pod, artifact)
-            self._call_for(successor, f"moved here, as {artifact}")
-        await self._noted(successor, artifact)
-
-    async def hand_on(
-        self, pod: PodRef, successor: PodUid, artifact: ArtifactId, awaited: Awaited
-    ) -> None:
-        """The same, of a pod of this node. Raises CorruptError if the state is nowhere any more."""
-        if not await self._has_taken(pod, successor, artifact):
+    async def adopt(self, seat: Seat, pod: PodRef, artifact: str, *, here: bool) -> None:
+        """The seat continues from it, and is woken; `here`: the pod is of this node. Raises
+        RefusedError if it never will, CorruptError if the artifact is nowhere any more,
+        KybernateError, OSError."""
+        if here:
             self._see_ended(pod)
-            tier = await self._tier_of(artifact)
-            await self._adopter.adopt(awaited.expect(pod, successor), artifact, tier, of=pod)
-            self._call_for(successor, f"moved here from pod {pod}, as {artifact}")
-        await self._noted(successor, artifact)
+            tier = await self._tier_of(ArtifactId(artifact))
+            await self._adopter.adopt(seat, ArtifactId(artifact), tier, of=pod)
+            self._agent.operators.call_for(seat.uid, f"moved here from pod {pod}, as {artifact}")
+        else:
+            await self._adopt(seat, pod, ArtifactId(artifact))
+            self._agent.operators.call_for(seat.uid, f"moved here, as {artifact}")
 
     def _see_ended(self, pod: PodRef) -> None:
         """Its seat, if it has one, has no tree: that was journalled once the last process ended."""
@@ -94,7 +75,7 @@ class TakenOver:
             if pod.uid in self._node.seats:
                 raise RefusedError(f"pod {pod} is on this node, and no other can say that it ended")
             # Where nobody else can tell, the word of the agent that ended it is the proof.
-            await self._registry.stop(pod.namespace, pod.uid, "moved to this node", _DEADLINE)
+            await self._agent.registry.stop(pod.namespace, pod.uid, "moved to this node", _DEADLINE)
         async with self._custody.lock(artifact):
             here = await asyncio.to_thread(self._inbox.is_here, artifact)
             if not here:
@@ -102,17 +83,19 @@ class TakenOver:
             tier = Tier.NVME if here else Tier.OBJECT
             await self._adopter.adopt(seat, artifact, tier, of=pod)
 
-    async def _has_taken(self, pod: PodRef, successor: PodUid, artifact: str) -> bool:
-        """Also where the seat found the state by itself, once the registry knew of it."""
+    async def has(self, pod: PodRef, successor: PodUid, artifact: str) -> bool:
+        """Whether the successor continues from it; also where it found it by itself, once the
+        registry knew of it."""
         if self._taken.get(artifact) == successor:
             return True
         seat = self._node.seats.get(successor)
         if seat is None or seat.saved.begins is not Begins.ADOPTED:
             return False
-        line = await self._registry.line(pod.namespace, pod.uid, _DEADLINE)
+        line = await self._agent.registry.line(pod.namespace, pod.uid, _DEADLINE)
         return (line.successor, line.artifact) == (successor, artifact)
 
-    async def _noted(self, successor: PodUid, artifact: str) -> None:
+    async def note(self, successor: PodUid, artifact: str) -> None:
+        """On the disk when this returns. Raises OSError."""
         if self._taken.get(artifact) == successor:
             return
         record = {"successor": successor}
