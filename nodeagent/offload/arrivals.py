@@ -38,7 +38,7 @@ DOUBT = 5.0
 """Seconds for which a tie (see `core.traffic`) counts as a request, where no proxy knows better."""
 
 _LOOK_DEADLINE = 2.0
-_LOOKS = Pauses(0.002, 0.25, growth=1.5)
+_LOOKS = Pauses(0.002, 0.25, growth=1.5, jitter=0.0)
 _LOOK_ON = 1.0
 """Seconds between looks at a request for whose sake a drain was taken back: it may take hours."""
 

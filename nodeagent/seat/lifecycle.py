@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _STARTED_POLL = 0.05
-_END_POLL = Pauses(0.02, 0.5, growth=1.5)
+_END_POLL = Pauses(0.02, 0.5, growth=1.5, jitter=0.0)
 _RETRY = 1.0
 _NETWORK_DEADLINE = 2.0
 _COMPLAIN_EVERY = 60.0
