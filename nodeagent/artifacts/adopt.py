@@ -135,7 +135,10 @@ class Adoptions:
             self._life.complain(seat, "RestoreRefused", sentence)
             await asyncio.sleep(_REFUSED_AGAIN)
             return
-        await self._start_anew(seat, why)
+        # Who is handing it a state may be past the claim: that is seen through first.
+        async with self._locks[seat.uid]:
+            if seat.awaits_state and seat.state is SeatState.WAITING:
+                await self._start_anew(seat, why)
 
     async def _start_anew(self, seat: Seat, why: str) -> None:
         seat.saved.follows_none()

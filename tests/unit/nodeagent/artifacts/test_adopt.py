@@ -329,6 +329,38 @@ async def test_a_seat_that_was_handed_a_state_is_not_started_anew_for_its_own_se
     telling.cancel()
 
 
+@pytest.mark.parametrize("error", [RefusedError("never"), NotFoundError("not found")])
+async def test_a_seat_is_not_started_anew_while_it_is_being_handed_a_state(rig, error):
+    """Else the claim is its own, and the state goes once the workload runs without it."""
+
+    r = rig(tiers=TIERS, restore_wait_s=0.001)
+    cold, artifact, (inner, _), telling = await left(r)
+    claimed, claims = asyncio.Event(), r.loop.adoptions._claims
+    claim = claims.claim
+
+    async def find(seat):
+        await claimed.wait()
+        raise error
+
+    async def answered_late(*asked, **more):
+        home = await claim(*asked, **more)
+        claimed.set()
+        await asyncio.sleep(5)
+        return home
+
+    r.loop.adoptions._find, claims.claim = find, answered_late
+    new = await r.seat("new", restore=of(cold))
+    await when(lambda: r.node.seats[new].contact.connected)
+    handed = r.loop.adoptions.adopt(r.node.seats[new], artifact, Tier.OBJECT)
+    await asyncio.gather(handed, return_exceptions=True)
+    await r.until(new, ACTIVE)
+    assert not r.machine.breaches
+    assert (app_of(r, new).inner, went(r, new)) == (inner, [])
+    assert "RestoreRefused" not in reasons(r)
+    r.check()
+    telling.cancel()
+
+
 @pytest.mark.parametrize("kind", [RestoreAs.TEMPLATE, RestoreAs.CLONE])
 async def test_no_pod_ends_for_a_copy_of_it(rig, kind):
     r = rig(tiers=TIERS)
