@@ -103,13 +103,13 @@ class Between:
         operations = here.operations
         known = operations.known(ended_too=True) if operations else []
         one = next((one for one in known if one.name == ask.name), None)
+        over = pod.gone or (asked and operations is not None and one is None)
         if one is not None and one.ended:
+            over = True
             here.note(f"{one}: {one.state}: {one.sentence}")
+        if over:
             self._let_stay(here, pod)
             self._see_off(here, pod)
-            return
-        if pod.gone or (asked and operations is not None and one is None):
-            self._let_stay(here, pod)
             return
         if not asked and operations is not None:
             asked = True
@@ -118,7 +118,8 @@ class Between:
 
     def _see_off(self, here: Life, pod: Pod) -> None:
         """A seat that is not to go on here is deleted, as people are told to; also one whose move
-        had failed, and began anew when the record of that was lost."""
+        had failed, and began anew when the record of that was lost, or was refused since the disk
+        was full, and was made all the same when the power was cut before that was on the disk."""
         agent = here.cluster.agent
         if pod.gone or pod.deleting:
             return
