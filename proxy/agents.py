@@ -143,6 +143,7 @@ class AgentLink:
         self.address = address
         self.connected = False
         self._untried, self._named_at = True, 0.0
+        self._named: set[PodUid] = set()
         self._desk = desk
         self._settings = settings
         self._dirty: dict[PodUid, None] = {}
@@ -248,17 +249,24 @@ class AgentLink:
         self._patient.clear()
         self._drained.clear()
         self.connected, self._untried, self._named_at = True, False, self._desk.now
+        self._named.clear()
         self._desk.apply(self._desk.admission.connected(self.node))
 
     def _forget(self) -> None:
         self._desk.apply(self._desk.admission.forget_unconfirmed(self.node, self._desk.now))
+
+    def _note_named(self, uid: PodUid) -> None:
+        """News of a seat that was named is no further seat: a busy node always has some."""
+        if self.naming and uid not in self._named:
+            self._named.add(uid)
+            self._named_at = self._desk.now
 
     def _obey(self, order: agent_pb2.AgentOrder) -> None:
         desk, now = self._desk, self._desk.now
         admission = desk.admission
         match order.WhichOneof("kind"):
             case "seat":
-                self._named_at = now
+                self._note_named(PodUid(order.seat.uid))
                 desk.apply(admission.seat(seat_info(self.node, order.seat), now))
             case "gone":
                 desk.seat_gone(PodUid(order.gone.uid))

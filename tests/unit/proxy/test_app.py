@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 
 import aiohttp
@@ -402,6 +403,24 @@ def test_a_new_proxy_is_ready_once_its_agents_had_time_to_name_their_seats(play,
         await stage.agent.start()
         await stage.seats(lambda seats: seats[0]["connected"])
         assert (await ready(stage))[0] == 200
+
+    play(scenario)
+
+
+def test_a_proxy_is_ready_though_its_agents_seats_change_all_the_time(play, monkeypatch):
+    monkeypatch.setattr("proxy.agents._QUIET", 0.5)
+
+    async def scenario(stage):
+        await stage.seat()
+        states = itertools.cycle(("waking", "active", "draining", "parked"))
+        answers = []
+        for _ in range(15):
+            stage.agent.name_seat(stage.model.address, state=next(states))
+            await asyncio.sleep(0.1)
+            async with stage.client.get("/readyz") as answer:
+                answers.append(answer.status)
+        assert answers[0] == 503
+        assert answers[-1] == 200
 
     play(scenario)
 
