@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 PROBE_S = 5.0
 """Seconds that a probe or a scrape may take, from its connection to the last byte of its answer."""
 
+MOST_PROBES = 64
+"""Connections at a time; the oldest makes room for one more. Each costs a thread, and most probes
+are answered within a millisecond."""
+
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -87,8 +91,8 @@ class ProbeServer:
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """A thread for each connection, which is cut off after PROBE_S: anybody may connect here, and
-    a probe that is not answered in time ends the process."""
+    """A thread for each of MOST_PROBES connections, which is cut off after PROBE_S: anybody may
+    connect here, and a probe that is not answered in time ends the process."""
 
     daemon_threads = True
 
@@ -97,6 +101,8 @@ class _Server(ThreadingMixIn, WSGIServer):
         self._deadlines: dict[socket.socket, float] = {}
 
     def process_request(self, request: Any, client_address: Any) -> None:
+        for oldest in tuple(self._deadlines)[: 1 - MOST_PROBES]:
+            _cut_off(oldest)
         self._deadlines[request] = time.monotonic() + PROBE_S
         super().process_request(request, client_address)
 
@@ -112,8 +118,12 @@ class _Server(ThreadingMixIn, WSGIServer):
         now = time.monotonic()
         for connection, deadline in tuple(self._deadlines.items()):
             if deadline < now:
-                with suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
+                _cut_off(connection)
+
+
+def _cut_off(connection: socket.socket) -> None:
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 class _QuietHandler(WSGIRequestHandler):

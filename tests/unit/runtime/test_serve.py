@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import http.client
 import socket
+import threading
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
@@ -46,6 +48,22 @@ def test_who_says_nothing_keeps_nobody_out(probes: serve.ProbeServer) -> None:
     with socket.create_connection(("127.0.0.1", probes.port)) as silent:
         silent.sendall(b"GET /hea")
         assert ask(probes.port, "/healthz") == (200, b"ok\n")
+
+
+def test_callers_who_say_nothing_have_so_many_threads_and_no_more(
+    probes: serve.ProbeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "PROBE_S", 30.0)
+    monkeypatch.setattr(serve, "MOST_PROBES", 8)
+    before = threading.active_count()
+    with ExitStack() as stack:
+        for _ in range(50):
+            stack.enter_context(socket.create_connection(("127.0.0.1", probes.port)))
+        assert ask(probes.port, "/healthz") == (200, b"ok\n")
+        until = time.monotonic() + 5
+        while threading.active_count() > before + 8 and time.monotonic() < until:
+            time.sleep(0.01)
+        assert threading.active_count() <= before + 8
 
 
 def test_who_drips_is_cut_off(probes: serve.ProbeServer, capfd: pytest.CaptureFixture[str]) -> None:
