@@ -40,6 +40,7 @@ from nodeagent.migration.journal import MoveJournal, handover_of, is_live, notes
 from nodeagent.migration.move import Move
 from nodeagent.migration.sourceacts import SourceActs
 from nodeagent.migration.sourcework import Happened, SourceWork
+from nodeagent.offload.leaving import where
 from nodeagent.operations.record import words
 
 if TYPE_CHECKING:
@@ -137,8 +138,9 @@ class Source:
         self._offs.load(records)
         for note in notes_of(records):
             uid, live = note.pod.uid, is_live(records, note)
-            if live and not note.done:
+            if live:
                 self._found[note.operation] = note  # its operation is put again
+            if live and not note.done:
                 continue
             at, step = resume(self._survived(uid, note, live=live), self._node.world.now())
             self._do_at_once(step, uid, at.note)
@@ -149,7 +151,7 @@ class Source:
         left = self._survived(operation.uid, self._found.pop(operation.name, None), live=True)
         at, step = resume(left, self._node.world.now())
         self._do_at_once(step, operation.uid, at.note)
-        return Move(operation, self._noted, at)
+        return Move(operation, self._noted, at, why=at.note.lost if at.note else "")
 
     def _new(self, operation: Operation) -> Move:
         return Move(operation, self._noted, Migration(self._node.world.now()))
@@ -234,7 +236,7 @@ class Source:
 
     def _conclude(self, one: Move) -> None:
         if one.at.state is State.MOVED:
-            there = self._leavers.where(one.operation.uid)
+            there = where(handover_of(one.note))
             sentence = f"{there} ({one.note.artifact}); delete this pod"
             one.end(Progress.SUCCEEDED, sentence)
         else:

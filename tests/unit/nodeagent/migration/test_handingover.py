@@ -133,6 +133,70 @@ def test_where_somebody_else_has_the_claim_it_goes_on_nowhere_else(rig):
     run_virtual(later(), start=1000.0)
 
 
+def test_an_agent_that_dies_before_it_ends_a_lost_move_has_it_go_on_nowhere(rig):
+    """Nor with any agent after the next."""
+
+    machine = Machine(MEMORY)
+
+    async def main():
+        there = There()
+        there.fails = {"take_over": [RefusedError("it runs already")]}
+        r, operations, uid = await begun(rig, there, machine=machine)
+
+        async def claim(*_):
+            raise ConflictError("pod uid-b goes on with it")
+
+        r.loop.registry.claim = claim
+        one = await operations.ask(move(uid))
+        await r.until(uid, NVME)
+        running = machine.journal[OPERATION + "m1"]
+        await ended(one)
+        machine.journal[OPERATION + "m1"] = running
+
+    async def later():
+        there = There()
+        there.fails = {"expect": [RefusedError("it runs already")]}
+        r, operations = await next_agent(rig, machine, there)
+        (one,) = operations.known(ended_too=True)
+        assert (await ended(one)).state is Progress.FAILED
+        assert "can't go on here: pod uid-b" in one.sentence
+        r.loop.call_for(PodUid("uid-a"), "a test")
+        await asyncio.sleep(30)
+        assert r.state(PodUid("uid-a")) is NVME
+
+    run_virtual(main())
+    run_virtual(later(), start=1000.0)
+    run_virtual(later(), start=2000.0)
+
+
+def test_an_agent_that_dies_before_it_ends_a_move_whose_pod_is_gone_calls_nothing_off(rig):
+    machine, there = Machine(MEMORY), There()
+
+    async def main():
+        r, operations, uid = await begun(rig, there, machine=machine)
+        one = await operations.ask(move(uid))
+        await r.until(uid, NVME)
+        running = machine.journal[OPERATION + "m1"]
+        await ended(one)
+        r.loop.pod_gone(uid)
+        machine.end_container(uid)
+        while uid in r.node.seats:  # noqa: ASYNC110 - the machine's time is made up
+            await asyncio.sleep(0.01)
+        machine.journal[OPERATION + "m1"] = running
+
+    async def later():
+        there.fails = {"expect": [RefusedError("it runs already")]}
+        _r, operations = await next_agent(rig, machine, there)
+        (one,) = operations.known(ended_too=True)
+        assert (await ended(one)).state is Progress.SUCCEEDED, one.sentence
+        assert "pod default/b on node n2 goes on" in one.sentence
+        await asyncio.sleep(30)
+        assert not there.called_off
+
+    run_virtual(main())
+    run_virtual(later(), start=1000.0)
+
+
 class SomethingElseError(Exception):
     """What no call is to raise."""
 
