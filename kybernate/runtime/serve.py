@@ -95,6 +95,9 @@ class _Server(ThreadingMixIn, WSGIServer):
     connect here, and a probe that is not answered in time ends the process."""
 
     daemon_threads = True
+    request_queue_size = MOST_PROBES
+    """Who finds no place among those to be accepted tries again after a second: then a probe's time
+    is over."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

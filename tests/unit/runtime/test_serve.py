@@ -66,6 +66,18 @@ def test_callers_who_say_nothing_have_so_many_threads_and_no_more(
         assert threading.active_count() <= before + 8
 
 
+def test_a_probe_finds_its_place_among_many_who_come_at_once() -> None:
+    """While the thread that accepts has no time yet."""
+    made = serve.ProbeServer("127.0.0.1", 0, lambda: None)
+    with ExitStack() as stack:
+        for _ in range(30):
+            address = "127.0.0.1", made.port
+            stack.enter_context(socket.create_connection(address, timeout=0.5))
+        made.start()
+        stack.callback(made.stop)
+        assert ask(made.port, "/readyz") == (200, b"ok\n")
+
+
 def test_who_drips_is_cut_off(probes: serve.ProbeServer, capfd: pytest.CaptureFixture[str]) -> None:
     began = time.monotonic()
     with (
