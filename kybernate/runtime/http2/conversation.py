@@ -65,6 +65,8 @@ class _Stream:
     headers: dict[bytes, bytes]
     parts: list[bytes] = field(default_factory=list)
     received: int = 0
+    held: int = 0
+    """Bytes of the body that are kept, here or by whoever answers."""
     asked: bool = False
     """The request was given out."""
     ended: bool = False
@@ -118,6 +120,7 @@ class Conversation:
         if one is None or one.reset:
             self._drop(stream)
             return
+        self._release(one)
         head = [(b":status", b"%d" % status), *headers]
         try:
             self._peer.send_headers(stream, head, end_stream=not body)
@@ -167,6 +170,7 @@ class Conversation:
             self._drop(stream)
         else:
             self._held += len(data)
+            one.held += len(data)
             one.parts.append(data)
 
     def _on_end(self, event: StreamEnded) -> None:
@@ -199,7 +203,9 @@ class Conversation:
     def _ask(self, stream: int, one: _Stream, *, whole: bool) -> None:
         one.asked = True
         body = b"".join(one.parts) if whole else b""
-        self._release(one)
+        one.parts.clear()
+        if not whole:
+            self._release(one)
         length = len(body) if whole else max(_declared(one), one.received)
         method, path = (one.headers[key].decode("latin-1") for key in (b":method", b":path"))
         self._found.append(Request(stream, method, path, one.headers, body, length))
@@ -228,7 +234,8 @@ class Conversation:
             self._release(one)
 
     def _release(self, one: _Stream) -> None:
-        self._held -= sum(map(len, one.parts))
+        self._held -= one.held
+        one.held = 0
         one.parts.clear()
 
     def _collect(self) -> None:

@@ -234,3 +234,15 @@ def test_any_frames_are_followed_or_end_it(sent: list[tuple[int, int, int, bytes
                 talk.respond(asked.stream, 200, [], b"ok")
     except Broken:
         assert said(talk)[-1].kind == GOAWAY
+
+
+def test_bodies_count_until_their_calls_are_answered(talk: Conversation) -> None:
+    """Who sends them faster than they are answered would have all of them kept."""
+    body = b"x" * (MOST - 20_000)
+    for stream in (1, 3):
+        assert [one.length for one in talk.receive(call(stream, "/a", body))] == [len(body)]
+    assert talk.receive(call(5, "/a", body)) == []
+    refused = [one for one in said(talk) if one.kind == RESET]
+    assert [(one.stream, numbers(one.load)) for one in refused] == [(5, (11,))]
+    talk.respond(1, 200, [], b"ok")
+    assert [one.stream for one in talk.receive(call(7, "/a", body))] == [7]
