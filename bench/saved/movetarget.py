@@ -22,16 +22,14 @@ from kybernate.checkpoint.raw.seal import images_of
 from kybernate.checkpoint.raw.stream import Seen
 from kybernate.gen import agent_pb2_grpc
 from kybernate.runtime.identity import Identity
-from kybernate.types import ArtifactId, PodRef, PodUid, SeatState, Tier
+from kybernate.types import ArtifactId, GroupName, PodRef, PodUid, SeatName, Tier
 from nodeagent.api.doorkeeper import Doorkeeper, Rates
 from nodeagent.api.peersapi import PeersApi
 from nodeagent.api.servers import serve_network
 from nodeagent.artifacts.holds import Custody
 from nodeagent.migration.target import Target
-from nodeagent.seat.parts.contact import Contact
-from nodeagent.seat.parts.ending import Ending
-from nodeagent.seat.parts.history import History
-from nodeagent.seat.parts.saved import Begins, Saved
+from nodeagent.seat.parts.saved import Begins
+from nodeagent.seat.record import Seat, SeatIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +49,7 @@ class MoveTarget:
         self._handle = ""
         self.inbox = Inbox(self._place, self._keys, Seen())
         self.times: dict[str, float] = {}
-        self.seats: dict[PodUid, Any] = {}
+        self.seats: dict[PodUid, Seat] = {}
         self.changed: Callable[[Any], None] = lambda seat: None
 
     def awaits(self, seat: object, uid: PodUid) -> str:
@@ -80,18 +78,29 @@ class MoveTarget:
             case "expect":
                 uid = PodUid(said["uid"])
                 self._init, self._handle, self.times = said["init"], said["handle"], {}
-                pod = SimpleNamespace(namespace="bench", uid=uid, name="successor")
-                self.seats[uid] = SimpleNamespace(
-                    identity=SimpleNamespace(pod=pod),
-                    state=SeatState.WAITING,
-                    contact=Contact(connected=True),
-                    history=History(0.0, 0.0),
-                    ending=Ending(),
-                    saved=Saved(),
-                )
+                self.seats[uid] = _waiting(uid)
             case _:
                 await self.restore(self._place.local / ARRIVING / said["uid"] / "images")
         return {"times": self.times}
+
+
+def _waiting(uid: PodUid) -> Seat:
+    """A successor's seat, whose kyb-init waits."""
+    identity = SeatIdentity(
+        pod=PodRef("bench", "successor", uid),
+        container="bench",
+        resource="kyb.ai/gpu-1x-seat",
+        device_id="seat-0",
+        name=SeatName("G0-seat-0"),
+        group=GroupName("G0"),
+        gpus=(),
+        vram=None,
+        model="",
+        image="bench",
+    )
+    seat = Seat(identity, 0.0, 0.0)
+    seat.contact.connected = True
+    return seat
 
 
 async def main(config: dict[str, str]) -> None:
