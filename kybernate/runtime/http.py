@@ -1,8 +1,8 @@
 """The HTTPS server of extender, webhook and registry: gunicorn with one worker of many threads.
 
 One process, since what is known of the cluster is in memory; threads, since connections stay open:
-a TLS handshake costs more than most calls. Of gunicorn only settings, hooks and the methods that
-its own workers override are used.
+a TLS handshake costs more than most calls. Of gunicorn only settings, hooks, the methods that its
+own workers override and one constant are used.
 
 gunicorn gives no deadline to a request. Whoever opens as many connections as there are threads and
 then sends nothing more, or reads nothing, would keep every other caller out.
@@ -25,7 +25,7 @@ from weakref import ref
 import orjson
 from gunicorn.app.base import BaseApplication
 from gunicorn.http.errors import ParseException
-from gunicorn.workers.gthread import ThreadWorker
+from gunicorn.workers import gthread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -79,6 +79,9 @@ class Server(BaseApplication):  # type: ignore[misc]
         self._connections: dict[int, ref[DeadlineSocket]] = {}
         limits = {"limit_s": listening.request_s, "connections": self._connections}
         self._socket_class: type[ServedSocket] = type("ServedSocket", (ServedSocket,), limits)
+        # A new connection on which nothing comes would keep a thread for 5 s; so it is put aside at
+        # once, until something does.
+        gthread.DEFAULT_WORKER_DATA_TIMEOUT = 0.0
         super().__init__()
 
     def load_config(self) -> None:
@@ -282,7 +285,7 @@ def _closing(app: WSGIApplication) -> WSGIApplication:
     return wrapped
 
 
-class Worker(ThreadWorker):  # type: ignore[misc]
+class Worker(gthread.ThreadWorker):  # type: ignore[misc]
     """Says in JSON, too, what is wrong with a request that is no HTTP."""
 
     def handle_error(

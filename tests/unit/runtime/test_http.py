@@ -173,6 +173,16 @@ def test_who_is_slow_keeps_no_thread(
     assert took < PATIENCE_S
 
 
+def test_who_only_connects_keeps_no_thread_at_all(served: Served) -> None:
+    with ExitStack() as stack:
+        for _ in range(THREADS):
+            stack.enter_context(served.plain())
+        began = time.monotonic()
+        assert get(served.client(), "/read") == (200, b"0")
+        took = time.monotonic() - began
+    assert took < 3
+
+
 def test_a_slow_caller_is_cut_off(served: Served) -> None:
     connection, _ = heading(served)
     with connection:
