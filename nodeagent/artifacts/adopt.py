@@ -137,8 +137,11 @@ class Adoptions:
             return
         # Who is handing it a state may be past the claim: that is seen through first.
         async with self._locks[seat.uid]:
-            if seat.awaits_state and seat.state is SeatState.WAITING:
+            if self._is_here(seat) and seat.awaits_state and seat.state is SeatState.WAITING:
                 await self._start_anew(seat, why)
+
+    def _is_here(self, seat: Seat) -> bool:
+        return self._node.seats.get(seat.uid) is seat
 
     async def _start_anew(self, seat: Seat, why: str) -> None:
         seat.saved.follows_none()
@@ -238,6 +241,9 @@ class Adoptions:
                 if not copied
                 else False
             )
+            if not self._is_here(seat):
+                # Nobody would delete a record of it any more.
+                raise RefusedError(f"pod {seat.identity.pod} is gone")
             may_drop = tuple(t.value for t in droppable(tier, copied=copied, home=home))
             of_whom = ("", "") if copied else (manifest.facts.pod_uid, manifest.id)
             seat.saved.succeeds(*of_whom, may_drop)

@@ -16,6 +16,7 @@ from kybernate.ports import ProcessState
 from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Crash
 from kybernate.types import Tier
+from nodeagent.seat.node import SEAT
 from nodeagent.seat.parts.saved import Begins
 from nodeagent.seat.record import Seat
 from tests.unit.nodeagent.below import (
@@ -358,6 +359,36 @@ async def test_a_seat_is_not_started_anew_while_it_is_being_handed_a_state(rig, 
     assert (app_of(r, new).inner, went(r, new)) == (inner, [])
     assert "RestoreRefused" not in reasons(r)
     r.check()
+    telling.cancel()
+
+
+async def test_a_pod_that_goes_while_its_claim_is_made_leaves_no_record(rig):
+    r = rig(tiers=TIERS)
+    cold, artifact, _, telling = await left(r)
+    claimed, claims = asyncio.Event(), r.loop.adoptions._claims
+    claim = claims.claim
+
+    async def find(seat):
+        await asyncio.sleep(3600)
+
+    async def answered_late(*asked, **more):
+        home = await claim(*asked, **more)
+        claimed.set()
+        await asyncio.sleep(5)
+        return home
+
+    r.loop.adoptions._find, claims.claim = find, answered_late
+    new = await r.seat("new", restore=of(cold))
+    await when(lambda: r.node.seats[new].contact.connected)
+    adopting = r.loop.adoptions.adopt(r.node.seats[new], artifact, Tier.OBJECT)
+    handed = asyncio.ensure_future(adopting)
+    await claimed.wait()
+    r.machine.end_container(new)
+    r.loop.pod_gone(new)
+    await when(lambda: new not in r.node.seats)
+    with pytest.raises(RefusedError, match="is gone"):
+        await handed
+    assert SEAT + new not in r.machine.journal
     telling.cancel()
 
 
