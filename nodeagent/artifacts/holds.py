@@ -190,7 +190,7 @@ class Custody:
         saved, one = seat.saved, self.of(seat.saved.claimed)
         if one.transfer is None or saved.begins is not Begins.ADOPTED or not saved.predecessor:
             return ""
-        here = Tier.NVME in saved.copies
+        here = Tier.NVME in saved.copies and saved.artifact == one.artifact
         self._become(holds.take(one, here=here))
         return one.artifact if here and not one.transfer.home else ""
 

@@ -345,3 +345,19 @@ async def test_nothing_is_dropped_under_a_hold_and_nothing_leaks(seed):
     storm = Storm(seed)
     await storm.run()
     assert storm.dropped
+
+
+async def test_what_was_not_needed_goes_though_its_seat_has_an_own_artifact_at_once():
+    """It continued from the copy in the object store, and is parked again before anybody looks."""
+
+    storm = Storm(0)
+    storm.calm = True
+    storm.vault.add(("ns/pod@1", NVME))
+    storm.custody.hand(TransferHold("ns/pod@1", "u0", "u1"))
+    seat = storm.new("ns/pod@1", OBJECT, borrowed=True)
+    assert storm.custody.taken_by(seat) == ""
+    seat.saved.own()
+    seat.saved.sealed("ns/own@2", 1)
+    assert storm.custody.taken_by(seat) == ""
+    await asyncio.sleep(KEEP_S)
+    assert storm.vault == set()
