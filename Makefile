@@ -45,6 +45,12 @@ states: setup ## generate docs/reference/{states,migration,settings,objects}.md
 crds: setup ## generate config/crd from the models of kybernate/api
 	$(PY) -m kybernate.api.crds config/crd
 
+# The pages of objects are made from config/crd.
+.PHONY: generated
+generated: setup ## all of these: proto, crds, states
+	@$(MAKE) --no-print-directory proto crds
+	@$(MAKE) --no-print-directory states
+
 lock: ## renew requirements.lock from pyproject.toml (needs uv)
 	uv pip compile -q --universal --generate-hashes --all-extras --no-emit-index-url \
 	  --custom-compile-command "make lock" pyproject.toml -o requirements.lock

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Fails if kybernate/gen, docs/reference/{states,migration}.md or config/crd differ from what their
-# sources generate, or if a decision is not in the index of docs/design.
+# Fails if kybernate/gen, docs/reference/{states,migration,settings,objects}.md or config/crd differ
+# from what their sources generate, or if a decision is not in the index of docs/design.
 set -eu
 py=$1
 tmp=$(mktemp -d)
@@ -25,6 +25,13 @@ done
 for file in gpunode artifactgrant; do
   cmp -s "$tmp/$file.yaml" "config/crd/$file.yaml" || {
     echo "config/crd/$file.yaml is stale: run 'make crds'" >&2
+    exit 1
+  }
+done
+"$py" -m tests.unit.docs.generated "$tmp"
+for file in settings objects; do
+  cmp -s "$tmp/$file.md" "docs/reference/$file.md" || {
+    echo "docs/reference/$file.md is stale: run 'make states'" >&2
     exit 1
   }
 done

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kybernate.core.seat.budget import (
+    FORFEITS,
+    MAKES_ROOM,
     BudgetLimits,
     Candidate,
     HostMemory,
-    Lack,
     Load,
     ShortRule,
     pressure,
@@ -46,7 +47,6 @@ _NEWS = 0.05
 CONDITION = "HostMemory"
 _SHOWN = (SeatState.PARKED, SeatState.DUMPING)
 """Parked seats whose memory the host shows as taken."""
-_MAKES_ROOM = (Lack.BUDGET, Lack.HOST)
 _MAY_PARK = (SeatState.STARTING, SeatState.ACTIVE, SeatState.DRAINING)
 
 
@@ -101,7 +101,7 @@ class Pressure:
         self._node.short = {
             seat.uid: self._node.park_size(seat)
             for seat in candidates
-            if seat.uid in refused and refused[seat.uid].lack in _MAKES_ROOM
+            if seat.uid in refused and refused[seat.uid].lack in MAKES_ROOM
         }
         self._passing = frozenset(
             seat.uid
@@ -122,7 +122,7 @@ class Pressure:
         return {
             uid: one.sentence
             for uid, one in self._refused.items()
-            if one.lack is not Lack.PRESSURE
+            if one.lack in FORFEITS
             and uid not in self._passing
             and not self._is_wanted_for_turns_only(self._node.seats[uid])
         }

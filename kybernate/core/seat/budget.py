@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -28,12 +28,19 @@ class ShortRule(StrEnum):
 
 
 class Lack(StrEnum):
-    """What there is too little of."""
+    """Why a park is refused: whose memory there is too little of."""
 
     CONTAINER = "container"
     BUDGET = "budget"
     HOST = "host"
     PRESSURE = "pressure"
+
+
+FORFEITS: Final = frozenset({Lack.CONTAINER, Lack.BUDGET, Lack.HOST})
+"""For these a seat may be given up, where the setting says so. Any other lack passes by itself, and
+the seat is waited for."""
+MAKES_ROOM: Final = frozenset({Lack.BUDGET, Lack.HOST})
+"""These end once other seats leave the host's memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ Settings come from the services' own classes, objects from the definitions in co
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -118,5 +119,6 @@ def _kind(schema: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else REFERENCE
     for file, text in pages().items():
-        (REFERENCE / file).write_text(text)
+        (folder / file).write_text(text)
