@@ -2,7 +2,7 @@
 
 One process, since what is known of the cluster is in memory; threads, since connections stay open:
 a TLS handshake costs more than most calls. Of gunicorn only settings, hooks, the methods that its
-own workers override and one constant are used.
+own workers override, one constant and the list of those who have said nothing are used.
 
 gunicorn gives no deadline to a request. Whoever opens as many connections as there are threads and
 then sends nothing more, or reads nothing, would keep every other caller out.
@@ -129,6 +129,10 @@ class Server(BaseApplication):  # type: ignore[misc]
             if callable(handled):
                 handled(number, frame)
             self._leave()
+            for waiting in tuple(worker.pending_conns):
+                # Nothing has come on it yet; gunicorn finds it ended.
+                with contextlib.suppress(OSError):
+                    waiting.sock.shutdown(socket.SHUT_RDWR)
 
         signal.signal(signal.SIGTERM, leave)
 

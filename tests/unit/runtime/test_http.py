@@ -183,6 +183,15 @@ def test_who_only_connects_keeps_no_thread_at_all(served: Served) -> None:
     assert took < 3
 
 
+def test_who_only_connects_holds_up_no_end(alone: Served) -> None:
+    with alone.plain():
+        time.sleep(0.5)
+        began = time.monotonic()
+        alone.process.terminate()
+        assert alone.process.wait(LIMIT_S) == 0
+        assert time.monotonic() - began < STOP_S
+
+
 def test_a_slow_caller_is_cut_off(served: Served) -> None:
     connection, _ = heading(served)
     with connection:
