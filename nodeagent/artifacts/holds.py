@@ -32,7 +32,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _RETRY_S = 1.0
-_NEEDS_IT = WITHOUT_TREE | {SeatState.WAITING, SeatState.DUMPING, SeatState.RESTORING}
+_NEEDS_IT = WITHOUT_TREE | {
+    SeatState.WAITING,
+    SeatState.UNVERIFIED,
+    SeatState.DUMPING,
+    SeatState.RESTORING,
+}
 
 
 class Successors(Protocol):

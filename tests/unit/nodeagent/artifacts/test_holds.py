@@ -361,3 +361,28 @@ async def test_what_was_not_needed_goes_though_its_seat_has_an_own_artifact_at_o
     assert storm.custody.taken_by(seat) == ""
     await asyncio.sleep(KEEP_S)
     assert storm.vault == set()
+
+
+@pytest.mark.parametrize(
+    ("state", "drops"),
+    [
+        (SeatState.WAITING, 0),
+        (SeatState.UNVERIFIED, 0),
+        (SeatState.PARKED_NVME, 0),
+        (SeatState.ACTIVE, 1),
+    ],
+)
+async def test_a_drop_waits_for_a_seat_that_may_come_back_from_it(state, drops):
+    storm = Storm(0)
+    tried = []
+
+    async def drop(artifact, tier, *, forget):
+        assert forget
+        tried.append((artifact, tier))
+
+    storm.drop = drop
+    seat = storm.new("ns/pod@1", NVME)
+    seat.state = state
+    storm.custody.release("ns/pod@1", seat, "another state is newer")
+    await asyncio.sleep(1.0)
+    assert len({artifact for artifact, _ in tried}) == drops
