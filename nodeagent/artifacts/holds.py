@@ -307,6 +307,8 @@ class Custody:
                     return now + await self._ask(after.successor)
         except (KybernateError, OSError) as error:
             log.warning("what becomes of %s is not settled yet: %s", artifact, error)
+        except Exception:  # a fault of ours must not leave the artifact without its owner
+            log.exception("what becomes of %s is not settled yet", artifact)
         return self._node.world.wall() + _RETRY_S
 
     async def _drop(self, artifact: str) -> None:

@@ -1,4 +1,4 @@
-"""The product's swap decision over a simulated node, and first come, first served. Pure."""
+"""The product's swap decision over a simulated node. Pure."""
 
 from __future__ import annotations
 

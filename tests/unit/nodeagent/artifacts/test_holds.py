@@ -386,3 +386,23 @@ async def test_a_drop_waits_for_a_seat_that_may_come_back_from_it(state, drops):
     storm.custody.release("ns/pod@1", seat, "another state is newer")
     await asyncio.sleep(1.0)
     assert len({artifact for artifact, _ in tried}) == drops
+
+
+async def test_an_unexpected_error_leaves_no_artifact_without_its_owner():
+    storm = Storm(0)
+    storm.calm = True
+    storm.vault.add(("ns/pod@1", NVME))
+    drop, failed = storm.drop, []
+
+    async def fails_once(artifact, tier, *, forget):
+        if not failed:
+            failed.append(artifact)
+            raise ValueError("a bug")
+        storm.settled.add(artifact)
+        await drop(artifact, tier, forget=forget)
+
+    storm.drop = fails_once
+    storm.custody.void("ns/pod@1", "nobody came")
+    await asyncio.sleep(KEEP_S)
+    assert failed
+    assert storm.vault == set()
