@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from extender.background import Background
+from extender import metrics
 from extender.bind.binder import Binder
 from extender.bind.cluster import ApiCluster
 from extender.bind.events import ApiWrites, Events
@@ -24,7 +24,6 @@ from extender.gangs.rendezvous import Rendezvous
 from extender.http.app import Verbs, create_app, refuse_caller
 from extender.http.server import make_server
 from extender.lead.endpoints import Endpoint
-from extender.lead.leader import Leader, Leases, Open, Terms
 from extender.lead.schedulerlease import SchedulerLease
 from extender.pages.defrag import Defragmenter
 from extender.pages.explain import Explainer
@@ -39,6 +38,8 @@ from kybernate.adapters.k8s import Api
 from kybernate.core.ledger.sharing import parse_sharing
 from kybernate.core.placement import Choosing, Table, candidates, parse_policies, parse_weights
 from kybernate.errors import ConfigError
+from kybernate.runtime.background import Background
+from kybernate.runtime.lead import Leader, Leases, Open, Terms
 from kybernate.runtime.load import command
 from kybernate.runtime.serve import ProbeServer, configure_logging
 from kybernate.settings.extender import ExtenderSettings
@@ -48,8 +49,8 @@ if TYPE_CHECKING:
 
     from flask import Flask
 
-    from extender.lead.leader import Fence
     from kybernate.core.placement import Demand
+    from kybernate.runtime.lead import Fence
     from kybernate.types import NodeName
 
 
@@ -152,6 +153,7 @@ def _fence(settings: ExtenderSettings, api: Api, watches: Watches) -> tuple[Fenc
     # A worker that gunicorn starts anew goes on as the same candidate: the one before is dead.
     identity = f"{host}_{uuid.uuid4()}"
     leader = Leader(leases, settings.lease, identity, Terms(settings.lease_s, timeout), watches)
+    metrics.LEADING.set_function(lambda: leader.closed() is None)
     if settings.advertise:
         leader.announce = Endpoint(api, settings.advertise, timeout).publish
     return leader, leader

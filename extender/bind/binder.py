@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from extender import metrics
-from extender.lead.leader import Open
 from kybernate import keys
 from kybernate.core.ledger.ledger import Claim
 from kybernate.errors import (
@@ -25,16 +24,17 @@ from kybernate.errors import (
     RefusedError,
     RetryableError,
 )
+from kybernate.runtime.lead import Open
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from extender.bind.cluster import Cluster
     from extender.http.wire import BindArgs
-    from extender.lead.leader import Fence
     from extender.state.objects import SeatPod
     from extender.state.snapshot import Snapshot
     from kybernate.core.placement import Demand
+    from kybernate.runtime.lead import Fence
     from kybernate.types import GroupName, NodeName, PodUid
 
 log = logging.getLogger(__name__)

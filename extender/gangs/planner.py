@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
     from extender.gangs.gangs import Gangs, Key
     from extender.gangs.rendezvous import Rendezvous
-    from extender.lead.leader import Fence
     from extender.state.snapshot import Snapshot
     from kybernate.core.gangs.gang import Member
     from kybernate.core.ledger.ledger import NodeView
     from kybernate.core.placement import Demand
+    from kybernate.runtime.lead import Fence
     from kybernate.types import Group, NodeName, PodRef
 
     Json = dict[str, Any]

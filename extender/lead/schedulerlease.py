@@ -7,13 +7,13 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from extender.lead.leader import boot_clock, read_lease
 from kybernate.errors import RetryableError
+from kybernate.runtime.lead import boot_clock, read_lease
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from extender.lead.leader import Knowledge, Leases
+    from kybernate.runtime.lead import Knowledge, Leases
 
 log = logging.getLogger(__name__)
 

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from extender.bind.cluster import Cluster
     from extender.bind.events import Events
     from extender.gangs.gangs import Gangs
-    from extender.lead.leader import Fence
     from extender.state.objects import SeatPod
     from extender.state.snapshot import Snapshot
     from kybernate.core.ledger.ledger import NodeView
     from kybernate.core.placement import Demand
     from kybernate.core.views.explain import Explanation
+    from kybernate.runtime.lead import Fence
     from kybernate.types import NodeName, PodUid
 
     Json = dict[str, Any]

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from extender.lead.leader import LEASES
 from kybernate import keys
 from kybernate.errors import ConflictError
+from kybernate.runtime.lead import LEASES
 from tests.integration.extender.conftest import LIMIT_S, NAMESPACE, ONE, PODS, TWO, until
 from tests.integration.extender.upstream import condition, node_of, offer, stays
 

@@ -13,8 +13,8 @@ import pytest
 import requests
 
 from extender.lead.endpoints import SLICES
-from extender.lead.leader import LEASES
 from kybernate.errors import ConflictError, NotFoundError
+from kybernate.runtime.lead import LEASES
 from tests.integration.extender.conftest import LIMIT_S, TWO, until
 from tests.integration.extender.relay import Relay
 from tests.integration.extender.upstream import Scheduler, node_of, offer

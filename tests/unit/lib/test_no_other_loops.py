@@ -17,7 +17,7 @@ OTHERS = {
     "sidecar/link.py": "has the standard library alone",
     "kybernate/adapters/cuda/helper.py": "a process of 3 MiB, which would import asyncio",
     "kybernate/adapters/nvml/events.py": "waits for another session of NVML, too",
-    "extender/lead/leader.py": "renews a lease, and waits after each round",
+    "kybernate/runtime/lead.py": "renews a lease, and waits after each round",
     "extender/state/learner.py": "looks sooner where it may not look yet",
     "proxy/agents.py": "holds a session, and has another pause for an agent that is long gone",
     "nodeagent/app/wiring.py": "waits for an event before each call",

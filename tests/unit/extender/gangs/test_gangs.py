@@ -15,13 +15,13 @@ from extender.gangs.gangs import MARGIN_S, Gangs
 from extender.gangs.planner import BUDGET_S, LONGEST_AVOID_S, REMIND_S, REST_S, GangPlanner, Means
 from extender.gangs.rendezvous import LASTS, Rendezvous
 from extender.http.wire import BindArgs
-from extender.lead.leader import Open
 from extender.state.snapshot import Snapshot
 from kybernate import keys
 from kybernate.core.gangs.gang import MOST_MEMBERS
 from kybernate.core.ledger.ledger import Claim
 from kybernate.core.placement.verdicts import Fits
 from kybernate.errors import ConflictError, NotFoundError, RetryableError
+from kybernate.runtime.lead import Open
 from kybernate.types import GroupName, NodeName, PodRef, PodUid
 from tests.unit.extender.objects import ONE, gpu_node, pod
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from extender.lead.leader import DRIFT, Leader, Terms
 from extender.lead.schedulerlease import SchedulerLease
 from kybernate.errors import ConflictError, RefusedError, RetryableError
+from kybernate.runtime.lead import DRIFT, Leader, Terms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,7 +101,7 @@ def test_the_first_one_leads_and_its_ledger_is_renewed_before(
     assert "does not lead; nobody holds" in str(one.closed())
     one.tend()
     assert ledger.refreshes == 1
-    assert "listing what the last one bound" in str(one.closed())
+    assert "listing what the last one did" in str(one.closed())
     with pytest.raises(RetryableError, match="listing"):
         one.check()
     ledger.done = True

@@ -9,11 +9,11 @@ import pytest
 from prometheus_client import REGISTRY
 
 from extender.bind.events import BURST, OTHER_S, SAME_S, Events
-from extender.lead.leader import Open
 from extender.pages.explain import GRACE_S, MOST_DEMANDS, Explainer
 from extender.pages.pages import register
 from kybernate import keys
 from kybernate.errors import RetryableError
+from kybernate.runtime.lead import Open
 from kybernate.types import PodRef, PodUid
 from tests.unit.extender.objects import GIB, ONE, TWO, gpu_node, pod
 

@@ -1,7 +1,7 @@
-"""Whether this process may bind now: by a Lease of its own.
+"""Which of several replicas acts now: by a Lease of their own.
 
-Whoever begins to bind knows all bindings of whoever bound before: the ledger is listed anew after
-each change of leadership, since a watch may be late by any time.
+Whoever begins to act knows all that was written before: what it acts on is listed again after each
+change of leadership, since a watch may be late by any time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
-from extender import metrics
 from kybernate import keys
 from kybernate.core.election import Election, Lease, Turn
 from kybernate.errors import KybernateError, NotFoundError, RetryableError
@@ -53,7 +52,7 @@ class Fence(Protocol):
 
 
 class Knowledge(Protocol):
-    """What must be up to date before a new leader's first binding."""
+    """What must be up to date before a new leader's first act."""
 
     def refresh(self) -> Callable[[], bool]:
         """Take in all that was written before now; the answer says whether that is done."""
@@ -61,7 +60,7 @@ class Knowledge(Protocol):
 
 
 class Open:
-    """No fence: one extender beside one scheduler, and nobody takes its place while it runs."""
+    """No fence: there is one process, and nobody takes its place while it runs."""
 
     def closed(self) -> None:
         """Calls are answered."""
@@ -128,7 +127,6 @@ class Leader:
         self._knows: Callable[[], bool] | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"lease {name}", daemon=True)
-        metrics.LEADING.set_function(lambda: self.closed() is None)
 
     def start(self) -> None:
         """Start to stand for the lease."""
@@ -149,11 +147,11 @@ class Leader:
                 log.warning("lease %s was not given back: %s", self._name, error)
 
     def closed(self) -> str | None:
-        """Why this replica answers no call now: another one leads, or its ledger is too old."""
+        """Why this replica answers no call now: another one leads, or what it knows is too old."""
         if self._clock() >= self._election.until:
             return f"this replica does not lead; {self._holder or 'nobody'} holds the lease"
         if self._knows is None or not self._knows():
-            return "this replica has just begun to lead; it is listing what the last one bound"
+            return "this replica has just begun to lead; it is listing what the last one did"
         return None
 
     def check(self) -> None:
