@@ -39,7 +39,7 @@ proto: setup ## generate kybernate/gen from proto/
 
 states: setup ## generate docs/reference/{states,migration,settings,objects}.md
 	$(PY) -m kybernate.cli states > docs/reference/states.md
-	$(PY) -m tests.unit.docs.generated
+	$(PY) -m tests.unit.docs.reference.generated
 	$(PY) -m kybernate.cli states --of migration > docs/reference/migration.md
 
 crds: setup ## generate config/crd from the models of kybernate/api

@@ -28,7 +28,7 @@ for file in gpunode artifactgrant; do
     exit 1
   }
 done
-"$py" -m tests.unit.docs.generated "$tmp"
+"$py" -m tests.unit.docs.reference.generated "$tmp"
 for file in settings objects; do
   cmp -s "$tmp/$file.md" "docs/reference/$file.md" || {
     echo "docs/reference/$file.md is stale: run 'make states'" >&2

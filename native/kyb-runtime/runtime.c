@@ -1,6 +1,6 @@
 /* kyb-runtime: stands in for runc, and is runc (exec) for whatever it is asked but two things:
  * "checkpoint" of a managed container has the node agent take its state out of the GPUs first, and
- * "restore" tells the agent whom to expect. The manual is docs/how-to/runtime-wrapper.md. */
+ * "restore" tells the agent whom to expect. The manual is docs/how-to/install/runtime-wrapper.md. */
 #define _GNU_SOURCE
 #include "kyb-init.h"
 

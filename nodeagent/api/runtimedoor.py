@@ -1,9 +1,9 @@
 """What the container runtime asks when it is to checkpoint or restore a managed container.
 
-`kyb-runtime` stands in for runc (docs/how-to/runtime-wrapper.md). For a checkpoint the seat is
-parked in RAM, as for any other reason, and held there, thawed and without a connection to its
-agent, until the runtime has its image; then it is frozen again, and wakes if it was awake. What is
-restored says hello like any tree that no record knows, is found parked, and called for.
+`kyb-runtime` stands in for runc (docs/how-to/install/runtime-wrapper.md). For a checkpoint the
+seat is parked in RAM, as for any other reason, and held there, thawed and without a connection to
+its agent, until the runtime has its image; then it is frozen again, and wakes if it was awake. A
+restored tree says hello like any tree without a record, is found parked, and its seat is woken.
 """
 
 from __future__ import annotations

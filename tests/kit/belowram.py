@@ -1,4 +1,4 @@
-"""`config/below-ram` on a test cluster, put together as docs/how-to/offload.md has it put
+"""`config/below-ram` on a test cluster, put together as docs/how-to/install/offload.md has it put
 together."""
 
 from __future__ import annotations

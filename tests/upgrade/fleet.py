@@ -43,8 +43,8 @@ PARTS = (
     "proxy",
 )
 """What can be of one release or the other, in the order in which an upgrade replaces them: see
-docs/how-to/upgrade.md. kyb-init and sidecar are those that containers get from then on; with the
-agent go its kyb-enter and CRIU, with `config` the definitions, policies and webhook
+docs/how-to/install/upgrade.md. kyb-init and sidecar are those that containers get from then on;
+with the agent go its kyb-enter and CRIU, with `config` the definitions, policies and webhook
 configurations."""
 
 NEEDS = {"registry": ("config",)}

@@ -53,8 +53,8 @@ def node_labels() -> dict[str, str]:
 
 
 def tls_secret(folder: Path) -> dict[str, Any]:
-    """The agents' certificates, as docs/how-to/install.md makes them without a registry, and whom
-    they believe: nodes ask for their own as soon as somebody signs."""
+    """The agents' certificates, as docs/how-to/install/install.md makes them without a registry,
+    and whom they believe: nodes ask for their own as soon as somebody signs."""
     authorities = [folder / "ca.crt", *folder.glob("agents-ca.crt")]
     files = [*authorities, *sorted(folder.glob("agent-*.crt")), *folder.glob("agent-*.key")]
     data = {file.name: base64.b64encode(file.read_bytes()).decode() for file in files}

@@ -51,7 +51,7 @@ TICK = 0.01
 """Seconds: /proc/uptime, by which the script around CRIU notes its times, has two digits."""
 
 CONFIG = "tcp-close\nnetwork-lock skip\n"
-"""/etc/criu/runc.conf, as docs/how-to/runtime-wrapper.md has it."""
+"""/etc/criu/runc.conf, as docs/how-to/install/runtime-wrapper.md has it."""
 COVER = """
 mkdir -p {upper}/criu {work}
 printf '{config}' >{upper}/criu/runc.conf

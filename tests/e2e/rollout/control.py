@@ -60,7 +60,7 @@ def deployed(cluster: Cluster) -> Iterator[str]:
 
 
 def secrets(cluster: Cluster) -> Iterator[Json]:
-    """The certificates, as docs/how-to/install.md makes Secrets of them."""
+    """The certificates, as docs/how-to/install/install.md makes Secrets of them."""
     for name in CERTIFICATES:
         files = [cluster.layout.tls / file for file in ("ca.crt", f"{name}.crt", f"{name}.key")]
         data = {file.name: base64.b64encode(file.read_bytes()).decode() for file in files}

@@ -123,7 +123,7 @@ def test_one_replica_of_each_is_enough(side: Cluster, seats: Pods) -> None:
 
 
 def test_what_the_documents_say_of_asking_the_extender_works(side: Cluster, seats: Pods) -> None:
-    """docs/how-to/replay-decisions.md and find-out-why-a-pod-waits.md: port-forward, and the
+    """docs/how-to/plan/replay-decisions.md and find-out-why-a-pod-waits.md: port-forward, and the
     certificates of `pki init`."""
     seats.create(SeatPod("waits", annotations={keys.REQUIRE_GROUP: "G0", "kyb.ai/vram": "79Gi"}))
     forward = [
@@ -145,7 +145,7 @@ def test_what_the_documents_say_of_asking_the_extender_works(side: Cluster, seat
 
 
 def test_the_first_sample_of_the_installation_runs(side: Cluster, seats: Pods) -> None:
-    """docs/how-to/install.md, step 7, with the image where the node has it."""
+    """docs/how-to/install/install.md, step 7, with the image where the node has it."""
     sample = REPOSITORY / "config" / "samples" / "two-models.yaml"
     objects = list(yaml.safe_load_all(sample.read_text()))
     side.kubectl("apply", "-f", str(sample))

@@ -204,9 +204,9 @@ def test_a_scheduler_behind_the_service_follows_the_leader(
     tmp_path: Path,
     admin: Api,
 ) -> None:
-    """As docs/how-to/own-scheduler.md has it for a scheduler of one's own: by mutual TLS under the
-    Service's name, to the one endpoint that the leader wrote; here a relay stands for the
-    Service."""
+    """As docs/how-to/install/own-scheduler.md has it for a scheduler of one's own: by mutual TLS
+    under the Service's name, to the one endpoint that the leader wrote; here a relay stands for
+    the Service."""
 
     def port() -> int:
         return int(admin.get(f"{SLICES}/kyb-extender")["ports"][0]["port"])

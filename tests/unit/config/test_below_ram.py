@@ -14,7 +14,7 @@ from kybernate.settings.agent import AgentSettings
 REPOSITORY = Path(__file__).parents[3]
 CONFIG = REPOSITORY / "config"
 RIGHTS = (REPOSITORY / "docs" / "reference" / "rights.md").read_text()
-OFFLOAD = (REPOSITORY / "docs" / "how-to" / "offload.md").read_text()
+OFFLOAD = (REPOSITORY / "docs" / "how-to/install/offload.md").read_text()
 
 
 def pod(path: Path) -> dict[str, Any]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 CONFIG = Path(__file__).parents[3] / "config"
-UPGRADE = CONFIG.parent / "docs/how-to/upgrade.md"
+UPGRADE = CONFIG.parent / "docs/how-to/install/upgrade.md"
 FOLDERS = (
     *("extender/beside", "extender/service", "webhook", "proxy"),
     *("registry/sqlite", "registry/postgresql"),
@@ -167,7 +167,7 @@ def test_two_ways_to_run_are_never_both_installed() -> None:
 
 
 def test_an_upgrade_can_replace_the_webhook_before_what_sends_pods_to_it() -> None:
-    """The selector of docs/how-to/upgrade.md finds the Deployment and nothing
+    """The selector of docs/how-to/install/upgrade.md finds the Deployment and nothing
     else."""
     selector = "app.kubernetes.io/name=kyb-webhook"
     assert f"kubectl apply -k OVERLAY -l {selector} " in UPGRADE.read_text()

@@ -15,7 +15,7 @@ from images.recipes import KYB_RUNTIME
 
 REPOSITORY = Path(__file__).parents[3]
 FOLDER = REPOSITORY / "config" / "runtime"
-PAGE = (REPOSITORY / "docs" / "how-to" / "runtime-wrapper.md").read_text()
+PAGE = (REPOSITORY / "docs" / "how-to/install/runtime-wrapper.md").read_text()
 TARGET = "/opt/kybernate"
 
 

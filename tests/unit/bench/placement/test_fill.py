@@ -8,7 +8,7 @@ from hypothesis import given
 from bench.placement.fill import Fill
 from bench.placement.prospect import expect
 from kybernate.core.placement import Ask, Supply
-from tests.unit.placement.test_outlook import ASKS, NODES
+from tests.unit.core.placement.test_outlook import ASKS, NODES
 
 
 @given(ASKS, NODES)

@@ -1,0 +1,346 @@
+"""Seats that always want their GPUs: nothing idles, shares converge, swaps stay cheap."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kybernate.core.swap.swapview import SwapPolicy, Turn
+from kybernate.core.swap.turns import TurnPolicy
+from kybernate.types import SeatState
+from tests.unit.core.swap.turnsworld import POLICY, World, server, trainer
+
+S = SeatState
+
+
+def test_one_that_nobody_calls_wakes_on_empty_gpus_and_stays():
+    world = World([trainer("a"), server("s")])
+    world.run(1000.0)
+    assert world.seats["a"].state is S.ACTIVE
+    assert world.swaps == 1
+    assert world.held["a"] > 999.0
+
+
+def test_one_at_the_gate_that_ended_instead_of_being_parked_starts_without_a_call():
+    world = World([replace(trainer("a", state=S.WAITING), on_demand=True)])
+    world.run(10.0)
+    assert world.seats["a"].state is S.ACTIVE
+
+
+def test_shares_follow_the_weights_within_a_namespace():
+    seats = [trainer(n, weight=w) for n, w in (("a", 1), ("b", 1), ("c", 2), ("d", 4))]
+    world = World(seats, costs=0.1)
+    world.run(600.0)
+    shares = share_of(world)
+    for name, due in (("a", 0.125), ("b", 0.125), ("c", 0.25), ("d", 0.5)):
+        assert abs(shares[name] - due) < 0.05
+    assert sum(world.held.values()) >= 0.95 * 600
+    assert world.book.swapping <= 0.05 * 600
+    assert world.empty["g0"] < 0.1
+
+
+def test_shares_between_namespaces_are_the_administrators():
+    seats = [trainer("a", namespace="x"), trainer("b", namespace="x", weight=100)]
+    seats += [trainer("c", namespace="y"), trainer("d", namespace="z")]
+    turns = TurnPolicy(shares={"y": 2.0})
+    world = World(seats, turns=turns)
+    world.run(2000.0)
+    shares = share_of(world)
+    assert abs(shares["a"] + shares["b"] - 0.25) < 0.02
+    assert abs(shares["c"] - 0.5) < 0.02
+    assert abs(shares["d"] - 0.25) < 0.02
+
+
+def test_a_turn_grows_with_what_a_swap_costs():
+    turns = {cost: World([trainer("a"), trainer("b")], costs=cost) for cost in (0.1, 3.0)}
+    for world in turns.values():
+        world.run(3000.0)
+    assert turns[0.1].swaps > 10 * turns[3.0].swaps > 100
+
+
+def test_a_request_takes_the_gpu_after_the_residency_and_what_it_costs_is_counted():
+    world = World([trainer("a"), trainer("b"), server("s")])
+    world.run(30.0)
+    before = world.book.swapping
+    (one,) = (name for name in "ab" if world.seats[name].state is S.ACTIVE)
+    world.ask("s", 0.2)
+    world.run(30.25)
+    assert world.seats["s"].state is S.ACTIVE
+    world.run(32.0)
+    assert world.book.swapping == before
+    assert 0.39 < world.book.serving < 0.6
+    assert world.seats[one].state is S.ACTIVE
+
+
+def test_a_request_waits_for_the_residency_of_one_that_has_just_begun():
+    world = World([trainer("a"), server("s")], costs=0.0)
+    world.run(0.5)
+    world.ask("s", 0.1)
+    world.run(0.9)
+    assert world.seats["a"].state is S.ACTIVE
+    world.run(1.05)
+    assert world.seats["s"].state is S.ACTIVE
+
+
+def test_a_turn_waits_until_the_server_was_idle_for_as_long_as_its_swap_took():
+    world = World([trainer("a"), server("s")], costs=2.0)
+    world.run(10.0)
+
+    def asks():
+        world.ask("s", 0.1)
+        if world.now < 25.0:
+            world.at(world.now + 3.0, asks)
+
+    asks()
+    world.run(28.0)
+    # A swap takes 4 s: a request every 3 s keeps the server, up to max_wait.
+    assert (world.seats["s"].state, world.swaps) == (S.ACTIVE, 2)
+    world.run(60.0)
+    assert (world.seats["a"].state, world.swaps) == (S.ACTIVE, 3)
+
+
+def test_nobody_starves_while_requests_never_end():
+    world = World([trainer("a"), trainer("b"), trainer("c"), server("s"), server("t")])
+    for second in range(600):
+        world.at(0.7 * second, lambda: world.ask("s", 2.0))
+        world.at(0.7 * second + 0.3, lambda: world.ask("t", 2.0))
+    world.run(400.0)
+    for name in "abc":
+        assert world.held[name] >= 4.0
+
+
+def test_a_turn_does_not_displace_who_answers_requests():
+    world = World([trainer("a"), server("s")], costs=0.0)
+    world.run(2.0)
+    world.ask("s", 15.0)
+    world.run(16.9)
+    assert world.seats["s"].state is S.ACTIVE
+    world.run(17.6)
+    assert world.seats["a"].state is S.ACTIVE
+
+
+def test_a_wide_seat_takes_turns_with_narrow_ones_and_nothing_idles():
+    world = World([trainer("n0"), trainer("n1", "G1"), trainer("wide", "G01"), trainer("m1", "G1")])
+    world.run(3000.0)
+    assert world.held["wide"] > 0.25 * 3000
+    assert world.empty == {"g0": 0.0, "g1": 0.0}
+    for gpu in (("n0", "wide"), ("n1", "m1", "wide")):
+        assert sum(world.held[name] for name in gpu) > 0.95 * 3000
+
+
+def test_who_comes_later_begins_at_par():
+    world = World([trainer("a"), trainer("b")])
+    world.run(1000.0)
+    world.seats["c"], world.held["c"] = trainer("c"), 0.0
+    held = dict(world.held)
+    world.run(1600.0)
+    for name in "abc":
+        assert abs((world.held[name] - held[name]) / 600 - 1 / 3) < 0.05
+
+
+def test_who_was_away_has_neither_credit_nor_more_debt_than_others():
+    world = World([trainer("a"), trainer("b")])
+    world.run(500.0)
+    away = next(name for name in "ab" if world.seats[name].state is S.PARKED)
+    world.put(away, leave="parked by an operator")
+    world.run(3000.0)
+    held = dict(world.held)
+    world.put(away, leave="")
+    world.run(3400.0)
+    for name in "ab":
+        assert abs((world.held[name] - held[name]) / 400 - 0.5) < 0.05
+
+
+def test_nobody_pays_for_the_time_in_which_the_node_was_drained():
+    world = World([trainer("a"), trainer("b")])
+    world.run(100.0)
+    world.draining = "maintenance"
+    world.run(10000.0)
+    assert {one.state for one in world.seats.values()} == {S.PARKED}
+    world.draining, held = "", dict(world.held)
+    world.run(10060.0)
+    for name in "ab":
+        assert world.held[name] - held[name] > 15.0
+
+
+def test_nobody_pays_for_the_time_in_which_its_gpu_was_lost():
+    world = World([trainer("a"), trainer("b")], gpus=("g0",))
+    world.run(100.0)
+    size = world.memory.pop("g0")
+    for uid, one in world.seats.items():
+        if one.state is S.ACTIVE:
+            world.put(uid, state=S.PARKED, active_since=None)
+    world.run(10000.0)
+    world.memory["g0"], held = size, dict(world.held)
+    world.run(10060.0)
+    for name in "ab":
+        assert world.held[name] - held[name] > 15.0
+
+
+def test_one_that_gives_up_its_turn_lets_the_next_one_in_and_gets_another():
+    world = World([trainer("a"), trainer("b")], costs=0.01)
+    world.run(100.0)
+    (one,) = (name for name in "ab" if world.seats[name].state is S.ACTIVE)
+    other = "ab".replace(one, "")
+    world.run(world.now + 2.0)
+    world.put(one, turn=Turn("ns", yields=True))
+    world.run(world.now + 1.1)
+    assert world.seats[other].state is S.ACTIVE
+    held = world.held[one]
+    world.run(world.now + 20.0)
+    assert world.held[one] > held
+
+
+def test_those_who_always_give_up_their_turn_cannot_make_swaps_cost_more():
+    def seat(name):
+        return replace(trainer(name), turn=Turn("ns", yields=True))
+
+    world = World([seat("a"), seat("b"), trainer("c")], costs=1.0)
+    for second in range(500):
+        for name in "ab":
+            world.at(float(second), lambda n=name: world.put(n, turn=Turn("ns", yields=True)))
+    world.run(500.0)
+    assert world.book.swapping <= 0.05 * 500 + 2.0
+    assert world.held["c"] > 0.25 * 500
+
+
+def test_a_seat_that_is_idle_leaves_gpu_memory_though_nobody_needs_it_if_set():
+    world = World([server("s", idle_limit=5.0), server("t")], costs=0.0)
+    world.ask("s", 1.0)
+    world.run(5.9)
+    assert world.seats["s"].state is S.ACTIVE
+    world.run(6.1)
+    assert world.seats["s"].state is S.PARKED
+    world.ask("t", 1.0)
+    world.run(100.0)
+    assert world.seats["t"].state is S.ACTIVE
+
+
+def test_one_that_takes_turns_is_never_idle():
+    world = World([replace(trainer("a"), idle_limit=5.0)], costs=0.0)
+    world.run(100.0)
+    assert world.seats["a"].state is S.ACTIVE
+
+
+def share_of(world):
+    total = sum(world.held.values())
+    return {name: held / total for name, held in world.held.items()}
+
+
+# --- any seats, any costs, any requests -----------------------------------------------------------
+
+COSTS = st.sampled_from([0.01, 0.1, 0.5, 2.0])
+
+
+@st.composite
+def worlds(draw):
+    groups = draw(st.lists(st.sampled_from(["G0", "G0", "G1", "G01"]), min_size=2, max_size=6))
+    seats = [
+        trainer(
+            f"t{number}",
+            group,
+            draw(st.sampled_from([1, 1, 2, 5])),
+            draw(st.sampled_from(["x", "y"])),
+            draw(st.sampled_from([S.PARKED, S.WAITING])),
+        )
+        for number, group in enumerate(groups)
+    ]
+    costs = draw(st.lists(COSTS, min_size=8, max_size=8))
+    at = iter(range(10**9))
+    limit = draw(st.sampled_from([0.02, 0.05, 0.2]))
+    return World(seats, lambda uid: costs[next(at) % 8], turns=TurnPolicy(limit, 1.0, {"y": 3.0}))
+
+
+@settings(max_examples=15)
+@given(worlds())
+def test_nothing_idles_and_swaps_stay_within_their_part(world):
+    world.run(800.0)
+    limit = world.turns.swap_share
+    held = sum(world.held[uid] * len(world.seats[uid].gpus) for uid in world.seats)
+    costs = len(world.memory) * 4.0  # the last swap of each GPU is not paid off yet
+    assert world.book.swapping <= limit * (held + world.book.swapping) + costs
+    assert max(world.empty.values()) == 0.0
+    for uid in world.seats:
+        assert world.held[uid] > 0.0, f"{uid} never had a turn"
+
+
+@settings(max_examples=15)
+@given(
+    st.lists(st.sampled_from([1, 1, 2, 3, 7]), min_size=2, max_size=5),
+    st.lists(st.sampled_from([0.01, 0.1, 0.5]), min_size=4, max_size=4),
+)
+def test_shares_converge_on_the_weights_whatever_swaps_cost(weights, costs):
+    seats = [trainer(f"t{n}", weight=weight) for n, weight in enumerate(weights)]
+    world = World(seats, lambda uid: costs[int(uid[1:]) % 4])
+    world.run(1500.0)
+    for number, weight in enumerate(weights):
+        assert abs(share_of(world)[f"t{number}"] - weight / sum(weights)) < 0.05
+
+
+@settings(max_examples=15)
+@given(
+    worlds(),
+    st.lists(
+        st.tuples(st.floats(0, 300), st.sampled_from(["s", "s1", "s01"]), st.floats(0.01, 20.0)),
+        max_size=100,
+    ),
+)
+def test_nobody_starves_under_any_requests(world, asks):
+    for name, group in (("s", "G0"), ("s1", "G1"), ("s01", "G01")):
+        one = server(name, group)
+        world.seats[one.uid], world.held[one.uid] = one, 0.0
+    for when, name, seconds in asks:
+        world.at(when, lambda n=name, s=seconds: world.ask(n, s))
+    world.run(1500.0)
+    for uid, one in world.seats.items():
+        assert one.turn is None or world.held[uid] > 0.0, f"{uid} never had a turn"
+        assert not one.waiting, f"requests for {uid} were never served"
+
+
+@settings(max_examples=2)
+@given(st.sampled_from([POLICY, SwapPolicy(min_residency=0.0, idle_after=0.0, max_wait=5.0)]))
+def test_an_endless_stream_of_requests_leaves_everybody_a_turn_within_its_bound(policy):
+    names = ("a", "b", "c")
+    world = World([*(trainer(name) for name in names), server("s")], costs=0.05, policy=policy)
+    world.ask("s", 1e9)
+    world.run(len(names) * (policy.max_wait + policy.drain_limit + 5.0))
+    for name in names:
+        assert world.held[name] > 0.0
+
+
+@settings(max_examples=15)
+@given(
+    st.floats(0.05, 5.0),
+    st.floats(0.01, 9.0),
+    st.sampled_from([0, 5]),
+    st.lists(st.sampled_from([0.01, 0.1, 0.3]), min_size=4, max_size=4),
+    st.integers(1, 3),
+)
+def test_who_calls_itself_takes_nothing_from_another_namespace(every, takes, priority, costs, many):
+    """One that takes turns and has a port sends itself requests, however many and long."""
+    at = iter(range(10**9))
+    seats = [replace(trainer("taker", namespace="x"), priority=priority)]
+    seats += [trainer(f"t{number}", namespace="y") for number in range(many)]
+    world = World(seats, lambda uid: costs[next(at) % 4], turns=TurnPolicy(shares={"y": 3.0}))
+
+    def calls():
+        if world.seats["taker"].state in (S.ACTIVE, S.PARKED):
+            world.ask("taker", takes)
+        world.at(world.now + every, calls)
+
+    calls()
+    world.run(1500.0)
+    assert share_of(world)["taker"] < 0.25 + 0.05
+
+
+def test_one_that_is_called_is_served_like_any_other_where_nobody_else_takes_turns():
+    world = World([trainer("a"), server("s")], costs=0.0)
+    world.run(10.0)
+    world.ask("s", 2.0)
+    world.run(10.5)
+    world.ask("a", 0.1)
+    world.run(13.0)
+    assert not world.seats["a"].waiting
+    assert world.seats["a"].state is S.ACTIVE

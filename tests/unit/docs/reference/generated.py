@@ -1,0 +1,124 @@
+"""`python -m tests.unit.docs.reference.generated`: writes the pages of settings and of objects.
+
+Settings come from the services' own classes, objects from the definitions in config/crd.
+"""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from pydantic_core import PydanticUndefined
+
+from kybernate.settings.agent import AgentSettings
+from kybernate.settings.extender import ExtenderSettings
+from kybernate.settings.plugin import PluginSettings
+from kybernate.settings.proxy import ProxySettings
+from kybernate.settings.registry import RegistrySettings
+from kybernate.settings.webhook import WebhookSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pydantic import BaseModel
+    from pydantic.fields import FieldInfo
+
+REPOSITORY = Path(__file__).parents[4]
+REFERENCE = REPOSITORY / "docs" / "reference"
+SERVICES: tuple[tuple[str, str, type[BaseModel]], ...] = (
+    ("kyb-agent", "KYB_AGENT", AgentSettings),
+    ("kyb-device-plugin", "KYB_DEVICE_PLUGIN", PluginSettings),
+    ("kyb-extender", "KYB_EXTENDER", ExtenderSettings),
+    ("kyb-webhook", "KYB_WEBHOOK", WebhookSettings),
+    ("kyb-proxy", "KYB_PROXY", ProxySettings),
+    ("kyb-registry", "KYB_REGISTRY", RegistrySettings),
+)
+SETTINGS = """# Settings
+
+Generated from `kybernate/settings` by `make states`. Each service takes a setting as a flag
+(`--min-residency-s`), from the environment (`KYB_AGENT_MIN_RESIDENCY_S`) or from a YAML file
+(`--config`), in this order. `--validate-config` says what it would use.
+"""
+OBJECTS = """# Objects
+
+Generated from `config/crd` by `make states`. `kubectl explain` shows the same.
+"""
+
+
+def pages() -> dict[str, str]:
+    """Each page's file in docs/reference, and what it says."""
+    return {"settings.md": settings_page(), "objects.md": objects_page()}
+
+
+def settings_page() -> str:
+    """docs/reference/settings.md, whole."""
+    lines = [SETTINGS]
+    for program, prefix, settings in SERVICES:
+        lines += [f"## `{program}`", "", f"In the environment: `{prefix}_` and the name.", ""]
+        lines += [_setting(name, field) for name, field in settings.model_fields.items()]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def objects_page() -> str:
+    """docs/reference/objects.md, whole."""
+    lines = [OBJECTS]
+    for name in ("gpunode", "artifactgrant"):
+        crd = yaml.safe_load((REPOSITORY / "config" / "crd" / f"{name}.yaml").read_text())["spec"]
+        (version,) = crd["versions"]
+        schema = version["schema"]["openAPIV3Schema"]
+        lines += [f"## {crd['names']['kind']}", "", f"`{crd['group']}/{version['name']}`.", ""]
+        lines += [textwrap.fill(schema["description"], 120), ""]
+        lines += [_item(f"`{path}`, {kind}", text) for path, kind, text in _fields(schema)]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _setting(name: str, field: FieldInfo) -> str:
+    default = field.get_default(call_default_factory=True)
+    said = "required" if default is PydanticUndefined else f"default `{_shown(default)}`"
+    return _item(f"`{name}`, {said}", field.description or "")
+
+
+def _shown(default: object) -> str:
+    if isinstance(default, str | Path):
+        return f'"{default}"'
+    if isinstance(default, tuple | frozenset | dict):
+        return ", ".join(map(str, default)) or "none"
+    if isinstance(default, bool):
+        return str(default).lower()
+    return "none" if default is None else str(default)
+
+
+def _item(head: str, text: str) -> str:
+    said = f"- {head}: {text.rstrip('.')}." if text else f"- {head}"
+    return textwrap.fill(
+        said, 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _fields(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, str, str]]:
+    """Fields below a schema, but for those that every object has."""
+    for name, one in schema.get("properties", {}).items():
+        if not path and name in ("apiVersion", "kind", "metadata"):
+            continue
+        inner = one.get("items", one)
+        here = f"{path}.{name}".lstrip(".") + ("[]" if inner is not one else "")
+        yield here, _kind(one), one.get("description", "")
+        yield from _fields(inner, here)
+
+
+def _kind(schema: dict[str, Any]) -> str:
+    kind = schema.get("type", "any")
+    if kind == "array":
+        return f"list of {schema['items'].get('type', 'any')}s"
+    return "one of " + ", ".join(map(str, schema["enum"])) if "enum" in schema else str(kind)
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else REFERENCE
+    for file, text in pages().items():
+        (folder / file).write_text(text)
