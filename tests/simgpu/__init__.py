@@ -14,12 +14,12 @@ libraries through LD_LIBRARY_PATH=/run/simgpu/lib, containers through the CDI mo
 
 from __future__ import annotations
 
+from kybernate.testing.simgpu.folder import install
+from kybernate.testing.simgpu.spec import GpuSpec, NodeSpec, load, parse
 from tests.simgpu.build import build
 from tests.simgpu.cdi import make_device_nodes, write_vendor_cdi
 from tests.simgpu.faults import Call, Fault, Faults
-from tests.simgpu.folder import install
 from tests.simgpu.log import Event, Record, Violation, holdings, read_log, violations
-from tests.simgpu.spec import GpuSpec, NodeSpec, load, parse
 
 __all__ = [
     "Call",

@@ -9,8 +9,6 @@ from pathlib import Path
 from kybernate.errors import ConfigError
 
 SOURCES = Path(__file__).resolve().parents[2] / "native" / "simgpu"
-LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
-TOOL = "simgpu"
 _DEADLINE = 120.0
 
 

@@ -11,10 +11,10 @@ from uuid import uuid4
 import yaml
 
 from kybernate.keys import VENDOR_CDI_KIND
-from tests.simgpu.build import LIBRARIES
+from kybernate.testing.simgpu.folder import LIBRARIES
 
 if TYPE_CHECKING:
-    from tests.simgpu.spec import NodeSpec
+    from kybernate.testing.simgpu.spec import NodeSpec
 
 CONTAINER_LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 CONTROL_NODES = {"nvidiactl": 255, "nvidia-uvm": 254, "nvidia-uvm-tools": 253}

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from kybernate.testing.simgpu.folder import LIBRARIES
 from tests.cluster.parts.host import run
-from tests.simgpu.build import LIBRARIES
 from tests.simgpu.cdi import CONTAINER_LIBRARIES, CONTROL_NODES
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from kybernate.testing.simgpu import layout
 from tests.demo.observe import Memory
-from tests.simgpu import layout
 
 MODELS = {"uid-a": "birch", "uid-b": "ember"}
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kybernate.testing.simgpu.folder import compile_node
+from kybernate.testing.simgpu.layout import NODE_FILE
 from tests.simgpu import Call, Event, Fault, holdings, parse, violations
-from tests.simgpu.folder import compile_node
-from tests.simgpu.layout import NODE_FILE
 
 from .conftest import DEADLINE, DESCRIPTION, GIB, MIB, DriverRefusedError, Node
 

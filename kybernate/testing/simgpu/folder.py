@@ -8,14 +8,15 @@ import uuid
 from typing import TYPE_CHECKING
 
 from kybernate.errors import RetryableError
-from tests.simgpu import layout
-from tests.simgpu.build import LIBRARIES, TOOL
+from kybernate.testing.simgpu import layout
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.simgpu.spec import GpuSpec, NodeSpec
+    from kybernate.testing.simgpu.spec import GpuSpec, NodeSpec
 
+LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
+TOOL = "simgpu"
 _COMMON_ANCESTOR = {"X": 0, "PIX": 10, "PXB": 20, "PHB": 30, "NODE": 40, "SYS": 50}
 
 

@@ -1,0 +1,1 @@
+"""A simulated node's folder: its description, memory and records (`native/simgpu`)."""
