@@ -37,13 +37,14 @@ ready: setup
 proto: setup ## generate kybernate/gen from proto/
 	$(PY) -m grpc_tools.protoc -I proto --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
 
-states: setup ## generate docs/reference/{states,migration,settings,objects}.md
+states: setup ## generate docs/reference/{states,migration,settings,objects,models-file}.md
 	$(PY) -m kybernate.cli states > docs/reference/states.md
 	$(PY) -m tests.unit.docs.reference.generated
 	$(PY) -m kybernate.cli states --of migration > docs/reference/migration.md
 
-crds: setup ## generate config/crd from the models of kybernate/api
+crds: setup ## generate config/crd and config/models.schema.json from the models of kybernate/api
 	$(PY) -m kybernate.api.crds config/crd
+	$(PY) -m kybernate.api.models.schema > config/models.schema.json
 
 # The pages of objects are made from config/crd.
 .PHONY: generated

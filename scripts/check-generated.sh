@@ -1,6 +1,7 @@
 #!/bin/sh
-# Fails if kybernate/gen, docs/reference/{states,migration,settings,objects}.md or config/crd differ
-# from what their sources generate, or if a decision is not in the index of docs/design.
+# Fails if kybernate/gen, docs/reference/{states,migration,settings,objects,models-file}.md,
+# config/crd or config/models.schema.json differ from what their sources generate, or if a decision
+# is not in the index of docs/design.
 set -eu
 py=$1
 tmp=$(mktemp -d)
@@ -28,8 +29,13 @@ for file in gpunode artifactgrant; do
     exit 1
   }
 done
+"$py" -m kybernate.api.models.schema >"$tmp/models.schema.json"
+cmp -s "$tmp/models.schema.json" config/models.schema.json || {
+  echo "config/models.schema.json is stale: run 'make crds'" >&2
+  exit 1
+}
 "$py" -m tests.unit.docs.reference.generated "$tmp"
-for file in settings objects; do
+for file in settings objects models-file; do
   cmp -s "$tmp/$file.md" "docs/reference/$file.md" || {
     echo "docs/reference/$file.md is stale: run 'make states'" >&2
     exit 1

@@ -1,6 +1,8 @@
-"""`python -m tests.unit.docs.reference.generated`: writes the pages of settings and of objects.
+"""`python -m tests.unit.docs.reference.generated`: writes the pages of settings, of objects and of
+the file of one box.
 
-Settings come from the services' own classes, objects from the definitions in config/crd.
+Settings come from the services' own classes, objects from the definitions in config/crd, the file's
+keys from the models of kybernate/api/models.
 """
 
 from __future__ import annotations
@@ -8,11 +10,14 @@ from __future__ import annotations
 import sys
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import yaml
 from pydantic_core import PydanticUndefined
 
+from kybernate.api.models import ModelsFile
+from kybernate.api.models.tidying import MEANINGLESS
+from kybernate.api.models.values import Part
 from kybernate.settings.agent import AgentSettings
 from kybernate.settings.extender import ExtenderSettings
 from kybernate.settings.plugin import PluginSettings
@@ -46,11 +51,58 @@ OBJECTS = """# Objects
 
 Generated from `config/crd` by `make states`. `kubectl explain` shows the same.
 """
+MODELS_FILE = """# models.yaml
+
+Generated from `kybernate/api/models` by `make states`. The file of one box, which `kybernate serve`
+reads; keys are llama-swap's where it has them. A key that is missing has the default; `null` is the
+same as none. Any value may be, or contain, a macro.
+
+Editors complete and check the file if its first line names
+[the schema](../../config/models.schema.json):
+`# yaml-language-server: $schema=PATH/models.schema.json`.
+
+Times are numbers of seconds, or texts such as `30s`, `10m`, `2h` and `7d`. Sizes are numbers of
+bytes, or texts such as `22GiB`. `${env.NAME}` is a variable of the environment, `${PORT}` the
+model's port, `${MODEL_ID}` its name; `macros` defines more.
+
+## Keys
+"""
+MEANINGLESS_KEYS = """## Keys of llama-swap that mean nothing here
+
+Each is left out with a warning, as any unknown key; a key that is nearly one of the above is an
+error, as it is misspelt.
+"""
 
 
 def pages() -> dict[str, str]:
     """Each page's file in docs/reference, and what it says."""
-    return {"settings.md": settings_page(), "objects.md": objects_page()}
+    return {
+        "settings.md": settings_page(),
+        "objects.md": objects_page(),
+        "models-file.md": models_page(),
+    }
+
+
+def models_page() -> str:
+    """docs/reference/models-file.md, whole."""
+    lines = [MODELS_FILE, *(_setting(path, field) for path, field in _keys(ModelsFile)), ""]
+    lines.append(MEANINGLESS_KEYS)
+    lines += [_item(f"`{path}`", said) for path, said in MEANINGLESS.items()]
+    return "\n".join([*lines, ""])
+
+
+def _keys(part: type[Part], path: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    for name, field in part.model_fields.items():
+        here = f"{path}{field.alias or name}"
+        inner = field.annotation
+        inside = [one for one in (inner, *get_args(inner)) if isinstance(one, type)]
+        below = [one for one in inside if issubclass(one, Part)]
+        if not below:
+            yield here, field
+        elif inner in below:
+            yield from _keys(below[0], f"{here}.")
+        else:
+            yield from _keys(below[0], f"{here}.*.")
 
 
 def settings_page() -> str:

@@ -1,0 +1,159 @@
+"""What models.yaml says as a whole, key by key. Keys are spelled as llama-swap spells them."""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from typing import Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from kybernate.api.models.model import Model  # noqa: TC001 - pydantic reads the annotation
+from kybernate.api.models.values import NEVER, Bytes, Macros, Part, Seconds
+
+
+class Group(Part):
+    """Models that are active together or take turns."""
+
+    members: tuple[str, ...] = Field(description="names of models")
+    swap: bool = Field(default=True, description="one member is active at a time")
+    exclusive: bool = Field(default=True, description="a member's wake parks other groups")
+    persistent: bool = Field(default=False, description="other groups do not park its members")
+
+
+class OnStartup(Part):
+    """What happens first."""
+
+    preload: tuple[str, ...] = Field(default=(), description="models that are started at once")
+
+
+class Hooks(Part):
+    """What happens when."""
+
+    on_startup: OnStartup = Field(
+        default=OnStartup(), alias="on_startup", description="when Kybernate starts"
+    )
+
+
+class Tiers(Part):
+    """Where parked models may lie."""
+
+    ram: Bytes | None = Field(
+        default=None,
+        description="host RAM for all parked models; half of it if absent",
+    )
+    nvme: str | None = Field(default=None, description="folder for models that leave host RAM")
+
+
+class Upstream(Part):
+    """The paths below /upstream/MODEL."""
+
+    ignore_paths: tuple[str, ...] = Field(
+        default=(r".*\.(js|json|css|png|gif|jpg|jpeg|ico|txt)$",),
+        description="paths, as regular expressions, that do not wake a model",
+    )
+
+    @field_validator("ignore_paths")
+    @classmethod
+    def _check_paths(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for one in value:
+            try:
+                re.compile(one)
+            except re.error as error:
+                raise ValueError(f"{one!r} is no regular expression: {error}") from error
+        return value
+
+
+class ModelsFile(Part):
+    """The whole file."""
+
+    listen: str = Field(
+        default="127.0.0.1:8080",
+        description="host:port of the API; other hosts than this machine need apiKeys",
+    )
+    api_keys: tuple[str, ...] = Field(
+        default=(), description="keys that clients show; none: only this machine is answered"
+    )
+    allowed_hosts: tuple[str, ...] = Field(
+        default=(),
+        description="names of this box that clients may use, beside localhost",
+    )
+    tiers: Tiers = Field(default=Tiers(), description="where parked models may lie")
+    macros: Macros = Field(default_factory=dict)
+    models: dict[str, Model] = Field(
+        default_factory=dict, description="the models, by the names that requests use"
+    )
+    groups: dict[str, Group] = Field(
+        default_factory=dict,
+        description="which models are active together; those of no group take turns",
+    )
+    hooks: Hooks = Field(default=Hooks(), description="what happens when")
+    upstream: Upstream = Field(default=Upstream(), description="paths of /upstream/MODEL")
+    priority: dict[str, int] = Field(
+        default_factory=dict,
+        description="models whose requests come first, the highest number first",
+    )
+    start_port: int = Field(default=5800, ge=1, le=65535, description="the first ${PORT}")
+    health_check_timeout: Seconds = Field(
+        default=120.0, gt=0, description="how long a model's start may take, at least 15 s"
+    )
+    global_ttl: Seconds = Field(
+        default=NEVER,
+        ge=0,
+        alias="globalTTL",
+        description="ttl of models without; 0 is never",
+    )
+    unload_timeout: Seconds = Field(
+        default=10.0, ge=0, description="how long a model may take to end"
+    )
+    include_aliases_in_list: bool = Field(
+        default=False, description="GET /v1/models has aliases, too"
+    )
+    log_level: Literal["debug", "info", "warn", "error"] = Field(
+        default="info", description="what is logged"
+    )
+
+    @field_validator("listen")
+    @classmethod
+    def _check_listen(cls, value: str) -> str:
+        host, colon, port = value.rpartition(":")
+        if not (colon and port.isascii() and port.isdigit() and int(port) < 65536):
+            raise ValueError("write it as host:port, for example 127.0.0.1:8080")
+        return value if host else f"0.0.0.0{value}"  # noqa: S104 - as llama-swap means :8080
+
+    @field_validator("api_keys")
+    @classmethod
+    def _check_keys(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for key in value:
+            if not key or not key.isprintable() or not key.isascii() or " " in key:
+                raise ValueError("a key is one word of printable letters, without spaces")
+        return value
+
+    @field_validator("health_check_timeout")
+    @classmethod
+    def _at_least(cls, value: float) -> float:
+        return max(value, 15.0)
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        self.names  # noqa: B018 - raises if two models claim a name
+        return self
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """Every name that a request may use, and the model that it means."""
+        names = {name: name for name in self.models}
+        for name, model in self.models.items():
+            if not name.strip() or len(name) > 512 or not name.isprintable():
+                raise ValueError(f"models: {name!r} can't be a model's name")
+            for alias in (*model.aliases, *model.filters.set_params_by_id):
+                if names.setdefault(alias, name) != name:
+                    problem = f"{alias!r} is a name of {names[alias]} already; choose another"
+                    raise ValueError(f"models.{name}.aliases: {problem}")
+        return names
+
+    def rivals(self, name: str) -> tuple[str, ...]:
+        """Other models with the same address, which can't have processes at the same time."""
+        address = self.models[name].address
+        others = self.models.items()
+        return tuple(one for one, model in others if model.address == address and one != name)

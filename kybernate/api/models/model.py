@@ -1,0 +1,210 @@
+"""What models.yaml says of one model, key by key. Keys are spelled as llama-swap spells them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator
+
+from kybernate.api.models.commands import split
+from kybernate.api.models.values import (
+    NEVER,
+    Bytes,
+    Environment,
+    Macros,
+    Parameters,
+    Part,
+    Seconds,
+)
+
+
+class Filters(Part):
+    """What is changed in the JSON of a model's requests. The field `model` never is."""
+
+    strip_params: Parameters = Field(default=(), description="fields that are taken out")
+    set_params: dict[str, Any] = Field(
+        default_factory=dict, description="fields that are set, whatever the request says"
+    )
+    set_params_by_id: dict[str, dict[str, Any]] = Field(
+        default_factory=dict,
+        alias="setParamsByID",
+        description="fields that are set where the request calls the model by this name; each name "
+        "is an alias, too",
+    )
+
+    def apply(self, request: dict[str, Any], called: str) -> None:
+        """Change a request, in which the model is called `called`."""
+        for name in self.strip_params:
+            if name != "model":
+                request.pop(name, None)
+        changes = self.set_params | self.set_params_by_id.get(called, {})
+        request.update((name, value) for name, value in changes.items() if name != "model")
+
+    def __bool__(self) -> bool:
+        """Whether anything is changed."""
+        return bool(self.strip_params or self.set_params or self.set_params_by_id)
+
+
+class Timeouts(Part):
+    """How long the model's server may take. 0 is no limit."""
+
+    connect: Seconds = Field(default=30.0, ge=0, description="to accept a connection")
+    response_header: Seconds = Field(default=0.0, ge=0, description="to begin an answer")
+
+
+class Compat(Part):
+    """What some servers need."""
+
+    ignore_websockets: bool = Field(
+        default=False, description="websockets do not wake the model and do not keep it active"
+    )
+
+
+class Capabilities(Part):
+    """What GET /v1/models says that the model can do."""
+
+    inputs: tuple[Literal["text", "audio", "image"], ...] = Field(
+        default=(), alias="in", description="what it understands"
+    )
+    outputs: tuple[Literal["text", "audio", "image"], ...] = Field(
+        default=(), alias="out", description="what it makes"
+    )
+    tools: bool = Field(default=False, description="it calls functions")
+    reranker: bool = Field(default=False, description="it answers /v1/rerank")
+    context: int = Field(default=0, ge=0, description="its longest context, in tokens")
+
+
+class Idle(Part):
+    """When an idle parked model leaves a tier. 0 is never."""
+
+    ram: Seconds = Field(default=NEVER, ge=0, description="from host RAM to NVMe")
+
+
+class Model(Part):
+    """One model: a command that serves it on a port, and how it shares the GPUs."""
+
+    cmd: str = Field(
+        description="the command that serves the model; ${PORT} in it is a free port. Lines that "
+        "begin with # are left out, and no shell reads it",
+    )
+    macros: Macros = Field(default_factory=dict)
+    cmd_stop: str = Field(default="", description="the command that ends it; ${PID} is its process")
+    proxy: str = Field(
+        default="",
+        description="where the server answers; http://127.0.0.1:${PORT} if absent",
+    )
+    port: int | None = Field(
+        default=None,
+        ge=1,
+        le=65535,
+        description="what ${PORT} is; from startPort on if absent",
+    )
+    env: Environment = Field(default=(), description="variables for the command")
+    aliases: tuple[str, ...] = Field(default=(), description="more names that requests may use")
+    name: str = Field(default="", description="its name for people, in GET /v1/models")
+    description: str = Field(default="", description="what GET /v1/models says of it")
+    metadata: dict[str, Any] = Field(
+        default_factory=dict, description="anything that GET /v1/models shall say of it"
+    )
+    capabilities: Capabilities = Field(
+        default=Capabilities(), description="what GET /v1/models says that it can do"
+    )
+    unlisted: bool = Field(
+        default=False, description="GET /v1/models leaves it out; it answers all the same"
+    )
+    use_model_name: str = Field(default="", description="the name that its server knows it by")
+    filters: Filters = Field(default=Filters(), description="what is changed in requests")
+    check_endpoint: str = Field(
+        default="/health",
+        pattern=r"^(/.*|none)$",
+        description="path that answers 200 once it serves, or none",
+    )
+    health_check_timeout: Seconds | None = Field(
+        default=None,
+        gt=0,
+        description="how long its start may take; the file's healthCheckTimeout if absent",
+    )
+    timeouts: Timeouts = Field(default=Timeouts(), description="how long its server may take")
+    compat: Compat = Field(default=Compat(), description="what some servers need")
+    concurrency_limit: int = Field(
+        default=0,
+        ge=0,
+        description="requests at once; one more is answered 429; 0: no limit",
+    )
+    gpus: int | tuple[int, ...] | None = Field(
+        default=None,
+        description="how many GPUs it needs, or their indices; without it, those of "
+        "CUDA_VISIBLE_DEVICES in env, or all of the box",
+    )
+    vram: Bytes | None = Field(
+        default=None,
+        description="its GPU memory at most, on each GPU; measured on its first start if absent",
+    )
+    ttl: Seconds = Field(
+        default=-1.0,
+        ge=-1,
+        description="it is parked when no request came for so long; 0 is never, -1 the file's "
+        "globalTTL",
+    )
+    idle: Idle = Field(default=Idle(), description="when it leaves the tiers below VRAM")
+    unload_timeout: Seconds = Field(
+        default=0.0, ge=0, description="how long it may take to end; 0: the file's unloadTimeout"
+    )
+    pin: bool = Field(default=False, description="no other model's request parks it")
+    weight: int = Field(default=100, ge=1, le=10000, description="its share of turns beside others")
+
+    @field_validator("cmd")
+    @classmethod
+    def _check_command(cls, value: str) -> str:
+        split(value)
+        return value
+
+    @field_validator("proxy")
+    @classmethod
+    def _check_address(cls, value: str) -> str:
+        url = urlsplit(value)
+        if value and not (url.scheme == "http" and url.hostname and url.port != 0):
+            raise ValueError("write it as http://127.0.0.1:PORT")
+        return value
+
+    @field_validator("gpus")
+    @classmethod
+    def _check_gpus(cls, value: int | tuple[int, ...] | None) -> int | tuple[int, ...] | None:
+        if isinstance(value, tuple) and (
+            not value or len(set(value)) < len(value) or min(value) < 0
+        ):
+            raise ValueError("write a count, as 1, or different indices, as [0, 1]")
+        if isinstance(value, int) and value < 1:
+            raise ValueError("write a count of at least 1, or indices, as [0, 1]")
+        return value
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """The command's words."""
+        return split(self.cmd)
+
+    @property
+    def address(self) -> str:
+        """`host:port` of its server."""
+        if not self.proxy:
+            return f"127.0.0.1:{self.port}"
+        url = urlsplit(self.proxy)
+        host = url.hostname or "127.0.0.1"
+        return f"{f'[{host}]' if ':' in host else host}:{url.port or 80}"
+
+    @property
+    def base(self) -> str:
+        """The path that its server's own paths begin with, often none."""
+        return urlsplit(self.proxy).path.rstrip("/")
+
+    @property
+    def devices(self) -> int | tuple[int, ...] | None:
+        """How many GPUs, or which; None for all: `gpus`, or CUDA_VISIBLE_DEVICES of its env."""
+        if self.gpus is not None:
+            return self.gpus
+        stated = dict(self.env).get("CUDA_VISIBLE_DEVICES", "")
+        if re.fullmatch(r"\d{1,3}(,\d{1,3})*", stated):
+            return tuple(dict.fromkeys(int(index) for index in stated.split(",")))
+        return None

@@ -1,0 +1,87 @@
+"""YAML as this file is written in: YAML 1.2's plain words, and no key twice."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import yaml
+
+from kybernate.errors import ConfigError
+
+_LARGEST = 4 * 2**20
+_WORDS = (
+    ("bool", "true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("null", "~|null|Null|NULL|", "~nN\0"),
+    ("int", "[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
+    ("float", r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", "-+.0123456789"),
+    ("float", r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", "-+."),
+    ("merge", "<<", "<"),
+)
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML reads YAML 1.1, in which a model called `on`, or a time of 12:30, is another thing."""
+
+    yaml_implicit_resolvers = {}  # noqa: RUF012 - as its base has it
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
+        seen = set()
+        for key, _ in node.value:
+            if key.tag == "tag:yaml.org,2002:merge":
+                continue
+            if not isinstance(key, yaml.ScalarNode):
+                raise ConfigError(_line(key), "a key must be one word, no list and no mapping")
+            if key.value in seen:
+                raise ConfigError(_line(key), f"the key {key.value!r} is there twice; leave one")
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+for _name, _form, _first in _WORDS:
+    _Loader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_name}", re.compile(f"(?:{_form})$"), [c.strip("\0") for c in _first]
+    )
+
+
+def parse(text: str) -> dict[str, Any]:
+    """The mapping that the text is. Raises ConfigError with the line of what is wrong.
+
+    Keys are texts, whatever they look like: a model may be called 7.
+    """
+    if len(text) > _LARGEST:
+        raise ConfigError("the file", f"is longer than {_LARGEST >> 20} MiB; models.yaml is short")
+    try:
+        data = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}" if mark else "the file"
+        raise ConfigError(where, f"isn't YAML: {error.problem or error.context}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError("the file", f"isn't YAML: {error}") from error
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise ConfigError("the file", "must be a mapping that begins with a key such as models:")
+    texts: dict[str, Any] = _with_text_keys(data, 0)
+    return texts
+
+
+def _with_text_keys(value: Any, depth: int) -> Any:
+    if depth > 50:
+        raise ConfigError("the file", "is nested more than 50 levels deep")
+    if isinstance(value, dict):
+        return {_key(key): _with_text_keys(one, depth + 1) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_with_text_keys(one, depth + 1) for one in value]
+    return value
+
+
+def _key(key: object) -> str:
+    if isinstance(key, bool):
+        return str(key).lower()
+    return "" if key is None else str(key)
+
+
+def _line(node: yaml.Node) -> str:
+    return f"line {node.start_mark.line + 1}"
