@@ -38,6 +38,7 @@ class SeatState(StrEnum):
 
     WAITING = "waiting"
     UNVERIFIED = "unverified"
+    ADOPTING = "adopting"
     STARTING = "starting"
     ACTIVE = "active"
     DRAINING = "draining"

@@ -25,6 +25,7 @@ _WAKE_COST: dict[SeatState, int] = {
     SeatState.PARKED_OBJECT: 9,
     SeatState.WAITING: 10,
     SeatState.UNVERIFIED: 10,
+    SeatState.ADOPTING: 10,
     SeatState.FAILED: 11,
     SeatState.GONE: 12,
 }

@@ -6,7 +6,7 @@ import logging
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from kybernate.core.seat.seats import SeatEvent, shown
+from kybernate.core.seat.seats import AT_GATE, SeatEvent, shown
 from kybernate.core.tiers.whereabouts import told
 from kybernate.errors import NotFoundError
 from kybernate.ports import GatePhase
@@ -63,13 +63,12 @@ class DoorSide(ABC):
 
     def _outlived(self, seat: Seat) -> bool:
         """Whether a new kyb-init may take a seat at once: the old one never started a command."""
-        return seat.state is SeatState.WAITING
+        return seat.state in AT_GATE
 
     def _welcome(self, seat: Seat, init: Process, hello: GateHello) -> None:
         seat.tree.greeted(init)
         seat.contact.greeted(image_mode=hello.image)
-        adopting = seat.saved.begins is Begins.ADOPTING
-        if hello.phase is GatePhase.PARKED and seat.state is SeatState.WAITING and not adopting:
+        if hello.phase is GatePhase.PARKED and seat.state is SeatState.WAITING:
             # The journal was lost, and with it what was saved of it, and where.
             seat.contact.made()
             self.node.move(seat, SeatEvent.FOUND, "found parked below RAM, without a record")
@@ -88,7 +87,7 @@ class DoorSide(ABC):
             self.life.watch_end(seat)
             return
         seat.contact.made()
-        if seat.state is SeatState.WAITING and hello.phase is not GatePhase.RUNNING:
+        if seat.state in AT_GATE and hello.phase is not GatePhase.RUNNING:
             self.adoptions.at_gate(seat)
         if hello.phase is GatePhase.WAITING and seat.state is SeatState.STARTING:
             # Not left to the work: one hello after the other could drop it before it looks.
@@ -97,7 +96,7 @@ class DoorSide(ABC):
             else:
                 # Whether there was room may have been asked by nobody, or long ago.
                 self.life.work(seat, self.life.start(seat))
-        elif hello.phase is GatePhase.RUNNING and seat.state is SeatState.WAITING:
+        elif hello.phase is GatePhase.RUNNING and seat.state in AT_GATE:
             # The journal knows nothing of its start: it was lost.
             seat.history.found(hello.generation)
             seat.saved.settled(Begins.ADOPTED if seat.wishes.restore else Begins.OPEN)

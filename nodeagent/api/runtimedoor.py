@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from kybernate.adapters.container.seatsocket import FrameReader, ProtocolError, encode
-from kybernate.core.seat.seats import OCCUPYING, WITHOUT_TREE
+from kybernate.core.seat.seats import AT_GATE, OCCUPYING, WITHOUT_TREE
 from kybernate.errors import KybernateError, NotFoundError, RefusedError
 from kybernate.types import SeatState
 from nodeagent.api.runtimemarks import Marks
@@ -234,7 +234,7 @@ class RuntimeDoor:
         until = self._node.world.now() + _PARK_LIMIT
         while not _stands_whole(seat):
             lost = seat.ending.asked or self._node.seats.get(seat.uid) is not seat
-            if lost or seat.state in (*WITHOUT_TREE, SeatState.FAILED, SeatState.WAITING):
+            if lost or seat.state in {*WITHOUT_TREE, *AT_GATE, SeatState.FAILED}:
                 raise RefusedError(f"its seat is {seat.state.value} now: {seat.history.reason}")
             if self._node.world.now() >= until:
                 why = "its memory still comes in from its saved state" if seat.saved.paging else ""

@@ -3,7 +3,7 @@
 Each step is journalled before the next one relies on it, and each can be done again:
 
     WAITING                  kyb-init is at the gate; the state is looked for, and waited for
-    WAITING with `artifact`  it may be had, and if the pod succeeds another one, it holds the claim
+    ADOPTING                 it may be had, and if the pod succeeds another one, it holds the claim
     (kyb-init is PARKED)     it starts nothing any more, and waits for a tree
     PARKED_NVME or _OBJECT   from here on it is a seat like any other that is parked there
 
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 from kybernate import keys
 from kybernate.core.artifacts.restores import RestoreAs
 from kybernate.core.migration.plan import see_own
-from kybernate.core.seat.seats import SeatEvent
+from kybernate.core.seat.seats import AT_GATE, SeatEvent
 from kybernate.errors import (
     ConflictError,
     CorruptError,
@@ -112,7 +112,7 @@ class Adoptions:
 
     async def _go_on(self, seat: Seat) -> None:
         until = self._node.world.now() + self._node.settings.restore_wait_s
-        while seat.awaits_state and seat.state is SeatState.WAITING:
+        while seat.awaits_state and seat.state in AT_GATE:
             try:
                 artifact, tier = await self._find(seat)
                 await self.adopt(seat, artifact, tier)
@@ -137,7 +137,7 @@ class Adoptions:
             return
         # Who is handing it a state may be past the claim: that is seen through first.
         async with self._locks[seat.uid]:
-            if self._is_here(seat) and seat.awaits_state and seat.state is SeatState.WAITING:
+            if self._is_here(seat) and seat.awaits_state and seat.state in AT_GATE:
                 await self._start_anew(seat, why)
 
     def _is_here(self, seat: Seat) -> bool:
@@ -152,8 +152,11 @@ class Adoptions:
             "RestoreRefused",
             f"its saved state can't be had: {why} The workload is started anew, without it.",
         )
-        self._node.save(seat)
-        self._node.changed(seat)
+        if seat.state is SeatState.ADOPTING:
+            self._node.move(seat, SeatEvent.ADOPT_REVERTED, why)
+        else:
+            self._node.save(seat)
+            self._node.changed(seat)
         if await self._is_parked(seat):
             # Behind its gate nothing can be started any more: the kubelet begins it anew.
             self._end_container(seat)
@@ -181,7 +184,7 @@ class Adoptions:
         wish = seat.wishes.restore
         if wish is None:
             raise RefusedError(f"pod {seat.identity.pod} names no saved state")
-        if seat.saved.begins is Begins.ADOPTING:
+        if seat.state is SeatState.ADOPTING:
             artifact = ArtifactId(seat.saved.artifact)
         else:
             namespace = seat.identity.pod.namespace
@@ -248,7 +251,7 @@ class Adoptions:
             of_whom = ("", "") if copied else (manifest.facts.pod_uid, manifest.id)
             seat.saved.succeeds(*of_whom, may_drop)
             _take(seat, manifest, tier)
-            await self._node.save(seat, synced=True)
+            await self._note(seat)
             await self._expect(seat, manifest.facts.root_pid)
             if copied and tier is Tier.NVME:
                 await self._copy(seat)
@@ -256,7 +259,7 @@ class Adoptions:
             await self._begin(seat, tier)
 
     def _see_waiting(self, seat: Seat) -> None:
-        if not seat.awaits_state or seat.state is not SeatState.WAITING:
+        if not seat.awaits_state or seat.state not in AT_GATE:
             raise RefusedError(f"pod {seat.identity.pod} has begun already ({seat.state})")
         if seat.ending.deleted or seat.ending.terminating:
             raise RefusedError(f"pod {seat.identity.pod} is ending")
@@ -266,6 +269,14 @@ class Adoptions:
             )
         if seat.tree.init is None or not seat.contact.connected:
             raise RetryableError(f"the container of pod {seat.identity.pod} isn't there yet")
+
+    async def _note(self, seat: Seat) -> None:
+        """On the disk when this returns: kyb-init can't be told otherwise afterwards."""
+        if seat.state is SeatState.ADOPTING:
+            await self._node.save(seat, synced=True)
+            return
+        why = f"is to go on from {seat.saved.artifact}"
+        await self._node.move(seat, SeatEvent.ADOPT, why, synced=True)
 
     async def _expect(self, seat: Seat, root: int) -> None:
         """kyb-init starts nothing any more. Raises DeadlineError, RefusedError, NotFoundError."""
@@ -287,6 +298,10 @@ class Adoptions:
         await self._images.bring(seat, await self._below().into(seat))
 
     async def _begin(self, seat: Seat, tier: Tier) -> None:
+        if seat.state is not SeatState.ADOPTING:
+            raise RetryableError(
+                f"the container of pod {seat.identity.pod} has ended; the next one is waited for"
+            )
         seat.saved.adopted(self._node.world.now())
         # In the same record: nobody else may call for it, and a pod that starts has its turn.
         seat.demand.ask(self._node.world.now())

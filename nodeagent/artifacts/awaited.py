@@ -6,9 +6,9 @@ import asyncio
 import sys
 from typing import TYPE_CHECKING, Protocol
 
-from kybernate.core.seat.seats import OCCUPYING
+from kybernate.core.seat.seats import AT_GATE, OCCUPYING
 from kybernate.errors import RefusedError, RetryableError
-from kybernate.types import ArtifactId, PodUid, SeatState, Tier
+from kybernate.types import ArtifactId, PodUid, Tier
 
 if TYPE_CHECKING:
     from kybernate.checkpoint.delivery.inbox import Inbox
@@ -57,7 +57,7 @@ class Awaited:
         why = self._adopter.awaits(seat, pod.uid)
         if why:
             raise RefusedError(why)
-        if not seat.contact.connected or seat.state is not SeatState.WAITING:
+        if not seat.contact.connected or seat.state not in AT_GATE:
             raise RetryableError(f"the container of pod {seat.identity.pod} isn't ready yet")
         return seat
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kybernate.core.artifacts import holds
 from kybernate.core.artifacts.holds import AGAIN_S, Do, Holds, Use
-from kybernate.core.seat.seats import WITHOUT_TREE
+from kybernate.core.seat.seats import AT_GATE, WITHOUT_TREE
 from kybernate.errors import KybernateError
 from kybernate.types import ArtifactId, PodUid, SeatState, Tier
 from nodeagent.artifacts.reports import Kind, Report
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _RETRY_S = 1.0
-_NEEDS_IT = WITHOUT_TREE | {
-    SeatState.WAITING,
+_NEEDS_IT = (WITHOUT_TREE | AT_GATE) | {
     SeatState.UNVERIFIED,
     SeatState.DUMPING,
     SeatState.RESTORING,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kybernate.core.artifacts.holds import AGAIN_S, SuccessorHold
 from kybernate.core.artifacts.restores import RestoreAs, RestoreWish
-from kybernate.core.seat.seats import WITHOUT_TREE
+from kybernate.core.seat.seats import AT_GATE, WITHOUT_TREE
 from kybernate.errors import NotFoundError
 from kybernate.types import ArtifactId, PodUid, SeatState, Tier
 from nodeagent.artifacts.reports import Kind, Report
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _SUCCESSION = RestoreWish()
 _LONGEST_WHY = 500
 _SAVED = WITHOUT_TREE | {SeatState.RESTORING}
-_NEVER_RAN = _SAVED | {SeatState.WAITING}
+_NEVER_RAN = _SAVED | AT_GATE
 _DEADLINE = 10.0
 _LOOK_AGAIN = 300.0
 

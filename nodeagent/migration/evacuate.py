@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from kybernate.core.migration import evacuation
 from kybernate.core.migration.evacuation import Evacuation, Load, Rates
 from kybernate.core.seat.operations import Progress, Verdict
-from kybernate.core.seat.seats import OCCUPYING, WITHOUT_TREE
+from kybernate.core.seat.seats import AT_GATE, OCCUPYING, WITHOUT_TREE
 from kybernate.core.tiers.tiering import deeper
 from kybernate.types import SeatState, Tier
 from nodeagent import metrics
@@ -100,7 +100,7 @@ class Evacuations:
         rates = Rates(metrics.rate_of("dump") or _WRITE, metrics.rate_of("pack") or _SEND)
         moved = self._agent.dumps.leavers.where
         seats = (one for one in self._node.seats.values() if not moved(one.uid))
-        loads = [self._load(one) for one in seats if one.state is not SeatState.WAITING]
+        loads = [self._load(one) for one in seats if one.state not in AT_GATE]
         return evacuation.plan(loads, rates, seconds)
 
     def _load(self, seat: Seat) -> Load:

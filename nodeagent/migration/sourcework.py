@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kybernate.core.migration.notes import MoveNote
 from kybernate.core.migration.protocol import Event, State, takes
-from kybernate.core.seat.seats import OCCUPYING, WITHOUT_TREE
+from kybernate.core.seat.seats import AT_GATE, OCCUPYING, WITHOUT_TREE
 from kybernate.errors import (
     ConflictError,
     CorruptError,
@@ -161,7 +161,7 @@ class SourceWork:
             seat = self._seat(one)
             if seat.state in WITHOUT_TREE and is_idle(seat):
                 return
-            if seat.ending.asked or seat.state in (SeatState.WAITING, SeatState.FAILED):
+            if seat.ending.asked or seat.state in {*AT_GATE, SeatState.FAILED}:
                 raise RefusedError(
                     f"its workload ended before it was moved ({seat.history.reason})"
                 )
@@ -210,7 +210,7 @@ class SourceWork:
         while True:
             one.changed.clear()
             seat = self._node.seats.get(one.operation.uid)
-            if seat is None or seat.state is SeatState.WAITING:
+            if seat is None or seat.state in AT_GATE:
                 break
             if seat.state in WITHOUT_TREE and is_idle(seat):
                 break

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from kybernate.core.seat.seats import WITHOUT_TREE
+from kybernate.core.seat.seats import AT_GATE, WITHOUT_TREE
 from kybernate.errors import CorruptError, RefusedError, RetryableError
-from kybernate.types import ArtifactId, PodUid, SeatState, Tier
+from kybernate.types import ArtifactId, PodUid, Tier
 from nodeagent.seat.parts.saved import Begins
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Taken:
     def _see_ended(self, pod: PodRef) -> None:
         """Its seat, if it has one, has no tree: that was journalled once the last process ended."""
         seat = self._node.seats.get(pod.uid)
-        if seat is not None and seat.state not in {*WITHOUT_TREE, SeatState.WAITING}:
+        if seat is not None and seat.state not in WITHOUT_TREE | AT_GATE:
             raise RetryableError(f"the processes of pod {pod} are not ended: it is {seat.state}")
 
     async def _tier_of(self, artifact: ArtifactId) -> Tier:

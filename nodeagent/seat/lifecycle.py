@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from kybernate.core.seat.ending import Ends, EndView, Watched, watched
-from kybernate.core.seat.seats import TIER_OF, SeatEvent
+from kybernate.core.seat.seats import AT_GATE, TIER_OF, SeatEvent
 from kybernate.errors import (
     DeadlineError,
     DriverError,
@@ -288,7 +288,7 @@ class Lifecycle:
 
     def fail(self, seat: Seat, why: str, event: str = "SeatFailed") -> None:
         """Its state is lost: kill the tree; the kubelet starts the container anew."""
-        if seat.state in (SeatState.GONE, SeatState.WAITING):
+        if seat.state in {SeatState.GONE, *AT_GATE}:
             return
         metrics.failed(seat.state.value, event)
         self._node.tell(seat, "Warning", event, f"{why}; the workload is started anew")

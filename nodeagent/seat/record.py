@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kybernate.api.turns import VRAM
 from kybernate.core.artifacts.restores import RestoreAs, RestoreWish
 from kybernate.core.seat.ending import Ends
+from kybernate.core.seat.seats import AT_GATE
 from kybernate.core.swap.swapview import SeatView, Turn
 from kybernate.types import GpuUuid, GroupName, PodRef, PodUid, SeatName, SeatState, Tier, of_record
 from nodeagent.seat.parts.backoff import Backoff
@@ -68,10 +69,12 @@ _PLAIN = {
 }
 """What goes into the journal as it is, by its name there. One of an older release may lack some."""
 
-_BEGINS = (SeatState.WAITING, SeatState.STARTING)
+_BEGINS = AT_GATE | {SeatState.STARTING}
 
-_AS_RECORDED = {SeatState.UNVERIFIED: SeatState.WAITING}
-"""A restarted agent asks again; older releases know no other word either."""
+_AS_RECORDED = dict.fromkeys((SeatState.UNVERIFIED, SeatState.ADOPTING), SeatState.WAITING)
+"""A restarted agent asks the one again, and reads of the other in `begins`; older releases know no
+other words either."""
+_ADOPTING = "adopting"
 
 _read_plain = attrgetter(*_PLAIN.values())
 
@@ -155,10 +158,7 @@ class Seat:
     @property
     def awaits_state(self) -> bool:
         """Whether it is not yet settled if it goes on from a saved state."""
-        return self.wishes.restore is not None and self.saved.begins in (
-            Begins.OPEN,
-            Begins.ADOPTING,
-        )
+        return self.wishes.restore is not None and self.saved.begins is Begins.OPEN
 
     @property
     def turn(self) -> Turn | None:
@@ -249,7 +249,7 @@ class Seat:
             "idle": dict(self.wishes.idle),
             "inner": list(self.tree.inner),
             "restore": asdict(self.wishes.restore) if self.wishes.restore else None,
-            "begins": self.saved.begins.value,
+            "begins": _ADOPTING if self.state is SeatState.ADOPTING else self.saved.begins.value,
             "ending": self.ending.asked,
             "may_drop": list(self.saved.may_drop),
             "gpu_map": dict(self.tree.gpu_map),
@@ -276,14 +276,17 @@ def from_record(record: Mapping[str, Any]) -> Seat:
         grace=record.get("grace", 30.0),
         namespace_uid=record.get("namespace_uid", ""),
     )
-    seat = Seat(identity, record["bound_at"], record["since"], SeatState(record["state"]))
+    begins = record.get("begins", "")
+    adopting = begins == _ADOPTING
+    state = SeatState.ADOPTING if adopting else SeatState(record["state"])
+    seat = Seat(identity, record["bound_at"], record["since"], state)
     parts: dict[str, dict[str, Any]] = {
         "tree": _tree(record),
         "ending": {"ends": Ends.ASKED if record.get("ending") else Ends.NOT},
         "wishes": {"restore": _wish(record.get("restore")), "idle": dict(record.get("idle", {}))},
         "saved": {
             "copies": frozenset(Tier(tier) for tier in record.get("copies", ())),
-            "begins": Begins(record.get("begins", "")),
+            "begins": Begins.OPEN if adopting else Begins(begins),
             "may_drop": tuple(record.get("may_drop", ())),
         },
     }

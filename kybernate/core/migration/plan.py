@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kybernate.core.seat.seats import OCCUPYING, WITHOUT_TREE
+from kybernate.core.seat.seats import AT_GATE, OCCUPYING, WITHOUT_TREE
 from kybernate.errors import RefusedError
-from kybernate.types import SeatState, Tier
+from kybernate.types import Tier
 
 if TYPE_CHECKING:
     from kybernate.core.artifacts.manifest import Manifest
@@ -20,7 +20,7 @@ def why_unmovable(seat: SeatFacts, successor: str) -> str:
         return "successor: name the pod that is to go on, of the same namespace"
     if Tier.NVME not in seat.tiers:
         return "this agent has no CRIU to move states with; give it one (criu)"
-    if seat.state is SeatState.WAITING:
+    if seat.state in AT_GATE:
         return "it has not been started: there is nothing to move; start it over there"
     return ""
 

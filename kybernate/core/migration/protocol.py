@@ -20,13 +20,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from kybernate.core.migration import notes
+from kybernate.core.seat.seats import AT_GATE
 from kybernate.errors import IllegalTransitionError
-from kybernate.types import SeatState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kybernate.core.migration.notes import MoveNote
+    from kybernate.types import SeatState
 
 
 class State(StrEnum):
@@ -426,7 +427,7 @@ def _found_done(note: MoveNote, state: SeatState | None) -> Step:
 def may_continue_there(note: MoveNote, state: SeatState | None, artifact: str) -> bool:
     """Whether the successor may continue: by its note, and by the seat's own record, None and "" if
     there is no seat, its tree is ended, or must be."""
-    ended = note.done or state in (None, SeatState.WAITING)
+    ended = note.done or state is None or state in AT_GATE
     return bool(note.artifact) and (ended or artifact == note.artifact)
 
 

@@ -7,7 +7,7 @@ from enum import Enum, StrEnum, auto
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from kybernate.core.seat.seats import TIER_OF
+from kybernate.core.seat.seats import AT_GATE, TIER_OF
 from kybernate.types import SeatState
 
 if TYPE_CHECKING:
@@ -100,6 +100,6 @@ _NOT_IF_ENDING = (Resume.UNDRAIN, Resume.KEEP_PARKED, Resume.KEEP_BELOW)
 def resumed(state: SeatState, *, ending: bool, there: bool) -> Resume:
     """What to do with a seat whose record says so. `there`: its kyb-init is the same process."""
     if not there:
-        return Resume.NOTHING if state is SeatState.WAITING else Resume.WATCH_END
+        return Resume.NOTHING if state in AT_GATE else Resume.WATCH_END
     found = _RESUMES.get(state, Resume.NOTHING)
     return Resume.NOTHING if ending and found in _NOT_IF_ENDING else found

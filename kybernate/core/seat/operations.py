@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from kybernate.core.seat.seats import OCCUPYING, RESTING, TIER_OF
+from kybernate.core.seat.seats import AT_GATE, OCCUPYING, RESTING, TIER_OF
 from kybernate.core.tiers.tiering import deeper
 from kybernate.types import SeatState, Tier
 
@@ -144,7 +144,7 @@ def why_not_there(seat: SeatFacts, tier: Tier) -> str:
 def _without_state(seat: SeatFacts, begun: Progress) -> Verdict:
     if seat.state is SeatState.UNVERIFIED and not seat.ending:
         return Verdict(Progress.PENDING, "it was found without a record, and is asked where it is")
-    if seat.state is SeatState.WAITING and begun is Progress.PENDING and not seat.ending:
+    if seat.state in AT_GATE and begun is Progress.PENDING and not seat.ending:
         return Verdict(Progress.SUCCEEDED, "it has not been started: there is nothing to save")
     return _failed(f"its workload ended before its state was saved ({seat.reason})")
 

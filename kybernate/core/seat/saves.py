@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from kybernate.core.seat.operations import Kind, Progress, Verdict, why_not_there
-from kybernate.core.seat.seats import OCCUPYING, TIER_OF, WITHOUT_TREE
+from kybernate.core.seat.seats import AT_GATE, OCCUPYING, TIER_OF, WITHOUT_TREE
 from kybernate.core.tiers.tiering import deeper
 from kybernate.types import SeatState, Tier
 
@@ -74,7 +74,7 @@ def next_step(seat: SeatFacts | None, *, busy: bool) -> Next:
     """What to do for a save that is wanted. `busy`: something else is being done to the seat."""
     if seat is None or seat.ending or seat.state is SeatState.FAILED:
         return Next.GIVE_UP
-    if seat.state in (SeatState.WAITING, SeatState.GONE):
+    if seat.state in {*AT_GATE, SeatState.GONE}:
         return Next.GIVE_UP
     if seat.state is SeatState.ACTIVE:
         return Next.SEND_AWAY
@@ -124,7 +124,7 @@ def why_given_up(seat: SeatFacts | None) -> str:
     """Why there is nothing to save."""
     if seat is None:
         return "its pod is gone, and with it what the seat held"
-    if seat.state is SeatState.WAITING and not seat.ending:
+    if seat.state in AT_GATE and not seat.ending:
         return f"nothing of it runs: there is nothing to save ({seat.reason})"
     return f"its workload ended before its state was saved ({seat.reason})"
 

@@ -37,6 +37,8 @@ class SeatEvent(StrEnum):
     SAVED = "saved"
     UPLOADED = "uploaded"
     FETCHED = "fetched"
+    ADOPT = "adopt"
+    ADOPT_REVERTED = "adopt-reverted"
     ADOPTED = "adopted"
     RECEIVED = "received"
     RESTORE = "restore"
@@ -68,6 +70,8 @@ EVENT_MEANING: Mapping[SeatEvent, str] = MappingProxyType(
         SeatEvent.SAVED: "a copy of it was asked for, and is written down: it stays in RAM",
         SeatEvent.UPLOADED: "its artifact is verified in the object store, and only there",
         SeatEvent.FETCHED: "its artifact is back on the node's NVMe",
+        SeatEvent.ADOPT: "another pod's artifact is its to continue from: its command never starts",
+        SeatEvent.ADOPT_REVERTED: "the artifact can't be had: it begins by its command",
         SeatEvent.ADOPTED: "it continues from another pod's artifact, which is in the object store",
         SeatEvent.RECEIVED: "it continues from another pod's artifact, which is on the node's NVMe",
         SeatEvent.RESTORE: "it was wake-requested, or there is room: its processes are recreated",
@@ -86,6 +90,7 @@ STATE_MEANING: Mapping[SeatState, str] = MappingProxyType(
     {
         SeatState.WAITING: "bound to a group; no process yet, kyb-init waits at the gate",
         SeatState.UNVERIFIED: "found without a record: its GPUs go to nobody until it is asked",
+        SeatState.ADOPTING: "it may continue from an artifact; kyb-init is told to await a tree",
         SeatState.STARTING: "the command runs and has not started to serve",
         SeatState.ACTIVE: "in GPU memory, serving",
         SeatState.DRAINING: "in GPU memory, finishing what is in flight",
@@ -134,6 +139,9 @@ RESTING: Mapping[Tier, SeatState] = MappingProxyType(
 )
 """The state of a seat that is parked in a tier and is not on its way to another."""
 
+AT_GATE = frozenset({SeatState.WAITING, SeatState.ADOPTING})
+"""States in which the seat has no process but kyb-init, which has started nothing yet."""
+
 WITHOUT_TREE = frozenset({SeatState.PARKED_NVME, SeatState.PARKED_OBJECT})
 """States in which the seat has no process but kyb-init: all it is is an artifact."""
 
@@ -157,15 +165,20 @@ _TABLE: dict[tuple[SeatState, SeatEvent], SeatState] = {
     (SeatState.DUMPING, SeatEvent.SAVED): SeatState.PARKED,
     (SeatState.PARKED_NVME, SeatEvent.UPLOADED): SeatState.PARKED_OBJECT,
     (SeatState.PARKED_OBJECT, SeatEvent.FETCHED): SeatState.PARKED_NVME,
-    (SeatState.WAITING, SeatEvent.ADOPTED): SeatState.PARKED_OBJECT,
-    (SeatState.WAITING, SeatEvent.RECEIVED): SeatState.PARKED_NVME,
+    (SeatState.WAITING, SeatEvent.ADOPT): SeatState.ADOPTING,
+    (SeatState.ADOPTING, SeatEvent.ADOPT_REVERTED): SeatState.WAITING,
+    (SeatState.ADOPTING, SeatEvent.ADOPTED): SeatState.PARKED_OBJECT,
+    (SeatState.ADOPTING, SeatEvent.RECEIVED): SeatState.PARKED_NVME,
+    (SeatState.ADOPTING, SeatEvent.ENDED): SeatState.WAITING,
     (SeatState.PARKED_NVME, SeatEvent.RESTORE): SeatState.RESTORING,
     (SeatState.RESTORING, SeatEvent.RESTORED): SeatState.PARKED,
     (SeatState.RESTORING, SeatEvent.RESTORE_REVERTED): SeatState.PARKED_NVME,
     (SeatState.FAILED, SeatEvent.ENDED): SeatState.WAITING,
     (SeatState.FAILED, SeatEvent.DELETE): SeatState.GONE,
     (SeatState.WAITING, SeatEvent.DELETE): SeatState.GONE,
+    (SeatState.ADOPTING, SeatEvent.DELETE): SeatState.GONE,
     (SeatState.WAITING, SeatEvent.FOUND): SeatState.UNVERIFIED,
+    (SeatState.ADOPTING, SeatEvent.FOUND): SeatState.UNVERIFIED,
     (SeatState.UNVERIFIED, SeatEvent.FOUND_RUNNING): SeatState.STARTING,
     (SeatState.UNVERIFIED, SeatEvent.FOUND_PARKED): SeatState.PARKED,
     (SeatState.UNVERIFIED, SeatEvent.ENDED): SeatState.WAITING,
@@ -192,8 +205,8 @@ def next_state(state: SeatState, event: SeatEvent) -> SeatState:
 
 def shown(state: SeatState) -> str:
     """The state's word for people and clients, to whom a parked seat is parked in every tier, and
-    one that nobody knows yet waits."""
-    if state is SeatState.UNVERIFIED:
+    one that nobody knows yet, or that has no tree yet, waits."""
+    if state in (SeatState.UNVERIFIED, SeatState.ADOPTING):
         return SeatState.WAITING.value
     return SeatState.PARKED.value if state in WITHOUT_TREE else state.value
 
@@ -217,8 +230,9 @@ def render_markdown() -> str:
         "From every state with a process, `ended` leads to waiting, and `fail` to failed unless it",
         "is parked; from every state, `delete` leads to gone. GPUNode status and API call a",
         "seat parked whichever tier its state is in, and name the tier beside it; one that is",
-        "unverified they call waiting. A seat that fails while it is parked or unverified stays",
-        "what it is until its processes are gone, and its GPUs go to nobody meanwhile.",
+        "unverified or adopting they call waiting. A seat that fails while it is parked or",
+        "unverified stays what it is until its processes are gone, and its GPUs go to nobody",
+        "meanwhile.",
         "",
         "| state | holds GPU memory | tier | meaning |",
         "|---|---|---|---|",

@@ -16,9 +16,7 @@ class Begins(StrEnum):
     """How a seat's workload begins, as far as it is settled."""
 
     OPEN = ""
-    """If its pod names a state to go on from, that is still looked for."""
-    ADOPTING = "adopting"
-    """By a state that it may have: its kyb-init is being told, or was."""
+    """If its pod names a state to go on from, that is looked for, or the seat is adopting it."""
     ADOPTED = "adopted"
     ANEW = "anew"
     """By its command, since the state that its pod names can't be had."""
@@ -62,7 +60,7 @@ class Saved:
 
     def follows(self, artifact: str, size: int, first: int, tier: Tier) -> None:
         """The seat is to go on from another pod's state, which lies in this tier."""
-        self.begins, self.artifact, self.borrowed = Begins.ADOPTING, artifact, True
+        self.artifact, self.borrowed = artifact, True
         self.copies, self.size, self.first = frozenset({tier}), size, first
 
     def succeeds(self, predecessor: str, claimed: str, may_drop: tuple[str, ...]) -> None:

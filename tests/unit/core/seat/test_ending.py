@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kybernate.core.seat.ending import Ends, EndView, Resume, Watched, resumed, watched
-from kybernate.core.seat.seats import OCCUPYING, TIER_OF
+from kybernate.core.seat.seats import AT_GATE, OCCUPYING, TIER_OF
 from kybernate.types import SeatState
 
 VIEWS = st.builds(
@@ -60,4 +60,4 @@ def test_after_a_restart_whatever_may_hold_memory_is_taken_up(state, ending):
     if state in TIER_OF:
         assert (found is Resume.NOTHING) == ending
     gone = resumed(state, ending=ending, there=False)
-    assert gone is (Resume.NOTHING if state is SeatState.WAITING else Resume.WATCH_END)
+    assert gone is (Resume.NOTHING if state in AT_GATE else Resume.WATCH_END)

@@ -15,10 +15,10 @@ from kybernate.errors import NotFoundError, RefusedError, RetryableError
 from kybernate.ports import ProcessState
 from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Crash
-from kybernate.types import Tier
+from kybernate.types import SeatState, Tier
 from nodeagent.seat.node import SEAT
 from nodeagent.seat.parts.saved import Begins
-from nodeagent.seat.record import Seat
+from nodeagent.seat.record import Seat, from_record
 from tests.unit.nodeagent.below import (
     ACTIVE,
     NVME,
@@ -191,7 +191,7 @@ async def test_a_successor_whose_node_gets_another_driver_keeps_the_state_until_
     cold, artifact, (inner, _), telling = await left(r, NVME)
     before = r.container
     new = await r.seat("new", restore=of(cold))
-    await when(lambda: r.node.seats[new].saved.begins is Begins.ADOPTING)
+    await when(lambda: r.node.seats[new].state is SeatState.ADOPTING)
     r.container = another(before, "driver", "570.1")
     await asyncio.sleep(100)
     assert (r.state(new), artifact in r.machine.vault) == (NVME, True)
@@ -389,6 +389,48 @@ async def test_a_pod_that_goes_while_its_claim_is_made_leaves_no_record(rig):
     with pytest.raises(RefusedError, match="is gone"):
         await handed
     assert SEAT + new not in r.machine.journal
+    telling.cancel()
+
+
+async def test_a_container_that_ends_while_it_is_told_continues_from_nothing(rig):
+    r = rig(tiers=TIERS)
+    cold, artifact, _, telling = await left(r)
+    telling_it, shut = asyncio.Event(), r.loop.dumps.shut
+
+    async def find(seat):
+        await asyncio.sleep(3600)
+
+    async def shut_late(seat, *port):
+        await shut(seat, *port)
+        telling_it.set()
+        await asyncio.sleep(5)
+
+    r.loop.adoptions._find, r.loop.dumps.shut = find, shut_late
+    new = await r.seat("new", restore=of(cold))
+    seat = r.node.seats[new]
+    await when(lambda: seat.contact.connected)
+    handed = asyncio.ensure_future(r.loop.adoptions.adopt(seat, artifact, Tier.OBJECT))
+    await telling_it.wait()
+    assert seat.state is SeatState.ADOPTING
+    r.machine.end_container(new)
+    await when(lambda: seat.state is SeatState.WAITING)
+    with pytest.raises(RetryableError, match="has ended"):
+        await handed
+    assert seat.state is SeatState.WAITING
+    telling.cancel()
+
+
+async def test_a_seat_that_is_adopting_is_recorded_as_earlier_releases_do(rig):
+    r = rig(tiers=TIERS)
+    cold, artifact, _, telling = await left(r)
+    r.loop.dumps.shut = lambda *_: asyncio.sleep(3600)
+    new = await r.seat("new", restore=of(cold))
+    await when(lambda: r.node.seats[new].state is SeatState.ADOPTING)
+    record = r.machine.journal[SEAT + new]
+    assert (record["state"], record["begins"]) == ("waiting", "adopting")
+    read = from_record(record)
+    assert (read.state, read.saved.artifact) == (SeatState.ADOPTING, artifact)
+    assert read.awaits_state
     telling.cancel()
 
 

@@ -9,7 +9,8 @@ import pytest
 from kybernate.core.artifacts.restores import RestoreAs, RestoreWish
 from kybernate.errors import CorruptError
 from kybernate.testing.machine import FakeVault
-from tests.unit.nodeagent.below import ACTIVE, NVME, TIERS, WAITING, app_of, reasons
+from kybernate.types import SeatState
+from tests.unit.nodeagent.below import ACTIVE, NVME, TIERS, app_of, reasons
 from tests.unit.nodeagent.succession import left, went
 
 KINDS = pytest.mark.parametrize("kind", [RestoreAs.SUCCESSOR, RestoreAs.TEMPLATE])
@@ -50,7 +51,7 @@ async def test_it_goes_on_from_a_sound_copy_that_comes_meanwhile(rig, monkeypatc
     r = rig(tiers=TIERS)
     new, (inner, _), telling = await wanting(r, kind)
     await asyncio.sleep(5)
-    assert r.state(new) is WAITING
+    assert r.state(new) is SeatState.WAITING
     mended()
     r.loop.call_for(new, "a test")
     await r.until(new, ACTIVE)
@@ -66,6 +67,6 @@ async def test_a_copy_whose_images_are_damaged_that_must_not_start_anew_is_kept_
     r = rig(tiers=TIERS)
     new, _, telling = await wanting(r, RestoreAs.TEMPLATE, waits=True)
     await asyncio.sleep(r.node.settings.restore_wait_s + 300)
-    assert (r.state(new), went(r, new)) == (WAITING, [])
+    assert (r.state(new), went(r, new)) == (SeatState.ADOPTING, [])
     assert any("is kept waiting" in text for _, text in r.seen.events)
     telling.cancel()
