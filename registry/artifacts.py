@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from sqlalchemy import BigInteger, Text, and_, bindparam, delete, func, select, tuple_, update
 
-from kybernate.adapters.registry.wire import CopyState
+from kybernate.adapters.registry.wire import CONTENT, CopyState
 from kybernate.core.artifacts import succession
 from kybernate.errors import ConflictError, NotFoundError, RefusedError
 from registry.database import insert_new
@@ -63,7 +63,7 @@ class Artifacts:
         """A new artifact with its first copy, by the writer with the newest token.
 
         Gives the entry, and whether it is new. Raises ConflictError for another token, or another
-        artifact of this name.
+        artifact or content of this name.
         """
         said, namespace = recording.artifact, artifact.partition("/")[0]
         with self._database.write() as connection:
@@ -78,6 +78,7 @@ class Artifacts:
             found = _locked(connection, artifact, said.digest)
             if found.pod_uid != said.pod_uid:
                 raise ConflictError(f"{artifact} is recorded as a state of pod {found.pod_uid}")
+            _see_content(connection, found, said)
             _wrote(connection, artifact, node, recording.token, now)
             _put_copy(connection, artifact, recording.held, said.created_ms, now)
             return _one(connection, artifact), new
@@ -199,7 +200,7 @@ class Artifacts:
 def row(artifact: str, said: Described, now: int) -> Json:
     """A row of ARTIFACTS."""
     values = said.model_dump(mode="python")
-    values["facts"] = orjson.dumps(said.facts, option=orjson.OPT_SORT_KEYS).decode()
+    values["facts"] = _facts(said.facts)
     return {
         "id": artifact,
         "namespace": artifact.partition("/")[0],
@@ -234,6 +235,23 @@ def _locked(connection: Connection, artifact: str, digest: str = "") -> Row[Any]
             f"another artifact is recorded as {artifact}, with digest {found.digest}"
         )
     return found
+
+
+def _see_content(connection: Connection, found: Row[Any], said: Described) -> None:
+    """What its files hold is recorded once, and stays; also where it wasn't known until now, as of
+    what 0.2.0 has recorded. Raises ConflictError."""
+    facts = orjson.loads(found.facts)
+    before, told = (str(one.get(CONTENT) or "") for one in (facts, said.facts))
+    if before and told and before != told:
+        raise ConflictError(f"{found.id} is recorded with other files: content {before}")
+    if told and not before:
+        changed = _facts({**facts, CONTENT: told})
+        query = update(ARTIFACTS).where(ARTIFACTS.c.id == found.id).values(facts=changed)
+        connection.execute(query)
+
+
+def _facts(facts: Json) -> str:
+    return orjson.dumps(facts, option=orjson.OPT_SORT_KEYS).decode()
 
 
 def _see_may_speak(connection: Connection, found: Row[Any], node: str, store: str) -> None:

@@ -86,7 +86,8 @@ class Vault:
         self._now = now
         self._seen = seen or Seen()
         self._left = left
-        self._believed: set[tuple[str, str]] = set()
+        self._believed: dict[tuple[str, str], str] = {}
+        """The content that was recorded of artifacts, by the node whose word was asked about."""
         self.patience = _PATIENCE
         """Seconds for each call that has no deadline of its caller's."""
         self._half_dropped: set[str] = set()
@@ -324,7 +325,8 @@ class Vault:
         if manifest.form == manifests.RAW:
             sealing.copy_raw(place, manifest, images, until)
         else:
-            fetch.fetch(place, manifest, images, self._keys, until)
+            recorded = self._believed.get((manifest.id, manifest.node), "")
+            fetch.fetch(place, manifest, images, self._keys, until, recorded=recorded)
 
     def _admitted(self, artifact: ArtifactId, into: Into) -> Manifest:
         """The local copy's manifest."""
@@ -345,13 +347,19 @@ class Vault:
         state is that a seat is parked on was seen when the seat took it over."""
         node, facts = manifest.node, manifest.facts
         known = (manifest.id, node)
-        if node in ("", self._keys.own) or known in self._believed:
-            return
         own = (facts.namespace, facts.pod_uid) == (into.namespace, into.uid)
-        if into.parked and not own:
+        if node in ("", self._keys.own):
             return
-        self._keys.see_believed(manifest)
-        self._believed.add(known)
+        if known not in self._believed:
+            if into.parked and not own:
+                return
+            self._believed[known] = self._keys.see_believed(manifest)
+        recorded, told = self._believed[known], manifests.content(manifest.files)
+        if recorded and told and told != recorded:
+            raise RefusedError(
+                f"{manifest.id} was signed by node {node}, and its files are not those that the "
+                "registry recorded when it was saved."
+            )
 
     def _verify(self, place: Place, manifest: Manifest, until: Deadline) -> None:
         try:

@@ -10,6 +10,7 @@ import asyncio
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
@@ -31,7 +32,13 @@ from kybernate.core.artifacts import layout
 from kybernate.core.artifacts import manifest as manifests
 from kybernate.core.artifacts.into import Into
 from kybernate.core.artifacts.manifest import facts_of
-from kybernate.errors import ConflictError, LeaveError, NotFoundError, RefusedError
+from kybernate.errors import (
+    ConflictError,
+    CorruptError,
+    LeaveError,
+    NotFoundError,
+    RefusedError,
+)
 from kybernate.lib.deadline import Deadline
 from kybernate.runtime.identity import Identity
 from kybernate.types import ArtifactId, PodUid, Tier
@@ -54,6 +61,7 @@ pytestmark = [
 
 LEAVE_S = 120
 MIB = 1 << 20
+_NUMBERS = count(31)
 
 
 class Node:
@@ -70,8 +78,8 @@ class Node:
         # No key that nodes share signs, or is believed.
         own = NodeSignatures(Identity(name, server.tls))
         self.keys = replace(KEYS, signer=None, trusted={}, nodes=own, witness=witness)
-        places = {Tier.NVME: self.nvme, Tier.OBJECT: self.store}
-        self.vault = vault.Vault(places, Tier.NVME, self.keys)
+        self.places = {Tier.NVME: self.nvme, Tier.OBJECT: self.store}
+        self.vault = vault.Vault(self.places, Tier.NVME, self.keys)
 
     def lease(self, namespace: str, uid: str) -> int:
         return self.registry.lease((namespace, uid), wire.LeaseWish(seconds=60)).token
@@ -397,6 +405,53 @@ def test_what_it_changes_of_anothers_state_is_refused(scene: Scene, kept: Manife
     scene.owner.objects.put(key, line + b"\n" + changed)
     with pytest.raises(RefusedError, match="was changed after node b signed it"):
         restored(scene.b, kept.id, "u-victim")
+
+
+@pytest.fixture
+def handed(scene: Scene) -> Iterator[Manifest]:
+    """A state of node `b`'s that a pod of `a`'s goes on with, which `a` has packed as it should."""
+    number, ended = next(_NUMBERS), wire.Proof.AGENT
+    uid, after = f"u-{number}", f"u-{number}-after"
+    saved = scene.b.save("handed", uid, number)
+    scene.b.registry.stopped("handed", uid, wire.Stop(proof=ended, why="ended"))
+    scene.a.lease("handed", after)
+    wanted = wire.Claim(artifact=saved.id, successor=after, node="a")
+    scene.a.registry.claim("handed", uid, wanted)
+    held = wire.Copy(place=Tier.OBJECT, store=scene.a.url, state=wire.CopyState.VERIFIED)
+    scene.a.registry.report(saved.id, wire.CopyReport(digest=digest(saved), held=held))
+    scene.b.nvme.objects.delete([layout.manifest_key(saved.id)])  # the store alone has it
+    forged(scene, saved)
+    scene.b.lease("handed", f"{after}-asks")
+    yield saved
+    scene.a.registry.stopped("handed", after, wire.Stop(proof=ended, why="ended"))
+
+
+def brought(node: Node, saved: Manifest, to: Path) -> bytes:
+    into = Into(saved.facts.namespace, PodUid(saved.facts.pod_uid))
+    asyncio.run(node.vault.fetch(ArtifactId(saved.id), to, 20, into))
+    return (to / "pages-1.img").read_bytes()
+
+
+def test_what_a_successor_packed_of_it_is_restored(
+    scene: Scene, handed: Manifest, tmp_path: Path
+) -> None:
+    block = f"{handed.facts.pod_uid} ".encode()
+    assert brought(scene.b, handed, tmp_path / "back").startswith(block)
+
+
+@pytest.mark.parametrize("told", ["own", "recorded", "none"])
+def test_a_successor_puts_nothing_else_in_its_place(
+    scene: Scene, handed: Manifest, told: str, tmp_path: Path
+) -> None:
+    """Whatever its manifest tells of the files: what is in them, what was, or as 0.2.0 nothing."""
+    other = scene.a.seal("handed", handed.facts.pod_uid, next(_NUMBERS))
+    packed = scene.a.pack(other, scene.owner)
+    scene.owner.objects.delete([layout.manifest_key(other.id)])
+    pieces = {"own": other.files[0].pieces, "recorded": handed.files[0].pieces}.get(told, "")
+    files = tuple(replace(file, pieces=pieces) for file in packed.files)
+    forged(scene, replace(packed, id=handed.id, created=handed.created, files=files))
+    with pytest.raises((RefusedError, CorruptError), match="recorded when it was saved"):
+        brought(scene.b, handed, tmp_path / "back")
 
 
 def test_what_it_signs_at_an_old_token_is_refused(scene: Scene) -> None:

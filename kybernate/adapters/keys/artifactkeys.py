@@ -100,13 +100,14 @@ class WrapKeys:
 class ArtifactKeys:
     """`signer`: None where no shared key signs. `trusted` by key ID; `kms` wraps data keys.
     `nodes`: None where no node's signature is read. `witness` raises RefusedError unless another
-    node that signed a manifest wrote what it says; None where nobody can tell."""
+    node that signed a manifest wrote what it says, and gives the hash of what the files held then;
+    None where nobody can tell."""
 
     signer: Ed25519PrivateKey | None
     trusted: Mapping[str, Ed25519PublicKey]
     kms: Wraps = field(default=WrapKeys(), repr=False)
     nodes: Signatures | None = None
-    witness: Callable[[Manifest], None] | None = None
+    witness: Callable[[Manifest], str] | None = None
 
     @property
     def node(self) -> str:
@@ -148,17 +149,20 @@ class ArtifactKeys:
             "public key beside the others as trust-NAME.pub. It is kept"
         )
 
-    def see_believed(self, manifest: Manifest) -> None:
+    def see_believed(self, manifest: Manifest) -> str:
         """Raise RefusedError unless the node that signed it is to be believed of it; DeadlineError,
-        RetryableError where that can't be known now."""
+        RetryableError where that can't be known now.
+
+        Gives the hash that its files' content must have; empty where its signature is enough.
+        """
         if manifest.node in ("", self.own):
-            return
+            return ""
         if self.witness is None:
             raise RefusedError(
                 f"{manifest.id} was signed by node {manifest.node}, and without a registry nobody "
                 "can say that it wrote that: only that node restores it."
             )
-        self.witness(manifest)
+        return self.witness(manifest)
 
 
 def _has_signed(key: Ed25519PublicKey, signature: bytes, body: bytes) -> bool:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import orjson
 from pydantic import ValidationError
 
-from kybernate.adapters.registry.wire import Described
+from kybernate.adapters.registry.wire import CONTENT, Described
+from kybernate.core.artifacts.manifest import content
 from kybernate.errors import RefusedError
 
 if TYPE_CHECKING:
@@ -34,14 +35,19 @@ def describe(manifest: Manifest) -> Described:
             size=manifest.total,
             created_ms=int(datetime.fromisoformat(manifest.created).timestamp() * 1000),
             parent=facts.parent or None,
-            facts={name: getattr(facts, name) for name in _FACTS},
+            facts={name: getattr(facts, name) for name in _FACTS} | _content(manifest),
         )
     except (ValidationError, ValueError) as error:
         raise RefusedError(f"{manifest.id}: {_first(error)}") from error
 
 
+def _content(manifest: Manifest) -> dict[str, str]:
+    found = content(manifest.files)
+    return {CONTENT: found} if found else {}
+
+
 def digest(manifest: Manifest) -> str:
-    """The hash of what is said of the artifact itself, and not of how a place keeps it.
+    """The hash of whose state it is: what names an artifact, and not what its files hold.
 
     Facts that later versions may add are not in it: the same artifact keeps its digest.
     """

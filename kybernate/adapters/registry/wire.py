@@ -42,6 +42,11 @@ Token = Annotated[int, Field(ge=1, le=LARGEST)]
 Fact = Text | Annotated[int, Field(ge=-LARGEST, le=LARGEST)] | float | bool | None
 
 
+CONTENT = "content"
+"""The fact that is the hash of what an artifact's files hold (`manifest.content`); 0.2.0 told none.
+Among the facts, since that release takes no field that it doesn't know, and any fact."""
+
+
 class CopyState(StrEnum):
     """What is known of a copy of an artifact in a place."""
 

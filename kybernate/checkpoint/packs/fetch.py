@@ -6,28 +6,35 @@ is zero is not written at all. Every chunk is opened and named anew before it is
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from blake3 import blake3
+
 from kybernate.checkpoint.ordered import ordered, threads
 from kybernate.checkpoint.packs.blocks import Batch, Source
 from kybernate.checkpoint.packs.target import Target
-from kybernate.checkpoint.places import cipher_of
+from kybernate.checkpoint.pieces import PieceReader
+from kybernate.checkpoint.places import WORKERS, cipher_of
 from kybernate.core.artifacts import layout
+from kybernate.core.artifacts import manifest as manifests
+from kybernate.core.artifacts.manifest import PIECE, File
 from kybernate.core.chunks import leaf
 from kybernate.core.chunks.leaf import Chunk
 from kybernate.core.chunks.ranges import Placed, jobs, ranges
 from kybernate.errors import CorruptError, NotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
+    from concurrent.futures import Executor
     from pathlib import Path
 
     from kybernate.adapters.keys.artifactkeys import ArtifactKeys
     from kybernate.checkpoint.cipher import Cipher
     from kybernate.checkpoint.places import Place
-    from kybernate.core.artifacts.manifest import File, Leaf, Manifest
+    from kybernate.core.artifacts.manifest import Leaf, Manifest
     from kybernate.core.chunks.ranges import Range
     from kybernate.lib.deadline import Deadline
 
@@ -97,24 +104,49 @@ def fetch(
     folder: Path,
     keys: ArtifactKeys,
     deadline: Deadline,
-    progress: Callable[[int], None] | None = None,
+    recorded: str = "",
 ) -> None:
     """All files of a packed artifact, in `folder`, which is made with mode 0700.
 
+    `recorded`: the content that they must have, whatever was signed; empty where that is enough.
     Raises CorruptError, RefusedError, RetryableError, DeadlineError, OSError.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    reader = ChunkReader(place, manifest, keys)
-    done = 0
-    with threads(place.transfers, "fetch") as pool:
+    reader, there = ChunkReader(place, manifest, keys), []
+    with threads(place.transfers, "fetch") as pool, threads(WORKERS, "hash") as hashers:
         for file in manifest.files:
-            with Target.open(folder / file.name, file.size) as target:
+            path = folder / file.name
+            with Target.open(path, file.size) as target:
                 work = _Fetching(reader, target, deadline)
                 todo = jobs(reader.chunks(file))
-                for size in ordered(pool, work.bring, todo, 2 * place.transfers):
-                    done += size
-                    if progress:
-                        progress(done)
+                sizes = ordered(pool, work.bring, todo, 2 * place.transfers)
+                if recorded:
+                    there.append(_hashed(file, path, sizes, hashers))
+                else:
+                    deque(sizes, maxlen=0)
+    if recorded and manifests.content(there) != recorded:
+        raise CorruptError(
+            f"{manifest.id} in {place.name} does not hold what was recorded when it was saved"
+        )
+
+
+def _hashed(file: File, path: Path, sizes: Iterable[int], hashers: Executor) -> File:
+    """What it holds, each piece read back as soon as `sizes` say that it is all there."""
+    reader = PieceReader()
+
+    def whole() -> Iterator[int]:
+        at = 0
+        for size in sizes:
+            before, at = at, at + size
+            yield from range(before // PIECE, at // PIECE)
+        if at % PIECE:
+            yield at // PIECE
+
+    def hashed(number: int) -> bytes:
+        return blake3(reader.read(path, number)).digest()
+
+    own = b"".join(ordered(hashers, hashed, whole(), 4 * WORKERS))
+    return File(file.name, file.size, blake3(own).hexdigest())
 
 
 @dataclass(frozen=True, slots=True)

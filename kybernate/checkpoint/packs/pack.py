@@ -87,7 +87,11 @@ def pack(
         with threads(WORKERS, "pack") as workers, threads(place.transfers, "carry") as carriers:
             writer = PackWriter(place, namespace, cipher, carriers)
             packing = _Packing(cipher, known, writer, deadline, progress)
-            files = tuple(packing.file(source, workers) for source in sources)
+            pieces = {file.name: file.pieces for file in draft.files}
+            files = tuple(
+                replace(packing.file(source, workers), pieces=pieces.get(source.name, ""))
+                for source in sources
+            )
             writer.finish()
         packs = packing.packs()
         knowing.check_there(place, namespace, packs)

@@ -6,6 +6,8 @@ its artifact is: it names the leaves, and leaves name the chunks.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, is_dataclass
@@ -18,7 +20,7 @@ from kybernate.core.chunks.pages import BLOCK
 from kybernate.errors import CorruptError, RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 VERSION = 1
 RAW = "raw"
@@ -90,7 +92,8 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One file: of a raw artifact the hash of its pieces' hashes, of a packed one its leaves."""
+    """One file. `pieces`: the hash of its pieces' hashes; empty where 0.2.0 has packed it. `leaves`
+    where it is packed."""
 
     name: str
     size: int
@@ -154,6 +157,15 @@ def decode(data: bytes, what: str = "manifest") -> Manifest:
     for field, problem in _problems(manifest):
         raise CorruptError(f"{what}: {field} {problem}")
     return manifest
+
+
+def content(files: Iterable[File]) -> str:
+    """The hash of all that the files hold, in whatever form a place has them; empty where the
+    hash of one's pieces isn't known."""
+    said = sorted((file.name, file.size, file.pieces) for file in files)
+    if not all(pieces for _, _, pieces in said):
+        return ""
+    return hashlib.sha256(json.dumps(said, separators=(",", ":")).encode("ascii")).hexdigest()
 
 
 def facts_of(raw: Mapping[str, object]) -> Facts:

@@ -13,6 +13,7 @@ from kybernate.checkpoint.places import time_of
 from kybernate.checkpoint.vault import Vault
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts.into import Into
+from kybernate.core.artifacts.manifest import content
 from kybernate.errors import (
     CorruptError,
     DeadlineError,
@@ -384,6 +385,19 @@ class TestWhoIsBelieved:
                 await b.fetch(artifact, tmp_path / "back", 60, INTO)
             assert contents(tmp_path / "back") == before
             assert [(one.id, one.node) for one in asked] == [(artifact, "a")]
+
+        run(story())
+
+    def test_its_files_are_those_that_were_recorded(self, make, tmp_path):
+        async def story():
+            a, b = make("a"), make("b", lambda _: "0" * 64)
+            artifact, _ = await sealed(a)
+            right = content((await a.manifest(artifact, 60)).files)
+            await a.pack(artifact, Tier.OBJECT, 60)
+            for call in (b.admit(artifact, INTO, 60), b.fetch(artifact, tmp_path / "x", 60, INTO)):
+                with pytest.raises(RefusedError, match="recorded when it was saved"):
+                    await call
+            await make("c", lambda _: right).fetch(artifact, tmp_path / "back", 60, INTO)
 
         run(story())
 

@@ -39,6 +39,16 @@ def test_another_artifact_of_the_name_is_refused(replica: Replica, token: int) -
     assert told.status == 409
 
 
+def test_what_its_files_hold_is_recorded_once(replica: Replica, token: int) -> None:
+    """Also after it was recorded by 0.2.0, which doesn't tell; nobody changes it then."""
+    assert "content" not in replica.record("n1", ONE, token).body["facts"]
+    told = replica.record("n1", ONE, token, facts={"content": "ab" * 32})
+    assert told.body["facts"] == {"driver": "580.1", "gpu_count": 1, "content": "ab" * 32}
+    other = replica.record("n1", ONE, token, facts={"content": "cd" * 32})
+    assert (other.status, "ab" * 32 in other.error) == (409, True)
+    assert replica.record("n1", ONE, token).body["facts"]["content"] == "ab" * 32
+
+
 def test_a_write_with_an_older_token_is_refused(replica: Replica, token: int, clock: Clock) -> None:
     clock.now += 31_000
     newer = replica.token("n2", "u1", runs=False)
