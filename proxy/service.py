@@ -19,7 +19,7 @@ from proxy.app import Front
 from proxy.clients import Clients
 from proxy.desk import Desk
 from proxy.metrics import Metrics
-from proxy.upstream import Pools
+from proxy.relay.pools import Pools
 
 if TYPE_CHECKING:
     from kybernate.settings.proxy import ProxySettings

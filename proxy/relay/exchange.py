@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     from multidict import CIMultiDictProxy
 
-    from kybernate.settings.proxy import ProxySettings
-    from kybernate.types import PodUid
     from proxy.actions import SeatInfo, Serve
     from proxy.desk import Flight
+    from proxy.relay.asking import Asking, Shape
+    from proxy.relay.pools import Pools
 
 REQUEST_ID = "X-Request-Id"
 SEAT = "X-Kyb-Seat"
@@ -43,7 +43,7 @@ _HOP_BY_HOP = frozenset(
     }
 )
 _OURS = {SEAT.lower(), WAKE_MS.lower(), REQUEST_ID.lower()}
-_NOT_TO_SEAT = _HOP_BY_HOP | _OURS | {"host", "content-length", "content-encoding", "expect"}
+NOT_TO_SEAT = _HOP_BY_HOP | _OURS | {"host", "content-length", "content-encoding", "expect"}
 _NOT_TO_CLIENT = _HOP_BY_HOP | _OURS | {"content-length"}
 _UNSENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 """Not a byte was sent: a server may need a moment to listen again after a wake."""
@@ -57,56 +57,6 @@ class ClientLeftError(KybernateError):
     """The client closed its connection in mid-answer; nobody is left to be told."""
 
 
-class Pools:
-    """Connections to seats, one pool each, so that a seat's can be closed before it is parked.
-
-    A server's idle timeouts all fire when it is thawed; a connection kept over a park would be
-    reset under the next request.
-    """
-
-    def __init__(self, settings: ProxySettings) -> None:
-        self._settings = settings
-        self._sessions: dict[PodUid, aiohttp.ClientSession] = {}
-        self._closing: set[asyncio.Task[None]] = set()
-
-    def session(self, uid: PodUid) -> aiohttp.ClientSession:
-        """The pool of a seat."""
-        session = self._sessions.get(uid)
-        if session is None:
-            session = self._sessions[uid] = self._open()
-        return session
-
-    def drop(self, uid: PodUid) -> None:
-        """Close all connections to this seat."""
-        session = self._sessions.pop(uid, None)
-        if session is not None:
-            task = asyncio.ensure_future(session.close())
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
-
-    async def close(self) -> None:
-        """Close all connections."""
-        for uid in list(self._sessions):
-            self.drop(uid)
-        await asyncio.gather(*self._closing)
-
-    def _open(self) -> aiohttp.ClientSession:
-        settings = self._settings
-        return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                limit=0, keepalive_timeout=settings.idle_connection_s, use_dns_cache=False
-            ),
-            timeout=aiohttp.ClientTimeout(
-                total=None,
-                sock_connect=settings.connect_limit_s,
-                sock_read=settings.answer_silence_s,
-            ),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
-            auto_decompress=False,
-        )
-
-
 class Exchange:
     """One request to a seat and its answer.
 
@@ -115,7 +65,7 @@ class Exchange:
     """
 
     def __init__(
-        self, request: web.Request, body: bytearray, request_id: str, ours: Set[str] = frozenset()
+        self, request: web.Request, asking: Asking, request_id: str, ours: Set[str] = frozenset()
     ) -> None:
         """`ours`: more headers that the seat must not see, in lower case."""
         self.response: web.StreamResponse | None = None
@@ -123,28 +73,28 @@ class Exchange:
         """Called once a large body is no more in memory. A small one counts until the end: what a
         seat leaves unread of it lies in the socket's buffer, however soon it answers."""
         self._request = request
-        self._body = body
+        self._asking = asking
+        self._body = asking.body
         self._request_id = request_id
-        self._not_to_seat = _NOT_TO_SEAT | ours
+        self._not_to_seat = NOT_TO_SEAT | ours
 
-    async def run(
-        self, flight: Flight, model: str, pools: Pools, connect_limit: float
-    ) -> web.StreamResponse:
-        """Do it. `model` is the name that the client used.
+    async def run(self, flight: Flight, pools: Pools, connect_limit: float) -> web.StreamResponse:
+        """Do it.
 
         Raises ApiError (502) if the seat doesn't answer, or stops in mid-answer, (400) if the model
         can't be given the seat's name for it, and ClientLeftError.
         """
         seat = flight.serve.seat
-        if model != seat.model:
-            rename_model(self._body, model, seat.model)
+        named = self._asking.named
+        if named and named != seat.model:
+            rename_model(self._body, named, seat.model)
         upstream = await self._open(pools.session(seat.uid), seat, connect_limit)
         try:
             async with upstream:
                 response = await self._pass_on(upstream, flight.serve)
         except (aiohttp.ClientError, TimeoutError) as error:
             raise ApiError(
-                502, "upstream_failed", f"{seat.model} broke off its answer: {_cause(error)}."
+                502, "upstream_failed", f"{seat.model} broke off its answer: {cause(error)}."
             ) from error
         flight.answered = True
         return response
@@ -152,13 +102,14 @@ class Exchange:
     async def _open(
         self, session: aiohttp.ClientSession, seat: SeatInfo, limit: float
     ) -> aiohttp.ClientResponse:
-        url = URL(f"http://{seat.address}{self._request.path_qs}", encoded=True)
+        url = URL(f"http://{seat.address}{self._asking.path}", encoded=True)
         headers = self._to_seat()
         headers["Content-Length"] = str(len(self._body))
+        method = self._asking.method or self._request.method
 
         async def request() -> aiohttp.ClientResponse:
             return await session.request(
-                self._request.method,
+                method,
                 url,
                 data=self._payload(),
                 headers=headers,
@@ -167,9 +118,10 @@ class Exchange:
 
         until = asyncio.get_running_loop().time() + limit
         try:
-            return await retry(request, quietly, on=_UNSENT, pauses=_PAUSES, until=until)
+            async with asyncio.timeout(self._asking.begin_limit):
+                return await retry(request, quietly, on=_UNSENT, pauses=_PAUSES, until=until)
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise _unreachable(seat, error) from error
+            raise unreachable(seat, error) from error
 
     def _payload(self) -> bytearray | AsyncIterator[memoryview]:
         """The body. A large one goes in pieces: as a whole it would lie in the socket's buffer,
@@ -185,8 +137,10 @@ class Exchange:
         self.sent()
 
     async def _pass_on(self, upstream: aiohttp.ClientResponse, serve: Serve) -> web.StreamResponse:
-        headers = _without(upstream.headers, _NOT_TO_CLIENT)
+        headers = without(upstream.headers, _NOT_TO_CLIENT)
         headers.extend(kyb_headers(self._request_id, serve))
+        if (shape := self._asking.shape) is not None:
+            return await self._reshape(upstream, shape, headers)
         length = upstream.content_length
         if length is not None and length <= _WHOLE:
             body = await upstream.read()
@@ -198,19 +152,45 @@ class Exchange:
         )
         if length is not None:
             response.content_length = length
+        return await self._stream(response, upstream.content.iter_any())
+
+    async def _reshape(
+        self, upstream: aiohttp.ClientResponse, shape: Shape, headers: CIMultiDict[str]
+    ) -> web.StreamResponse:
+        for name in ("Content-Type", "Content-Encoding", "Etag"):
+            headers.popall(name, None)
+        if upstream.status != 200:
+            said = await upstream.content.read(_WHOLE)
+            body = shape.refused(said)
+            headers["Content-Type"] = "application/json"
+            return web.Response(status=upstream.status, headers=headers, body=body)
+        headers["Content-Type"] = shape.content_type
+
+        async def pieces() -> AsyncIterator[bytes]:
+            async for chunk in upstream.content.iter_any():
+                if made := shape.more(chunk):
+                    yield made
+            yield shape.end()
+
+        return await self._stream(web.StreamResponse(headers=headers), pieces())
+
+    async def _stream(
+        self, response: web.StreamResponse, pieces: AsyncIterator[bytes]
+    ) -> web.StreamResponse:
         self.response = response
         with _client_side():
             await response.prepare(self._request)
-        async for chunk in upstream.content.iter_any():
+        async for piece in pieces:
             with _client_side():
-                await response.write(chunk)
+                await response.write(piece)
         with _client_side():
             await response.write_eof()
         return response
 
     def _to_seat(self) -> CIMultiDict[str]:
-        headers = _without(self._request.headers, self._not_to_seat)
+        headers = without(self._request.headers, self._not_to_seat)
         headers[REQUEST_ID] = self._request_id
+        headers.update(self._asking.headers)
         return headers
 
 
@@ -232,7 +212,8 @@ def kyb_headers(request_id: str, serve: Serve) -> dict[str, str]:
     }
 
 
-def _without(headers: CIMultiDictProxy[str], names: frozenset[str]) -> CIMultiDict[str]:
+def without(headers: CIMultiDictProxy[str], names: frozenset[str]) -> CIMultiDict[str]:
+    """The headers but for these, and but for those that count for one connection alone."""
     connection = headers.getall("Connection", ())
     named = {name.strip().lower() for value in connection for name in value.split(",")}
     kept: CIMultiDict[str] = CIMultiDict()
@@ -243,12 +224,14 @@ def _without(headers: CIMultiDictProxy[str], names: frozenset[str]) -> CIMultiDi
     return kept
 
 
-def _unreachable(seat: SeatInfo, error: BaseException) -> ApiError:
+def unreachable(seat: SeatInfo, error: BaseException) -> ApiError:
+    """What a client is told when a granted seat can't be reached."""
     where = f"{seat.pod} at {seat.address}"
     return ApiError(
-        502, "upstream_failed", f"{seat.model} ({where}) did not answer: {_cause(error)}."
+        502, "upstream_failed", f"{seat.model} ({where}) did not answer: {cause(error)}."
     )
 
 
-def _cause(error: BaseException) -> str:
+def cause(error: BaseException) -> str:
+    """What an error says, or at least its kind."""
     return str(error) or type(error).__name__

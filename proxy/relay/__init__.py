@@ -1,0 +1,1 @@
+"""The life of one request: read, admitted, passed on to a seat, and its answer back."""
