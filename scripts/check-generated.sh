@@ -43,7 +43,7 @@ for file in settings objects models-file; do
 done
 for page in docs/design/[0-9]*.md; do
   grep -qF "($(basename "$page"))" docs/design/README.md || {
-    echo "docs/design/README.md does not list $page: add a row with its number, title and status" >&2
+    echo "docs/design/README.md does not list $page: add its number, title and status" >&2
     exit 1
   }
 done

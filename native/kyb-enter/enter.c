@@ -352,7 +352,7 @@ static void be_born_in(int cgroup)
 }
 
 /* What a program served that has died must not be let go of before those whom it served are gone:
- * see docs/concepts/criu.md, Lazily. Whoever can't tell doesn't stay: nobody would come for it. */
+ * see docs/concepts/lazy-restores.md. Whoever can't tell doesn't stay: nobody would come for it. */
 static int told(int code)
 {
 	struct pollfd waiting = {.fd = asked.target, .events = POLLIN};

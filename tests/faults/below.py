@@ -260,7 +260,7 @@ _RESTARTED = "**restarted**"
 _NOTHING_OF_IT = "**restarted**: nothing of it is restored"
 _NONE_OR_WHOLE = "no artifact or a whole one; the next try gets there"
 _PACK = f"{_BYTES}::test_a_pack_that_breaks_anywhere_leaves_none_or_a_whole_one"
-_OWN = f"{_WAITS}::test_a_node_that_got_another_of_it_keeps_the_state_until_it_has_the_old_one"
+_OWN = f"{_WAITS}::test_a_node_with_another_driver_or_gpu_keeps_the_state"
 _FOREIGN = f"{_ADOPT}::test_another_machines_state_is_refused_and_stays"
 _FETCH = f"{_BYTES}::test_a_fetch_from_a_store_that_breaks_is_told_and_can_be_tried_again"
 

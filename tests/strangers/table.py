@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kybernate.errors import KybernateError
+from tests.pages import item
 from tests.strangers import seen
 from tests.strangers.programs import STRANGERS
 from tests.strangers.rig import TIERS
@@ -24,32 +25,36 @@ if TYPE_CHECKING:
 HEAD = """\
 # What has been parked
 
-Programs that nobody here wrote, as Debian and PyPI have them or Go builds them. Each is started
-(`make test-strangers`) in a container with its own root below a whole agent, asked over a
-connection that is kept and over new ones, parked in each tier twice in a row and woken by a
-request. *Whole* means: the next answer has the next number, from the same server, on the old
-connection and on a new one. The seconds are those until the first answer, on the old connection,
-the slower of two, with eight programs side by side on two busy cores: what its client sends
-meanwhile is dropped, and sent again after 0.2, 0.4, 0.8 … s. What can't be saved stays in RAM, and
-the event `KeptInRam` says why ([what can't be dumped](../concepts/criu.md#what-cant-be-dumped)).
+Programs that nobody here wrote, as Debian and PyPI have them or Go builds them. `make
+test-strangers` starts each in a container with its own root below a whole agent, and asks it over
+a connection that is kept and over new ones. Each is parked in each tier twice in a row and woken
+by a request.
 
-This page is generated from a whole run (`make test-strangers`), which renews it.
+*Whole* means: the next answer has the next number, from the same server, on the old connection and
+on a new one. The seconds are those until the first answer on the old connection, the slower of
+two, with eight programs side by side on two busy cores. The kernel drops what a client sends
+meanwhile; the client sends it again after 0.2, 0.4, 0.8 … s. A program that can't be dumped stays
+in RAM, and the event `KeptInRam` says why ([what can't be
+dumped](../concepts/criu.md#what-cant-be-dumped)).
 
-| program | what | version | RAM | NVMe | object store |
-|---|---|---|---|---|---|
+A whole run of `make test-strangers` renews this page.
+
+| program | version | RAM | NVMe | object store |
+|---|---|---|---|---|
 """
 
 
 def page(records: Mapping[str, seen.Seen]) -> str:
     """All of it. Raises KeyError for a program that no whole run has parked."""
     rows = [_row(one, records[one.name]) for one in STRANGERS]
-    return HEAD + "".join(f"{row}\n" for row in rows) + "".join(_remedies(records))
+    what = [item(f"`{one.name}`: {one.is_}") for one in STRANGERS]
+    return "".join([HEAD, *rows, "\n## What they are\n\n", *what, *_remedies(records)])
 
 
 def _row(one: Stranger, shown: seen.Seen) -> str:
     assert bool(one.refused) is bool(shown.refused), f"{one.name} was another in the last whole run"
     tiers = [_tier(shown, name) for name in TIERS.values()]
-    return f"| `{one.name}` | {one.is_} | {shown.version} | {' | '.join(tiers)} |"
+    return f"| `{one.name}` | {shown.version} | {' | '.join(tiers)} |\n"
 
 
 def _tier(shown: seen.Seen, name: Tier) -> str:
@@ -60,9 +65,9 @@ def _tier(shown: seen.Seen, name: Tier) -> str:
 def _remedies(records: Mapping[str, seen.Seen]) -> Iterator[str]:
     refused = [one for one in STRANGERS if one.refused]
     if refused:
-        yield "\n| stays in RAM | what is said | what helps |\n|---|---|---|\n"
+        yield "\n## What stays in RAM\n\n"
     for one in refused:
-        yield f"| `{one.name}` | {records[one.name].refused} | {one.remedy} |\n"
+        yield item(f"`{one.name}`", f"told: {records[one.name].refused}", f"remedy: {one.remedy}")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

@@ -21,8 +21,8 @@ _TELLING = 64 * _MIB
 _WEIGHT = 0.3
 _ASKED_FOR = 0.2
 """Of the lazy rate: how fast memory is read that is asked for page by page while the rest comes. Of
-the last in line 16 MiB came at 0.14, 256 MiB at 0.35 (docs/concepts/criu.md); the first in line at
-the rate.
+the last in line 16 MiB came at 0.14, 256 MiB at 0.35 (docs/results/benchmarks.md); the
+first in line at the rate.
 """
 _CONTEXT = 512 << 20
 """Bytes of each GPU that NVML counts and no checkpoint keeps: about what a context takes there."""

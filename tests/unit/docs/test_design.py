@@ -10,8 +10,9 @@ import pytest
 DESIGN = Path(__file__).parents[3] / "docs" / "design"
 DECISIONS = sorted(DESIGN.glob("[0-9]*.md"))
 INDEX = (DESIGN / "README.md").read_text()
-ROWS = re.findall(r"^\| \[(\d+)\]\((.+?)\) \| (.+) \| (.+) \|$", INDEX, re.MULTILINE)
-STATUS = re.compile(r"accepted|(?:accepted, amended|replaced) by (\d+)")
+LISTED = r"^- \[(\d+)\]\((.+?)\) (.+?)(?: \(((?:accepted|replaced)\b[^)]*)\))?$"
+ROWS = re.findall(LISTED, INDEX.replace("\n  ", " "), re.MULTILINE)
+STATUS = re.compile(r"|(?:accepted, amended|replaced) by (\d+)")
 
 
 @pytest.mark.parametrize("page", DECISIONS, ids=lambda page: page.stem)

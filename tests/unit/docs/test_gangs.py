@@ -10,10 +10,10 @@ from extender.pages.explain import REASONS
 from kybernate.core.views.explain import FITS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "concepts" / "gangs.md").read_text()
-TABLE = PAGE[PAGE.index("| reason | in words |") :].partition("\n\n")[0]
+LIST = PAGE.partition("## Why a pod waits\n")[2].partition("\n\n- ")[2].partition("\n\n")[0]
 
 
 def test_every_reason_has_its_words() -> None:
-    rows = re.findall(r"^\| (`.+?`) \| [^|]+ \|$", TABLE, re.MULTILINE)
+    rows = re.findall(r"^(?:- )?(`.+?`): \S", LIST, re.MULTILINE)
     told = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
     assert sorted(told) == sorted(set(REASONS) - {FITS})

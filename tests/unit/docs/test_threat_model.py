@@ -10,7 +10,7 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[3]
 NAMED = re.findall(
-    r"\| `([\w/]+\.py)::(\w+)` \|$",
+    r"`([\w/]+\.py)::(\w+)`$",
     (REPOSITORY / "docs/reference/threat-model.md").read_text(),
     re.MULTILINE,
 )

@@ -31,7 +31,7 @@ def test_the_document_is_what_the_matrix_renders():
 
 
 def test_every_cell_of_the_document_names_a_test_that_exists():
-    named = re.findall(r"<br>`([a-z-]+)`", DOCUMENT.read_text())
+    named = re.findall(r"\(`([a-z-]+)`\)$", DOCUMENT.read_text(), re.MULTILINE)
     argv = [sys.executable, "-m", "pytest", "--collect-only", "-q", TEST_FILE]
     listed = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=True)
     found = re.findall(rf"^{re.escape(TEST_FILE)}::test_cell\[(.+)\]$", listed.stdout, re.MULTILINE)

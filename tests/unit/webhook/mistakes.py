@@ -1,7 +1,7 @@
-"""What users get wrong, with what the webhook says to each: the tables of
+"""What users get wrong, with what the webhook says to each: the lists of
 docs/reference/admission.md.
 
-python -m tests.unit.webhook.mistakes    renews the tables in place
+python -m tests.unit.webhook.mistakes    renews the lists in place
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kybernate import keys
+from tests.pages import item
 from tests.unit.webhook.pods import CLUSTER, pod, seat
 from webhook.advice import advice
 from webhook.cluster import Cluster
@@ -193,29 +194,28 @@ def sentence(given: Pod) -> str:
     return found
 
 
-def tables() -> str:
-    """The page's tables, as Markdown."""
-    parts = [_table(f"### {title}", rows) for title, rows in REFUSED.items()]
-    return "\n".join([*parts, _table("### Admitted, with a warning", WARNED)])
+def lists() -> str:
+    """The page's lists, as Markdown."""
+    parts = [_list(f"### {title}", rows) for title, rows in REFUSED.items()]
+    return "\n".join([*parts, _list("### Admitted, with a warning", WARNED)])
 
 
-def _table(title: str, rows: list[tuple[str, Pod]]) -> str:
-    lines = [f"| {what} | {_cell(sentence(given))} |" for what, given in rows]
-    return "\n".join([title, "", "| the pod has | the answer |", "|---|---|", *lines, ""])
+def _list(title: str, rows: list[tuple[str, Pod]]) -> str:
+    return f"{title}\n\n" + "".join(item(what, _shown(sentence(given))) for what, given in rows)
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;")
+def _shown(text: str) -> str:
+    return "> " + text.replace("<", "&lt;")
 
 
 def renewed(page: str) -> str:
-    """The page with its tables as they should be."""
+    """The page with its lists as they should be."""
     before, rest = page.split(f"{_BEGIN}\n")
     _, after = rest.split(_END)
-    return f"{before}{_BEGIN}\n\n{tables()}\n{_END}{after}"
+    return f"{before}{_BEGIN}\n\n{lists()}\n{_END}{after}"
 
 
-_BEGIN, _END = "<!-- tables -->", "<!-- end -->"
+_BEGIN, _END = "<!-- lists -->", "<!-- end -->"
 
 if __name__ == "__main__":
     PAGE.write_text(renewed(PAGE.read_text()))

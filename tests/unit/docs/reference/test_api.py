@@ -15,7 +15,7 @@ from nodeagent.api import doorkeeper
 from nodeagent.operations import record as operation
 
 DOCS = Path(__file__).parents[4] / "docs" / "reference"
-API = (DOCS / "api.md").read_text()
+API = re.sub(r"\n +", " ", (DOCS / "api.md").read_text())
 TABLE = API[API.index("## Calls") : API.index("### The device plugin's")]
 CALLS = agent_pb2.DESCRIPTOR.services_by_name["NodeAgent"].methods
 
@@ -35,11 +35,11 @@ def test_no_call_is_described_that_does_not_exist() -> None:
 def test_the_limits_are_those_of_the_code() -> None:
     settings = AgentSettings(node="n1")
     for words in (
-        f"| a text | {doorkeeper.TEXT_LIMIT} characters, printable; `why` {doorkeeper.WHY_LIMIT}, ",
-        f"the name of an artifact {doorkeeper.STATE_LIMIT} |",
-        f"| a list | {doorkeeper.LIST_LIMIT} entries |",
+        f"- a text: {doorkeeper.TEXT_LIMIT} characters, printable; `why` {doorkeeper.WHY_LIMIT}, ",
+        f"the name of an artifact {doorkeeper.STATE_LIMIT}\n",
+        f"- a list: {doorkeeper.LIST_LIMIT} entries\n",
         f"{settings.api_calls_per_s:g} a second, {settings.api_burst} at once",
-        f"| streams of one peer | {settings.api_streams} open",
+        f"- streams of one peer: {settings.api_streams} open",
         f"({settings.operation_limit_s:g} s)",
         f"The last {settings.operations_kept} that have ended",
     ):

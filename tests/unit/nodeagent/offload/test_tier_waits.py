@@ -162,9 +162,7 @@ async def test_what_criu_refuses_three_times_is_given_up_and_started_anew(rig, m
 
 @pytest.mark.parametrize("field", KINDS)
 @pytest.mark.parametrize("tier", [NVME, OBJECT])
-async def test_a_node_that_got_another_of_it_keeps_the_state_until_it_has_the_old_one(
-    rig, proxy, tier, field
-):
+async def test_a_node_with_another_driver_or_gpu_keeps_the_state(rig, proxy, tier, field):
     r = rig(tiers=TIERS, tier_residency_s=0.0)
     cold, _ = await two(r)
     inner = app_of(r, cold).inner
