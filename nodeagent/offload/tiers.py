@@ -7,7 +7,6 @@ one tier, RAM, and nothing to decide.
 from __future__ import annotations
 
 import asyncio
-import datetime
 import logging
 from typing import TYPE_CHECKING
 
@@ -131,7 +130,7 @@ class Tiers:
             goes.get(seat.state, seat.saved.sinks_to),
             seat.saved.size or self._weight(seat),
             seat.history.used_at,
-            self._calls(seat),
+            self._node.calls_per_hour(seat),
             seat.saved.moved_at,
             turn,
             Tier(seat.wishes.tier_asked) if seat.wishes.tier_asked else None,
@@ -158,15 +157,6 @@ class Tiers:
             weight = below.weigh(seat)
             self._weights[seat.uid] = seat.history.since, weight
         return max(weight, self._node.park_size(seat)) if weight else 0
-
-    def _calls(self, seat: Seat) -> float:
-        """How often per hour it is expected to be called for, about now."""
-        known = self._node.activity.get(seat.uid)
-        if known is None:
-            return 0.0
-        hour = datetime.datetime.fromtimestamp(self._node.world.wall(), datetime.UTC).hour
-        expected, recent = float(known["calls"][hour]), float(known.get("recentCalls", 0.0))
-        return max(expected, recent, 0.0)
 
     def _behind(self, seat: Seat, swap_view: SwapView) -> int:
         """Bytes that others must park before it can wake."""

@@ -235,7 +235,9 @@ class Lifecycle:
             await self._cooperate(seat, CooperationPhase.WAKE)
             self.park_reverted(seat, str(error))
             return
-        seat.history.timed({**phases, "all": self._world.now() - began})
+        took = self._world.now() - began
+        seat.history.parked(took)
+        seat.history.timed({**phases, "all": took})
         metrics.observe("park", seat.history.phases, sum(seat.tree.held.values()))
         self.parked(seat, "parked in RAM")
 

@@ -5,15 +5,16 @@ Every change of a seat's state goes through `move`: table, journal, observers, i
 
 from __future__ import annotations
 
+import datetime
 import logging
 from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from kybernate.core.seat.seats import TIER_OF, SeatEvent, next_state
-from kybernate.core.swap.swapview import SwapView
+from kybernate.core.swap.swapview import Expected, SwapView
 from kybernate.core.swap.turns import Book, TurnPolicy
-from kybernate.core.tiers.tiers import Artifact, wake_seconds
+from kybernate.core.tiers.tiers import Artifact, park_seconds, wake_seconds
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, NodeName, SeatState, Tier, of_record
 from nodeagent import metrics
 
@@ -50,6 +51,7 @@ DRAIN = "drain"
 INVENTORY = "inventory"
 PROXIES = "proxies"
 SEAT = "seat/"
+_NOTHING_EXPECTED = Expected()
 
 
 class Blocking(Protocol):
@@ -178,6 +180,10 @@ def nothing_refused(seats: Iterable[Seat]) -> Mapping[PodUid, str]:
     return {}
 
 
+def _expects_nothing(_seat: Seat) -> Expected:
+    return _NOTHING_EXPECTED
+
+
 @dataclass(frozen=True, slots=True)
 class Notice:
     """Something about the node that people should know, as a condition of its GPUNode."""
@@ -294,8 +300,14 @@ class Node:
     def swap_view(self) -> SwapView:
         """What the swap decision looks at."""
         inventory, drained = self.inventory or Inventory(), self.leases.drained
+        # Where nobody says what is in time, nothing is weighed against it.
+        said = any(seat.wishes.ready_within is not None for seat in self.seats.values())
+        expected = self._expected if said else _expects_nothing
         view = SwapView(
-            seats=tuple(seat.view(drained=drained(uid)) for uid, seat in self.seats.items()),
+            seats=tuple(
+                seat.view(drained=drained(uid), expected=expected(seat))
+                for uid, seat in self.seats.items()
+            ),
             gpu_memory=inventory.memory(),
             active_slots={group.name: group.active_slots for group in inventory.groups},
             reserve=self.settings.reserve_bytes,
@@ -303,6 +315,25 @@ class Node:
             draining=self.draining,
         )
         return self.turns.look(view, self.world.now())
+
+    def _expected(self, seat: Seat) -> Expected:
+        """By the seat's last swaps between GPU memory and RAM, else by what tiers were measured
+        to take; a state below RAM is expected to take as long as its tier."""
+        size, gpus = self.park_size(seat), len(seat.identity.gpus)
+        tier = TIER_OF.get(seat.state, Tier.RAM)
+        wake, park = seat.history.last_wake_ms / 1000, seat.history.last_park_ms / 1000
+        if not wake or tier is not Tier.RAM:
+            wake = max(wake, self._wake_seconds(seat, tier))
+        return Expected(wake, park or park_seconds(size, gpus), self.calls_per_hour(seat) / 3600)
+
+    def calls_per_hour(self, seat: Seat) -> float:
+        """How often it is expected to be called for, about now, as of the last look at that."""
+        known = self.activity.get(seat.uid)
+        if known is None:
+            return 0.0
+        hour = datetime.datetime.fromtimestamp(self.world.wall(), datetime.UTC).hour
+        expected, recent = float(known["calls"][hour]), float(known.get("recentCalls", 0.0))
+        return max(expected, recent, 0.0)
 
     def parked_bytes(self) -> int:
         """Bytes of device memory that parked seats keep in the host's RAM."""
@@ -338,10 +369,13 @@ class Node:
         """Whether it wakes from this tier within what its pod calls ready, if it says so."""
         if seat.wishes.ready_within is None:
             return True
+        return self._wake_seconds(seat, tier) <= seat.wishes.ready_within
+
+    def _wake_seconds(self, seat: Seat, tier: Tier) -> float:
         size = self.park_size(seat)
         size = size if tier is Tier.RAM else seat.saved.size or size
         gpus, node = len(seat.identity.gpus), NodeName(self.settings.node)
-        return wake_seconds(Artifact(tier, size), node, gpus) <= seat.wishes.ready_within
+        return wake_seconds(Artifact(tier, size), node, gpus)
 
     def count_states(self) -> None:
         """Set the gauge of seats by state."""

@@ -10,7 +10,7 @@ from kybernate.api.turns import VRAM
 from kybernate.core.artifacts.restores import RestoreAs, RestoreWish
 from kybernate.core.seat.ending import Ends
 from kybernate.core.seat.seats import AT_GATE
-from kybernate.core.swap.swapview import SeatView, Turn
+from kybernate.core.swap.swapview import Expected, SeatView, Turn
 from kybernate.types import GpuUuid, GroupName, PodRef, PodUid, SeatName, SeatState, Tier, of_record
 from nodeagent.seat.parts.backoff import Backoff
 from nodeagent.seat.parts.contact import Contact
@@ -37,6 +37,7 @@ _PLAIN = {
     "active_seconds": "history.active_seconds",
     "wakes": "history.wakes",
     "last_wake_ms": "history.last_wake_ms",
+    "last_park_ms": "history.last_park_ms",
     "requests": "demand.requests",
     "started_once": "history.started_once",
     "image_mode": "contact.image_mode",
@@ -69,6 +70,7 @@ _PLAIN = {
 }
 """What goes into the journal as it is, by its name there. One of an older release may lack some."""
 
+_NOTHING = Expected()
 _BEGINS = AT_GATE | {SeatState.STARTING}
 
 _AS_RECORDED = dict.fromkeys((SeatState.UNVERIFIED, SeatState.ADOPTING), SeatState.WAITING)
@@ -182,7 +184,7 @@ class Seat:
         there = self.contact.connected and not self.ending.asked
         return there and not self.awaits_state
 
-    def view(self, *, drained: bool) -> SeatView:
+    def view(self, *, drained: bool, expected: Expected = _NOTHING) -> SeatView:
         """What the swap decision sees. A seat that is ending asks for nothing.
 
         The same object as the last time, unless something has changed.
@@ -209,6 +211,11 @@ class Seat:
             self.unverified,
             self.turn,
             None if self.history.untimely else self.wishes.idle.get(VRAM),
+            (),
+            self.wishes.ready_within,
+            expected.wakes_in,
+            expected.parks_in,
+            expected.calls,
         )
         if self._shown is None or now != self._shown[0]:
             one = self.identity

@@ -61,6 +61,7 @@ class Pod:
             grace=GRACE,
             weight=plan.weight,
             idle=plan.idle,
+            ready_within=plan.ready_within,
         )
 
     def identity(self) -> SeatIdentity:
@@ -204,6 +205,7 @@ class Cluster:
             seat = Seat(pod.identity(), world.now(), world.wall())
             seat.contact.pod_ip, seat.wishes.restore = "10.0.0.1", pod.plan.restore
             seat.wishes.weight, seat.wishes.idle = pod.plan.weight, pod.plan.idle
+            seat.wishes.ready_within = pod.plan.ready_within
             agent.add(seat)
         await world.doors.open(pod.uid)
         if not pod.begun:

@@ -107,7 +107,7 @@ MOVES = {**BETWEEN, "move": 8, "move-within": 6}
 class PodPlan:
     """A pod. `size` in bytes per GPU that it really takes, `vram` what it declares; `restore` says
     whose state it goes on from. `weight`: of one that always wants its GPUs. `idle` (s): when it
-    leaves GPU memory, or a tier."""
+    leaves GPU memory, or a tier. `ready_within` (s): when its answers are in time."""
 
     name: str
     group: Group
@@ -120,6 +120,7 @@ class PodPlan:
     restore: RestoreWish | None = None
     weight: float | None = None
     idle: Mapping[str, float] = field(default_factory=dict)
+    ready_within: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +159,7 @@ class Plan:
 
 _WITH_TIERS = 0.7
 _WITH_WISHES = (2, 3)
+_WITH_LIMITS = (3, 4)
 """Of five seeds."""
 _PAIR_EVENTS = {
     "burst": 5,
@@ -255,8 +257,12 @@ def _pod(rng: random.Random, inventory: Inventory, name: str) -> PodPlan:
 
 
 def _with_wishes(plan: Plan, pod: PodPlan) -> PodPlan:
-    """In a part of the schedules some pods always want their GPUs, or have idle times. Drawn from
-    the pod's name, so that seeds that once found something find the rest as it was."""
+    """In a part of the schedules some pods always want their GPUs, have idle times, or say when
+    their answers are in time. Drawn from the pod's name, so that seeds that once found something
+    find the rest as it was."""
+    if plan.seed % 5 in _WITH_LIMITS:
+        rng = random.Random(f"limits-{plan.kind}-{plan.seed}-{pod.name}")
+        pod = replace(pod, ready_within=rng.choice([None, 0.1, 1.0, 3.0, 30.0]))
     if plan.seed % 5 not in _WITH_WISHES:
         return pod
     rng = random.Random(f"wishes-{plan.kind}-{plan.seed}-{pod.name}")

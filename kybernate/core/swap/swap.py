@@ -187,7 +187,9 @@ def _turning_points(seat: SeatView, view: SwapView, policy: SwapPolicy) -> Itera
         yield seat.not_before
         yield asks_since(seat) + policy.max_wait
         if seat.within is not None:
-            yield from (latest_start(seat) - other.parks_in for other in view.seats)
+            latest = latest_start(seat)
+            yield math.nextafter(latest, math.inf)  # then it can't be in time any more
+            yield from {latest - other.parks_in for other in view.seats}
         yield claim.due + policy.max_wait
     if seat.state is SeatState.ACTIVE:
         yield seat.stays_until
@@ -515,11 +517,12 @@ class _Decision:
         if seat.turn is not None:
             return resided  # without requests it isn't idle
         unused = not seat.in_flight and not seat.waiting
-        if whom.within is not None:
-            # Others' requests end by themselves while this one can wait.
-            return unused or (resided and self._now + seat.parks_in >= latest_start(whom))
-        idled = unused and idle is not None and self._now >= idle + self._policy.idle_after
-        return resided or idled
+        if unused and idle is not None and self._now >= idle + self._policy.idle_after:
+            return True
+        if whom.within is None or unused or self._aged(whom):
+            return resided
+        # Others' requests end by themselves while this one can wait.
+        return resided and self._now >= latest_start(whom) - seat.parks_in
 
     def _evict(self, victim: SeatView, seat: SeatView, *, together: bool) -> None:
         self._send_away(victim, f"seat {seat.name} needs its GPUs", at_once=together)

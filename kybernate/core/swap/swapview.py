@@ -35,6 +35,15 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
+class Expected:
+    """What a seat's swaps are expected to take (s), and how often a second it is asked for."""
+
+    wakes_in: float = 0.0
+    parks_in: float = 0.0
+    calls: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class SeatView:
     """What the decision knows of a seat. All times are of one monotonic clock, in seconds.
 

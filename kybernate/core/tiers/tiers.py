@@ -82,6 +82,12 @@ def wake_seconds(
     return seconds + artifact.size / NETWORK if away else seconds
 
 
+def park_seconds(size: int, gpus: int) -> float:
+    """How long so many bytes take from so many GPUs into RAM."""
+    ram = SPEEDS[Tier.RAM]
+    return ram.latency + size / _times(ram.write, ram, gpus)
+
+
 def switch_seconds(size: int, gpus: int, rests: Artifact | None = None) -> float:
     """How long a seat of `size` bytes takes out of GPU memory, which is into RAM, and in again.
 
@@ -89,13 +95,13 @@ def switch_seconds(size: int, gpus: int, rests: Artifact | None = None) -> float
     could fill: it is never in sooner than from RAM.
     """
     ram = SPEEDS[Tier.RAM]
-    way = _times(ram.write, ram, gpus), _times(ram.read, ram, gpus)
-    by_ram = 2 * ram.latency + size / way[0] + size / way[1]
+    out = park_seconds(size, gpus)
+    by_ram = out + ram.latency + size / _times(ram.read, ram, gpus)
     if rests is None:
         return by_ram
     speed = SPEEDS[rests.tier]
     way_in = speed.latency + rests.size / _times(speed.read, speed, gpus)
-    return max(by_ram, ram.latency + size / way[0] + way_in)
+    return max(by_ram, out + way_in)
 
 
 def move_seconds(size: int, speeds: Mapping[Tier, Speed] = SPEEDS) -> float:

@@ -37,6 +37,7 @@ class History:
     used_at: float = 0.0
     wakes: int = 0
     last_wake_ms: float = 0.0
+    last_park_ms: float = 0.0
     phases: Mapping[str, float] = field(default_factory=dict)
     untimely: bool = False
 
@@ -83,6 +84,10 @@ class History:
         """It took so long."""
         self.wakes += 1
         self.last_wake_ms = seconds * 1000
+
+    def parked(self, seconds: float) -> None:
+        """It took so long."""
+        self.last_park_ms = seconds * 1000
 
     def timed(self, phases: Mapping[str, float]) -> None:
         """Seconds by phase of what was done last."""

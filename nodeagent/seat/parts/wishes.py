@@ -80,11 +80,11 @@ class Wishes:
 
     def declared(self, pod: Declared) -> bool:
         """What its pod says now; whether something changed that is noted at once."""
-        before = self.weight, self.idle
+        before = self.weight, self.idle, self.ready_within
         self.keep_connections, self.spec_hash = pod.keep_connections, pod.spec_hash
         self.park_tier, self.ready_within = pod.park_tier.value, pod.ready_within
         self.weight, self.idle = pod.weight, pod.idle
-        return before != (self.weight, self.idle)
+        return before != (self.weight, self.idle, self.ready_within)
 
     def continues(self, restore: RestoreWish | None) -> None:
         """From which state its pod wants to go on, which is settled when the seat is made."""

@@ -47,6 +47,10 @@ def seats(draw, number):
         unverified=draw(st.sampled_from([False, False, False, True])),
         turn=draw(st.sampled_from([None, None, Turn("ns"), Turn("other", 2.0)])),
         idle_limit=draw(st.sampled_from([None, None, 0.0, 3.0])),
+        within=draw(st.sampled_from([None, None, 0.5, 3.0, 20.0])),
+        wakes_in=draw(st.sampled_from([0.0, 0.7, 2.0])),
+        parks_in=draw(st.sampled_from([0.0, 0.4, 2.0])),
+        calls=draw(st.sampled_from([0.0, 0.01, 1.0])),
     )
 
 

@@ -16,6 +16,7 @@ from kybernate.core.swap.swap import (
     fits,
     next_check,
     obstacle,
+    order,
     violations,
     wants,
 )
@@ -69,6 +70,41 @@ def test_nothing_is_done_without_demand():
     idle = seat("a", state=S.ACTIVE, active_since=0.0, idle_since=0.0)
     assert decide(view(idle, seat("b")), POLICY, 100.0) == ()
     assert next_check(view(idle, seat("b")), POLICY, 100.0) is None
+
+
+def limited(name, within, **more):
+    return asked(name, within=within, wakes_in=2.0, **more)
+
+
+def test_who_can_wait_leaves_others_their_requests():
+    busy = seat("a", state=S.ACTIVE, active_since=0.0, in_flight=1, parks_in=1.0)
+    now = view(busy, limited("b", 10.0))
+    assert decide(now, POLICY, 6.9) == ()
+    assert next_check(now, POLICY, 6.9) == 7.0
+    assert kinds(decide(now, POLICY, 7.0)) == [("drain", "a")]
+
+
+def test_nobody_waits_for_longer_than_all_do_whatever_is_in_time():
+    busy = seat("a", state=S.ACTIVE, active_since=0.0, in_flight=1)
+    now = view(busy, limited("b", 3600.0))
+    assert decide(now, POLICY, 19.9) == ()
+    assert kinds(decide(now, POLICY, 20.0)) == [("drain", "a")]
+
+
+def test_a_limit_takes_nobody_s_residency():
+    """Bytes at a seat's sockets are in no count of requests: it just woke for them."""
+    woken = seat("a", state=S.ACTIVE, active_since=10.0, idle_since=10.0)
+    now = view(woken, limited("b", 0.5, since=9.0))
+    assert decide(now, POLICY, 10.4) == ()
+    assert kinds(decide(now, POLICY, 10.5)) == [("drain", "a")]
+
+
+def test_who_can_be_in_time_comes_before_who_cannot():
+    late, timely = limited("a", 3.0), limited("b", 3.0, since=8.0)
+    now = view(late, timely)
+    assert order(now, POLICY, 0.5) == ("a", "b")
+    assert next_check(view(late), POLICY, 0.5) == pytest.approx(1.0)
+    assert order(now, POLICY, 8.5) == ("b", "a")
 
 
 def test_a_busy_seat_keeps_its_gpu_for_its_residency():
