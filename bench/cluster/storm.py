@@ -17,7 +17,9 @@ from __future__ import annotations
 import json
 import random
 import time
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,6 +27,8 @@ import click
 from bench.cluster.stormpods import Fate, Unit, by_unit, failed_by_kubelet, units
 from bench.report import emit, say
 from kybernate import keys
+from kybernate.errors import NotFoundError, RetryableError
+from kybernate.lib.retry import retry_blocking
 from tests.cluster import Cluster, ClusterSpec
 from tests.cluster.cluster import running
 from tests.cluster.spec import TIB
@@ -58,6 +62,8 @@ before it replaces a pod that failed, and twice as long each further time."""
 
 GONE_LIMIT = 120.0
 """Seconds in which a wave's pods must be gone."""
+
+BACKGROUND = {"propagationPolicy": "Background"}
 
 FINAL = frozenset(Fate) - {Fate.PENDING}
 
@@ -167,9 +173,15 @@ class Storm:
     def _clear(self, wave: list[Unit]) -> None:
         """All of the wave is deleted, owners with their pods, and gone."""
         api, names = self._cluster.api(), {unit.name for unit in wave}
-        for unit in wave:
-            api.delete(f"{unit.path}/{unit.name}", {"propagationPolicy": "Background"})
         deadline = time.monotonic() + GONE_LIMIT
+        for unit in wave:
+            with suppress(NotFoundError):  # an answer that was lost may have been to a deletion
+                retry_blocking(
+                    partial(api.delete, f"{unit.path}/{unit.name}", BACKGROUND),
+                    lambda error: say(f"once more: {error}"),
+                    on=RetryableError,
+                    until=deadline,
+                )
         while left := names & by_unit(self._pods.all().values()).keys():
             if time.monotonic() > deadline:
                 raise SystemExit(f"after {GONE_LIMIT:g} s still there: {', '.join(sorted(left))}")
