@@ -32,6 +32,7 @@ class Asking:
     to stand there; empty if the body is right. `method`: empty for the request's own. `headers`:
     what the seat gets in place of the request's. `begin_limit`: seconds until its answer must
     begin. `shape`: how its answer is changed. `socket`: a websocket, whose messages pass through.
+    `counts`: its seat is not drained before it is over; else it ends with the seat's connections.
     """
 
     model: str
@@ -43,3 +44,4 @@ class Asking:
     begin_limit: float | None = None
     shape: Shape | None = None
     socket: bool = False
+    counts: bool = True

@@ -84,6 +84,9 @@ class Visits:
         # The exchange lets go of the body as soon as the seat has it.
         asking.body = bytearray()
         visit.seat, visit.held = flight.serve.seat.name, flight.serve.held
+        if not asking.counts:
+            self._desk.leave(visit.ticket)
+            return await visit.exchange.run(flight, self._pools, self._settings.connect_limit_s)
         async with flight:
             return await visit.exchange.run(flight, self._pools, self._settings.connect_limit_s)
 

@@ -1,0 +1,99 @@
+"""A box's front on its port: from the file to requests that are answered."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from kybernate.local.front.access import check_listen
+from kybernate.local.front.app import Front
+from kybernate.settings.proxy import ProxySettings
+from proxy.actions import Limits
+from proxy.admission import Admission
+from proxy.desk import Desk
+from proxy.metrics import Metrics
+from proxy.relay.pools import Pools
+from proxy.relay.visits import Visits
+
+if TYPE_CHECKING:
+    from kybernate.api.models import ModelsFile
+    from kybernate.local.box import Box
+
+log = logging.getLogger(__name__)
+
+_OURS = frozenset({"x-api-key", "authorization"})
+_BESIDE_A_START = 60.0
+"""Seconds that a request may wait beside its model's own start: others leave first."""
+
+
+class Serving:
+    """Answers requests for a box's models. Make it on the running event loop."""
+
+    def __init__(self, box: Box, file: ModelsFile) -> None:
+        """Raises ConfigError if other machines could ask without a key."""
+        check_listen(file)
+        settings = settings_of(file)
+        self.port = 0
+        """Where it listens, once started."""
+        self._listen = file.listen
+        self._host_port = settings.host_port
+        self._pools = Pools(settings)
+        admission = Admission(
+            Limits(
+                wait=settings.wait_limit_s,
+                waiting=settings.max_waiting_per_model,
+                bodies=settings.max_held_bytes,
+                client_bodies=settings.client_bytes,
+                name_memory=0.0,
+            )
+        )
+        desk, metrics = Desk(admission, self._pools), Metrics(admission)
+        box.join(desk)
+        visits = Visits(desk, self._pools, metrics, settings, _OURS)
+        self._front = Front(box, visits, metrics, file)
+        self._runner = web.AppRunner(
+            self._front.application(),
+            handler_cancellation=True,
+            access_log=None,
+            keepalive_timeout=settings.idle_client_s,
+            shutdown_timeout=settings.shutdown_limit_s,
+        )
+
+    async def start(self) -> None:
+        """Listen. Raises OSError if the port is taken."""
+        await self._runner.setup()
+        host, port = self._host_port
+        await web.TCPSite(self._runner, host, port).start()
+        self.port = self._runner.addresses[0][1]
+        log.info("listening on http://%s:%d", host, self.port)
+
+    async def stop(self) -> None:
+        """Accept nothing new, let requests finish, close the connections to models."""
+        await self._runner.cleanup()
+        await self._pools.close()
+
+    def take(self, file: ModelsFile) -> None:
+        """This file counts from now on. Raises ConfigError if it can't, as others could ask
+        without a key; then the last one counts."""
+        check_listen(file.model_copy(update={"listen": self._listen}))
+        if file.listen != self._listen:
+            log.warning("listen: %s counts after a restart", file.listen)
+        self._front.take(file)
+
+
+def settings_of(file: ModelsFile) -> ProxySettings:
+    """The proxy's settings, as far as they mean anything on a box."""
+    starts = [model.health_check_timeout or 0.0 for model in file.models.values()]
+    return ProxySettings.model_validate(
+        {
+            "listen": file.listen,
+            "wait_limit_s": max([file.health_check_timeout, *starts]) + _BESIDE_A_START,
+            # A speech of an hour is larger than any text.
+            "max_body_bytes": 128 * 2**20,
+            "max_held_bytes": 512 * 2**20,
+            "max_held_bytes_per_client": 256 * 2**20,
+            "shutdown_limit_s": 5.0,
+        }
+    )
