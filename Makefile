@@ -37,7 +37,7 @@ ready: setup
 proto: setup ## generate kybernate/gen from proto/
 	$(PY) -m grpc_tools.protoc -I proto --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
 
-states: setup ## generate docs/reference/{states,migration,settings,objects,models-file}.md
+states: setup ## generate the pages of docs/reference that come from the code
 	$(PY) -m kybernate.cli states > docs/reference/states.md
 	$(PY) -m tests.unit.docs.reference.generated
 	$(PY) -m kybernate.cli states --of migration > docs/reference/migration.md

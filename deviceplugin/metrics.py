@@ -34,16 +34,18 @@ WITHHELD = Gauge(
 GPU_HEALTHY = Gauge("kyb_device_plugin_gpu_healthy", "1 if the GPU is well.", ["gpu"])
 GPU_EVENTS = Counter(
     "kyb_device_plugin_gpu_events",
-    "Events that the driver told, by kind; `number` is that of an Xid.",
+    "Events that the driver told, by kind; the number is that of an Xid.",
     ["gpu", "kind", "number"],
 )
 DRIVER_RELOADS = Counter(
-    "kyb_device_plugin_driver_reloads", "Sessions with the driver that were begun anew.", ["result"]
+    "kyb_device_plugin_driver_reloads",
+    "Sessions with the driver that were begun again.",
+    ["result"],
 )
 PROFILES_REFUSED = Gauge(
     "kyb_device_plugin_profiles_refused",
     "1 while the profiles file is wrong and an older one holds.",
 )
 PROFILES_RELOADS = Counter(
-    "kyb_device_plugin_profiles_reloads", "Changes of the profiles file taken over."
+    "kyb_device_plugin_profiles_reloads", "Changes of the profiles file that were read."
 )

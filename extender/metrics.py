@@ -17,34 +17,38 @@ _BUCKETS = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5),
 )
 CALLS = Counter(
-    "kyb_extender_calls_total", "Calls of the kube-scheduler, by outcome", ["verb", "outcome"]
+    "kyb_extender_calls_total",
+    "Calls of the kube-scheduler, by outcome: ok, error.",
+    ["verb", "outcome"],
 )
 SECONDS = Histogram(
     "kyb_extender_call_seconds",
-    "How long a call took",
+    "Seconds that a call took, without the HTTP server.",
     ["verb"],
     buckets=_BUCKETS,
 )
 PHASE_SECONDS = Histogram(
     "kyb_extender_phase_seconds",
-    "How long a part of a call took: read the body, decide, write the answer; and of a bind's "
-    "decide, the calls to the API server (api)",
+    "Seconds of each phase of a call: read the body, decide, write the answer; of a "
+    "bind's decide, the call to the API server is phase api.",
     ["verb", "phase"],
     buckets=_BUCKETS,
 )
 UNPLACED = Gauge(
-    "kyb_extender_unplaced_seats", "Pods that hold a seat of which nobody wrote the group"
+    "kyb_extender_unplaced_seats", "Pods that hold a seat of which nobody wrote the group."
 )
-NODES = Gauge("kyb_extender_gpu_nodes", "Nodes with a GPUNode")
-WATCHES_BROKEN = Gauge("kyb_extender_watches_interrupted", "Watches that are interrupted now")
+NODES = Gauge("kyb_extender_gpu_nodes", "Nodes with a GPUNode.")
+WATCHES_BROKEN = Gauge("kyb_extender_watches_interrupted", "Watches that are interrupted now.")
 PENDING = Gauge(
-    "kyb_extender_pending_pods", "Pods that wait for a seat, by what stands in the way", ["reason"]
+    "kyb_extender_pending_pods", "Pods that wait for a seat, by what stands in the way.", ["reason"]
 )
 NUDGES = Counter(
-    "kyb_extender_nudges_total", "How often the scheduler was told to try waiting pods again"
+    "kyb_extender_nudges_total", "How often the scheduler was told to try waiting pods again."
 )
 LEADING = Gauge(
-    "kyb_extender_leading", "1 if this one of several replicas leads, and answers calls"
+    "kyb_extender_leading",
+    "1 if this one of several replicas leads and answers calls; always 0 beside a "
+    "scheduler in the same pod, whose own lease counts.",
 )
 API_SECONDS = PHASE_SECONDS.labels("bind", "api")
 
@@ -63,8 +67,12 @@ class Use(Collector):
         memory = [((product,), used) for product, used in found.memory.items()]
         yield _used("gpu_memory_bytes", "Bytes of GPU memory", ["product"], memory)
         for name, value, what in (
-            ("free_gpus", found.free_gpus, "GPUs' worth of seats that are free"),
-            ("fragmented_gpus", found.fragmented_gpus, "free_gpus that a next pod couldn't use"),
+            ("free_gpus", found.free_gpus, "What seats leave free, in GPUs."),
+            (
+                "fragmented_gpus",
+                found.fragmented_gpus,
+                "Of free_gpus, what a next pod couldn't use on average: FGD's measure, for seats.",
+            ),
         ):
             yield GaugeMetricFamily(f"kyb_extender_{name}", what, value)
 
@@ -72,7 +80,7 @@ class Use(Collector):
 def _used(
     name: str, what: str, labels: list[str], found: Iterable[tuple[Sequence[str], Used]]
 ) -> GaugeMetricFamily:
-    text = f"{what}: all there are (total), and those that are taken"
+    text = f"{what}: all there are (total), and those that pods may fill (taken)."
     family = GaugeMetricFamily(f"kyb_extender_{name}", text, labels=[*labels, "what"])
     for key, used in found:
         for kind, value in used._asdict().items():

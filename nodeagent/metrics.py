@@ -16,7 +16,7 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 
 
 STEP_SECONDS = Histogram(
     "kyb_agent_step_seconds",
-    "Seconds that a phase of parking or waking took.",
+    "Seconds of each phase of park, wake, dump, restore, pack and save; phase `all` is the whole.",
     ["operation", "phase"],
     buckets=_SECONDS,
 )
@@ -28,8 +28,9 @@ WAIT_SECONDS = Histogram(
 SWAPS = Counter("kyb_agent_swaps_total", "Seats woken.", ["group"])
 FAILURES = Counter(
     "kyb_agent_failures_total",
-    "Steps that failed, by what was under way and by cause: the driver's name of its error, or"
-    " deadline, disk, process-gone, gpu-lost, workload, bug.",
+    "Steps that failed, by operation (park, or the seat's state) and cause: the driver's "
+    "name of its error (such as `CUDA_ERROR_OUT_OF_MEMORY`), or deadline, disk, process-"
+    "gone, gpu-lost, workload, bug.",
     ["operation", "cause"],
 )
 RESIDENCY_SECONDS = Histogram(
@@ -49,44 +50,49 @@ PARKED_GIB_HOURS = Counter(
 )
 TURN_SECONDS = Counter(
     "kyb_agent_turn_seconds_total",
-    "Seconds that a seat that always wants its GPUs held them.",
+    "Seconds that a seat that takes turns held its GPUs.",
     ["namespace", "seat"],
 )
 TURN_SWAP_SECONDS = Counter(
     "kyb_agent_turn_swap_seconds_total",
-    "Seconds of GPUs that swaps took from seats that always want them, by cause: turn, request.",
+    "Seconds, of all GPUs, that swaps took from seats that take turns: among them (turn),"
+    " and for requests (request).",
     ["cause"],
 )
 TURN_SWAP_SHARE = Gauge(
     "kyb_agent_turn_swap_share",
-    "Part of the time since the agent began that swaps among seats that always want GPUs took.",
+    "Part of the time since the agent began that swaps among seats that take turns took.",
 )
 EVENTS_DROPPED = Counter(
     "kyb_agent_events_dropped_total", "Kubernetes events left out: their object had too many."
 )
 SEATS = Gauge("kyb_agent_seats", "Seats by state.", ["state"])
 ARRIVALS = Counter(
-    "kyb_agent_arrivals_total", "Times that something at its sockets called for a parked seat."
+    "kyb_agent_arrivals_total", "Times that an arrival at its sockets requested a parked seat."
 )
 JOURNAL_DAMAGED = Counter(
     "kyb_agent_journal_damaged_total",
-    "Times that the agent began with a journal of which lines were lost.",
+    "Times that the agent began with a journal that had lost lines.",
 )
 HELD_PACKETS = Counter(
     "kyb_agent_held_packets_total",
-    "TCP packets held or dropped while pods were parked below RAM, as of when TCP passed again.",
+    "TCP packets from and to offloaded pods that were held, or dropped and sent again; "
+    "counted once TCP passes again, so not those of pods that ended parked.",
 )
 ENDED_CONNECTIONS = Counter(
     "kyb_agent_ended_connections_total", "Idle connections that were reset when a seat was parked."
 )
 LOOP_SECONDS = Histogram(
-    "kyb_agent_decide_seconds", "Seconds that one swap decision took.", buckets=_SECONDS
+    "kyb_agent_decide_seconds",
+    "Seconds that one swap decision over all seats took.",
+    buckets=_SECONDS,
 )
 
 
 REFUSED_CALLS = Counter(
     "kyb_agent_refused_calls_total",
-    "Calls of the API that were answered with an error.",
+    "Calls of the API that were answered with an error, by cause: role, certificate, "
+    "rate, or the gRPC status.",
     ["method", "cause"],
 )
 OPERATIONS = Counter(
@@ -95,7 +101,9 @@ OPERATIONS = Counter(
     ["kind", "state"],
 )
 MOVED_BYTES = Counter(
-    "kyb_agent_moved_bytes_total", "Bytes of device memory moved by parks and wakes.", ["operation"]
+    "kyb_agent_moved_bytes_total",
+    "Bytes of device memory that parks and wakes moved.",
+    ["operation"],
 )
 
 
@@ -116,21 +124,28 @@ HOST_STALLED = Gauge(
     "Share of the last 10 s in which all tasks stood still for want of memory.",
 )
 PARKS_REFUSED = Counter(
-    "kyb_agent_parks_refused_total", "Parks that host memory did not allow.", ["lack"]
+    "kyb_agent_parks_refused_total",
+    "Parks that host memory did not allow, by lack: container, budget, host or pressure.",
+    ["lack"],
 )
-REPORTS = Gauge("kyb_agent_registry_reports", "What the registry is yet to be told of.")
+REPORTS = Gauge(
+    "kyb_agent_registry_reports", "Reports that the registry has not had yet; 0 unless it is away."
+)
 TIER_BYTES = Gauge(
     "kyb_agent_tier_bytes",
     "Bytes of parked seats in each tier, with what is on its way to it or from it.",
     ["tier"],
 )
 SAVED_BYTES = Counter(
-    "kyb_agent_saved_bytes_total", "Bytes of saved states written and read.", ["step"]
+    "kyb_agent_saved_bytes_total",
+    "Bytes of artifacts written (dump), read (restore), packed into the object store "
+    "(pack) and sent to other nodes (send).",
+    ["step"],
 )
 TIER_MOVES = Counter(
     "kyb_agent_tier_moves_total",
-    "Steps that brought a parked seat's state to another tier (dump, restore, pack, fetch), by what"
-    " came of it: done, kept (it stays in RAM), called (it was called for meanwhile), failed.",
+    "Steps of a parked state between tiers (dump, restore, pack, fetch, save), by "
+    "outcome: done, kept (it stays in RAM), called (it was requested meanwhile), failed.",
     ["step", "outcome"],
 )
 KILLED_WHILE_PARKED = Counter(

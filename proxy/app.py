@@ -61,12 +61,14 @@ class Front:
         return app
 
     async def _post(self, request: web.Request) -> web.StreamResponse:
+        """A request to a model, at one of the setting `paths`; held while its seat wakes."""
         # As it was written: what a seat would take for another path is none of these.
         if self._settings.allows(request.rel_url.raw_path):
             return await self._visits.serve(request, self._clients.who, _read)
         return await self._elsewhere(request)
 
     async def _models(self, request: web.Request) -> web.Response:
+        """The models that the client may ask, in OpenAI's shape, with each seat's state."""
         return _json(self._listed(self._clients.who(request)))
 
     def _listed(self, client: Client) -> dict[str, Any]:
@@ -75,6 +77,7 @@ class Front:
         return model_list(admission.seats(), names, self._created)
 
     async def _model(self, request: web.Request) -> web.Response:
+        """One of them."""
         client, name = self._clients.who(request), request.match_info["model"]
         for entry in self._listed(client)["data"]:
             if name in (entry["id"], entry["kyb"]["name"]):
@@ -83,13 +86,16 @@ class Front:
         raise ApiError(*refusal(name, found))
 
     async def _healthz(self, _: web.Request) -> web.Response:
+        """200 while the process answers."""
         return web.Response(text="ok\n")
 
     async def _readyz(self, _: web.Request) -> web.Response:
+        """200 once requests can be served, else 503 with the reason."""
         reason = self._not_ready()
         return web.Response(status=503 if reason else 200, text=f"{reason or 'ok'}\n")
 
     async def _scrape(self, request: web.Request) -> web.Response:
+        """Metrics, for a client of all namespaces."""
         if self._clients.who(request).namespaces is not None:
             reason = "Metrics name every namespace's models: ask as a client of all (--of-all)."
             raise ApiError(403, "all_namespaces_needed", reason)
@@ -98,6 +104,7 @@ class Front:
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def _elsewhere(self, request: web.Request) -> web.Response:
+        """Refused, with the paths that are allowed."""
         allowed = ", ".join(path for path in self._settings.paths if path != "*")
         message = (
             f"{request.method} {request.path[:200]} is not allowed here: GET /v1/models, or POST "

@@ -61,16 +61,16 @@ class _Now(Collector):
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         waiting = GaugeMetricFamily(
-            "kyb_proxy_waiting_requests", "Requests held, by model.", labels=["model"]
+            "kyb_proxy_waiting_requests", "Requests held now.", labels=["model"]
         )
         for model, number in self._admission.waiting().items():
             waiting.add_metric([model], number)
         labels = ["model", "node", "seat"]
         in_flight = GaugeMetricFamily(
-            "kyb_proxy_in_flight_requests", "Requests in flight, by seat.", labels=labels
+            "kyb_proxy_in_flight_requests", "Requests at a seat now.", labels=labels
         )
         granted = GaugeMetricFamily(
-            "kyb_proxy_seat_granted", "Whether the seat may be sent requests.", labels=labels
+            "kyb_proxy_seat_granted", "1 if the seat may be sent requests.", labels=labels
         )
         for seat in self._admission.seats():
             values = [seat.info.route, seat.info.node, seat.info.name]

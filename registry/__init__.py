@@ -1,1 +1,1 @@
-"""The registry: which saved states exist, where they are, and which pod goes on from which."""
+"""The registry: which artifacts exist, where they are, and which pod continues from which."""

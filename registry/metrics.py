@@ -17,28 +17,29 @@ if TYPE_CHECKING:
 _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
 CALLS = Counter(
-    "kyb_registry_calls_total", "Calls, by operation and HTTP status", ["operation", "status"]
+    "kyb_registry_calls_total", "Calls, by operation and HTTP status.", ["operation", "status"]
 )
 SECONDS = Histogram(
-    "kyb_registry_call_seconds", "How long a call took", ["operation"], buckets=_BUCKETS
+    "kyb_registry_call_seconds", "Seconds that a call took.", ["operation"], buckets=_BUCKETS
 )
 FAULTS = Counter(
     "kyb_registry_database_faults_total",
-    "Transactions that failed: every connection in use (busy), connection lost (lost), else failed",
+    "Transactions that failed: every connection in use (busy), connection lost (lost), "
+    "anything else (failed).",
     ["cause"],
 )
 REFUSED_WRITES = Counter(
     "kyb_registry_conflicts_total",
-    "Changes refused since the world is another than the caller thought",
+    "Changes refused because the state is not what the caller expected.",
     ["operation"],
 )
 
 
 DESTROYED = Counter(
-    "kyb_registry_keys_destroyed_total", "Namespaces' keys that were destroyed, here and in places"
+    "kyb_registry_keys_destroyed_total", "Namespaces' keys that were destroyed, here and in places."
 )
 TO_DESTROY = Gauge(
-    "kyb_registry_keys_to_destroy", "Namespaces' keys that are to be destroyed, now or later"
+    "kyb_registry_keys_to_destroy", "Namespaces' keys that are to be destroyed, now or later."
 )
 
 
@@ -50,7 +51,9 @@ class Copies(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """The figures now; none while the database does not answer."""
         family = GaugeMetricFamily(
-            "kyb_registry_copies", "Copies of artifacts", labels=["place", "state"]
+            "kyb_registry_copies",
+            "Copies of artifacts; none while the database doesn't answer.",
+            labels=["place", "state"],
         )
         with suppress(RetryableError):
             for place, state, count in self.source():

@@ -1,6 +1,5 @@
 #!/bin/sh
-# Fails if kybernate/gen, docs/reference/{states,migration,settings,objects,models-file}.md,
-# config/crd or config/models.schema.json differ from what their sources generate, or if a decision
+# Fails if kybernate/gen, a generated page of docs/reference, config/crd or config/models.schema.json differ from what their sources generate, or if a decision
 # is not in the index of docs/design.
 set -eu
 py=$1
@@ -35,7 +34,7 @@ cmp -s "$tmp/models.schema.json" config/models.schema.json || {
   exit 1
 }
 "$py" -m tests.unit.docs.reference.generated "$tmp"
-for file in settings objects models-file; do
+for file in settings objects models-file metrics messages http; do
   cmp -s "$tmp/$file.md" "docs/reference/$file.md" || {
     echo "docs/reference/$file.md is stale: run 'make states'" >&2
     exit 1

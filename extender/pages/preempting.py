@@ -44,7 +44,7 @@ class Preemption:
         }
 
     def plan(self, namespace: str, name: str) -> dict[str, Any]:
-        """Whom to suspend for a pending pod, as JSON. Raises KybernateError."""
+        """Whom to suspend for a pod that waits, as JSON. Raises KybernateError."""
         pod = self._snapshot.read_pod(self._cluster.pod(namespace, name))
         if pod.demand is None:
             raise RefusedError(pod.problem or f"pod {pod.ref} asks for no seat")

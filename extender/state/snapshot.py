@@ -358,7 +358,9 @@ class Snapshot:
             return self._table.of(demand)
 
     def dump(self, now: str) -> object:
-        """All that is decided by, as JSON. `now` as RFC 3339."""
+        """All that decisions depend on, as JSON; `kybernate dump` writes it.
+
+        `now` as RFC 3339."""
         with self._lock:
             self._catch_up()
             pods, mix = tuple(self._pods.values()), self._mix

@@ -178,13 +178,15 @@ class NodeAgentServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetStatus(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """The node, its GPUs, groups and seats.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchStatus(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """The same, now and when it has changed, at most four times a second.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -199,6 +201,7 @@ class NodeAgentServicer:
     def Park(self, request, context):
         """Operations: answered at once, done later. The name makes them idempotent: a second call with
         the name of a known operation answers with that one and begins nothing.
+
         Take a seat out of GPU memory; it wakes on demand as ever.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -220,14 +223,14 @@ class NodeAgentServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Save(self, request, context):
-        """Keep a seat's state as it is now, for good, and let the workload go on.
+        """Take a snapshot of a seat, which is kept until it is deleted; the workload continues.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Move(self, request, context):
-        """Let a seat's workload go on in another pod, with its state as it is.
+        """Let a seat's workload continue in another pod, with its state as it is.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -248,7 +251,8 @@ class NodeAgentServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UndrainNode(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Take a drain back.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -261,13 +265,15 @@ class NodeAgentServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetOperation(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """One operation, by its name.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListOperations(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Operations that are under way; with `ended_too` also the last that have ended.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')

@@ -88,7 +88,7 @@ class PeersServicer:
         raise NotImplementedError('Method not implemented!')
 
     def TakeOver(self, request, context):
-        """The pod's processes are ended for good: the successor goes on. Idempotent.
+        """The pod's processes are ended for good: the successor continues. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

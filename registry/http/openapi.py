@@ -23,7 +23,7 @@ _REFERENCE = "#/components/schemas/{model}"
 _ERRORS = {
     "400": "The request is wrong; the sentence names the field.",
     "403": "The certificate's role may not do that, or it is of a pod of another node.",
-    "409": "The world is another than the caller thought; read again and decide anew.",
+    "409": "The world is another than the caller thought; read and decide again.",
     "503": "The database does not answer; ask again after Retry-After.",
 }
 _MISSING = {"404": "Nothing of that name is known."}
@@ -45,7 +45,7 @@ def document(routes: Sequence[Route]) -> Json:
         "info": {
             "title": "Kybernate registry",
             "version": "v1",
-            "description": "Which saved states exist, where they are, and which pod goes on from "
+            "description": "Which artifacts exist, where they are, and which pod continues from "
             "which. Mutual TLS; times are milliseconds since 1970 in UTC, sizes are bytes.",
         },
         "paths": paths,

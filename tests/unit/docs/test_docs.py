@@ -21,7 +21,7 @@ LATER = {
     REPOSITORY / f"docs/{name}.md"
     for name in (
         "results/benchmarks",
-        *(f"reference/{one}" for one in ("metrics", "migration", "states")),
+        *(f"reference/{one}" for one in ("migration", "states")),
     )
 }
 FOLDERS = {"start", "how-to", "concepts", "reference", "design", "results", "images"}

@@ -1,5 +1,5 @@
-"""`python -m tests.unit.docs.reference.generated`: writes the pages of settings, of objects and of
-the file of one box.
+"""`python -m tests.unit.docs.reference.generated`: writes the pages of settings, of objects, of
+the file of one box, of metrics, and of the APIs.
 
 Settings come from the services' own classes, objects from the definitions in config/crd, the file's
 keys from the models of kybernate/api/models.
@@ -24,6 +24,8 @@ from kybernate.settings.plugin import PluginSettings
 from kybernate.settings.proxy import ProxySettings
 from kybernate.settings.registry import RegistrySettings
 from kybernate.settings.webhook import WebhookSettings
+from tests.pages import item
+from tests.unit.docs.reference import httppage, messages, metricspage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,6 +82,9 @@ def pages() -> dict[str, str]:
         "settings.md": settings_page(),
         "objects.md": objects_page(),
         "models-file.md": models_page(),
+        "metrics.md": metricspage.page(),
+        "messages.md": messages.page(),
+        "http.md": httppage.page(),
     }
 
 
@@ -146,10 +151,7 @@ def _shown(default: object) -> str:
 
 
 def _item(head: str, text: str) -> str:
-    said = f"- {head}: {text.rstrip('.')}." if text else f"- {head}"
-    return textwrap.fill(
-        said, 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
-    )
+    return item(f"{head}: {text.rstrip('.')}." if text else head).rstrip("\n")
 
 
 def _fields(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, str, str]]:
