@@ -72,8 +72,8 @@ class _Levels:
 class Pressure:
     """`held` knows how many bytes of device memory a seat holds, if anybody has looked.
 
-    Where parked seats' states can leave RAM (`Node.makes_room`), a seat is refused only for as long
-    as that takes, which nobody needs to be told."""
+    Where parked seats' states can leave RAM (`Node.makes_room`), a seat is not refused: the swap
+    decision has it wait for as long as that takes."""
 
     def __init__(
         self,
@@ -98,22 +98,19 @@ class Pressure:
         candidates = [seat for seat in known if seat.state in _MAY_PARK and not seat.ending.asked]
         refused = self._judge(known, candidates) if candidates else {}
         self._refused = refused
-        self._node.short = {
-            seat.uid: self._node.park_size(seat)
-            for seat in candidates
-            if seat.uid in refused and refused[seat.uid].lack in MAKES_ROOM
-        }
         self._passing = frozenset(
             seat.uid
             for seat in candidates
-            if seat.uid in self._node.short
-            and self._node.makes_room(seat, self._node.short[seat.uid])
+            if seat.uid in refused
+            and refused[seat.uid].lack in MAKES_ROOM
+            and self._node.makes_room(seat, self._node.park_size(seat))
         )
         forfeits = self._forfeits()
         for seat in known:
             seat.ending.judged(forfeits.get(seat.uid, ""))
         self._tell(known)
-        return {uid: one.sentence for uid, one in refused.items() if uid not in forfeits}
+        mended = self._passing | forfeits.keys()
+        return {uid: one.sentence for uid, one in refused.items() if uid not in mended}
 
     def _forfeits(self) -> Mapping[PodUid, str]:
         """Who is given up rather than waited for. A node that is short just now has room soon."""
@@ -148,6 +145,9 @@ class Pressure:
         )
         self._node.free_ram = max(
             0, host.available - load.underway - self._node.settings.host_reserve_bytes
+        )
+        self._node.park_room = min(
+            max(0, self._node.park_budget - load.parked), self._node.free_ram
         )
         return refusals((self._candidate(seat) for seat in candidates), load, host, self._limits())
 

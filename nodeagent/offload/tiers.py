@@ -10,8 +10,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from kybernate.core.seat.seats import OCCUPYING, TIER_OF
-from kybernate.core.swap.swap import asks_since, fits, order, takes_turns, wants
+from kybernate.core.seat.seats import TIER_OF
+from kybernate.core.swap.swap import ram_order, wants
 from kybernate.core.tiers.tiering import (
     Coming,
     Parked,
@@ -27,9 +27,10 @@ from kybernate.types import SeatState, Tier
 from nodeagent import metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
-    from kybernate.core.swap.swapview import SwapPolicy, SwapView
+    from kybernate.core.swap.swap import RamOrder
+    from kybernate.core.swap.swapview import SwapPolicy
     from kybernate.core.tiers.tiering import TierAction
     from kybernate.types import PodUid
     from nodeagent.offload.dumps import Dumps
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_TO_BE_PARKED = OCCUPYING - {SeatState.PARKING}
 _SLACK = 0.001
 _NEVER = float("inf")
 
@@ -84,7 +84,7 @@ class Tiers:
         if self._node.world.below is None:
             return False
         now = self._node.world.now()
-        one = Coming(seat.uid, str(seat), size, self._awaited_since(seat) or now)
+        one = Coming(seat.uid, str(seat), size)
         return clears(self._view(now, comes=False), self._policy, one, now)
 
     # --- what there is --------------------------------------------------------------------------
@@ -93,27 +93,23 @@ class Tiers:
         node = self._node
         # What is being parked takes its room in RAM already.
         parking = (s for s in node.seats.values() if s.state is SeatState.PARKING)
-        ram = max(0, node.park_budget - sum(node.park_size(seat) for seat in parking))
+        budget = max(0, node.park_budget - sum(node.park_size(seat) for seat in parking))
         limits = {t: max(0, limit - self._others(t)) for t, limit in node.tiers().items()}
-        limits[Tier.RAM] = ram
-        swap_view = node.swap_view()
-        turns = {uid: turn for turn, uid in enumerate(order(swap_view, self._swap, now))}
-        seats = tuple(
-            self._parked(seat, turns, swap_view)
-            for seat in node.seats.values()
-            if seat.state in TIER_OF
-        )
-        return TierView(seats, limits, tuple(self._coming()) if comes else (), node.free_ram)
+        limits[Tier.RAM] = budget
+        ram = ram_order(node.swap_view(), self._swap, now)
+        seats = tuple(self._parked(s, ram) for s in node.seats.values() if s.state in TIER_OF)
+        coming = tuple(self._coming(ram)) if comes else ()
+        return TierView(seats, limits, coming, node.free_ram)
 
     def _others(self, tier: Tier) -> int:
         """Bytes of it that no seat has, and that none of them can make room of."""
         return self._dumps.others_in(tier)
 
-    def _parked(self, seat: Seat, turns: Mapping[PodUid, int], swap_view: SwapView) -> Parked:
+    def _parked(self, seat: Seat, ram: RamOrder) -> Parked:
         tier = TIER_OF[seat.state]
         goes = {SeatState.DUMPING: Tier.NVME, SeatState.RESTORING: Tier.RAM}
         wanted = wants(seat.view(drained=False))
-        turn = turns.get(seat.uid, len(turns)) if wanted else None
+        turn = ram.turns.get(seat.uid, len(ram.turns)) if wanted else None
         busy = (
             seat.ending.asked
             or seat.unverified
@@ -137,7 +133,7 @@ class Tiers:
             Tier(seat.wishes.park_tier),
             seat.saved.copies,
             _NEVER if busy else seat.backoff.move_not_before,
-            self._behind(seat, swap_view) if wanted else 0,
+            ram.behind.get(seat.uid, 0),
             {tier: seat.wishes.idle[tier.value] for tier in Tier if tier.value in seat.wishes.idle},
             self._timely(seat),
         )
@@ -158,34 +154,11 @@ class Tiers:
             self._weights[seat.uid] = seat.history.since, weight
         return max(weight, self._node.park_size(seat)) if weight else 0
 
-    def _behind(self, seat: Seat, swap_view: SwapView) -> int:
-        """Bytes that others must park before it can wake."""
-        if fits(swap_view, seat.uid):
-            return 0
-        mine = set(seat.identity.gpus)
-        there = (s for s in self._node.seats.values() if s.state in _TO_BE_PARKED)
-        return sum(self._node.park_size(s) for s in there if mine & {*s.identity.gpus})
-
-    def _coming(self) -> Iterable[Coming]:
-        """Seats that somebody waits to see parked and for which RAM has no room."""
-        for uid, size in self._node.short.items():
-            seat = self._node.seats.get(uid)
-            since = self._awaited_since(seat) if seat else None
-            if seat is not None and since is not None:
-                yield Coming(uid, str(seat), size, since)
-
-    def _awaited_since(self, seat: Seat) -> float | None:
-        """Since when somebody waits for its GPUs, or None."""
-        mine, node = set(seat.identity.gpus), self._node.swap_view()
-        views = [one for one in node.seats if one.uid != seat.uid and mine & one.gpus]
-        claims, now = node.claims, self._node.world.now()
-        # Whoever waits for its turn is not kept from it before that comes.
-        times = [claims[v.uid].due for v in views if takes_turns(v, node) and v.uid in claims]
-        times = [time for time in times if time <= now]
-        times += [asks_since(v) for v in views if wants(v) and not takes_turns(v, node)]
-        if seat.wishes.leave or self._node.draining:
-            times.append(self._node.world.now())
-        return min(times, default=None)
+    def _coming(self, ram: RamOrder) -> Iterable[Coming]:
+        """Seats in GPU memory that somebody waits to see parked."""
+        for uid, turn in ram.parks.items():
+            seat = self._node.seats[uid]
+            yield Coming(uid, str(seat), self._node.park_size(seat), turn)
 
     # --- what is done ---------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from kybernate.core.seat.seats import TIER_OF, SeatEvent, next_state
+from kybernate.core.seat.seats import OCCUPYING, TIER_OF, SeatEvent, next_state
 from kybernate.core.swap.swapview import Expected, SwapView
 from kybernate.core.swap.turns import Book, TurnPolicy
 from kybernate.core.tiers.tiers import Artifact, park_seconds, wake_seconds
@@ -203,9 +203,9 @@ class Node:
     `refusals` says which seats can't be parked; `notices` are the conditions besides Ready;
     `host_available` is about how many bytes of host memory are available, 0 while unknown.
     `activity` is what is published of when each seat is used, `saved` of saved states. `seen` says
-    how many bytes of device memory a seat was last seen to hold; `short` are the bytes for which
-    RAM has no room, by seat that can't be parked for want of them; `free_ram` is what the host can
-    give to parked seats besides, None while unknown, `ram_freed_at` when a state last left RAM;
+    how many bytes of device memory a seat was last seen to hold; `park_room` is how many bytes more
+    may be parked into RAM now, `free_ram` the host's part of that, None while unknown;
+    `ram_freed_at` when a state last left RAM;
     `makes_room` says whether other seats' states can leave RAM so that so many bytes of this one
     fit. `turns` is what seats that always want their GPUs have had of them since this agent began.
     """
@@ -226,7 +226,7 @@ class Node:
     activity: dict[PodUid, dict[str, Any]] = field(default_factory=dict)
     saved: Callable[[], list[SavedRow]] = list
     seen: Callable[[PodUid], int | None] = nothing_seen
-    short: Mapping[PodUid, int] = field(default_factory=dict)
+    park_room: int | None = None
     free_ram: int | None = None
     ram_freed_at: float = 0.0
     makes_room: Callable[[Seat, int], bool] = no_room_made
@@ -313,6 +313,12 @@ class Node:
             reserve=self.settings.reserve_bytes,
             foreign=self.foreign,
             draining=self.draining,
+            park_room=self.park_room,
+            park_bytes={
+                uid: self.park_size(seat)
+                for uid, seat in self.seats.items()
+                if seat.state in OCCUPYING
+            },
         )
         return self.turns.look(view, self.world.now())
 

@@ -266,12 +266,10 @@ class Life:
         if self.node is None or not self.plan.tiers:
             return self.refused
         node, free = self.node, self.node.park_budget - self.watch.in_ram()
-        node.short = {
-            seat.uid: node.park_size(seat)
-            for seat in seats
-            if seat.state in _MAY_PARK and node.park_size(seat) > free
-        }
-        return {**dict.fromkeys(node.short, "RAM is full"), **self.refused}
+        node.park_room = max(0, free)
+        short = [s for s in seats if s.state in _MAY_PARK and node.park_size(s) > free]
+        stuck = [s.uid for s in short if not node.makes_room(s, node.park_size(s))]
+        return {**dict.fromkeys(stuck, "RAM is full"), **self.refused}
 
     def _slots(self, uid: PodUid) -> int:
         return self.cluster.pods[uid].plan.group.active_slots

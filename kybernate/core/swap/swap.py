@@ -12,6 +12,11 @@ whose it is). They displace nobody who has requests to answer, unless those kept
 `max_wait`; a request displaces them once they had `min_residency`. While the next of them has to
 wait for what it needs, others may use what is empty, but displace nobody. Requests for one of them
 are no reason to have it awake before or longer than its turn, while others take turns for its GPUs.
+
+The host's memory is handed out here, too, in the same order: what must be parked for a demander has
+its room before anything is parked for a later one, and seats that are to leave RAM or to come into
+it follow that order (`ram_order`, carried out by `core.tiers.tiering`). So whoever needs much RAM
+isn't starved by those who need little of it again and again.
 """
 
 from __future__ import annotations
@@ -26,7 +31,7 @@ from kybernate.core.swap.swapview import Claim
 from kybernate.types import SeatState
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
     from kybernate.core.swap.swapview import SeatView, SwapPolicy, SwapView
     from kybernate.types import GpuUuid, PodUid
@@ -68,9 +73,24 @@ def next_check(view: SwapView, policy: SwapPolicy, now: float) -> float | None:
     return min((time for time in times if now < time < math.inf), default=None)
 
 
-def order(view: SwapView, policy: SwapPolicy, now: float) -> tuple[PodUid, ...]:
-    """Who asks for its turn, in the order in which they are served."""
-    return tuple(seat.uid for seat in _Decision(view, policy, now).demand())
+@dataclass(frozen=True, slots=True)
+class RamOrder:
+    """Who gets the host's memory next. `turns`: the place of each seat that asks for its turn, 0
+    for the next; `parks`: the place at which each seat that is to be parked needs room in RAM: that
+    of the seat which waits for it, -1 if it must leave in any case. `behind`: bytes that others
+    must park before a seat can wake, where that isn't decided yet."""
+
+    turns: Mapping[PodUid, int]
+    parks: Mapping[PodUid, int]
+    behind: Mapping[PodUid, int]
+
+
+def ram_order(view: SwapView, policy: SwapPolicy, now: float) -> RamOrder:
+    """In which order RAM is handed out. Who could not have its GPUs even with all of RAM comes
+    last: it would keep RAM from others for nothing."""
+    decision = _Decision(view, policy, now)
+    decision.run()
+    return decision.ram_order()
 
 
 def violations(view: SwapView) -> tuple[str, ...]:
@@ -134,6 +154,8 @@ def _excuse(other: SeatView, seat: SeatView, view: SwapView, policy: SwapPolicy,
     busy = other.in_flight or other.waiting
     if other.state is SeatState.ACTIVE and other.unparkable:
         return f"seat {other.name} can't be parked: {other.unparkable}"
+    if other.state is SeatState.ACTIVE and view.no_room(other):
+        return f"seat {other.name} is parked once others have left the host's memory"
     if other.state is SeatState.ACTIVE and busy and other.priority > seat.priority:
         return f"seat {other.name} has work of a higher priority, for {policy.max_wait:g} s at most"
     left = _claim(other, view).until - now
@@ -270,6 +292,8 @@ def _entry(seat: SeatView) -> tuple[ActionKind, SeatView, str]:
 
 _LEAVES = (SeatState.PARKING, SeatState.DRAINING)
 _SERVES = (SeatState.ACTIVE, SeatState.DRAINING)
+_TO_BE_PARKED = (SeatState.WAKING, SeatState.ACTIVE, SeatState.DRAINING)
+"""From here a park has yet to take its room in RAM. A start has no known end, and keeps none."""
 _ENTERING = (ActionKind.START, ActionKind.WAKE)
 _NOWHERE: Final[frozenset[GpuUuid]] = frozenset()
 
@@ -292,6 +316,10 @@ class _Decision:
         self._held_for_starts: list[SeatView] = []
         self._next_turns: list[SeatView] = []
         self._needed: set[PodUid] = set()
+        self._room = math.inf if view.park_room is None else view.park_room
+        self._parks: dict[PodUid, PodUid | None] = {}
+        self._without_room: set[PodUid] = set()
+        self._stuck: set[PodUid] = set()
         self._actions: list[Action] = []
 
     def run(self) -> tuple[Action, ...]:
@@ -303,14 +331,20 @@ class _Decision:
             self._keep_spare()
         for seat in self._view.seats:
             if seat.state is SeatState.DRAINING and seat.uid not in self._needed:
-                self._act(ActionKind.UNDRAIN, seat, "no other seat needs its GPUs any more")
+                short = seat.uid in self._without_room
+                why = "RAM has no room for it" if short else "no other seat needs its GPUs any more"
+                self._act(ActionKind.UNDRAIN, seat, why)
         return tuple(self._actions)
 
     def _see_off(self) -> None:
         """Seats that must leave whoever needs their GPUs."""
         for seat in self._view.seats:
             why = seat.leave or self._view.draining or self._idled_out(seat)
-            if why and not seat.unparkable and self._now >= seat.stays_until:
+            if not why or seat.unparkable or self._now < seat.stays_until:
+                continue
+            # Nobody waits for what only idles.
+            must = bool(seat.leave or self._view.draining)
+            if (must or not self._lacks_room(seat)) and self._gets_room(seat, None):
                 self._needed.add(seat.uid)
                 self._send_away(seat, why, at_once=True)
 
@@ -319,6 +353,41 @@ class _Decision:
         if not there or self._now < _idles_at(seat, self._policy):
             return ""
         return f"nobody has used it for {seat.idle_limit:g} s"
+
+    def ram_order(self) -> RamOrder:
+        """See the function. After `run`."""
+        asking = sorted(self.demand(), key=lambda seat: seat.uid in self._stuck)
+        turns = {seat.uid: place for place, seat in enumerate(asking)}
+        parks = {uid: -1 if whom is None else turns[whom] for uid, whom in self._parks.items()}
+        return RamOrder(turns, parks, {seat.uid: self._behind(seat) for seat in asking})
+
+    def _behind(self, seat: SeatView) -> int:
+        there = [s for s in self._view.seats if s.state in OCCUPYING and s.gpus & seat.gpus]
+        if _fits(seat, there, self._view):
+            return 0
+        parked = SeatState.PARKING
+        left = (s for s in there if s.state is not parked and s.uid not in self._parks)
+        return sum(self._size(one) for one in left)
+
+    def _size(self, seat: SeatView) -> int:
+        return self._view.park_bytes.get(seat.uid, 0)
+
+    def _lacks_room(self, seat: SeatView) -> bool:
+        if seat.uid in self._parks:
+            return seat.uid in self._without_room
+        return self._size(seat) > max(0, self._room)
+
+    def _gets_room(self, seat: SeatView, whom: PodUid | None) -> bool:
+        """Keep RAM for its park, for whose sake; whether there is room. Who asks first has it:
+        what comes later must not take it, though it is not enough yet."""
+        if seat.state not in _TO_BE_PARKED:
+            return True
+        if seat.uid not in self._parks:
+            if self._lacks_room(seat):
+                self._without_room.add(seat.uid)
+            self._parks[seat.uid] = whom
+            self._room -= self._size(seat)
+        return seat.uid not in self._without_room
 
     def demand(self) -> list[SeatView]:
         """Who may be served now, whose turn it is first."""
@@ -351,6 +420,8 @@ class _Decision:
         if seat.places:
             seat = replace(seat, gpus=self._place(seat, held))
         if not _fits(seat, held, self._view) or self._is_unclear(seat):
+            if not _fits(seat, (), self._view) or self._is_unclear(seat):
+                self._stuck.add(seat.uid)
             return
         if seat.state not in _ENTERS and self._waits_its_turn(seat):
             # Nobody's GPUs stand empty until its state is in RAM.
@@ -404,8 +475,10 @@ class _Decision:
                 found.append((_value(stay), sorted(place), stay))
         for _, _, stay in sorted(found, key=lambda one: one[:2])[:want]:
             for seat in stay:
-                self._needed.add(seat.uid)
-                self._send_away(seat, "its GPUs are kept for whoever is called next", at_once=True)
+                if not self._lacks_room(seat) and self._gets_room(seat, None):
+                    self._needed.add(seat.uid)
+                    why = "its GPUs are kept for whoever is called next"
+                    self._send_away(seat, why, at_once=True)
 
     def _rests(self, seat: SeatView) -> bool:
         """Whether it may be parked though nobody asks for its GPUs yet."""
@@ -430,19 +503,23 @@ class _Decision:
             self._next_turns.append(seat)
             return
         if not victims or SeatState.FAILED in states:
+            self._stuck.add(seat.uid)
             return
         if SeatState.STARTING in states:
             # A start has no known end: requests of others go on, but no further start may
             # come in between, so that this seat waits for one start at most.
             self._held_for_starts.append(seat)
+            self._stuck.add(seat.uid)
             return
         self._held.append(seat)
-        self._needed.update(victim.uid for victim in victims)
+        # Who has no room in RAM yet goes on serving.
+        able = [victim for victim in victims if self._gets_room(victim, seat.uid)]
+        self._needed.update(victim.uid for victim in able)
         settled = not states & {SeatState.WAKING, SeatState.WAITING, *TIER_OF}
         together = settled and all(
             self._may_leave(v, seat) for v in victims if v.state is SeatState.ACTIVE
         )
-        for victim in victims:
+        for victim in able:
             self._evict(victim, seat, together=together)
 
     def _is_over(self, victims: Collection[SeatView]) -> bool:
@@ -501,7 +578,8 @@ class _Decision:
         if seat.state in leaving:
             rank = leaving.index(seat.state)
         elif seat.state is SeatState.ACTIVE:
-            rank = 2 if self._may_leave(seat, whom) else 3
+            able = self._may_leave(seat, whom) and not self._lacks_room(seat)
+            rank = 2 if able else 3
         else:
             rank = 5 if seat.state is SeatState.FAILED else 4
         busy = int(seat.in_flight + seat.waiting > 0)

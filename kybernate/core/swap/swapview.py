@@ -53,10 +53,11 @@ class SeatView:
     park has just failed). `asked_since`: since when somebody other than a
     proxy wants it awake (an operator, bytes at its sockets). `leave`: why it must leave GPU memory
     though nobody needs its GPUs; meanwhile it asks for nothing. `unparkable`: why it can't be
-    parked now. `on_demand`: at the gate it asks for its turn only when called for.
-    `unverified`: nobody knows yet whether it uses its GPUs, which go to no other meanwhile.
-    `turn`: it wants its GPUs whenever it may have them; None: only when called for. `idle_limit`:
-    unused for so long it leaves GPU memory though nobody needs its GPUs; None: it stays.
+    parked, neither now nor as soon as others have left RAM. `on_demand`: at the gate it asks for
+    its turn only when called for. `unverified`: nobody knows yet whether it uses its GPUs, which go
+    to no other meanwhile. `turn`: it wants its GPUs whenever it may have them; None: only when
+    called for. `idle_limit`: unused for so long it leaves GPU memory though nobody needs its GPUs;
+    None: it stays.
 
     `places`: the sets of GPUs on any of which it may be woken; empty: on `gpus` alone. `within`:
     its requests should be answered so many seconds after they came; None: nobody said so.
@@ -115,7 +116,8 @@ class SwapView:
 
     `foreign`: bytes per GPU in use by processes of no seat. `draining`: why nothing may start or
     wake on this node and everything active must leave, empty if it may stay. `claims`: of those
-    who take turns.
+    who take turns. `park_room`: bytes of host memory that seats may be parked into now, None if
+    nobody counts them; `park_bytes`: what each seat's park puts there.
     """
 
     seats: tuple[SeatView, ...]
@@ -125,3 +127,9 @@ class SwapView:
     foreign: Mapping[GpuUuid, int] = field(default_factory=dict)
     draining: str = ""
     claims: Mapping[PodUid, Claim] = field(default_factory=dict)
+    park_room: int | None = None
+    park_bytes: Mapping[PodUid, int] = field(default_factory=dict)
+
+    def no_room(self, seat: SeatView) -> bool:
+        """Whether the host's memory has no room for the seat's park now."""
+        return self.park_room is not None and self.park_bytes.get(seat.uid, 0) > self.park_room

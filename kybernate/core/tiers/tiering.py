@@ -1,6 +1,8 @@
 """In which tier each parked seat's state should be: one pure decision over all of a node's seats.
 
-RAM is kept for those that are called for, and for what is about to be parked; who has been quiet
+RAM is handed out in the order of turns (`core.swap.swap.ram_order`): for each seat that wants to be
+awake first what must be parked for it has its room, then its own state. Nobody whose turn comes
+later fills what an earlier one waits for, so each gets its room in the end. Who has been quiet
 longest leaves first, down to NVMe and from there to the object store. A seat that is called for
 comes up at once, while whoever has its GPUs goes on computing. Nothing goes deeper than its pod
 allows, nothing is moved back and forth within the minimum residency, and a copy is dropped only
@@ -10,7 +12,7 @@ where another one is verified. Bytes of what is on its way count in both tiers u
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -53,8 +55,9 @@ class Parked:
     among those that are called for, 0 for the next, None if it isn't. `asked`: the tier that an
     operator wants it in. `deepest`: how deep its pod lets it go. `copies`: tiers that hold a
     verified saved state of it. Before `not_before` nothing is tried with it. `behind`: bytes that
-    must be parked before it can wake. `idle`: seconds without use after which it leaves a tier,
-    instead of the policy's; `timely`: the deepest tier to which it goes for want of use alone.
+    must be parked before it can wake, besides what is `Coming`. `idle`: seconds without use after
+    which it leaves a tier, instead of the policy's; `timely`: the deepest tier to which it goes for
+    want of use alone.
     """
 
     uid: PodUid
@@ -90,12 +93,12 @@ class Parked:
 @dataclass(frozen=True, slots=True)
 class Coming:
     """A seat in GPU memory that is to be parked as soon as RAM has room for its `size` bytes;
-    `since`: since when somebody waits for that."""
+    `turn`: that of the seat which waits for it, -1 before all of them."""
 
     uid: PodUid
     name: str
     size: int
-    since: float
+    turn: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +142,9 @@ def decide(view: TierView, policy: TierPolicy, now: float) -> tuple[TierAction, 
 
 
 def clears(view: TierView, policy: TierPolicy, one: Coming, now: float) -> bool:
-    """Whether RAM has room for this seat, or will have once others have left that may leave."""
-    return _Decision(view, policy, now).clears(one)
+    """Whether RAM has room for this seat, or will have once others have left that may leave, now or
+    when they have rested."""
+    return _Decision(view, replace(policy, min_residency=0.0), now).clears(one)
 
 
 def next_check(view: TierView, policy: TierPolicy, now: float) -> float | None:
@@ -200,8 +204,7 @@ class _Decision:
                 self._frees(seat)
 
     def run(self) -> tuple[TierAction, ...]:
-        self._make_way()
-        self._bring_up()
+        self._hand_out()
         self._obey()
         self._let_sink()
         self._prefetch()
@@ -212,19 +215,23 @@ class _Decision:
 
     # --- what is needed -------------------------------------------------------------------------
 
-    def _make_way(self) -> None:
-        """Room in RAM for seats that are to leave GPU memory. Until they have, nobody who waits
-        for their GPUs gets on, so even the next of those may have to leave RAM for a while."""
-        for one in sorted(self._view.coming, key=lambda one: (one.since, one.uid)):
-            why = f"{one.name} is to be parked and RAM has no room for its {_gib(one.size)}"
-            if self._clear(Tier.RAM, one.size, _FIRST, why):
-                self._take(Tier.RAM, one.size)
+    def _hand_out(self) -> None:
+        """Whose turn it is first has its room first; what must be parked for a seat before the
+        seat itself."""
+        called = [seat for seat in self._view.seats if seat.turn is not None]
+        needs: list[Coming | Parked] = [*self._view.coming, *called]
+        for one in sorted(needs, key=_place):
+            if isinstance(one, Coming):
+                self._make_way(one)
+            else:
+                self._rise(one, "it is called for", one.turn or 0)
 
-    def _bring_up(self) -> None:
-        """What is called for comes up, whose turn it is first."""
-        called = [(seat.turn, seat) for seat in self._view.seats if seat.turn is not None]
-        for turn, seat in sorted(called, key=lambda one: (one[0], one[1].uid)):
-            self._rise(seat, "it is called for", turn)
+    def _make_way(self, one: Coming) -> None:
+        """Room in RAM for a seat that is to leave GPU memory. Until it has, the seat that waits
+        for its GPUs doesn't get on, so even that may have to leave RAM for a while."""
+        why = f"{one.name} is to be parked and RAM has no room for its {_gib(one.size)}"
+        if self._clear(Tier.RAM, one.size, one.turn, why) or self._will_clear(one.size, one.turn):
+            self._take(Tier.RAM, one.size)
 
     def _obey(self) -> None:
         """Where an operator wants it; a call comes first."""
@@ -275,6 +282,8 @@ class _Decision:
         need = seat.size + seat.behind
         words = f"{seat.name} needs {_gib(need)} of RAM: {why}"
         if not self._clear(Tier.RAM, need, turn, words, seat):
+            if self._will_clear(need, turn, seat):
+                self._take(Tier.RAM, need)
             return
         if self._room[Tier.RAM] >= need:
             self._begin(Step.RESTORE, seat, why)
@@ -321,6 +330,18 @@ class _Decision:
         for seat in self._fewest(chosen, -lacking, tier):
             self._sink(seat, why)
         return need <= self._soon.get(tier, 0)
+
+    def _will_clear(self, need: int, turn: float, whose: Parked | None = None) -> bool:
+        """Whether RAM has so much room once those have rested that moved lately. It is kept until
+        then: else others could come up meanwhile, and need rest in their turn, for ever."""
+        now = self._policy, self._actions, self._begun, self._room, self._soon
+        self._policy = replace(self._policy, min_residency=0.0)
+        self._actions, self._begun = [], {*self._begun}
+        self._room, self._soon = {**self._room}, {**self._soon}
+        try:
+            return self._clear(Tier.RAM, need, turn, "", whose)
+        finally:
+            self._policy, self._actions, self._begun, self._room, self._soon = now
 
     def _fewest(self, chosen: list[Parked], spare: int, tier: Tier) -> list[Parked]:
         """Without those that a later one made unnecessary; the warmest of them stay first."""
@@ -371,6 +392,10 @@ class _Decision:
     def _begin(self, step: Step, seat: Parked, why: str) -> None:
         self._begun.add(seat.uid)
         self._actions.append(TierAction(step, seat.uid, why))
+
+
+def _place(one: Coming | Parked) -> tuple[int, bool, str]:
+    return one.turn or 0, isinstance(one, Parked), one.uid
 
 
 def _gib(size: int) -> str:

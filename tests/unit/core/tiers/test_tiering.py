@@ -35,8 +35,8 @@ def seat(name, size=40, tier=RAM, **more):
     return Parked(PodUid(name), name, size * GIB, tier, **more)
 
 
-def coming(name, size=40, since=100.0):
-    return Coming(PodUid(name), name, size * GIB, since)
+def coming(name, size=40, turn=-1):
+    return Coming(PodUid(name), name, size * GIB, turn)
 
 
 def steps(*seats, limits=LIMITS, policy=POLICY, now=1000.0, **more):
