@@ -40,6 +40,11 @@ for file in settings objects models-file metrics messages http; do
     exit 1
   }
 done
+"$py" -m bench.page "$tmp/benchmarks.md"
+cmp -s "$tmp/benchmarks.md" docs/results/benchmarks.md || {
+  echo "docs/results/benchmarks.md is stale: run 'python -m bench.page'" >&2
+  exit 1
+}
 for page in docs/design/[0-9]*.md; do
   grep -qF "($(basename "$page"))" docs/design/README.md || {
     echo "docs/design/README.md does not list $page: add its number, title and status" >&2

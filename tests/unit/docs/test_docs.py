@@ -17,13 +17,7 @@ FENCE = re.compile(r"^( *)```.*?^\1```$", re.DOTALL | re.MULTILINE)
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 DIAGRAM = re.compile(r"```mermaid\n(.*?)```", re.DOTALL)
 KINDS = ("flowchart", "sequenceDiagram", "stateDiagram-v2")
-LATER = {
-    REPOSITORY / f"docs/{name}.md"
-    for name in (
-        "results/benchmarks",
-        *(f"reference/{one}" for one in ("migration", "states")),
-    )
-}
+LATER = {REPOSITORY / f"docs/reference/{name}.md" for name in ("migration", "states")}
 FOLDERS = {"start", "how-to", "concepts", "reference", "design", "results", "images"}
 
 
