@@ -146,6 +146,14 @@ RECIPES = {
             sqlite=True,
         ),
         Recipe(
+            name="controller",
+            title="carries out what objects such as CheckpointRequests ask for",
+            module="controller",
+            code=("kybernate", "controller"),
+            left_out=_TESTING,
+            layers=(*_CLUSTER, "control"),
+        ),
+        Recipe(
             name="sample",
             title="a toy model server, to see seats work before real models come",
             module="tests.workloads.toy_server",

@@ -15,12 +15,12 @@ import grpc
 from kybernate import keys
 from kybernate.core.seat.seats import RESTING
 from kybernate.gen import agent_pb2, agent_pb2_grpc
+from kybernate.runtime.agents import authorities
 from kybernate.types import NodeName, PodUid, SeatState, Tier
 from proxy.actions import SeatInfo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from kybernate.settings.proxy import ProxySettings
     from proxy.desk import Desk
@@ -320,7 +320,7 @@ class AgentLink:
     def _channel(self) -> Any:
         tls = self._settings.tls_dir
         credentials = grpc.ssl_channel_credentials(
-            root_certificates=_authorities(tls, shared=self._settings.shared_agent_keys),
+            root_certificates=authorities(tls, shared=self._settings.shared_agent_keys),
             private_key=(tls / "proxy.key").read_bytes(),
             certificate_chain=(tls / "proxy.crt").read_bytes(),
         )
@@ -335,14 +335,6 @@ class AgentLink:
             ("grpc.http2.max_pings_without_data", 0),
         ]
         return grpc.aio.secure_channel(self.address, credentials, options=options)
-
-
-def _authorities(tls: Path, *, shared: bool) -> bytes:
-    """Who certifies agents. `shared`: also the authority of `kybernate pki` itself."""
-    own = tls / "agents-ca.crt"
-    if not own.is_file():
-        return (tls / "ca.crt").read_bytes()
-    return own.read_bytes() + ((tls / "ca.crt").read_bytes() if shared else b"")
 
 
 def seat_info(node: NodeName, seat: agent_pb2.Seat) -> SeatInfo:

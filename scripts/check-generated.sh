@@ -22,7 +22,7 @@ for file in states migration; do
   }
 done
 "$py" -m kybernate.api.crds "$tmp"
-for file in gpunode artifactgrant; do
+for file in gpunode artifactgrant checkpointrequest; do
   cmp -s "$tmp/$file.yaml" "config/crd/$file.yaml" || {
     echo "config/crd/$file.yaml is stale: run 'make crds'" >&2
     exit 1

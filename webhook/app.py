@@ -17,7 +17,7 @@ from kybernate.errors import RefusedError, RetryableError
 from webhook import wire
 from webhook.advice import advice
 from webhook.cluster import Cluster, cluster_of
-from webhook.mutate import hide_from_debuggers, mutate
+from webhook.mutate import hide_from_debuggers, mutate, signed
 from webhook.validate import foreign_state, refusals, unprepared
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ def make_app(
     cluster: Callable[[], Cluster],
     grants: Callable[[], tuple[Grant, ...]],
 ) -> Flask:
-    """The application with `POST /mutate` and `POST /validate`. `grants` says what ArtifactGrants
-    say, or raises RetryableError."""
+    """The application with `POST /mutate`, `/validate` and `/sign`. `grants` says what
+    ArtifactGrants say, or raises RetryableError."""
     app = Flask(__name__)
     app.config["MAX_CONTENT_LENGTH"] = _MAX_BODY
 
@@ -93,6 +93,7 @@ def make_app(
 
     app.post("/mutate", endpoint="mutate")(lambda: _answer("mutate", mutating))
     app.post("/validate", endpoint="validate")(lambda: _answer("validate", validating))
+    app.post("/sign", endpoint="sign")(_sign)
     app.register_error_handler(HTTPException, _on_http_error)
     app.register_error_handler(Exception, _on_error)
     return app
@@ -117,6 +118,17 @@ def _answer(verb: str, decide: Callable[[wire.Review], Json]) -> Response:
     return _json(answer, 200)
 
 
+def _sign() -> Response:
+    """Write into a request who makes it: its spec never changes, and people ask who it was."""
+    try:
+        asked = wire.parse_asked(_body())
+    except RefusedError as error:
+        _REVIEWS.labels("sign", "malformed").inc()
+        return _json({"error": str(error)}, 400)
+    _REVIEWS.labels("sign", "allowed").inc()
+    return _json(wire.allow(asked.uid, signed(asked.spec, asked.user)), 200)
+
+
 def _body() -> bytes:
     body = request.get_data(cache=False)
     if len(body) == _MAX_BODY:
@@ -137,7 +149,7 @@ def _json(body: Json, status: int) -> Response:
 
 def _on_http_error(error: HTTPException) -> Response:
     return _json(
-        {"error": f"{error.name}: POST an AdmissionReview to /mutate or /validate."},
+        {"error": f"{error.name}: POST an AdmissionReview to /mutate, /validate, /sign."},
         error.code or 500,
     )
 

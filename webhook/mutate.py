@@ -47,6 +47,13 @@ def mutate(pod: Json, cluster: Cluster, settings: WebhookSettings) -> list[Json]
     return diff(pod, wanted)
 
 
+def signed(spec: Json, user: str) -> list[Json]:
+    """The JSON Patch that has a request say who makes it, whatever it says itself."""
+    if spec.get("requestedBy") == user:
+        return []
+    return [{"op": "add", "path": "/spec/requestedBy", "value": user}]
+
+
 def hide_from_debuggers(pod: Json, before: Json) -> list[Json]:
     """The JSON Patch that hides the GPUs from the ephemeral containers that `before` hasn't.
 

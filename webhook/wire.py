@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from kybernate import keys
 from kybernate.errors import RefusedError
 from webhook.original import DEEPEST, MOST_VALUES, extent
 from webhook.probes import HANDLERS, ROLES
@@ -45,8 +46,44 @@ class Review:
     before: Json | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One question of the API server about an object of ours. `user` is who makes it."""
+
+    uid: str
+    spec: Json
+    user: str
+
+
 def parse_review(body: bytes) -> Review:
     """The question in a request's body. Raises RefusedError, naming the field, if it is none."""
+    request, uid = _opened(body, ("", "Pod"), "pods alone")
+    pod = _field(request, "object", dict, "request.object")
+    too_much = extent(pod, DEEPEST, MOST_VALUES)
+    if too_much:
+        raise RefusedError(f"object is {too_much}, which no pod is.")
+    _check_pod(pod)
+    operation = _field(request, "operation", str, "request.operation")
+    before = None
+    if request.get("subResource") == _EPHEMERAL:
+        before = _field(request, "oldObject", dict, "request.oldObject")
+        _check_debuggers(before, "oldObject")
+        _check_debuggers(pod, "object")
+    return Review(uid, operation, bool(request.get("dryRun")), pod, before)
+
+
+def parse_asked(body: bytes) -> Asked:
+    """As `parse_review`, of a new CheckpointRequest."""
+    kind = keys.GROUP, keys.CHECKPOINT_REQUEST_KIND
+    request, uid = _opened(body, kind, "CheckpointRequests alone at this path")
+    found = _field(request, "object", dict, "request.object")
+    user = _field(request, "userInfo", dict, "request.userInfo")
+    spec = _field(found, "spec", dict, "object.spec")
+    return Asked(uid, spec, _field(user, "username", str, "request.userInfo.username"))
+
+
+def _opened(body: bytes, wanted: tuple[str, str], only: str) -> tuple[Json, str]:
+    """The review's request, about this group and kind, and its UID."""
     # Eight MiB of empty lists would take seconds and 256 MiB to read; texts have few brackets.
     if body.count(b"[") + body.count(b"{") > _MOST_BRACKETS:
         raise RefusedError(f"The body has more than {_MOST_BRACKETS} lists and objects.")
@@ -60,20 +97,9 @@ def parse_review(body: bytes) -> Review:
     request = _field(review, "request", dict, "request")
     uid = _field(request, "uid", str, "request.uid")
     kind = _field(request, "kind", dict, "request.kind")
-    if (kind.get("group", ""), kind.get("kind")) != ("", "Pod"):
-        raise RefusedError("request.kind is not Pod; register this webhook for pods alone.")
-    pod = _field(request, "object", dict, "request.object")
-    too_much = extent(pod, DEEPEST, MOST_VALUES)
-    if too_much:
-        raise RefusedError(f"object is {too_much}, which no pod is.")
-    _check_pod(pod)
-    operation = _field(request, "operation", str, "request.operation")
-    before = None
-    if request.get("subResource") == _EPHEMERAL:
-        before = _field(request, "oldObject", dict, "request.oldObject")
-        _check_debuggers(before, "oldObject")
-        _check_debuggers(pod, "object")
-    return Review(uid, operation, bool(request.get("dryRun")), pod, before)
+    if (kind.get("group", ""), kind.get("kind")) != wanted:
+        raise RefusedError(f"request.kind is not {wanted[1]}; register this webhook for {only}.")
+    return request, uid
 
 
 def allow(uid: str, patch: list[Json] | None = None, warnings: Sequence[str] = ()) -> Json:

@@ -12,6 +12,8 @@ from pydantic import TypeAdapter
 from kybernate import keys
 from kybernate.api.gpunodes import GPUNode
 from kybernate.api.grants import ArtifactGrant
+from kybernate.api.requests import CheckpointRequest
+from kybernate.api.schema import DEFAULT
 
 Json = dict[str, Any]
 
@@ -55,7 +57,42 @@ def artifact_grant() -> Json:
     return _definition(names, "Namespaced", columns, _schema(ArtifactGrant, told), {})
 
 
-CRDS = {"gpunode": gpu_node, "artifactgrant": artifact_grant}
+def checkpoint_request() -> Json:
+    """The CustomResourceDefinition of CheckpointRequest."""
+    complete = '.status.conditions[?(@.type=="Complete")]'
+    columns = (
+        ("Pod", "string", ".spec.pod"),
+        ("Mode", "string", ".spec.mode"),
+        ("Tier", "string", ".status.artifact.tier"),
+        ("Complete", "string", f"{complete}.status"),
+        ("State", "string", f"{complete}.reason"),
+        ("Bytes", "integer", ".status.artifact.bytes", 1),
+        ("Message", "string", f"{complete}.message", 1),
+        _AGE,
+    )
+    told = (
+        "Asks once that a pod with a seat is parked, kept as a snapshot, or made ready to go. Who "
+        "creates it must have the right to do the like to the pod itself. Deleting it cancels what "
+        "is not done yet; an artifact that was made stays."
+    )
+    more = {
+        "subresources": {"status": {}},
+        "selectableFields": [{"jsonPath": ".spec.pod"}, {"jsonPath": ".spec.mode"}],
+    }
+    return _definition(
+        _names(keys.CHECKPOINT_REQUEST_KIND, "ckpt"),
+        "Namespaced",
+        columns,
+        _schema(CheckpointRequest, told),
+        more,
+    )
+
+
+CRDS = {
+    "gpunode": gpu_node,
+    "artifactgrant": artifact_grant,
+    "checkpointrequest": checkpoint_request,
+}
 """By the names of their files in config/crd."""
 
 
@@ -84,7 +121,7 @@ def _names(kind: str, short: str) -> Json:
         "plural": f"{single}s",
         "singular": single,
         "shortNames": [short],
-        "categories": ["kybernate"],
+        "categories": ["kyb", "kybernate"],
     }
 
 
@@ -146,6 +183,8 @@ def _structural(schema: Json, models: Json) -> Json:
             {**kind, **{name: part for name, part in schema.items() if name != "anyOf"}}, models
         )
     found = {name: schema[name] for name in schema if name not in _LEFT_OUT}
+    if DEFAULT in schema:
+        found["default"] = schema[DEFAULT]
     if "properties" in found:
         found["properties"] = {
             name: _structural(part, models) for name, part in found["properties"].items()
@@ -155,7 +194,7 @@ def _structural(schema: Json, models: Json) -> Json:
     return found
 
 
-_LEFT_OUT = ("title", "default", "$defs")
+_LEFT_OUT = ("title", "default", DEFAULT, "$defs")
 
 if __name__ == "__main__":
     for _name in CRDS:

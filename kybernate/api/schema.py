@@ -23,9 +23,14 @@ def text(most: int = 0, told: str = "", *, least: int = 0, **more: Any) -> WithJ
     return WithJsonSchema(_given(form))
 
 
-def whole(bits: int = 64, told: str = "", *, least: int = 0, most: int = 0) -> WithJsonSchema:
-    """A whole number from `least` to `most`, 0 for no limit above."""
-    form = {"type": "integer", "format": f"int{bits}", "minimum": least}
+def whole(
+    bits: int = 64, told: str = "", *, least: int = 0, most: int = 0, default: int | None = None
+) -> WithJsonSchema:
+    """A whole number from `least` to `most`, 0 for no limit above. `default` is what the API server
+    writes where it is absent."""
+    form: Json = {"type": "integer", "format": f"int{bits}", "minimum": least}
+    if default is not None:
+        form[DEFAULT] = default
     return WithJsonSchema({**form, **_given({"maximum": most, "description": told})})
 
 
@@ -44,6 +49,9 @@ def flag(told: str = "") -> WithJsonSchema:
     """True or false."""
     return WithJsonSchema({"type": "boolean", **_given({"description": told})})
 
+
+DEFAULT = "x-default"
+"""What the API server is to write; pydantic's own `default` says what a reader takes for absent."""
 
 TIME = WithJsonSchema({"type": "string", "format": "date-time"})
 """A time, as RFC 3339."""

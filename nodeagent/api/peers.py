@@ -15,7 +15,6 @@ from kybernate.errors import (
     CorruptError,
     DeadlineError,
     KybernateError,
-    NotFoundError,
     RefusedError,
     RetryableError,
 )
@@ -23,6 +22,7 @@ from kybernate.gen import peers_pb2 as pb
 from kybernate.gen import peers_pb2_grpc
 from kybernate.lib.deadline import Deadline
 from kybernate.lib.retry import quietly, retry, steadily
+from kybernate.runtime.agents import translated
 from kybernate.types import NodeName, PodRef
 from nodeagent.api.doorkeeper import MESSAGE_LIMIT, STATES_LIMIT
 from nodeagent.migration.protocol import Pump, handover_message
@@ -42,15 +42,6 @@ _API_TIMEOUT = 5.0
 _PAUSES = steadily(1.0)
 _KEEPALIVE_MS = 2000
 _MANIFEST_LIMIT = MESSAGE_LIMIT - 4096
-_ERRORS: dict[grpc.StatusCode, type[KybernateError]] = {
-    grpc.StatusCode.FAILED_PRECONDITION: RefusedError,
-    grpc.StatusCode.INVALID_ARGUMENT: RefusedError,
-    grpc.StatusCode.PERMISSION_DENIED: RefusedError,
-    grpc.StatusCode.UNIMPLEMENTED: RefusedError,
-    grpc.StatusCode.NOT_FOUND: NotFoundError,
-    grpc.StatusCode.DATA_LOSS: CorruptError,
-    grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineError,
-}
 
 
 class GrpcPeers:
@@ -243,15 +234,9 @@ async def _answer(call: Any, node: str) -> Any:
         await ended.wait()
         return call.result()
     except grpc.RpcError as error:
-        raise _translated(error, node) from error
+        raise translated(error, node) from error
     except grpc.FutureCancelledError as error:
         raise RetryableError(f"a call of the agent of node {node} was ended") from error
     finally:
         with contextlib.suppress(Exception):
             call.cancel()
-
-
-def _translated(error: Any, node: str) -> KybernateError:
-    details = f"the agent of node {node}: {error.details() or error.code().name}"
-    kind = _ERRORS.get(error.code(), RetryableError)
-    return kind(details)

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 GIB = 1 << 30
 TIB = 1 << 40
 FIRST_PORT = 16440
-PORTS = 10
+PORTS = 11
 NODE_SERVICES = ("agent", "plugin")
 NODE_IMAGES = ("agent", "device-plugin")
-HOST_SERVICES = ("extender", "webhook", "proxy")
+HOST_SERVICES = ("extender", "webhook", "proxy", "controller")
 ALL_SERVICES = frozenset((*NODE_SERVICES, *HOST_SERVICES))
 OVERLAY = REPOSITORY / "config" / "overlays" / "one-machine"
 TEST_IMAGES = ("busybox",)
@@ -55,8 +55,8 @@ class ClusterSpec:
     """One cluster.
 
     `name` (short, lower case) prefixes bridges, cgroups and the work folder. `subnet` is an IPv4
-    /16: node i gets the i-th /24 of it. `port_base` is the first of ten ports on 127.0.0.1 (None:
-    the first ten that are free). `host_memory` is the memory in bytes that the nodes show
+    /16: node i gets the i-th /24 of it. `port_base` is the first of eleven ports on 127.0.0.1
+    (None: the first eleven that are free). `host_memory` is the memory in bytes that the nodes show
     (None: the machine's own). `services` are those of ours that run. `overlay` is the kustomize
     folder that is applied (None: nothing). `service_env` adds environment per service, for
     instance {"agent": {"KYB_AGENT_IDLE_AFTER_S": "0.2"}}. `state_size` puts the agent's journal on
@@ -190,7 +190,7 @@ class Ports:
         for base in range(FIRST_PORT, 32000, PORTS):
             if not any(taken(port) for port in cls(base).all()):
                 return cls(base)
-        raise ConfigError("port_base", "no ten ports in a row are free on 127.0.0.1")
+        raise ConfigError("port_base", "no eleven ports in a row are free on 127.0.0.1")
 
     @property
     def apiserver(self) -> int:
@@ -241,6 +241,11 @@ class Ports:
     def proxy(self) -> int:
         """The proxy (plain)."""
         return self.base + 9
+
+    @property
+    def controller(self) -> int:
+        """The controller's probes and metrics (plain)."""
+        return self.base + 10
 
     def all(self) -> tuple[int, ...]:
         """Every port on 127.0.0.1."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.cluster.layout import Layout
     from tests.cluster.spec import ClusterSpec, Ports
 
-ACCOUNTS = ("agent", "extender", "webhook", "proxy", "registry", "scheduler")
+ACCOUNTS = ("agent", "extender", "webhook", "proxy", "registry", "controller", "scheduler")
 """Each has the service account kyb-<name> and a kubeconfig of that name."""
 
 KYB_INIT = REPOSITORY / "build" / "kyb-init"
@@ -38,6 +38,7 @@ _MODULES = {
     "extender": "extender",
     "webhook": "webhook",
     "proxy": "proxy",
+    "controller": "controller",
 }
 
 
@@ -49,17 +50,23 @@ class Service:
     ready_url: str
 
 
+def accounts_of(tree: Path) -> tuple[str, ...]:
+    """Those of ACCOUNTS that a release's objects make."""
+    return tuple(one for one in ACCOUNTS if (tree / "config" / "rbac" / f"{one}.yaml").exists())
+
+
 def process_name(service: str, node: str | None) -> str:
     """The supervised name: `agent-n1`, or `extender`."""
     return f"{service}-{node}" if node else service
 
 
 def services(spec: ClusterSpec, layout: Layout, ports: Ports) -> list[Service]:
-    """All services of the cluster, in the order in which they are started."""
+    """All services of the cluster, in the order in which they are started; without those that its
+    release doesn't have."""
     return [
         _service(name, node, spec, layout, ports)
-        for name in ("extender", "webhook", "agent", "plugin", "proxy")
-        if name in spec.process_services
+        for name in ("extender", "webhook", "agent", "plugin", "proxy", "controller")
+        if name in spec.process_services and (spec.tree / _MODULES[name]).is_dir()
         for node in (spec.node_names if name in NODE_SERVICES else (None,))
     ]
 
@@ -150,6 +157,18 @@ def _proxy(
     return settings, f"http://127.0.0.1:{ports.proxy}/readyz"
 
 
+def _controller(
+    _spec: ClusterSpec, layout: Layout, ports: Ports, _node: str
+) -> tuple[dict[str, str], str]:
+    settings = {
+        "KYB_CONTROLLER_PROBE_LISTEN": f"127.0.0.1:{ports.controller}",
+        "KYB_CONTROLLER_KUBECONFIG": str(layout.kubeconfig("controller")),
+        "KYB_CONTROLLER_TLS_DIR": str(layout.tls),
+        "KYB_CONTROLLER_LEASE": "kyb-controller",
+    }
+    return settings, f"http://127.0.0.1:{ports.controller}/readyz"
+
+
 def seats_file(layout: Layout) -> Path:
     """The device plugin's file of seat profiles."""
     return layout.configs / "seats.yaml"
@@ -161,4 +180,5 @@ _SETTINGS = {
     "extender": _extender,
     "webhook": _webhook,
     "proxy": _proxy,
+    "controller": _controller,
 }

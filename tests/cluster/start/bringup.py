@@ -150,7 +150,8 @@ class Bringup:
         readiness.make_default_account(api)
         if objects is not None:
             accounts.apply(self._made.binaries.path("kubectl"), layout, objects)
-            accounts.write_kubeconfigs(api, services.ACCOUNTS, layout, self._server)
+            names = services.accounts_of(self._spec.tree)
+            accounts.write_kubeconfigs(api, names, layout, self._server)
             self._progress("configuration applied")
         if not self._spec.control_plane_only:
             ours = "extender" in self._spec.running_services

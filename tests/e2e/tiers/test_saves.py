@@ -139,3 +139,44 @@ def test_a_pod_is_saved_and_goes_on_and_a_clone_of_it_is_cut_off(site: Site, sea
 
     assert site.artifacts("rm", str(site.place), saved["artifact"], "--yes")[0]["deleted"] is True
     assert site.artifacts("ls", str(site.place)) == []
+
+
+REQUEST = """
+apiVersion: kyb.ai/v1alpha1
+kind: CheckpointRequest
+metadata: {{name: {name}}}
+spec: {{pod: a, mode: {mode}, ttlSecondsAfterFinished: 86400}}
+"""
+
+
+def test_a_snapshot_is_requested_with_kubectl_alone(site: Site, seats: Pods) -> None:
+    """As docs/how-to/request-a-checkpoint.md has it; the controller is killed meanwhile."""
+    seats.create(SeatPod("a", bytes_="1GiB"))
+    original = seats.wait(["a"], ready, 60, "Ready")["a"]
+    assert Direct.to(original).ask(limit=20).counter == 1
+    kubectl = site.cluster.kubectl
+    try:
+        kubectl("apply", "-f", "-", text=REQUEST.format(name="kept", mode="Snapshot"))
+        site.cluster.process("controller").kill9()
+        wait = ("wait", "--for=condition=Complete", "--timeout=90s")
+        kubectl(*wait, "checkpointrequest/kept", limit=100)
+        kept = json.loads(kubectl("get", "ckpt", "kept", "-o", "json"))["status"]
+        assert kept["conditions"][0]["reason"] == "Sealed"
+        assert kept["podUID"] == original["metadata"]["uid"]
+        artifact = kept["artifact"]
+        assert (artifact["tier"], artifact["bytes"] > 0) == ("object", True)
+        assert site.artifacts("verify", str(site.place), artifact["name"]) == {artifact["name"]: ""}
+        again = Direct.to(original).ask(limit=20)
+        assert (again.counter, again.intact) == (2, True)
+        kubectl("apply", "-f", "-", text=REQUEST.format(name="rest", mode="Park"))
+        kubectl(*wait, "checkpointrequest/rest", limit=100)
+        # The GPUNode tells it a moment later.
+        wait_until(lambda: site.seat("a")["state"] == "parked", 20, "it is not told as parked")
+        assert Direct.to(original).ask(limit=60).counter == 3
+        rows = kubectl("get", "kyb").splitlines()
+        assert [row.split()[1:6] for row in rows if "/kept" in row] == [
+            ["a", "Snapshot", "object", "True", "Sealed"]
+        ]
+        assert site.artifacts("rm", str(site.place), artifact["name"], "--yes")[0]["deleted"]
+    finally:
+        kubectl("delete", "ckpt", "--all")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.cluster.cluster import Cluster
-    from tests.integration.webhook.conftest import Webhook
+    from tests.integration.hooks import Webhook
 
 pytestmark = pytest.mark.integration
 

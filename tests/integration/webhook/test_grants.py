@@ -9,14 +9,15 @@ import pytest
 
 from kybernate import keys
 from kybernate.errors import ConflictError, RefusedError
-from tests.integration.webhook.conftest import NAMESPACE, create, pods_path, seat_pod, until
+from tests.integration.hooks import until
+from tests.integration.webhook.conftest import NAMESPACE, create, pods_path, seat_pod
 from tests.integration.webhook.test_admission import VRAM
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.cluster.cluster import Cluster
-    from tests.integration.webhook.conftest import Webhook
+    from tests.integration.hooks import Webhook
 
 pytestmark = pytest.mark.integration
 

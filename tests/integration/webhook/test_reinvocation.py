@@ -14,7 +14,8 @@ import pytest
 
 from kybernate import keys
 from kybernate.adapters.pki import Leaf, issue, make_authority
-from tests.integration.webhook.conftest import create, seat_pod, until
+from tests.integration.hooks import until
+from tests.integration.webhook.conftest import create, seat_pod
 from tests.integration.webhook.test_admission import HOOKS, VRAM
 
 if TYPE_CHECKING:

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kybernate import keys
-from tests.integration.webhook.conftest import create, seat_pod, until
+from tests.integration.hooks import until
+from tests.integration.webhook.conftest import create, seat_pod
 from tests.integration.webhook.test_admission import HOOKS, SECRET, VRAM, bundles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tests.cluster.cluster import Cluster
-    from tests.integration.webhook.conftest import Webhook
+    from tests.integration.hooks import Webhook
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("webhook")]
 

@@ -43,7 +43,7 @@ def _admitted(cluster: Cluster, namespace: str, sample: dict[str, Any]) -> None:
     elif sample["kind"] == "Pod":
         pod = sample
     else:
-        assert sample["kind"] == keys.ARTIFACT_GRANT_KIND
+        assert sample["kind"] in (keys.ARTIFACT_GRANT_KIND, keys.CHECKPOINT_REQUEST_KIND)
         return
     name = f"of-{sample['metadata']['name']}"
     made = create(

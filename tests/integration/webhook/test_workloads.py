@@ -9,7 +9,8 @@ import pytest
 from kybernate import keys
 from tests.cluster.cluster import running
 from tests.cluster.spec import ClusterSpec
-from tests.integration.webhook.conftest import pods_path, until
+from tests.integration.hooks import until
+from tests.integration.webhook.conftest import pods_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

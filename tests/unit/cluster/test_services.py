@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 
 from kybernate.settings.agent import AgentSettings
+from kybernate.settings.controller import ControllerSettings
 from kybernate.settings.extender import ExtenderSettings
 from kybernate.settings.plugin import PluginSettings
 from kybernate.settings.proxy import ProxySettings
 from kybernate.settings.webhook import WebhookSettings
 from tests.cluster.layout import Layout
-from tests.cluster.parts.services import services
+from tests.cluster.parts.services import ACCOUNTS, accounts_of, services
 from tests.cluster.spec import ClusterSpec, Ports
 
 SETTINGS = {
@@ -19,11 +20,21 @@ SETTINGS = {
     "extender": ("KYB_EXTENDER_", ExtenderSettings),
     "webhook": ("KYB_WEBHOOK_", WebhookSettings),
     "proxy": ("KYB_PROXY_", ProxySettings),
+    "controller": ("KYB_CONTROLLER_", ControllerSettings),
 }
 
 
 def _services(spec: ClusterSpec):
     return {one.process.name: one for one in services(spec, Layout(Path("/w")), Ports(20000))}
+
+
+def test_an_older_release_runs_what_it_has(tmp_path: Path) -> None:
+    for part in ("extender", "webhook", "proxy", "config/rbac"):
+        (tmp_path / part).mkdir(parents=True)
+    (tmp_path / "config/rbac/proxy.yaml").touch()
+    assert set(_services(ClusterSpec(tree=tmp_path))) == {"extender", "webhook", "proxy"}
+    assert accounts_of(tmp_path) == ("proxy",)
+    assert set(accounts_of(ClusterSpec().tree)) == set(ACCOUNTS)
 
 
 def test_node_services_run_inside_every_node_and_the_others_once_on_the_host() -> None:
@@ -32,6 +43,7 @@ def test_node_services_run_inside_every_node_and_the_others_once_on_the_host() -
         "extender": None,
         "webhook": None,
         "proxy": None,
+        "controller": None,
         "agent-n1": "node-n1",
         "agent-n2": "node-n2",
         "plugin-n1": "node-n1",

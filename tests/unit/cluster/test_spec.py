@@ -9,7 +9,7 @@ from kybernate.errors import ConfigError
 from kybernate.settings.plugin import parse_seats_config
 from tests import simgpu
 from tests.cluster.layout import SOCKET_PATH_LIMIT, Layout
-from tests.cluster.spec import FIRST_PORT, ClusterSpec, GpuSpec, Ports
+from tests.cluster.spec import FIRST_PORT, PORTS, ClusterSpec, GpuSpec, Ports
 from tests.cluster.start.bringup import gpu_description
 
 
@@ -24,7 +24,7 @@ from tests.cluster.start.bringup import gpu_description
         ("subnet", {"subnet": "10.88.0.0/24"}),
         ("subnet", {"subnet": "here"}),
         ("port_base", {"port_base": 80}),
-        ("services", {"services": frozenset({"controller"})}),
+        ("services", {"services": frozenset({"operator"})}),
     ],
 )
 def test_a_wrong_value_is_refused_with_the_name_of_its_field(field, change) -> None:
@@ -44,7 +44,7 @@ def test_each_node_has_its_own_network_and_names() -> None:
 def test_a_control_plane_alone_has_neither_kubelets_nor_node_services() -> None:
     spec = ClusterSpec(control_plane_only=True)
     assert spec.node_names == ()
-    assert spec.running_services == {"extender", "webhook", "proxy"}
+    assert spec.running_services == {"extender", "webhook", "proxy", "controller"}
 
 
 def test_without_our_objects_none_of_our_services_runs() -> None:
@@ -61,7 +61,7 @@ def test_ports_are_all_different_and_lie_in_their_block() -> None:
 
 
 def test_the_first_block_without_a_taken_port_is_chosen() -> None:
-    assert Ports.free(lambda port: port == FIRST_PORT + 3).base == FIRST_PORT + 10
+    assert Ports.free(lambda port: port == FIRST_PORT + 3).base == FIRST_PORT + PORTS
     with pytest.raises(ConfigError):
         Ports.free(lambda _port: True)
 

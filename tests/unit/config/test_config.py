@@ -87,6 +87,7 @@ def test_the_sample_grant_is_one() -> None:
 
 ACCOUNTS = [
     "kyb-agent",
+    "kyb-controller",
     "kyb-extender",
     "kyb-proxy",
     "kyb-registry",
@@ -123,17 +124,20 @@ def test_webhooks_fail_closed_and_are_named_as_the_settings_say() -> None:
     paths = set()
     for configuration in found:
         assert configuration["metadata"]["name"] == settings.configuration
-        (hook,) = configuration["webhooks"]
-        assert (hook["failurePolicy"], hook["timeoutSeconds"]) == ("Fail", 5)
-        assert hook["sideEffects"] == "None"
-        assert hook["clientConfig"]["service"]["name"] == settings.service
-        paths.add(hook["clientConfig"]["service"]["path"])
+        hook, *others = configuration["webhooks"]
+        for one in (hook, *others):
+            assert (one["failurePolicy"], one["timeoutSeconds"]) == ("Fail", 5)
+            assert one["sideEffects"] == "None"
+            assert one["clientConfig"]["service"]["name"] == settings.service
+            paths.add(one["clientConfig"]["service"]["path"])
+        # Who asks is written into every request, in all namespaces.
+        assert all(set(one) >= {"rules"} and "matchConditions" not in one for one in others)
         (condition,) = hook["matchConditions"]
         assert keys.MANAGED_LABEL in condition["expression"]
         assert keys.GPUS_ANNOTATION in condition["expression"]
         (selector,) = hook["namespaceSelector"]["matchExpressions"]
         assert set(selector["values"]) == {"kube-system", keys.NAMESPACE}
-    assert paths == {"/mutate", "/validate"}
+    assert paths == {"/mutate", "/validate", "/sign"}
 
 
 def test_the_policy_keeps_every_system_annotation() -> None:

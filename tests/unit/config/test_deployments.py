@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from kybernate import keys
+from kybernate.settings.controller import ControllerSettings
 from kybernate.settings.extender import ExtenderSettings
 from kybernate.settings.proxy import ProxySettings
 from kybernate.settings.registry import RegistrySettings
@@ -21,13 +22,14 @@ CONFIG = Path(__file__).parents[3] / "config"
 UPGRADE = CONFIG.parent / "docs/how-to/install/upgrade.md"
 FOLDERS = (
     *("extender/beside", "extender/service", "webhook", "proxy"),
-    *("registry/sqlite", "registry/postgresql"),
+    *("registry/sqlite", "registry/postgresql", "controller"),
 )
 SETTINGS: dict[str, tuple[str, type[BaseModel]]] = {
     "extender": ("KYB_EXTENDER_", ExtenderSettings),
     "webhook": ("KYB_WEBHOOK_", WebhookSettings),
     "proxy": ("KYB_PROXY_", ProxySettings),
     "registry": ("KYB_REGISTRY_", RegistrySettings),
+    "controller": ("KYB_CONTROLLER_", ControllerSettings),
 }
 
 
@@ -83,7 +85,9 @@ def test_no_container_has_a_right_that_it_does_not_need(folder: str) -> None:
 
 def test_variables_are_settings_that_the_service_takes(folder: str) -> None:
     for name, one in containers(folder).items():
-        if name != "scheduler":
+        if name == "controller":
+            assert settings(name, one).lease == read("controller/lease.yaml")["metadata"]["name"]
+        elif name != "scheduler":
             listen = settings(name, one).listen
             ports = [port["containerPort"] for port in one["ports"]]
             local = listen.startswith("127.0.0.1:")
@@ -96,7 +100,7 @@ def test_probes_ask_the_port_that_is_served(folder: str) -> None:
         for probe in ("startupProbe", "livenessProbe"):
             assert one[probe]["httpGet"]["path"] == "/healthz"
             assert one[probe]["httpGet"]["port"] in ports
-        if name in ("extender", "webhook", "registry"):
+        if name in ("extender", "webhook", "registry", "controller"):
             listen = settings(name, one).probe_listen
             assert listen == f"0.0.0.0:{ports['probes']}"
             assert one["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "probes"}

@@ -24,6 +24,7 @@ REACHED: dict[str, dict[str, Any]] = {
     "registry/postgresql": {"https": OURS, "probes": SCRAPERS},
     "nodeagent": {"grpc": OURS, "probes": SCRAPERS},
     "deviceplugin": {"probes": SCRAPERS},
+    "controller": {"probes": SCRAPERS},
 }
 """Each port of each pod. What is reached from anywhere asks for a certificate, or is the proxy."""
 

@@ -253,3 +253,29 @@ def test_known_follows_the_watch() -> None:
     known.on_event("MODIFIED", node)
     known.on_event("DELETED", node)
     assert known.cluster.groups == ()
+
+
+def asked(spec: Any, **user: Any) -> dict[str, Any]:
+    kind = {"group": keys.GROUP, "version": keys.VERSION, "kind": keys.CHECKPOINT_REQUEST_KIND}
+    return review({"metadata": {"name": "once"}, "spec": spec}, kind=kind, userInfo=user)
+
+
+@pytest.mark.parametrize("given", [None, "eve", 5])
+def test_who_asks_is_written_into_a_request_whatever_it_says(
+    client: FlaskClient, given: object
+) -> None:
+    spec = {"pod": "a"} if given is None else {"pod": "a", "requestedBy": given}
+    response = client.post("/sign", json=asked(spec, username="ann")).get_json()["response"]
+    steps = json.loads(base64.b64decode(response["patch"]))
+    assert steps == [{"op": "add", "path": "/spec/requestedBy", "value": "ann"}]
+    signed = asked({**spec, "requestedBy": "ann"}, username="ann")
+    again = client.post("/sign", json=signed).get_json()["response"]
+    assert again == {"uid": "u-1", "allowed": True}
+
+
+@pytest.mark.parametrize(
+    "body", [asked(None, username="ann"), asked({}, username=5), asked({}), review({"spec": {}})]
+)
+def test_what_is_no_request_is_not_signed(client: FlaskClient, body: dict[str, Any]) -> None:
+    assert client.post("/sign", json=body).status_code == 400
+    assert client.post("/mutate", json=asked({}, username="ann")).status_code == 400

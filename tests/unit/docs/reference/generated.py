@@ -18,7 +18,9 @@ from pydantic_core import PydanticUndefined
 from kybernate.api.models import ModelsFile
 from kybernate.api.models.tidying import MEANINGLESS
 from kybernate.api.models.values import Part
+from kybernate.core.requests.reasons import MEANINGS, Standing
 from kybernate.settings.agent import AgentSettings
+from kybernate.settings.controller import ControllerSettings
 from kybernate.settings.extender import ExtenderSettings
 from kybernate.settings.plugin import PluginSettings
 from kybernate.settings.proxy import ProxySettings
@@ -42,6 +44,7 @@ SERVICES: tuple[tuple[str, str, type[BaseModel]], ...] = (
     ("kyb-webhook", "KYB_WEBHOOK", WebhookSettings),
     ("kyb-proxy", "KYB_PROXY", ProxySettings),
     ("kyb-registry", "KYB_REGISTRY", RegistrySettings),
+    ("kyb-controller", "KYB_CONTROLLER", ControllerSettings),
 )
 SETTINGS = """# Settings
 
@@ -73,6 +76,12 @@ MEANINGLESS_KEYS = """## Keys of llama-swap that mean nothing here
 
 Each is left out with a warning, as any unknown key; a key that is nearly one of the above is an
 error, as it is misspelt.
+"""
+
+REASONS = """## Reasons of a CheckpointRequest
+
+Its one condition is `Complete`: `True` once it is done. While it is `False`, the reason says
+whether more becomes of it; `status.completionTime` is set once nothing more does.
 """
 
 
@@ -123,7 +132,7 @@ def settings_page() -> str:
 def objects_page() -> str:
     """docs/reference/objects.md, whole."""
     lines = [OBJECTS]
-    for name in ("gpunode", "artifactgrant"):
+    for name in ("gpunode", "artifactgrant", "checkpointrequest"):
         crd = yaml.safe_load((REPOSITORY / "config" / "crd" / f"{name}.yaml").read_text())["spec"]
         (version,) = crd["versions"]
         schema = version["schema"]["openAPIV3Schema"]
@@ -131,7 +140,19 @@ def objects_page() -> str:
         lines += [textwrap.fill(schema["description"], 120), ""]
         lines += [_item(f"`{path}`, {kind}", text) for path, kind, text in _fields(schema)]
         lines.append("")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_reasons()])
+
+
+def _reasons() -> Iterator[str]:
+    yield from (REASONS, "| reason | more becomes of it | means |", "|---|---|---|")
+    more = {
+        Standing.RETRYABLE: "yes",
+        Standing.SUCCESS: "no, it is done",
+        Standing.TERMINAL: "no, it failed",
+    }
+    for reason, meaning in MEANINGS.items():
+        yield f"| `{reason}` | {more[meaning.standing]} | {meaning.told} |"
+    yield ""
 
 
 def _setting(name: str, field: FieldInfo) -> str:

@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 from prometheus_client import REGISTRY
 
+import controller.metrics
 import deviceplugin.metrics
 import extender.metrics
 import nodeagent.metrics
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 PAGE = REPOSITORY / "docs" / "reference" / "metrics.md"
 SERVICES = (
+    controller.metrics,
     deviceplugin.metrics,
     extender.metrics,
     nodeagent.metrics,
@@ -36,7 +38,7 @@ SERVICES = (
     webhook.app,
 )
 """Whose metrics are in the process's registry once they are imported."""
-PARTS = ("agent", "device_plugin", "extender", "webhook", "proxy", "registry")
+PARTS = ("agent", "device_plugin", "extender", "webhook", "proxy", "registry", "controller")
 FIGURES = Figures({("r", "p"): Used(2, 1)}, {"p": Used(2, 1)}, 1.0, 0.5)
 
 

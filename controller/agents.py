@@ -1,0 +1,178 @@
+"""The agents of nodes, by gRPC with mutual TLS: operations begun, found and cancelled by name."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from kybernate import keys
+from kybernate.core.requests.checkpoint import KINDS, Operation, Outcome, Problem, Trouble
+from kybernate.core.seat.operations import Kind, Progress
+from kybernate.errors import (
+    KybernateError,
+    NotFoundError,
+    RefusedError,
+    RetryableError,
+)
+from kybernate.gen import agent_pb2 as pb
+from kybernate.gen import agent_pb2_grpc
+from kybernate.runtime.agents import authorities, translated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from pathlib import Path
+
+    from kybernate.core.requests.checkpoint import Request
+
+_KEEPALIVE_MS = 10_000
+
+
+class Agents:
+    """Safe to use from several threads. `address` says where a node's agent is, empty where nobody
+    knows; `revoked` why a node isn't believed, in a sentence, empty if it is."""
+
+    def __init__(
+        self,
+        tls: Path,
+        timeout: float,
+        address: Callable[[str], str],
+        revoked: Callable[[str], str],
+        *,
+        shared: bool,
+    ) -> None:
+        """A call takes at most `timeout` seconds; `shared`: see `runtime.agents.authorities`."""
+        self._tls = tls
+        self._timeout = timeout
+        self._address = address
+        self._revoked = revoked
+        self._shared = shared
+        self._lock = threading.Lock()
+        self._channels: dict[str, tuple[tuple[str, object], grpc.Channel]] = {}
+
+    def find(self, node: str, name: str) -> Operation | Problem | None:
+        """The operation of this name; None if the agent knows none."""
+        try:
+            return _read(self._call(node, "GetOperation", pb.GetOperationRequest(name=name)))
+        except NotFoundError:
+            return None
+        except KybernateError as error:
+            return Problem(Trouble.UNREACHABLE, str(error))
+
+    def begin(self, request: Request) -> Operation | Problem:
+        """Have the request's operation begun; one that was begun already is found."""
+        status, kind = request.status, KINDS[request.mode]
+        try:
+            return _read(self._call(status.node, *_asked(request, kind)))
+        except NotFoundError as error:
+            return Problem(Trouble.NO_SEAT, str(error))
+        except RefusedError as error:
+            rival = self._rival(status.node, status.pod_uid)
+            return Problem(Trouble.BUSY if rival else Trouble.REFUSED, str(error))
+        except KybernateError as error:
+            return Problem(Trouble.UNREACHABLE, str(error))
+
+    def cancel(self, node: str, name: str) -> Operation | Problem | None:
+        """Take the operation back; None if the agent knows none of the name."""
+        try:
+            return _read(self._call(node, "CancelOperation", pb.CancelOperationRequest(name=name)))
+        except NotFoundError:
+            return None
+        except RefusedError as error:
+            return Problem(Trouble.REFUSED, str(error))
+        except KybernateError as error:
+            return Problem(Trouble.UNREACHABLE, str(error))
+
+    def own(self, node: str) -> list[str]:
+        """Operations under way that a controller has begun, by name. Raises KybernateError."""
+        return [one.name for one in self._under_way(node) if one.by == keys.CN_CONTROLLER]
+
+    def drop(self, nodes: Collection[str]) -> None:
+        """End the connections to these nodes."""
+        with self._lock:
+            gone = [self._channels.pop(node) for node in nodes if node in self._channels]
+        for _, channel in gone:
+            channel.close()
+
+    def close(self) -> None:
+        """End all connections."""
+        self.drop(tuple(self._channels))
+
+    def _rival(self, node: str, uid: str) -> bool:
+        try:
+            return any(one.uid == uid for one in self._under_way(node))
+        except KybernateError:
+            # Nobody knows: it is asked again, rather than refused for good.
+            return True
+
+    def _under_way(self, node: str) -> list[pb.Operation]:
+        found = self._call(node, "ListOperations", pb.ListOperationsRequest())
+        return list(found.operations)
+
+    def _call(self, node: str, method: str, message: Any) -> Any:
+        stub = self._stub(node)
+        try:
+            return getattr(stub, method)(message, timeout=self._timeout)
+        except grpc.RpcError as error:
+            raise translated(error, node) from error
+
+    def _stub(self, node: str) -> Any:
+        if why := self._revoked(node):
+            raise RetryableError(why)
+        address = self._address(node)
+        if not address:
+            raise RetryableError(f"node {node} tells no address of its agent")
+        try:
+            like = address, self._stamp()
+            with self._lock:
+                known = self._channels.get(node)
+                if known is None or known[0] != like:
+                    # One of before ends with its last call.
+                    known = self._channels[node] = (like, self._connect(node, address))
+        except OSError as error:
+            raise RetryableError(f"certificates can't be read: {error}") from error
+        return agent_pb2_grpc.NodeAgentStub(known[1])  # type: ignore[no-untyped-call]
+
+    def _stamp(self) -> object:
+        """Changes with the files that a connection is made of."""
+        found = (self._tls / name for name in ("agents-ca.crt", "ca.crt", "controller.crt"))
+        return tuple(file.stat().st_mtime_ns for file in found if file.exists())
+
+    def _connect(self, node: str, address: str) -> grpc.Channel:
+        credentials = grpc.ssl_channel_credentials(
+            authorities(self._tls, shared=self._shared),
+            (self._tls / "controller.key").read_bytes(),
+            (self._tls / "controller.crt").read_bytes(),
+        )
+        options = [
+            ("grpc.ssl_target_name_override", keys.agent_server_name(node)),
+            ("grpc.enable_http_proxy", 0),
+            ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
+            ("grpc.keepalive_timeout_ms", _KEEPALIVE_MS),
+        ]
+        return grpc.secure_channel(address, credentials, options)
+
+
+def _asked(request: Request, kind: Kind) -> tuple[str, Any]:
+    """The call, and its message."""
+    name, uid, why = request.status.operation, request.status.pod_uid, request.why
+    tier = request.tier.value if request.tier else ""
+    if kind is Kind.PARK:
+        return "Park", pb.ParkRequest(name=name, uid=uid, why=why, tier=tier)
+    if kind is Kind.SAVE:
+        return "Save", pb.SaveRequest(name=name, uid=uid, why=why, tier=tier)
+    limit = request.deadline_s
+    return "Evict", pb.EvictRequest(name=name, uid=uid, why=why, deadline_seconds=limit)
+
+
+def _read(message: pb.Operation) -> Operation | Problem:
+    try:
+        state = Progress(message.state)
+    except ValueError:
+        # A newer agent's word; what it means is in its sentence.
+        return Problem(Trouble.UNREACHABLE, f"{message.state}: {message.sentence}")
+    outcome = None
+    if message.HasField("saved"):
+        outcome = Outcome(message.artifact, message.saved.tier, message.saved.bytes)
+    return Operation(state, message.sentence, outcome)

@@ -1,0 +1,105 @@
+"""What the controller reads and writes in the API server, beside its watches."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from kybernate import keys
+from kybernate.api import pods
+from kybernate.api.requests import dump_status, stamp
+from kybernate.core.rate import Bucket
+from kybernate.core.requests.checkpoint import PodFacts
+from kybernate.core.requests.reasons import Reason, Standing
+from kybernate.errors import KybernateError, NotFoundError
+
+if TYPE_CHECKING:
+    from controller.known import Seen
+    from kybernate.adapters.k8s import Api
+    from kybernate.core.requests.checkpoint import Request, Status
+
+    Json = dict[str, Any]
+
+log = logging.getLogger(__name__)
+
+_PER_SECOND, _BURST = 5.0, 100.0
+"""Events of all requests together; those beyond are left out, conditions say the same."""
+_MESSAGE_LIMIT = 1024
+
+
+class Cluster:
+    """Each call takes at most `timeout` seconds, and raises KybernateError."""
+
+    def __init__(self, api: Api, timeout: float) -> None:
+        self._api = api
+        self._timeout = timeout
+        self._bucket = Bucket(_PER_SECOND, _BURST)
+        self._lock = threading.Lock()
+
+    def pod(self, namespace: str, name: str) -> PodFacts | None:
+        """The pod of this name as it is now; None if there is none."""
+        try:
+            pod = pods.read_pod(self._api.get(pods.path(namespace, name), timeout=self._timeout))
+        except NotFoundError:
+            return None
+        return PodFacts(pod.ref.uid, pod.node or "", seat=bool(pod.asks), ended=pod.over)
+
+    def write(self, seen: Seen, status: Status, now: float) -> Json:
+        """Write a request's status, and return the request as it is then. Raises ConflictError if
+        it was changed since it was seen."""
+        told = dump_status(status, seen.status, seen.generation, now)
+        body = {"metadata": {"resourceVersion": seen.version}, "status": told}
+        return self._api.patch(f"{_path(seen.request)}/status", body, timeout=self._timeout)
+
+    def remove(self, request: Request) -> None:
+        """Delete a request whose time is over, and no other one of its name."""
+        body = {"preconditions": {"uid": request.uid}}
+        try:
+            self._api.delete(_path(request), body, timeout=self._timeout)
+        except NotFoundError:
+            return
+
+    def tell(self, request: Request, reason: Reason, message: str) -> None:
+        """An event on the request. Never raises: the condition says the same."""
+        with self._lock:
+            if self._bucket.take(time.monotonic()):
+                return
+        try:
+            self._api.post(
+                f"/api/v1/namespaces/{request.namespace}/events",
+                _event(request, reason, message),
+                timeout=self._timeout,
+            )
+        except KybernateError as error:
+            log.warning("an event about %s/%s: %s", request.namespace, request.name, error)
+
+
+def _path(request: Request) -> str:
+    return (
+        f"/apis/{keys.API_VERSION}/namespaces/{request.namespace}/checkpointrequests/{request.name}"
+    )
+
+
+def _event(request: Request, reason: Reason, message: str) -> Json:
+    now = stamp(time.time())
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"namespace": request.namespace, "generateName": f"{request.name[:200]}."},
+        "involvedObject": {
+            "apiVersion": keys.API_VERSION,
+            "kind": keys.CHECKPOINT_REQUEST_KIND,
+            "namespace": request.namespace,
+            "name": request.name,
+            "uid": request.uid,
+        },
+        "type": "Warning" if reason.standing is Standing.TERMINAL else "Normal",
+        "reason": reason.value,
+        "message": message[:_MESSAGE_LIMIT],
+        "source": {"component": "kyb-controller"},
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }

@@ -1,0 +1,134 @@
+"""What watches have told: requests as they were last seen, and where agents are."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kybernate.api.lenient import mapping, text
+from kybernate.api.requests import read_request
+from kybernate.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from controller.queue import Key
+    from kybernate.core.requests.checkpoint import Request
+
+    Json = dict[str, Any]
+
+log = logging.getLogger(__name__)
+
+
+class Seen(NamedTuple):
+    """A request, and what a write of its status needs."""
+
+    request: Request
+    version: str
+    generation: int
+    status: object
+
+
+class Requests:
+    """CheckpointRequests. Fed by the watch's thread and by what is written; any thread may ask.
+    `due` is told of each that others have changed."""
+
+    def __init__(self, due: Callable[[Key], None]) -> None:
+        self._due = due
+        self._lock = threading.Lock()
+        self._seen: dict[Key, Seen] = {}
+        self._gone: dict[Key, list[Request]] = {}
+        self._unread: dict[Key, str] = {}
+
+    def on_event(self, kind: str, item: Json) -> None:
+        """Take in an event of the watch."""
+        key = _key(item)
+        deleted = kind == "DELETED" or "deletionTimestamp" in item["metadata"]
+        seen = None if deleted else _seen(item)
+        with self._lock:
+            before = self._seen.pop(key, None)
+            self._unread.pop(key, None)
+            uid = "" if deleted else str(item["metadata"]["uid"])
+            if before and before.request.uid != uid:
+                self._gone.setdefault(key, []).append(before.request)
+            if seen is not None:
+                self._seen[key] = seen
+            elif not deleted:
+                self._unread[key] = uid
+        if before is None or seen is None or seen.version != before.version:
+            self._due(key)
+
+    def wrote(self, item: Json) -> None:
+        """What a write of ours was answered with."""
+        seen = _seen(item)
+        key = _key(item)
+        with self._lock:
+            if seen is not None and key in self._seen:
+                self._seen[key] = seen
+
+    def get(self, key: Key) -> Seen | None:
+        """The request as it was last seen; None if it is gone."""
+        return self._seen.get(key)
+
+    def gone(self, key: Key) -> list[Request]:
+        """Those of this name that went since the last call."""
+        with self._lock:
+            return self._gone.pop(key, [])
+
+    def wanted(self) -> frozenset[str]:
+        """The UIDs of those that have not ended, as far as this version can tell."""
+        with self._lock:
+            every = [one.request for one in self._seen.values()]
+            unread = [*self._unread.values()]
+        return frozenset([*(one.uid for one in every if not one.ended), *unread])
+
+
+class Nodes:
+    """The agents' addresses, as GPUNodes tell them."""
+
+    def __init__(self) -> None:
+        self._addresses: dict[str, str] = {}
+
+    def on_event(self, kind: str, item: Json) -> None:
+        """Take in an event of the watch."""
+        name = str(item["metadata"]["name"])
+        if kind == "DELETED":
+            self._addresses.pop(name, None)
+        else:
+            self._addresses[name] = address_of(item)
+
+    def address(self, node: str) -> str:
+        """host:port of the node's agent; empty if nobody knows."""
+        return self._addresses.get(node, "")
+
+    def names(self) -> list[str]:
+        """Nodes whose agents' addresses are known."""
+        return [name for name, address in tuple(self._addresses.items()) if address]
+
+
+def address_of(node: Json) -> str:
+    """Where a GPUNode says that its agent is."""
+    return text(mapping(mapping(node.get("status")).get("agent")).get("address"))
+
+
+def slim_node(item: Json) -> Json:
+    """What matters of a GPUNode: most of it is about seats, and changes all the time."""
+    meta = item["metadata"]
+    names = {name: meta[name] for name in ("name", "uid", "resourceVersion") if name in meta}
+    return {"metadata": names, "status": {"agent": {"address": address_of(item)}}}
+
+
+def _key(item: Json) -> Key:
+    return str(item["metadata"]["namespace"]), str(item["metadata"]["name"])
+
+
+def _seen(item: Json) -> Seen | None:
+    meta = item["metadata"]
+    try:
+        request = read_request(item)
+    except ConfigError as error:
+        log.warning("it is left alone: %s", error)
+        return None
+    version, generation = str(meta["resourceVersion"]), int(meta.get("generation") or 1)
+    return Seen(request, version, generation, item.get("status"))

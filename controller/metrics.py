@@ -1,0 +1,26 @@
+"""What the controller counts, for Prometheus."""
+
+from __future__ import annotations
+
+from prometheus_client import Counter, Gauge, Histogram
+
+LEADING = Gauge("kyb_controller_leading", "1 if this one of several replicas acts.")
+RECONCILES = Counter(
+    "kyb_controller_reconciles_total",
+    "Looks at requests; outcome is done, conflict, error or fault.",
+    ["outcome"],
+)
+SECONDS = Histogram(
+    "kyb_controller_reconcile_seconds",
+    "How long a look at a request took, with the calls that it made.",
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
+)
+QUEUED = Gauge("kyb_controller_queue", "Requests that are due to be looked at.")
+OPEN = Gauge("kyb_controller_requests_open", "Requests that are not done yet.")
+ENDED = Counter(
+    "kyb_controller_requests_ended_total", "Requests that have ended.", ["mode", "reason"]
+)
+STRAYS = Counter(
+    "kyb_controller_strays_total",
+    "Operations that were cancelled on agents since their request is gone or has ended.",
+)

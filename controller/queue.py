@@ -1,0 +1,99 @@
+"""What is to be looked at, when: each key once, by one thread at a time, later after a failure."""
+
+from __future__ import annotations
+
+import heapq
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from kybernate.lib.retry import Pauses
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+Key = tuple[str, str]
+"""Namespace and name."""
+
+_PAUSES = Pauses(0.2, 60.0)
+
+
+class Queue:
+    """Safe to use from several threads. `clock` gives seconds.
+
+    A key that is added while a thread has it is due again once it is done; of several times at
+    which a key is due the first counts.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._due: dict[Key, float] = {}
+        self._heap: list[tuple[float, Key]] = []
+        self._held: set[Key] = set()
+        self._pauses: dict[Key, Iterator[float]] = {}
+        self._closed = False
+
+    def add(self, key: Key, after: float = 0.0) -> None:
+        """Have the key looked at in so many seconds, or earlier."""
+        at = self._clock() + after
+        with self._changed:
+            if at < self._due.get(key, float("inf")):
+                self._due[key] = at
+                heapq.heappush(self._heap, (at, key))
+                self._changed.notify()
+
+    def get(self) -> Key | None:
+        """The next key that is due, once it is; None once the queue is closed."""
+        with self._changed:
+            while not self._closed:
+                found, wait = self._next()
+                if found is not None:
+                    return found
+                self._changed.wait(wait)
+            return None
+
+    def done(self, key: Key, *, failed: bool = False) -> None:
+        """The thread that got the key has looked at it. After a failure it is due again, later each
+        time."""
+        with self._changed:
+            self._held.discard(key)
+            if not failed:
+                self._pauses.pop(key, None)
+            pause = next(self._pauses.setdefault(key, iter(_PAUSES))) if failed else None
+            self._changed.notify()
+        if pause is not None:
+            self.add(key, pause)
+
+    def close(self) -> None:
+        """Whoever waits for a key gets None."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def __len__(self) -> int:
+        now = self._clock()
+        with self._changed:
+            return sum(at <= now for at in self._due.values())
+
+    def _next(self) -> tuple[Key | None, float | None]:
+        """A key that is due and that nobody has, or how long none will be; None: until a change."""
+        now, held = self._clock(), []
+        try:
+            while self._heap:
+                at, key = self._heap[0]
+                if self._due.get(key) != at:
+                    heapq.heappop(self._heap)
+                elif at > now:
+                    return None, at - now
+                else:
+                    heapq.heappop(self._heap)
+                    if key not in self._held:
+                        del self._due[key]
+                        self._held.add(key)
+                        return key, None
+                    held.append((at, key))
+            return None, None
+        finally:
+            for one in held:
+                heapq.heappush(self._heap, one)

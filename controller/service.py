@@ -1,0 +1,140 @@
+"""The controller as a process: watches, workers, the sweep, and who of several replicas acts."""
+
+from __future__ import annotations
+
+import socket
+import uuid
+from typing import TYPE_CHECKING
+
+from controller import metrics
+from controller.agents import Agents
+from controller.cluster import Cluster
+from controller.known import Nodes, Requests, slim_node
+from controller.queue import Queue
+from controller.sweep import Sweep
+from controller.worker import Worker
+from kybernate import keys
+from kybernate.adapters.k8s import Api, Watcher
+from kybernate.errors import ConfigError
+from kybernate.runtime.background import Background
+from kybernate.runtime.lead import Leader, Leases, Terms
+from kybernate.runtime.revocations import Revocations
+from kybernate.runtime.serve import ProbeServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kybernate.runtime.lead import Fence
+    from kybernate.settings.controller import ControllerSettings
+
+
+class Service:
+    """Raises ConfigError if its credentials can't be read."""
+
+    def __init__(self, settings: ControllerSettings) -> None:
+        _check(settings)
+        self._api = Api(settings.kubeconfig, "kyb-controller")
+        self._revocations = Revocations(self._revoked)
+        self._queue, self._nodes = Queue(), Nodes()
+        self._requests = Requests(self._queue.add)
+        self._watches = (
+            Watcher(
+                *(self._api, keys.CHECKPOINT_REQUESTS_PATH, {}, self._requests.on_event),
+                "CheckpointRequests",
+            ),
+            Watcher(
+                *(self._api, keys.GPU_NODES_PATH, {}, self._nodes.on_event, "GPUNodes"),
+                keep=slim_node,
+            ),
+        )
+        self._agents = Agents(
+            settings.tls_dir,
+            settings.agent_timeout_s,
+            self._nodes.address,
+            self._why_not,
+            shared=settings.shared_agent_keys,
+        )
+        self._leader, fence = self._lead(settings)
+        cluster = Cluster(self._api, settings.api_timeout_s)
+        worker = Worker(self._queue, self._requests, cluster, self._agents, fence)
+        sweep = Sweep(self._requests, self._nodes, self._agents, fence, settings.sweep_s)
+        workers = {f"worker-{number}": worker.run for number in range(settings.threads)}
+        self._threads = Background(**workers, sweep=sweep.run)
+        self._probes = ProbeServer(*settings.probe_address, self.not_ready)
+        metrics.LEADING.set_function(lambda: fence.closed() is None)
+        metrics.QUEUED.set_function(lambda: len(self._queue))
+        metrics.OPEN.set_function(lambda: len(self._requests.wanted()))
+
+    def start(self) -> None:
+        """Start everything."""
+        self._probes.start()
+        self._revocations.start(self._api)
+        for watch in self._watches:
+            watch.start()
+        if self._leader is not None:
+            self._leader.start()
+        self._threads.start()
+
+    def stop(self) -> None:
+        """Stop everything; what is being done ends first, then the lease is given back."""
+        self._queue.close()
+        self._threads.stop()
+        if self._leader is not None:
+            self._leader.stop()
+        for watch in self._watches:
+            watch.stop()
+        self._revocations.stop()
+        self._agents.close()
+        self._probes.stop()
+
+    def not_ready(self) -> str | None:
+        """Why nothing can be done yet, in a sentence."""
+        for watch in self._watches:
+            if not watch.synced.is_set():
+                return watch.last_error or "requests and GPUNodes are not listed yet"
+        return None if self._revocations.synced else "revoked nodes are not listed yet"
+
+    def refresh(self) -> Callable[[], bool]:
+        """See `lead.Knowledge`."""
+        requests = self._watches[0]
+        asked = requests.refresh()
+        return lambda: requests.is_fresh(asked) and self.not_ready() is None
+
+    def _lead(self, settings: ControllerSettings) -> tuple[Leader | None, Fence]:
+        if not settings.lease:
+            return None, _Alone(self.not_ready)
+        timeout = settings.api_timeout_s
+        identity = f"{socket.gethostname()}_{uuid.uuid4()}"
+        leases, terms = Leases(self._api, timeout), Terms(settings.lease_s, timeout)
+        leader = Leader(leases, settings.lease, identity, terms, self)
+        return leader, leader
+
+    def _why_not(self, node: str) -> str:
+        found = self._revocations.of(node)
+        return f"node {node} is revoked" if found is not None and found.revoked else ""
+
+    def _revoked(self, nodes: frozenset[str]) -> None:
+        self._agents.drop(nodes)
+
+
+class _Alone:
+    """One controller alone acts as soon as it knows what there is. Implements `lead.Fence`."""
+
+    def __init__(self, not_ready: Callable[[], str | None]) -> None:
+        self._not_ready = not_ready
+
+    def closed(self) -> str | None:
+        """Why nothing is done yet."""
+        return self._not_ready()
+
+    def check(self) -> None:
+        """Any call may begin."""
+
+
+def _check(settings: ControllerSettings) -> None:
+    for name in ("ca.crt", "controller.crt", "controller.key"):
+        file = settings.tls_dir / name
+        if not file.is_file():
+            raise ConfigError(
+                "tls_dir", f"{file} is missing; `kybernate pki init` makes controller.crt and .key"
+            )

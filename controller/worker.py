@@ -1,0 +1,142 @@
+"""One look at a request: see, decide, act, write. Nothing is remembered from one to the next."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from controller import metrics
+from kybernate.core.requests.checkpoint import Act, Observed, Operation, decide
+from kybernate.errors import ConflictError, KybernateError
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+
+    from controller.agents import Agents
+    from controller.cluster import Cluster
+    from controller.known import Requests, Seen
+    from controller.queue import Key, Queue
+    from kybernate.core.requests.checkpoint import Decision, Request, Status
+    from kybernate.runtime.lead import Fence
+
+log = logging.getLogger(__name__)
+
+_STANDBY_S = 0.2
+
+
+class Worker:
+    """What a thread does with requests that are due. `wall` gives seconds since 1970."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        requests: Requests,
+        cluster: Cluster,
+        agents: Agents,
+        fence: Fence,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._queue = queue
+        self._requests = requests
+        self._cluster = cluster
+        self._agents = agents
+        self._fence = fence
+        self._wall = wall
+
+    def run(self, stopping: threading.Event) -> None:
+        """Look at what is due, whenever this replica leads, until told to stop."""
+        while not stopping.is_set():
+            if self._fence.closed() is not None:
+                stopping.wait(_STANDBY_S)
+                continue
+            key = self._queue.get()
+            if key is not None:
+                self._take(key)
+
+    def _take(self, key: Key) -> None:
+        if self._fence.closed() is not None:
+            # Another one leads: it stays due here, for when this one does again.
+            self._queue.done(key)
+            self._queue.add(key)
+            return
+        outcome, failed = "done", False
+        try:
+            with metrics.SECONDS.time():
+                self.look(key)
+        except ConflictError:
+            # It was changed meanwhile, which the watch tells, or its own answer.
+            outcome, failed = "conflict", True
+        except KybernateError as error:
+            outcome, failed = "error", True
+            log.warning("request %s/%s: %s", *key, error)
+        except Exception:
+            outcome, failed = "fault", True
+            log.exception("request %s/%s", *key)
+        metrics.RECONCILES.labels(outcome).inc()
+        self._queue.done(key, failed=failed)
+
+    def look(self, key: Key) -> None:
+        """Do what the request of this name needs now. Raises KybernateError."""
+        for request in self._requests.gone(key):
+            self._call_off(request)
+        seen = self._requests.get(key)
+        if seen is None:
+            return
+        decision = self._decided(seen.request)
+        if decision.act is Act.REMOVE:
+            self._fence.check()
+            self._cluster.remove(seen.request)
+            return
+        if decision.status != seen.request.status:
+            self._write(seen, decision.status)
+        if decision.again is not None:
+            self._queue.add(key, decision.again)
+
+    def _decided(self, request: Request) -> Decision:
+        """What is decided once no act is left but to remove it."""
+        seen = self._observe(request)
+        decision = decide(seen, self._wall())
+        if decision.act is Act.BEGIN:
+            self._fence.check()
+            seen = replace(seen, operation=self._agents.begin(request))
+            decision = decide(seen, self._wall())
+        if decision.act is Act.CANCEL:
+            self._fence.check()
+            status = request.status
+            after = self._agents.cancel(status.node, status.operation)
+            # What it came to meanwhile counts; what can't be cancelled now is the sweep's.
+            operation = after if isinstance(after, Operation) else seen.operation
+            decision = decide(replace(seen, operation=operation, cancelled=True), self._wall())
+        return decision
+
+    def _observe(self, request: Request) -> Observed:
+        status, operation = request.status, None
+        if request.ended:
+            return Observed(request)
+        if status.operation:
+            operation = self._agents.find(status.node, status.operation)
+            if isinstance(operation, Operation):
+                return Observed(request, operation=operation)
+        return Observed(request, self._cluster.pod(request.namespace, request.pod), operation)
+
+    def _write(self, seen: Seen, status: Status) -> None:
+        before, reason = seen.request.status, status.reason
+        self._fence.check()
+        self._requests.wrote(self._cluster.write(seen, status, self._wall()))
+        if reason is None or reason is before.reason:
+            return
+        where = f"{seen.request.namespace}/{seen.request.name}"
+        log.info("request %s: %s: %s", where, reason, status.message)
+        self._cluster.tell(seen.request, reason, status.message)
+        if status.ended_at:
+            metrics.ENDED.labels(seen.request.mode.value, reason.value).inc()
+
+    def _call_off(self, request: Request) -> None:
+        """It was deleted; if its agent can't be told now, the sweep tells it."""
+        if request.status.operation and not request.ended:
+            self._fence.check()
+            found = self._agents.cancel(request.status.node, request.status.operation)
+            log.info("operation %s: its request is gone: %s", request.status.operation, found)

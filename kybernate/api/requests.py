@@ -1,0 +1,225 @@
+"""CheckpointRequest: what a person asks of a pod with a seat, once, and how far it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+
+from kybernate import keys
+from kybernate.api.gpunodes import Condition  # noqa: TC001 - pydantic reads it
+from kybernate.api.lenient import mapping, mappings, text, whole
+from kybernate.api.schema import (
+    CAMEL,
+    TIME,
+    checked,
+    items,
+    one_of,
+    rule,
+)
+from kybernate.api.schema import text as texts
+from kybernate.api.schema import whole as number
+from kybernate.core.requests.checkpoint import Mode, Outcome, Request, Status
+from kybernate.core.requests.reasons import Reason, Standing
+from kybernate.errors import ConfigError
+from kybernate.types import Tier
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    Json = dict[str, Any]
+
+COMPLETE = "Complete"
+"""The one condition. True: it is done. False: the reason says whether more becomes of it."""
+
+DEADLINE_S = 600
+_DAY_S = 86_400
+_NAME = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+_STATUSES = {Standing.SUCCESS: "True", Standing.RETRYABLE: "False", Standing.TERMINAL: "False"}
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What is asked for."""
+
+    __pydantic_config__ = checked(
+        rule(
+            "self == oldSelf",
+            "a CheckpointRequest is done once, as it was written; delete it and create another",
+        ),
+        rule(
+            "self.mode != 'Snapshot' || !has(self.tier) || self.tier != 'ram'",
+            "a snapshot outlives the RAM of its processes; write tier: nvme or object",
+        ),
+        rule(
+            "self.mode != 'Evict' || !has(self.tier)",
+            "an eviction leaves the state where it is parked; leave tier out, or write mode: Park",
+        ),
+    )
+    pod: Annotated[
+        str,
+        texts(253, "The pod, of this namespace, by its name.", least=1, pattern=_NAME),
+    ]
+    mode: Annotated[
+        str,
+        one_of(
+            Mode,
+            "Park: its seat leaves GPU memory and rests until the next request. Snapshot: an "
+            "artifact of its state is kept while it runs on. Evict: it is parked and stays so, "
+            "until its pod is deleted or it is woken by hand.",
+        ),
+    ]
+    tier: Annotated[
+        str | None,
+        one_of(
+            Tier,
+            "Where its state is to rest, or its artifact to be kept. Park: ram, unless the node "
+            "moves it on. Snapshot: the deepest tier that the node has and the pod lets it.",
+        ),
+    ] = None
+    deadline_seconds: Annotated[
+        int,
+        number(
+            32,
+            "Seconds from its creation until it is cancelled, if it isn't done by then.",
+            least=1,
+            most=_DAY_S,
+            default=DEADLINE_S,
+        ),
+    ] = DEADLINE_S
+    ttl_seconds_after_finished: Annotated[
+        int | None,
+        number(32, "Seconds until it is deleted, once it is done or failed; absent: never."),
+    ] = None
+    requested_by: Annotated[
+        str, texts(1024, "Who created it. The webhook writes it; leave it out.")
+    ] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactRow:
+    """What came of it."""
+
+    __pydantic_config__ = CAMEL
+    name: Annotated[str, texts(400, "Of a snapshot: the artifact, for kyb.ai/restore-from.")] = ""
+    tier: Annotated[str, one_of(Tier)] = Tier.RAM.value
+    bytes: Annotated[int, number()] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RequestStatus:
+    """How far it is."""
+
+    __pydantic_config__ = CAMEL
+    observed_generation: Annotated[int, number()] = 1
+    pod_uid: Annotated[
+        str,
+        Field(alias="podUID"),
+        texts(128, "The pod that it is about: another one of the name is none of it."),
+    ] = ""
+    node: Annotated[str, texts(253, "The pod's node.")] = ""
+    operation: Annotated[str, texts(63, "The operation on the node's agent.")] = ""
+    start_time: Annotated[str | None, TIME] = None
+    completion_time: Annotated[str | None, TIME] = None
+    artifact: Annotated[ArtifactRow | None, Field(description="What came of it.")] = None
+    conditions: Annotated[
+        tuple[Condition, ...],
+        items(8, "type", "Complete: True once it is done; the reason says why not."),
+    ] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRequest:
+    """The object as a whole."""
+
+    __pydantic_config__ = CAMEL
+    spec: Spec
+    status: RequestStatus | None = None
+
+
+def read_request(item: Mapping[str, Any]) -> Request:
+    """The request that a CheckpointRequest of the API server is. Pure.
+
+    Raises ConfigError, naming it, for one that the CRD of this version would not let in.
+    """
+    meta, spec = mapping(item.get("metadata")), mapping(item.get("spec"))
+    name = f"{keys.CHECKPOINT_REQUEST_KIND} {meta.get('namespace')}/{meta.get('name')}"
+    try:
+        tier = text(spec.get("tier"))
+        return Request(
+            uid=str(meta["uid"]),
+            namespace=str(meta["namespace"]),
+            name=str(meta["name"]),
+            pod=text(spec.get("pod")),
+            mode=Mode(text(spec.get("mode"))),
+            tier=Tier(tier) if tier else None,
+            by=text(spec.get("requestedBy")),
+            created_at=_seconds(meta.get("creationTimestamp")),
+            deadline_s=float(whole(spec.get("deadlineSeconds"), DEADLINE_S)),
+            keep_s=_keep(spec),
+            status=_read_status(mapping(item.get("status"))),
+        )
+    except (KeyError, ValueError) as error:
+        raise ConfigError(name, f"this version can't read it: {error}") from error
+
+
+def dump_status(status: Status, before: object, generation: int, now: float) -> Json:
+    """The status as the API server is to have it, given what it has (`before`)."""
+    standing = status.reason.standing if status.reason else Standing.RETRYABLE
+    told = {"status": _STATUSES[standing], "reason": status.reason or Reason.PENDING}
+    conditions = mappings(mapping(before).get("conditions"))
+    last = next((one for one in conditions if one.get("type") == COMPLETE), {})
+    same = last.get("status") == told["status"]
+    condition = {
+        "type": COMPLETE,
+        **told,
+        "message": status.message[:32768],
+        "lastTransitionTime": last["lastTransitionTime"] if same else stamp(now),
+        "observedGeneration": generation,
+    }
+    found: Json = {"observedGeneration": generation, "conditions": [condition]}
+    if status.operation:
+        found |= {"podUID": status.pod_uid, "node": status.node, "operation": status.operation}
+    if status.began_at:
+        found["startTime"] = stamp(status.began_at)
+    if status.ended_at:
+        found["completionTime"] = stamp(status.ended_at)
+    if status.outcome:
+        outcome = status.outcome
+        found["artifact"] = {"name": outcome.artifact, "tier": outcome.tier, "bytes": outcome.size}
+    return found
+
+
+def stamp(seconds: float) -> str:
+    """A time since 1970 as Kubernetes writes it."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _read_status(status: Json) -> Status:
+    conditions = mappings(status.get("conditions"))
+    last = next((one for one in conditions if one.get("type") == COMPLETE), {})
+    reason, made = text(last.get("reason")), mapping(status.get("artifact"))
+    outcome = Outcome(text(made.get("name")), text(made.get("tier")), whole(made.get("bytes")))
+    return Status(
+        pod_uid=text(status.get("podUID")),
+        node=text(status.get("node")),
+        operation=text(status.get("operation")),
+        began_at=_seconds(status.get("startTime")),
+        ended_at=_seconds(status.get("completionTime")),
+        # A newer version may have reasons that this one doesn't know.
+        reason=Reason(reason) if reason in set(Reason) else None,
+        message=text(last.get("message")),
+        outcome=outcome if made else None,
+    )
+
+
+def _keep(spec: Json) -> float | None:
+    given = spec.get("ttlSecondsAfterFinished")
+    return float(given) if type(given) is int else None
+
+
+def _seconds(given: object) -> float:
+    """Since 1970; 0 for none. Raises ValueError."""
+    return datetime.fromisoformat(given).timestamp() if isinstance(given, str) and given else 0.0

@@ -1,0 +1,1 @@
+"""What becomes of requests that people write as objects, such as CheckpointRequests."""

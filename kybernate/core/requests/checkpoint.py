@@ -1,0 +1,313 @@
+"""What a CheckpointRequest needs next. Pure.
+
+    nothing pinned     look the pod up; pin its UID and node, and name the operation
+    pinned             have the agent begin the operation of that name, or find it begun
+    begun              follow it to its end; at the deadline, or without the request, cancel it
+
+Each step is in the object's status before the next one is made, and an agent begins an operation of
+one name once: so whoever goes on after a crash repeats at most what changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from kybernate.core.requests.reasons import Reason, Standing
+from kybernate.core.seat.operations import ENDED, Kind, Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    from kybernate.types import Tier
+
+OPERATION = "ckpt-"
+"""Before a request's UID: the name of its operation on the agent."""
+
+_LEAST_PAUSE, _LONGEST_PAUSE, _PAUSE_PART = 0.5, 10.0, 0.2
+"""Seconds between two looks, and the part of the time since the first that they take."""
+_LONGEST_WHY = 500
+
+
+class Mode(StrEnum):
+    """What is asked for."""
+
+    PARK = "Park"
+    SNAPSHOT = "Snapshot"
+    EVICT = "Evict"
+
+
+KINDS: Mapping[Mode, Kind] = MappingProxyType(
+    {Mode.PARK: Kind.PARK, Mode.SNAPSHOT: Kind.SAVE, Mode.EVICT: Kind.EVICT}
+)
+"""The agent's word for each."""
+
+_DONE: Mapping[Mode, Reason] = MappingProxyType(
+    {Mode.PARK: Reason.PARKED, Mode.SNAPSHOT: Reason.SEALED, Mode.EVICT: Reason.EVICTED}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of it: an artifact's name (empty for what has none), its tier, its bytes."""
+
+    artifact: str
+    tier: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How far a request is, as its object says. Times in seconds since 1970, 0 for not yet."""
+
+    pod_uid: str = ""
+    node: str = ""
+    operation: str = ""
+    began_at: float = 0.0
+    ended_at: float = 0.0
+    reason: Reason | None = None
+    message: str = ""
+    outcome: Outcome | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A CheckpointRequest. `keep_s`: seconds for which it stays once ended, None for good."""
+
+    uid: str
+    namespace: str
+    name: str
+    pod: str
+    mode: Mode
+    tier: Tier | None
+    by: str
+    created_at: float
+    deadline_s: float
+    keep_s: float | None
+    status: Status
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more becomes of it."""
+        return bool(self.status.ended_at)
+
+    @property
+    def why(self) -> str:
+        """What the agent is told, and tells in its events."""
+        told = f"CheckpointRequest {self.namespace}/{self.name} of {self.by or 'nobody named'}"
+        return "".join(one if one.isprintable() else "?" for one in told[:_LONGEST_WHY])
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """The pod of the name. `seat`: it asks for one; `ended`: nothing of it runs any more."""
+
+    uid: str
+    node: str
+    seat: bool
+    ended: bool
+
+
+class Trouble(StrEnum):
+    """Why an agent didn't do as it was asked."""
+
+    UNREACHABLE = "unreachable"
+    NO_SEAT = "no-seat"
+    BUSY = "busy"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """An agent's answer that is no operation."""
+
+    trouble: Trouble
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """The operation as its agent has it."""
+
+    state: Progress
+    sentence: str
+    outcome: Outcome | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A request and what was seen for it. `pod` is None if there is none of the name. `operation`
+    is None if the agent knows none of the name. `cancelled`: it was just told to cancel it."""
+
+    request: Request
+    pod: PodFacts | None = None
+    operation: Operation | Problem | None = None
+    cancelled: bool = False
+
+
+class Act(StrEnum):
+    """What to do in the world."""
+
+    NOTHING = "nothing"
+    BEGIN = "begin"
+    CANCEL = "cancel"
+    REMOVE = "remove"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The act, or else what the status is to be. `again`: seconds until the next look, None for
+    when the request changes."""
+
+    status: Status
+    act: Act = Act.NOTHING
+    again: float | None = None
+
+
+def operation_name(uid: str) -> str:
+    """The operation of the request with this UID."""
+    return f"{OPERATION}{uid}"
+
+
+def strays(names: Iterable[str], wanted: Collection[str]) -> Iterator[str]:
+    """Operations of requests that want nothing any more: those that are not `wanted`, by UID."""
+    return (
+        name
+        for name in names
+        if name.startswith(OPERATION) and name.removeprefix(OPERATION) not in wanted
+    )
+
+
+def decide(seen: Observed, now: float) -> Decision:
+    """What becomes of the request now, in seconds since 1970."""
+    request = seen.request
+    if request.ended:
+        return _rest(request, now)
+    if not request.status.operation:
+        return _pin(seen, now)
+    if isinstance(seen.operation, Operation):
+        return _follow(seen, seen.operation, now)
+    if isinstance(seen.operation, Problem):
+        return _hindered(seen, seen.operation, now)
+    return _unknown(seen, now)
+
+
+def _rest(request: Request, now: float) -> Decision:
+    if request.keep_s is None:
+        return Decision(request.status)
+    left = request.status.ended_at + request.keep_s - now
+    if left <= 0:
+        return Decision(request.status, Act.REMOVE)
+    return Decision(request.status, again=left)
+
+
+def _pin(seen: Observed, now: float) -> Decision:
+    request, pod = seen.request, seen.pod
+    where = f"{request.namespace}/{request.pod}"
+    if pod is None:
+        return _over(
+            seen, Reason.POD_NOT_FOUND, f"there is no pod {where}; name one that is there", now
+        )
+    if pod.ended:
+        return _over(seen, Reason.POD_ENDED, f"pod {where} has ended", now)
+    if not pod.seat:
+        why = f"pod {where} asks for no seat (kyb.ai/gpu-<n>x-seat), so nothing of it can be parked"
+        return _over(seen, Reason.NO_SEAT, why, now)
+    if not pod.node:
+        return _open(seen, Reason.POD_NOT_BOUND, f"pod {where} is on no node yet", now)
+    pinned = replace(
+        request.status,
+        pod_uid=pod.uid,
+        node=pod.node,
+        operation=operation_name(request.uid),
+        reason=Reason.PENDING,
+        message=f"the agent of node {pod.node} is asked next",
+    )
+    return Decision(pinned, again=0.0)
+
+
+def _unknown(seen: Observed, now: float) -> Decision:
+    """The agent knows no operation of the name."""
+    request = seen.request
+    if gone := _gone(seen):
+        return _over(seen, gone, "the pod went before anything was done", now)
+    if request.status.began_at:
+        lost = (
+            f"the agent of node {request.status.node} knows operation {request.status.operation} "
+            "no more; see what the pod's seat does, and ask again if need be"
+        )
+        return _over(seen, Reason.OPERATION_LOST, lost, now)
+    if _late(request, now):
+        return _open(seen, Reason.PENDING, "it was not begun", now)
+    return Decision(request.status, Act.BEGIN)
+
+
+def _hindered(seen: Observed, problem: Problem, now: float) -> Decision:
+    if problem.trouble is Trouble.REFUSED:
+        return _over(seen, Reason.REFUSED, problem.sentence, now)
+    if problem.trouble is Trouble.BUSY:
+        return _open(seen, Reason.SEAT_BUSY, problem.sentence, now)
+    if gone := _gone(seen):
+        return _over(seen, gone, f"the pod went before it was done ({problem.sentence})", now)
+    reason = (
+        Reason.SEAT_NOT_READY if problem.trouble is Trouble.NO_SEAT else Reason.AGENT_UNREACHABLE
+    )
+    return _open(seen, reason, problem.sentence, now)
+
+
+def _follow(seen: Observed, operation: Operation, now: float) -> Decision:
+    request = seen.request
+    seen = replace(seen, request=replace(request, status=_begun(request.status, now)))
+    if operation.state is Progress.SUCCEEDED:
+        return _over(seen, _DONE[request.mode], operation.sentence, now, operation.outcome)
+    if operation.state is Progress.FAILED:
+        return _over(seen, Reason.FAILED, operation.sentence, now)
+    if _late(request, now):
+        if operation.state in ENDED or seen.cancelled:
+            return _open(seen, Reason.RUNNING, operation.sentence, now)
+        return Decision(request.status, Act.CANCEL)
+    if operation.state is Progress.CANCELLED:
+        return _over(seen, Reason.CANCELLED, operation.sentence, now)
+    waits = operation.state is Progress.PENDING
+    return _open(seen, Reason.WAITING if waits else Reason.RUNNING, operation.sentence, now)
+
+
+def _begun(status: Status, now: float) -> Status:
+    return status if status.began_at else replace(status, began_at=now)
+
+
+def _gone(seen: Observed) -> Reason | None:
+    """Why the pod that was pinned will never do it, if so."""
+    pod = seen.pod
+    if pod is None or pod.uid != seen.request.status.pod_uid:
+        return Reason.POD_GONE
+    return Reason.POD_ENDED if pod.ended else None
+
+
+def _late(request: Request, now: float) -> bool:
+    return now >= request.created_at + request.deadline_s
+
+
+def _open(seen: Observed, reason: Reason, message: str, now: float) -> Decision:
+    """Not ended yet, unless its time is over."""
+    request = seen.request
+    if _late(request, now):
+        late = f"not within {request.deadline_s:g} s: {message}"
+        return _over(seen, Reason.DEADLINE_EXCEEDED, late, now)
+    age = now - (request.status.began_at or request.created_at)
+    pause = min(max(_LEAST_PAUSE, age * _PAUSE_PART), _LONGEST_PAUSE)
+    left = request.created_at + request.deadline_s - now
+    status = replace(request.status, reason=reason, message=message)
+    return Decision(status, again=min(pause, left))
+
+
+def _over(
+    seen: Observed, reason: Reason, message: str, now: float, outcome: Outcome | None = None
+) -> Decision:
+    assert reason.standing is not Standing.RETRYABLE, reason  # noqa: S101 - a bug, if ever
+    status = replace(
+        seen.request.status, reason=reason, message=message, ended_at=now, outcome=outcome
+    )
+    return Decision(status, again=0.0 if seen.request.keep_s is not None else None)

@@ -1,0 +1,69 @@
+"""Settings of the controller."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+
+class ControllerSettings(BaseModel):
+    """What the controller can be told. Times are in seconds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    probe_listen: str = Field(
+        "127.0.0.1:9448", description="where probes and metrics are served, plain (host:port)"
+    )
+    kubeconfig: Path | None = Field(
+        None, description="kubeconfig to use; without it, the pod's own account"
+    )
+    tls_dir: Path = Field(
+        Path("/etc/kyb/tls"),
+        description="folder with ca.crt, controller.crt and controller.key, read for each "
+        "connection; with agents-ca.crt where the registry certifies agents",
+    )
+    shared_agent_keys: bool = Field(
+        True,
+        description="believe agents also by certificates of `kybernate pki`, whose keys other "
+        "nodes may hold; turn it off once every node has its own",
+    )
+    lease: str = Field(
+        "",
+        description="Lease in kyb-system that says which of several replicas acts; empty for one "
+        "alone",
+    )
+    lease_s: int = Field(
+        15, ge=2, description="how long the lease lasts unless it is renewed (whole seconds)"
+    )
+    api_timeout_s: float = Field(
+        4.0, gt=0, le=30, description="limit for one call to the API server (s)"
+    )
+    agent_timeout_s: float = Field(
+        4.0, gt=0, le=30, description="limit for one call to an agent (s)"
+    )
+    sweep_s: float = Field(
+        60.0,
+        ge=1,
+        le=3600,
+        description="how often agents are asked for operations whose request is gone (s)",
+    )
+    threads: int = Field(8, ge=1, le=64, description="requests looked at at the same time")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        "INFO", description="DEBUG, INFO, WARNING or ERROR"
+    )
+
+    @field_validator("probe_listen")
+    @classmethod
+    def _host_and_port(cls, value: str) -> str:
+        host, _, port = value.rpartition(":")
+        if not (host and port.isascii() and port.isdigit() and int(port) <= 65535):
+            raise ValueError("write it as host:port, for example 127.0.0.1:9448")
+        return value
+
+    @property
+    def probe_address(self) -> tuple[str, int]:
+        """`probe_listen`, taken apart."""
+        host, _, port = self.probe_listen.rpartition(":")
+        return host.strip("[]"), int(port)

@@ -1,0 +1,210 @@
+"""The controller as a process beside a real API server, and a node's agent that a test leads."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import requests
+
+from kybernate import keys
+from kybernate.adapters.k8s import Api
+from kybernate.errors import ConflictError, NotFoundError
+from tests.cluster.parts import accounts, pki
+from tests.integration.hooks import until
+from tests.unit.controller.agent import Door, serve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.cluster.cluster import Cluster
+
+NAMESPACE = "requests"
+NODE = "n1"
+REQUESTS = f"/apis/{keys.API_VERSION}/namespaces/{NAMESPACE}/checkpointrequests"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+LIMIT_S = 30.0
+
+
+class Controller:
+    """One replica."""
+
+    def __init__(self, cluster: Cluster, folder: Path, port: int, lease: str = "") -> None:
+        self._environment = {
+            **os.environ,
+            "KYB_CONTROLLER_KUBECONFIG": str(cluster.layout.kubeconfig("controller")),
+            "KYB_CONTROLLER_TLS_DIR": str(cluster.layout.tls),
+            "KYB_CONTROLLER_PROBE_LISTEN": f"127.0.0.1:{port}",
+            "KYB_CONTROLLER_SWEEP_S": "1",
+            "KYB_CONTROLLER_API_TIMEOUT_S": "2",
+            "KYB_CONTROLLER_LEASE": lease,
+            "KYB_CONTROLLER_LEASE_S": "6",
+        }
+        self.log = folder / f"controller-{port}.log"
+        self._port = port
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *, wait: bool = True) -> Controller:
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "controller"], env=self._environment, stderr=log
+            )
+        if wait:
+            until(self.ready, f"not ready; see {self.log}")
+        return self
+
+    def ready(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, self.log.read_text()
+        with contextlib.suppress(requests.ConnectionError):
+            return requests.get(self._url("readyz"), timeout=5).status_code == 200
+        return False
+
+    def leads(self) -> bool:
+        with contextlib.suppress(requests.ConnectionError):
+            return (
+                "kyb_controller_leading 1.0" in requests.get(self._url("metrics"), timeout=5).text
+            )
+        return False
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(10)
+            self._process = None
+
+    def stop(self) -> int:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        ended = self._process.wait(20)
+        self._process = None
+        return ended
+
+    def _url(self, path: str) -> str:
+        return f"http://127.0.0.1:{self._port}/{path}"
+
+
+@pytest.fixture(scope="session")
+def namespace(control_plane: Cluster) -> str:
+    """With the account that pods get; no controller is there to make it."""
+    api = control_plane.api()
+    for path, name in (("", NAMESPACE), (f"/{NAMESPACE}/serviceaccounts", "default")):
+        with contextlib.suppress(ConflictError):
+            api.post(f"/api/v1/namespaces{path}", {"metadata": {"name": name}})
+    return NAMESPACE
+
+
+@pytest.fixture
+def door(control_plane: Cluster) -> Iterator[Door]:
+    """The agent of n1, which its GPUNode leads to."""
+    found = Door()
+    server, port = serve(found, control_plane.layout.tls, NODE)
+    api, path = control_plane.api("agent"), f"{keys.GPU_NODES_PATH}/{NODE}"
+    body = {"apiVersion": keys.API_VERSION, "kind": keys.GPU_NODE_KIND}
+    with contextlib.suppress(ConflictError):
+        api.post(keys.GPU_NODES_PATH, {**body, "metadata": {"name": NODE}})
+    agent = {"address": f"127.0.0.1:{port}", "version": "0"}
+    api.patch(f"{path}/status", {"status": {"observedGeneration": 1, "agent": agent}})
+    yield found
+    server.stop(None).wait()
+    control_plane.api().delete(path)
+
+
+@pytest.fixture
+def controllers(
+    control_plane: Cluster, tmp_path: Path, namespace: str, webhook: object
+) -> Iterator[Callable[..., Controller]]:
+    """Makes replicas, each with a port of its own."""
+    made: list[Controller] = []
+
+    def make(lease: str = "") -> Controller:
+        port = control_plane.ports.controller if not made else control_plane.ports.proxy
+        made.append(Controller(control_plane, tmp_path, port, lease))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.kill()
+
+
+@pytest.fixture
+def controller(controllers: Callable[..., Controller], door: Door) -> Controller:
+    """One that runs."""
+    return controllers().start()
+
+
+@pytest.fixture
+def seated(control_plane: Cluster, namespace: str, door: Door) -> Iterator[Callable[[str], str]]:
+    """Makes pods with a seat on n1; the answer is the UID."""
+    api, names = control_plane.api(), []
+
+    def make(name: str = "a") -> str:
+        made = pod(name, {keys.seat_resource(1): "1", "memory": "1Gi"})
+        made["metadata"]["labels"] = {keys.MANAGED_LABEL: "true"}
+        made["metadata"]["annotations"] = {keys.VRAM: "1Gi"}
+        made["spec"]["containers"][0]["args"] = ["serve"]
+        uid: str = api.post(PODS, made)["metadata"]["uid"]
+        names.append(name)
+        notes = {keys.ASSIGNED_GROUP: "G0", keys.ASSIGNED_AT: "2026-01-01T00:00:00Z"}
+        target = {"kind": "Node", "name": NODE}
+        bound = {"metadata": {"name": name, "annotations": notes}, "target": target}
+        control_plane.api("extender").post(f"{PODS}/{name}/binding", bound)
+        door.seats.add(uid)
+        return uid
+
+    yield make
+    for name in names:
+        with contextlib.suppress(NotFoundError):
+            api.delete(f"{PODS}/{name}", {"gracePeriodSeconds": 0})
+
+
+def pod(name: str, limits: dict[str, str] | None = None) -> dict[str, Any]:
+    """A pod that no scheduler looks at: none runs here."""
+    container = {"name": "c", "image": "x", "resources": {"limits": limits or {}}}
+    return {"metadata": {"name": name}, "spec": {"containers": [container]}}
+
+
+def request(name: str, mode: str = "Snapshot", of: str = "a", **spec: Any) -> dict[str, Any]:
+    kind = {"apiVersion": keys.API_VERSION, "kind": keys.CHECKPOINT_REQUEST_KIND}
+    return {**kind, "metadata": {"name": name}, "spec": {"pod": of, "mode": mode, **spec}}
+
+
+def complete(item: dict[str, Any]) -> tuple[str, str]:
+    """Status and reason of its condition."""
+    found = (item.get("status") or {}).get("conditions") or [{"status": "", "reason": ""}]
+    return found[0]["status"], found[0]["reason"]
+
+
+@pytest.fixture
+def users(
+    control_plane: Cluster, namespace: str, tmp_path: Path
+) -> Callable[[str, list[dict[str, Any]]], Api]:
+    """Makes users of the namespace, with these rules."""
+
+    def make(name: str, rules: list[dict[str, Any]]) -> Api:
+        admin, rbac = control_plane.api(), "/apis/rbac.authorization.k8s.io/v1/namespaces"
+        subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
+        reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
+        made = admin.post(
+            f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": name}}
+        )
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{made['metadata']['name']}/token"
+        token = admin.post(path, {"spec": {"expirationSeconds": 3600}})["status"]["token"]
+        meta = {"name": name}
+        admin.post(f"{rbac}/{namespace}/roles", {"metadata": meta, "rules": rules})
+        binding = {"metadata": meta, "subjects": [subject], "roleRef": reference}
+        admin.post(f"{rbac}/{namespace}/rolebindings", binding)
+        file = tmp_path / f"{name}.conf"
+        authority = control_plane.layout.pki / "ca.crt"
+        accounts.write_secret(
+            file, pki.kubeconfig(control_plane.server, authority, {"token": token})
+        )
+        return Api(file, name)
+
+    return make

@@ -1,0 +1,137 @@
+"""The agents as the controller calls them, over real mutual TLS."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from controller.agents import Agents
+from kybernate.adapters.pki import Folder, Validity
+from kybernate.core.requests.checkpoint import (
+    Mode,
+    Operation,
+    Problem,
+    Request,
+    Status,
+    Trouble,
+    operation_name,
+)
+from kybernate.core.seat.operations import Progress
+from kybernate.errors import RetryableError
+from kybernate.types import Tier
+from tests.unit.controller.agent import Door, serve
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tls")
+    Folder(folder).init(["n1", "n2"], Validity(), datetime.now(UTC))
+    return folder
+
+
+@pytest.fixture
+def door():
+    found = Door()
+    found.seats.add("u1")
+    return found
+
+
+@pytest.fixture
+def address(door, tls):
+    server, port = serve(door, tls, "n1")
+    yield f"127.0.0.1:{port}"
+    server.stop(None).wait()
+
+
+@pytest.fixture
+def agents(address, tls):
+    found = Agents(tls, 5.0, {"n1": address, "n2": address}.get, lambda _: "", shared=True)
+    yield found
+    found.close()
+
+
+def asked(mode=Mode.PARK, uid="r1", pod="u1", tier=None):
+    status = Status(pod, "n1", operation_name(uid))
+    return Request(uid, "shop", "once", "a", mode, tier, "ann", 0.0, 60.0, None, status)
+
+
+@pytest.mark.parametrize(
+    ("mode", "tier", "kind"),
+    [
+        (Mode.PARK, Tier.NVME, "park"),
+        (Mode.SNAPSHOT, Tier.OBJECT, "save"),
+        (Mode.EVICT, None, "evict"),
+    ],
+)
+def test_each_mode_is_one_call_with_the_requests_name_and_words(agents, door, mode, tier, kind):
+    found = agents.begin(asked(mode, tier=tier))
+    assert isinstance(found, Operation)
+    assert door.begun == [("ckpt-r1", kind, "u1", tier.value if tier else "")]
+    assert door.operations["ckpt-r1"].why == "CheckpointRequest shop/once of ann"
+    assert door.operations["ckpt-r1"].by == "kyb-controller"
+    assert agents.begin(asked(mode, tier=tier)) == found
+    assert len(door.begun) == 1
+
+
+def test_what_was_kept_is_told(agents):
+    agents.begin(asked(Mode.SNAPSHOT))
+    found = agents.find("n1", "ckpt-r1")
+    assert found.state is Progress.SUCCEEDED
+    assert (found.outcome.artifact, found.outcome.tier, found.outcome.size) == (
+        "shop/a@ckpt-r1",
+        "object",
+        7,
+    )
+
+
+def test_a_seat_with_another_operation_is_busy_and_not_refused_for_good(agents, door):
+    door.takes = 60.0
+    agents.begin(asked())
+    assert agents.begin(asked(uid="r2")).trouble is Trouble.BUSY
+    agents.cancel("n1", "ckpt-r1")
+    door.refuses = "this node has no tier nvme"
+    refused = agents.begin(asked(uid="r2"))
+    assert (refused.trouble, "no tier nvme" in refused.sentence) == (Trouble.REFUSED, True)
+
+
+def test_what_an_agent_does_not_know(agents):
+    assert agents.find("n1", "ckpt-none") is None
+    assert agents.cancel("n1", "ckpt-none") is None
+    assert agents.begin(asked(pod="u9")).trouble is Trouble.NO_SEAT
+
+
+def test_own_operations_are_those_of_controllers_that_are_under_way(agents, door):
+    door.takes = 60.0
+    agents.begin(asked())
+    assert agents.own("n1") == ["ckpt-r1"]
+    door.operations["ckpt-r1"].by = "node"
+    assert agents.own("n1") == []
+
+
+def test_no_other_node_passes_for_the_one_that_is_asked(agents, door):
+    """n2's address leads to n1's agent: its certificate is for another name."""
+    found = agents.begin(replace(asked(), status=Status("u1", "n2", "ckpt-r1")))
+    assert isinstance(found, Problem)
+    assert found.trouble is Trouble.UNREACHABLE
+    assert door.begun == []
+
+
+def test_a_revoked_node_and_one_without_an_address_are_not_called(address, tls, door):
+    agents = Agents(tls, 5.0, lambda _: address, lambda node: f"{node} is revoked", shared=True)
+    assert "n1 is revoked" in agents.begin(asked()).sentence
+    with pytest.raises(RetryableError):
+        agents.own("n1")
+    agents = Agents(tls, 5.0, lambda _: "", lambda _: "", shared=True)
+    assert agents.find("n1", "x").trouble is Trouble.UNREACHABLE
+    assert door.begun == []
+
+
+def test_a_new_address_is_a_new_connection(door, tls, address):
+    where = {"n1": "127.0.0.1:1"}
+    agents = Agents(tls, 2.0, where.get, lambda _: "", shared=True)
+    assert agents.find("n1", "x").trouble is Trouble.UNREACHABLE
+    where["n1"] = address
+    assert agents.find("n1", "x") is None
+    agents.close()

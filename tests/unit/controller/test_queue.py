@@ -1,0 +1,74 @@
+"""The queue: each key once, by one thread at a time, later after a failure."""
+
+from __future__ import annotations
+
+import threading
+
+from controller.queue import Queue
+
+A, B = ("shop", "a"), ("shop", "b")
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_a_key_is_due_once_and_at_the_first_of_its_times():
+    queue = Queue(clock := Clock())
+    queue.add(A, 5.0)
+    queue.add(A, 1.0)
+    queue.add(A, 9.0)
+    assert len(queue) == 0
+    clock.now = 1.0
+    assert len(queue) == 1
+    assert queue.get() == A
+    clock.now = 20.0
+    assert len(queue) == 0
+
+
+def test_a_key_that_a_thread_has_waits_for_it_and_no_other_does():
+    queue = Queue(Clock())
+    queue.add(A)
+    assert queue.get() == A
+    queue.add(A)
+    queue.add(B)
+    assert queue.get() == B
+    queue.done(A)
+    assert queue.get() == A
+
+
+def test_after_a_failure_it_is_due_later_each_time_until_it_succeeds():
+    queue = Queue(clock := Clock())
+    pauses = []
+    for _ in range(4):
+        queue.add(A)
+        assert queue.get() == A
+        queue.done(A, failed=True)
+        pauses.append(queue._due[A] - clock.now)
+        clock.now += 1000.0
+        assert queue.get() == A
+        queue.done(A, failed=True)
+        clock.now += 1000.0
+        assert queue.get() == A
+        queue.done(A, failed=True)
+        clock.now += 1000.0
+    assert pauses == sorted(pauses)
+    assert pauses[0] < pauses[-1] <= 70.0
+    assert queue.get() == A
+    queue.done(A)
+    assert A not in queue._pauses
+
+
+def test_who_waits_hears_of_a_key_and_of_the_end():
+    queue, got = Queue(), []
+    thread = threading.Thread(target=lambda: got.extend([queue.get(), queue.get()]))
+    thread.start()
+    queue.add(A)
+    queue.close()
+    thread.join(5)
+    assert got[-1] is None
+    assert not thread.is_alive()

@@ -1,0 +1,275 @@
+"""A look at a request: what is written, when it is due again, and what a deletion does."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from controller.known import Requests
+from controller.queue import Queue
+from controller.sweep import Sweep
+from controller.worker import Worker
+from kybernate.api.requests import dump_status
+from kybernate.core.requests.checkpoint import Operation, PodFacts, Problem, Trouble
+from kybernate.core.requests.reasons import Reason
+from kybernate.core.seat.operations import Progress
+from kybernate.errors import ConflictError, RetryableError
+
+KEY = ("shop", "once")
+NAME = "ckpt-r1"
+
+
+def item(**spec):
+    return {
+        "metadata": {
+            "namespace": "shop",
+            "name": "once",
+            "uid": "r1",
+            "resourceVersion": "1",
+            "generation": 1,
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+        },
+        "spec": {"pod": "a", "mode": "Park", "deadlineSeconds": 600, **spec},
+    }
+
+
+class World:
+    """The API server and the agents. `broken` holds errors to raise at the next writes."""
+
+    def __init__(self):
+        self.item = item()
+        self.broken, self.told, self.removed, self.calls = [], [], [], []
+        self.operations, self.pods = {}, {"a": PodFacts("u1", "n1", seat=True, ended=False)}
+        self.away = self.shut = False
+        self.version = 1
+
+    # --- Cluster
+    def pod(self, _namespace, name):
+        return self.pods.get(name)
+
+    def write(self, seen, status, now):
+        if self.broken:
+            raise self.broken.pop()
+        if seen.version != self.item["metadata"]["resourceVersion"]:
+            raise ConflictError("changed")
+        self.version += 1
+        meta = {**self.item["metadata"], "resourceVersion": str(self.version)}
+        told = dump_status(status, seen.status, seen.generation, now)
+        self.item = {**self.item, "metadata": meta, "status": told}
+        return self.item
+
+    def remove(self, request):
+        self.removed.append(request.uid)
+
+    def tell(self, _request, reason, _message):
+        self.told.append(reason)
+
+    # --- Agents
+    def find(self, _node, name):
+        return Problem(Trouble.UNREACHABLE, "away") if self.away else self.operations.get(name)
+
+    def begin(self, request):
+        self.calls.append(("begin", request.status.operation))
+        if self.away:
+            return Problem(Trouble.UNREACHABLE, "away")
+        name = request.status.operation
+        return self.operations.setdefault(name, Operation(Progress.RUNNING, "it is parking"))
+
+    def cancel(self, _node, name):
+        self.calls.append(("cancel", name))
+        if self.away:
+            return Problem(Trouble.UNREACHABLE, "away")
+        if name in self.operations:
+            self.operations[name] = Operation(Progress.CANCELLED, "it was cancelled")
+        return self.operations.get(name)
+
+    def own(self, _node):
+        if self.away:
+            raise RetryableError("away")
+        return [n for n, one in self.operations.items() if one.state is Progress.RUNNING]
+
+    # --- Fence, Nodes
+    def closed(self):
+        return "another leads" if self.shut else None
+
+    def check(self):
+        if self.shut:
+            raise RetryableError("another leads")
+
+    def names(self):
+        return ["n1"]
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+@pytest.fixture
+def requests(world):
+    found = Requests(lambda _key: None)
+    found.on_event("ADDED", world.item)
+    return found
+
+
+@pytest.fixture
+def clock():
+    return [1767225600.0]  # as creationTimestamp
+
+
+@pytest.fixture
+def queue():
+    return Queue()
+
+
+@pytest.fixture
+def worker(world, requests, queue, clock):
+    return Worker(queue, requests, world, world, world, lambda: clock[0])
+
+
+def reasons(world):
+    (condition,) = world.item["status"]["conditions"]
+    return condition["status"], condition["reason"]
+
+
+def test_it_is_pinned_begun_followed_and_told_of(world, worker):
+    worker.look(KEY)
+    assert world.item["status"]["podUID"] == "u1"
+    assert world.calls == []
+    worker.look(KEY)
+    assert reasons(world) == ("False", "Running")
+    world.operations[NAME] = Operation(Progress.SUCCEEDED, "it is parked")
+    worker.look(KEY)
+    assert reasons(world) == ("True", "Parked")
+    assert world.item["status"]["completionTime"]
+    assert world.told == [Reason.PENDING, Reason.RUNNING, Reason.PARKED]
+    worker.look(KEY)
+    assert world.calls == [("begin", NAME)]
+
+
+def test_nothing_is_asked_before_the_pin_is_written(world, worker):
+    world.broken = [RetryableError("the API server is away")]
+    with pytest.raises(RetryableError):
+        worker.look(KEY)
+    assert world.calls == []
+    worker.look(KEY)
+    assert world.calls == []
+
+
+def test_a_write_that_met_a_change_is_no_harm(world, worker, requests):
+    worker.look(KEY)
+    stale = world.item
+    worker.look(KEY)
+    requests.on_event("MODIFIED", stale)
+    world.operations[NAME] = Operation(Progress.SUCCEEDED, "done")
+    with pytest.raises(ConflictError):
+        worker.look(KEY)
+    requests.on_event("MODIFIED", world.item)
+    worker.look(KEY)
+    assert reasons(world) == ("True", "Parked")
+    assert world.calls == [("begin", NAME)]
+
+
+def test_a_deletion_cancels_what_is_under_way(world, worker, requests):
+    worker.look(KEY)
+    worker.look(KEY)
+    requests.on_event("DELETED", world.item)
+    worker.look(KEY)
+    assert world.calls[-1] == ("cancel", NAME)
+    assert world.operations[NAME].state is Progress.CANCELLED
+
+
+def test_another_one_of_the_name_does_not_inherit_the_operation(world, worker, requests):
+    worker.look(KEY)
+    worker.look(KEY)
+    other = item()
+    other["metadata"] |= {"uid": "r2", "resourceVersion": "9"}
+    world.item = other
+    requests.on_event("MODIFIED", other)
+    worker.look(KEY)
+    assert world.calls[-1] == ("cancel", NAME)
+    assert world.item["status"]["operation"] == "ckpt-r2"
+
+
+def test_the_sweep_finds_what_nobody_was_told_of(world, worker, requests):
+    worker.look(KEY)
+    worker.look(KEY)
+    sweep = Sweep(requests, world, world, world, 60.0)
+    sweep.sweep(threading.Event())
+    assert world.operations[NAME].state is Progress.RUNNING
+    world.away = True
+    requests.on_event("DELETED", world.item)
+    worker.look(KEY)
+    sweep.sweep(threading.Event())
+    world.away, world.shut = False, True
+    sweep.sweep(threading.Event())
+    assert world.operations[NAME].state is Progress.RUNNING
+    world.shut = False
+    sweep.sweep(threading.Event())
+    assert world.operations[NAME].state is Progress.CANCELLED
+
+
+def test_who_does_not_lead_does_nothing(world, worker):
+    worker.look(KEY)
+    world.shut = True
+    with pytest.raises(RetryableError):
+        worker.look(KEY)
+    assert world.calls == []
+
+
+def test_at_the_deadline_it_is_cancelled_and_says_so(world, worker, clock):
+    worker.look(KEY)
+    worker.look(KEY)
+    clock[0] += 600
+    worker.look(KEY)
+    assert world.calls[-1] == ("cancel", NAME)
+    assert reasons(world) == ("False", "DeadlineExceeded")
+
+
+def test_an_agent_that_is_away_is_asked_again(world, worker, queue):
+    worker.look(KEY)
+    world.away = True
+    worker.look(KEY)
+    assert reasons(world) == ("False", "AgentUnreachable")
+    world.away = False
+    worker.look(KEY)
+    assert reasons(world) == ("False", "Running")
+
+
+def test_what_has_ended_is_removed_in_time(world, worker, requests, clock):
+    world.item["spec"]["ttlSecondsAfterFinished"] = 5
+    world.pods = {}
+    requests.on_event("MODIFIED", {**world.item})
+    worker.look(KEY)
+    assert reasons(world) == ("False", "PodNotFound")
+    worker.look(KEY)
+    assert world.removed == []
+    clock[0] += 5
+    worker.look(KEY)
+    assert world.removed == ["r1"]
+
+
+def test_one_that_this_version_cannot_read_is_left_alone(world, worker, requests):
+    changed = item(mode="Levitate")
+    changed["metadata"]["resourceVersion"] = "5"
+    requests.on_event("MODIFIED", changed)
+    assert requests.get(KEY) is None
+    worker.look(KEY)
+    assert world.calls == []
+    # A newer version may have begun it: nothing of it is a stray here.
+    assert requests.wanted() == {"r1"}
+    requests.on_event("DELETED", changed)
+    assert requests.wanted() == frozenset()
+
+
+def test_what_it_writes_itself_does_not_make_it_due(world, requests):
+    due = []
+    told = Requests(due.append)
+    told.on_event("ADDED", world.item)
+    seen = told.get(KEY)
+    written = world.write(seen, replace(seen.request.status, message="x"), 0.0)
+    told.wrote(written)
+    told.on_event("MODIFIED", written)
+    assert due == [KEY]

@@ -1,0 +1,211 @@
+"""What becomes of a CheckpointRequest: every answer of the world, and crashes between steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kybernate.core.requests.checkpoint import (
+    Act,
+    Mode,
+    Observed,
+    Operation,
+    Outcome,
+    PodFacts,
+    Problem,
+    Request,
+    Status,
+    Trouble,
+    decide,
+    operation_name,
+    strays,
+)
+from kybernate.core.requests.reasons import MEANINGS, Reason, Standing
+from kybernate.core.seat.operations import Progress
+
+NOW = 1000.0
+POD = PodFacts("u1", "n1", seat=True, ended=False)
+ASKED = Request(
+    "r1", "shop", "once", "a", Mode.SNAPSHOT, None, "ann", NOW, 60.0, keep_s=None, status=Status()
+)
+PINNED = replace(ASKED, status=Status("u1", "n1", operation_name("r1"), reason=Reason.PENDING))
+BEGUN = replace(PINNED, status=replace(PINNED.status, began_at=NOW))
+KEPT = Outcome("shop/a@1", "nvme", 5)
+
+
+def test_the_pod_is_pinned_before_anything_is_asked():
+    found = decide(Observed(ASKED, POD), NOW)
+    assert (found.act, found.again) == (Act.NOTHING, 0.0)
+    assert (found.status.pod_uid, found.status.node) == ("u1", "n1")
+    assert found.status.operation == "ckpt-r1"
+    assert not found.status.began_at
+
+
+@pytest.mark.parametrize(
+    ("pod", "reason"),
+    [
+        (None, Reason.POD_NOT_FOUND),
+        (replace(POD, ended=True), Reason.POD_ENDED),
+        (replace(POD, seat=False), Reason.NO_SEAT),
+        (replace(POD, node=""), Reason.POD_NOT_BOUND),
+    ],
+)
+def test_what_pods_can_not_be_asked_of(pod, reason):
+    found = decide(Observed(ASKED, pod), NOW)
+    assert found.status.reason is reason
+    assert bool(found.status.ended_at) is (reason.standing is Standing.TERMINAL)
+    assert not found.status.operation
+
+
+def test_a_pinned_request_is_begun_once_and_found_again():
+    assert decide(Observed(PINNED, POD), NOW).act is Act.BEGIN
+    found = decide(Observed(PINNED, operation=Operation(Progress.PENDING, "waits")), NOW + 1)
+    assert (found.act, found.status.reason) == (Act.NOTHING, Reason.WAITING)
+    assert found.status.began_at == NOW + 1
+    # Known to have been begun, it is never begun again.
+    found = decide(Observed(BEGUN, POD), NOW + 2)
+    assert (found.act, found.status.reason) == (Act.NOTHING, Reason.OPERATION_LOST)
+    assert found.status.ended_at
+
+
+@pytest.mark.parametrize(
+    ("request_", "pod", "answer", "reason"),
+    [
+        (PINNED, POD, Problem(Trouble.UNREACHABLE, "no"), Reason.AGENT_UNREACHABLE),
+        (PINNED, POD, Problem(Trouble.NO_SEAT, "no"), Reason.SEAT_NOT_READY),
+        (PINNED, POD, Problem(Trouble.BUSY, "no"), Reason.SEAT_BUSY),
+        (PINNED, POD, Problem(Trouble.REFUSED, "no"), Reason.REFUSED),
+        (PINNED, None, Problem(Trouble.UNREACHABLE, "no"), Reason.POD_GONE),
+        (PINNED, None, None, Reason.POD_GONE),
+        (PINNED, replace(POD, uid="u2"), Problem(Trouble.NO_SEAT, "no"), Reason.POD_GONE),
+        (PINNED, replace(POD, ended=True), None, Reason.POD_ENDED),
+        (BEGUN, None, Operation(Progress.RUNNING, "goes"), Reason.RUNNING),
+        (BEGUN, None, Operation(Progress.SUCCEEDED, "done", KEPT), Reason.SEALED),
+        (BEGUN, None, Operation(Progress.FAILED, "no room"), Reason.FAILED),
+        (BEGUN, None, Operation(Progress.CANCELLED, "by hand"), Reason.CANCELLED),
+    ],
+)
+def test_what_an_agent_says(request_, pod, answer, reason):
+    found = decide(Observed(request_, pod, answer), NOW + 1)
+    assert (found.act, found.status.reason) == (Act.NOTHING, reason)
+    assert bool(found.status.ended_at) is (reason.standing is not Standing.RETRYABLE)
+    assert found.status.outcome == (KEPT if reason is Reason.SEALED else None)
+    if isinstance(answer, Operation | Problem):
+        assert answer.sentence in found.status.message
+
+
+@pytest.mark.parametrize(
+    ("mode", "reason"),
+    [(Mode.PARK, Reason.PARKED), (Mode.SNAPSHOT, Reason.SEALED), (Mode.EVICT, Reason.EVICTED)],
+)
+def test_each_mode_has_its_word_for_done(mode, reason):
+    done = Operation(Progress.SUCCEEDED, "done")
+    assert decide(Observed(replace(BEGUN, mode=mode), operation=done), NOW).status.reason is reason
+
+
+def test_at_its_deadline_it_is_cancelled_first_and_what_it_came_to_counts():
+    late, running = NOW + 60, Operation(Progress.RUNNING, "goes")
+    seen = Observed(BEGUN, operation=running)
+    assert decide(seen, late).act is Act.CANCEL
+    for after in (running, Operation(Progress.CANCELLED, "it was cancelled")):
+        found = decide(replace(seen, operation=after, cancelled=True), late)
+        assert (found.act, found.status.reason) == (Act.NOTHING, Reason.DEADLINE_EXCEEDED)
+    done = replace(seen, operation=Operation(Progress.SUCCEEDED, "done", KEPT), cancelled=True)
+    assert decide(done, late).status.reason is Reason.SEALED
+
+
+def test_nothing_is_begun_after_the_deadline():
+    found = decide(Observed(PINNED, POD), NOW + 60)
+    assert (found.act, found.status.reason) == (Act.NOTHING, Reason.DEADLINE_EXCEEDED)
+
+
+def test_what_has_ended_is_removed_when_its_time_is_over_and_not_before():
+    ended = replace(BEGUN, status=replace(BEGUN.status, ended_at=NOW, reason=Reason.SEALED))
+    assert decide(Observed(ended), NOW + 1e9).act is Act.NOTHING
+    ended = replace(ended, keep_s=10.0)
+    assert (decide(Observed(ended), NOW + 4).act, decide(Observed(ended), NOW + 4).again) == (
+        Act.NOTHING,
+        6.0,
+    )
+    assert decide(Observed(ended), NOW + 10).act is Act.REMOVE
+
+
+def test_strays_are_ours_and_of_requests_that_want_nothing():
+    names = ["ckpt-r1", "ckpt-r2", "drain-r3", "park-1"]
+    assert list(strays(names, {"r1"})) == ["ckpt-r2"]
+
+
+def test_every_reason_has_a_meaning_and_fits_a_condition():
+    assert set(MEANINGS) == set(Reason)
+    assert all(one.value.isalpha() and MEANINGS[one].told for one in Reason)
+
+
+class Agent:
+    """Operations by name, each begun once; one goes a step further whenever it is looked at."""
+
+    def __init__(self, steps):
+        self.steps, self.known, self.begun = steps, {}, 0
+
+    def begin(self, name):
+        if name not in self.known:
+            self.begun += 1
+            self.known[name] = list(self.steps)
+        return self.find(name)
+
+    def find(self, name):
+        left = self.known.get(name)
+        if left is None:
+            return None
+        state = left.pop(0) if len(left) > 1 else left[0]
+        return Operation(state, state.value, KEPT if state is Progress.SUCCEEDED else None)
+
+    def cancel(self, name):
+        if name in self.known and self.known[name][-1] is not Progress.SUCCEEDED:
+            self.known[name] = [Progress.CANCELLED]
+        return self.find(name)
+
+
+ENDS = [Progress.SUCCEEDED, Progress.FAILED]
+TROUBLES = st.none() | st.sampled_from([Trouble.UNREACHABLE, Trouble.NO_SEAT, Trouble.BUSY])
+
+
+@given(
+    waits=st.lists(st.sampled_from([Progress.PENDING, Progress.RUNNING]), max_size=4),
+    end=st.sampled_from(ENDS),
+    looks=st.lists(st.tuples(st.integers(0, 3), TROUBLES), max_size=30),
+)
+def test_whoever_dies_between_two_steps_it_is_done_once_and_ends(waits, end, looks):
+    """Each look may die before its act, after it, or before its write; the agent may be away."""
+    agent, request, now = Agent([*waits, end]), ASKED, NOW
+    for dies, trouble in [*looks, *[(0, None)] * 40]:
+        now += 1.0
+        status = request.status
+        if status.ended_at:
+            break
+        problem = Problem(trouble, "trouble") if trouble else None
+        operation = problem or (agent.find(status.operation) if status.operation else None)
+        seen = Observed(request, POD, operation if status.operation else None)
+        decision = decide(seen, now)
+        if dies == 1:
+            continue
+        if decision.act is Act.BEGIN:
+            seen = replace(seen, operation=agent.begin(status.operation))
+            decision = decide(seen, now)
+        if decision.act is Act.CANCEL:
+            after = agent.cancel(status.operation)
+            decision = decide(replace(seen, operation=after, cancelled=True), now)
+        assert decision.act is Act.NOTHING
+        if dies in (2, 3):
+            continue
+        request = replace(request, status=decision.status)
+    assert request.status.ended_at, request
+    assert agent.begun <= 1
+    if request.status.reason is Reason.SEALED:
+        assert agent.known[request.status.operation] == [Progress.SUCCEEDED]
+    elif request.status.reason is Reason.FAILED:
+        assert agent.known[request.status.operation] == [Progress.FAILED]
+    else:
+        assert request.status.reason is Reason.DEADLINE_EXCEEDED
