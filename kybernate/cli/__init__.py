@@ -24,6 +24,7 @@ _COMMANDS: Mapping[str, str] = {
     "dump": "kybernate.cli.dump",
     "explain": "kybernate.cli.explain",
     "groups": "kybernate.cli.groups",
+    "import": "kybernate.cli.importing",
     "node": "kybernate.cli.node",
     "pki": "kybernate.cli.pki",
     "plan": "kybernate.cli.plan",

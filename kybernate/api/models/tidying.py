@@ -34,6 +34,8 @@ MEANINGLESS: dict[str, str] = {
 }
 """Keys that llama-swap has and Kybernate does not, and what is so instead."""
 
+_OLD_SPELLINGS = {"strip_params": "stripParams"}
+
 
 def arranged(raw: Json, warnings: Warnings) -> Json:
     """The file with `routing` taken apart into `groups` and `priority`, where they are here.
@@ -70,7 +72,8 @@ def tidied(value: object, form: type[Part], path: str, warnings: Warnings) -> Js
     """
     kept: Json = {}
     fields = {field.alias or name: field.annotation for name, field in form.model_fields.items()}
-    for key, one in _mapping(value, path).items():
+    for said, one in _mapping(value, path).items():
+        key = _OLD_SPELLINGS.get(said, said)
         here = f"{path}.{key}" if path else key
         if key not in fields:
             warnings.append(f"{here}: {_meaningless(key, here, fields)}")

@@ -1,0 +1,1 @@
+"""models.yaml made of what somebody has for another server: llama-swap's file, Ollama's models."""
