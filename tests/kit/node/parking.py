@@ -128,14 +128,13 @@ class Seat:
         return sum(path.stat().st_size for path in self.images.iterdir())
 
     def criu_pid(self) -> int | None:
-        """The CRIU that works in the container now."""
-        program = str(self.node.tools.criu)
-        for entry in Path("/proc").iterdir():
-            with suppress(OSError):
-                if entry.name.isdigit() and os.readlink(entry / "exe") == program:
-                    theirs = os.readlink(f"/proc/{self.container.init}/ns/pid")
-                    if os.readlink(entry / "ns/pid") == theirs:
-                        return int(entry.name)
+        """The CRIU that works in the container now, below this process: of all the node's each
+        look would take as long as CRIU may."""
+        wanted = str(self.node.tools.criu), _link(self.container.init, "ns/pid")
+        with suppress(OSError):  # of one that ends while its children are looked for
+            for pid in self.container.below(os.getpid()):
+                if (_link(pid, "exe"), _link(pid, "ns/pid")) == wanted:
+                    return pid
         return None
 
     def logs(self) -> str:
@@ -154,3 +153,10 @@ def held() -> int:
         with suppress(OSError):
             found += os.readlink(entry.path) == "anon_inode:[userfaultfd]"
     return found
+
+
+def _link(pid: int, name: str) -> str:
+    """Empty once the process has ended."""
+    with suppress(OSError):
+        return os.readlink(f"/proc/{pid}/{name}")
+    return ""
