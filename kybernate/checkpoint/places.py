@@ -18,6 +18,7 @@ from kybernate.errors import (
     ConflictError,
     CorruptError,
     KybernateError,
+    LockedError,
     NotFoundError,
     RefusedError,
     RetryableError,
@@ -122,7 +123,8 @@ def time_of(place: Place) -> float:
 
 
 def cipher_of(manifest: Manifest, keys: ArtifactKeys) -> Cipher:
-    """What opens the chunks of a packed artifact. Raises RefusedError if our keys don't."""
+    """What opens the chunks of a packed artifact. Raises RefusedError if our keys don't,
+    LockedError if the one that does is missing."""
     namespace = manifest.facts.namespace
     return Cipher(keys.kms.unwrap(manifest.key.by, manifest.key.wrapped, namespace))
 
@@ -153,7 +155,7 @@ def _opened_key(
     wrapped = _agreed_key(place, at, number, namespace, keys).data_key
     try:
         return wrapped, keys.kms.unwrap(wrapped.by, wrapped.wrapped, namespace)
-    except RefusedError as error:
+    except (LockedError, RefusedError) as error:
         raise CorruptError(f"{at} in {place.name}: {error}") from error
 
 

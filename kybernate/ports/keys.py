@@ -17,7 +17,8 @@ class Wraps(Protocol):
         ...
 
     def unwrap(self, by: str, wrapped: str, bound_to: str) -> bytes:
-        """The secret. Raises RefusedError if it can't be opened for this namespace, ever."""
+        """The secret. Raises RefusedError if it can't be opened for this namespace, ever;
+        LockedError if the key that opens it is missing."""
         ...
 
     def own(self, by: str) -> NamespaceKey:
@@ -43,7 +44,8 @@ class Kms(Protocol):
         ...
 
     def unwrap(self, by: str, wrapped: str, bound_to: str) -> bytes:
-        """The secret. Raises RefusedError if it can't be opened for `bound_to` by that key."""
+        """The secret. Raises RefusedError if it can't be opened for `bound_to` by that key,
+        RetryableError where there is no such key."""
         ...
 
     def renew(self) -> str:

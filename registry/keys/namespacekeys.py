@@ -21,6 +21,7 @@ from kybernate.core.artifacts.keyobjects import NamespaceKey
 from kybernate.errors import (
     ConfigError,
     ConflictError,
+    LockedError,
     RefusedError,
     RetryableError,
 )
@@ -155,7 +156,7 @@ class NamespaceKeys:
             self._check_first(namespace, uid)
         try:
             return Given(uid, self._unwrapped(by, wrapped, namespace))
-        except RefusedError as error:
+        except (LockedError, RefusedError) as error:
             raise RetryableError(
                 f"key {by} is not known here, and wraps nothing else: if the registry's database "
                 f"was lost, `kyb-registry rebuild` finds the keys of namespaces ({error})",
@@ -190,7 +191,7 @@ class NamespaceKeys:
         sealed = sealed_of(row)
         try:
             key = self._unwrapped(sealed.by, sealed.wrapped, sealed.bound_to(row.namespace))
-        except RefusedError as error:
+        except (LockedError, RefusedError) as error:
             # Nobody may give a state up for that: the key that wraps it may be put back.
             raise RetryableError(
                 f"key {row.id} of namespace {row.namespace} can't be opened: {error}", _AWAY_S

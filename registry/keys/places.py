@@ -15,7 +15,7 @@ from sqlalchemy import select, update
 from kybernate.adapters.keys.artifactkeys import wrapping_id
 from kybernate.checkpoint.catalogue import data_keys
 from kybernate.core.artifacts import keyobjects
-from kybernate.errors import RefusedError
+from kybernate.errors import LockedError, RefusedError
 from registry.database import insert_new
 from registry.keys.namespacekeys import row_of, sealed_of
 from registry.schema import NAMESPACE_KEYS, NAMESPACES
@@ -58,7 +58,7 @@ def _opens(kms: Kms, one: Laid) -> bool:
     own = one.key.of
     try:
         return wrapping_id(kms.unwrap(own.by, own.wrapped, own.bound_to(one.namespace))) == own.id
-    except RefusedError as error:
+    except (LockedError, RefusedError) as error:
         log.warning("the key in %s is left out: %s", one.at, error)
         return False
 
@@ -123,7 +123,7 @@ def remove(place: Place, namespace: str, ids: Collection[str]) -> int:
 def _again(kms: Kms, namespace: str, key: NamespaceKey) -> NamespaceKey:
     try:
         secret = kms.unwrap(key.by, key.wrapped, key.bound_to(namespace))
-    except RefusedError as error:
+    except (LockedError, RefusedError) as error:
         raise RefusedError(f"key {key.id} of namespace {namespace}: {error}") from error
     by, wrapped = kms.wrap(secret, key.bound_to(namespace))
     return replace(key, by=by, wrapped=wrapped)

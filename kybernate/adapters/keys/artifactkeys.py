@@ -78,9 +78,9 @@ class WrapKeys:
                 return AESGCM(key).decrypt(data[:_NONCE], data[_NONCE:], bound_to.encode())
         if named:
             raise RefusedError(f"the data key of {bound_to} was not wrapped by key {by}")
-        raise RefusedError(
+        raise LockedError(
             f"the data key of {bound_to} is wrapped by key {by}, which is not here; put it back as "
-            "wrap-N.key"
+            "wrap-N.key. What it opens is kept"
         )
 
     def own(self, by: str) -> NamespaceKey:

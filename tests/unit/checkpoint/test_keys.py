@@ -36,7 +36,7 @@ def test_what_was_wrapped_by_an_older_key_still_opens(tmp_path):
     with pytest.raises(RefusedError, match="was not wrapped"):
         keys.unwrap(by, wrapped, "team-b")
     (tmp_path / "wrap-1.key").unlink()
-    with pytest.raises(RefusedError, match="put it back"):
+    with pytest.raises(LockedError, match="put it back"):
         read_folder(tmp_path).kms.unwrap(by, wrapped, "team-a")
 
 

@@ -341,6 +341,26 @@ class Signs:
         return (body, line.decode().removeprefix("by ")) if line.startswith(b"by ") else None
 
 
+def test_a_state_whose_wrapping_key_is_missing_is_kept(tmp_path):
+    """Its seat gives up what is refused, and tries again what is locked."""
+
+    def vault_of(keys):
+        places = {Tier.RAM: place(tmp_path / "ram"), Tier.OBJECT: place(tmp_path / "object")}
+        return Vault(places, Tier.RAM, keys, now=lambda: NOW)
+
+    async def story():
+        whole, lacking = vault_of(KEYS), vault_of(replace(KEYS, kms=artifactkeys.generated().kms))
+        artifact, before = await sealed(whole)
+        await whole.pack(artifact, Tier.OBJECT, 60)
+        await whole.drop(artifact, Tier.RAM)
+        with pytest.raises(LockedError, match="put it back"):
+            await lacking.fetch(artifact, tmp_path / "back", 60, INTO)
+        await whole.fetch(artifact, tmp_path / "back", 60, INTO)
+        assert contents(tmp_path / "back") == before
+
+    run(story())
+
+
 class TestWhoIsBelieved:
     """Of what another node signed, the registry says whether that one wrote it."""
 
