@@ -27,7 +27,7 @@ from nodeagent.app.makekeys import make_keys
 from nodeagent.offload.carried import CarryingDumper
 from nodeagent.offload.first import MarkingDumper, first_of
 from nodeagent.offload.helper import notes_of
-from nodeagent.seat.below import Below
+from nodeagent.seat.below import Below, whole_in
 from nodeagent.seat.facts import Facts
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ def make_below(  # noqa: PLR0913, PLR0917 - each is made, or given, once
     carrying = CarryingDumper(dumper, settings.carry_bytes)
     facts = Facts(settings, freezer, inventory, images, criu, carrying.missing, grants=grants)
     marking = MarkingDumper(carrying, freezer, procs, notes_of(settings))
+    inbox = Inbox(local, artifact_keys, seen, settings.transfer_deadline_s)
     return Below(
         dumper=marking,
         vault=Vault(
@@ -97,8 +98,9 @@ def make_below(  # noqa: PLR0913, PLR0917 - each is made, or given, once
         weigh=lambda seat: bytes_of(freezer.pids(seat.tree.handle)),
         into=facts.into,
         first=first_of,
-        inbox=Inbox(local, artifact_keys, seen, settings.transfer_deadline_s),
+        inbox=inbox,
         outbox=Outbox(local, artifact_keys, seen),
+        whole=whole_in(inbox),
     )
 
 

@@ -45,7 +45,6 @@ def make_moves(
     receiver.resume(records)
     source = Source(agent, Within(settings.node, receiver, peers), operations.advanced)
     operations.carry(Kind.MOVE, source)
-    loop.adoptions.whole = receiver.is_whole
     source.resume(records)
     loop.life.aside(receiver.coming.clear())
     loop.node.observers.append(receiver)

@@ -37,7 +37,7 @@ from nodeagent.artifacts.succession import droppable, is_copy
 from nodeagent.seat.parts.saved import Begins
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from kybernate.core.artifacts.into import Into
     from kybernate.core.artifacts.manifest import Manifest
@@ -58,10 +58,6 @@ _POLL = 0.01
 _LATER = (RetryableError, DeadlineError, NotFoundError, ConflictError, CorruptError, OSError)
 
 
-async def _all_whole(artifact: ArtifactId) -> bool:
-    return True
-
-
 class Images(Protocol):
     """Who brings images here, and holds TCP back."""
 
@@ -75,8 +71,7 @@ class Images(Protocol):
 
 
 class Adoptions:
-    """All seats of the node that go on from saved states of other pods. `whole`: whether what lies
-    on NVMe is all there, where other nodes send states of which a power cut may leave a part."""
+    """All seats of the node that go on from saved states of other pods."""
 
     def __init__(
         self,
@@ -94,7 +89,6 @@ class Adoptions:
         self._claims = claims
         self._newest = newest
         self._locks: KeyedLocks[PodUid, asyncio.Lock] = KeyedLocks(asyncio.Lock)
-        self.whole: Callable[[ArtifactId], Awaitable[bool]] = _all_whole
 
     # --- the seat's container is there ----------------------------------------------------------
 
@@ -194,7 +188,7 @@ class Adoptions:
         if artifact not in raw:
             return artifact, Tier.OBJECT
         # For a copy each piece is looked at before anything of it is used.
-        if is_copy(seat) or await self.whole(artifact):
+        if is_copy(seat) or await below.whole(artifact):
             return artifact, Tier.NVME
         packed = await below.vault.ls(Tier.OBJECT) if Tier.OBJECT in below.limits else ()
         if artifact not in {one.id for one in packed}:

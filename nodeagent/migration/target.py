@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kybernate.core.artifacts.holds import TransferHold
 from kybernate.core.migration.plan import see_own
 from kybernate.core.migration.protocol import Act, Event, State, found_target, step
-from kybernate.errors import CorruptError, NotFoundError, RefusedError, RetryableError
+from kybernate.errors import CorruptError, RefusedError, RetryableError
 from kybernate.types import ArtifactId, PodRef, PodUid, Tier
 from nodeagent.artifacts.awaited import Awaited
 from nodeagent.artifacts.reports import Kind, Report
@@ -208,12 +208,3 @@ class Target:
         if below is None:
             raise RefusedError("this node's agent has no CRIU (criu), so it has no states")
         return below
-
-    async def is_whole(self, artifact: ArtifactId) -> bool:
-        """Whether NVMe has it as it was signed: no process has read it since it came, perhaps.
-        Raises DeadlineError, OSError."""
-        try:
-            await asyncio.to_thread(self._inbox.see_whole, artifact)
-        except (NotFoundError, CorruptError, RefusedError):
-            return False
-        return True

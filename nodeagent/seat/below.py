@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kybernate.core.artifacts.into import Into
 from kybernate.core.seat.seats import OCCUPYING
+from kybernate.errors import CorruptError, NotFoundError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from kybernate.checkpoint.delivery.inbox import Inbox
     from kybernate.checkpoint.delivery.outbox import Outbox
     from kybernate.ports import Culprits, Dumper, DumpState, Gatekeeper, Phases, Vault
-    from kybernate.types import Tier
+    from kybernate.types import ArtifactId, Tier
     from nodeagent.seat.node import Node
     from nodeagent.seat.record import Seat
 
@@ -44,6 +46,25 @@ def weighs_nothing(seat: Seat) -> int:
     return 0
 
 
+async def all_whole(artifact: ArtifactId) -> bool:
+    """`Below.whole` where nothing comes from other nodes."""
+    return True
+
+
+def whole_in(inbox: Inbox) -> Callable[[ArtifactId], Awaitable[bool]]:
+    """`Below.whole` of what came by this one, of which a power cut may have left a part. Raises
+    DeadlineError, OSError."""
+
+    async def is_whole(artifact: ArtifactId) -> bool:
+        try:
+            await asyncio.to_thread(inbox.see_whole, artifact)
+        except (NotFoundError, CorruptError, RefusedError):
+            return False
+        return True
+
+    return is_whole
+
+
 @dataclass(frozen=True, slots=True)
 class Below:
     """`facts` gathers what a saved state's manifest says of its seat; raises NotFoundError if the
@@ -51,7 +72,8 @@ class Below:
     named isn't there. `into`: the seat's container as a state is held against it; raises like
     `facts`, and RetryableError. `weigh`: about how many bytes a tree's dump takes, quick. `first`:
     bytes of a dump, by its folder, that also a lazy restore brings in at once, quick. `inbox` and
-    `outbox`: states from other nodes and to them."""
+    `outbox`: states from other nodes and to them; `whole`: whether what NVMe has of one is all
+    there."""
 
     dumper: Dumper
     vault: Vault
@@ -64,6 +86,7 @@ class Below:
     first: Callable[[Path], int] = none_first
     inbox: Inbox | None = None
     outbox: Outbox | None = None
+    whole: Callable[[ArtifactId], Awaitable[bool]] = all_whole
 
 
 class GuardedDumper:

@@ -177,7 +177,6 @@ class Life:
         source = Source(agent_of(agent), peers, operations.advanced)
         operations.carry(Kind.MOVE, source)
         agent.node.observers.append(self.receiver)
-        agent.adoptions.whole = self.receiver.is_whole
         source.resume(records)
         operations.resume(records)
         agent.life.aside(self.receiver.coming.clear())

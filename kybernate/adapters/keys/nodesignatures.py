@@ -12,21 +12,16 @@ import re
 from typing import TYPE_CHECKING, Protocol
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from kybernate import keys
 from kybernate.errors import ConfigError, LockedError, RefusedError
+from kybernate.lib.certificates import UNREADABLE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_UNREADABLE = (
-    *(ValueError, TypeError, KeyError, InvalidSignature, UnsupportedAlgorithm),
-    *(x509.InvalidVersion, x509.DuplicateExtension, x509.UnsupportedGeneralNameType),
-)
-"""What `cryptography` raises for a stranger's certificate that isn't well made."""
 _DOMAIN = b"kybernate artifact manifest of a node 1\n"
 """Before what is signed: no signature of a TLS handshake is one of a manifest, nor the reverse."""
 _LINE = re.compile(rb"kyb-artifact node ([A-Za-z0-9+/]{100,4000}={0,2}) ([0-9a-f]{16,256})\n")
@@ -99,7 +94,7 @@ class NodeSignatures:
             certificate = x509.load_der_x509_certificate(
                 base64.b64decode(found.group(1), validate=True)
             )
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             raise RefusedError(f"{what} carries no certificate that can be read") from error
         # Before anything else of it is looked at: whoever has no certificate may have made it up.
         known = self._known()
@@ -139,7 +134,7 @@ def _see_unchanged(
             raise RefusedError(f"{what} is signed by {who} with no elliptic-curve key")
         made = bytes.fromhex(signature.decode())
         key.verify(made, _DOMAIN + body, ec.ECDSA(hashes.SHA256()))
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise RefusedError(f"{what} was changed after {who} signed it") from error
 
 
@@ -149,7 +144,7 @@ def _names_one_of(certificate: x509.Certificate, known: list[x509.Certificate]) 
     try:
         kind = x509.AuthorityKeyIdentifier
         said = certificate.extensions.get_extension_for_class(kind).value.key_identifier
-    except (x509.ExtensionNotFound, *_UNREADABLE):
+    except (x509.ExtensionNotFound, *UNREADABLE):
         return False  # nobody's authority is named in a way that can be read
     digests = (x509.SubjectKeyIdentifier.from_public_key(one.public_key()).digest for one in known)
     return any(said == one for one in digests)
@@ -159,7 +154,7 @@ def _signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bo
     try:
         basic = authority.extensions.get_extension_for_class(x509.BasicConstraints).value
         certificate.verify_directly_issued_by(authority)
-    except (x509.ExtensionNotFound, *_UNREADABLE):
+    except (x509.ExtensionNotFound, *UNREADABLE):
         return False
     return basic.ca
 
@@ -168,7 +163,7 @@ def _node_of(certificate: x509.Certificate) -> str:
     """The node of whose agent it is; empty if it is another's, or several nodes'."""
     try:
         extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    except (x509.ExtensionNotFound, *_UNREADABLE):
+    except (x509.ExtensionNotFound, *UNREADABLE):
         return ""
     names = extension.value.get_values_for_type(x509.DNSName)
     nodes = [node for name in names if (node := keys.agent_node(name))]

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -34,12 +34,6 @@ _AGENT_PREFIX = "agent-"
 _LONGEST_COMMON_NAME = 64
 # Clocks of two machines differ; a certificate made just now must be good on both.
 CLOCK_SKEW = timedelta(minutes=5)
-
-UNREADABLE = (
-    *(ValueError, TypeError, KeyError, InvalidSignature, UnsupportedAlgorithm),
-    *(x509.InvalidVersion, x509.DuplicateExtension, x509.UnsupportedGeneralNameType),
-)
-"""What `cryptography` raises for a stranger's certificate or request that isn't well made."""
 
 AUTHORITY = "ca"
 """The name of the authority's files: `ca.crt`, `ca.key`."""

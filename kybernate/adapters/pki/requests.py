@@ -16,8 +16,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from kybernate import keys
-from kybernate.adapters.pki import CLOCK_SKEW, UNREADABLE, Leaf, Pair, agent_leaf, certify
+from kybernate.adapters.pki import CLOCK_SKEW, Leaf, Pair, agent_leaf, certify
 from kybernate.errors import ConfigError, RefusedError
+from kybernate.lib.certificates import UNREADABLE
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta

@@ -15,6 +15,7 @@ from kybernate.errors import (
 from kybernate.testing.machine import FakeJournal
 from kybernate.types import PodRef, Tier
 from nodeagent.migration.taken import TAKEN
+from nodeagent.seat.below import whole_in
 from nodeagent.seat.parts.saved import Begins
 from tests.unit.nodeagent.twonodes import LIMIT, POD, delivered, two_nodes
 
@@ -61,7 +62,7 @@ async def test_a_state_of_which_a_power_cut_left_a_part_is_not_taken_over(rig, t
         spoilt = two.there.local / layout.folder(artifact) / "images" / "pages-1.img"
         spoilt.write_bytes(b"")
         two.restart()
-        assert not await two.receiver.is_whole(artifact)
+        assert not await whole_in(two.inbox)(artifact)
         two.adopter.refuses = NotFoundError("not here")
         with pytest.raises(NotFoundError):
             await two.receiver.take_over(POD, two.uid, artifact)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kybernate.errors import RefusedError
 from kybernate.types import PodRef, PodUid, Tier
 from tests.unit.nodeagent.below import ACTIVE, NVME, OBJECT, TIERS, app_of, reasons, when
 from tests.unit.nodeagent.succession import left, of, went
+
+
+def receives(r, whole):
+    """Other nodes send it states, of which `whole` says whether all is there."""
+    r.node.world = replace(r.node.world, below=replace(r.node.world.below, whole=whole))
 
 
 @pytest.mark.parametrize("wrong", [("default", "between"), ("other", "")])
@@ -39,7 +46,7 @@ async def test_what_is_damaged_on_nvme_is_waited_for_until_it_came_again(rig):
         asked.append(artifact)
         return len(asked) > 2
 
-    r.loop.adoptions.whole = whole
+    receives(r, whole)
     new = await r.seat("new", restore=of(cold))
     await when(lambda: asked)
     assert r.node.seats[new].saved.artifact == ""
@@ -58,7 +65,7 @@ async def test_where_the_object_store_has_it_too_it_comes_from_there(rig):
     async def whole(artifact):
         return False
 
-    r.loop.adoptions.whole = whole
+    receives(r, whole)
     new = await r.seat("new", restore=of(cold))
     await r.until(new, ACTIVE)
     assert (new, OBJECT) in r.seen.states

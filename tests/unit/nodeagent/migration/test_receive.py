@@ -99,7 +99,7 @@ async def test_the_registry_hears_of_what_is_whole_and_of_what_is_not(rig, tls, 
             incoming.take(part)
         incoming.close()
         assert not await two.receiver.deliver(POD, two.uid, artifact, signed)
-        assert await two.receiver.is_whole(artifact)
+        two.inbox.see_whole(artifact)
         assert told == [("dropped", True), ("copying", False)]
         await two.receiver.take_over(POD, two.uid, artifact)
         assert told[2] == ("copied", False)
