@@ -24,6 +24,8 @@ _GROUP = GroupName("all")
 _GB = 10**9
 SPARE: Final = 4
 """Of so many GPUs one is kept free: see `SwapPolicy.spare`."""
+CALLS_HOLD: Final = 10.0
+"""Seconds for which it is not asked anew how often models are called."""
 
 
 class Ours:
@@ -34,8 +36,11 @@ class Ours:
         self._gpus = tuple(GpuUuid(f"GPU-{n}") for n in range(world.gpus))
         self._places = tuple(frozenset({gpu}) for gpu in self._gpus)
         self._memory = {gpu: round(world.costs.gpu_gb * _GB) for gpu in self._gpus}
+        self._slots = {_GROUP: len(world.size)}
         self._number = {gpu: n for n, gpu in enumerate(self._gpus)}
         self._drains: dict[int, float] = {}
+        self._seats: dict[int, SeatView] = {}
+        self._seen_at = 0.0
 
     def act(self, world: World) -> float:
         """See `world.Policy`."""
@@ -71,13 +76,19 @@ class Ours:
             world.wake(m, self._number[gpu])
 
     def _view(self, world: World) -> SwapView:
-        asked = [
-            m
-            for m, state in enumerate(world.state)
-            if state is not Where.PARKED or m in world.waiting
-        ]
-        seats = tuple([self._seat(world, m) for m in asked])
-        return SwapView(seats, self._memory, {_GROUP: len(world.size)})
+        """What has not changed since is as it was seen; how often it is called, for a while."""
+        if world.now >= self._seen_at + CALLS_HOLD:
+            self._seats.clear()
+            self._seen_at = world.now
+        for m in world.touched:
+            self._seats.pop(m, None)
+        world.touched.clear()
+        there = sorted(world.waiting.union(*world.on))
+        for m in there:
+            if m not in self._seats:
+                self._seats[m] = self._seat(world, m)
+        seats = tuple([self._seats[m] for m in there])
+        return SwapView(seats, self._memory, self._slots)
 
     def _seat(self, world: World, m: int) -> SeatView:
         where, running, queue = world.state[m], world.running[m], world.queue[m]

@@ -90,6 +90,8 @@ class World:
         """Seconds of work that are left of requests in flight, of models that were parked."""
         self.closed = [False] * n
         """Active, but new requests wait: it drains."""
+        self.touched: set[int] = set()
+        """Models of which something changed; who goes by what it saw before empties it."""
         self.waiting: set[int] = set()
         """Models with requests that have not begun or were interrupted, and that aren't active."""
         self.active_since = [0.0] * n
@@ -122,11 +124,13 @@ class World:
     def close(self, model: int) -> None:
         """Have new requests of an active model wait, while those in flight end."""
         self.closed[model] = True
+        self.touched.add(model)
 
     def reopen(self, model: int) -> None:
         """Let those that wait go ahead again."""
         self.closed[model] = False
         self.waiting.discard(model)
+        self.touched.add(model)
         self._admit(model)
 
     def park(self, model: int) -> None:
@@ -138,6 +142,7 @@ class World:
             self.left[model] = [end - self.now for end in self._ends[model].values()]
             self._ends[model].clear()
         self.state[model], self.closed[model] = Where.PARKING, False
+        self.touched.add(model)
         if self.queue[model] or self.left[model]:
             self.waiting.add(model)
         gpu = self.gpu[model]
@@ -149,6 +154,7 @@ class World:
         if self.state[model] is not Where.PARKED or not self.fits(model, self.on[gpu]):
             raise ValueError(f"model {model} can't be woken on GPU {gpu}")
         self.state[model], self.gpu[model] = Where.WAKING, gpu
+        self.touched.add(model)
         self.on[gpu].add(model)
         self.swaps += 1
         self._in[gpu] = max(self.now, self._in[gpu]) + self.wakes_in[model]
@@ -179,6 +185,7 @@ class World:
         """Whether the arrival is something that a policy should look at."""
         m, work = self.trace.models[number], self.trace.work[number]
         self.calls[m] += 1
+        self.touched.add(m)
         if not self.running[m] and not self.queue[m]:
             self.seen[m].note(self.now, serving=True, wanted=True)
         active = self.state[m] is Where.ACTIVE and not self.closed[m]
@@ -195,6 +202,7 @@ class World:
 
     def _happen(self) -> bool:
         self.now, serial, event, m = heapq.heappop(self._events)
+        self.touched.add(m)
         if event is _Event.DONE:
             return self._done(m, serial)
         if event is _Event.PARKED:

@@ -69,7 +69,8 @@ def next_check(view: SwapView, policy: SwapPolicy, now: float) -> float | None:
     moved = (wants(seat) or seat.leave or seat.idle_limit is not None for seat in view.seats)
     if not view.draining and not any(moved):
         return None
-    times = [time for seat in view.seats for time in _turning_points(seat, view, policy)]
+    parks = {seat.parks_in for seat in view.seats}
+    times = [time for seat in view.seats for time in _turning_points(seat, view, policy, parks)]
     return min((time for time in times if now < time < math.inf), default=None)
 
 
@@ -203,7 +204,10 @@ def _claim(seat: SeatView, view: SwapView) -> Claim:
     return view.claims.get(seat.uid, _NO_CLAIM)
 
 
-def _turning_points(seat: SeatView, view: SwapView, policy: SwapPolicy) -> Iterable[float]:
+def _turning_points(
+    seat: SeatView, view: SwapView, policy: SwapPolicy, parks: Iterable[float]
+) -> Iterable[float]:
+    """Times at which the decision may change for this seat, where others take `parks` to leave."""
     claim = _claim(seat, view)
     if wants(seat):
         yield seat.not_before
@@ -211,7 +215,7 @@ def _turning_points(seat: SeatView, view: SwapView, policy: SwapPolicy) -> Itera
         if seat.within is not None:
             latest = latest_start(seat)
             yield math.nextafter(latest, math.inf)  # then it can't be in time any more
-            yield from {latest - other.parks_in for other in view.seats}
+            yield from [latest - park for park in parks]
         yield claim.due + policy.max_wait
     if seat.state is SeatState.ACTIVE:
         yield seat.stays_until
@@ -263,19 +267,24 @@ def _fits(
 ) -> bool:
     """Whether the seat could be active beside these, on its GPUs or on those named."""
     for gpu in gpus or seat.gpus:
-        if gpu not in view.gpu_memory:
-            return False
-        free = view.gpu_memory[gpu] - view.reserve - view.foreign.get(gpu, 0)
-        count, slots = 1, view.active_slots.get(seat.group, 1)
-        need = free if seat.vram is None else seat.vram
-        for other in beside:
-            if gpu in other.gpus:
-                count += 1
-                slots = min(slots, view.active_slots.get(other.group, 1))
-                need += free if other.vram is None else other.vram
-        if count > slots or need > free:
+        if not _fits_on(seat, gpu, [other for other in beside if gpu in other.gpus], view):
             return False
     return True
+
+
+def _fits_on(seat: SeatView, gpu: GpuUuid, there: Collection[SeatView], view: SwapView) -> bool:
+    """Whether the seat could use the GPU beside these, which do."""
+    memory = view.gpu_memory.get(gpu)
+    if memory is None:
+        return False
+    free = memory - view.reserve - view.foreign.get(gpu, 0)
+    need = free if seat.vram is None else seat.vram
+    for other in there:
+        need += free if other.vram is None else other.vram
+    if need > free:
+        return False
+    groups = {seat.group, *[other.group for other in there]}
+    return len(there) < min([view.active_slots.get(group, 1) for group in groups])
 
 
 _ENTERS = (SeatState.WAITING, SeatState.PARKED)
@@ -304,6 +313,31 @@ def _value(seats: Iterable[SeatView]) -> float:
     return sum(one.calls * (1.0 + one.wakes_in) for one in there)
 
 
+class _Seats:
+    """Seats by each of their GPUs."""
+
+    def __init__(self, seats: Iterable[SeatView] = ()) -> None:
+        self._on: dict[GpuUuid, list[SeatView]] = {}
+        for seat in seats:
+            self.add(seat)
+
+    def add(self, seat: SeatView) -> None:
+        """One more."""
+        for gpu in seat.gpus:
+            self._on.setdefault(gpu, []).append(seat)
+
+    def on(self, gpu: GpuUuid) -> Collection[SeatView]:
+        """Those that have this GPU."""
+        return self._on.get(gpu, ())
+
+    def on_any(self, gpus: Collection[GpuUuid]) -> Collection[SeatView]:
+        """Those that have one of these GPUs, each once."""
+        if len(gpus) == 1:
+            (gpu,) = gpus
+            return self._on.get(gpu, ())
+        return tuple({seat.uid: seat for gpu in gpus for seat in self.on(gpu)}.values())
+
+
 class _Decision:
     """One run of `decide`; collects actions, and what older demand keeps from younger."""
 
@@ -311,9 +345,10 @@ class _Decision:
         self._view = view
         self._policy = policy
         self._now = now
-        self._occupying = [seat for seat in view.seats if seat.state in OCCUPYING]
-        self._held: list[SeatView] = []
-        self._held_for_starts: list[SeatView] = []
+        self._occupying = _Seats([seat for seat in view.seats if seat.state in OCCUPYING])
+        self._held = _Seats()
+        self._held_for_starts = _Seats()
+        self._unclear = {gpu for seat in view.seats if seat.unverified for gpu in seat.gpus}
         self._next_turns: list[SeatView] = []
         self._needed: set[PodUid] = set()
         self._room = math.inf if view.park_room is None else view.park_room
@@ -339,7 +374,8 @@ class _Decision:
     def _see_off(self) -> None:
         """Seats that must leave whoever needs their GPUs."""
         for seat in self._view.seats:
-            why = seat.leave or self._view.draining or self._idled_out(seat)
+            limited = seat.idle_limit is not None
+            why = seat.leave or self._view.draining or (limited and self._idled_out(seat))
             if not why or seat.unparkable or self._now < seat.stays_until:
                 continue
             # Nobody waits for what only idles.
@@ -416,44 +452,51 @@ class _Decision:
 
     def _serve(self, seat: SeatView) -> None:
         starts = seat.state is SeatState.WAITING
-        held = self._held + (self._held_for_starts if starts else [])
+        held = (self._held, self._held_for_starts) if starts else (self._held,)
         if seat.places:
             seat = replace(seat, gpus=self._place(seat, held))
-        if not _fits(seat, held, self._view) or self._is_unclear(seat):
-            if not _fits(seat, (), self._view) or self._is_unclear(seat):
+        unclear = not self._unclear.isdisjoint(seat.gpus)
+        if unclear or not self._fits_beside(seat, seat.gpus, held):
+            if unclear or not _fits(seat, (), self._view):
                 self._stuck.add(seat.uid)
             return
         if seat.state not in _ENTERS and self._waits_its_turn(seat):
             # Nobody's GPUs stand empty until its state is in RAM.
             self._next_turns.append(seat)
             return
-        if _fits(seat, self._occupying + held, self._view):
-            self._occupying.append(seat)
+        if self._fits_beside(seat, seat.gpus, (self._occupying, *held)):
+            self._occupying.add(seat)
             if seat.state in _ENTERS:
                 self._act(*_entry(seat))
             return
         self._make_room(seat)
 
-    def _place(self, seat: SeatView, held: list[SeatView]) -> frozenset[GpuUuid]:
+    def _fits_beside(
+        self, seat: SeatView, gpus: frozenset[GpuUuid], beside: Collection[_Seats]
+    ) -> bool:
+        """Whether the seat could be active on these GPUs beside all of those."""
+        for gpu in gpus:
+            there = [one for seats in beside for one in seats.on(gpu)]
+            if not _fits_on(seat, gpu, there, self._view):
+                return False
+        return True
+
+    def _place(self, seat: SeatView, held: Collection[_Seats]) -> frozenset[GpuUuid]:
         """Of the places where it may be, the one where that does the least harm."""
-        taken = {gpu for one in self._view.seats if one.unverified for gpu in one.gpus}
-        beside = {
-            place: [one for one in (*self._occupying, *held) if not one.gpus.isdisjoint(place)]
-            for place in seat.places
-            if taken.isdisjoint(place)
-        }
-        free = [p for p, those in beside.items() if _fits(seat, those, self._view, p)]
+        there = (self._occupying, *held)
+        places = [p for p in seat.places if self._unclear.isdisjoint(p)]
+        free = [p for p in places if self._fits_beside(seat, p, there)]
         if free:
             # The fullest: room for larger ones is left elsewhere.
-            return max(free, key=lambda p: sum([one.vram or 0 for one in beside[p]]))
-        return min(beside, key=lambda p: self._harm(seat, p, held), default=seat.places[0])
+            return max(free, key=lambda p: sum([s.vram or 0 for t in there for s in t.on_any(p)]))
+        return min(places, key=lambda p: self._harm(seat, p, held), default=seat.places[0])
 
     def _harm(
-        self, seat: SeatView, place: frozenset[GpuUuid], held: list[SeatView]
+        self, seat: SeatView, place: frozenset[GpuUuid], held: Collection[_Seats]
     ) -> tuple[int, float]:
         """What making room there would do: somebody older has it, or it can't be now, or would be
         too late; and what it costs those who must leave."""
-        if not _fits(seat, held, self._view, place):
+        if not self._fits_beside(seat, place, held):
             return 4, 0.0
         victims = self._victims(seat, place)
         if not victims:
@@ -466,10 +509,11 @@ class _Decision:
     def _keep_spare(self) -> None:
         """Empty places whose seats are idle, so that whoever is called next waits for no park."""
         want = self._policy.spare
-        places = {place for seat in self._view.seats for place in seat.places} if want else ()
+        # Mostly all seats have the same: each is looked at once.
+        several = {id(seat.places): seat.places for seat in self._view.seats} if want else {}
         found = []
-        for place in places:
-            there = [s for s in (*self._occupying, *self._held) if not s.gpus.isdisjoint(place)]
+        for place in {place for places in several.values() for place in places}:
+            there = [*self._occupying.on_any(place), *self._held.on_any(place)]
             stay = [s for s in there if s.state is not SeatState.PARKING]
             if all(s.state in _SERVES and self._rests(s) for s in stay):
                 found.append((_value(stay), sorted(place), stay))
@@ -491,9 +535,6 @@ class _Decision:
         parks = sum(v.parks_in for v in victims)
         return seat.within is not None and self._now <= start < self._now + parks
 
-    def _is_unclear(self, seat: SeatView) -> bool:
-        return any(other.unverified and other.gpus & seat.gpus for other in self._view.seats)
-
     def _make_room(self, seat: SeatView) -> None:
         if self._waits_its_turn(seat) and not _fits(seat, self._next_turns, self._view):
             return
@@ -508,10 +549,10 @@ class _Decision:
         if SeatState.STARTING in states:
             # A start has no known end: requests of others go on, but no further start may
             # come in between, so that this seat waits for one start at most.
-            self._held_for_starts.append(seat)
+            self._held_for_starts.add(seat)
             self._stuck.add(seat.uid)
             return
-        self._held.append(seat)
+        self._held.add(seat)
         # Who has no room in RAM yet goes on serving.
         able = [victim for victim in victims if self._gets_room(victim, seat.uid)]
         self._needed.update(victim.uid for victim in able)
@@ -543,25 +584,34 @@ class _Decision:
     def _victims(self, seat: SeatView, place: frozenset[GpuUuid] | None = None) -> list[SeatView]:
         """The fewest seats, in order of preference, without which this one fits; or none."""
         gpus = place or seat.gpus
-        there = [s for s in self._occupying if not s.gpus.isdisjoint(gpus)]
-        candidates = sorted(
-            (s for s in there if self._yields(s, seat)),
-            key=lambda candidate: self._preference(candidate, seat),
-        )
+        there = self._occupying.on_any(gpus)
+        candidates = [s for s in there if self._yields(s, seat)]
+        if len(candidates) > 1:
+            candidates.sort(key=lambda candidate: self._preference(candidate, seat))
         chosen: list[SeatView] = []
-        stay = [*there, *(s for s in self._held if not s.gpus.isdisjoint(gpus))]
+        stay = [*there, *self._held.on_any(gpus)]
         for candidate in candidates:
-            if _fits(seat, stay, self._view, gpus):
+            if self._fits_among(seat, gpus, stay):
                 break
             chosen.append(candidate)
             stay = [s for s in stay if s is not candidate]
-        if not _fits(seat, stay, self._view, gpus):
-            return []
-        for candidate in tuple(reversed(chosen)):
-            if _fits(seat, [*stay, candidate], self._view, gpus):
+        else:
+            if not self._fits_among(seat, gpus, stay):
+                return []
+        for candidate in chosen[-2::-1]:  # without the last it did not fit
+            if self._fits_among(seat, gpus, [*stay, candidate]):
                 chosen = [s for s in chosen if s is not candidate]
                 stay.append(candidate)
         return chosen
+
+    def _fits_among(
+        self, seat: SeatView, gpus: frozenset[GpuUuid], there: Collection[SeatView]
+    ) -> bool:
+        """Whether the seat could be active on the GPUs beside these, each of which has one."""
+        if len(gpus) == 1:
+            (gpu,) = gpus
+            return _fits_on(seat, gpu, there, self._view)
+        return _fits(seat, there, self._view, gpus)
 
     def _yields(self, victim: SeatView, seat: SeatView) -> bool:
         """Whether it may be asked to leave for this one: work of a higher priority is not."""

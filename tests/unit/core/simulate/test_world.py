@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -56,6 +57,31 @@ def test_every_request_is_answered_and_no_gpu_is_overfull(name, found, gpus):
     world.run(Watched(POLICIES[name](world)))
     assert sum(map(len, world.waits)) == len(found)
     assert min(wait for those in world.waits for wait in those) >= 0
+
+
+class Afresh(Ours):
+    """Holds what it kept of the models against the models as they are."""
+
+    def _view(self, world):
+        view = super()._view(world)
+        there = [m for m, s in enumerate(world.state) if s is not Where.PARKED]
+        assert [int(seat.uid) for seat in view.seats] == sorted({*there, *world.waiting})
+        for seat in view.seats:
+            now = self._seat(world, int(seat.uid))
+            assert seat == replace(now, calls=seat.calls)
+            assert seat.calls == pytest.approx(now.calls, rel=0.02)
+        return view
+
+
+@given(found=requests, gpus=st.integers(1, 3))
+@settings(max_examples=40, deadline=None)
+def test_what_is_kept_of_a_model_is_as_the_model_is(found, gpus):
+    played = trace(*sorted(found), sizes=SIZES * 2)
+    world = World(played, gpus, Costs())
+    world.run(Afresh(world))
+    kept = World(played, gpus, Costs())
+    kept.run(Ours(kept))
+    assert world.waits == kept.waits
 
 
 def test_a_wake_takes_its_bytes_over_the_bus():
