@@ -353,7 +353,7 @@ static noreturn void loop(int signals)
 	}
 }
 
-static void fork_tree(char **args, const sigset_t *mask)
+static void fork_tree(char **args, const sigset_t *mask, bool local)
 {
 	int gate[2];
 
@@ -365,7 +365,7 @@ static void fork_tree(char **args, const sigset_t *mask)
 	}
 	if (self.tree == 0) {
 		close(gate[1]);
-		tree_run(gate[0], args, mask);
+		tree_run(gate[0], args, mask, local);
 	}
 	close(gate[0]);
 	self.gate = gate[1];
@@ -373,11 +373,11 @@ static void fork_tree(char **args, const sigset_t *mask)
 }
 
 /* What every way of starting shares, up to the first look at the outside. */
-static void prepare(const char *mode, sigset_t *mask)
+static void prepare(const char *mode, sigset_t *mask, bool local)
 {
 	sigset_t all;
 
-	if (getpid() != 1) {
+	if (!local && getpid() != 1) {
 		complain("it must be process 1 of its container; shareProcessNamespace is not supported");
 		_exit(EXIT_REFUSED);
 	}
@@ -406,8 +406,17 @@ noreturn void init_run(bool image, char **args)
 {
 	sigset_t mask;
 
-	prepare(image ? "image" : "plain", &mask);
-	fork_tree(args, &mask); /* before anything else is open: the tree must inherit none of it */
+	prepare(image ? "image" : "plain", &mask, false);
+	fork_tree(args, &mask, false); /* before anything else is open: the tree must inherit none of it */
+	serve();
+}
+
+noreturn void init_run_local(char **args)
+{
+	sigset_t mask;
+
+	prepare("plain", &mask, true);
+	fork_tree(args, &mask, true);
 	serve();
 }
 
@@ -415,7 +424,7 @@ noreturn void init_run_parked(pid_t tree)
 {
 	sigset_t mask;
 
-	prepare("plain", &mask);
+	prepare("plain", &mask, false);
 	self.tree = tree;
 	self.gate = -1;
 	self.born_parked = true;

@@ -32,6 +32,7 @@ struct frame {
 /* wire.c: frames on a stream, and the two sockets. */
 const char *seat_socket_path(void);
 const char *pod_socket_path(void);
+bool wire_local(const char *socket); /* both sockets lie there, in no container; false: too long */
 bool wire_address(struct sockaddr_un *address, const char *path); /* false: the path is too long */
 int wire_connect(const char *path);                     /* a connected non-blocking socket, or -1 */
 bool wire_send(int fd, size_t count, const char *const *fields); /* false: the stream is unusable */
@@ -42,8 +43,9 @@ char *frame_field(struct frame *frame);                 /* the next field, or NU
 
 /* init.c, tree.c, ask.c: the three lives of the program. */
 noreturn void init_run(bool image, char **args);
+noreturn void init_run_local(char **args); /* in no container: any process, once wire_local() was called */
 noreturn void init_run_parked(pid_t tree); /* the number that the tree's root will have here */
-noreturn void tree_run(int gate, char **args, const sigset_t *mask);
+noreturn void tree_run(int gate, char **args, const sigset_t *mask, bool local);
 int ask_status(void);
 int ask_probe(long long liveness_ms, char **command); /* -1: not the liveness probe */
 pid_t tree_number(const char *text); /* of a tree's root, or -1 if it can be none's */

@@ -19,6 +19,8 @@ enum { PID_LIMIT = 1 << 22 };
 static const char usage[] =
 	"usage: kyb-init -- COMMAND [ARG...]          wait for the seat's turn, then run COMMAND\n"
 	"       kyb-init --image -- [ARG...]          the same with the image's own entry point\n"
+	"       kyb-init --local SOCKET -- COMMAND [ARG...]\n"
+	"                                             in no container: the agent listens at SOCKET\n"
 	"       kyb-init --parked PID                 start nothing: a tree whose root was PID is brought\n"
 	"                                             here by the agent\n"
 	"       kyb-init status                       say what this container's seat is doing\n"
@@ -86,7 +88,8 @@ int main(int argc, char **argv)
 	bool image = strcmp(first, "--image") == 0, probe = strcmp(first, "probe") == 0;
 	long long liveness = probe ? liveness_of(argc, argv) : -1;
 	int skipped = liveness >= 0 ? 2 : 0;
-	char **args = after_dashes(argc, argv, image || probe ? 2 + skipped : 1);
+	bool local = argc > 2 && strcmp(first, "--local") == 0;
+	char **args = after_dashes(argc, argv, local ? 3 : image || probe ? 2 + skipped : 1);
 
 	/* Who runs as the same user, by a hook or kubectl exec, must not trace this process, nor take
 	 * its connection to the agent. Its command is dumpable again, by its exec. */
@@ -101,6 +104,12 @@ int main(int argc, char **argv)
 		return ask_probe(liveness, args);
 	if (parked_of(argc, argv) > 0)
 		init_run_parked(parked_of(argc, argv));
+	if (args && *args && local) {
+		if (wire_local(argv[2]))
+			init_run_local(args);
+		complain("%s is no path of a socket, or is too long", argv[2]);
+		return EXIT_USAGE;
+	}
 	if (args && (*args || image))
 		init_run(image, args);
 	fputs(usage, stderr);

@@ -66,9 +66,23 @@ int run_command(char **argv)
 	return reason == ENOENT || reason == ENOTDIR ? EXIT_NOT_FOUND : EXIT_CANNOT_RUN;
 }
 
-static pid_t start(char **argv, const sigset_t *mask)
+/* No namespace ends with process 1 there: what is left of the tree ends with it. Its user may look
+ * at it, and park it, as at all of their processes; Yama otherwise lets only forebears at its memory,
+ * which is how the CUDA driver parks it. */
+static void belong(bool local, pid_t parent)
 {
-	pid_t command = fork();
+	if (!local)
+		return;
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() != parent)
+		_exit(EXIT_REFUSED);
+	prctl(PR_SET_DUMPABLE, 1);
+	prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
+}
+
+static pid_t start(char **argv, const sigset_t *mask, bool local)
+{
+	pid_t self = getpid(), command = fork();
 
 	if (command < 0) {
 		complain("cannot fork: %s", strerror(errno));
@@ -77,6 +91,7 @@ static pid_t start(char **argv, const sigset_t *mask)
 	if (command == 0) {
 		/* A session of its own: what the command sends to its group must not come back here. */
 		setsid();
+		belong(local, self);
 		sigprocmask(SIG_SETMASK, mask, NULL);
 		_exit(run_command(argv));
 	}
@@ -108,12 +123,14 @@ static noreturn void watch(pid_t command)
 	}
 }
 
-noreturn void tree_run(int gate, char **args, const sigset_t *mask)
+noreturn void tree_run(int gate, char **args, const sigset_t *mask, bool local)
 {
+	pid_t parent = getppid();
 	struct frame grant;
 	char *generation;
 
 	setsid();
+	belong(local, parent);
 	/* Daemons that lose their parent must stay below this process, or a dump would miss them. */
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
 	grant = wait_at_gate(gate);
@@ -123,5 +140,5 @@ noreturn void tree_run(int gate, char **args, const sigset_t *mask)
 	if (!generation || setenv("KYB_SEAT_GEN", generation, 1) < 0)
 		_exit(EXIT_CANNOT_RUN);
 	prctl(PR_SET_NAME, "kyb-tree");
-	watch(start(join(grant, args), mask));
+	watch(start(join(grant, args), mask, local));
 }

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -23,13 +24,32 @@ static const char *path_of(const char *variable, const char *path)
 #endif
 }
 
+static char local_seat[sizeof(((struct sockaddr_un *)0)->sun_path)];
+static char local_pod[sizeof(local_seat)];
+
+bool wire_local(const char *socket)
+{
+	const char *slash = strrchr(socket, '/');
+	int folder = slash ? (int)(slash - socket) : 0;
+
+	if (!slash || strlen(socket) >= sizeof(local_seat))
+		return false;
+	strcpy(local_seat, socket);
+	return snprintf(local_pod, sizeof(local_pod), "%.*s/init.sock", folder, socket) <
+	       (int)sizeof(local_pod);
+}
+
 const char *seat_socket_path(void)
 {
+	if (*local_seat)
+		return local_seat;
 	return path_of("KYB_SEAT_SOCKET", "/run/kyb/seat.sock");
 }
 
 const char *pod_socket_path(void)
 {
+	if (*local_pod)
+		return local_pod;
 	return path_of("KYB_POD_SOCKET", "/kyb-pod/init.sock");
 }
 
