@@ -1,6 +1,6 @@
 /* The files of a node folder, as the harness writes them and the libraries map them.
- * kybernate/testing/simgpu/layout.py holds the same in Python; `simgpu layout` prints what the compiler made
- * of it, and a unit test compares the two. All numbers are little-endian. */
+ * kybernate/testing/simgpu/layout.py holds the same in Python; `simgpu layout` prints what the
+ * compiler made of it, and a unit test compares the two. All numbers are little-endian. */
 #ifndef SIMGPU_LAYOUT_H
 #define SIMGPU_LAYOUT_H
 
@@ -14,7 +14,7 @@
 #define SG_XID_RING 64
 #define SG_POD 40
 
-enum { SG_ZERO_COST = 1, SG_RESTORE_OOM_RETRY = 2 };
+enum { SG_ZERO_COST = 1, SG_RESTORE_OOM_RETRY = 2, SG_OPEN = 4 };
 
 /* One GPU. `memory` is the paper size; behind it lie `file_bytes` real bytes. */
 struct sg_gpu {

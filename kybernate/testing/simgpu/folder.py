@@ -57,6 +57,7 @@ def compile_node(spec: NodeSpec) -> bytes:
     major, minor = (int(part) for part in spec.cuda_version.split("."))
     flags = layout.FLAG_ZERO_COST * spec.zero_cost
     flags |= layout.FLAG_RESTORE_OOM_RETRY * spec.restore_oom_retry
+    flags |= layout.FLAG_OPEN * spec.open
     head = layout.NODE_HEAD.pack(
         layout.MAGIC,
         layout.VERSION,

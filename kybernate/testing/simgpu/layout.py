@@ -27,6 +27,7 @@ LOG_FILE = "log"
 
 FLAG_ZERO_COST = 1
 FLAG_RESTORE_OOM_RETRY = 2
+FLAG_OPEN = 4
 
 NODE_HEAD = struct.Struct("<QIIIIIIQ32s")
 """magic, version, gpus, scale, flags, cuda_version, major, granule, driver_version."""

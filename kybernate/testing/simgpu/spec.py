@@ -24,7 +24,7 @@ _NAMESPACE = uuid.UUID("5d2ae7b4-6f1c-4c0a-9d58-0c6f0d2f7c11")
 _LOCAL_MAJORS = range(60, 64)
 _VERSIONS = {"driver_version", "cuda_version"}
 _KEYS = frozenset(
-    {"name", "scale", "gpus", "links", "zero_cost", "restore_oom", "major"} | _VERSIONS
+    {"name", "scale", "gpus", "links", "zero_cost", "restore_oom", "major", "open"} | _VERSIONS
 )
 _GPU_KEYS = frozenset({"product", "memory", "numa", "count"})
 
@@ -53,7 +53,8 @@ class NodeSpec:
     `scale` divides paper sizes into real bytes. `links[a][b]` is a token of `nvidia-smi topo -m`
     (`X`, `NV4`, `PIX`, `PXB`, `PHB`, `NODE`, `SYS`). `major` is that of the device nodes, 60-63.
     With `restore_oom_retry` a restore that found no memory can be tried again; without it the
-    process is stuck for good, as real drivers were seen to do.
+    process is stuck for good, as real drivers were seen to do. `open`: whoever finds the folder has
+    all GPUs, without device nodes, which only root can make.
     """
 
     name: str
@@ -65,6 +66,7 @@ class NodeSpec:
     zero_cost: bool = False
     restore_oom_retry: bool = False
     major: int = 60
+    open: bool = False
 
     def file_bytes(self, gpu: GpuSpec) -> int:
         """Real bytes behind a GPU's memory: a little more than memory / scale, since each
@@ -109,6 +111,7 @@ def parse(data: object, *, name: str | None = None, zero_cost: bool | None = Non
         zero_cost=zero,
         restore_oom_retry=_restore_oom(fields.get("restore_oom", "stuck")),
         major=major,
+        open=_flag("open", fields.get("open", False)),
     )
 
 
