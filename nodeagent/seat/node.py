@@ -165,6 +165,11 @@ class DemandListener(Protocol):
         ...
 
 
+async def taken_for_healthy(seat: Seat) -> bool:
+    """`Node.healthy` where others ask the workload: a pod's probes."""
+    return True
+
+
 def no_room_made(seat: Seat, size: int) -> bool:
     """`Node.makes_room` where no parked seat can leave RAM."""
     return False
@@ -205,9 +210,10 @@ class Node:
     `activity` is what is published of when each seat is used, `saved` of saved states. `seen` says
     how many bytes of device memory a seat was last seen to hold; `park_room` is how many bytes more
     may be parked into RAM now, `free_ram` the host's part of that, None while unknown;
-    `ram_freed_at` when a state last left RAM;
-    `makes_room` says whether other seats' states can leave RAM so that so many bytes of this one
-    fit. `turns` is what seats that always want their GPUs have had of them since this agent began.
+    `ram_freed_at` when a state last left RAM; `makes_room` says whether other seats' states can
+    leave RAM so that so many bytes of this one fit. `healthy` asks a workload that listens whether
+    it serves yet. `turns` is what seats that always want their GPUs have had of them since this
+    agent began.
     """
 
     settings: AgentSettings
@@ -230,6 +236,7 @@ class Node:
     free_ram: int | None = None
     ram_freed_at: float = 0.0
     makes_room: Callable[[Seat, int], bool] = no_room_made
+    healthy: Callable[[Seat], Awaitable[bool]] = taken_for_healthy
     turns: Book = field(init=False)
 
     def __post_init__(self) -> None:

@@ -92,11 +92,13 @@ class Steps:
         return await self._world.asking(lambda: {gpu: read(gpu) for gpu in gpus}, NVML_DEADLINE)
 
     async def started(self, seat: Seat) -> bool:
-        """Whether the workload serves: it listens on its port, or holds a GPU if it has none."""
+        """Whether the workload serves: it listens on its port and is healthy, or holds a GPU if it
+        has none."""
         if seat.identity.port is None:
             return bool((await self.holders(seat))[0])
         pids = self._world.freezer.pids(seat.tree.handle)
-        return bool(pids) and self._world.procs.listening(pids, seat.identity.port)
+        listens = bool(pids) and self._world.procs.listening(pids, seat.identity.port)
+        return listens and await self._node.healthy(seat)
 
     async def lack_of_room(self, seat: Seat, patience: float = _ROOM_PATIENCE) -> str | None:
         """Why its GPUs haven't the memory free that it needs, or None if they have."""
@@ -125,7 +127,7 @@ class Steps:
     def _need(self, seat: Seat, gpu: GpuUuid, memory: int) -> int:
         if gpu in seat.tree.held:
             return seat.tree.held[gpu]
-        whole = memory - self._node.settings.reserve_bytes
+        whole = memory - self._node.settings.reserve_bytes - self._node.foreign.get(gpu, 0)
         return whole if seat.identity.vram is None else seat.identity.vram
 
     async def argv_prefix(self, seat: Seat) -> tuple[str, ...]:

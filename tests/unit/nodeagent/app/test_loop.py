@@ -278,6 +278,33 @@ async def test_a_gpu_that_somebody_else_fills_delays_the_wake(rig, proxy):
     assert "PutOff" in [reason for reason, _ in r.seen.events]
 
 
+async def test_a_seat_of_the_whole_gpu_leaves_others_what_they_have(rig):
+    r = rig()
+    other = r.machine._new(PodUid("somebody"))
+    r.begin()
+    a = await r.seat("a")
+    gpu = r.node.seats[a].identity.gpus[0]
+    other.memory = {gpu: 8 << 30}
+    r.node.foreign = {gpu: 8 << 30}
+    await r.until(a, ACTIVE)
+
+
+async def test_a_workload_that_listens_has_started_once_it_is_healthy(rig):
+    r = rig()
+    well = asyncio.Event()
+
+    async def healthy(seat):
+        return well.is_set()
+
+    r.node.healthy = healthy
+    r.begin()
+    a = await r.seat("a")
+    await asyncio.sleep(20)
+    assert r.state(a) is SeatState.STARTING
+    well.set()
+    await r.until(a, ACTIVE)
+
+
 async def test_a_seat_is_let_to_its_gpus_before_it_starts_or_it_does_not(rig):
     r = rig()
     r.begin()
