@@ -71,7 +71,7 @@ check: setup ## lint, types, layers, YAML, proto and shell
 test: setup native ## unit, property and API tests (real etcd and kube-apiserver); K=expression selects
 	@$(PY) -m tests.kit
 	@failed=0; \
-	for some in "tests/unit -n $(WORKERS)" "tests/integration -n 3"; do \
+	for some in "tests/unit -n $(WORKERS)" "tests/integration -n 3" "tests/local -n 2"; do \
 	  $(PY) -m pytest $$some --dist loadfile -m "not e2e and not gpu and not faults" $(if $(K),-k "$(K)") $(SLICED); \
 	  case $$? in 0|5) ;; *) failed=1;; esac; \
 	done; exit $$failed

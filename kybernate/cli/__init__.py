@@ -29,6 +29,7 @@ _COMMANDS: Mapping[str, str] = {
     "pki": "kybernate.cli.pki",
     "plan": "kybernate.cli.plan",
     "replay": "kybernate.cli.replay",
+    "serve": "kybernate.cli.serve",
     "simulate": "kybernate.cli.simulate",
     "states": "kybernate.cli.states",
 }

@@ -46,6 +46,22 @@ class Procfs:
         """Clock ticks since boot at the process's start. Raises NotFoundError."""
         return int(self._stat(pid)[19])
 
+    def parent(self, pid: int) -> int:
+        """PID of its parent, 0 if that can't be seen. Raises NotFoundError."""
+        return int(self._stat(pid)[1])
+
+    def state(self, pid: int) -> str:
+        """The letter of its main thread's state: T if it is stopped. Raises NotFoundError."""
+        return self._stat(pid)[0]
+
+    def command(self, pid: int) -> tuple[str, ...]:
+        """The words of its command line; it may have changed them. Raises NotFoundError."""
+        return tuple(self._text(pid, "cmdline").split("\0")[:-1])
+
+    def processes(self) -> tuple[int, ...]:
+        """All PIDs that are shown."""
+        return tuple(int(name) for name in os.listdir(self._root) if name.isdigit())
+
     def alive(self, pid: int, start_time: int) -> bool:
         """Whether exactly this process exists and is no zombie."""
         try:

@@ -37,6 +37,7 @@ OTHERS = {
     "sed": "of the shell",
     "cp": "of the shell",
     "rm": "of the shell",
+    "systemctl": "of the reader's own systemd",
     "kill": "tests/integration/criu/test_clones.py sends the signal",
     "gdb": "tests/integration/criu/test_clones.py runs it",
     "py-spy": "tests/integration/criu/test_clones.py runs it",

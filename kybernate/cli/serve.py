@@ -1,0 +1,64 @@
+"""`kybernate serve`: the models of one box, without Kubernetes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kybernate.local.folders import folders
+
+if TYPE_CHECKING:
+    from kybernate.adapters.cuda.driver import CudaHelpers
+
+_GPUS = 1
+
+
+@click.command
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False), required=False)
+@click.option(
+    "--simulate",
+    type=click.IntRange(1, 16),
+    is_flag=False,
+    flag_value=_GPUS,
+    help="So many simulated GPUs (one without a number) in place of this box's.",
+)
+@click.option("--keep", is_flag=True, help="Leave models running, or parked, at the end.")
+@click.option("--log-level", default="INFO", show_default=True, help="DEBUG, INFO, WARNING, ERROR.")
+def command(file: Path | None, simulate: int | None, keep: bool, log_level: str) -> None:
+    """Serve the models of FILE on this box: one request wakes its model and parks others.
+
+    FILE is models.yaml of the folder kybernate in $XDG_CONFIG_HOME if it isn't given. It is read
+    again when it changes, and on SIGHUP. SIGTERM and SIGINT end the models.
+    """
+    own = folders(os.environ)
+    if simulate is not None:
+        from kybernate.local.simulate import start_again  # noqa: PLC0415 - seldom asked for
+
+        start_again(simulate, own.state)
+    # After the exec: importing the binding takes half a second, which the helpers do meanwhile.
+    from kybernate.adapters.cuda.driver import CudaHelpers  # noqa: PLC0415
+
+    helpers = CudaHelpers()
+    try:
+        _run(file or own.config / "models.yaml", helpers, keep=keep, log_level=log_level)
+    finally:
+        helpers.close()
+
+
+def _run(file: Path, helpers: CudaHelpers, *, keep: bool, log_level: str) -> None:
+    from kybernate.local.reading import Source  # noqa: PLC0415 - slow
+    from kybernate.local.serve import serve  # noqa: PLC0415 - slow
+    from kybernate.runtime.serve import configure_logging  # noqa: PLC0415
+
+    configure_logging(log_level)
+    own = folders(os.environ)
+    source = Source(file, own.state / "ports.json")
+    source.load()
+    try:
+        asyncio.run(serve(source, own, helpers, keep=keep))
+    except OSError as error:
+        raise click.ClickException(str(error)) from error

@@ -1,0 +1,394 @@
+"""One box: the agent's loop, journal and guard behind local ports, and a kyb-init for each model.
+
+It is the agent of a node without its cluster: who is in GPU memory is decided by the same core, and
+what is done about it is journalled and carried out by the same parts. What the kubelet, the device
+plugin and the API server do in a cluster is done here: models come from a file, GPUs from NVML,
+processes are started by `Launcher`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from kybernate import keys
+from kybernate.adapters.container.seatsocket import SeatSockets
+from kybernate.adapters.files.journal import FileJournal
+from kybernate.adapters.kernel.memory import KernelMemory
+from kybernate.adapters.kernel.pidfds import Pidfds
+from kybernate.adapters.kernel.stopper import SignalFreezer
+from kybernate.adapters.nvml import Nvml
+from kybernate.core.seat.seats import OCCUPYING, TIER_OF
+from kybernate.errors import (
+    DeadlineError,
+    DriverError,
+    KybernateError,
+    NotFoundError,
+    RefusedError,
+)
+from kybernate.local.box import ModelRow
+from kybernate.local.launch import Command, Launcher
+from kybernate.local.link import Link
+from kybernate.local.logs import Log
+from kybernate.local.nobody import NoContainers, NoEvents
+from kybernate.local.processes import BoxInits, BoxProcs
+from kybernate.local.specs import declared, group_of, placed, seat_of
+from kybernate.types import PodUid, SeatState
+from nodeagent.app.install import install_kyb_init
+from nodeagent.app.loop import Loop
+from nodeagent.app.recover import recover
+from nodeagent.app.wiring import blocking
+from nodeagent.guard.announce import Roster
+from nodeagent.guard.outside import Outside
+from nodeagent.guard.warden import Warden
+from nodeagent.operations.wire import expected_wake
+from nodeagent.seat.leases import Leases
+from nodeagent.seat.node import Inventory, Node, World
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+
+    from kybernate.adapters.cuda.driver import CudaHelpers
+    from kybernate.local.folders import Folders
+    from kybernate.local.specs import ModelSpec
+    from kybernate.settings.agent import AgentSettings
+    from kybernate.types import Gpu
+    from nodeagent.seat.node import Refusals
+    from nodeagent.seat.record import Seat
+    from proxy.desk import Desk
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_POLL = 0.02
+_LOOK = 5.0
+_HOME = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(slots=True)
+class _Model:
+    """A model of the file, its GPUs, and its log."""
+
+    spec: ModelSpec
+    gpus: tuple[Gpu, ...]
+    uid: PodUid
+    log: Log
+    pinned: bool
+
+
+class Engine:
+    """Implements `kybernate.local.box.Box`. Make it on a running event loop.
+
+    `helpers` are started by the caller, before all else, for their slow import. `healthy` asks a
+    model that listens whether it serves: its address and path.
+    """
+
+    def __init__(
+        self,
+        folders: Folders,
+        helpers: CudaHelpers,
+        settings: AgentSettings,
+        healthy: Callable[[str, str], Awaitable[bool]],
+        kyb_init: Path,
+    ) -> None:
+        folders.make()
+        self._folders = folders
+        self._ask_health = healthy
+        self._nvml = Nvml(renews=True)
+        procs, inits = BoxProcs(folders.seats), BoxInits()
+        self._procs = procs
+        none = NoContainers()
+        world = World(
+            gpus=self._nvml,
+            helpers=helpers,
+            freezer=SignalFreezer(lambda pid: procs.pod_uid_of(pid) is not None, procs),
+            procs=procs,
+            doors=SeatSockets(folders.seats, procs, inits),
+            specs=none,
+            pod_resources=none,
+            images=none,
+            journal=FileJournal(folders.state / "journal", _HOME.read_text().strip()),
+            blocking=blocking,
+            asking=self._nvml.ask,
+            now=time.monotonic,
+            wall=time.time,
+        )
+        self.world = world
+        self.node = Node(settings, world, Leases(settings.lease_break_s))
+        self.node.park_budget = settings.park_bytes
+        self.node.healthy = self._is_healthy
+        self.loop = Loop(self.node)
+        outside = Outside(procs, KernelMemory(), Pidfds(), NoEvents(), Roster(), lambda: True)
+        self._warden = Warden(self.loop, outside)
+        self.node.refusals = self._with_pins(self.node.refusals)
+        program = install_kyb_init(kyb_init, folders.state / "bin")
+        self._launcher = Launcher(program, folders.seats, self._ended)
+        self._models: dict[str, _Model] = {}
+        self._leaving: dict[PodUid, Log] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # --- its life -------------------------------------------------------------------------------
+
+    async def start(self, specs: Iterable[ModelSpec]) -> None:
+        """Take up what an earlier process left, and have these models from now on. Raises
+        RefusedError if another one serves from the same folder, DriverError without a GPU."""
+        self.node.inventory = await self._look()
+        await recover(self.loop)
+        self.node.set_inventory(await self._look())
+        running = self._procs.inits()
+        await self.apply(specs, running)
+        for uid in self.node.seats.keys() - {model.uid for model in self._models.values()}:
+            log.info("%s is not in the file any more: it is ended", self.node.seats[uid])
+            self._end_left(uid, running.get(uid))
+        self._tasks = [
+            asyncio.create_task(part)
+            for part in (self._warden.run(), self.loop.reports.run(), self._keep_looking())
+        ]
+
+    async def apply(
+        self, specs: Iterable[ModelSpec], running: Mapping[PodUid, int] | None = None
+    ) -> None:
+        """Have just these models. Those whose command, address, variables, GPUs or memory changed
+        are ended and made anew; all others are not touched. `running`: kyb-inits by model."""
+        wanted, inventory = list(specs), self.node.inventory or Inventory()
+        gpus = placed(wanted, tuple(gpu for gpu in inventory.gpus if gpu.healthy))
+        models = {one.name: self._model(one, gpus[one.name]) for one in wanted if one.name in gpus}
+        for spec in wanted:
+            if spec.name not in models:
+                log.error("model %s: this box has not got the GPUs that it asks for", spec.name)
+        before, self._models = self._models, models
+        for old in before.values():
+            if old.uid not in {model.uid for model in models.values()}:
+                self._end_left(old.uid, None)
+        self._regroup()
+        known = {old.uid for old in before.values()}
+        for model in models.values():
+            await self._have(model, fresh=model.uid not in known, running=running or {})
+        self.loop.kick()
+
+    async def stop(self, *, keep: bool) -> None:
+        """End all models, or with `keep` leave them as they are for the next `start`."""
+        if not keep:
+            await self._end_all()
+        self._launcher.leave()
+        for task in self._tasks:
+            task.cancel()
+        self.world.helpers.close()
+        self.world.journal.close()
+
+    async def _end_all(self) -> None:
+        models = [*self._models.values()]
+        patience = max((model.spec.grace for model in models), default=0.0)
+        for model in models:
+            self._launcher.release(model.uid)
+            self._launcher.signal(model.uid, signal.SIGTERM)
+        until = time.monotonic() + patience
+        while self._alive(models) and time.monotonic() < until:  # noqa: ASYNC110 - of several
+            await asyncio.sleep(_POLL)
+        for model in self._alive(models):
+            log.warning("model %s did not end within %g s: it is killed", model.spec.name, patience)
+            await self._kill(model.uid)
+
+    def _alive(self, models: Iterable[_Model]) -> list[_Model]:
+        return [model for model in models if self._launcher.pid(model.uid) is not None]
+
+    async def _kill(self, uid: PodUid) -> None:
+        seat = self.node.seats.get(uid)
+        if seat is not None and seat.tree.handle:
+            with contextlib.suppress(KybernateError):
+                limit = self.node.settings.confirm_deadline_s
+                await self.world.freezer.kill(seat.tree.handle, limit)
+        self._launcher.signal(uid, signal.SIGKILL)
+
+    # --- models and their seats -----------------------------------------------------------------
+
+    def _model(self, spec: ModelSpec, gpus: tuple[Gpu, ...]) -> _Model:
+        uid = spec.uid(gpus)
+        return _Model(spec, gpus, uid, Log(self._folders.logs / f"{uid}.log"), spec.pin)
+
+    async def _have(self, model: _Model, *, fresh: bool, running: Mapping[PodUid, int]) -> None:
+        seat = self.node.seats.get(model.uid)
+        if seat is None:
+            self.loop.add(seat_of(model.spec, model.gpus, self.world.now(), self.world.wall()))
+        elif seat.wishes.declared(declared(model.spec)):
+            self.node.save(seat)
+        await self.world.doors.open(model.uid)
+        if fresh:
+            self._launcher.keep(model.uid, self._command(model), running.get(model.uid))
+
+    def _command(self, model: _Model) -> Command:
+        spec = model.spec
+        visible = ",".join(gpu.uuid for gpu in model.gpus)
+        given = {**os.environ, "PORT": str(spec.port), **dict(spec.env)}
+        return Command(spec.argv, {**given, keys.ENV_CUDA_VISIBLE: visible}, model.log)
+
+    def _end_left(self, uid: PodUid, pid: int | None) -> None:
+        """A seat that no model has any more: its processes end, then it is forgotten."""
+        self._launcher.release(uid)
+        if not self._launcher.signal(uid, signal.SIGTERM) and pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        self.loop.pod_gone(uid)
+
+    def _ended(self, uid: PodUid, code: int | None) -> None:
+        seat = self.node.seats.get(uid)
+        if code and seat is not None:
+            log.warning("model %s: its command ended with status %s", seat.identity.model, code)
+
+    def _regroup(self) -> None:
+        """The node has a group for each set of GPUs that a model has, or had when it began."""
+        inventory = self.node.inventory or Inventory()
+        own = [group_of(model.gpus) for model in self._models.values()]
+        groups = {group.name: group for group in own}
+        for seat in self.node.seats.values():
+            one = seat.identity
+            gpus = [gpu for gpu in map(inventory.gpu, one.gpus) if gpu is not None]
+            groups.setdefault(one.group, replace(group_of(tuple(gpus)), gpus=one.gpus))
+        self.node.set_inventory(replace(inventory, groups=tuple(groups.values())))
+
+    # --- GPUs -----------------------------------------------------------------------------------
+
+    async def _look(self) -> Inventory:
+        gpus = await self._nvml.ask(self._nvml.devices, 10.0)
+        if not gpus:
+            raise DriverError("nvmlDeviceGetCount", 0, "this box has no GPU")
+        driver, cuda = await self._nvml.ask(self._nvml.driver_versions, 5.0)
+        groups = self.node.inventory.groups if self.node.inventory else ()
+        return Inventory(gpus, (), groups, driver, cuda)
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK)
+            for model in self._models.values():
+                model.log.cut()
+            try:
+                found = await self._look()
+            except (DriverError, DeadlineError) as error:
+                log.warning("the GPUs can't be looked at: %s", error)
+                continue
+            if found != self.node.inventory:
+                self.node.set_inventory(found)
+                self.loop.fail_lost()
+                self.loop.kick()
+
+    # --- what the loop asks ---------------------------------------------------------------------
+
+    async def _is_healthy(self, seat: Seat) -> bool:
+        model = self._models.get(seat.identity.model)
+        if model is None or model.uid != seat.uid or not model.spec.check:
+            return True
+        return await self._ask_health(model.spec.address, model.spec.check)
+
+    def _with_pins(self, refusals: Refusals) -> Refusals:
+        def judged(seats: Iterable[Seat]) -> Mapping[PodUid, str]:
+            pinned = {
+                model.uid: "it is pinned (pin: true, or kybernate pin)"
+                for model in self._models.values()
+                if model.pinned
+            }
+            return {**refusals(seats), **pinned}
+
+        return judged
+
+    # --- Box ------------------------------------------------------------------------------------
+
+    def models(self) -> tuple[ModelRow, ...]:
+        """See `Box.models`."""
+        return tuple(self._row(model) for model in self._models.values())
+
+    def join(self, desk: Desk) -> None:
+        """See `Box.join`."""
+        Link(self.loop, desk)
+
+    async def park(self, model: str, deadline: float) -> None:
+        """See `Box.park`."""
+        seat = self._seat(model)
+        if seat.state in OCCUPYING:
+            self._refuse_pinned(model)
+            self.loop.send_away(seat.uid, "somebody asked for it")
+        await self._until(model, lambda now: now not in OCCUPYING, deadline)
+
+    async def wake(self, model: str, deadline: float) -> None:
+        """See `Box.wake`."""
+        self.loop.call_for(self._seat(model).uid, "somebody asked for it")
+        await self._until(model, lambda now: now is SeatState.ACTIVE, deadline)
+
+    async def unload(self, model: str, deadline: float) -> None:
+        """See `Box.unload`."""
+        seat = self._seat(model)
+        if seat.state is not SeatState.WAITING:
+            seat.ending.forfeited()  # it starts again when it is called for
+            self._launcher.signal(seat.uid, signal.SIGTERM)
+        grace = min(deadline, seat.identity.grace)
+        with contextlib.suppress(DeadlineError):
+            await self._until(model, lambda now: now is SeatState.WAITING, grace)
+        if self._seat(model).state is not SeatState.WAITING:
+            await self._kill(seat.uid)
+        await self._until(model, lambda now: now is SeatState.WAITING, deadline)
+
+    def pin(self, model: str, *, pinned: bool) -> None:
+        """See `Box.pin`."""
+        self._known(model).pinned = pinned
+        self.loop.kick()
+
+    async def logs(self, model: str, *, follow: bool) -> AsyncIterator[bytes]:
+        """See `Box.logs`."""
+        async for piece in self._known(model).log.read(follow=follow):
+            yield piece
+
+    async def _until(self, model: str, met: Callable[[SeatState], bool], deadline: float) -> None:
+        until = self.world.now() + deadline
+        while not met(self._seat(model).state):
+            if self.world.now() >= until:
+                seat = self._seat(model)
+                raise DeadlineError(f"model {model} is {seat.state}: {seat.history.reason}")
+            await asyncio.sleep(_POLL)
+
+    def _refuse_pinned(self, model: str) -> None:
+        if self._known(model).pinned:
+            raise RefusedError(f"model {model} is pinned: unpin it first")
+
+    def _known(self, model: str) -> _Model:
+        found = self._models.get(model)
+        if found is None:
+            raise NotFoundError(f"the file has no model {model!r} that this box can run")
+        return found
+
+    def _seat(self, model: str) -> Seat:
+        return self.node.seats[self._known(model).uid]
+
+    def _row(self, model: _Model) -> ModelRow:
+        seat = self.node.seats[model.uid]
+        tier, held = TIER_OF.get(seat.state), sum(seat.tree.held.values())
+        using = seat.state in OCCUPYING
+        wake = 0.0 if seat.state is SeatState.ACTIVE else expected_wake(seat) if tier else None
+        return ModelRow(
+            name=model.spec.name,
+            state=seat.state,
+            gpus=tuple(gpu.uuid for gpu in model.gpus),
+            size=(self.node.seen(seat.uid) or 0) if using else held,
+            tier=tier.value if tier else "",
+            wake_s=wake,
+            address=seat.contact.address,
+            why=seat.history.reason,
+            active_since=seat.history.active_since,
+            idle_since=seat.demand.idle_since,
+            in_flight=seat.demand.in_flight,
+            waiting=seat.demand.waiting,
+            wakes=seat.history.wakes,
+            pinned=model.pinned,
+            pid=self._command_of(seat),
+        )
+
+    def _command_of(self, seat: Seat) -> int | None:
+        """kyb-tree's child."""
+        pids = self.world.freezer.pids(seat.tree.handle) if seat.tree.handle else ()
+        return pids[1] if len(pids) > 1 and seat.state is not SeatState.WAITING else None

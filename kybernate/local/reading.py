@@ -1,0 +1,132 @@
+"""From models.yaml to what the box runs, at first and whenever the file changes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import orjson
+
+from kybernate.api.models import read
+from kybernate.errors import ConfigError
+from kybernate.local.specs import ModelSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from kybernate.api.models import Model, ModelsFile
+
+log = logging.getLogger(__name__)
+
+_EVERY = 1.0
+_FORMAT = 1
+"""Of the file of ports."""
+_CONTAINERS = frozenset({"docker", "podman", "nerdctl"})
+
+
+@dataclass(slots=True)
+class Source:
+    """The file at `path`. `file`: as it counts now. The ports that models were given are kept at
+    `ports`, so that models keep them, and with them their processes, when others come and go."""
+
+    path: Path
+    ports: Path
+    file: ModelsFile | None = None
+    _given: dict[str, int] = field(default_factory=dict)
+    _stamp: tuple[int, int, int] | None = None
+
+    def load(self) -> ModelsFile:
+        """Read it. Raises ConfigError, also for what can't be run; then the last one counts."""
+        self._stamp = self._look()
+        try:
+            text = self.path.read_text()
+        except OSError as error:
+            raise ConfigError(str(self.path), f"can't be read: {error.strerror}") from error
+        found = read(text, os.environ, self._given or self._kept())
+        for name, model in found.file.models.items():
+            check(name, model)
+        for warning in found.warnings:
+            log.warning("%s", warning)
+        self._keep({**self._given, **found.ports})
+        self.file = found.file
+        return found.file
+
+    async def watch(self, changed: Callable[[ModelsFile], Awaitable[None]]) -> None:
+        """Tell of each change of it that can be used, for ever."""
+        while True:
+            await asyncio.sleep(_EVERY)
+            if self._look() != self._stamp:
+                await self.reload(changed)
+
+    async def reload(self, changed: Callable[[ModelsFile], Awaitable[None]]) -> None:
+        """Read it again; what can't be used is told in the log."""
+        try:
+            await changed(self.load())
+        except ConfigError as error:
+            log.error("%s; the models stay as they are", error)
+        else:
+            log.info("%s was read again", self.path)
+
+    def _kept(self) -> dict[str, int]:
+        try:
+            kept = orjson.loads(self.ports.read_bytes())
+        except (OSError, ValueError):
+            return {}
+        whole = isinstance(kept, dict) and kept.get("format") == _FORMAT
+        ports = kept.get("ports") if whole else None
+        if not isinstance(ports, dict):
+            return {}
+        return {name: port for name, port in ports.items() if isinstance(port, int)}
+
+    def _keep(self, ports: dict[str, int]) -> None:
+        if ports == self._given:
+            return
+        self._given = ports
+        self.ports.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fresh = self.ports.with_name(f".{self.ports.name}")
+        fresh.write_bytes(orjson.dumps({"format": _FORMAT, "ports": ports}))
+        fresh.rename(self.ports)
+
+    def _look(self) -> tuple[int, int, int] | None:
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def check(name: str, model: Model) -> None:
+    """Whether a model can be run here. Raises ConfigError."""
+    if os.path.basename(model.argv[0]) in _CONTAINERS:
+        raise ConfigError(
+            f"models.{name}.cmd",
+            f"{model.argv[0]} has the container's processes run by its service, where this process "
+            "can neither park nor find them; write the server's own command, such as vllm serve",
+        )
+
+
+def specs(file: ModelsFile) -> list[ModelSpec]:
+    """What it has the box run."""
+    preload = file.hooks.on_startup.preload
+    return [
+        ModelSpec(
+            name=name,
+            argv=model.argv,
+            address=model.address,
+            env=tuple(model.env),
+            check="" if model.check_endpoint == "none" else model.base + model.check_endpoint,
+            gpus=model.devices,
+            vram=model.vram,
+            ttl=max(0.0, model.ttl),
+            grace=model.unload_timeout or file.unload_timeout,
+            start_limit=model.health_check_timeout or file.health_check_timeout,
+            preload=name in preload,
+            pin=model.pin,
+            priority=file.priority.get(name, 0),
+        )
+        for name, model in file.models.items()
+    ]

@@ -1,0 +1,41 @@
+"""What this process may do, and what it takes to do more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
+_SYS_PTRACE = 19
+
+
+def refusal(yama: Path = _YAMA, status: Path = Path("/proc/self/status")) -> str | None:
+    """Why no model can be parked by this process, as a sentence, or None.
+
+    The driver parks a process through its memory in /proc. The kernel lets a user's own processes
+    there; its module Yama lets it only where the process itself allows that (1), as models'
+    commands do here, or only with CAP_SYS_PTRACE (2), or nobody (3).
+    """
+    try:
+        scope = int(yama.read_text())
+    except (OSError, ValueError):
+        return None  # a kernel without Yama
+    if scope < 2 or (scope == 2 and may(_SYS_PTRACE, status)):
+        return None
+    if scope == 2:
+        return (
+            "kernel.yama.ptrace_scope is 2: only processes with CAP_SYS_PTRACE may park others; "
+            "set it to 1 (sysctl kernel.yama.ptrace_scope=1), or start kybernate serve with that "
+            "capability, as by systemd's AmbientCapabilities=CAP_SYS_PTRACE"
+        )
+    return (
+        "kernel.yama.ptrace_scope is 3: nobody may park another process until this machine starts "
+        "with a lower one; set it to 1 in /etc/sysctl.d and start the machine again"
+    )
+
+
+def may(capability: int, status: Path = Path("/proc/self/status")) -> bool:
+    """Whether this process has the capability in effect."""
+    for line in status.read_text().splitlines():
+        if line.startswith("CapEff:"):
+            return bool(int(line.split()[1], 16) >> capability & 1)
+    return False

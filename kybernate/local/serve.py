@@ -1,0 +1,111 @@
+"""`kybernate serve`: one box in one process, from start to end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import aiohttp
+
+from kybernate.adapters.nvml import Nvml
+from kybernate.errors import RefusedError
+from kybernate.local.engine import Engine
+from kybernate.local.folders import native
+from kybernate.local.front.serving import Serving
+from kybernate.local.reading import specs
+from kybernate.local.rights import refusal
+from kybernate.settings.agent import AgentSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kybernate.adapters.cuda.driver import CudaHelpers
+    from kybernate.api.models import ModelsFile
+    from kybernate.local.folders import Folders
+    from kybernate.local.reading import Source
+    from kybernate.types import Gpu
+
+log = logging.getLogger(__name__)
+
+_HEALTH_LIMIT = 1.0
+_NVML_LIMIT = 10.0
+_RESERVE, _SHARE = 512 << 20, 32
+"""Of each GPU is given to no model: so many bytes, and no more than one part in so many."""
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+async def serve(source: Source, folders: Folders, helpers: CudaHelpers, *, keep: bool) -> None:
+    """Serve until SIGTERM or SIGINT. With `keep` models stay for the next start. `source` has been
+    read. Raises ConfigError, RefusedError, DriverError, OSError."""
+    if (why := refusal()) is not None:
+        raise RefusedError(why)
+    file = source.file or source.load()
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with aiohttp.ClientSession() as session:
+        nvml = Nvml()
+        gpus = await nvml.ask(nvml.devices, _NVML_LIMIT)
+        settings, healthy = _settings(file, folders, gpus), Health(session)
+        engine = Engine(folders, helpers, settings, healthy, native("kyb-init"))
+        try:
+            await engine.start(specs(file))
+            serving = Serving(engine, file)
+            await serving.start()
+            following = asyncio.create_task(_follow(source, engine, serving))
+            await stop.wait()
+            following.cancel()
+            await serving.stop()
+        finally:
+            await engine.stop(keep=keep)
+
+
+async def _follow(source: Source, engine: Engine, serving: Serving) -> None:
+    async def changed(file: ModelsFile) -> None:
+        serving.take(file)
+        await engine.apply(specs(file))
+
+    again = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, again.set)
+    watching = asyncio.create_task(source.watch(changed))
+    try:
+        while True:
+            await again.wait()
+            again.clear()
+            await source.reload(changed)
+    finally:
+        watching.cancel()
+
+
+class Health:
+    """Asks a model that listens whether it serves."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+
+    async def __call__(self, address: str, path: str) -> bool:
+        """Whether it answers 200."""
+        limit = aiohttp.ClientTimeout(total=_HEALTH_LIMIT)
+        try:
+            async with self._session.get(f"http://{address}{path}", timeout=limit) as answer:
+                return answer.status == 200
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return False
+
+
+def _settings(file: ModelsFile, folders: Folders, gpus: Iterable[Gpu]) -> AgentSettings:
+    """The agent's settings, as far as they mean anything on a box."""
+    half = os.sysconf("SC_PHYS_PAGES") * _PAGE // 2
+    limits = [model.health_check_timeout or 0.0 for model in file.models.values()]
+    given = {
+        "node": "box",
+        "state_dir": folders.state,
+        "run_dir": folders.run,
+        "park_bytes": file.tiers.ram or half,
+        "start_limit_s": max(file.health_check_timeout, *limits, 1.0),
+        "reserve_bytes": min([_RESERVE, *(gpu.memory // _SHARE for gpu in gpus)]),
+    }
+    return AgentSettings.model_validate(given)

@@ -1,0 +1,62 @@
+"""`--simulate`: a box whose GPUs are the simulated driver's, for who has none.
+
+The driver's libraries are found by the LD_LIBRARY_PATH that a process starts with, so this process
+starts itself again with it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kybernate.errors import ConfigError
+from kybernate.local.folders import native
+from kybernate.testing.simgpu import layout
+from kybernate.testing.simgpu.folder import compile_node, install
+from kybernate.testing.simgpu.spec import parse
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kybernate.testing.simgpu.spec import NodeSpec
+
+_SHARED = Path("/dev/shm")  # noqa: S108 - the folder in it is this user's
+_MEMORY = "1GiB"
+
+
+def describe(gpus: int) -> NodeSpec:
+    """So many small GPUs, all of whose bytes are real: so are those that a park puts into RAM."""
+    row = {"product": "simulated GPU", "memory": _MEMORY, "count": gpus}
+    return parse({"name": "box", "gpus": [row], "open": True})
+
+
+def environment(gpus: int, given: Mapping[str, str], run: Path) -> dict[str, str]:
+    """The variables with which processes see these GPUs. Their folder is made if it isn't there;
+    one of the same GPUs is left as it is: parked models may use it. Raises ConfigError."""
+    libraries = native("simgpu")
+    root = (_SHARED if os.access(_SHARED, os.W_OK) else run) / f"kybernate-{os.geteuid()}"
+    spec = describe(gpus)
+    if not _is_there(root, spec):
+        if root.exists() and root.stat().st_uid != os.geteuid():
+            raise ConfigError(str(root), "belongs to another user; remove it")
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        install(spec, root, libraries)
+        root.chmod(0o700)
+    path = ":".join(filter(None, (str(libraries), given.get("LD_LIBRARY_PATH", ""))))
+    return {**given, "SIMGPU_DIR": str(root), "LD_LIBRARY_PATH": path}
+
+
+def start_again(gpus: int, run: Path) -> None:
+    """Come back here with these GPUs; returns at once if that has been done."""
+    if "SIMGPU_DIR" in os.environ:
+        return
+    os.execve(sys.executable, sys.orig_argv, environment(gpus, os.environ, run))  # noqa: S606
+
+
+def _is_there(root: Path, spec: NodeSpec) -> bool:
+    try:
+        return (root / layout.NODE_FILE).read_bytes() == compile_node(spec)
+    except OSError:
+        return False

@@ -1,0 +1,132 @@
+"""A model as the box runs it, and the seat that it has."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kybernate.api.turns import VRAM
+from kybernate.types import Group, GroupName, PodRef, PodUid, SeatName, Tier
+from nodeagent.seat.record import Seat, SeatIdentity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from kybernate.types import Gpu
+
+NAMESPACE = "box"
+SLOTS = 256
+"""Of a group: what limits how many models are active at once is their memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """What is to run. `address` is host:port, `check` the path that answers 200 once it serves, ""
+    if it serves once it listens. `gpus`: how many, or their indices; None for all. `vram`: bytes on
+    each of them, None for all of them. Seconds: `ttl` until it is parked for idleness, 0 for never;
+    `grace` between SIGTERM and SIGKILL. `preload`: it is started at once."""
+
+    name: str
+    argv: tuple[str, ...]
+    address: str
+    env: tuple[tuple[str, str], ...] = ()
+    check: str = ""
+    gpus: int | tuple[int, ...] | None = 1
+    vram: int | None = None
+    ttl: float = 0.0
+    grace: float = 10.0
+    start_limit: float = 120.0
+    preload: bool = False
+    pin: bool = False
+    priority: int = 0
+
+    @property
+    def port(self) -> int:
+        """Of its address."""
+        return int(self.address.rpartition(":")[2])
+
+    def uid(self, gpus: Iterable[Gpu]) -> PodUid:
+        """Names a seat of just this: a model that is started otherwise has another one."""
+        what = [self.name, self.argv, self.address, self.env, self.vram, [g.uuid for g in gpus]]
+        return PodUid(f"model-{hashlib.sha256(json.dumps(what).encode()).hexdigest()[:24]}")
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What a file says of a seat that may change while it runs; see `nodeagent`'s wishes."""
+
+    idle: Mapping[str, float] = field(default_factory=dict)
+    park_tier: Tier = Tier.RAM
+    ready_within: float | None = None
+    weight: float | None = None
+    keep_connections: bool = False
+    spec_hash: str = ""
+
+
+def declared(spec: ModelSpec) -> Declared:
+    """Of a model."""
+    return Declared({VRAM: spec.ttl} if spec.ttl else {})
+
+
+def group_of(gpus: tuple[Gpu, ...]) -> Group:
+    """The group of just these GPUs."""
+    name = "gpu-" + "-".join(str(gpu.index) for gpu in gpus)
+    return Group(GroupName(name), "", tuple(gpu.uuid for gpu in gpus), SLOTS, SLOTS)
+
+
+def seat_of(spec: ModelSpec, gpus: tuple[Gpu, ...], now: float, wall: float) -> Seat:
+    """A new seat for the model."""
+    uid, group = spec.uid(gpus), group_of(gpus)
+    identity = SeatIdentity(
+        pod=PodRef(NAMESPACE, spec.name, uid),
+        container="",
+        resource="",
+        device_id=uid,
+        name=SeatName(spec.name),
+        group=group.name,
+        gpus=group.gpus,
+        vram=spec.vram,
+        model=spec.name,
+        image="",
+        port=spec.port,
+        priority=spec.priority,
+        grace=spec.grace,
+    )
+    seat = Seat(identity, now, wall)
+    seat.contact.moved(spec.address.rpartition(":")[0])
+    seat.wishes.declared(declared(spec))
+    seat.ending.on_demand = not spec.preload
+    return seat
+
+
+def placed(specs: Iterable[ModelSpec], gpus: tuple[Gpu, ...]) -> dict[str, tuple[Gpu, ...]]:
+    """The GPUs of each model by its name, the same for the same file: indices as the file says, and
+    a count where the least is declared so far. A model that wants what the box hasn't got is left
+    out."""
+    load = {gpu.index: 0 for gpu in gpus}
+    found: dict[str, tuple[Gpu, ...]] = {}
+    for spec in specs:
+        chosen = _choose(spec, gpus, load)
+        if not chosen:
+            continue
+        found[spec.name] = chosen
+        for gpu in chosen:
+            load[gpu.index] += gpu.memory if spec.vram is None else spec.vram
+    return found
+
+
+def _choose(spec: ModelSpec, gpus: tuple[Gpu, ...], load: Mapping[int, int]) -> tuple[Gpu, ...]:
+    by_index = {gpu.index: gpu for gpu in gpus}
+    if isinstance(spec.gpus, tuple):
+        wanted = spec.gpus
+    elif spec.gpus is None:
+        wanted = tuple(by_index)
+    else:
+        fitting = [gpu for gpu in gpus if spec.vram is None or gpu.memory >= spec.vram]
+        ranked = sorted(fitting, key=lambda gpu: (load[gpu.index], gpu.index))[: spec.gpus]
+        wanted = tuple(sorted(gpu.index for gpu in ranked)) if len(ranked) == spec.gpus else (-1,)
+    if not all(index in by_index for index in wanted):
+        return ()
+    return tuple(by_index[index] for index in wanted)

@@ -1,0 +1,39 @@
+"""The file changes while models run: only what changed is touched."""
+
+from __future__ import annotations
+
+from tests.local.conftest import Box, eventually, lives
+
+
+def _changed(box: Box) -> None:
+    seen = box.log.count("was read again")
+    box.write()
+    eventually(lambda: box.log.count("was read again") > seen)
+
+
+def test_models_are_added_removed_and_changed(box: Box):
+    for name in "abc":
+        box.has(name)
+    box.start()
+    before = {name: box.ask(name) for name in "abc"}
+    box.has("b", options="--seed 7")
+    del box.models["c"]
+    box.has("d")
+    _changed(box)
+    eventually(lambda: not lives(before["c"]["pid"]))
+    after = {name: box.ask(name) for name in "abd"}
+    assert after["a"]["boot"] == before["a"]["boot"]
+    assert after["a"]["counter"] == before["a"]["counter"] + 1
+    assert after["b"]["boot"] != before["b"]["boot"]
+    assert after["b"]["expected"] != before["b"]["expected"]
+    assert after["d"]["counter"] == 1
+    assert box.never_two()
+
+
+def test_a_file_that_is_wrong_changes_nothing(box: Box):
+    box.has("a")
+    box.start()
+    first = box.ask("a")
+    box.file.write_text("models: {a: {cmd: 7, vram: many}}")
+    eventually(lambda: "the models stay as they are" in box.log)
+    assert box.ask("a")["counter"] == first["counter"] + 1

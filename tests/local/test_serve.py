@@ -1,0 +1,151 @@
+"""Two models that don't fit beside each other: requests swap them, and nothing of them is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from tests.local.conftest import AS_USER, MIB, NOBODY, ROOT, Box, eventually, lives, python
+
+
+def test_requests_swap_two_models_whose_state_is_kept(box: Box):
+    box.has("a")
+    box.has("b")
+    box.start()
+    asked = [(name, box.ask(name)) for name in "abab"]
+    assert [told["counter"] for _, told in asked] == [1, 1, 2, 2]
+    assert [told["device"] for _, told in asked] == [[1], [1], [2], [2]]
+    assert len({told["pid"] for _, told in asked}) == 2
+    assert box.never_two()
+
+
+def test_models_run_as_the_user_without_rights(box: Box):
+    box.has("a")
+    box.start()
+    status = Path(f"/proc/{box.ask('a')['pid']}/status").read_text()
+    fields = dict(line.split(":\t", 1) for line in status.splitlines())
+    user = str(NOBODY if os.geteuid() == 0 else os.geteuid())
+    assert fields["Uid"].split() == [user] * 4
+    assert int(fields["CapEff"], 16) == 0
+
+
+def test_models_that_fit_are_active_beside_each_other(box: Box):
+    box.has("a", size=20)
+    box.has("b", size=20)
+    box.start()
+    first = box.ask("a"), box.ask("b")
+    box.ask("a"), box.ask("b")
+    assert "parked" not in box.log
+    assert first[0]["boot"] != first[1]["boot"]
+
+
+def test_models_of_two_gpus_do_not_hinder_each_other(wide_box: Box):
+    wide_box.has("a")
+    wide_box.has("b")
+    wide_box.start()
+    wide_box.ask("a"), wide_box.ask("b"), wide_box.ask("a")
+    assert "parked" not in wide_box.log
+    assert wide_box.never_two()
+
+
+def test_a_model_that_is_preloaded_runs_before_it_is_asked(box: Box):
+    box.has("a")
+    box.write()
+    with box.file.open("a") as file:
+        file.write("hooks: {on_startup: {preload: [a]}}\n")
+    box.start()
+    eventually(lambda: "starting -> active" in box.log)
+
+
+def test_an_idle_model_is_parked(box: Box):
+    box.has("a", ttl=1)
+    box.start()
+    first = box.ask("a")
+    eventually(lambda: "parked in RAM" in box.log)
+    assert box.ask("a")["counter"] == first["counter"] + 1
+
+
+def test_a_model_starts_only_once_it_is_healthy(box: Box):
+    box.has("a", checkEndpoint="/no-such-path")
+    box.start()
+    body = json.dumps({"model": "a", "messages": []})
+    asking = subprocess.Popen(
+        [
+            *("curl", "-sm", "4", "-H", "Content-Type: application/json", "-d", body),
+            f"http://127.0.0.1:{box.port}/v1/chat/completions",
+        ],
+        stdout=subprocess.PIPE,
+    )
+    assert asking.communicate()[0] == b""
+    assert "waiting -> starting" in box.log
+    assert "starting -> active" not in box.log
+
+
+def test_memory_of_other_programs_is_counted_and_left_alone(box: Box):
+    other = subprocess.Popen(
+        [*AS_USER, python(), "-c", HOLD, str(30 * MIB)], env=box.environment, stdout=subprocess.PIPE
+    )
+    try:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"up\n"
+        box.has("a", size=20)
+        box.has("b", size=40)
+        box.start()
+        assert box.ask("a")["counter"] == 1
+        time.sleep(2.5)  # two looks of the guard
+        assert other.poll() is None
+        assert "30.0" in box.log or "0.0 GiB of GPU" in box.log
+    finally:
+        other.kill()
+        other.communicate()
+    assert box.ask("b")["counter"] == 1
+
+
+HOLD = """
+import sys, time
+from cuda.bindings import driver as d
+def ok(result):
+    assert int(result[0]) == 0, result
+    return result[1] if len(result) > 1 else None
+ok(d.cuInit(0))
+ok(d.cuCtxSetCurrent(ok(d.cuDevicePrimaryCtxRetain(ok(d.cuDeviceGet(0))))))
+ok(d.cuMemAlloc(int(sys.argv[1])))
+print("up", flush=True)
+time.sleep(1000)
+"""
+
+
+def test_a_model_whose_command_ends_is_started_again_when_it_is_asked(box: Box):
+    box.has("a")
+    box.start()
+    first = box.ask("a")
+    os.kill(first["pid"], signal.SIGKILL)
+    eventually(lambda: not lives(first["pid"]))
+    again = box.ask("a")
+    assert again["counter"] == 1
+    assert again["boot"] != first["boot"]
+
+
+def test_term_ends_all_models_parked_ones_too(box: Box):
+    box.has("a")
+    box.has("b")
+    box.start()
+    pids = [box.ask(name)["pid"] for name in "ab"]
+    assert box.end() == 0
+    assert not any(map(lives, pids))
+    assert box.inits() == []
+
+
+def test_a_second_box_of_the_same_user_is_refused(box: Box):
+    box.has("a")
+    box.start()
+    second = subprocess.run(
+        box.command, env=box.environment, capture_output=True, timeout=120, check=False, cwd=ROOT
+    )
+    assert second.returncode == 1
+    assert b"Traceback" not in second.stderr
+    assert box.ask("a")["counter"] == 1

@@ -1,0 +1,76 @@
+"""The file as the box reads it, at first and again."""
+
+from __future__ import annotations
+
+import pytest
+
+from kybernate.errors import ConfigError
+from kybernate.local.reading import Source, specs
+
+
+@pytest.fixture
+def source(tmp_path):
+    def made(text: str) -> Source:
+        path = tmp_path / "models.yaml"
+        path.write_text(text)
+        return Source(path, tmp_path / "state" / "ports.json")
+
+    return made
+
+
+def models(*names: str) -> str:
+    rows = (f"  {name}: {{cmd: 'serve {name} --port ${{PORT}}'}}" for name in names)
+    return "\n".join(["models:", *rows, ""])
+
+
+def test_a_model_becomes_what_is_run(source):
+    text = """
+hooks: {on_startup: {preload: [a]}}
+globalTTL: 60
+models:
+  a: {cmd: 'serve --port ${PORT}', env: [X=1], vram: 2GiB, gpus: [1], checkEndpoint: none}
+  b: {cmd: 'serve --port ${PORT}', ttl: 0, pin: true, proxy: 'http://127.0.0.1:${PORT}/base'}
+"""
+    a, b = specs(source(text).load())
+    assert a.argv == ("serve", "--port", "5800")
+    assert (a.address, a.env, a.vram, a.gpus) == ("127.0.0.1:5800", (("X", "1"),), 2 << 30, (1,))
+    assert (a.check, a.ttl, a.preload) == ("", 60.0, True)
+    assert (b.check, b.ttl, b.preload, b.pin) == ("/base/health", 0.0, False, True)
+
+
+def test_ports_stay_where_they_are_when_models_come_and_go(source):
+    before = {spec.name: spec.address for spec in specs(source(models("a", "b", "c")).load())}
+    after = {spec.name: spec.address for spec in specs(source(models("b", "c", "aa")).load())}
+    assert after["b"] == before["b"]
+    assert after["c"] == before["c"]
+    assert after["aa"] not in before.values()
+
+
+@pytest.mark.parametrize("spoilt", ["", "[]", '{"format": 9}', '{"format": 1, "ports": [1]}', "{"])
+def test_a_list_of_ports_that_cant_be_read_is_made_anew(source, spoilt):
+    one = source(models("a"))
+    one.ports.parent.mkdir()
+    one.ports.write_text(spoilt)
+    assert one.load().models["a"].port == 5800
+
+
+@pytest.mark.parametrize("program", ["docker", "/usr/bin/podman"])
+def test_a_container_is_refused_with_what_to_do_instead(source, program):
+    one = source(f"models: {{a: {{cmd: '{program} run -p ${{PORT}}:80 image'}}}}")
+    with pytest.raises(ConfigError, match=r"models\.a\.cmd: .*write the server's own command"):
+        one.load()
+
+
+async def test_a_wrong_file_leaves_the_last_one(source, caplog):
+    one = source(models("a"))
+    first = one.load()
+    one.path.write_text("models: 7")
+    told = []
+
+    async def changed(file):
+        told.append(file)
+
+    await one.reload(changed)
+    assert told == []
+    assert one.file is first
+    assert "stay as they are" in caplog.text

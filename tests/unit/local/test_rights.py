@@ -1,0 +1,45 @@
+"""What Yama lets this process do."""
+
+from __future__ import annotations
+
+import pytest
+
+from kybernate.local.rights import may, refusal
+
+PTRACE, NONE = "0000000000080000", "0000000000000000"
+
+
+@pytest.fixture
+def told(tmp_path):
+    def ask(scope: str | None, capabilities: str) -> str | None:
+        yama, status = tmp_path / "scope", tmp_path / "status"
+        status.write_text(f"Name:\tx\nCapEff:\t{capabilities}\n")
+        if scope is not None:
+            yama.write_text(scope)
+        return refusal(yama, status)
+
+    return ask
+
+
+@pytest.mark.parametrize("scope", [None, "0\n", "1\n"])
+def test_ones_own_processes_may_be_parked(told, scope):
+    assert told(scope, NONE) is None
+
+
+def test_scope_2_needs_the_capability(told):
+    assert told("2\n", PTRACE) is None
+    sentence = told("2\n", NONE)
+    assert sentence is not None
+    assert "CAP_SYS_PTRACE" in sentence
+    assert "set it to 1" in sentence
+
+
+def test_scope_3_lets_nobody(told):
+    assert "nobody" in (told("3\n", PTRACE) or "")
+
+
+def test_capabilities_are_read_bit_by_bit(tmp_path):
+    status = tmp_path / "status"
+    status.write_text(f"CapEff:\t{PTRACE}\n")
+    assert may(19, status)
+    assert not may(18, status)

@@ -1,0 +1,66 @@
+"""Which GPUs models get, and when a model is another one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kybernate.api.turns import VRAM
+from kybernate.local.specs import ModelSpec, group_of, placed, seat_of
+from kybernate.types import Gpu, GpuUuid
+
+GIB = 1 << 30
+GPUS = tuple(Gpu(GpuUuid(f"GPU-{index}"), index, "toy", 80 * GIB) for index in range(4))
+
+
+def spec(name: str, **more) -> ModelSpec:
+    return ModelSpec(name, ("serve", name), "127.0.0.1:5800", **more)
+
+
+def indices(*specs: ModelSpec, gpus: tuple[Gpu, ...] = GPUS) -> dict[str, list[int]]:
+    return {name: [gpu.index for gpu in found] for name, found in placed(specs, gpus).items()}
+
+
+def test_counts_go_where_the_least_is_declared():
+    models = [spec("a", vram=60 * GIB), spec("b", vram=20 * GIB), spec("c", gpus=2), spec("d")]
+    assert indices(*models) == {"a": [0], "b": [1], "c": [2, 3], "d": [1]}
+
+
+def test_indices_are_taken_as_they_are_and_none_is_all():
+    models = [spec("a", gpus=(3, 1)), spec("b", gpus=None)]
+    assert indices(*models) == {"a": [3, 1], "b": [0, 1, 2, 3]}
+
+
+def test_what_the_box_has_not_got_is_left_out():
+    models = [spec("a", gpus=(7,)), spec("b", gpus=5), spec("c", vram=90 * GIB), spec("d")]
+    assert list(indices(*models)) == ["d"]
+
+
+def test_the_same_file_gives_the_same_places():
+    models = [spec(name, vram=30 * GIB) for name in "abcdefg"]
+    assert indices(*models) == indices(*models)
+
+
+def test_a_model_is_another_one_only_if_its_process_would_be():
+    model = spec("a", vram=GIB)
+    uid = model.uid(GPUS[:1])
+    for change in ({"ttl": 5.0}, {"pin": True}, {"grace": 1.0}, {"priority": 3}, {"check": "/x"}):
+        assert replace(model, **change).uid(GPUS[:1]) == uid
+    for change in ({"argv": ("x",)}, {"env": (("A", "1"),)}, {"address": "[::1]:1"}, {"vram": 2}):
+        assert replace(model, **change).uid(GPUS[:1]) != uid
+    assert model.uid(GPUS[1:2]) != uid
+
+
+def test_a_seat_starts_when_it_is_called_for_or_at_once():
+    assert seat_of(spec("a"), GPUS[:1], 0.0, 0.0).ending.on_demand
+    assert not seat_of(spec("a", preload=True), GPUS[:1], 0.0, 0.0).ending.on_demand
+
+
+def test_a_ttl_is_the_idleness_in_which_it_leaves_its_gpus():
+    assert seat_of(spec("a", ttl=30.0), GPUS[:1], 0.0, 0.0).wishes.idle == {VRAM: 30.0}
+    assert seat_of(spec("a"), GPUS[:1], 0.0, 0.0).wishes.idle == {}
+
+
+def test_a_group_is_named_by_its_gpus():
+    group = group_of((GPUS[0], GPUS[3]))
+    assert group.name == "gpu-0-3"
+    assert group.gpus == ("GPU-0", "GPU-3")
